@@ -1,0 +1,205 @@
+"""The time line: instants, windows, and the slices that windows are made of.
+
+An instant is a whole number of microseconds since the epoch (UTC), as in Spark and Arrow. A **slice** is the
+largest interval that no window boundary of the sharing queries cuts; so every window is a disjoint union of
+slices, and a partial aggregate kept per slice serves every window that contains it.
+
+Nothing here reads a clock: who needs the time is given a `Clock`.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import lcm
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from catchment.errors import TimelineError
+
+SECOND_US = 1_000_000
+END_OF_TIME_US = 2**62  # the low mark of a source that will never send again
+START_OF_TIME_US = -(2**62)
+
+# Above this many cuts in one period a slicing is unwieldy: the windows fit together badly.
+MAX_CUTS = 4096
+
+_UNITS_US = {
+    "microsecond": 1, "us": 1,
+    "millisecond": 1_000, "ms": 1_000,
+    "second": SECOND_US, "s": SECOND_US, "sec": SECOND_US,
+    "minute": 60 * SECOND_US, "min": 60 * SECOND_US, "m": 60 * SECOND_US,
+    "hour": 3600 * SECOND_US, "h": 3600 * SECOND_US,
+    "day": 86400 * SECOND_US, "d": 86400 * SECOND_US,
+    "week": 7 * 86400 * SECOND_US,
+}  # fmt: skip
+_TERM = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*", re.IGNORECASE)
+
+
+class Clock(Protocol):
+    """Tells the time; the only source of it for everything that is not pure."""
+
+    def now_us(self) -> int: ...
+
+
+class SystemClock:
+    """The wall clock."""
+
+    def now_us(self) -> int:
+        return time.time_ns() // 1_000
+
+
+@dataclass
+class ManualClock:
+    """A clock that a test or a simulation moves by hand."""
+
+    at_us: int = 0
+
+    def now_us(self) -> int:
+        return self.at_us
+
+    def advance(self, by_us: int) -> None:
+        self.at_us += by_us
+
+
+def parse_duration(text: str) -> int:
+    """Microseconds of '1 minute', '90 s', '1 hour 30 minutes', '250ms'."""
+    rest = text.lower().removeprefix("interval").strip().strip("'\"")
+    total, position = 0.0, 0
+    while position < len(rest):
+        term = _TERM.match(rest, position)
+        unit = term and _UNITS_US.get(_singular(term.group(2)))
+        if not term or not unit:
+            raise TimelineError(
+                f"cannot read the duration {text!r}", hint="write a number and a unit, such as '1 minute' or '250 ms'"
+            )
+        total += float(term.group(1)) * unit
+        position = term.end()
+    if not rest or total != int(total):
+        raise TimelineError(f"the duration {text!r} is not a whole number of microseconds")
+    return int(total)
+
+
+def _singular(unit: str) -> str:
+    return unit if unit in _UNITS_US else unit.removesuffix("s")
+
+
+def format_duration(us: int) -> str:
+    """The shortest exact form: 90000000 -> '90 s', 120000000 -> '2 min'."""
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+        if us % (size * SECOND_US) == 0:
+            return f"{us // (size * SECOND_US)} {unit}"
+    return f"{us / 1000:g} ms"
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Window:
+    """The half-open interval [start, end)."""
+
+    start_us: int
+    end_us: int
+
+    def __post_init__(self) -> None:
+        if self.end_us <= self.start_us:
+            raise TimelineError(f"the window [{self.start_us}, {self.end_us}) is empty")
+
+
+@dataclass(frozen=True, order=True)
+class WindowSpec:
+    """Windows of one size, one every slide; slide = size is a tumbling window."""
+
+    size_us: int
+    slide_us: int
+    offset_us: int = 0
+
+    def __post_init__(self) -> None:
+        if self.size_us <= 0 or self.slide_us <= 0:
+            raise TimelineError(
+                f"a window needs a positive size and slide, not {self.size_us} and {self.slide_us} microseconds"
+            )
+        if self.slide_us > self.size_us:
+            raise TimelineError(
+                f"the slide ({format_duration(self.slide_us)}) is longer than the window "
+                f"({format_duration(self.size_us)}): records between windows would belong to none",
+                hint="use a slide of at most the window's size",
+            )
+        object.__setattr__(self, "offset_us", self.offset_us % self.slide_us)
+
+    @classmethod
+    def tumbling(cls, size_us: int, offset_us: int = 0) -> WindowSpec:
+        return cls(size_us, size_us, offset_us)
+
+    def containing(self, instant_us: int) -> Iterator[Window]:
+        """The windows that contain an instant, earliest first."""
+        last = (instant_us - self.offset_us) // self.slide_us * self.slide_us + self.offset_us
+        count = -(-self.size_us // self.slide_us)
+        for start in range(last - (count - 1) * self.slide_us, last + 1, self.slide_us):
+            if instant_us < start + self.size_us:
+                yield Window(start, start + self.size_us)
+
+    def cuts(self) -> set[int]:
+        """Offsets inside one slide at which a window starts or ends."""
+        return {self.offset_us, (self.offset_us + self.size_us) % self.slide_us}
+
+
+@dataclass(frozen=True)
+class Slicing:
+    """A periodic cutting of the time line: inside each period, one slice starts at each cut.
+
+    Law: for every window of every spec it was made from, the slices that meet the window tile it exactly.
+    """
+
+    period_us: int
+    cuts_us: tuple[int, ...]
+
+    @classmethod
+    def of(cls, specs: Iterable[WindowSpec]) -> Slicing:
+        """The coarsest slicing that no window boundary of the specs crosses."""
+        chosen = sorted(set(specs))
+        if not chosen:
+            raise TimelineError("a slicing needs at least one window")
+        period = lcm(*(s.slide_us for s in chosen))
+        if sum(period // s.slide_us * len(s.cuts()) for s in chosen) > 2 * MAX_CUTS:
+            raise TimelineError(f"these windows cut the time line into over {MAX_CUTS} pieces a period: "
+                                + ", ".join(f"{format_duration(s.size_us)}/{format_duration(s.slide_us)}" for s in chosen),
+                                hint="choose window sizes that are multiples of each other")  # fmt: skip
+        cuts = {c + k for s in chosen for c in s.cuts() for k in range(0, period, s.slide_us)}
+        return cls(period, tuple(sorted(cuts)))
+
+    def start_of(self, instant_us: int) -> int:
+        """The start of the slice that contains an instant."""
+        return int(self.starts_of(np.array([instant_us], dtype=np.int64))[0])
+
+    def starts_of(self, instants_us: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The starts of the slices that contain the instants."""
+        cuts = np.asarray(self.cuts_us, dtype=np.int64)
+        base = instants_us // self.period_us * self.period_us
+        place = np.searchsorted(cuts, instants_us - base, side="right") - 1
+        wrapped = np.where(place < 0, cuts[-1] - self.period_us, cuts[np.maximum(place, 0)])
+        return np.asarray(base + wrapped, dtype=np.int64)
+
+    def end_of(self, slice_start_us: int) -> int:
+        """The end of the slice that starts at an instant."""
+        base = slice_start_us // self.period_us * self.period_us
+        place = self.cuts_us.index(slice_start_us - base)
+        return base + (self.cuts_us[place + 1] if place + 1 < len(self.cuts_us) else self.period_us + self.cuts_us[0])
+
+    def within(self, window: Window) -> Iterator[int]:
+        """The starts of the slices of a window, in order."""
+        at = self.start_of(window.start_us)
+        while at < window.end_us:
+            yield at
+            at = self.end_of(at)
+
+    def sql(self, micros: str) -> str:
+        """A Spark SQL expression for the start of the slice that contains `micros` (a BIGINT expression)."""
+        first, *rest = self.cuts_us
+        if not rest:
+            return f"({micros} - pmod({micros} - {first}L, {self.period_us}L))"
+        inside = f"pmod({micros}, {self.period_us}L)"
+        steps = " ".join(f"WHEN {inside} >= {cut}L THEN {cut}L" for cut in reversed(self.cuts_us))
+        return f"({micros} - {inside} + CASE {steps} ELSE {self.cuts_us[-1] - self.period_us}L END)"
