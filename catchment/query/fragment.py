@@ -1,0 +1,80 @@
+"""A fragment: the part of a plan that runs at a site, down to its partial aggregates.
+
+A fragment says what to read, keep and group; how it is evaluated (native Spark SQL, or vectorised in the reading
+tasks) is the evaluator's affair. Expressions are Spark SQL over the columns of the stream and of the tables that
+are looked up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import pyarrow as pa
+
+from catchment.aggregates import Aggregate
+from catchment.errors import QueryError
+from catchment.timeline import Slicing, WindowSpec
+
+SLICE_COLUMN = "slice_us"
+
+
+@dataclass(frozen=True)
+class Key:
+    """A grouping column: its name in the partials, its Spark SQL expression and its Arrow type."""
+
+    name: str
+    sql: str
+    type: pa.DataType
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """A join of each record with a slow-changing reference table."""
+
+    table: str
+    alias: str
+    on: str
+    how: str = "inner"
+
+    def __post_init__(self) -> None:
+        if self.how not in ("inner", "left"):
+            raise QueryError(f"a lookup join is inner or left, not {self.how!r}")
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """One partial aggregation of one stream, per slice and key."""
+
+    name: str
+    stream: str
+    event_time: str
+    keys: tuple[Key, ...]
+    aggregates: tuple[Aggregate, ...]
+    windows: tuple[WindowSpec, ...]
+    where: str | None = None
+    lookups: tuple[Lookup, ...] = ()
+    stream_alias: str | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        names = [c.name for c in self.schema]
+        if len(set(names)) != len(names):
+            raise QueryError(f"fragment {self.name!r} has two columns of one name: {sorted(names)}")
+
+    @cached_property
+    def slicing(self) -> Slicing:
+        return Slicing.of(self.windows)
+
+    @cached_property
+    def key_names(self) -> tuple[str, ...]:
+        return tuple(k.name for k in self.keys)
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The columns of its partials: slice, keys, states."""
+        states = [s for a in self.aggregates for s in a.states]
+        return pa.schema(
+            [pa.field(SLICE_COLUMN, pa.int64())]
+            + [pa.field(k.name, k.type) for k in self.keys]
+            + [pa.field(s.name, s.type) for s in states]
+        )

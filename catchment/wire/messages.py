@@ -1,0 +1,74 @@
+"""What crosses a link: facts and progress.
+
+Every message is a statement that stays true for ever, so duplicates, resends and any order are harmless: an
+`Updates` is a set of partials to be merged once, a `Progress` says how many of them there are. A `Segment` is
+the unit of durability and of acknowledgement: numbered without gaps per (origin, destination), merged once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from catchment.errors import WireError
+
+
+@dataclass(frozen=True, slots=True)
+class Updates:
+    """Partials of one fragment: a table (slice_us, keys..., states...).
+
+    `records` counts, per slice, the raw records that these partials stand for.
+    """
+
+    fragment: str
+    table: pa.Table = field(repr=False)
+    records: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.fragment:
+            raise WireError("an update names no fragment")
+        if self.table.num_rows and "slice_us" not in self.table.column_names:
+            raise WireError(f"an update of {self.fragment!r} has no column slice_us, only {self.table.column_names}")
+
+    @property
+    def rows(self) -> int:
+        return int(self.table.num_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The origin has sent all it will normally send for slices that end at or before `low_mark_us`:
+    `updates_total` update rows of this fragment so far."""
+
+    fragment: str
+    low_mark_us: int
+    updates_total: int
+
+    def __post_init__(self) -> None:
+        if not self.fragment or self.updates_total < 0:
+            raise WireError(f"a progress of {self.fragment!r} counts {self.updates_total} updates")
+
+
+Message = Updates | Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A numbered batch of messages from one site; `epoch` names the life of the origin's state folder."""
+
+    origin: str
+    epoch: str
+    sequence: int
+    messages: tuple[Message, ...]
+
+    def __post_init__(self) -> None:
+        if not self.origin or not self.epoch or self.sequence < 0:
+            raise WireError(f"a segment from {self.origin!r} has epoch {self.epoch!r} and number {self.sequence}")
+
+    def updates(self) -> Iterator[Updates]:
+        return (m for m in self.messages if isinstance(m, Updates))
+
+    def progress(self) -> Iterator[Progress]:
+        return (m for m in self.messages if isinstance(m, Progress))
