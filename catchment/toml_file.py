@@ -1,0 +1,62 @@
+"""A TOML file that remembers on which line its settings stand, so that errors can say it."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from catchment.errors import ConfigError
+
+_HEADER = re.compile(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?")
+
+
+@dataclass(frozen=True)
+class TomlFile:
+    """One parsed file: its path, its text, its tables."""
+
+    path: Path
+    text: str
+    tables: Mapping[str, Any]
+
+    @classmethod
+    def load(cls, path: Path) -> TomlFile:
+        try:
+            text = path.read_text(encoding="utf-8")
+            return cls(path, text, tomllib.loads(text))
+        except tomllib.TOMLDecodeError as cause:
+            line = re.search(r"at line (\d+)", str(cause))
+            raise ConfigError(
+                f"this is not TOML: {cause}",
+                where=f"{path}:{line.group(1)}" if line else str(path),
+                hint='a setting is written name = "value", below its [table]',
+            ) from cause
+        except UnicodeDecodeError as cause:
+            raise ConfigError("this file is not UTF-8 text", where=str(path)) from cause
+
+    def at(self, table: str | None, key: str | None, place: int = 0) -> str:
+        """file:line of a key of a table (of the place-th one of that name), or of the table itself.
+
+        With no table, the line on which the table `key` begins.
+        """
+        if table is None:
+            table, key = key, None
+        line = self._line(table or "", key, place) or self._line(table or "", None, place)
+        return f"{self.path}:{line}" if line else str(self.path)
+
+    def _line(self, table: str, key: str | None, place: int) -> int | None:
+        seen, here = -1, False
+        for number, line in enumerate(self.text.splitlines(), start=1):
+            header = _HEADER.match(line)
+            if header:
+                name = re.sub(r"[\"'\s]", "", header.group(1))
+                seen += name == table
+                here = name == table and seen == place
+                if key is None and (here or name.startswith(table + ".")):
+                    return number
+            elif here and key is not None and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*[=.]", line):
+                return number
+        return None
