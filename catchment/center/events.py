@@ -1,0 +1,108 @@
+"""What a center core is told, and what it wants done. All frozen; all facts that stay true."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from catchment.errors import CenterError
+from catchment.query.fragment import Fragment
+from catchment.timeline import Window, WindowSpec
+from catchment.wire.messages import Progress
+
+# How far along a published window is. A status never goes back.
+EARLY, ON_TIME, EXACT, FINAL = "early", "on_time", "exact", "final"
+STATUSES = (EARLY, ON_TIME, EXACT, FINAL)
+
+
+@dataclass(frozen=True)
+class CenterQuery:
+    """What the center needs to know of a query: its fragment, its window, who feeds it and how long to wait."""
+
+    name: str
+    fragment: Fragment
+    window: WindowSpec
+    sites: tuple[str, ...]
+    repair_horizon_us: int
+    freshness_us: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.sites:
+            raise CenterError(f"query {self.name!r} has no sites that feed it")
+        if self.repair_horizon_us < 0 or (self.freshness_us is not None and self.freshness_us < 0):
+            raise CenterError(f"query {self.name!r} has a negative horizon or freshness")
+
+
+@dataclass(frozen=True, slots=True)
+class QueryAdded:
+    query: CenterQuery
+
+
+@dataclass(frozen=True, slots=True)
+class QueryDropped:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """Published states of closed windows, fetched because late partials touch them: a table
+    (window_start_us, keys..., states...)."""
+
+    query: str
+    states: pa.Table = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """Partials of one fragment from any number of segments and sites, merged per (slice, keys);
+    `records` = raw records per (site, slice)."""
+
+    fragment: str
+    partials: pa.Table = field(repr=False)
+    records: tuple[tuple[str, int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """A segment is in: how many update rows it held per fragment, and what progress it stated."""
+
+    origin: str
+    sequence: int
+    updates: tuple[tuple[str, int], ...] = ()
+    progress: tuple[Progress, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """Time has passed."""
+
+
+Event = QueryAdded | QueryDropped | Recalled | Merged | Landed | Ticked
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """A new revision of a window: the rows that changed, as (keys..., states...), or none if only its status did."""
+
+    query: str
+    window: Window
+    revision: int
+    status: str
+    coverage: float
+    missing_sites: tuple[str, ...]
+    reason: str
+    rows: pa.Table = field(repr=False)
+    published_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """Partials that came after the repair horizon: registered and counted, never merged, never dropped in silence."""
+
+    query: str
+    window: Window
+    rows: pa.Table = field(repr=False)
+
+
+Action = Publish | Expired

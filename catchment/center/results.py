@@ -1,0 +1,253 @@
+"""Results: what was published, every revision of it, as Delta tables that any engine reads.
+
+Two tables a query. `results/<query>`: one row a (window, key, revision), only the rows that a revision changed,
+with the aggregate state that late partials are merged into. `windows/<query>`: one row a published revision or
+status of a window, with its reason. A third, `late/<query>`, registers partials that came after the repair horizon.
+
+Every append carries the sequence of the journal entry it follows from as its application transaction, so that
+enacting an entry again writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from catchment import partials
+from catchment.center.events import Expired, Publish
+from catchment.center.windows import WINDOW_COLUMN
+from catchment.errors import CenterError
+from catchment.query.fragment import SLICE_COLUMN, Fragment
+
+INSTANT = pa.timestamp("us", tz="UTC")
+APPLICATION = "catchment"
+
+# Columns that every result table has beside the user's own.
+RESERVED = (
+    "window_start", "window_end", "coverage", "bound", "status", "revision",
+    "published_at", "missing_sites", "retracted", "state",
+)  # fmt: skip
+COMPACT_ABOVE_FILES = 64
+_NOTHING = "nothing"  # the one field of an empty struct: Delta has no struct without fields
+
+Finish = Callable[[pa.Table], pa.Table]
+
+
+@dataclass(frozen=True)
+class ResultTables:
+    """The tables of one query. `finish` turns (window_start, window_end, keys..., aggregates...) into the user's
+    columns and a boolean `retracted`: whether HAVING leaves the row out."""
+
+    folder: Path
+    query: str
+    fragment: Fragment
+    finish: Finish = field(compare=False)
+    bounds: tuple[tuple[str, float | None], ...] = ()  # user's column -> own error of its aggregate, if it has one
+
+    def publish(self, sequence: int, revisions: Sequence[Publish]) -> None:
+        """Append what one journal entry publishes; nothing if it was appended before."""
+        changed = [r for r in revisions if r.rows.num_rows]
+        if changed:
+            self._append("results", sequence, lambda: pa.concat_tables([self._rows(r) for r in changed]))
+        if revisions:
+            self._append("windows", sequence, lambda: _window_rows(sequence, revisions))
+
+    def register_late(self, sequence: int, expired: Sequence[Expired]) -> None:
+        """Register partials that came too late to be merged."""
+        if expired:
+            parts = [_late_rows(e) for e in expired]
+            self._append("late", sequence, lambda: pa.concat_tables(parts))
+
+    def recall(self, wanted: pa.Table) -> pa.Table:
+        """The newest published state of (window_start_us, keys...): a table of those with the states."""
+        schema = pa.schema([pa.field(WINDOW_COLUMN, pa.int64()), *self._state_fields])
+        table = self._open("results")
+        if table is None:
+            return schema.empty_table()
+        starts = pc.unique(wanted[WINDOW_COLUMN]).cast(pa.timestamp("us")).cast(INSTANT)
+        found = table.to_pyarrow_table(
+            columns=["window_start", "revision", "state"], filters=pc.field("window_start").isin(starts)
+        )
+        return _matching(_flatten(_newest(found)), wanted).cast(schema)
+
+    def compact(self) -> None:
+        """Fold many small files into few; readers are not disturbed."""
+        for kind in ("results", "windows"):
+            table = self._open(kind)
+            if table is not None and len(table.file_uris()) > COMPACT_ABOVE_FILES:
+                table.optimize.compact()
+
+    def _rows(self, revision: Publish) -> pa.Table:
+        rows, n = revision.rows, revision.rows.num_rows
+        lowered = partials.lower(rows, self.fragment.key_names, self.fragment.aggregates)
+        user = self.finish(_with_bounds(lowered, revision))
+        complete = not revision.missing_sites
+        bound = {c: pa.array([e if complete else None] * n, pa.float64()) for c, e in self.bounds}
+        meta = {
+            "window_start": _instants(revision.window.start_us, n),
+            "window_end": _instants(revision.window.end_us, n),
+            **{c: user[c] for c in user.column_names if c not in ("retracted", "window_start", "window_end")},
+            "coverage": pa.array([revision.coverage] * n, pa.float64()),
+            "bound": _struct(bound, n),
+            "status": pa.array([revision.status] * n, pa.string()),
+            "revision": pa.array([revision.revision] * n, pa.int32()),
+            "published_at": _instants(revision.published_us, n),
+            "missing_sites": pa.array([list(revision.missing_sites)] * n, pa.list_(pa.string())),
+            "retracted": user["retracted"],
+            "state": _state(rows, self.fragment),
+        }
+        return pa.table(meta)
+
+    @cached_property
+    def _state_fields(self) -> list[pa.Field]:
+        return [f for f in self.fragment.schema if f.name != SLICE_COLUMN]
+
+    def _open(self, kind: str) -> DeltaTable | None:
+        return open_table(self.folder / kind / self.query)
+
+    def _append(self, kind: str, sequence: int, make: Callable[[], pa.Table]) -> None:
+        table = self._open(kind)
+        done = table.transaction_version(APPLICATION) if table is not None else None
+        if done is not None and done >= sequence:
+            return
+        write_deltalake(
+            self.folder / kind / self.query,
+            make(),
+            mode="append",
+            commit_properties=CommitProperties(app_transactions=[Transaction(APPLICATION, sequence)]),
+        )
+
+
+def open_table(path: Path) -> DeltaTable | None:
+    """A Delta table, or None where there is none yet."""
+    return DeltaTable(path) if DeltaTable.is_deltatable(str(path)) else None
+
+
+def read_results(folder: Path, query: str, *, revisions: str = "latest", state: bool = False) -> pa.Table:
+    """Published rows. 'latest': the newest revision of each row, with the window's newest status and coverage,
+    without rows that HAVING leaves out; 'all': every revision, as it was published."""
+    if revisions not in ("latest", "all"):
+        raise CenterError(f"revisions are 'latest' or 'all', not {revisions!r}")
+    found = open_table(folder / "results" / query)
+    if found is None:
+        raise CenterError(f"query {query!r} has not published a window yet", where=str(folder))
+    rows = found.to_pyarrow_table()
+    if revisions == "latest":
+        rows = _newest(rows)
+        rows = rows.filter(pc.invert(rows["retracted"])).drop_columns(["retracted"])
+        rows = _with_newest_status(rows, read_windows(folder, query))
+    rows = rows.sort_by([("window_start", "ascending"), ("revision", "ascending")])
+    return rows if state else rows.drop_columns(["state"])
+
+
+def read_windows(folder: Path, query: str) -> pa.Table:
+    """Every published revision and status of every window, oldest first."""
+    found = open_table(folder / "windows" / query)
+    if found is None:
+        raise CenterError(f"query {query!r} has not published a window yet", where=str(folder))
+    return found.to_pyarrow_table().sort_by([("entry", "ascending"), ("step", "ascending")])
+
+
+def newest_windows(log: pa.Table) -> pa.Table:
+    """The newest entry of each window in the log of windows."""
+    codes, distinct = partials.group_codes(log, ["window_start"])
+    last = np.zeros(distinct.num_rows, dtype=np.int64)
+    np.maximum.at(last, codes, np.arange(log.num_rows))
+    return log.take(pa.array(last)).sort_by("window_start")
+
+
+def _with_newest_status(rows: pa.Table, log: pa.Table) -> pa.Table:
+    newest = newest_windows(log).select(["window_start", "status", "coverage", "missing_sites"])
+    place = pc.index_in(rows["window_start"], value_set=newest["window_start"].combine_chunks())
+    for name in ("status", "coverage", "missing_sites"):
+        rows = rows.set_column(rows.column_names.index(name), name, newest[name].take(place))
+    return rows
+
+
+def _state(rows: pa.Table, fragment: Fragment) -> pa.Array:
+    """A row's key and mergeable state, as one struct<key, partial>."""
+    keys = {c: rows[c] for c in fragment.key_names}
+    states = {c: rows[c] for c in rows.column_names if c not in keys}
+    return _struct({"key": _struct(keys, rows.num_rows), "partial": _struct(states, rows.num_rows)}, rows.num_rows)
+
+
+def _newest(rows: pa.Table) -> pa.Table:
+    """The newest revision of each (window, key)."""
+    if not rows.num_rows:
+        return rows
+    keys = pa.table({"window_start": rows["window_start"], **_fields(rows["state"], "key")})
+    codes, distinct = partials.group_codes(keys, keys.column_names)
+    order = np.lexsort((rows["revision"].to_numpy(), codes))
+    last = np.zeros(distinct.num_rows, dtype=np.int64)
+    last[codes[order]] = order  # later assignments win: the greatest revision of each code
+    return rows.take(pa.array(np.sort(last)))
+
+
+def _flatten(rows: pa.Table) -> pa.Table:
+    starts = rows["window_start"].cast(pa.timestamp("us")).cast(pa.int64())
+    return pa.table({WINDOW_COLUMN: starts, **_fields(rows["state"], "key"), **_fields(rows["state"], "partial")})
+
+
+def _fields(state: pa.ChunkedArray, part: str) -> dict[str, pa.Array]:
+    """The columns of one part of the state; none where a query has no keys."""
+    inner = pc.struct_field(state.combine_chunks(), part)
+    return {f.name: pc.struct_field(inner, f.name) for f in inner.type if f.name != _NOTHING}
+
+
+def _matching(rows: pa.Table, wanted: pa.Table) -> pa.Table:
+    """The rows whose (window, keys) are wanted; null keys match null keys."""
+    names = wanted.column_names
+    both = pa.concat_tables([wanted, rows.select(names)], promote_options="permissive")
+    codes, distinct = partials.group_codes(both, names)
+    asked = np.zeros(distinct.num_rows, dtype=bool)
+    asked[codes[: wanted.num_rows]] = True
+    return rows.filter(pa.array(asked[codes[wanted.num_rows :]]))
+
+
+def _with_bounds(lowered: pa.Table, revision: Publish) -> pa.Table:
+    n = lowered.num_rows
+    lowered = lowered.add_column(0, "window_end", _instants(revision.window.end_us, n))
+    return lowered.add_column(0, "window_start", _instants(revision.window.start_us, n))
+
+
+def _window_rows(sequence: int, revisions: Sequence[Publish]) -> pa.Table:
+    return pa.table({
+        "window_start": pa.array([r.window.start_us for r in revisions], pa.timestamp("us")).cast(INSTANT),
+        "window_end": pa.array([r.window.end_us for r in revisions], pa.timestamp("us")).cast(INSTANT),
+        "revision": pa.array([r.revision for r in revisions], pa.int32()),
+        "status": pa.array([r.status for r in revisions], pa.string()),
+        "coverage": pa.array([r.coverage for r in revisions], pa.float64()),
+        "missing_sites": pa.array([list(r.missing_sites) for r in revisions], pa.list_(pa.string())),
+        "rows_changed": pa.array([r.rows.num_rows for r in revisions], pa.int64()),
+        "reason": pa.array([r.reason for r in revisions], pa.string()),
+        "published_at": pa.array([r.published_us for r in revisions], pa.timestamp("us")).cast(INSTANT),
+        "entry": pa.array([sequence] * len(revisions), pa.int64()),
+        "step": pa.array(range(len(revisions)), pa.int64()),
+    })  # fmt: skip
+
+
+def _late_rows(expired: Expired) -> pa.Table:
+    n = expired.rows.num_rows
+    return pa.table({
+        "window_start": _instants(expired.window.start_us, n),
+        "window_end": _instants(expired.window.end_us, n),
+        "state": _struct({c: expired.rows[c] for c in expired.rows.column_names}, n),
+    })  # fmt: skip
+
+
+def _instants(at_us: int, n: int) -> pa.Array:
+    return pa.array([at_us] * n, pa.timestamp("us")).cast(INSTANT)
+
+
+def _struct(columns: dict[str, pa.Array | pa.ChunkedArray], n: int) -> pa.Array:
+    if not columns:
+        return pa.nulls(n, pa.struct([pa.field(_NOTHING, pa.float64())]))
+    arrays = [c.combine_chunks() if isinstance(c, pa.ChunkedArray) else c for c in columns.values()]
+    return pa.StructArray.from_arrays(arrays, names=list(columns))
