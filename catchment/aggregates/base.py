@@ -1,0 +1,110 @@
+"""What an aggregate is: a triple of laws, and the flat columns that carry its state.
+
+`lift` turns records into states, `combine` merges states (associative, commutative, with the state of no
+records as identity), `lower` turns a state into its value. So for any way of splitting the records of a
+group,
+
+    lower(combine(lift(part 1), lift(part 2), ...)) = lower(lift(all of them))
+
+bit by bit for counts, integers, decimals, minima, maxima and HLL sketches; within 1e-12 for sums of doubles;
+within the published error for the other sketches. Lift and combine exist twice, as Spark SQL and as
+numpy/Arrow, and the states of both may be mixed freely.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from catchment.errors import AggregateError
+
+Groups = NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class StateColumn:
+    """A column of an aggregate's state: its full name, such as `bytes__sum`, and its Arrow type."""
+
+    name: str
+    type: pa.DataType
+
+    @property
+    def sql(self) -> str:
+        """The name, quoted for Spark SQL."""
+        return quote(self.name)
+
+
+@dataclass(frozen=True)
+class Aggregate(ABC):
+    """An aggregate function over one argument, named as its column in the results.
+
+    `function` is the canonical name, `argument` the Spark SQL text of what is aggregated (None: every row
+    counts), `argument_type` its Arrow type. Nulls are skipped as in SQL.
+    """
+
+    name: str
+    function: str
+    argument: str | None
+    argument_type: pa.DataType | None
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise AggregateError(f"the aggregate {self.function}({self.argument}) has no name")
+
+    @property
+    @abstractmethod
+    def states(self) -> tuple[StateColumn, ...]:
+        """The columns of its state, in order."""
+
+    @property
+    @abstractmethod
+    def result_type(self) -> pa.DataType:
+        """The Arrow type of its value."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether the value is that of the records themselves; False for sketches."""
+        return True
+
+    @property
+    def relative_error(self) -> float | None:
+        """The published relative error of the value, held by about 95% of the answers.
+
+        0.0 where the aggregate is exact, None where its error is not relative to the value (a quantile's is
+        one of rank, a top-k's is a share of all records).
+        """
+        return 0.0
+
+    @abstractmethod
+    def lift_sql(self) -> tuple[str, ...]:
+        """One Spark SQL aggregate expression per state column, over raw records."""
+
+    @abstractmethod
+    def merge_sql(self) -> tuple[str, ...]:
+        """One Spark SQL aggregate expression per state column, over rows of partials."""
+
+    @abstractmethod
+    def lift(self, values: pa.Array | None, groups: Groups, size: int) -> list[pa.Array]:
+        """The states of `size` groups of records; record i belongs to group `groups[i]`."""
+
+    @abstractmethod
+    def combine(self, states: Sequence[pa.Array], groups: Groups, size: int) -> list[pa.Array]:
+        """The states of `size` groups of partials; partial i belongs to group `groups[i]`."""
+
+    @abstractmethod
+    def lower(self, states: Sequence[pa.Array]) -> pa.Array:
+        """The values of the states, one a row."""
+
+    def column(self, suffix: str, type_: pa.DataType) -> StateColumn:
+        """A state column of this aggregate."""
+        return StateColumn(f"{self.name}__{suffix}", type_)
+
+
+def quote(name: str) -> str:
+    """An identifier, quoted for Spark SQL."""
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,120 @@
+"""The catalogue: which aggregate functions there are, and how one is made from a call in SQL."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import pyarrow as pa
+
+from catchment.aggregates.base import Aggregate
+from catchment.aggregates.simple import Average, Count, Extreme, Sum
+from catchment.aggregates.spread import Moments, Spread
+from catchment.errors import AggregateError
+
+Maker = Callable[[str, str, str | None, pa.DataType | None, tuple[object, ...]], Aggregate]
+
+
+@dataclass(frozen=True)
+class FunctionHelp:
+    """An aggregate function: how it is called, what it gives, which other names it has."""
+
+    signature: str
+    help: str
+    make: Maker
+    aliases: tuple[str, ...] = ()
+    parameters: int = 0  # how many constants may follow the argument
+
+
+def _plain(kind: type[Aggregate]) -> Maker:
+    return lambda name, function, argument, type_, _: kind(name, function, argument, type_)
+
+
+FUNCTIONS: Mapping[str, FunctionHelp] = MappingProxyType({
+    "count": FunctionHelp("count(*), count(x)", "records, or values that are not null", _plain(Count)),
+    "sum": FunctionHelp("sum(x)", "the sum of numbers", _plain(Sum)),
+    "min": FunctionHelp("min(x)", "the least value", _plain(Extreme)),
+    "max": FunctionHelp("max(x)", "the greatest value", _plain(Extreme)),
+    "avg": FunctionHelp("avg(x)", "the mean of numbers", _plain(Average), ("mean",)),
+    "var_samp": FunctionHelp("var_samp(x)", "the sample variance", _plain(Spread), ("variance",)),
+    "var_pop": FunctionHelp("var_pop(x)", "the population variance", _plain(Spread)),
+    "stddev_samp": FunctionHelp("stddev_samp(x)", "the sample deviation", _plain(Spread), ("stddev", "std")),
+    "stddev_pop": FunctionHelp("stddev_pop(x)", "the population deviation", _plain(Spread)),
+    "moments": FunctionHelp("moments(x)", "the first five raw moments, as an array", _plain(Moments)),
+})  # fmt: skip
+
+_ALIASES = {alias: name for name, function in FUNCTIONS.items() for alias in function.aliases}
+
+# What cannot be merged from partials, and what to use in its place.
+_NOT_MERGEABLE = {
+    "count_distinct": "approx_count_distinct(x)",
+    "sum_distinct": "sum(x) over a stream without duplicates",
+    "median": "percentile_approx(x, 0.5)",
+    "percentile": "percentile_approx(x, p)",
+    "percentile_cont": "percentile_approx(x, p)",
+    "percentile_disc": "percentile_approx(x, p)",
+    "mode": "approx_top_k(x, 1)",
+}
+
+
+def canonical_name(function: str) -> str | None:
+    """The catalogue's name of a function, or None if it has none such."""
+    lowered = function.strip().lower()
+    name = _ALIASES.get(lowered, lowered)
+    return name if name in FUNCTIONS else None
+
+
+def make_aggregate(
+    function: str,
+    argument: str | None,
+    argument_type: pa.DataType | None,
+    parameters: tuple[object, ...] = (),
+    *,
+    name: str,
+) -> Aggregate:
+    """The aggregate `function(argument, *parameters)`, called `name` in the results.
+
+    `argument` is Spark SQL, `argument_type` its Arrow type; None (or `*`) counts every record.
+    """
+    found = canonical_name(function)
+    if found is None:
+        raise _unknown(function, name)
+    if argument is not None and argument.strip() == "*":
+        argument, argument_type = None, None
+    _check_call(found, argument, argument_type, parameters, name)
+    return FUNCTIONS[found].make(name, found, argument, argument_type, parameters)
+
+
+def _unknown(function: str, name: str) -> AggregateError:
+    lowered = "_".join(function.lower().replace("(", " ").replace(")", " ").split())
+    if lowered in _NOT_MERGEABLE:
+        return AggregateError(
+            f"{function} cannot be merged from partial answers",
+            where=name,
+            hint=f"use {_NOT_MERGEABLE[lowered]}",
+        )
+    close = difflib.get_close_matches(lowered, [*FUNCTIONS, *_ALIASES], 1)
+    meant = f"did you mean {close[0]}? " if close else ""
+    return AggregateError(
+        f"there is no aggregate function {function!r}",
+        where=name,
+        hint=f"{meant}possible: {', '.join(FUNCTIONS)}",
+    )
+
+
+def _check_call(
+    function: str, argument: str | None, type_: pa.DataType | None, parameters: tuple[object, ...], name: str
+) -> None:
+    help_ = FUNCTIONS[function]
+    if argument is None and function != "count":
+        raise AggregateError(f"{function} needs an argument", where=name, hint=f"write {help_.signature}")
+    if argument is not None and type_ is None:
+        raise AggregateError(f"the type of {argument!r} in {function} is not known", where=name)
+    if len(parameters) > help_.parameters:
+        raise AggregateError(
+            f"{function} takes at most {help_.parameters} parameters, and was given {parameters}",
+            where=name,
+            hint=f"write {help_.signature}",
+        )

@@ -1,0 +1,159 @@
+"""Reductions by group over Arrow arrays: the numeric ground that the aggregates stand on.
+
+Row i belongs to group `groups[i]` of `size` groups. Nulls are skipped; a group without a value is null (or 0,
+for a count). Nothing here loops over rows in Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from catchment.aggregates.base import Groups
+from catchment.errors import AggregateError
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+DECIMAL_DIGITS = 38
+_INT64_MAX = 2**63 - 1
+_HALF_BITS = 32
+
+
+def valid_rows(values: pa.Array) -> NDArray[np.bool_]:
+    """Which rows are not null."""
+    if values.null_count == 0:
+        return np.ones(len(values), dtype=np.bool_)
+    return np.asarray(values.is_valid().to_numpy(zero_copy_only=False))
+
+
+def floats_of(values: pa.Array) -> Floats:
+    """The rows as doubles, 0.0 where null."""
+    doubles = values.cast(pa.float64(), safe=False)
+    return np.asarray(doubles.fill_null(0.0) if doubles.null_count else doubles)
+
+
+def integers_of(values: pa.Array) -> Integers:
+    """The rows as 64 bit integers, 0 where null."""
+    whole = values.cast(pa.int64())
+    return np.asarray(whole.fill_null(0) if whole.null_count else whole)
+
+
+def count_rows(values: pa.Array | None, groups: Groups, size: int) -> Integers:
+    """How many non-null rows each group has; every row counts where there are no values."""
+    kept = groups if values is None or values.null_count == 0 else groups[valid_rows(values)]
+    return np.bincount(kept, minlength=size).astype(np.int64)
+
+
+def sum_integers(values: pa.Array, groups: Groups, size: int) -> pa.Array:
+    """The exact 64 bit sums; a sum that does not fit is an error, as in Spark's ANSI mode."""
+    numbers = integers_of(values)
+    if len(numbers) and max(int(numbers.max()), -int(numbers.min())) * len(numbers) > _INT64_MAX:
+        _refuse_overflow(numbers, groups, size)
+    sums = np.zeros(size, dtype=np.int64)
+    np.add.at(sums, groups, numbers)
+    return nullable(sums, count_rows(values, groups, size) == 0)
+
+
+def _refuse_overflow(numbers: Integers, groups: Groups, size: int) -> None:
+    """Add the halves of the numbers apart, where they cannot overflow, and look at the upper sum."""
+    upper, lower = np.zeros(size, dtype=np.int64), np.zeros(size, dtype=np.int64)
+    np.add.at(upper, groups, numbers >> _HALF_BITS)
+    np.add.at(lower, groups, numbers & (2**_HALF_BITS - 1))
+    upper += lower >> _HALF_BITS
+    if np.any((upper >= 2 ** (_HALF_BITS - 1)) | (upper < -(2 ** (_HALF_BITS - 1)))):
+        raise AggregateError(
+            "a sum of integers does not fit into 64 bits",
+            hint="sum a DECIMAL or a DOUBLE: sum(CAST(x AS DECIMAL(38, 0)))",
+        )
+
+
+def sum_decimals(values: pa.Array, groups: Groups, size: int) -> pa.Array:
+    """The exact sums, with 38 digits; a sum that does not fit is an error, as in Spark's ANSI mode."""
+    scale = values.type.scale
+    sums = reduce_by_hash(values.cast(pa.decimal128(DECIMAL_DIGITS, scale)), groups, size, "sum")
+    rough = np.bincount(groups, weights=floats_of(values), minlength=size)
+    if np.any(np.abs(rough) >= 10.0 ** (DECIMAL_DIGITS - scale)):
+        raise AggregateError(
+            f"a sum of decimals does not fit into {DECIMAL_DIGITS} digits with {scale} after the point",
+            hint="sum a decimal of a smaller scale, or a DOUBLE",
+        )
+    return sums.cast(pa.decimal128(DECIMAL_DIGITS, scale))
+
+
+def sum_pairs(high: Floats, low: Floats, groups: Groups, size: int) -> tuple[Floats, Floats]:
+    """Sums of high + low by group, as such pairs, with the error of each addition of the high parts kept in
+    the low.
+
+    Groups are folded in halves, so that the error grows with the logarithm of their sizes, and only groups of
+    more than one row are touched.
+    """
+    highs, lows = np.zeros(size), np.zeros(size)
+    crowded = np.bincount(groups, minlength=size)[groups] > 1
+    alone = ~crowded
+    highs[groups[alone]], lows[groups[alone]] = high[alone], low[alone]
+    rows = np.flatnonzero(crowded)
+    rows = rows[np.argsort(groups[rows], kind="stable")]
+    codes, high, low = groups[rows], high[rows], low[rows]
+    with np.errstate(invalid="ignore", over="ignore"):
+        while (first := _first_of_runs(codes)).size < codes.size:
+            codes, high, low = _fold_neighbours(codes, high, low, first)
+    highs[codes], lows[codes] = high, low
+    return highs, lows
+
+
+def _first_of_runs(codes: Groups) -> Groups:
+    return np.flatnonzero(np.r_[True, codes[1:] != codes[:-1]]) if codes.size else codes
+
+
+def _fold_neighbours(
+    codes: Groups, high: Floats, low: Floats, first: Groups
+) -> tuple[Groups, Floats, Floats]:
+    """Add each row of odd place in its run to the row before it."""
+    lengths = np.diff(np.r_[first, codes.size])
+    place = np.arange(codes.size) - np.repeat(first, lengths)
+    odd = np.flatnonzero(place % 2 == 1)
+    total, error = two_sum(high[odd - 1], high[odd])
+    high[odd - 1] = total
+    low[odd - 1] += low[odd] + error
+    kept = place % 2 == 0
+    return codes[kept], high[kept], low[kept]
+
+
+def two_sum(a: Floats, b: Floats) -> tuple[Floats, Floats]:
+    """Knuth's TwoSum: a + b = total + error exactly; the error of a sum that is not finite is 0."""
+    total = a + b
+    shadow = total - a
+    error = (a - (total - shadow)) + (b - shadow)
+    return total, np.where(np.isfinite(total), error, 0.0)
+
+
+def extreme(values: pa.Array, groups: Groups, size: int, which: str) -> pa.Array:
+    """The least ("min") or greatest ("max") value; NaN is greater than any other number, as in Spark."""
+    if not pa.types.is_floating(values.type):
+        return reduce_by_hash(values, groups, size, which)
+    valid = valid_rows(values)
+    numbers, kept = floats_of(values)[valid] + 0.0, groups[valid]  # + 0.0 turns -0.0 into 0.0
+    pick: Callable[..., None] = np.fmin.at if which == "min" else np.maximum.at
+    best = np.full(size, np.nan if which == "min" else -np.inf)
+    pick(best, kept, numbers)
+    return nullable(best, np.bincount(kept, minlength=size) == 0).cast(values.type)
+
+
+def reduce_by_hash(values: pa.Array, groups: Groups, size: int, how: str) -> pa.Array:
+    """Arrow's own reduction `how`, for types that numpy has no loops for."""
+    table = pa.table({"group": pa.array(groups, pa.int64()), "value": values})
+    reduced = table.group_by("group", use_threads=False).aggregate([("value", how)])
+    place = np.full(size, -1, dtype=np.int64)
+    place[reduced["group"].to_numpy()] = np.arange(reduced.num_rows)
+    found = reduced[f"value_{how}"].combine_chunks()
+    return pc.take(found, nullable(place, place < 0))
+
+
+def nullable(numbers: NDArray[np.generic], missing: NDArray[np.bool_]) -> pa.Array:
+    """An Arrow array of the numbers, null where missing."""
+    return pa.array(numbers, mask=missing if missing.any() else None)

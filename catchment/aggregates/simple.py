@@ -1,0 +1,194 @@
+"""Count, sum, avg, min and max."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Context, Decimal
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from catchment.aggregates.base import Aggregate, Groups, StateColumn
+from catchment.aggregates.segments import (
+    DECIMAL_DIGITS,
+    count_rows,
+    extreme,
+    floats_of,
+    nullable,
+    sum_integers,
+)
+from catchment.aggregates.totals import DecimalTotal, Total, total_of
+from catchment.errors import AggregateError
+
+# Spark gives an average of decimals four digits more after the point than the decimals have.
+_AVERAGE_DIGITS = 4
+
+
+@dataclass(frozen=True)
+class Count(Aggregate):
+    """How many records, or how many non-null values; 0 for none."""
+
+    @property
+    def states(self) -> tuple[StateColumn, ...]:
+        return (self.column("count", pa.int64()),)
+
+    @property
+    def result_type(self) -> pa.DataType:
+        return pa.int64()
+
+    def lift_sql(self) -> tuple[str, ...]:
+        return (f"count({self.argument or '*'})",)
+
+    def merge_sql(self) -> tuple[str, ...]:
+        return (f"coalesce(sum({self.states[0].sql}), 0L)",)
+
+    def lift(self, values: pa.Array | None, groups: Groups, size: int) -> list[pa.Array]:
+        return [pa.array(count_rows(values, groups, size))]
+
+    def combine(self, states: Sequence[pa.Array], groups: Groups, size: int) -> list[pa.Array]:
+        return [sum_integers(states[0], groups, size).fill_null(0)]
+
+    def lower(self, states: Sequence[pa.Array]) -> pa.Array:
+        return states[0]
+
+
+@dataclass(frozen=True)
+class Sum(Aggregate):
+    """The sum of the values; null for none. See `catchment.aggregates.totals` for what is exact."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        total_of(self.name, self.argument_type, self.function)  # refuses what cannot be summed
+
+    @cached_property
+    def total(self) -> Total:
+        return total_of(f"{self.name}__sum", self.argument_type, self.function)
+
+    @property
+    def states(self) -> tuple[StateColumn, ...]:
+        return self.total.states
+
+    @property
+    def result_type(self) -> pa.DataType:
+        return self.total.result_type
+
+    def lift_sql(self) -> tuple[str, ...]:
+        return self.total.lift_sql(f"({self.argument})")
+
+    def merge_sql(self) -> tuple[str, ...]:
+        return self.total.merge_sql()
+
+    def lift(self, values: pa.Array | None, groups: Groups, size: int) -> list[pa.Array]:
+        assert values is not None
+        return self.total.lift(values, groups, size)
+
+    def combine(self, states: Sequence[pa.Array], groups: Groups, size: int) -> list[pa.Array]:
+        return self.total.combine(states, groups, size)
+
+    def lower(self, states: Sequence[pa.Array]) -> pa.Array:
+        return self.total.lower(states)
+
+
+@dataclass(frozen=True)
+class Average(Sum):
+    """The sum over the count; null for none. Doubles of doubles and integers, decimals of decimals."""
+
+    @property
+    def states(self) -> tuple[StateColumn, ...]:
+        return (*self.total.states, self._count)
+
+    @property
+    def _count(self) -> StateColumn:
+        return self.column("count", pa.int64())
+
+    @property
+    def result_type(self) -> pa.DataType:
+        if isinstance(self.total, DecimalTotal):
+            scale = min(self.total.scale + _AVERAGE_DIGITS, DECIMAL_DIGITS)
+            return pa.decimal128(DECIMAL_DIGITS, scale)
+        return pa.float64()
+
+    def lift_sql(self) -> tuple[str, ...]:
+        return (*super().lift_sql(), f"count({self.argument})")
+
+    def merge_sql(self) -> tuple[str, ...]:
+        return (*super().merge_sql(), f"coalesce(sum({self._count.sql}), 0L)")
+
+    def lift(self, values: pa.Array | None, groups: Groups, size: int) -> list[pa.Array]:
+        return [*super().lift(values, groups, size), pa.array(count_rows(values, groups, size))]
+
+    def combine(self, states: Sequence[pa.Array], groups: Groups, size: int) -> list[pa.Array]:
+        *totals, count = states
+        return [*self.total.combine(totals, groups, size), sum_integers(count, groups, size).fill_null(0)]
+
+    def lower(self, states: Sequence[pa.Array]) -> pa.Array:
+        *totals, count = states
+        total = self.total.lower(totals)
+        if isinstance(self.total, DecimalTotal):
+            return self._divide_decimals(total, count)
+        none = np.asarray(pc.equal(count, 0))
+        return nullable(floats_of(total) / np.where(none, 1, np.asarray(count)), none)
+
+    def _divide_decimals(self, total: pa.Array, count: pa.Array) -> pa.Array:
+        """Python's decimals, rounding half up as Spark does: Arrow would cut the digits off."""
+        context = Context(prec=2 * DECIMAL_DIGITS)
+        step = Decimal(1).scaleb(-self.result_type.scale)
+        quotients = [
+            context.divide(t, Decimal(n)).quantize(step, ROUND_HALF_UP, context) if n else None
+            for t, n in zip(total.to_pylist(), count.to_pylist(), strict=True)
+        ]
+        return pa.array(quotients, self.result_type)
+
+
+@dataclass(frozen=True)
+class Extreme(Aggregate):
+    """The least or the greatest value; null for none. Numbers, strings (by their bytes), dates, instants,
+    booleans."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not is_ordered(self.argument_type):
+            raise AggregateError(
+                f"{self.function} needs numbers, strings, dates, timestamps or booleans, and was given "
+                f"{self.argument_type}"
+            )
+
+    @property
+    def states(self) -> tuple[StateColumn, ...]:
+        return (self.column(self.function, self.argument_type),)
+
+    @property
+    def result_type(self) -> pa.DataType:
+        return self.argument_type
+
+    def lift_sql(self) -> tuple[str, ...]:
+        zero = (
+            " + 0" if pa.types.is_floating(self.argument_type) else ""
+        )  # -0.0 is 0.0, in whatever order they come
+        return (f"{self.function}(({self.argument}){zero})",)
+
+    def merge_sql(self) -> tuple[str, ...]:
+        return (f"{self.function}({self.states[0].sql})",)
+
+    def lift(self, values: pa.Array | None, groups: Groups, size: int) -> list[pa.Array]:
+        assert values is not None
+        return [extreme(values, groups, size, self.function)]
+
+    def combine(self, states: Sequence[pa.Array], groups: Groups, size: int) -> list[pa.Array]:
+        return [extreme(states[0], groups, size, self.function)]
+
+    def lower(self, states: Sequence[pa.Array]) -> pa.Array:
+        return states[0]
+
+
+def is_ordered(type_: pa.DataType | None) -> bool:
+    """Whether min and max of a type mean the same in Spark and in Arrow."""
+    tests = (
+        pa.types.is_signed_integer, pa.types.is_float32, pa.types.is_float64, pa.types.is_decimal,
+        pa.types.is_string, pa.types.is_large_string, pa.types.is_date32, pa.types.is_timestamp,
+        pa.types.is_boolean,
+    )  # fmt: skip
+    return any(test(type_) for test in tests)

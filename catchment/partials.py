@@ -1,0 +1,149 @@
+"""Partials: Arrow tables (slice_us, keys..., states...), and the three verbs over whole tables of them.
+
+`combine` merges the rows that agree in their keys: associative and commutative because each aggregate is, so
+a set of partials may be merged in any order, in any pieces. Equality of keys is that of Spark's GROUP BY:
+null equals null, NaN equals NaN, -0.0 equals 0.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from catchment.aggregates import Aggregate
+from catchment.errors import AggregateError
+
+Codes = NDArray[np.intp]
+
+# Two columns are packed into one 64 bit code while the product of their cardinalities is below this.
+_MAX_PACKED = 2**62
+
+
+def group_codes(table: pa.Table, columns: Sequence[str]) -> tuple[Codes, pa.Table]:
+    """A dense code for each row, equal where the rows agree in `columns`, and the distinct rows in code
+    order.
+
+    Codes count up in the order in which the distinct rows first appear. Without columns, all rows are one
+    group.
+    """
+    packed, cardinality = np.zeros(table.num_rows, dtype=np.int64), 1
+    for column in columns:
+        codes, count = _encode(_normal(one_array(table[column])))
+        if cardinality * count > _MAX_PACKED:
+            packed, cardinality = _encode(pa.array(packed))
+        packed, cardinality = packed * count + codes, cardinality * count
+    dense, count = _encode(pa.array(packed))
+    first = np.empty(count, dtype=np.int64)
+    first[dense[::-1]] = np.arange(table.num_rows - 1, -1, -1)
+    return dense.astype(np.intp), table.select(list(columns)).take(pa.array(first))
+
+
+def _encode(values: pa.Array) -> tuple[NDArray[np.int64], int]:
+    encoded = values.dictionary_encode(null_encoding="encode")
+    return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), len(encoded.dictionary)
+
+
+def _normal(values: pa.Array) -> pa.Array:
+    """The values in the one form in which equal keys have equal bytes."""
+    if pa.types.is_dictionary(values.type):
+        return _normal(values.cast(values.type.value_type))
+    if pa.types.is_floating(values.type):
+        positive = pc.add(values, pa.scalar(0.0, values.type))  # -0.0 + 0.0 is 0.0
+        return pc.if_else(pc.is_nan(positive), pa.scalar(float("nan"), values.type), positive)
+    return values
+
+
+def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """The column as one contiguous array."""
+    if isinstance(column, pa.ChunkedArray):
+        return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    return column
+
+
+def combine(table: pa.Table, keys: Sequence[str], aggregates: Sequence[Aggregate]) -> pa.Table:
+    """The partials with those of equal keys merged; columns are the keys and the states, in the table's
+    order.
+
+    Rows come in the order in which their keys first appear. Rows that are alone with their keys pass
+    unchanged.
+    """
+    wanted = _kept_columns(table, keys, aggregates)
+    codes, distinct = group_codes(table, keys)
+    size = _size(codes)
+    if size == table.num_rows:
+        return table.select(wanted)
+    columns = {key: distinct[key] for key in keys}
+    for aggregate in aggregates:
+        merged = aggregate.combine(_states(table, aggregate), codes, size)
+        columns |= {s.name: part for s, part in zip(aggregate.states, merged, strict=True)}
+    return pa.table([columns[name] for name in wanted], schema=table.select(wanted).schema)
+
+
+def lower(table: pa.Table, keys: Sequence[str], aggregates: Sequence[Aggregate]) -> pa.Table:
+    """The keys, and one value column per aggregate, named as the aggregate is."""
+    _kept_columns(table, keys, aggregates)
+    columns = {key: table[key] for key in keys}
+    columns |= {a.name: a.lower(_states(table, a)) for a in aggregates}
+    fields = [
+        *(table.schema.field(key) for key in keys),
+        *(pa.field(a.name, a.result_type) for a in aggregates),
+    ]
+    return pa.table(list(columns.values()), schema=pa.schema(fields))
+
+
+def lift(
+    table: pa.Table,
+    keys: Sequence[str],
+    aggregates: Sequence[Aggregate],
+    arguments: Mapping[str, str | None] | None = None,
+) -> pa.Table:
+    """The partials of raw rows, one for each distinct key.
+
+    `arguments` names, for each aggregate, the column of `table` that holds its argument (None: every row
+    counts); without it, each aggregate's argument text is taken as the name of the column.
+    """
+    sources = {a.name: a.argument for a in aggregates} if arguments is None else arguments
+    codes, distinct = group_codes(table, keys)
+    size = _size(codes)
+    columns = [distinct[key] for key in keys]
+    fields = [table.schema.field(key) for key in keys]
+    for aggregate in aggregates:
+        columns += aggregate.lift(_argument(table, aggregate, sources), codes, size)
+        fields += [pa.field(s.name, s.type) for s in aggregate.states]
+    return pa.table(columns, schema=pa.schema(fields))
+
+
+def _size(codes: Codes) -> int:
+    """How many groups there are: a table of no key columns would not tell."""
+    return int(codes.max()) + 1 if codes.size else 0
+
+
+def _argument(table: pa.Table, aggregate: Aggregate, sources: Mapping[str, str | None]) -> pa.Array | None:
+    source = sources[aggregate.name]
+    if source is None:
+        return None
+    if source not in table.column_names:
+        raise AggregateError(
+            f"the argument of {aggregate.name!r} should be in column {source!r}, and the columns are "
+            f"{table.column_names}"
+        )
+    return one_array(table[source]).cast(aggregate.argument_type)
+
+
+def _states(table: pa.Table, aggregate: Aggregate) -> list[pa.Array]:
+    return [one_array(table[s.name]).cast(s.type) for s in aggregate.states]
+
+
+def _kept_columns(table: pa.Table, keys: Sequence[str], aggregates: Sequence[Aggregate]) -> list[str]:
+    """The names of the key and state columns in the table's order; all of them must be there, once."""
+    expected = {*keys, *(s.name for a in aggregates for s in a.states)}
+    kept = [name for name in table.column_names if name in expected]
+    if len(kept) != len(expected):
+        raise AggregateError(
+            f"a table of partials should have the columns {sorted(expected)}, and has {table.column_names}"
+        )
+    return kept
