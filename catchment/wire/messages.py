@@ -30,7 +30,9 @@ class Updates:
         if not self.fragment:
             raise WireError("an update names no fragment")
         if self.table.num_rows and "slice_us" not in self.table.column_names:
-            raise WireError(f"an update of {self.fragment!r} has no column slice_us, only {self.table.column_names}")
+            raise WireError(
+                f"an update of {self.fragment!r} has no column slice_us, only {self.table.column_names}"
+            )
 
     @property
     def rows(self) -> int:
@@ -65,7 +67,9 @@ class Segment:
 
     def __post_init__(self) -> None:
         if not self.origin or not self.epoch or self.sequence < 0:
-            raise WireError(f"a segment from {self.origin!r} has epoch {self.epoch!r} and number {self.sequence}")
+            raise WireError(
+                f"a segment from {self.origin!r} has epoch {self.epoch!r} and number {self.sequence}"
+            )
 
     def updates(self) -> Iterator[Updates]:
         return (m for m in self.messages if isinstance(m, Updates))

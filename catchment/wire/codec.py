@@ -1,0 +1,196 @@
+"""Segments as bytes: a checksummed frame of a JSON header and one compressed Arrow stream a table.
+
+    magic "CTCH" | version u16 | header bytes u32 | body bytes u64 | header | body | crc32 u32
+
+The checksum covers every byte before it, so a damaged or cut frame is refused, never misread. Limits are
+checked before the part they bound is parsed, and each table is decompressed into a buffer of the size that
+the header declares, so a small frame cannot grow without bound. Nothing here can run code of the sender's: no
+pickle.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import pyarrow as pa
+
+from catchment.errors import WireError
+from catchment.wire.limits import DEFAULT_LIMITS, Limits
+from catchment.wire.messages import Message, Progress, Segment, Updates
+
+MAGIC = b"CTCH"
+VERSION = 1
+ZSTD_LEVEL = 3
+
+_PREFIX = struct.Struct("<4sHIQ")
+_CHECKSUM = struct.Struct("<I")
+_INT64 = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """What can be known of a segment without reading its tables."""
+
+    origin: str
+    epoch: str
+    sequence: int
+    entries: tuple[Any, ...]
+
+
+def encode_segment(segment: Segment) -> bytes:
+    """The frame of a segment."""
+    packed = [_pack(message) for message in segment.messages]
+    header = _dump([segment.origin, segment.epoch, segment.sequence, [entry for entry, _ in packed]])
+    body = b"".join(table for _, table in packed)
+    frame = _PREFIX.pack(MAGIC, VERSION, len(header), len(body)) + header + body
+    return frame + _CHECKSUM.pack(zlib.crc32(frame))
+
+
+def decode_segment(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Segment:
+    """The segment of a frame, or a WireError that says what is wrong with it."""
+    envelope, body = _open(data, limits)
+    messages: list[Message] = []
+    for entry in envelope.entries:
+        message, body = _unpack(entry, body)
+        messages.append(message)
+    return Segment(envelope.origin, envelope.epoch, envelope.sequence, tuple(messages))
+
+
+def read_envelope(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Envelope:
+    """Origin, epoch and number of a frame whose checksum and limits hold."""
+    return _open(data, limits)[0]
+
+
+def segment_sizes(data: bytes) -> Mapping[str, int]:
+    """Bytes of a frame that each fragment is the cause of; they add up to the whole frame.
+
+    The header and the checksum are shared out evenly among the messages.
+    """
+    envelope, body = _open(data, DEFAULT_LIMITS)
+    sizes: Counter[str] = Counter()
+    shared = len(data) - len(body)
+    for index, entry in enumerate(envelope.entries):
+        count = len(envelope.entries)
+        sizes[entry[1]] += shared * (index + 1) // count - shared * index // count
+        sizes[entry[1]] += entry[4] if entry[0] == "u" else 0
+    return dict(sizes)
+
+
+def _pack(message: Message) -> tuple[list[Any], bytes]:
+    if isinstance(message, Progress):
+        return ["p", message.fragment, message.low_mark_us, message.updates_total], b""
+    raw = _table_bytes(message.table)
+    packed: bytes = pa.Codec("zstd", ZSTD_LEVEL).compress(raw, asbytes=True)
+    return ["u", message.fragment, message.rows, raw.size, len(packed), message.records], packed
+
+
+def _table_bytes(table: pa.Table) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    plain = table.replace_schema_metadata(None).combine_chunks()
+    with pa.ipc.new_stream(sink, plain.schema) as writer:
+        writer.write_table(plain)
+    return sink.getvalue()
+
+
+def _unpack(entry: Any, body: memoryview) -> tuple[Message, memoryview]:
+    if entry[0] == "p":
+        return Progress(*entry[1:]), body
+    _, fragment, rows, raw, size, records = entry
+    table = _read_table(body[:size], raw, f"the update of {fragment!r}")
+    if table.num_rows != rows:
+        _refuse(f"the update of {fragment!r} holds {table.num_rows} rows, its header says {rows}")
+    return Updates(fragment, table, tuple((start, count) for start, count in records)), body[size:]
+
+
+def _read_table(packed: memoryview, raw_bytes: int, what: str) -> pa.Table:
+    try:
+        raw = pa.Codec("zstd").decompress(pa.py_buffer(packed), decompressed_size=raw_bytes)
+        table = pa.ipc.open_stream(raw).read_all()
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+        raise WireError(f"{what} is not a readable Arrow table: {error}") from error
+    return table
+
+
+def _open(data: bytes, limits: Limits) -> tuple[Envelope, memoryview]:
+    """The envelope and the body of a frame, after every check that needs no table."""
+    if len(data) > limits.frame_bytes:
+        _refuse(f"the frame has {len(data)} bytes, at most {limits.frame_bytes} are taken")
+    if len(data) < _PREFIX.size + _CHECKSUM.size:
+        _refuse(f"the frame has {len(data)} bytes, fewer than an empty segment")
+    magic, version, header_bytes, body_bytes = _PREFIX.unpack_from(data)
+    if magic != MAGIC or version != VERSION:
+        _refuse(f"the frame starts with {magic!r} version {version}, not {MAGIC!r} version {VERSION}")
+    if _PREFIX.size + header_bytes + body_bytes + _CHECKSUM.size != len(data):
+        _refuse(f"the frame declares {header_bytes} + {body_bytes} bytes but has {len(data)} in all")
+    whole = memoryview(data)
+    if _CHECKSUM.unpack_from(data, len(data) - _CHECKSUM.size)[0] != zlib.crc32(whole[: -_CHECKSUM.size]):
+        _refuse("the checksum of the frame does not match its bytes")
+    body = whole[_PREFIX.size + header_bytes : -_CHECKSUM.size]
+    return _check_header(bytes(whole[_PREFIX.size : _PREFIX.size + header_bytes]), body_bytes, limits), body
+
+
+def _check_header(header: bytes, body_bytes: int, limits: Limits) -> Envelope:
+    try:
+        origin, epoch, sequence, entries = json.loads(header)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise WireError(f"the header of the frame cannot be read: {error}") from error
+    _check(_is_name(origin, limits) and _is_name(epoch, limits), "names of origin and epoch")
+    _check(_is_count(sequence), "number")
+    _check(
+        isinstance(entries, list) and len(entries) <= limits.messages, f"messages (at most {limits.messages})"
+    )
+    for entry in entries:
+        _check_entry(entry, limits)
+    updates = [entry for entry in entries if entry[0] == "u"]
+    _check(sum(e[2] for e in updates) <= limits.rows, f"rows (at most {limits.rows})")
+    _check(sum(e[3] for e in updates) <= limits.raw_bytes, f"decompressed bytes (at most {limits.raw_bytes})")
+    _check(sum(e[4] for e in updates) == body_bytes, "sizes of tables")
+    return Envelope(origin, epoch, sequence, tuple(entries))
+
+
+def _check_entry(entry: Any, limits: Limits) -> None:
+    _check(isinstance(entry, list) and len(entry) in (4, 6) and _is_name(entry[1], limits), "message")
+    if entry[0] == "p":
+        _check(len(entry) == 4 and _is_int64(entry[2]) and _is_count(entry[3]), "progress")
+        return
+    _check(entry[0] == "u" and len(entry) == 6 and all(map(_is_count, entry[2:5])), "update")
+    records = entry[5]
+    _check(
+        isinstance(records, list) and len(records) <= limits.slices,
+        f"record counts (at most {limits.slices})",
+    )
+    _check(
+        all(isinstance(r, list) and len(r) == 2 and all(map(_is_int64, r)) for r in records), "record counts"
+    )
+
+
+def _check(holds: bool, what: str) -> None:
+    if not holds:
+        _refuse(f"the header of the frame has wrong {what}")
+
+
+def _is_name(value: Any, limits: Limits) -> bool:
+    return isinstance(value, str) and 0 < len(value.encode("utf-8", "surrogatepass")) <= limits.name_bytes
+
+
+def _is_int64(value: Any) -> bool:
+    return type(value) is int and -_INT64 <= value < _INT64
+
+
+def _is_count(value: Any) -> bool:
+    return _is_int64(value) and value >= 0
+
+
+def _dump(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _refuse(message: str) -> NoReturn:
+    raise WireError(message)

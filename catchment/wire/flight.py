@@ -1,0 +1,245 @@
+"""Segments over Arrow Flight: an inbox that listens, and the uplink to it.
+
+Every segment is one call on one kept connection, so calls of several lanes overlap, each has its own
+deadline, and a half-open link is noticed. A call is authenticated before its content is read. The answer is
+the ack, or the refusal with its reason.
+
+Deny by default: without TLS the server listens on loopback only; with TLS a site must show a certificate or a
+token; and a site may write only under the name that it showed.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import json
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from catchment.errors import WireError
+from catchment.wire.inbox import Inbox
+from catchment.wire.limits import DEFAULT_LIMITS, Limits
+from catchment.wire.refusal import LinkError, RefusedError
+from catchment.wire.tls import Tls
+
+CONNECT, SEGMENT = "catchment.connect", "catchment.segment"
+MAX_REQUEST_BYTES = 4096  # of the introduction
+MAX_ANSWER_BYTES = 64 * 1024
+CONNECT_TIMEOUT_S = 10.0
+SEND_TIMEOUT_S = 15.0  # and the time that the segment takes on the slowest link that is waited for:
+SLOWEST_BYTES_PER_S = 16 * 1024
+MAX_RECONNECT_MS = 2_000
+
+_TOKEN_HEADER = "authorization"
+_MIDDLEWARE = "site"
+# No sharing of a failed connection's back-off with a fresh uplink; bounds on both directions.
+_CHANNEL = [
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.max_reconnect_backoff_ms", MAX_RECONNECT_MS),
+    ("grpc.max_receive_message_length", MAX_ANSWER_BYTES),
+]
+
+
+class InboxServer:
+    """Listens for the senders of other sites and feeds an inbox."""
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        host: str,
+        port: int,
+        tls: Tls | None = None,
+        tokens: Mapping[str, str] | None = None,
+    ) -> None:
+        _check_safety(host, tls, tokens)
+        self._inbox, self._host, self._port, self._tls = inbox, host, port, tls
+        self._tokens = {site: token.encode() for site, token in (tokens or {}).items()}
+        self._server: _Server | None = None
+
+    @property
+    def port(self) -> int:
+        """The port it listens on; the one that the system chose if 0 was asked for."""
+        return int(self._server.port) if self._server else self._port
+
+    def start(self) -> None:
+        assert self._server is None, "started twice"
+        try:
+            self._server = _Server(self._inbox, self._host, self._port, self._tls, self._tokens)
+        except (pa.ArrowException, OSError) as error:
+            raise WireError(
+                f"cannot listen: {error}",
+                where=f"{self._host}:{self._port}",
+                hint="choose another port, or end the process that uses it",
+            ) from error
+
+    def close(self) -> None:
+        """Stop listening, after the calls under way have been answered."""
+        if self._server:
+            self._port = self.port
+            self._server.shutdown()
+            self._server = None
+
+
+class FlightUplink:
+    """An uplink to an `InboxServer`, at "host:port"."""
+
+    def __init__(
+        self, address: str, token: str | None = None, tls: Tls | None = None, limits: Limits = DEFAULT_LIMITS
+    ) -> None:
+        self._address, self._limits = address, limits
+        self._headers = [(_TOKEN_HEADER.encode(), f"Bearer {token}".encode())] if token else []
+        tls_arguments = (
+            {}
+            if tls is None
+            else {"tls_root_certs": tls.authority, "cert_chain": tls.certificate, "private_key": tls.key}
+        )
+        scheme = "grpc+tls" if tls else "grpc+tcp"
+        self._client = flight.FlightClient(f"{scheme}://{address}", generic_options=_CHANNEL, **tls_arguments)
+
+    def connect(self, origin: str, epoch: str) -> int:
+        return self._call(CONNECT, json.dumps([origin, epoch]).encode(), CONNECT_TIMEOUT_S)
+
+    def send(self, data: bytes) -> int:
+        if len(data) > self._limits.frame_bytes:
+            raise RefusedError(
+                "oversized",
+                f"a segment of {len(data)} bytes is not sent: at most {self._limits.frame_bytes} are taken",
+                where=self._address,
+            )
+        return self._call(SEGMENT, data, SEND_TIMEOUT_S + len(data) / SLOWEST_BYTES_PER_S)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _call(self, kind: str, data: bytes, timeout_s: float) -> int:
+        options = flight.FlightCallOptions(timeout=timeout_s, headers=self._headers)
+        try:
+            answers = [bytes(r.body) for r in self._client.do_action(flight.Action(kind, data), options)]
+        except flight.FlightUnauthenticatedError as error:
+            raise RefusedError(
+                "unauthenticated",
+                f"the far side does not know this site: {error}",
+                where=self._address,
+                hint="compare the site's token or certificate",
+            ) from error
+        except (pa.ArrowException, OSError) as error:
+            raise LinkError(f"no answer: {error}", where=self._address) from error
+        return _read_answer(answers, self._address)
+
+
+def _read_answer(answers: list[bytes], address: str) -> int:
+    try:
+        (text,) = answers
+        answer = json.loads(text)
+        if "refused" in answer:
+            raise RefusedError(answer["refused"], answer["message"], where=address, hint=answer["hint"])
+        return int(answer["number"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise LinkError(f"an answer that cannot be read: {answers!r:.200}", where=address) from error
+
+
+class _Server(flight.FlightServerBase):  # type: ignore[misc]
+    """The Flight service: two actions, each answered by one JSON document."""
+
+    def __init__(
+        self, inbox: Inbox, host: str, port: int, tls: Tls | None, tokens: Mapping[str, bytes]
+    ) -> None:
+        self._inbox, self._tokens = inbox, tokens
+        self._mutual = tls is not None and tls.authority is not None
+        self._closing = threading.Event()
+        secured = (
+            {}
+            if tls is None
+            else {
+                "tls_certificates": [(tls.certificate, tls.key)],
+                "verify_client": self._mutual,
+                "root_certificates": tls.authority,
+            }
+        )
+        scheme = "grpc+tls" if tls else "grpc+tcp"
+        super().__init__(
+            f"{scheme}://{host}:{port}", middleware={_MIDDLEWARE: _TokenCheck(inbox, tokens)}, **secured
+        )
+
+    def do_action(self, context: Any, action: Any) -> list[Any]:
+        try:
+            answer: dict[str, Any] = {"number": self._answer(action, self._peer(context))}
+        except RefusedError as error:
+            answer = {"refused": error.reason, "message": error.message, "hint": error.hint}
+        return [flight.Result(json.dumps(answer).encode())]
+
+    def _answer(self, action: Any, peer: str | None) -> int:
+        if action.type == SEGMENT:
+            return self._inbox.accept(action.body.to_pybytes(), peer=peer)
+        if action.type == CONNECT and action.body.size <= MAX_REQUEST_BYTES:
+            origin, epoch = json.loads(bytes(action.body))
+            return self._inbox.greet(str(origin), str(epoch), peer=peer)
+        raise self._inbox.refuse("corrupt", f"{action.type!r:.80} is no request that is known here")
+
+    def _peer(self, context: Any) -> str | None:
+        """The name that the caller has proved; both proofs must agree where both are asked for."""
+        proved = []
+        if self._mutual:
+            proved.append(context.peer_identity().decode())
+        if self._tokens:
+            proved.append(context.get_middleware(_MIDDLEWARE).site)
+        if len(set(proved)) > 1:
+            raise self._inbox.refuse(
+                "wrong_site", f"the certificate says {proved[0]!r}, the token {proved[1]!r}"
+            )
+        return proved[0] if proved else None
+
+
+class _Caller(flight.ServerMiddleware):  # type: ignore[misc]
+    def __init__(self, site: str | None) -> None:
+        self.site = site
+
+
+class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+    """Refuses a call without a known token before its content is read."""
+
+    def __init__(self, inbox: Inbox, tokens: Mapping[str, bytes]) -> None:
+        self._inbox, self._tokens = inbox, tokens
+
+    def start_call(self, info: Any, headers: Mapping[str, list[str]]) -> _Caller:
+        if not self._tokens:
+            return _Caller(None)
+        given = (headers.get(_TOKEN_HEADER) or [""])[0].removeprefix("Bearer ").encode()
+        # Every token is compared, each in constant time, so that the time taken tells nothing.
+        matching = [site for site, token in self._tokens.items() if hmac.compare_digest(given, token)]
+        if not matching:
+            self._inbox.refuse("unauthenticated", "no known token")
+            raise flight.FlightUnauthenticatedError("no token, or one that is not known here")
+        return _Caller(matching[0])
+
+
+def _check_safety(host: str, tls: Tls | None, tokens: Mapping[str, str] | None) -> None:
+    if tokens is not None and (
+        not tokens or len(set(tokens.values())) < len(tokens) or not all(tokens.values())
+    ):
+        raise WireError("every site needs a token of its own, and none may be empty")
+    if tls is None:
+        if not _is_loopback(host):
+            raise WireError(
+                f"listening on {host!r} without TLS would let anyone read and write",
+                hint="give a certificate and key, or listen on 127.0.0.1",
+            )
+        return
+    if tls.certificate is None:
+        raise WireError("a server with TLS needs a certificate and its key")
+    if tls.authority is None and tokens is None:
+        raise WireError(
+            "TLS alone does not tell which site is calling",
+            hint="give an authority for client certificates, or a token for each site",
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,36 @@
+"""Bounds of the wire, checked before anything is parsed or stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from catchment.errors import WireError
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a receiver takes; beyond it a segment is refused and counted, never cut.
+
+    A site that might exceed `frame_bytes` or `rows` splits what it sends into several segments. `window` is
+    how far ahead of the lowest missing number an inbox takes segments of one origin: it bounds the memory of
+    what was seen, and a sender never goes beyond it. `landed_bytes` is how much an inbox holds unconsumed: at
+    the bound it refuses for the time being, and the segments wait in the senders' outboxes.
+    """
+
+    frame_bytes: int = 64 * 2**20
+    raw_bytes: int = 512 * 2**20  # of one segment's tables, decompressed
+    rows: int = 4_000_000
+    messages: int = 4096
+    slices: int = 1_000_000  # entries of the record counts of one update
+    name_bytes: int = 256
+    origins: int = 1024
+    window: int = 65_536
+    landed_bytes: int = 4 * 2**30
+
+    def __post_init__(self) -> None:
+        for limit in fields(self):
+            if getattr(self, limit.name) < 1:
+                raise WireError(f"the limit {limit.name} must be at least 1, not {getattr(self, limit.name)}")
+
+
+DEFAULT_LIMITS = Limits()

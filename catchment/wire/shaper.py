@@ -1,0 +1,82 @@
+"""A link of a declared bandwidth and latency, felt also where the real one is faster (loopback).
+
+The bucket is pure arithmetic on a given time. A segment first takes its time on the wire, one after another;
+then it travels, and any number may be under way.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from catchment.errors import WireError
+from catchment.timeline import Clock, SystemClock
+
+BURST_S = 0.02  # what an idle link may send at once, in seconds of its bandwidth
+
+
+@dataclass(slots=True)
+class TokenBucket:
+    """Law: over any interval of t seconds, at most burst + rate * t bytes pass, plus the rest of the last
+    one.
+    """
+
+    bytes_per_s: float
+    burst_bytes: float
+    _level: float = 0.0
+    _at_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.bytes_per_s <= 0 or self.burst_bytes < 0:
+            raise WireError(
+                f"a bandwidth of {self.bytes_per_s} bytes/s, burst {self.burst_bytes}: must be positive"
+            )
+        self._level = self.burst_bytes
+
+    def take(self, size_bytes: int, now_s: float) -> float:
+        """Take bytes at a time; how many seconds to wait until the last of them has passed."""
+        elapsed = max(0.0, now_s - self._at_s)
+        self._at_s = max(self._at_s, now_s)
+        self._level = min(self.burst_bytes, self._level + elapsed * self.bytes_per_s) - size_bytes
+        return max(0.0, -self._level / self.bytes_per_s)
+
+
+class Shaper:
+    """Makes a sender wait as its link would. `bytes_per_s` None: the real link is the only limit."""
+
+    def __init__(
+        self,
+        bytes_per_s: float | None = None,
+        latency_s: float = 0.0,
+        clock: Clock | None = None,
+        sleep: Callable[[float], object] | None = None,
+    ) -> None:
+        if latency_s < 0:
+            raise WireError(f"a latency of {latency_s} s cannot be")
+        self.bytes_per_s, self.latency_s = bytes_per_s, latency_s
+        self._bucket = TokenBucket(bytes_per_s, bytes_per_s * BURST_S) if bytes_per_s is not None else None
+        self._clock = clock or SystemClock()
+        self._released = threading.Event()
+        self._sleep = sleep or self._released.wait
+        self._lock = threading.Lock()
+
+    def transmit(self, size_bytes: int) -> None:
+        """Wait while so many bytes go onto the wire."""
+        if self._bucket is None:
+            return
+        with self._lock:
+            wait_s = self._bucket.take(size_bytes, self._clock.now_us() / 1e6)
+        self._wait(wait_s)
+
+    def travel(self) -> None:
+        """Wait for one passage of the link, one way."""
+        self._wait(self.latency_s)
+
+    def release(self) -> None:
+        """End every wait, now and later: the sender stops."""
+        self._released.set()
+
+    def _wait(self, wait_s: float) -> None:
+        if wait_s > 0 and not self._released.is_set():
+            self._sleep(wait_s)
