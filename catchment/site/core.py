@@ -1,0 +1,268 @@
+"""The site core: partials in, updates and progress out; one shard of the keys of every fragment at a site.
+
+Pure and deterministic: the same events with the same times give the same actions. Invariants: nothing that
+was absorbed is lost or sent twice; a mark is announced only after everything before it has been sent; marks
+never regress.
+
+Bound: `Limits`. At the bound keys that were already sent are forgotten, then the least recently touched
+partials leave early (more traffic, no loss). While the link is blocked nothing can leave: then `full` asks
+the runner to stop reading.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+from math import ceil
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from catchment.errors import SiteError
+from catchment.query.fragment import SLICE_COLUMN, Fragment
+from catchment.site.cache import PartialCache
+from catchment.site.events import (
+    Absorbed,
+    Action,
+    Event,
+    FragmentAdded,
+    FragmentDropped,
+    LinkMeasured,
+    LowMarkRaised,
+    Send,
+    Ticked,
+)
+from catchment.site.ledger import COLUMNS, Ledger
+from catchment.site.policy import Policy
+from catchment.site.sluice import LinkView, Release, Sluice
+from catchment.site.stream_clock import StreamClock
+from catchment.wire.messages import Progress, Updates
+
+Snapshot = tuple[dict[str, Any], dict[str, pa.Table]]
+
+_RELIEF_SHARE = 0.75  # a cache at its bound is emptied down to this share of it
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much a core may hold, over all its fragments."""
+
+    max_rows: int = 2_000_000
+    max_bytes: int = 512 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        if self.max_rows < 1 or self.max_bytes < 1:
+            raise SiteError(
+                f"a cache needs room for at least one row, not {self.max_rows} rows, {self.max_bytes} bytes"
+            )
+
+
+@dataclass
+class _Held:
+    """One fragment in the core."""
+
+    fragment: Fragment
+    policy: Policy
+    weight: float
+    cache: PartialCache
+    sluice: Sluice
+
+
+class SiteCore:
+    """Caches partials, asks policies, and says what to send."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self._held: dict[str, _Held] = {}
+        self._clocks: dict[str, StreamClock] = {}
+        self._link = LinkMeasured(None, 0, False)
+
+    @property
+    def rows(self) -> int:
+        """Keys it keeps in mind, sent or pending."""
+        return sum(h.sluice.ledger.size for h in self._held.values())
+
+    @property
+    def pending_rows(self) -> int:
+        """Partials that wait to be sent."""
+        return sum(h.sluice.ledger.pending_rows for h in self._held.values())
+
+    @property
+    def nbytes(self) -> int:
+        return sum(h.cache.nbytes for h in self._held.values())
+
+    @property
+    def full(self) -> bool:
+        """At its bound: the runner should not read more until this is false."""
+        return self.rows >= self.limits.max_rows or self.nbytes >= self.limits.max_bytes
+
+    @property
+    def fragments(self) -> tuple[str, ...]:
+        return tuple(self._held)
+
+    def handle(self, event: Event, now_us: int) -> tuple[Action, ...]:
+        """Take an event in; what to do about it."""
+        match event:
+            case FragmentAdded():
+                self._add(event)
+            case FragmentDropped(name=name):
+                self._held_of(name)
+                del self._held[name]
+            case Absorbed():
+                self._absorb(event, now_us)
+            case LowMarkRaised(stream=stream, low_mark_us=mark):
+                self._clock(stream).raise_to(mark, now_us)
+            case LinkMeasured():
+                self._link = event
+            case Ticked():
+                pass
+        return self._send(now_us)
+
+    def snapshot(self) -> Snapshot:
+        """All state but the fragments themselves: plain JSON, and tables by name."""
+        meta = {
+            "clocks": {s: [c.low_mark_us, c.seen_at_us, c.pace] for s, c in self._clocks.items()},
+            "link": list(astuple(self._link)),
+            "fragments": {
+                n: {"policy": h.policy.name, "sluice": h.sluice.dump()} for n, h in self._held.items()
+            },
+        }  # fmt: skip
+        tables: dict[str, pa.Table] = {}
+        for name, held in self._held.items():
+            tables[f"{name}/index"] = held.cache.index.table
+            tables[f"{name}/log"] = held.cache.log.table
+            tables[f"{name}/ledger"] = pa.table(held.sluice.ledger.columns())
+        return meta, tables
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Take back the state of a snapshot. The owner adds the fragments first: those it no longer has are
+        forgotten, those the snapshot does not know start empty, a policy that was changed starts fresh."""
+        meta, tables = snapshot
+        self._clocks = {s: StreamClock(*values) for s, values in meta["clocks"].items()}
+        self._link = LinkMeasured(*meta["link"])
+        for name, saved in meta["fragments"].items():
+            if name in self._held:
+                self._held[name] = _revived(self._held[name], saved, tables)
+
+    def validate(self) -> None:
+        """Its own invariants, as asserts; tests call it after each event."""
+        for held in self._held.values():
+            ledger = held.sluice.ledger
+            held.sluice.validate(self._clock(held.fragment.stream).low_mark_us, self._link.blocked)
+            assert held.cache.index.rows == ledger.size, "index and ledger differ in size"
+            assert set(held.cache.log.slots().tolist()) == set(ledger.pending_slots().tolist()), (
+                "states without slot"
+            )
+            assert held.cache.index.table[SLICE_COLUMN].to_pylist() == ledger.slice_us.tolist()
+
+    def _add(self, event: FragmentAdded) -> None:
+        fragment, held = event.fragment, self._held.get(event.fragment.name)
+        if held is None:
+            sluice = Sluice(fragment.slicing, event.policy.build())
+            self._held[fragment.name] = _Held(
+                fragment, event.policy, event.weight, PartialCache(fragment), sluice
+            )
+        elif held.fragment != fragment:
+            raise SiteError("another fragment of this name is here", where=f"fragment {fragment.name!r}",
+                            hint="drop it first, or give the new one another name")  # fmt: skip
+        else:
+            if held.policy != event.policy:
+                held.policy, held.sluice.state = event.policy, event.policy.build()
+            held.weight = event.weight
+        self._clock(fragment.stream)
+
+    def _absorb(self, event: Absorbed, now_us: int) -> None:
+        held = self._held_of(event.fragment)
+        clock = self._clock(held.fragment.stream)
+        if event.partials.num_rows:
+            partials = held.cache.conform(event.partials)
+            slots = held.cache.slots_of(partials)
+            slices = np.asarray(partials[SLICE_COLUMN].to_numpy(), dtype=np.int64)
+            held.sluice.admit(slots, slices, np.ones(len(slots), dtype=np.int64), clock, now_us)
+            held.cache.absorb(slots, partials, held.sluice.ledger.pending_rows)
+        held.sluice.note_records(event.records, clock)
+
+    def _send(self, now_us: int) -> tuple[Action, ...]:
+        if self._link.blocked:
+            return ()
+        messages: list[Updates | Progress] = []
+        for held in self._held.values():
+            clock = self._clock(held.fragment.stream)
+            releases = held.sluice.release(clock, self._link_of(held), now_us)
+            messages += _updates(held, releases)
+            _swept(held)
+        messages += self._relief()
+        for held in self._held.values():
+            messages += _progress(held, self._clock(held.fragment.stream).low_mark_us)
+        return (Send(tuple(messages)),) if messages else ()
+
+    def _relief(self) -> list[Updates]:
+        """At the bound: forget what was sent, then send what was touched least recently."""
+        if not self.full:
+            return []
+        for held in self._held.values():
+            _swept(held, forget_sent=True)
+        over = max(self.rows / self.limits.max_rows, self.nbytes / self.limits.max_bytes)
+        if over < 1.0:
+            return []
+        messages: list[Updates] = []
+        for held in self._held.values():
+            rows = ceil(held.sluice.ledger.pending_rows * (1 - _RELIEF_SHARE / over))
+            messages += _updates(held, held.sluice.relieve(rows))
+            _swept(held, forget_sent=True)
+        return messages
+
+    def _link_of(self, held: _Held) -> LinkView:
+        """Its share of the link, in updates, by weight among the fragments that have something to send."""
+        row_bytes = held.cache.row_bytes * self._link.wire_ratio
+        busy = [h.weight for h in self._held.values() if h.sluice.ledger.pending_rows or h is held]
+        queued = self._link.queued_bytes / row_bytes
+        if self._link.goodput_bytes_per_s is None:
+            return LinkView(None, None, queued)
+        rate = self._link.goodput_bytes_per_s * held.weight / sum(busy) / row_bytes
+        return LinkView(rate, rate, queued)
+
+    def _clock(self, stream: str) -> StreamClock:
+        return self._clocks.setdefault(stream, StreamClock())
+
+    def _held_of(self, name: str) -> _Held:
+        held = self._held.get(name)
+        if held is None:
+            raise SiteError(f"there is no fragment {name!r} here", hint=f"there are {sorted(self._held)}")
+        return held
+
+
+def _revived(held: _Held, saved: dict[str, Any], tables: dict[str, pa.Table]) -> _Held:
+    fragment, name = held.fragment, held.fragment.name
+    cache = PartialCache(fragment, tables[f"{name}/index"], tables[f"{name}/log"])
+    ledger = Ledger.from_columns({c: tables[f"{name}/ledger"][c].to_numpy() for c in COLUMNS})
+    same = saved["policy"] == held.policy.name
+    sluice = Sluice(fragment.slicing, held.policy.build(saved["sluice"]["state"] if same else None))
+    sluice.load(saved["sluice"], ledger)
+    return _Held(fragment, held.policy, held.weight, cache, sluice)
+
+
+def _updates(held: _Held, releases: list[Release]) -> list[Updates]:
+    """At most two messages: what is on time, and what is late."""
+    messages = []
+    for late in (False, True):
+        mine = [r for r in releases if r.late is late]
+        if mine:
+            table = held.cache.take(np.concatenate([r.slots for r in mine]))
+            records = tuple((r.slice_us, r.records) for r in mine if r.records)
+            messages.append(Updates(held.fragment.name, table, records))
+    return messages
+
+
+def _progress(held: _Held, low_mark_us: int) -> list[Progress]:
+    mark = held.sluice.mark(low_mark_us)
+    if mark <= held.sluice.announced_us:
+        return []
+    held.sluice.announced_us = mark
+    return [Progress(held.fragment.name, mark, held.sluice.updates_total)]
+
+
+def _swept(held: _Held, forget_sent: bool = False) -> None:
+    renamed = held.sluice.sweep(forget_sent)
+    if renamed is not None:
+        held.cache.keep(renamed)

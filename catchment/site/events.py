@@ -1,0 +1,114 @@
+"""What a site core hears and what it asks for.
+
+Every event is a frozen fact with no clock in it: the runner passes the time beside it, journals both, and
+replays them after a crash to reach the same state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from catchment.errors import SiteError
+from catchment.query.fragment import SLICE_COLUMN, Fragment
+from catchment.site.policy import Policy
+from catchment.wire.messages import Progress, Updates
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentAdded:
+    """Partials of this fragment will come from now on; `weight` is its share of the link among its peers."""
+
+    fragment: Fragment
+    policy: Policy
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.weight < float("inf"):
+            raise SiteError(
+                f"the weight {self.weight} is not a positive number",
+                where=f"fragment {self.fragment.name!r}",
+                hint="a fragment of weight 2 gets twice the link of a fragment of weight 1",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentDropped:
+    """Nobody wants this fragment any more: what is pending for it is forgotten."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Absorbed:
+    """The partials of one micro-batch, one row a (slice, key); `records` counts raw records per slice."""
+
+    fragment: str
+    partials: pa.Table = field(repr=False)
+    records: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.partials.num_rows and SLICE_COLUMN not in self.partials.column_names:
+            raise SiteError(
+                f"partials have no column {SLICE_COLUMN}, only {self.partials.column_names}",
+                where=f"fragment {self.fragment!r}",
+            )
+        if any(count < 0 for _, count in self.records):
+            raise SiteError(f"negative record counts {self.records}", where=f"fragment {self.fragment!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class LowMarkRaised:
+    """Everything of this stream before the mark is normally in (END_OF_TIME_US at the end of the stream)."""
+
+    stream: str
+    low_mark_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class LinkMeasured:
+    """The outbox as the sender sees it; `blocked` means at its bound: hold updates in the cache, where they
+    merge.
+
+    `wire_ratio` is wire bytes per Arrow byte of what was sent lately (framing and compression).
+    """
+
+    goodput_bytes_per_s: float | None
+    queued_bytes: int
+    blocked: bool
+    wire_ratio: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.queued_bytes < 0 or (self.goodput_bytes_per_s is not None and self.goodput_bytes_per_s < 0):
+            raise SiteError(
+                f"a link cannot have goodput {self.goodput_bytes_per_s} and queue {self.queued_bytes}"
+            )
+        if not 0 < self.wire_ratio < float("inf"):
+            raise SiteError(f"the wire ratio {self.wire_ratio} is not a positive number")
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """Time has passed: a policy that paces itself may want to send."""
+
+
+Event = FragmentAdded | FragmentDropped | Absorbed | LowMarkRaised | LinkMeasured | Ticked
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Put these messages into the outbox as one segment, in this order."""
+
+    messages: tuple[Updates | Progress, ...]
+
+    def __post_init__(self) -> None:
+        if not self.messages:
+            raise SiteError("nothing to send")
+
+    @property
+    def rows(self) -> int:
+        return sum(m.rows for m in self.messages if isinstance(m, Updates))
+
+
+Action = Send

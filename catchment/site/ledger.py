@@ -1,0 +1,113 @@
+"""The ledger: what is known of each (slice, key), as columns of numbers.
+
+A slot is a small integer that stands for one (slice, key) while its slice is open. Policies decide on slots
+alone, so the same ledger serves a core, whose keys are Arrow rows, and a simulator, whose keys are
+integers. Invariant: a pending slot has records that have not been sent; a slot that is not pending has
+none.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Slots = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+_FIRST_CAPACITY = 256
+COLUMNS = ("slice_us", "arrivals", "first_us", "last_us", "pending")
+
+
+class Ledger:
+    """Growing columns, a row a slot: arrivals so far in the slice, first and last arrival, pending or not."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.pending_rows = 0
+        self._columns: dict[str, npt.NDArray[np.generic]] = {
+            name: np.zeros(_FIRST_CAPACITY, dtype=np.bool_ if name == "pending" else np.int64)
+            for name in COLUMNS
+        }
+
+    @property
+    def slice_us(self) -> npt.NDArray[np.int64]:
+        return self._columns["slice_us"][: self.size]  # type: ignore[return-value]
+
+    @property
+    def arrivals(self) -> npt.NDArray[np.int64]:
+        return self._columns["arrivals"][: self.size]  # type: ignore[return-value]
+
+    @property
+    def first_us(self) -> npt.NDArray[np.int64]:
+        return self._columns["first_us"][: self.size]  # type: ignore[return-value]
+
+    @property
+    def last_us(self) -> npt.NDArray[np.int64]:
+        return self._columns["last_us"][: self.size]  # type: ignore[return-value]
+
+    @property
+    def pending(self) -> Mask:
+        return self._columns["pending"][: self.size]  # type: ignore[return-value]
+
+    def open(self, slices_us: npt.NDArray[np.int64], now_us: int) -> None:
+        """New slots, one for each given slice; nothing has arrived for them yet."""
+        start, self.size = self.size, self.size + len(slices_us)
+        self._reserve(self.size)
+        self.slice_us[start:] = slices_us
+        self.arrivals[start:] = 0
+        self.first_us[start:] = now_us
+        self.last_us[start:] = now_us
+        self.pending[start:] = False
+
+    def arrive(self, slots: Slots, arrivals: npt.NDArray[np.int64], now_us: int) -> Mask:
+        """Records came for these slots, each named once; tells which of them were not pending (misses)."""
+        misses = ~self.pending[slots]
+        self.arrivals[slots] += arrivals
+        self.last_us[slots] = now_us
+        self.pending[slots] = True
+        self.pending_rows += int(misses.sum())
+        return misses
+
+    def leave(self, slots: Slots) -> None:
+        """These slots, all pending, are sent."""
+        self.pending[slots] = False
+        self.pending_rows -= len(slots)
+
+    def pending_slots(self) -> Slots:
+        return np.flatnonzero(self.pending)
+
+    def keep(self, mask: Mask) -> Slots:
+        """Forget all other slots; slot numbers close up. Gives old slot -> new slot (-1: forgotten)."""
+        renamed = np.where(mask, np.cumsum(mask) - 1, -1)
+        kept = int(mask.sum())
+        for name in COLUMNS:
+            column = self._columns[name]
+            column[:kept] = column[: self.size][mask]
+        self.size = kept
+        self.pending_rows = int(self.pending.sum())
+        return renamed
+
+    def columns(self) -> dict[str, npt.NDArray[np.generic]]:
+        """Its whole state, for a snapshot."""
+        return {name: self._columns[name][: self.size].copy() for name in COLUMNS}
+
+    @classmethod
+    def from_columns(cls, columns: dict[str, npt.NDArray[np.generic]]) -> Ledger:
+        ledger = cls()
+        size = len(columns["slice_us"])
+        ledger._reserve(size)
+        ledger.size = size
+        for name in COLUMNS:
+            ledger._columns[name][:size] = columns[name]
+        ledger.pending_rows = int(ledger.pending.sum())
+        return ledger
+
+    def _reserve(self, size: int) -> None:
+        have = len(self._columns["slice_us"])
+        if size <= have:
+            return
+        room = max(size, 2 * have)
+        for name, column in self._columns.items():
+            wider = np.zeros(room, dtype=column.dtype)
+            wider[:have] = column
+            self._columns[name] = wider
