@@ -1,0 +1,95 @@
+"""The assignment: for each demand row, whether src uploads its feed for that pair (U) or downloads (D).
+
+Law: on no pair do both sides download (the assignment is viable), and no viable assignment costs less when
+`optimal` is true. When Cu <= Cd each device's own optimum is already the global one; above that the
+conflicts go to the residual problem (Chandramouli et al., VLDB'13, sections 3.4 to 3.7).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from catchment.feeds.budget import Budget
+from catchment.feeds.conflicts import apply_lifts, residual_problem
+from catchment.feeds.costs import Costs
+from catchment.feeds.curves import Edges, cost_curves
+from catchment.feeds.demand import DemandGraph
+from catchment.feeds.residual import solve_lifts
+
+__all__ = ["Assignment", "Costs", "assign"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Assignment:
+    """Decisions of one demand graph: `upload[e]` for row e; device i uploads at rate `threshold[i]`."""
+
+    graph: DemandGraph
+    upload: NDArray[np.bool_]
+    threshold: Floats
+    cost: float
+    all_upload_cost: float
+    conflicts: int = 0  # pairs on which both devices, each for itself, would download
+    residual_components: int = 0
+    residual_kinds: Mapping[str, int] = field(default_factory=dict)  # components by tree, bipartite, odd
+    optimal: bool = True
+    gap: float = 0.0  # the share of the cost that a better assignment could at most save
+    seconds: float = 0.0
+
+    @property
+    def improvement(self) -> float:
+        """How many times cheaper than uploading everything; 1 where nothing costs anything."""
+        if self.cost > 0:
+            return self.all_upload_cost / self.cost
+        return np.inf if self.all_upload_cost > 0 else 1.0
+
+
+def assign(
+    graph: DemandGraph,
+    costs: Costs,
+    *,
+    time_limit_s: float = 60.0,
+    budget: Budget | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Assignment:
+    """The cheapest viable assignment; the time limit bounds the search in cyclic residual components."""
+    began = clock()
+    upload_cost, download_cost = costs.per_device(graph.devices)
+    edges = Edges(graph.start, graph.rate, _download_costs(graph, costs, download_cost), graph.load)
+    curves = cost_curves(edges, upload_cost, None if budget is None else budget.per_device(graph))
+    conflicts = residual_problem(graph, curves)
+    lifts = solve_lifts(conflicts.problem, time_limit_s, clock)
+    threshold = apply_lifts(curves, conflicts, lifts.reached)
+    cost = float(curves.best.sum()) + lifts.cost
+    return Assignment(
+        graph=graph,
+        upload=graph.rate <= np.repeat(threshold, np.diff(graph.start)),
+        threshold=threshold,
+        cost=cost,
+        all_upload_cost=_all_upload_cost(graph, upload_cost),
+        conflicts=conflicts.pairs,
+        residual_components=lifts.components,
+        residual_kinds=lifts.kinds,
+        optimal=lifts.optimal,
+        gap=lifts.gap * lifts.cost / cost if cost > 0 else 0.0,
+        seconds=clock() - began,
+    )
+
+
+def _download_costs(graph: DemandGraph, costs: Costs, download: Floats) -> Floats:
+    if np.ndim(costs.download) == 0:
+        return graph.peer_rate * float(costs.download)
+    return graph.peer_rate * np.repeat(download, np.diff(graph.start))
+
+
+def _all_upload_cost(graph: DemandGraph, upload: Floats) -> float:
+    filled = np.flatnonzero(np.diff(graph.start))
+    if filled.shape[0] == 0:
+        return 0.0
+    return float((upload[filled] * np.maximum.reduceat(graph.rate, graph.start[filled])).sum())

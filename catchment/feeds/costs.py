@@ -1,0 +1,50 @@
+"""What a device pays for its own link to the cloud, per unit of rate, each way.
+
+Law: `cost_i = upload_i * max{r_ij : i uploads on (i, j)} + download_i * sum{r_ji : i downloads on (i, j)}`.
+Uploads nest (a lower rate is sampled from a higher one that the cloud already holds); downloads do not, for
+each is another device's feed. One number serves every device; an array gives each device its own
+(Chandramouli et al., VLDB'13, section 3.7).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from catchment.errors import FeedError
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Costs:
+    """Cost of sending and of receiving one unit of rate: a number for all devices, or one a device."""
+
+    upload: float | Floats
+    download: float | Floats
+
+    def __post_init__(self) -> None:
+        for side in ("upload", "download"):
+            values = np.asarray(getattr(self, side), dtype=np.float64)
+            if values.ndim > 1 or not (np.isfinite(values) & (values >= 0)).all():
+                raise FeedError(
+                    f"the {side} cost is {getattr(self, side)!r}; expected a finite number, 0 or more",
+                    where="costs",
+                    hint="only the ratio of the two costs matters; 1 and 1 is a symmetric link",
+                )
+
+    def per_device(self, devices: int) -> tuple[Floats, Floats]:
+        """The two costs as one array entry a device."""
+        return self._spread("upload", devices), self._spread("download", devices)
+
+    def _spread(self, side: str, devices: int) -> Floats:
+        values = np.asarray(getattr(self, side), dtype=np.float64)
+        if values.ndim == 1 and values.shape[0] != devices:
+            raise FeedError(
+                f"{values.shape[0]} {side} costs were given for {devices} devices",
+                where="costs",
+                hint="give one number for all devices, or one entry for each",
+            )
+        return np.broadcast_to(values, (devices,))
