@@ -40,6 +40,22 @@ class StateColumn:
 
 
 @dataclass(frozen=True)
+class Call:
+    """A call of an aggregate function as it stands in a query: `function(argument, *parameters) AS name`."""
+
+    name: str
+    function: str
+    argument: str | None
+    argument_type: pa.DataType | None
+    parameters: tuple[object, ...] = ()
+
+    @property
+    def head(self) -> tuple[str, str, str | None, pa.DataType | None]:
+        """What every aggregate is made of."""
+        return self.name, self.function, self.argument, self.argument_type
+
+
+@dataclass(frozen=True)
 class Aggregate(ABC):
     """An aggregate function over one argument, named as its column in the results.
 

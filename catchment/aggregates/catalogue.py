@@ -9,12 +9,15 @@ from types import MappingProxyType
 
 import pyarrow as pa
 
-from catchment.aggregates.base import Aggregate
+from catchment.aggregates.base import Aggregate, Call
+from catchment.aggregates.distinct import ApproxCountDistinct
+from catchment.aggregates.quantiles import ApproxPercentile
 from catchment.aggregates.simple import Average, Count, Extreme, Sum
 from catchment.aggregates.spread import Moments, Spread
+from catchment.aggregates.topk import ApproxTopK
 from catchment.errors import AggregateError
 
-Maker = Callable[[str, str, str | None, pa.DataType | None, tuple[object, ...]], Aggregate]
+Maker = Callable[[Call], Aggregate]
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class FunctionHelp:
 
 
 def _plain(kind: type[Aggregate]) -> Maker:
-    return lambda name, function, argument, type_, _: kind(name, function, argument, type_)
+    return lambda call: kind(*call.head)
 
 
 FUNCTIONS: Mapping[str, FunctionHelp] = MappingProxyType({
@@ -43,6 +46,15 @@ FUNCTIONS: Mapping[str, FunctionHelp] = MappingProxyType({
     "stddev_samp": FunctionHelp("stddev_samp(x)", "the sample deviation", _plain(Spread), ("stddev", "std")),
     "stddev_pop": FunctionHelp("stddev_pop(x)", "the population deviation", _plain(Spread)),
     "moments": FunctionHelp("moments(x)", "the first five raw moments, as an array", _plain(Moments)),
+    "approx_count_distinct": FunctionHelp(
+        "approx_count_distinct(x[, lgK or deviation])", "about how many distinct values (HLL)",
+        ApproxCountDistinct.from_call, ("approx_distinct",), parameters=1),
+    "percentile_approx": FunctionHelp(
+        "percentile_approx(x, p[, accuracy])", "the value at rank p, or values at array(p, ...) (KLL)",
+        ApproxPercentile.from_call, ("approx_percentile",), parameters=2),
+    "approx_top_k": FunctionHelp(
+        "approx_top_k(x[, k[, max_items]])", "the k most frequent items with their counts",
+        ApproxTopK.from_call, parameters=2),
 })  # fmt: skip
 
 _ALIASES = {alias: name for name, function in FUNCTIONS.items() for alias in function.aliases}
@@ -83,8 +95,9 @@ def make_aggregate(
         raise _unknown(function, name)
     if argument is not None and argument.strip() == "*":
         argument, argument_type = None, None
-    _check_call(found, argument, argument_type, parameters, name)
-    return FUNCTIONS[found].make(name, found, argument, argument_type, parameters)
+    call = Call(name, found, argument, argument_type, tuple(parameters))
+    _check(call)
+    return FUNCTIONS[found].make(call)
 
 
 def _unknown(function: str, name: str) -> AggregateError:
@@ -104,17 +117,18 @@ def _unknown(function: str, name: str) -> AggregateError:
     )
 
 
-def _check_call(
-    function: str, argument: str | None, type_: pa.DataType | None, parameters: tuple[object, ...], name: str
-) -> None:
-    help_ = FUNCTIONS[function]
-    if argument is None and function != "count":
-        raise AggregateError(f"{function} needs an argument", where=name, hint=f"write {help_.signature}")
-    if argument is not None and type_ is None:
-        raise AggregateError(f"the type of {argument!r} in {function} is not known", where=name)
-    if len(parameters) > help_.parameters:
+def _check(call: Call) -> None:
+    known = FUNCTIONS[call.function]
+    usage = f"write {known.signature}"
+    if call.argument is None and call.function != "count":
+        raise AggregateError(f"{call.function} needs an argument", where=call.name, hint=usage)
+    if call.argument is not None and call.argument_type is None:
         raise AggregateError(
-            f"{function} takes at most {help_.parameters} parameters, and was given {parameters}",
-            where=name,
-            hint=f"write {help_.signature}",
+            f"the type of {call.argument!r} in {call.function} is not known", where=call.name
+        )
+    if len(call.parameters) > known.parameters:
+        raise AggregateError(
+            f"{call.function} takes at most {known.parameters} parameters, and was given {call.parameters}",
+            where=call.name,
+            hint=usage,
         )

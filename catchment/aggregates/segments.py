@@ -22,6 +22,8 @@ Integers = NDArray[np.int64]
 DECIMAL_DIGITS = 38
 _INT64_MAX = 2**63 - 1
 _HALF_BITS = 32
+_DIGIT_BITS = 16
+_DIGIT = 2**_DIGIT_BITS - 1
 
 
 def valid_rows(values: pa.Array) -> NDArray[np.bool_]:
@@ -97,13 +99,23 @@ def sum_pairs(high: Floats, low: Floats, groups: Groups, size: int) -> tuple[Flo
     alone = ~crowded
     highs[groups[alone]], lows[groups[alone]] = high[alone], low[alone]
     rows = np.flatnonzero(crowded)
-    rows = rows[np.argsort(groups[rows], kind="stable")]
+    rows = rows[stable_order(groups[rows])]
     codes, high, low = groups[rows], high[rows], low[rows]
     with np.errstate(invalid="ignore", over="ignore"):
         while (first := _first_of_runs(codes)).size < codes.size:
             codes, high, low = _fold_neighbours(codes, high, low, first)
     highs[codes], lows[codes] = high, low
     return highs, lows
+
+
+def stable_order(codes: Groups) -> Groups:
+    """The stable sorting order, 16 bits at a time, since numpy sorts such short numbers by radix."""
+    order = np.argsort((codes & _DIGIT).astype(np.uint16), kind="stable")
+    shift = _DIGIT_BITS
+    while codes.size and int(codes.max()) >> shift:
+        order = order[np.argsort(((codes[order] >> shift) & _DIGIT).astype(np.uint16), kind="stable")]
+        shift += _DIGIT_BITS
+    return order
 
 
 def _first_of_runs(codes: Groups) -> Groups:
@@ -134,6 +146,8 @@ def two_sum(a: Floats, b: Floats) -> tuple[Floats, Floats]:
 
 def extreme(values: pa.Array, groups: Groups, size: int, which: str) -> pa.Array:
     """The least ("min") or greatest ("max") value; NaN is greater than any other number, as in Spark."""
+    if pa.types.is_signed_integer(values.type) or pa.types.is_timestamp(values.type):
+        return _extreme_integer(values.cast(pa.int64()), groups, size, which).cast(values.type)
     if not pa.types.is_floating(values.type):
         return reduce_by_hash(values, groups, size, which)
     valid = valid_rows(values)
@@ -142,6 +156,15 @@ def extreme(values: pa.Array, groups: Groups, size: int, which: str) -> pa.Array
     best = np.full(size, np.nan if which == "min" else -np.inf)
     pick(best, kept, numbers)
     return nullable(best, np.bincount(kept, minlength=size) == 0).cast(values.type)
+
+
+def _extreme_integer(values: pa.Array, groups: Groups, size: int, which: str) -> pa.Array:
+    valid = valid_rows(values)
+    numbers, kept = integers_of(values)[valid], groups[valid]
+    pick: Callable[..., None] = np.minimum.at if which == "min" else np.maximum.at
+    best = np.full(size, _INT64_MAX if which == "min" else ~_INT64_MAX, dtype=np.int64)
+    pick(best, kept, numbers)
+    return nullable(best, np.bincount(kept, minlength=size) == 0)
 
 
 def reduce_by_hash(values: pa.Array, groups: Groups, size: int, how: str) -> pa.Array:

@@ -2,10 +2,10 @@
 
 An integer total is one 64 bit integer, a decimal total one decimal of 38 digits: both exact, and an overflow
 is an error as in Spark's ANSI mode. A total of doubles is a pair: each number is split into its upper and its
-lower 26 bits (Dekker), and the halves are added apart, so that a hundred million numbers of like size are added
-without any rounding at all; the core also carries the rounding errors of the upper sum into the lower one
-(TwoSum). The error is far below 1e-12 of the sum of the absolute values. Where large numbers of both signs
-cancel, that is the measure, not the small sum that remains.
+lower 26 bits (Dekker), and the halves are added apart, so that a hundred million numbers of like size are
+added without any rounding at all; the core also carries the rounding errors of the upper sum into the lower
+one (TwoSum). The error is far below 1e-12 of the sum of the absolute values. Where large numbers of both
+signs cancel, that is the measure, not the small sum that remains.
 """
 
 from __future__ import annotations

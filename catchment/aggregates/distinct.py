@@ -1,0 +1,194 @@
+"""approx_count_distinct: an HLL sketch (HLL_8).
+
+What is hashed must be the same in Spark and in the core. Strings and integers are hashed by the sketch
+itself; the sketch would skip the empty string, so it goes in as the string of one NUL. Dates and timestamps
+go in as days and microseconds since the epoch, booleans as 0 and 1, floats and decimals of at most 18 digits
+as Spark's `xxhash64` of their bits, with all NaN alike and -0.0 as 0.0.
+
+The registers of an HLL depend on the set of values alone, but one that was never merged also keeps a running
+estimate that depends on their order. The value is therefore always the estimate from the registers: equal
+sets give equal answers, bit by bit, however they were split.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from datasketches import HLL_8, hll_sketch, hll_union
+
+from catchment.aggregates.base import Call, quote
+from catchment.aggregates.hashing import hash_words
+from catchment.aggregates.segments import floats_of
+from catchment.aggregates.sketches import SketchAggregate, read_sketch
+from catchment.errors import AggregateError
+
+DEFAULT_LG_K = 12
+MIN_LG_K, MAX_LG_K = 4, 21
+_HASHED_DIGITS = 18  # a decimal of up to 18 digits is one 64 bit word in Spark
+_DEVIATIONS = 2
+
+# In the preamble of a serialized HLL: the flags, and the mode in the lowest two bits.
+_FLAGS_AT, _OUT_OF_ORDER = 5, 16
+_MODE_AT, _MODE_MASK, _MODE_HLL = 7, 3, 2
+
+
+@dataclass(frozen=True)
+class ApproxCountDistinct(SketchAggregate):
+    """How many distinct values there are, about; 0 for none. `relative_error` is that of the count."""
+
+    lg_k: int = DEFAULT_LG_K
+    suffix = "hll"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not MIN_LG_K <= self.lg_k <= MAX_LG_K:
+            raise AggregateError(
+                f"{self.function} takes lgK from {MIN_LG_K} to {MAX_LG_K}, and was given {self.lg_k}",
+                where=self.name,
+            )
+        _check_type(self.argument_type, self.name)
+
+    @classmethod
+    def from_call(cls, call: Call) -> ApproxCountDistinct:
+        """A second argument is lgK if it is whole, the wanted relative deviation if it is below 1."""
+        return cls(*call.head, lg_k_of(call.parameters[0], call.name) if call.parameters else DEFAULT_LG_K)
+
+    @property
+    def result_type(self) -> pa.DataType:
+        return pa.int64()
+
+    @property
+    def relative_error(self) -> float:
+        bounds = [hll_sketch.get_rel_err(upper, True, self.lg_k, _DEVIATIONS) for upper in (False, True)]
+        return max(abs(float(bound)) for bound in bounds)
+
+    def lift_sql(self) -> tuple[str, ...]:
+        return (f"hll_sketch_agg({_hashed_sql(f'({self.argument})', self.argument_type)}, {self.lg_k})",)
+
+    def merge_sql(self) -> tuple[str, ...]:
+        return (f"hll_union_agg({quote(self.states[0].name)})",)
+
+    def sketch(self, values: pa.Array) -> bytes:
+        sketch = hll_sketch(self.lg_k, HLL_8)
+        for value in _hashed(values.drop_null().unique()).to_pylist():
+            sketch.update(value)
+        return bytes(sketch.serialize_updatable())
+
+    def merge(self, sketches: Sequence[bytes]) -> bytes:
+        union = hll_union(self.lg_k)
+        for state in sketches:
+            union.update(read_sketch(hll_sketch.deserialize, state, self))
+        return bytes(union.get_result(HLL_8).serialize_updatable())
+
+    def estimate(self, sketch: bytes | None) -> int:
+        if sketch is None:
+            return 0
+        read = read_sketch(hll_sketch.deserialize, without_history(sketch), self)
+        return round(float(read.get_estimate()))
+
+
+def without_history(sketch: bytes) -> bytes:
+    """The sketch marked as merged, so that only its registers tell its estimate."""
+    if len(sketch) <= _MODE_AT or sketch[_MODE_AT] & _MODE_MASK != _MODE_HLL:
+        return sketch
+    flags = sketch[_FLAGS_AT] | _OUT_OF_ORDER
+    return sketch[:_FLAGS_AT] + bytes([flags]) + sketch[_FLAGS_AT + 1 :]
+
+
+def lg_k_of(parameter: object, name: str) -> int:
+    """lgK itself, or the least lgK whose standard deviation 1.04 / sqrt(2^lgK) is at most the one given."""
+    try:
+        number = float(str(parameter))
+    except ValueError:
+        number = math.nan
+    if 0 < number < 1:
+        return max(math.ceil(2 * math.log2(1.04 / number)), MIN_LG_K)
+    if number.is_integer():
+        return int(number)
+    raise AggregateError(
+        f"approx_count_distinct takes lgK or a relative deviation, and was given {parameter!r}",
+        where=name,
+        hint=f"lgK is a whole number from {MIN_LG_K} to {MAX_LG_K}, a deviation is between 0 and 1",
+    )
+
+
+def _check_type(type_: pa.DataType | None, name: str) -> None:
+    if pa.types.is_decimal(type_) and type_ is not None and type_.precision > _HASHED_DIGITS:
+        raise AggregateError(
+            f"approx_count_distinct takes decimals of at most {_HASHED_DIGITS} digits, and was given {type_}",
+            where=name,
+            hint="count the distinct values of CAST(x AS STRING)",
+        )
+    if not any(test(type_) for test in (_is_word, _is_day_or_instant, _is_hashed)):
+        raise AggregateError(
+            f"approx_count_distinct cannot take {type_}",
+            where=name,
+            hint="count the values of CAST(x AS STRING)",
+        )
+
+
+def _is_word(type_: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(type_)
+        or pa.types.is_large_string(type_)
+        or pa.types.is_signed_integer(type_)
+        or pa.types.is_boolean(type_)
+    )
+
+
+def _is_day_or_instant(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_date32(type_) or pa.types.is_timestamp(type_))
+
+
+def _is_hashed(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_float32(type_) or pa.types.is_float64(type_) or pa.types.is_decimal(type_))
+
+
+def _hashed_sql(x: str, type_: pa.DataType | None) -> str:
+    """What Spark's sketch is fed with."""
+    if pa.types.is_string(type_) or pa.types.is_large_string(type_):
+        return f"CASE WHEN {x} = '' THEN char(0) ELSE {x} END"
+    if pa.types.is_date32(type_):
+        return f"unix_date({x})"
+    if pa.types.is_timestamp(type_):
+        return f"unix_micros({x})"
+    if pa.types.is_decimal(type_) and type_ is not None:
+        return _hash_sql(x, f"DECIMAL({type_.precision}, {type_.scale})")
+    if pa.types.is_floating(type_):
+        return _hash_sql(x, "DOUBLE")
+    return f"CAST({x} AS BIGINT)"
+
+
+def _hash_sql(x: str, type_: str) -> str:
+    return f"CASE WHEN {x} IS NOT NULL THEN xxhash64(CAST({x} AS {type_})) END"
+
+
+def _hashed(values: pa.Array) -> pa.Array:
+    """What the core's sketch is fed with: the same, from values without nulls."""
+    type_ = values.type
+    if pa.types.is_string(type_) or pa.types.is_large_string(type_):
+        return pc.if_else(pc.equal(values, ""), "\0", values)
+    if pa.types.is_date32(type_):
+        return values.cast(pa.int32())
+    if pa.types.is_timestamp(type_):
+        return values.cast(pa.timestamp("us", type_.tz)).cast(pa.int64())
+    if pa.types.is_decimal(type_):
+        return hash_words(_unscaled(values))
+    if pa.types.is_floating(type_):
+        numbers = floats_of(values) + 0.0
+        numbers[np.isnan(numbers)] = np.nan
+        return hash_words(numbers.view(np.int64))
+    return values.cast(pa.int64())
+
+
+def _unscaled(values: pa.Array) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    """The decimals without their points: the lower of the two words of each."""
+    words = np.frombuffer(
+        values.cast(pa.decimal128(_HASHED_DIGITS, values.type.scale)).buffers()[1], np.int64
+    )
+    return np.ascontiguousarray(words[2 * values.offset : 2 * (values.offset + len(values)) : 2])

@@ -1,0 +1,146 @@
+"""approx_top_k: a sketch of frequent items, over strings.
+
+The state is what Spark's `approx_top_k_accumulate` puts into its field `sketch`: the bytes of a DataSketches
+frequent-items sketch of strings, then the number of nulls as 8 bytes, big end first (Spark counts null as an
+item, and so do we). Around a merge in Spark the other fields of its struct, which are constants, are put
+back. Items of other types than strings are counted by their text and given back in their own type.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from datasketches import frequent_items_error_type, frequent_strings_sketch
+
+from catchment.aggregates.base import Call, quote
+from catchment.aggregates.sketches import SketchAggregate, read_sketch
+from catchment.errors import AggregateError
+
+DEFAULT_K = 5
+DEFAULT_MAX_ITEMS = 10_000
+MAX_MAX_ITEMS = 1_000_000
+_LOAD = 0.75  # share of the map that the sketch fills before it drops its rarest items
+_MIN_LG_MAP = 3
+_NULLS = struct.Struct(">q")
+
+
+@dataclass(frozen=True)
+class ApproxTopK(SketchAggregate):
+    """The k most frequent items as a list of (item, count), by count downwards, then by item; empty for none.
+
+    Counts are exact until more than `max_items` distinct items were seen; then each is off by at most
+    `count_error` of all records.
+    """
+
+    k: int = DEFAULT_K
+    max_items: int = DEFAULT_MAX_ITEMS
+    suffix = "topk"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.k <= self.max_items <= MAX_MAX_ITEMS:
+            raise AggregateError(
+                f"approx_top_k takes 1 <= k <= max_items <= {MAX_MAX_ITEMS}, and was given k {self.k}, "
+                f"max_items {self.max_items}",
+                where=self.name,
+            )
+        if not _has_faithful_text(self.argument_type):
+            raise AggregateError(
+                f"approx_top_k takes strings, integers, booleans, dates, and was given {self.argument_type}",
+                where=self.name,
+                hint="count CAST(x AS STRING)",
+            )
+
+    @classmethod
+    def from_call(cls, call: Call) -> ApproxTopK:
+        """k, then perhaps the number of items to track."""
+        return cls(*call.head, *(_whole(p, call.name) for p in call.parameters))
+
+    @property
+    def result_type(self) -> pa.DataType:
+        return pa.list_(pa.struct([("item", self.argument_type), ("count", pa.int64())]))
+
+    @property
+    def relative_error(self) -> None:
+        return None
+
+    @property
+    def lg_map(self) -> int:
+        """Binary logarithm of the size of the sketch's map, as Spark chooses it."""
+        return max(math.ceil(math.log2(math.ceil(self.max_items / _LOAD))), _MIN_LG_MAP)
+
+    @property
+    def count_error(self) -> float:
+        """How far a count may be off, as a share of all records."""
+        return float(frequent_strings_sketch.get_epsilon_for_lg_size(self.lg_map))
+
+    def lift_sql(self) -> tuple[str, ...]:
+        return (f"approx_top_k_accumulate(CAST(({self.argument}) AS STRING), {self.max_items}).sketch",)
+
+    def merge_sql(self) -> tuple[str, ...]:
+        state = quote(self.states[0].name)
+        whole = (
+            f"named_struct('sketch', {state}, 'maxItemsTracked', {self.max_items}, "
+            "'itemDataType', CAST(NULL AS STRING), 'itemDataTypeDDL', 'item string not null')"
+        )
+        return (
+            f"(approx_top_k_combine({whole}, {self.max_items}) FILTER (WHERE {state} IS NOT NULL)).sketch",
+        )
+
+    def sketch(self, values: pa.Array) -> bytes:
+        sketch = frequent_strings_sketch(self.lg_map)
+        counted = pc.value_counts(values.cast(pa.string()).drop_null())
+        for item, count in zip(
+            counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True
+        ):
+            sketch.update(item, count)
+        return bytes(sketch.serialize()) + _NULLS.pack(values.null_count)
+
+    def merge(self, sketches: Sequence[bytes]) -> bytes:
+        merged, nulls = frequent_strings_sketch(self.lg_map), 0
+        for state in sketches:
+            part, missing = self._read(state)
+            merged.merge(part)
+            nulls += missing
+        return bytes(merged.serialize()) + _NULLS.pack(nulls)
+
+    def estimate(self, sketch: bytes | None) -> list[tuple[object, int]]:
+        if sketch is None:
+            return []
+        read, nulls = self._read(sketch)
+        found = read.get_frequent_items(frequent_items_error_type.NO_FALSE_NEGATIVES)
+        texts = pa.array([item for item, *_ in found], pa.string())
+        items = zip(
+            texts.cast(self.argument_type).to_pylist(), (count for _, count, *_ in found), strict=True
+        )
+        ranked = sorted(items, key=lambda pair: (-pair[1], pair[0]))
+        missing = [(None, nulls)] if nulls else []
+        return sorted(missing + ranked, key=lambda pair: -pair[1])[: self.k]
+
+    def _read(self, state: bytes) -> tuple[frequent_strings_sketch, int]:
+        body, tail = state[: -_NULLS.size], state[-_NULLS.size :]
+        read = read_sketch(frequent_strings_sketch.deserialize, body, self)
+        return read, int(_NULLS.unpack(tail)[0])
+
+
+def _has_faithful_text(type_: pa.DataType | None) -> bool:
+    """Whether Spark and Arrow write the type as the same text, and read it back."""
+    tests = (
+        pa.types.is_string, pa.types.is_large_string, pa.types.is_signed_integer, pa.types.is_boolean,
+        pa.types.is_date32,
+    )  # fmt: skip
+    return any(test(type_) for test in tests)
+
+
+def _whole(value: object, name: str) -> int:
+    text = str(value)
+    if not text.isdigit():
+        raise AggregateError(
+            f"approx_top_k needs whole numbers after its argument, not {value!r}", where=name
+        )
+    return int(text)
