@@ -1,4 +1,4 @@
-"""Segments as bytes: a checksummed frame of a JSON header and one compressed Arrow stream a table.
+"""Segments as bytes: a checksummed frame of a JSON header and one compressed Arrow IPC stream a table.
 
     magic "CTCH" | version u16 | header bytes u32 | body bytes u64 | header | body | crc32 u32
 
@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from catchment.errors import WireError
+from catchment.wire.layout import from_wire, to_wire
 from catchment.wire.limits import DEFAULT_LIMITS, Limits
 from catchment.wire.messages import Message, Progress, Segment, Updates
 
@@ -57,7 +58,7 @@ def decode_segment(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Segment:
     envelope, body = _open(data, limits)
     messages: list[Message] = []
     for entry in envelope.entries:
-        message, body = _unpack(entry, body)
+        message, body = _unpack(entry, body, limits)
         messages.append(message)
     return Segment(envelope.origin, envelope.epoch, envelope.sequence, tuple(messages))
 
@@ -85,37 +86,35 @@ def segment_sizes(data: bytes) -> Mapping[str, int]:
 def _pack(message: Message) -> tuple[list[Any], bytes]:
     if isinstance(message, Progress):
         return ["p", message.fragment, message.low_mark_us, message.updates_total], b""
-    raw = _table_bytes(message.table)
+    table, coded = to_wire(message.table.unify_dictionaries())
+    raw = _table_bytes(table)
     packed: bytes = pa.Codec("zstd", ZSTD_LEVEL).compress(raw, asbytes=True)
-    return ["u", message.fragment, message.rows, raw.size, len(packed), message.records], packed
+    return ["u", message.fragment, message.rows, raw.size, len(packed), message.records, coded], packed
 
 
 def _table_bytes(table: pa.Table) -> pa.Buffer:
     sink = pa.BufferOutputStream()
-    plain = table.replace_schema_metadata(None).combine_chunks()
-    with pa.ipc.new_stream(sink, plain.schema) as writer:
-        writer.write_table(plain)
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
     return sink.getvalue()
 
 
-def _unpack(entry: Any, body: memoryview) -> tuple[Message, memoryview]:
+def _unpack(entry: Any, body: memoryview, limits: Limits) -> tuple[Message, memoryview]:
     if entry[0] == "p":
         return Progress(*entry[1:]), body
-    _, fragment, rows, raw, size, records = entry
-    table = _read_table(body[:size], raw, f"the update of {fragment!r}")
+    _, fragment, rows, raw, size, records, coded = entry
+    table = _read_table(body[:size], raw, coded, limits, f"the update of {fragment!r}")
     if table.num_rows != rows:
         _refuse(f"the update of {fragment!r} holds {table.num_rows} rows, its header says {rows}")
     return Updates(fragment, table, tuple((start, count) for start, count in records)), body[size:]
 
 
-def _read_table(packed: memoryview, raw_bytes: int, what: str) -> pa.Table:
+def _read_table(packed: memoryview, raw_bytes: int, coded: list[int], limits: Limits, what: str) -> pa.Table:
     try:
         raw = pa.Codec("zstd").decompress(pa.py_buffer(packed), decompressed_size=raw_bytes)
-        table = pa.ipc.open_stream(raw).read_all()
-        table.validate(full=True)
+        return from_wire(pa.ipc.open_stream(raw).read_all(), coded, limits.raw_bytes)
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         raise WireError(f"{what} is not a readable Arrow table: {error}") from error
-    return table
 
 
 def _open(data: bytes, limits: Limits) -> tuple[Envelope, memoryview]:
@@ -156,12 +155,13 @@ def _check_header(header: bytes, body_bytes: int, limits: Limits) -> Envelope:
 
 
 def _check_entry(entry: Any, limits: Limits) -> None:
-    _check(isinstance(entry, list) and len(entry) in (4, 6) and _is_name(entry[1], limits), "message")
+    _check(isinstance(entry, list) and len(entry) in (4, 7) and _is_name(entry[1], limits), "message")
     if entry[0] == "p":
         _check(len(entry) == 4 and _is_int64(entry[2]) and _is_count(entry[3]), "progress")
         return
-    _check(entry[0] == "u" and len(entry) == 6 and all(map(_is_count, entry[2:5])), "update")
-    records = entry[5]
+    _check(entry[0] == "u" and len(entry) == 7 and all(map(_is_count, entry[2:5])), "update")
+    records, coded = entry[5:]
+    _check(isinstance(coded, list) and all(map(_is_count, coded)), "column numbers")
     _check(
         isinstance(records, list) and len(records) <= limits.slices,
         f"record counts (at most {limits.slices})",

@@ -13,7 +13,6 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import json
-import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -150,7 +149,6 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
     ) -> None:
         self._inbox, self._tokens = inbox, tokens
         self._mutual = tls is not None and tls.authority is not None
-        self._closing = threading.Event()
         secured = (
             {}
             if tls is None
@@ -176,9 +174,15 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
         if action.type == SEGMENT:
             return self._inbox.accept(action.body.to_pybytes(), peer=peer)
         if action.type == CONNECT and action.body.size <= MAX_REQUEST_BYTES:
-            origin, epoch = json.loads(bytes(action.body))
-            return self._inbox.greet(str(origin), str(epoch), peer=peer)
-        raise self._inbox.refuse("corrupt", f"{action.type!r:.80} is no request that is known here")
+            return self._inbox.greet(*self._introduction(action.body.to_pybytes()), peer=peer)
+        raise self._inbox.refuse("corrupt", f"no such request: {action.type!r:.80}, {action.body.size} bytes")
+
+    def _introduction(self, text: bytes) -> tuple[str, str]:
+        try:
+            origin, epoch = json.loads(text)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise self._inbox.refuse("corrupt", f"an introduction that cannot be read: {error}") from error
+        return str(origin), str(epoch)
 
     def _peer(self, context: Any) -> str | None:
         """The name that the caller has proved; both proofs must agree where both are asked for."""

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from catchment.errors import WireError
+from catchment.wire.claims import claim_folder
 from catchment.wire.codec import encode_segment, read_envelope
 from catchment.wire.files import (
     make_folder,
@@ -46,7 +47,7 @@ class Pending(NamedTuple):
 
 
 class Outbox:
-    """Segments from `origin` to `destination`; safe to use from several threads."""
+    """Segments from `origin` to `destination`; safe to use from several threads of one process."""
 
     def __init__(
         self, folder: Path, origin: str, destination: str, max_bytes: int, limits: Limits = DEFAULT_LIMITS
@@ -55,28 +56,30 @@ class Outbox:
         self._limits = limits
         self._lock = threading.RLock()
         make_folder(folder)
+        claim_folder(folder, self)
         remove_remnants(folder)
         state = self._open_state()
         self.epoch: str = state["epoch"]
         self._acked = NumberSet.from_record(state["acked"])
-        self._pending: dict[int, Pending] = {}
         self._next = self._acked.end
+        self._pending: dict[int, Pending] = {}
+        self._size_bytes = 0
         self._recover()
 
     @property
     def next_sequence(self) -> int:
         """The number of the next segment that is new."""
-        with self._lock:
-            return self._next
+        return self._next
 
     @property
     def size_bytes(self) -> int:
-        with self._lock:
-            return sum(p.size_bytes for p in self._pending.values())
+        """Bytes of the segments that are not yet acked."""
+        return self._size_bytes
 
     @property
     def full(self) -> bool:
-        return self.size_bytes >= self.max_bytes
+        """Whether updates should wait in the cache."""
+        return self._size_bytes >= self.max_bytes
 
     def pending(self) -> list[Pending]:
         """What is not yet acked, lowest number first."""
@@ -84,35 +87,27 @@ class Outbox:
             return sorted(self._pending.values())
 
     def missing(self) -> list[int]:
-        """Numbers that are neither acked nor on disk: their files were damaged and must be appended again."""
+        """Numbers neither acked nor on disk: their files were damaged, and must be appended again."""
         with self._lock:
-            return [
-                n
-                for n in range(self._acked.low, self._next)
-                if n not in self._acked and n not in self._pending
-            ]
+            return [n for n in range(self._acked.low, self._next) if not self._knows(n)]
 
     def append(self, sequence: int, messages: Iterable[Message]) -> None:
         """Store a segment durably. Storing a number again, or one that was acked, changes nothing."""
         with self._lock:
-            if sequence in self._pending or sequence in self._acked:
+            if self._knows(sequence):
                 return
             if sequence > self._next:
                 raise self._error(f"segment {sequence} would leave a gap: the next number is {self._next}")
             data = encode_segment(Segment(self.origin, self.epoch, sequence, tuple(messages)))
-            if len(data) > self._limits.frame_bytes:
-                raise self._error(
-                    f"segment {sequence} has {len(data)} bytes, at most {self._limits.frame_bytes} are taken",
-                    hint="split the messages into several segments",
-                )
-            path = self._path(sequence)
-            write_durably(path, data)
-            self._pending[sequence] = Pending(sequence, path, len(data))
-            self._next = max(self._next, sequence + 1)
+            self._check_fits(sequence, data)
+            write_durably(self._path(sequence), data)
+            self._add(sequence, len(data))
 
-    def read(self, sequence: int) -> bytes:
-        """The bytes of a pending segment."""
-        return self._path(sequence).read_bytes()
+    def read(self, sequence: int) -> bytes | None:
+        """The bytes of a segment, or None if it has been acked meanwhile."""
+        with self._lock:
+            segment = self._pending.get(sequence)
+            return segment.path.read_bytes() if segment else None
 
     def ack(self, sequence: int) -> None:
         """The far side has the segment safe: forget it. Acking again changes nothing."""
@@ -120,28 +115,49 @@ class Outbox:
 
     def ack_below(self, sequence: int) -> None:
         """The far side has every segment below this number safe."""
-        self._forget([p.sequence for p in self.pending() if p.sequence < sequence])
+        with self._lock:
+            self._forget([n for n in self._pending if n < sequence])
 
     def _forget(self, sequences: list[int]) -> None:
         with self._lock:
-            known = [n for n in sequences if n in self._pending]
-            if any(n not in self._acked and n not in self._pending for n in sequences):
-                raise self._error(f"an ack for {sequences}, but segments end at {self._next}")
-            if not known:
+            unknown = [n for n in sequences if not self._knows(n)]
+            if unknown:
+                raise self._error(f"an ack for {unknown}, which were not stored; the next is {self._next}")
+            gone = [self._pending[n] for n in sequences if n in self._pending]
+            if not gone:
                 return
-            for number in known:
-                self._acked.add(number)
+            for segment in gone:
+                self._acked.add(segment.sequence)
             self._write_state(self.epoch)
-            for number in known:
-                remove_file(self._pending.pop(number).path)
+            for segment in gone:
+                del self._pending[segment.sequence]
+                self._size_bytes -= segment.size_bytes
+                remove_file(segment.path)
+
+    def _knows(self, sequence: int) -> bool:
+        return sequence in self._pending or sequence in self._acked
+
+    def _add(self, sequence: int, size_bytes: int) -> None:
+        self._pending[sequence] = Pending(sequence, self._path(sequence), size_bytes)
+        self._size_bytes += size_bytes
+        self._next = max(self._next, sequence + 1)
+
+    def _check_fits(self, sequence: int, data: bytes) -> None:
+        """What no receiver would take is refused here, where the mistake is."""
+        try:
+            read_envelope(data, self._limits)
+        except WireError as error:
+            raise self._error(
+                f"segment {sequence} would be refused at the far side: {error.message}",
+                hint="share the messages out over several segments (split_updates and pack)",
+            ) from error
 
     def _open_state(self) -> dict[str, Any]:
-        path = self.folder / STATE_FILE
-        state = read_record(path)
+        state = read_record(self.folder / STATE_FILE)
         if state is None:
             if any(self.folder.glob(f"*{SEGMENT}")):
                 raise self._error(
-                    f"segments without {STATE_FILE}", hint="restore the folder as a whole from a copy"
+                    f"there are segments but no {STATE_FILE}", hint="restore the whole folder from a copy"
                 )
             self._acked = NumberSet()
             return self._write_state(uuid.uuid4().hex)
@@ -150,12 +166,8 @@ class Outbox:
         return state
 
     def _write_state(self, epoch: str) -> dict[str, Any]:
-        state = {
-            "epoch": epoch,
-            "origin": self.origin,
-            "destination": self.destination,
-            "acked": self._acked.to_record(),
-        }
+        link = {"epoch": epoch, "origin": self.origin, "destination": self.destination}
+        state = {**link, "acked": self._acked.to_record()}
         write_record(self.folder / STATE_FILE, state)
         return state
 
@@ -168,21 +180,20 @@ class Outbox:
                 remove_file(path)
                 continue
             self._check_file(path, sequence)
-            self._pending[sequence] = Pending(sequence, path, path.stat().st_size)
-            self._next = max(self._next, sequence + 1)
+            self._add(sequence, path.stat().st_size)
 
     def _check_file(self, path: Path, sequence: int) -> None:
         try:
-            envelope = read_envelope(path.read_bytes(), self._limits)
-            if (envelope.origin, envelope.epoch, envelope.sequence) != (self.origin, self.epoch, sequence):
-                raise WireError(f"it holds segment {envelope.sequence} of {envelope.origin!r}")
+            found = read_envelope(path.read_bytes(), self._limits)
+            if (found.origin, found.epoch, found.sequence) != (self.origin, self.epoch, sequence):
+                raise WireError(f"it holds segment {found.sequence} of {found.origin!r}, life {found.epoch}")
         except WireError as error:
             aside = path.with_name(path.name + CORRUPT)
             os.replace(path, aside)
             raise WireError(
                 f"a stored segment is damaged and was set aside as {aside.name}: {error.message}",
                 where=str(path),
-                hint="start again: the site's journal stores the segment anew if it still holds that commit; "
+                hint="start again: the segment is stored anew if the site's journal still holds its commit; "
                 "if not, restore the file from a copy, or let repair recompute its slices from history",
             ) from error
 
@@ -190,6 +201,4 @@ class Outbox:
         return self.folder / f"{sequence:020d}{SEGMENT}"
 
     def _error(self, message: str, hint: str | None = None) -> WireError:
-        return WireError(
-            message, where=f"outbox {self.origin} -> {self.destination} ({self.folder})", hint=hint
-        )
+        return WireError(message, where=f"{self.folder} ({self.origin} -> {self.destination})", hint=hint)

@@ -16,6 +16,7 @@ REASONS = {
     "wrong_epoch": False,  # the origin's state folder was replaced
     "too_many_origins": False,  # beyond the number of sites an inbox serves
     "unauthenticated": False,  # no certificate or token, or a wrong one
+    "unfit": False,  # a fragment, a schema or slices that the receiver has no use for
     "beyond_window": True,  # too far ahead of the lowest number not yet seen
     "full": True,  # the receiver has no room until it has consumed some
     "closed": True,  # the receiver is going down, or its disk failed

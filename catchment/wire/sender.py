@@ -153,16 +153,13 @@ class Sender:
         with self._wire:
             start_s = self._now_s()
             segment = self._claim()
-            if segment is None:
-                return False
-            try:
-                data = self._outbox.read(segment.sequence)
+            data = self._outbox.read(segment.sequence) if segment else None
+            if data is not None:
                 self._shaper.transmit(len(data))
-            except BaseException:
-                self._give_back(segment)
-                raise
+        if segment is None:
+            return False
         try:
-            if not self._stopping.is_set():
+            if data is not None and not self._stopping.is_set():
                 self._deliver(uplink, segment, data, start_s)
         finally:
             self._give_back(segment)

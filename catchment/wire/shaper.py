@@ -37,7 +37,7 @@ class TokenBucket:
     def take(self, size_bytes: int, now_s: float) -> float:
         """Take bytes at a time; how many seconds to wait until the last of them has passed."""
         elapsed = max(0.0, now_s - self._at_s)
-        self._at_s = max(self._at_s, now_s)
+        self._at_s = now_s  # also after a clock was set back: no stall until it has caught up
         self._level = min(self.burst_bytes, self._level + elapsed * self.bytes_per_s) - size_bytes
         return max(0.0, -self._level / self.bytes_per_s)
 
