@@ -2,12 +2,12 @@
 
 A fragment says what to read, keep and group; how it is evaluated (native Spark SQL, or vectorised in the reading
 tasks) is the evaluator's affair. Expressions are Spark SQL over the columns of the stream and of the tables that
-are looked up.
+are looked up, each column qualified by the alias of its relation.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import pyarrow as pa
@@ -54,7 +54,7 @@ class Fragment:
     windows: tuple[WindowSpec, ...]
     where: str | None = None
     lookups: tuple[Lookup, ...] = ()
-    stream_alias: str | None = field(default=None)
+    stream_alias: str | None = None
 
     def __post_init__(self) -> None:
         names = [c.name for c in self.schema]

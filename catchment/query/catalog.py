@@ -1,0 +1,165 @@
+"""The catalog: the streams, tables and views of a project.
+
+A catalog is a value: adding a statement gives another catalog. In any catalog, names are unique whatever their case,
+every name that a view reads exists, no view reads itself (through others), every stream's sites are declared and
+have a way to the center.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from catchment.config import Project
+from catchment.errors import QueryError
+from catchment.options import did_you_mean
+from catchment.query.parse import parse_file
+from catchment.query.statements import DropView, Explain, Files, Replay, Statement, Stream, Table, View
+
+_NOTHING: Mapping[str, object] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """What is declared in a project, by name."""
+
+    project: Project
+    streams: Mapping[str, Stream] = field(default_factory=dict)
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    views: Mapping[str, View] = field(default_factory=dict)
+
+    def add(self, *statements: Statement) -> Catalog:
+        """The catalog after some statements; within one call, a view may read what is declared after it."""
+        catalog = self
+        for statement in statements:
+            catalog = catalog._with(statement)
+        for statement in statements:
+            if isinstance(statement, View) and catalog.views.get(statement.name) is statement:
+                catalog._check_reads(statement)
+        return catalog
+
+    def find(self, name: str) -> Stream | Table | View | None:
+        """What has a name, whatever its case."""
+        everything: dict[str, Stream | Table | View] = {**self.streams, **self.tables, **self.views}
+        return next((d for n, d in everything.items() if n.lower() == name.lower()), None)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*self.streams, *self.tables, *self.views)
+
+    def view(self, name: str, where: str | None = None) -> View:
+        """The view of a name."""
+        found = self.find(name)
+        if not isinstance(found, View):
+            kind = "nothing" if found is None else f"a {type(found).__name__.lower()}, not a view,"
+            raise QueryError(
+                f"{kind} is named {name!r}" if found is None else f"{name!r} is {kind.rstrip(',')}",
+                where=where,
+                hint=did_you_mean(name, self.views),
+            )
+        return found
+
+    def _with(self, statement: Statement) -> Catalog:
+        if isinstance(statement, DropView | Explain):
+            view = self.view(statement.name, statement.where)
+            if isinstance(statement, Explain):
+                return self
+            return replace(self, views={n: v for n, v in self.views.items() if n != view.name})
+        self._check_new(statement)
+        if isinstance(statement, Stream):
+            return replace(self, streams={**self.streams, statement.name: self._located(statement)})
+        if isinstance(statement, Table):
+            return replace(self, tables={**self.tables, statement.name: statement})
+        self._check_sink(statement)
+        return replace(self, views={**self.views, statement.name: statement})
+
+    def _check_new(self, statement: Stream | Table | View) -> None:
+        known = self.find(statement.name)
+        if known is not None:
+            raise QueryError(
+                f"the name {statement.name!r} is already taken by a {type(known).__name__.lower()}",
+                where=statement.where,
+                hint=f"it was declared at {known.where}; choose another name",
+            )
+
+    def _located(self, stream: Stream) -> Stream:
+        """The stream with its sites known: all but the center, unless it says which."""
+        located = stream if stream.sites is not None else replace(stream, sites=self.project.edge_sites)
+        assert located.sites is not None
+        for site in located.sites:
+            if site not in self.project.sites:
+                raise QueryError(
+                    f"stream {stream.name!r} is born at the undeclared site {site!r}",
+                    where=stream.where,
+                    hint=did_you_mean(site, self.project.sites),
+                )
+            self._check_link(stream, site)
+        self._check_path(located, located.sites)
+        return located
+
+    def _check_link(self, stream: Stream, site: str) -> None:
+        center = self.project.center
+        if site != center and (site, center) not in self.project.links:
+            raise QueryError(
+                f"stream {stream.name!r} is born at site {site!r}, which has no link to the center {center!r}",
+                where=stream.where,
+                hint="sites form a star for now: each needs its own link to the center; add to catchment.toml: "
+                f'[[links]] from = "{site}", to = "{center}"',
+            )
+
+    def _check_path(self, stream: Stream, sites: tuple[str, ...]) -> None:
+        connector = stream.connector
+        if not isinstance(connector, Files | Replay) or len(sites) == 1 or "{site}" in connector.path:
+            return
+        if not connector.path.startswith("/"):
+            raise QueryError(
+                f"the {len(sites)} sites of stream {stream.name!r} would all read {connector.path!r}",
+                where=stream.where,
+                hint="put {site} in the path, such as 'data/{site}'; an absolute path may be the same at every site",
+            )
+
+    def _check_sink(self, view: View) -> None:
+        sink, center = view.options.sink, self.project.center
+        if sink is not None and sink != center:
+            known = sink in self.project.sites
+            raise QueryError(
+                f"view {view.name!r} wants its results at {'site' if known else 'the undeclared site'} {sink!r}",
+                where=view.where,
+                hint=f"for now results are published at the center: sink = '{center}'",
+            )
+
+    def _check_reads(self, view: View) -> None:
+        for name in view.reads:
+            if self.find(name) is None:
+                raise QueryError(
+                    f"view {view.name!r} reads {name!r}, which is not declared",
+                    where=view.where,
+                    hint=did_you_mean(name, (n for n in self.names if n != view.name)),
+                )
+        cycle = self._cycle(view, (view.name,))
+        if cycle:
+            raise QueryError(
+                f"view {view.name!r} reads itself: {' -> '.join(cycle)}",
+                where=view.where,
+                hint="a view reads streams and tables",
+            )
+
+    def _cycle(self, view: View, path: tuple[str, ...]) -> tuple[str, ...]:
+        for read in (self.find(name) for name in view.reads):
+            if isinstance(read, View):
+                found = (*path, read.name) if read.name in path else self._cycle(read, (*path, read.name))
+                if found:
+                    return found
+        return ()
+
+
+def load_catalog(project: Project) -> Catalog:
+    """Everything in the project's queries/*.sql; the order of files and statements does not matter, drops apart."""
+    statements = [s for path in project.query_files for s in parse_file(path)]
+    return Catalog(project).add(*sorted(statements, key=_rank))
+
+
+def _rank(statement: Statement) -> int:
+    kinds: Iterable[type] = (Stream, Table, View, DropView, Explain)
+    return next(rank for rank, kind in enumerate(kinds) if isinstance(statement, kind))

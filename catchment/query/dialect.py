@@ -1,0 +1,102 @@
+"""Spark SQL as catchment reads and writes it: sqlglot's Spark dialect with three differences.
+
+`window` is an ordinary name, since here it is a grouping function and never a clause; aggregate functions are
+kept under the name the user wrote, since the catalogue of aggregates decides which exist; and a few functions
+that sqlglot does not type are given their types. User text reaches Spark only as what `render` makes of the
+parsed expression: every identifier quoted, no comments.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from sqlglot import exp, parse_one
+from sqlglot.dialects.spark import Spark
+from sqlglot.parsers.spark import SparkParser
+from sqlglot.tokenizer_core import TokenType
+
+# Every name that Spark or sqlglot takes for an aggregate function, whether catchment has it or not.
+AGGREGATE_NAMES = frozenset(
+    name.upper()
+    for function in exp.ALL_FUNCTIONS
+    if issubclass(function, exp.AggFunc)
+    for name in function.sql_names()
+) | frozenset(
+    [
+        "MEAN",
+        "STD",
+        "SOME",
+        "EVERY",
+        "PERCENTILE",
+        "PERCENTILE_APPROX",
+        "APPROX_PERCENTILE",
+        "HISTOGRAM_NUMERIC",
+        "COLLECT_LIST",
+        "COLLECT_SET",
+        "LISTAGG",
+        "STRING_AGG",
+        "TRY_AVG",
+        "TRY_SUM",
+        "ARRAYAGG",
+        "BIT_AND",
+        "BIT_OR",
+        "BIT_XOR",
+        "HLL_SKETCH_AGG",
+        "KLL_SKETCH_AGG_DOUBLE",
+        "COUNT_MIN_SKETCH",
+    ]
+)
+_TYPES_BY_NAME = {
+    name: exp.DataType.build(type_, dialect="spark")
+    for type_, names in {
+        "BIGINT": "HASH XXHASH64 CRC32 WEEKDAY UNIX_SECONDS UNIX_MILLIS",
+        "STRING": "URL_DECODE URL_ENCODE BIN CONV SOUNDEX",
+        "TIMESTAMP": "TIMESTAMP_SECONDS TIMESTAMP_MILLIS TIMESTAMP_MICROS MAKE_TIMESTAMP",
+        "DATE": "MAKE_DATE",
+        "DOUBLE": "BROUND",
+    }.items()
+    for name in names.split()
+}
+
+
+def _type_by_name(annotator: Any, call: Any) -> Any:
+    annotator._set_type(call, _TYPES_BY_NAME.get(str(call.this).upper()))
+    return call
+
+
+def _without_aggregates(functions: Any) -> dict[str, Any]:
+    return {name: build for name, build in functions.items() if name not in AGGREGATE_NAMES}
+
+
+class CatchmentSpark(Spark):
+    """The dialect of every expression in a project."""
+
+    EXPRESSION_METADATA = {  # noqa: RUF012 (sqlglot declares it without ClassVar)
+        **Spark.EXPRESSION_METADATA,
+        exp.Anonymous: {"annotator": _type_by_name},
+        exp.TimestampTrunc: {"returns": exp.DType.TIMESTAMPTZ},
+        **{kind: {"returns": exp.DType.TEXT} for kind in (exp.ParseUrl, exp.SubstringIndex, exp.SplitPart)},
+        **{kind: {"returns": exp.DType.BIGINT} for kind in (exp.WidthBucket, exp.Year)},
+    }
+
+    class Tokenizer(Spark.Tokenizer):
+        KEYWORDS: ClassVar = {k: v for k, v in Spark.Tokenizer.KEYWORDS.items() if v != TokenType.WINDOW}
+
+    class Parser(SparkParser):
+        FUNCTIONS: ClassVar = _without_aggregates(SparkParser.FUNCTIONS)
+        FUNCTION_PARSERS: ClassVar = _without_aggregates(SparkParser.FUNCTION_PARSERS)
+
+
+def render(expression: exp.Expr) -> str:
+    """The Spark SQL of an expression: identifiers quoted, comments gone."""
+    return expression.sql(dialect=CatchmentSpark, identify=True, comments=False)
+
+
+def read_expression(sql: str) -> exp.Expr:
+    """The expression of a text that `render` made."""
+    return parse_one(sql, dialect=CatchmentSpark)
+
+
+def quote(name: str) -> str:
+    """A name as a quoted identifier."""
+    return render(exp.to_identifier(name, quoted=True))

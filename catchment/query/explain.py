@@ -1,0 +1,82 @@
+"""EXPLAIN: what a view's plan is, what each site computes and sends, and what the answers promise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from catchment.config import Project
+from catchment.query.plan import QueryPlan
+from catchment.query.types import sql_type
+from catchment.timeline import format_duration
+
+
+def explain(plan: QueryPlan, project: Project) -> str:
+    """The whole explanation, as text."""
+    parts = [plan.to_text(), *_site_lines(plan, project), *_contract_lines(plan, project)]
+    return "\n".join(parts)
+
+
+def explain_data(plan: QueryPlan, project: Project) -> dict[str, Any]:
+    """The same as a document for programs."""
+    fragment, options = plan.fragment, plan.options
+    return {
+        "view": plan.name,
+        "plan": plan.to_text(),
+        "stream": fragment.stream,
+        "window": {
+            "size_us": plan.window.size_us,
+            "slide_us": plan.window.slide_us,
+            "offset_us": plan.window.offset_us,
+        },
+        "fragments": [
+            {"site": site, "sends_to": plan.root.site, "partials": _partials(plan)}
+            for site in plan.scan.sites
+        ],
+        "columns": [{"name": c.name, "type": sql_type(c.type)} for c in plan.columns],
+        "sink": plan.root.site,
+        "contract": {"max_error": options.max_error, "confidence": options.confidence}
+        if options.max_error
+        else None,
+        "policy": options.policy or project.defaults.policy,
+    }
+
+
+def _partials(plan: QueryPlan) -> list[str]:
+    return [f"{f.name} {sql_type(f.type)}" for f in plan.fragment.schema]
+
+
+def _site_lines(plan: QueryPlan, project: Project) -> list[str]:
+    partials = ", ".join(_partials(plan))
+    slices = len(list(plan.fragment.slicing.within(next(plan.window.containing(0)))))
+    shared = f"each window is {slices} slices" if slices > 1 else "each window is one slice"
+    lines = ["", f"at each site, per slice and key ({shared}): {partials}"]
+    for site in plan.scan.sites:
+        lines.append(f"  {site} -> {plan.root.site}: {_link(site, plan.root.site, project)}")
+    return lines
+
+
+def _link(site: str, sink: str, project: Project) -> str:
+    if site == sink:
+        return "stays here"
+    link = project.link(site, sink)
+    rate = link.bandwidth_bytes_per_s
+    speed = f"{rate:g} bytes/s" if rate is not None else "unshaped"
+    return f"{speed}, latency {format_duration(link.latency_us)}"
+
+
+def _contract_lines(plan: QueryPlan, project: Project) -> list[str]:
+    options, lines = plan.options, [""]
+    if options.max_error is not None:
+        lines.append(
+            f"contract: off by {options.max_error:g} or more in at most {1 - options.confidence:.3g} of the windows"
+        )
+    else:
+        lines.append("contract: none; a window is published when its slack has passed")
+    sketches = [a.name for a in plan.fragment.aggregates if not a.exact]
+    if sketches:
+        lines.append(f"estimated from sketches: {', '.join(sketches)}")
+    lines.append(f"policy: {options.policy or project.defaults.policy}")
+    finish = (
+        "none, the aggregates are the answer" if plan.trivial else "the SELECT list and HAVING, at the center"
+    )
+    return [*lines, f"after the aggregates: {finish}"]

@@ -1,0 +1,261 @@
+"""The plan of a view: a tree of frozen nodes, valid by construction, that prints itself.
+
+Expressions in nodes are canonical Spark SQL texts (every column qualified by the name of its relation, every
+identifier quoted), so that nodes are values: equal texts are equal nodes, whatever aliases the user chose.
+The printed form, one node a line and its input below it, is the form of EXPLAIN, of logs and of golden tests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+
+import pyarrow as pa
+
+from catchment.aggregates import Aggregate
+from catchment.errors import QueryError
+from catchment.query.fragment import SLICE_COLUMN, Fragment, Key, Lookup
+from catchment.query.statements import ViewOptions
+from catchment.query.types import TIMESTAMP, sql_type
+from catchment.timeline import WindowSpec, format_duration
+
+WINDOW_START = "window_start"
+WINDOW_END = "window_end"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A step of a plan; what it reads are those of its fields that are nodes."""
+
+    @cached_property
+    def inputs(self) -> tuple[Node, ...]:
+        return tuple(value for f in fields(self) if isinstance(value := getattr(self, f.name), Node))
+
+    def with_inputs(self, inputs: tuple[Node, ...]) -> Node:
+        """The same step over other inputs."""
+        names = [f.name for f in fields(self) if isinstance(getattr(self, f.name), Node)]
+        assert len(names) == len(inputs)
+        return replace(self, **dict(zip(names, inputs, strict=True)))
+
+    def details(self) -> str:
+        """What stands behind the name of the step in its printed form."""
+        raise NotImplementedError
+
+    def to_text(self, depth: int = 0) -> str:
+        """The tree below this step, one line a step, inputs indented."""
+        lines = [f"{'  ' * depth}{type(self).__name__} {self.details()}".rstrip()]
+        return "\n".join([*lines, *(node.to_text(depth + 1) for node in self.inputs)])
+
+
+@dataclass(frozen=True)
+class Scan(Node):
+    """Read a stream at the sites where it is born; only these columns are needed."""
+
+    stream: str
+    event_time: str
+    columns: tuple[str, ...]
+    sites: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if self.event_time not in self.columns:
+            raise QueryError(f"a scan of {self.stream!r} leaves out its event time {self.event_time!r}")
+
+    def details(self) -> str:
+        return f"{self.stream} [{', '.join(self.columns)}] at {', '.join(self.sites)}"
+
+
+@dataclass(frozen=True)
+class LookupJoin(Node):
+    """Join each record with a row of a table."""
+
+    input: Node
+    lookup: Lookup
+
+    def details(self) -> str:
+        name = f" as {self.lookup.alias}" if self.lookup.alias != self.lookup.table else ""
+        return f"{self.lookup.how} {self.lookup.table}{name} on {self.lookup.on}"
+
+
+@dataclass(frozen=True)
+class Filter(Node):
+    """Keep the records for which all conditions hold."""
+
+    input: Node
+    conditions: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not self.conditions:
+            raise QueryError("a filter has no condition")
+
+    def details(self) -> str:
+        return " AND ".join(self.conditions)
+
+    @property
+    def sql(self) -> str:
+        return (
+            " AND ".join(f"({c})" for c in self.conditions)
+            if len(self.conditions) > 1
+            else self.conditions[0]
+        )
+
+
+@dataclass(frozen=True)
+class WindowAggregate(Node):
+    """Aggregate per window and key; its columns are window_start, window_end, the keys and the aggregates."""
+
+    input: Node
+    window: WindowSpec
+    keys: tuple[Key, ...]
+    aggregates: tuple[Aggregate, ...]
+
+    def __post_init__(self) -> None:
+        if not self.aggregates:
+            raise QueryError("a windowed aggregate computes nothing")
+        names = [n.lower() for n in (SLICE_COLUMN, *self.columns)]
+        if len(set(names)) != len(names):
+            raise QueryError(f"a windowed aggregate has two columns of one name: {sorted(names)}")
+
+    @cached_property
+    def columns(self) -> dict[str, pa.DataType]:
+        """What it gives, by name."""
+        bounds = {WINDOW_START: TIMESTAMP, WINDOW_END: TIMESTAMP}
+        keys = {k.name: k.type for k in self.keys}
+        return {**bounds, **keys, **{a.name: a.result_type for a in self.aggregates}}
+
+    def details(self) -> str:
+        keys = ", ".join(f"{k.name} = {k.sql}" for k in self.keys)
+        calls = ", ".join(f"{a.name} = {a.function}({a.argument or '*'})" for a in self.aggregates)
+        return f"{describe_window(self.window)} by [{keys}] of [{calls}]"
+
+
+@dataclass(frozen=True)
+class OutputColumn:
+    """A column of a view's results: Spark SQL over the columns of the aggregate below.
+
+    `source` names the column that it merely copies, if it does.
+    """
+
+    name: str
+    sql: str
+    type: pa.DataType
+    source: str | None = None
+
+
+@dataclass(frozen=True)
+class Finish(Node):
+    """The SELECT list and HAVING, over what the aggregate gives."""
+
+    input: Node
+    columns: tuple[OutputColumn, ...]
+    having: str | None = None
+
+    def __post_init__(self) -> None:
+        names = [c.name.lower() for c in self.columns]
+        if not names or len(set(names)) != len(names):
+            raise QueryError(f"the columns of a result need different names, these are {sorted(names)}")
+
+    @property
+    def trivial(self) -> bool:
+        """Whether it only renames and leaves out columns."""
+        return self.having is None and all(c.source is not None for c in self.columns)
+
+    def details(self) -> str:
+        columns = ", ".join(f"{c.name} {sql_type(c.type)} = {c.sql}" for c in self.columns)
+        return f"[{columns}]" + (f" having {self.having}" if self.having else "")
+
+
+@dataclass(frozen=True)
+class Sink(Node):
+    """Publish at a site, under a contract."""
+
+    input: Node
+    view: str
+    site: str
+    options: ViewOptions
+
+    def details(self) -> str:
+        error = self.options.max_error
+        contract = f" within {error:g} at confidence {self.options.confidence:g}" if error is not None else ""
+        return f"{self.view} at {self.site}{contract}"
+
+
+@dataclass(frozen=True)
+class QueryPlan:
+    """A planned view: Sink over Finish over WindowAggregate over [Filter over] [LookupJoin over] Scan."""
+
+    root: Sink
+
+    @property
+    def name(self) -> str:
+        return self.root.view
+
+    @cached_property
+    def finish(self) -> Finish:
+        assert isinstance(self.root.input, Finish)
+        return self.root.input
+
+    @cached_property
+    def aggregate(self) -> WindowAggregate:
+        assert isinstance(self.finish.input, WindowAggregate)
+        return self.finish.input
+
+    @property
+    def options(self) -> ViewOptions:
+        return self.root.options
+
+    @property
+    def window(self) -> WindowSpec:
+        return self.aggregate.window
+
+    @property
+    def columns(self) -> tuple[OutputColumn, ...]:
+        return self.finish.columns
+
+    @property
+    def having(self) -> str | None:
+        return self.finish.having
+
+    @property
+    def trivial(self) -> bool:
+        """Whether no expression has to be computed after the aggregates."""
+        return self.finish.trivial
+
+    @cached_property
+    def scan(self) -> Scan:
+        node: Node = self.aggregate
+        while not isinstance(node, Scan):
+            (node,) = node.inputs
+        return node
+
+    @cached_property
+    def fragment(self) -> Fragment:
+        """What each site of the stream computes."""
+        node, where = self.aggregate.input, None
+        lookups: list[Lookup] = []
+        while not isinstance(node, Scan):
+            if isinstance(node, Filter):
+                where = node.sql
+            elif isinstance(node, LookupJoin):
+                lookups.insert(0, node.lookup)
+            (node,) = node.inputs
+        return Fragment(
+            self.name,
+            node.stream,
+            node.event_time,
+            self.aggregate.keys,
+            self.aggregate.aggregates,
+            (self.window,),
+            where,
+            tuple(lookups),
+            node.stream,
+        )
+
+    def to_text(self) -> str:
+        return self.root.to_text()
+
+
+def describe_window(window: WindowSpec) -> str:
+    """A window in words: tumbling 1 min, or sliding 1 min every 10 s, from an offset."""
+    size, slide = format_duration(window.size_us), format_duration(window.slide_us)
+    shape = f"tumbling {size}" if window.size_us == window.slide_us else f"sliding {size} every {slide}"
+    return shape + (f" offset {format_duration(window.offset_us)}" if window.offset_us else "")

@@ -1,0 +1,237 @@
+"""What a SQL file can say, as frozen statements, each of which prints itself as SQL again.
+
+Law: parsing what a statement prints gives an equal statement (`where`, its place in its file, apart).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from sqlglot import exp
+
+from catchment.errors import QueryError
+from catchment.query.dialect import quote, render
+from catchment.query.source import SqlText
+from catchment.query.types import sql_type
+from catchment.timeline import format_duration
+
+
+@dataclass(frozen=True)
+class Column:
+    """A declared column."""
+
+    name: str
+    type: pa.DataType
+
+    def to_sql(self) -> str:
+        return f"{quote(self.name)} {sql_type(self.type)}"
+
+
+@dataclass(frozen=True)
+class Files:
+    """Records in files; `{site}` in the path stands for the site that reads."""
+
+    path: str
+    format: str = "json"
+    header: bool = True
+    delimiter: str = ","
+    kind = "files"
+
+
+@dataclass(frozen=True)
+class Replay(Files):
+    """A log whose records are given out in order of arrival, at their own pace times `speed`."""
+
+    arrival: str | None = None
+    speed: float = 1.0
+    kind = "replay"
+
+
+@dataclass(frozen=True)
+class Generator:
+    """Made-up records, the same ones for the same seed."""
+
+    rows_per_s: float = 1000.0
+    keys: int = 100
+    seed: int = 0
+    duration_us: int | None = None
+    kind = "generator"
+
+
+Connector = Files | Replay | Generator
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A named set of typed columns; names are found whatever their case."""
+
+    name: str
+    columns: tuple[Column, ...]
+
+    def __post_init__(self) -> None:
+        names = [c.name.lower() for c in self.columns]
+        if not names:
+            raise QueryError(f"{self.name!r} has no columns", hint="declare them: (name TYPE, ...)")
+        for name in names:
+            if names.count(name) > 1:
+                raise QueryError(
+                    f"{self.name!r} has two columns named {name!r}", hint="names differ by more than case"
+                )
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, Column]:
+        return {c.name.lower(): c for c in self.columns}
+
+    def column(self, name: str) -> Column | None:
+        return self._by_name.get(name.lower())
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        return pa.schema([pa.field(c.name, c.type) for c in self.columns])
+
+
+@dataclass(frozen=True)
+class Stream(Relation):
+    """CREATE STREAM. `sites` is None until a catalog has said which sites those are."""
+
+    event_time: str
+    connector: Connector
+    sites: tuple[str, ...] | None = None
+    slack_us: int | None = None
+    max_jump_us: int | None = None
+    history: bool | None = None
+    where: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        column = self.column(self.event_time)
+        if column is None or column.type != pa.timestamp("us", tz="UTC"):
+            found = f"is of type {sql_type(column.type)}" if column else "is not among its columns"
+            times = [c.name for c in self.columns if c.type == pa.timestamp("us", tz="UTC")]
+            raise QueryError(
+                f"the event time {self.event_time!r} of stream {self.name!r} {found}",
+                hint=f"name a TIMESTAMP column: {', '.join(times) or 'there is none, declare one'}",
+            )
+        object.__setattr__(self, "event_time", column.name)
+
+    def to_sql(self) -> str:
+        options = {
+            "event_time": self.event_time,
+            "sites": ",".join(self.sites) if self.sites is not None else None,
+            "slack": _duration(self.slack_us),
+            "max_jump": _duration(self.max_jump_us),
+            "history": self.history,
+            **_connector_options(self.connector),
+        }
+        return f"CREATE STREAM {quote(self.name)} {_columns(self)} {_with(options)}"
+
+
+@dataclass(frozen=True)
+class Table(Relation):
+    """CREATE TABLE: slow-changing reference data."""
+
+    connector: Files
+    where: str = field(default="", compare=False)
+
+    def to_sql(self) -> str:
+        return f"CREATE TABLE {quote(self.name)} {_columns(self)} {_with(_connector_options(self.connector))}"
+
+
+@dataclass(frozen=True)
+class ViewOptions:
+    """What a view promises and where; None leaves a setting to the project's defaults."""
+
+    max_error: float | None = None
+    confidence: float = 0.95
+    sink: str | None = None
+    freshness_us: int | None = None
+    policy: str | None = None
+    emit_early_us: int | None = None
+    repair: bool = True
+
+    def to_options(self) -> dict[str, Any]:
+        return {
+            "max_error": self.max_error,
+            "confidence": self.confidence,
+            "sink": self.sink,
+            "freshness": _duration(self.freshness_us),
+            "policy": self.policy,
+            "emit_early": _duration(self.emit_early_us),
+            "repair": self.repair,
+        }
+
+
+@dataclass(frozen=True)
+class View:
+    """CREATE MATERIALIZED VIEW. `select` is shared and must not be changed: rewrites copy it."""
+
+    name: str
+    select: exp.Select
+    options: ViewOptions = field(default_factory=ViewOptions)
+    text: SqlText = field(default_factory=lambda: SqlText(""), compare=False, repr=False)
+    where: str = field(default="", compare=False)
+
+    @cached_property
+    def reads(self) -> tuple[str, ...]:
+        """The relations that it names, in order of appearance."""
+        return tuple(dict.fromkeys(t.name for t in self.select.find_all(exp.Table, bfs=False)))
+
+    def to_sql(self) -> str:
+        return f"CREATE MATERIALIZED VIEW {quote(self.name)} {_with(self.options.to_options())} AS {render(self.select)}"
+
+
+@dataclass(frozen=True)
+class DropView:
+    """DROP MATERIALIZED VIEW."""
+
+    name: str
+    where: str = field(default="", compare=False)
+
+    def to_sql(self) -> str:
+        return f"DROP MATERIALIZED VIEW {quote(self.name)}"
+
+
+@dataclass(frozen=True)
+class Explain:
+    """EXPLAIN of a view by its name."""
+
+    name: str
+    where: str = field(default="", compare=False)
+
+    def to_sql(self) -> str:
+        return f"EXPLAIN {quote(self.name)}"
+
+
+Statement = Stream | Table | View | DropView | Explain
+
+
+def _columns(relation: Relation) -> str:
+    return f"({', '.join(c.to_sql() for c in relation.columns)})"
+
+
+def _with(options: Mapping[str, Any]) -> str:
+    given = {name: value for name, value in options.items() if value is not None}
+    return f"WITH ({', '.join(f'{name} = {_literal(value)}' for name, value in given.items())})"
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return render(exp.Literal.string(value)) if isinstance(value, str) else repr(value)
+
+
+def _duration(us: int | None) -> str | None:
+    return None if us is None else f"{us} us" if us % 1000 else format_duration(us)
+
+
+def _connector_options(connector: Connector) -> dict[str, Any]:
+    options = {name: value for name, value in vars(connector).items() if name != "duration_us"}
+    if isinstance(connector, Generator):
+        options["duration"] = _duration(connector.duration_us)
+    elif connector.format != "csv":
+        options = {name: value for name, value in options.items() if name not in ("header", "delimiter")}
+    return {"connector": connector.kind, **options}
