@@ -12,8 +12,8 @@ from catchment.errors import QualityError
 def effective_rate(shed_rate: float, coverage: float) -> float:
     """P = p_shed x coverage: the chance that a record of the window is in its answer.
 
-    `shed_rate` is the product of the samplers on the record's way (1 where none is), `coverage` the share of the
-    window's unshed records that have arrived.
+    `shed_rate` is the product of the samplers on the record's way (1 where none is), `coverage` the share
+    of the window's unshed records that have arrived.
     """
     for name, share in (("shed_rate", shed_rate), ("coverage", coverage)):
         if not 0.0 <= share <= 1.0:

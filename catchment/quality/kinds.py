@@ -1,0 +1,187 @@
+"""The nouns of the quality room: what was sampled, and what is promised of the answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from catchment.errors import QualityError
+
+
+class Guarantee(StrEnum):
+    """What kind of statement a bound is."""
+
+    EXACT = "exact"  # every record is in the answer
+    PROVED = "proved"  # misses with chance at most delta, whatever the distribution
+    ESTIMATE = (
+        "estimate"  # rests on moments read from the sample, or on the normal limit: may miss more often
+    )
+    NONE = "none"  # nothing can be said
+
+
+class Scale(StrEnum):
+    """What the error of a bound is a share of."""
+
+    RELATIVE = "relative"  # |answer - truth| / |truth|
+    RANK = "rank"  # share of the records between the answer and the true quantile
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """`error` is exceeded with chance at most delta, if `guarantee` is proved.
+
+    `half_width` says the same in the unit of the answer, where that is possible; it stays finite where
+    the true answer is 0 and a relative error can therefore not be bounded.
+    """
+
+    error: float
+    guarantee: Guarantee
+    method: str
+    scale: Scale = Scale.RELATIVE
+    half_width: float | None = None
+
+    def holds(self, max_error: float) -> bool:
+        """Whether the bound keeps a contract's error."""
+        return self.error <= max_error
+
+    def widened(self, sketch_error: float) -> Bound:
+        """The bound of an answer that a sketch adds its own error to; the sketch's own chance to miss
+        comes on top."""
+        width = None if self.half_width is None or math.isinf(self.error) else self.half_width
+        if width is not None and self.error > 0:
+            width *= (self.error + sketch_error) / self.error
+        kind = Guarantee.ESTIMATE if self.guarantee in (Guarantee.EXACT, Guarantee.PROVED) else self.guarantee
+        return replace(self, error=self.error + sketch_error, guarantee=kind, half_width=width)
+
+
+def no_bound(why: str, scale: Scale = Scale.RELATIVE) -> Bound:
+    """The honest answer where no bound holds."""
+    return Bound(math.inf, Guarantee.NONE, why, scale)
+
+
+def exact_answer(scale: Scale = Scale.RELATIVE) -> Bound:
+    """The bound of an answer made from every record."""
+    return Bound(0.0, Guarantee.EXACT, "exact", scale, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Population:
+    """The records of a window that an aggregate is about, as far as they are known.
+
+    `std` is that of the population (divided by N). `value_range` is a promise that no value lies outside;
+    without it, no inequality that needs bounded values is used. `kurtosis` is E(x - mean)^4 / std^4.
+    """
+
+    count: float
+    mean: float = 1.0
+    std: float = 0.0
+    value_range: tuple[float, float] | None = None
+    kurtosis: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.count) and self.count >= 0):
+            raise QualityError(f"a window holds a finite number of records, at least 0, not {self.count!r}")
+        if not math.isfinite(self.mean) or not (math.isfinite(self.std) and self.std >= 0):
+            raise QualityError(
+                f"a mean is finite and a std is at least 0: given {self.mean!r} and {self.std!r}"
+            )
+        if self.value_range is not None and not self.value_range[0] <= self.mean <= self.value_range[1]:
+            raise QualityError(f"the mean {self.mean!r} lies outside the value range {self.value_range}")
+        if self.kurtosis is not None and not self.kurtosis >= 1.0:
+            raise QualityError(f"a kurtosis is at least 1, not {self.kurtosis!r}")
+
+    @property
+    def second_moment(self) -> float:
+        """E x^2."""
+        return self.std**2 + self.mean**2
+
+    def furthest(self, centre: float) -> float:
+        """The largest |x - centre| that the value range allows; infinite where none is known."""
+        if self.value_range is None:
+            return math.inf
+        return max(abs(self.value_range[0] - centre), abs(self.value_range[1] - centre))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one site (or one stratum, or one stretch of time) gives to a window: its records and their
+    rate."""
+
+    population: Population
+    rate: float
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.rate <= 1.0:
+            raise QualityError(f"a sampling rate is between 0 and 1, not {self.rate!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateKind:
+    """An aggregate as the quality room sees it: its law and, for a quantile, which."""
+
+    law: str
+    quantile: float | None = None
+
+
+# Names of SQL functions, and what a command line may call them, by the law that bounds them.
+_LAWS = {
+    "count": "count",
+    "sum": "sum",
+    "avg": "avg", "mean": "avg",
+    "variance": "variance", "var": "variance", "var_pop": "variance", "var_samp": "variance",
+    "stddev": "stddev", "std": "stddev", "stddev_pop": "stddev", "stddev_samp": "stddev",
+    "quantile": "quantile", "percentile": "quantile", "percentile_approx": "quantile", "median": "quantile",
+    "min": "extreme", "max": "extreme",
+    "distinct": "distinct", "count_distinct": "distinct", "approx_count_distinct": "distinct",
+    "distinct_by_key": "count",
+    "moments": "unbounded", "top_k": "unbounded", "approx_top_k": "unbounded",
+}  # fmt: skip
+
+
+def parse_aggregate(text: str) -> AggregateKind:
+    """The kind of 'sum', 'AVG', 'quantile:0.95', 'median', ...
+
+    'distinct_by_key' is a distinct count under a sampler that decides by the counted value, not by the
+    record: it then counts sampled things, as COUNT does.
+    """
+    name, _, parameter = text.strip().lower().partition(":")
+    law = _LAWS.get(name)
+    if law is None:
+        raise QualityError(f"no bound is known for the aggregate {text!r}", hint="known: " + ", ".join(_LAWS))
+    if law != "quantile":
+        return AggregateKind(law)
+    return AggregateKind(law, _quantile_of(text, name, parameter))
+
+
+def _quantile_of(text: str, name: str, parameter: str) -> float:
+    try:
+        which = 0.5 if name == "median" else float(parameter)
+    except ValueError:
+        which = math.nan
+    if not 0.0 < which < 1.0:
+        raise QualityError(
+            f"{text!r} names no quantile between 0 and 1", hint="write quantile:0.95, or median"
+        )
+    return which
+
+
+def check_delta(delta: float) -> float:
+    """delta, the chance of a miss: 1 - confidence."""
+    if not 0.0 < delta < 1.0:
+        raise QualityError(
+            f"delta is a chance between 0 and 1, not {delta!r}", hint="0.05 means 95% confidence"
+        )
+    return delta
+
+
+def total_count(parts: Sequence[Part]) -> float:
+    """N, over all parts."""
+    return math.fsum(part.population.count for part in parts)
+
+
+def total_mean(parts: Sequence[Part]) -> float:
+    """The mean over all parts; 0 where there are no records."""
+    count = total_count(parts)
+    return math.fsum(p.population.count * p.population.mean for p in parts) / count if count else 0.0

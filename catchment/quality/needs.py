@@ -1,0 +1,137 @@
+"""The inverse: from an (error, confidence) contract to the rate it needs.
+
+`needed_rate` is the least rate at which the best bound keeps the contract. `Need` is the same question as
+a curve, for the shed planner: the rate as a function of the error, in the closed forms that Hoeffding's
+inequality gives (Babcock et al., equation 2, capped at 1). For COUNT and SUM the curve is C / error,
+which is what lets the planner solve for the least worst error exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+from catchment.errors import QualityError
+from catchment.quality.bounds import bound
+from catchment.quality.kinds import AggregateKind, Part, Population, check_delta, parse_aggregate
+from catchment.quality.tails import largest_root, log_term
+
+# Rates below this are not told apart from it: a sampler of one record in a thousand million.
+LOWEST_RATE = 1e-9
+_HALVINGS = 60
+
+
+def needed_rate(aggregate: str, population: Population, max_error: float, delta: float) -> float:
+    """The least rate P at which the answer is off by more than `max_error` with chance at most delta; 1
+    if none is."""
+    check_delta(delta)
+    if not max_error >= 0.0:
+        raise QualityError(f"a contract's error is at least 0, not {max_error!r}")
+
+    def keeps(rate: float) -> bool:
+        return bound(aggregate, Part(population, rate), delta).holds(max_error)
+
+    low, high = LOWEST_RATE, 1.0
+    if population.count == 0 or max_error == 0.0 or not keeps(math.nextafter(1.0, 0.0)):
+        return 1.0
+    for _ in range(_HALVINGS):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if keeps(middle) else (middle, high)
+    return high
+
+
+@dataclass(frozen=True)
+class Need:
+    """What one query needs: its rate for an error, and its error at a rate. Errors fall as rates rise."""
+
+    aggregate: str
+    population: Population
+    delta: float
+
+    def __post_init__(self) -> None:
+        check_delta(self.delta)
+        assert self.kind  # refuses an unknown aggregate
+
+    @cached_property
+    def kind(self) -> AggregateKind:
+        return parse_aggregate(self.aggregate)
+
+    @cached_property
+    def rigid(self) -> bool:
+        """Whether no rate below 1 promises anything, so that the query is never shed.
+
+        No records expected: whatever does come is rare, and its loss the whole answer. Mean 0: any error is
+        infinite times the answer. And where there is no bound at all.
+        """
+        if self.population.count == 0:
+            return True
+        if self.kind.law in ("sum", "avg") and self.population.mean == 0.0:
+            return True
+        return math.isinf(
+            bound(self.aggregate, Part(self.population, math.nextafter(1.0, 0.0)), self.delta).error
+        )
+
+    @cached_property
+    def slope(self) -> float | None:
+        """C, where the needed rate is C / error; 0 for a rigid need, None where the curve is another."""
+        if self.rigid:
+            return 0.0
+        return self._spread * math.sqrt(self._unit) if self.kind.law in ("count", "sum") else None
+
+    def rate(self, error: float) -> float:
+        """The rate at which the answer is off by more than `error` with chance at most delta."""
+        if self.rigid or error <= 0.0:
+            return 1.0
+        if math.isinf(error):
+            return 0.0
+        return min(1.0, self._rate(error))
+
+    def _rate(self, error: float) -> float:
+        if self.slope is not None:
+            return self.slope / error
+        if self.kind.law == "avg":
+            return math.sqrt(self._unit * ((self._spread / error) ** 2 + 1.0))
+        if self.kind.law == "quantile":
+            centre, tilt = self._quantile_terms
+            return math.sqrt(self._unit * (centre + tilt * error)) / error
+        if self.kind.law == "extreme":
+            return -math.expm1(math.log(self.delta) / (math.floor(error * self.population.count) + 1))
+        return needed_rate(self.aggregate, self.population, error, self.delta)
+
+    def error(self, rate: float) -> float:
+        """The error that a rate promises: 0 at rate 1, infinite at rate 0 or where nothing is promised."""
+        if rate >= 1.0:
+            return 0.0
+        if self.rigid or rate <= 0.0:
+            return math.inf
+        return self._error(rate)
+
+    def _error(self, rate: float) -> float:
+        if self.slope is not None:
+            return self.slope / rate
+        if self.kind.law == "avg":
+            return float(largest_root(rate**2 - self._unit, 0.0, self._unit * self._spread**2))
+        if self.kind.law == "quantile":
+            centre, tilt = self._quantile_terms
+            return min(1.0, float(largest_root(rate**2, self._unit * tilt, self._unit * centre)))
+        return bound(self.aggregate, Part(self.population, rate), self.delta).error
+
+    @property
+    def _unit(self) -> float:
+        """ln(2 / delta) / (2 N): the square of the rate that a spread of 1 needs for an error of 1."""
+        return log_term(self.delta) / (2.0 * self.population.count)
+
+    @property
+    def _spread(self) -> float:
+        """sqrt(E y^2) / mean, y being what is summed: 1 for COUNT, x for SUM, x - mean for AVG."""
+        if self.kind.law == "count":
+            return 1.0
+        around = self.population.std if self.kind.law == "avg" else math.sqrt(self.population.second_moment)
+        return around / abs(self.population.mean)
+
+    @property
+    def _quantile_terms(self) -> tuple[float, float]:
+        q = self.kind.quantile
+        assert q is not None
+        return q * (1.0 - q), abs(1.0 - 2.0 * q)
