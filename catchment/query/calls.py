@@ -1,4 +1,4 @@
-"""Aggregate calls: which nodes of an expression are one, and the set of distinct ones that a view computes."""
+"""Aggregate calls: which nodes of an expression are one, and the distinct ones that a view computes."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import pyarrow as pa
 from sqlglot import exp
 
 from catchment.aggregates import Aggregate, canonical_name, make_aggregate
-from catchment.errors import AggregateError
+from catchment.errors import AggregateError, QueryError
 from catchment.query.dialect import AGGREGATE_NAMES, render
-from catchment.query.scope import Scope, Typed, infer, typed, unrepeatable
+from catchment.query.scope import Scope, Typed, infer, typed
 from catchment.query.source import SqlText
 
 
 @dataclass(frozen=True)
 class Call:
-    """An aggregate call as it was written: f([DISTINCT] argument, parameters...) [FILTER (WHERE condition)]."""
+    """An aggregate call as written: f([DISTINCT] argument, parameters...) [FILTER (WHERE condition)]."""
 
     node: exp.Expr
     function: str
@@ -88,13 +88,15 @@ def refuse_aggregates(expression: exp.Expr, text: SqlText, what: str) -> None:
 def resolve_inputs(expression: exp.Expr, scope: Scope, what: str) -> exp.Expr:
     """An expression over input columns only, resolved."""
     refuse_aggregates(expression, scope.text, what)
-    for call in unrepeatable(expression):
-        raise scope.text.error(
-            f"{call.sql()} gives another value each time a record is read",
-            call,
-            hint="use columns of the record, such as its event time",
-        )
     return expression.copy().transform(lambda n: scope.resolve(n) if isinstance(n, exp.Column) else n)
+
+
+def input_text(node: exp.Expr, scope: Scope) -> str | None:
+    """The canonical text of an expression of input columns, None where the node is none."""
+    try:
+        return render(resolve_inputs(node, scope, "a key")) if isinstance(node, exp.Condition) else None
+    except QueryError:
+        return None
 
 
 @dataclass

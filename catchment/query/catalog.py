@@ -1,8 +1,8 @@
 """The catalog: the streams, tables and views of a project.
 
-A catalog is a value: adding a statement gives another catalog. In any catalog, names are unique whatever their case,
-every name that a view reads exists, no view reads itself (through others), every stream's sites are declared and
-have a way to the center.
+A catalog is a value: adding a statement gives another catalog. In any catalog, names are unique whatever
+their case, every name that a view reads exists, no view reads itself (through others), and every stream's
+sites are declared and have a way to the center.
 """
 
 from __future__ import annotations
@@ -102,9 +102,9 @@ class Catalog:
         center = self.project.center
         if site != center and (site, center) not in self.project.links:
             raise QueryError(
-                f"stream {stream.name!r} is born at site {site!r}, which has no link to the center {center!r}",
+                f"stream {stream.name!r} is born at {site!r}, which has no link to the center {center!r}",
                 where=stream.where,
-                hint="sites form a star for now: each needs its own link to the center; add to catchment.toml: "
+                hint="sites form a star for now, each with its own link to the center: add to catchment.toml "
                 f'[[links]] from = "{site}", to = "{center}"',
             )
 
@@ -116,7 +116,7 @@ class Catalog:
             raise QueryError(
                 f"the {len(sites)} sites of stream {stream.name!r} would all read {connector.path!r}",
                 where=stream.where,
-                hint="put {site} in the path, such as 'data/{site}'; an absolute path may be the same at every site",
+                hint="put {site} in the path, such as 'data/{site}'; an absolute path may be one for all",
             )
 
     def _check_sink(self, view: View) -> None:
@@ -124,7 +124,7 @@ class Catalog:
         if sink is not None and sink != center:
             known = sink in self.project.sites
             raise QueryError(
-                f"view {view.name!r} wants its results at {'site' if known else 'the undeclared site'} {sink!r}",
+                f"view {view.name!r} wants its results at {'' if known else 'the undeclared '}site {sink!r}",
                 where=view.where,
                 hint=f"for now results are published at the center: sink = '{center}'",
             )
@@ -155,7 +155,7 @@ class Catalog:
 
 
 def load_catalog(project: Project) -> Catalog:
-    """Everything in the project's queries/*.sql; the order of files and statements does not matter, drops apart."""
+    """Everything in the project's queries/*.sql; only for drops does the order of statements matter."""
     statements = [s for path in project.query_files for s in parse_file(path)]
     return Catalog(project).add(*sorted(statements, key=_rank))
 

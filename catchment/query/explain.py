@@ -67,9 +67,8 @@ def _link(site: str, sink: str, project: Project) -> str:
 def _contract_lines(plan: QueryPlan, project: Project) -> list[str]:
     options, lines = plan.options, [""]
     if options.max_error is not None:
-        lines.append(
-            f"contract: off by {options.max_error:g} or more in at most {1 - options.confidence:.3g} of the windows"
-        )
+        share = 1 - options.confidence
+        lines.append(f"contract: off by {options.max_error:g} or more in at most {share:.3g} of the windows")
     else:
         lines.append("contract: none; a window is published when its slack has passed")
     sketches = [a.name for a in plan.fragment.aggregates if not a.exact]

@@ -1,8 +1,8 @@
 """A fragment: the part of a plan that runs at a site, down to its partial aggregates.
 
-A fragment says what to read, keep and group; how it is evaluated (native Spark SQL, or vectorised in the reading
-tasks) is the evaluator's affair. Expressions are Spark SQL over the columns of the stream and of the tables that
-are looked up, each column qualified by the alias of its relation.
+A fragment says what to read, keep and group; how it is evaluated (native Spark SQL, or vectorised in the
+reading tasks) is the evaluator's affair. Expressions are Spark SQL over the columns of the stream and of the
+tables that are looked up, each column qualified by the alias of its relation.
 """
 
 from __future__ import annotations

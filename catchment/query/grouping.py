@@ -66,7 +66,7 @@ def window_name(node: exp.Expr) -> str | None:
 
 
 def _followed(item: exp.Expr, select: exp.Select, scope: Scope) -> exp.Expr:
-    """The expression that an ordinal or an alias of the SELECT list stands for; input columns win over aliases."""
+    """What an ordinal or an alias of the SELECT list stands for; input columns win over aliases."""
     if isinstance(item, exp.Literal) and not item.is_string:
         place = int(item.name) if item.name.isdigit() else 0
         if not 1 <= place <= len(select.selects):

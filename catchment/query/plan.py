@@ -2,7 +2,7 @@
 
 Expressions in nodes are canonical Spark SQL texts (every column qualified by the name of its relation, every
 identifier quoted), so that nodes are values: equal texts are equal nodes, whatever aliases the user chose.
-The printed form, one node a line and its input below it, is the form of EXPLAIN, of logs and of golden tests.
+The printed form, its inputs below each node, is the form of EXPLAIN, of logs and of golden tests.
 """
 
 from __future__ import annotations
@@ -37,13 +37,21 @@ class Node:
         assert len(names) == len(inputs)
         return replace(self, **dict(zip(names, inputs, strict=True)))
 
-    def details(self) -> str:
+    def title(self) -> str:
         """What stands behind the name of the step in its printed form."""
         raise NotImplementedError
 
+    def details(self) -> tuple[str, ...]:
+        """Lines of their own below the title."""
+        return ()
+
     def to_text(self, depth: int = 0) -> str:
-        """The tree below this step, one line a step, inputs indented."""
-        lines = [f"{'  ' * depth}{type(self).__name__} {self.details()}".rstrip()]
+        """The tree below this step, inputs indented."""
+        space = "  " * depth
+        lines = [
+            f"{space}{type(self).__name__} {self.title()}".rstrip(),
+            *(f"{space}| {d}" for d in self.details()),
+        ]
         return "\n".join([*lines, *(node.to_text(depth + 1) for node in self.inputs)])
 
 
@@ -60,7 +68,7 @@ class Scan(Node):
         if self.event_time not in self.columns:
             raise QueryError(f"a scan of {self.stream!r} leaves out its event time {self.event_time!r}")
 
-    def details(self) -> str:
+    def title(self) -> str:
         return f"{self.stream} [{', '.join(self.columns)}] at {', '.join(self.sites)}"
 
 
@@ -71,7 +79,7 @@ class LookupJoin(Node):
     input: Node
     lookup: Lookup
 
-    def details(self) -> str:
+    def title(self) -> str:
         name = f" as {self.lookup.alias}" if self.lookup.alias != self.lookup.table else ""
         return f"{self.lookup.how} {self.lookup.table}{name} on {self.lookup.on}"
 
@@ -87,16 +95,14 @@ class Filter(Node):
         if not self.conditions:
             raise QueryError("a filter has no condition")
 
-    def details(self) -> str:
-        return " AND ".join(self.conditions)
+    def title(self) -> str:
+        return self.sql
 
     @property
     def sql(self) -> str:
-        return (
-            " AND ".join(f"({c})" for c in self.conditions)
-            if len(self.conditions) > 1
-            else self.conditions[0]
-        )
+        """All conditions as one."""
+        first, *rest = self.conditions
+        return " AND ".join(f"({c})" for c in self.conditions) if rest else first
 
 
 @dataclass(frozen=True)
@@ -122,10 +128,15 @@ class WindowAggregate(Node):
         keys = {k.name: k.type for k in self.keys}
         return {**bounds, **keys, **{a.name: a.result_type for a in self.aggregates}}
 
-    def details(self) -> str:
-        keys = ", ".join(f"{k.name} = {k.sql}" for k in self.keys)
-        calls = ", ".join(f"{a.name} = {a.function}({a.argument or '*'})" for a in self.aggregates)
-        return f"{describe_window(self.window)} by [{keys}] of [{calls}]"
+    def title(self) -> str:
+        return describe_window(self.window)
+
+    def details(self) -> tuple[str, ...]:
+        keys = (f"key {k.name} {sql_type(k.type)} = {k.sql}" for k in self.keys)
+        return (
+            *keys,
+            *(f"{a.name} {sql_type(a.result_type)} = {describe_aggregate(a)}" for a in self.aggregates),
+        )
 
 
 @dataclass(frozen=True)
@@ -159,9 +170,12 @@ class Finish(Node):
         """Whether it only renames and leaves out columns."""
         return self.having is None and all(c.source is not None for c in self.columns)
 
-    def details(self) -> str:
-        columns = ", ".join(f"{c.name} {sql_type(c.type)} = {c.sql}" for c in self.columns)
-        return f"[{columns}]" + (f" having {self.having}" if self.having else "")
+    def title(self) -> str:
+        return "trivial" if self.trivial else ""
+
+    def details(self) -> tuple[str, ...]:
+        columns = (f"{c.name} {sql_type(c.type)} = {c.sql}" for c in self.columns)
+        return (*columns, f"having {self.having}") if self.having else tuple(columns)
 
 
 @dataclass(frozen=True)
@@ -173,7 +187,7 @@ class Sink(Node):
     site: str
     options: ViewOptions
 
-    def details(self) -> str:
+    def title(self) -> str:
         error = self.options.max_error
         contract = f" within {error:g} at confidence {self.options.confidence:g}" if error is not None else ""
         return f"{self.view} at {self.site}{contract}"
@@ -252,6 +266,13 @@ class QueryPlan:
 
     def to_text(self) -> str:
         return self.root.to_text()
+
+
+def describe_aggregate(aggregate: Aggregate) -> str:
+    """The call of an aggregate; what its kind adds to any aggregate's fields are its parameters."""
+    common = {f.name for f in fields(Aggregate)}
+    own = [f"{f.name}={getattr(aggregate, f.name)!r}" for f in fields(aggregate) if f.name not in common]
+    return f"{aggregate.function}({', '.join([aggregate.argument or '*', *own])})"
 
 
 def describe_window(window: WindowSpec) -> str:

@@ -1,16 +1,17 @@
 """Names in a SELECT: which column of which relation each one means, and of which type an expression is.
 
-A resolved expression names every input column as `relation`.`column`, in the declared spelling; a column without
-a relation is one of the aggregate's own (window_start, a key, an aggregate). Types are inferred from the declared
-columns. sqlglot's inference is only trusted for the kind of a type, not for its width: an integer expression
-counts as BIGINT, a floating one as DOUBLE, and whatever is not a plain column is CAST to the type that was inferred,
-so that Spark and the plan cannot disagree. Where no type can be inferred (and for arithmetic of decimals, whose
-scale is easily lost) the user is asked for a CAST.
+A resolved expression names every input column as `relation`.`column`, in the declared spelling; a column
+without a relation is one of the aggregation's own (a bound of the window, a key, an aggregate).
+
+Types are inferred from the declared columns. sqlglot's inference is trusted for the kind of a type, not for
+its width: an integer expression counts as BIGINT, a floating one as DOUBLE, and whatever is not a plain
+column is CAST to the type that was inferred, so that Spark and the plan cannot disagree. Where no type can be
+inferred, and for arithmetic of decimals, whose scale is easily lost, the user is asked for a CAST.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -22,20 +23,6 @@ from catchment.query.dialect import CatchmentSpark, render
 from catchment.query.source import SqlText
 from catchment.query.statements import Column, Relation
 from catchment.query.types import arrow_type, read_type, sql_type
-
-# Their answers change when a record is read again, so that no window could ever be repaired.
-UNREPEATABLE = (exp.CurrentTimestamp, exp.CurrentDate, exp.CurrentTime, exp.Rand, exp.Randn, exp.Uuid)
-UNREPEATABLE_NAMES = frozenset(
-    [
-        "NOW",
-        "CURDATE",
-        "RANDOM",
-        "MONOTONICALLY_INCREASING_ID",
-        "SPARK_PARTITION_ID",
-        "INPUT_FILE_NAME",
-        "SHUFFLE",
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -139,14 +126,14 @@ def _is_time_difference(expression: exp.Expr) -> bool:
     )
 
 
-def typed(expression: exp.Expr, text: SqlText, what: str) -> Typed:
+def typed(expression: exp.Expr, text: SqlText, what: str, at: exp.Expr | None = None) -> Typed:
     """The expression with a certain type: a plain column, or a CAST to what was inferred."""
     type_ = infer(expression)
     if type_ is None:
         raise text.error(
-            f"the type of {what} {render(expression)} cannot be inferred",
-            expression,
-            hint=f"say it with a CAST: CAST({_shown(expression)} AS DOUBLE), or AS STRING, AS DECIMAL(18, 4), ...",
+            f"the type of {what} {_shown(expression)}, cannot be inferred",
+            at or expression,
+            hint=f"say it: CAST({_shown(expression)} AS DOUBLE), or AS STRING, AS DECIMAL(18, 4), ...",
         )
     if isinstance(expression, exp.Column | exp.Dot | exp.Cast):
         return Typed(render(expression), type_)
@@ -155,11 +142,3 @@ def typed(expression: exp.Expr, text: SqlText, what: str) -> Typed:
 
 def _shown(expression: exp.Expr) -> str:
     return expression.sql(dialect=CatchmentSpark, comments=False).replace("`", "")
-
-
-def unrepeatable(expression: exp.Expr) -> Iterator[exp.Expr]:
-    """The calls whose value is not a matter of the record alone."""
-    for node in expression.walk():
-        anonymous = isinstance(node, exp.Anonymous) and str(node.this).upper() in UNREPEATABLE_NAMES
-        if anonymous or isinstance(node, UNREPEATABLE):
-            yield node

@@ -181,7 +181,8 @@ class View:
         return tuple(dict.fromkeys(t.name for t in self.select.find_all(exp.Table, bfs=False)))
 
     def to_sql(self) -> str:
-        return f"CREATE MATERIALIZED VIEW {quote(self.name)} {_with(self.options.to_options())} AS {render(self.select)}"
+        head = f"CREATE MATERIALIZED VIEW {quote(self.name)} {_with(self.options.to_options())}"
+        return f"{head} AS {render(self.select)}"
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,7 @@ STREAM = (
     Option("max_jump", opt.duration(positive=True)),
     Option("history", opt.flag()),
 )
+_FIELDS = {"slack": "slack_us", "max_jump": "max_jump_us"}
 TABLE = (Option("connector", opt.choice("files"), "files"), *FILES)
 VIEW = (
     Option("max_error", opt.share()),
@@ -76,7 +77,7 @@ def _one_character(value: Any) -> str:
 
 
 def read_stream_options(given: Given, name: str, where: Where) -> tuple[dict[str, Any], Connector]:
-    """The stream's own options, and its connector."""
+    """The stream's own fields, and its connector."""
     connector = read_options(
         {k: v for k, v in given.items() if k == "connector"},
         STREAM[2:3],
@@ -87,7 +88,7 @@ def read_stream_options(given: Given, name: str, where: Where) -> tuple[dict[str
     _refuse_foreign(given, connector, name, where)
     known = (*STREAM, *CONNECTORS[connector])
     read = read_options(given, known, what=f"stream {name!r}", where=where, error=QueryError)
-    own = {option.name: read[option.name] for option in STREAM if option.name != "connector"}
+    own = {_FIELDS.get(o.name, o.name): read[o.name] for o in STREAM if o.name != "connector"}
     return own, _make_connector(
         connector, {o.name: read[o.name] for o in CONNECTORS[connector]}, given, where
     )
