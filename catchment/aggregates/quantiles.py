@@ -17,7 +17,7 @@ from datasketches import kll_doubles_sketch
 from catchment.aggregates.base import Call, quote
 from catchment.aggregates.segments import floats_of
 from catchment.aggregates.sketches import SketchAggregate, read_sketch
-from catchment.aggregates.totals import total_of
+from catchment.aggregates.totals import check_number
 from catchment.errors import AggregateError
 
 DEFAULT_K = 200
@@ -36,7 +36,7 @@ class ApproxPercentile(SketchAggregate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        total_of(self.name, self.argument_type, self.function)  # refuses what is no number
+        check_number(self)
         if not self.ranks or not all(0.0 <= rank <= 1.0 for rank in self.ranks):
             raise AggregateError(
                 f"{self.function} takes percentages from 0.0 to 1.0, and was given {self.ranks}",

@@ -20,11 +20,13 @@ from catchment.aggregates.segments import (
     nullable,
     sum_integers,
 )
-from catchment.aggregates.totals import DecimalTotal, Total, total_of
+from catchment.aggregates.totals import DecimalTotal, Total, check_number, total_of
 from catchment.errors import AggregateError
 
 # Spark gives an average of decimals four digits more after the point than the decimals have.
 _AVERAGE_DIGITS = 4
+# Added to a float, to make -0.0 the same as 0.0 in whatever order they come.
+_ZEROS = {pa.float32(): " + 0F", pa.float64(): " + 0D"}
 
 
 @dataclass(frozen=True)
@@ -61,11 +63,11 @@ class Sum(Aggregate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        total_of(self.name, self.argument_type, self.function)  # refuses what cannot be summed
+        check_number(self)
 
     @cached_property
     def total(self) -> Total:
-        return total_of(f"{self.name}__sum", self.argument_type, self.function)
+        return total_of(f"{self.name}__sum", self.argument_type)
 
     @property
     def states(self) -> tuple[StateColumn, ...]:
@@ -153,7 +155,8 @@ class Extreme(Aggregate):
         if not is_ordered(self.argument_type):
             raise AggregateError(
                 f"{self.function} needs numbers, strings, dates, timestamps or booleans, and was given "
-                f"{self.argument_type}"
+                f"{self.argument_type}",
+                where=self.name,
             )
 
     @property
@@ -165,9 +168,7 @@ class Extreme(Aggregate):
         return self.argument_type
 
     def lift_sql(self) -> tuple[str, ...]:
-        zero = (
-            " + 0" if pa.types.is_floating(self.argument_type) else ""
-        )  # -0.0 is 0.0, in whatever order they come
+        zero = _ZEROS.get(self.argument_type, "")
         return (f"{self.function}(({self.argument}){zero})",)
 
     def merge_sql(self) -> tuple[str, ...]:

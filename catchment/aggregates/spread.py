@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from catchment.aggregates.base import Aggregate, Groups, StateColumn
 from catchment.aggregates.segments import Floats, count_rows, floats_of, nullable, sum_integers, valid_rows
-from catchment.aggregates.totals import DoubleTotal, total_of
+from catchment.aggregates.totals import DoubleTotal, check_number
 
 MOMENTS = 5
 
@@ -29,7 +29,7 @@ class Spread(Aggregate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        total_of(self.name, self.argument_type, self.function)  # refuses what is no number
+        check_number(self)
 
     @property
     def states(self) -> tuple[StateColumn, ...]:
@@ -116,7 +116,7 @@ class Moments(Aggregate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        total_of(self.name, self.argument_type, self.function)  # refuses what is no number
+        check_number(self)
 
     @cached_property
     def powers(self) -> tuple[DoubleTotal, ...]:

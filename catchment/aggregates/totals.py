@@ -1,11 +1,11 @@
 """Totals: the summing part of sum, avg and moments, one way for each kind of number.
 
 An integer total is one 64 bit integer, a decimal total one decimal of 38 digits: both exact, and an overflow
-is an error as in Spark's ANSI mode. A total of doubles is a pair: each number is split into its upper and its
-lower 26 bits (Dekker), and the halves are added apart, so that a hundred million numbers of like size are
-added without any rounding at all; the core also carries the rounding errors of the upper sum into the lower
-one (TwoSum). The error is far below 1e-12 of the sum of the absolute values. Where large numbers of both
-signs cancel, that is the measure, not the small sum that remains.
+is an error as in Spark's ANSI mode. A total of doubles is a pair: each number is split into its upper 24 bits
+(itself in single precision) and the rest, at most 29 bits, and the two are added apart, so that sixteen
+million numbers of like size are added without any rounding at all; the core also carries the rounding errors
+of the upper sum into the lower one (TwoSum). The error is far below 1e-12 of the sum of the absolute values.
+Where large numbers of both signs cancel, that is the measure, not the small sum that remains.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from catchment.aggregates.base import Groups, StateColumn
+from catchment.aggregates.base import Aggregate, Groups, StateColumn
 from catchment.aggregates.segments import (
     DECIMAL_DIGITS,
     Floats,
@@ -30,9 +30,8 @@ from catchment.aggregates.segments import (
 )
 from catchment.errors import AggregateError
 
-SPLITTER = 134217729.0  # 2^27 + 1
-# Beyond this, times the splitter would overflow; such numbers (and NaN) go into the upper sum whole.
-SPLIT_LIMIT = 1e290
+# Beyond this a number has no single precision form: it goes into the upper sum whole, as NaN does.
+SPLIT_LIMIT = 3e38
 
 
 class Total(Protocol):
@@ -129,11 +128,8 @@ class DoubleTotal:
 
     def lift_sql(self, number: str) -> tuple[str, ...]:
         x = f"CAST({number} AS DOUBLE)"
-        upper = f"({SPLITTER}D * {x} - ({SPLITTER}D * {x} - {x}))"
-        splits = f"abs({x}) <= {SPLIT_LIMIT}D"
-        whole = f"CASE WHEN {splits} THEN {upper} ELSE {x} END"
-        rest = f"CASE WHEN {splits} THEN {x} - {upper} WHEN {x} IS NOT NULL THEN 0D END"
-        return (f"sum({whole})", f"sum({rest})")
+        upper = f"IF(abs({x}) <= {SPLIT_LIMIT}D, CAST(CAST({x} AS FLOAT) AS DOUBLE), {x})"
+        return (f"sum({upper})", f"sum(nanvl({x} - {upper}, 0D))")
 
     def merge_sql(self) -> tuple[str, ...]:
         return tuple(f"sum({state.sql})" for state in self.states)
@@ -156,22 +152,32 @@ class DoubleTotal:
 
 
 def split(numbers: Floats) -> tuple[Floats, Floats]:
-    """Dekker's split: the upper and the lower 26 bits of each number, whose sum is the number."""
+    """The upper 24 bits of each number, and the rest; their sum is the number."""
     with np.errstate(invalid="ignore", over="ignore"):
-        scaled = SPLITTER * numbers
-        upper = np.where(np.abs(numbers) <= SPLIT_LIMIT, scaled - (scaled - numbers), numbers)
-        rest = np.where(np.abs(numbers) <= SPLIT_LIMIT, numbers - upper, 0.0)
-    return upper, rest
+        splits = np.abs(numbers) <= SPLIT_LIMIT
+        upper = np.where(splits, numbers.astype(np.float32).astype(np.float64), numbers)
+        return upper, np.where(splits, numbers - upper, 0.0)
 
 
-def total_of(prefix: str, type_: pa.DataType | None, function: str) -> Total:
+def check_number(aggregate: Aggregate) -> None:
+    """Refuse an argument that is no number."""
+    type_ = aggregate.argument_type
+    if pa.types.is_signed_integer(type_) or isinstance(type_, pa.Decimal128Type) or is_double(type_):
+        return
+    raise AggregateError(
+        f"{aggregate.function} needs numbers, and was given {aggregate.argument}, which is {type_}",
+        where=aggregate.name,
+        hint=f"convert it: {aggregate.function}(CAST({aggregate.argument} AS DOUBLE))",
+    )
+
+
+def total_of(prefix: str, type_: pa.DataType) -> Total:
     """The total that fits a type of number."""
-    if pa.types.is_signed_integer(type_):
-        return IntegerTotal(prefix)
     if isinstance(type_, pa.Decimal128Type):
         return DecimalTotal(prefix, type_.scale)
-    if pa.types.is_float32(type_) or pa.types.is_float64(type_):
-        return DoubleTotal(prefix)
-    raise AggregateError(
-        f"{function} needs numbers, and was given {type_}", hint=f"convert it: {function}(CAST(x AS DOUBLE))"
-    )
+    return DoubleTotal(prefix) if is_double(type_) else IntegerTotal(prefix)
+
+
+def is_double(type_: pa.DataType | None) -> bool:
+    """Whether numbers of a type are summed as doubles."""
+    return bool(pa.types.is_float32(type_) or pa.types.is_float64(type_))
