@@ -11,7 +11,8 @@ RECENT_SENDS = 64  # over which goodput and round trip are measured
 
 @dataclass(frozen=True, slots=True)
 class LinkCounters:
-    """A snapshot of one link. `bytes_sent` counts every attempt, `bytes_acked` each segment once.
+    """A snapshot of one link. `bytes_sent` counts every attempt, as does `fragment_bytes` by the fragment
+    that is the cause of them; `bytes_acked` and `segments` count each segment once.
 
     `goodput_bytes_per_s` is acked bytes over the time in which the link was in use, so an idle link does not
     lower it; it nears the bandwidth when the link is kept busy, and is below it when small segments wait for
@@ -46,16 +47,18 @@ class LinkMeter:
         self._fragments: Counter[str] = Counter()
         self._recent: deque[_Sent] = deque(maxlen=RECENT_SENDS)
 
-    def sent(self, size_bytes: int, *, again: bool) -> None:
+    def sent(self, size_bytes: int, fragments: Mapping[str, int], *, again: bool) -> None:
         self.bytes_sent += size_bytes
+        self._fragments.update(fragments)
         self.resent += again
 
-    def acked(self, sizes: Mapping[str, int], start_s: float, sent_s: float, end_s: float) -> None:
-        size = sum(sizes.values())
-        self.bytes_acked += size
+    def acked(self, size_bytes: int) -> None:
+        self.bytes_acked += size_bytes
         self.segments += 1
-        self._fragments.update(sizes)
-        self._recent.append(_Sent(start_s, end_s, size, end_s - sent_s))
+
+    def timed(self, size_bytes: int, start_s: float, sent_s: float, end_s: float) -> None:
+        """A segment took the link from `start_s`, was wholly sent at `sent_s` and acked at `end_s`."""
+        self._recent.append(_Sent(start_s, end_s, size_bytes, end_s - sent_s))
 
     def snapshot(self, *, queued_bytes: int, connected: bool, last_error: str | None) -> LinkCounters:
         busy_s = self._busy_s()

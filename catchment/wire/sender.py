@@ -98,9 +98,10 @@ class Sender:
     def wait_until_empty(self, timeout_s: float) -> bool:
         """Wait until everything is acked; False if that takes longer."""
         with self._changed:
-            return self._changed.wait_for(
-                lambda: not self._outbox.pending() or self._fatal is not None, timeout_s
-            )
+            return self._changed.wait_for(lambda: self._fatal is not None or self._is_idle(), timeout_s)
+
+    def _is_idle(self) -> bool:
+        return not self._under_way and not self._outbox.pending()
 
     def _run(self) -> None:
         retry_s = FIRST_RETRY_S
@@ -122,8 +123,11 @@ class Sender:
         """Connect, and learn what has landed without our knowing it."""
         expected = uplink.connect(self._outbox.origin, self._outbox.epoch)
         self._check_agreement(expected)
+        landed = [p for p in self._outbox.pending() if p.sequence < expected]
         self._outbox.ack_below(expected)
         with self._changed:
+            for segment in landed:
+                self._count_ack(segment)
             if not self._connected:
                 self._connected, self._last_error = True, None
                 self._order.reconnected(self._outbox.next_sequence)
@@ -168,7 +172,7 @@ class Sender:
     def _deliver(self, uplink: Uplink, segment: Pending, data: bytes, start_s: float) -> None:
         sent_s = self._now_s()
         self._shaper.travel()
-        self._note_sent(segment)
+        self._note_sent(segment, data)
         try:
             acked = uplink.send(data)
         except RefusedError as error:
@@ -178,7 +182,9 @@ class Sender:
             raise LinkError(f"segment {segment.sequence} was sent, {acked} was acked")
         self._shaper.travel()
         self._outbox.ack(acked)
-        self._note_acked(segment, data, start_s, sent_s)
+        with self._changed:
+            self._count_ack(segment)
+            self._meter.timed(segment.size_bytes, start_s, sent_s, self._now_s())
 
     def _claim(self) -> Pending | None:
         with self._changed:
@@ -192,6 +198,7 @@ class Sender:
     def _give_back(self, segment: Pending) -> None:
         with self._changed:
             self._under_way.discard(segment.sequence)
+            self._changed.notify_all()
 
     def _hold(self, segment: Pending, error: RefusedError) -> None:
         """One refused segment does not stop the others."""
@@ -201,16 +208,16 @@ class Sender:
                 MAX_RETRY_S if error.retryable else REFUSED_RETRY_S
             )
 
-    def _note_sent(self, segment: Pending) -> None:
+    def _note_sent(self, segment: Pending, data: bytes) -> None:
         with self._changed:
-            self._meter.sent(segment.size_bytes, again=segment.sequence in self._tried)
+            self._meter.sent(segment.size_bytes, segment_sizes(data), again=segment.sequence in self._tried)
             self._tried.add(segment.sequence)
 
-    def _note_acked(self, segment: Pending, data: bytes, start_s: float, sent_s: float) -> None:
-        with self._changed:
-            self._meter.acked(segment_sizes(data), start_s, sent_s, self._now_s())
+    def _count_ack(self, segment: Pending) -> None:
+        """Once, by whichever lane hears of it first; not for what an earlier process sent."""
+        if segment.sequence in self._tried:
             self._tried.discard(segment.sequence)
-            self._changed.notify_all()
+            self._meter.acked(segment.size_bytes)
 
     def _note_down(self, error: WireError) -> None:
         with self._changed:
