@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from catchment.aggregates import Aggregate, canonical_name, make_aggregate
 from catchment.errors import AggregateError, QueryError
-from catchment.query.dialect import AGGREGATE_NAMES, render
+from catchment.query.dialect import AGGREGATE_NAMES, render, show
 from catchment.query.scope import Scope, Typed, infer, typed
 from catchment.query.source import SqlText
 
@@ -49,7 +49,7 @@ def read_call(node: exp.Expr, text: SqlText) -> Call | None:
         return None
     if not isinstance(node, exp.Anonymous):
         raise text.error(
-            f"{node.sql()} is not possible here", node, hint="write a plain call, such as sum(x)"
+            f"{show(node)} is not possible here", node, hint="write a plain call, such as sum(x)"
         )
     name, arguments = str(node.this).lower(), list(node.expressions)
     if name == "count_if" and len(arguments) == 1:
@@ -71,7 +71,7 @@ def _constant(node: exp.Expr, text: SqlText) -> object:
     if isinstance(node, exp.Literal | exp.Neg | exp.Boolean):
         return node.to_py()
     raise text.error(
-        f"{node.sql()} is not a constant", node, hint="parameters of aggregates are written as numbers"
+        f"{show(node)} is not a constant", node, hint="parameters of aggregates are written as numbers"
     )
 
 
@@ -79,7 +79,7 @@ def refuse_aggregates(expression: exp.Expr, text: SqlText, what: str) -> None:
     found = next((n for n in expression.walk() if is_aggregate(n)), None)
     if found is not None:
         raise text.error(
-            f"{found.sql()} is an aggregate, which is not possible in {what}",
+            f"{show(found)} is an aggregate, which is not possible in {what}",
             found,
             hint="aggregates stand in SELECT and HAVING",
         )

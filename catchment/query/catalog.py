@@ -52,12 +52,10 @@ class Catalog:
         """The view of a name."""
         found = self.find(name)
         if not isinstance(found, View):
-            kind = "nothing" if found is None else f"a {type(found).__name__.lower()}, not a view,"
-            raise QueryError(
-                f"{kind} is named {name!r}" if found is None else f"{name!r} is {kind.rstrip(',')}",
-                where=where,
-                hint=did_you_mean(name, self.views),
+            message = (
+                f"there is no view {name!r}" if found is None else f"{name!r} is a {_kind(found)}, not a view"
             )
+            raise QueryError(message, where=where, hint=did_you_mean(name, self.views))
         return found
 
     def _with(self, statement: Statement) -> Catalog:
@@ -78,7 +76,7 @@ class Catalog:
         known = self.find(statement.name)
         if known is not None:
             raise QueryError(
-                f"the name {statement.name!r} is already taken by a {type(known).__name__.lower()}",
+                f"the name {statement.name!r} is already taken by a {_kind(known)}",
                 where=statement.where,
                 hint=f"it was declared at {known.where}; choose another name",
             )
@@ -130,12 +128,12 @@ class Catalog:
             )
 
     def _check_reads(self, view: View) -> None:
-        for name in view.reads:
-            if self.find(name) is None:
-                raise QueryError(
-                    f"view {view.name!r} reads {name!r}, which is not declared",
-                    where=view.where,
-                    hint=did_you_mean(name, (n for n in self.names if n != view.name)),
+        for table in view.tables:
+            if self.find(table.name) is None:
+                raise view.text.error(
+                    f"view {view.name!r} reads {table.name!r}, which is not declared",
+                    table,
+                    hint=did_you_mean(table.name, (*self.streams, *self.tables)),
                 )
         cycle = self._cycle(view, (view.name,))
         if cycle:
@@ -158,6 +156,10 @@ def load_catalog(project: Project) -> Catalog:
     """Everything in the project's queries/*.sql; only for drops does the order of statements matter."""
     statements = [s for path in project.query_files for s in parse_file(path)]
     return Catalog(project).add(*sorted(statements, key=_rank))
+
+
+def _kind(declared: Stream | Table | View) -> str:
+    return type(declared).__name__.lower()
 
 
 def _rank(statement: Statement) -> int:

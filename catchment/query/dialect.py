@@ -1,9 +1,10 @@
-"""Spark SQL as catchment reads and writes it: sqlglot's Spark dialect with three differences.
+"""Spark SQL as catchment reads and writes it: sqlglot's Spark dialect with four differences.
 
-`window` is an ordinary name, since here it is a grouping function and never a clause; aggregate functions are
-kept under the name the user wrote, since the catalogue of aggregates decides which exist; and a few functions
-that sqlglot does not type are given their types. User text reaches Spark only as what `render` makes of the
-parsed expression: every identifier quoted, no comments.
+`window` and `explain` are ordinary words, since the one is a grouping function here and the other heads a
+statement of our own; a doubled quote in a string is a quote, as in Spark 4; aggregate functions are kept
+under the name the user wrote, since the catalogue of aggregates decides which exist; and a few functions that
+sqlglot does not type are given their types. User text reaches Spark only as what `render` makes of the parsed
+expression: every identifier quoted, no comments.
 """
 
 from __future__ import annotations
@@ -80,6 +81,8 @@ class CatchmentSpark(Spark):
     }
 
     class Tokenizer(Spark.Tokenizer):
+        COMMANDS: ClassVar = set()
+        STRING_ESCAPES: ClassVar = ["\\", "'", '"']
         KEYWORDS: ClassVar = {k: v for k, v in Spark.Tokenizer.KEYWORDS.items() if v != TokenType.WINDOW}
 
     class Parser(SparkParser):
@@ -90,6 +93,11 @@ class CatchmentSpark(Spark):
 def render(expression: exp.Expr) -> str:
     """The Spark SQL of an expression: identifiers quoted, comments gone."""
     return expression.sql(dialect=CatchmentSpark, identify=True, comments=False)
+
+
+def show(expression: exp.Expr) -> str:
+    """An expression as a person would write it: for messages, never for Spark."""
+    return expression.sql(dialect=CatchmentSpark, comments=False).replace("`", "")
 
 
 def read_expression(sql: str) -> exp.Expr:

@@ -8,7 +8,7 @@ from sqlglot import exp
 
 from catchment.errors import TimelineError
 from catchment.query.calls import resolve_inputs
-from catchment.query.dialect import render
+from catchment.query.dialect import render, show
 from catchment.query.scope import Scope
 from catchment.query.source import SqlText
 from catchment.query.statements import Stream
@@ -39,8 +39,9 @@ def read_grouping(select: exp.Select, scope: Scope, stream: Stream) -> Grouping:
     group = select.args.get("group")
     if group is None:
         raise scope.text.error("there is no GROUP BY", select, hint=f"add GROUP BY {WINDOW_FORM}, keys...")
-    for name in ("grouping_sets", "cube", "rollup", "totals", "all"):
-        if group.args.get(name):
+    kinds = {type(item).__name__.lower() for item in group.expressions}
+    for name in ("grouping_sets", "groupingsets", "cube", "rollup", "totals", "all"):
+        if group.args.get(name) or name in kinds:
             raise scope.text.error(
                 f"GROUP BY {name.replace('_', ' ').upper()} is not possible",
                 group,
@@ -49,11 +50,8 @@ def read_grouping(select: exp.Select, scope: Scope, stream: Stream) -> Grouping:
     items = [_followed(item, select, scope) for item in group.expressions]
     windows = [item for item in items if window_name(item) is not None]
     if len(windows) != 1:
-        raise scope.text.error(
-            f"GROUP BY has {len(windows) or 'no'} window{'s' if windows else ''}",
-            group,
-            hint=f"add one {WINDOW_FORM}",
-        )
+        found, way_out = ("no window", "add") if not windows else (f"{len(windows)} windows", "keep only")
+        raise scope.text.error(f"GROUP BY has {found}", group, hint=f"{way_out} one {WINDOW_FORM}")
     spec = _read_window(windows[0], scope, stream)
     keys = {render(key): key for key in (_key(item, scope) for item in items if item is not windows[0])}
     return Grouping(windows[0], spec, tuple(keys.values()))
@@ -103,7 +101,7 @@ def _read_window(call: exp.Expr, scope: Scope, stream: Stream) -> WindowSpec:
     arguments = call.expressions
     if not 2 <= len(arguments) <= 4:
         raise scope.text.error(
-            f"window(...) has {len(arguments)} arguments", call, hint=f"write {WINDOW_FORM}"
+            f"window(...) has {len(arguments)} argument(s)", call, hint=f"write {WINDOW_FORM}"
         )
     _check_event_time(arguments[0], scope, stream)
     lengths = [_duration(a, scope.text) for a in arguments[1:]]
@@ -119,7 +117,7 @@ def _check_event_time(argument: exp.Expr, scope: Scope, stream: Stream) -> None:
     expected = exp.column(stream.event_time, table=stream.name, quoted=True)
     if render(column) != render(expected):
         raise scope.text.error(
-            f"the window is over {argument.sql()}, not over the event time",
+            f"the window is over {show(argument)}, not over the event time",
             argument,
             hint=f"the event time of stream {stream.name!r} is {stream.event_time!r}",
         )
@@ -131,7 +129,7 @@ def _duration(argument: exp.Expr, text: SqlText) -> int:
         written = f"{argument.name} {argument.text('unit')}"
     if written is None:
         raise text.error(
-            f"{argument.sql()} is not a duration", argument, hint="write a constant such as '1 minute'"
+            f"{show(argument)} is not a duration", argument, hint="write a constant such as '1 minute'"
         )
     try:
         return parse_duration(written)

@@ -14,7 +14,7 @@ from sqlglot import exp
 
 from catchment.options import IDENTIFIER
 from catchment.query.calls import AggregateSet, input_text, read_call
-from catchment.query.dialect import CatchmentSpark, render
+from catchment.query.dialect import CatchmentSpark, render, show
 from catchment.query.fragment import SLICE_COLUMN, Key
 from catchment.query.grouping import window_name
 from catchment.query.plan import WINDOW_END, WINDOW_START, OutputColumn
@@ -80,7 +80,7 @@ class Outputs:
             return rewritten.name
         if window_name(item):
             return "window"
-        raise self.scope.text.error(f"the column {item.sql()} has no name", item, hint="write ... AS name")
+        raise self.scope.text.error(f"the column {show(item)} has no name", item, hint="write ... AS name")
 
     def _check_name(self, item: exp.Expr, output: OutputColumn, seen: set[str]) -> None:
         name, error = output.name, self.scope.text.error
@@ -89,7 +89,8 @@ class Outputs:
                         hint="a name is made of letters, digits and _: write ... AS name")  # fmt: skip
         if name.lower() in seen:
             raise error(f"two columns are named {name!r}", item, hint="name one of them ... AS other_name")
-        if name.lower() in RESULT_COLUMNS and output.source != name.lower():
+        own_bound = name.lower() in BOUNDS.values() and output.source == name.lower()
+        if name.lower() in RESULT_COLUMNS and not own_bound:
             raise error(f"every result has a column {name!r} of its own", item,
                         hint="choose another name: ... AS other_name")  # fmt: skip
 
@@ -121,9 +122,9 @@ class Outputs:
                     return meant if isinstance(meant, exp.Column) else exp.paren(meant)
         self.scope.resolve(column)
         raise self.scope.text.error(
-            f"the column {column.sql()} is neither grouped nor aggregated",
+            f"the column {show(column)} is neither grouped nor aggregated",
             column,
-            hint=f"add it to GROUP BY, or aggregate it, as in max({column.sql()})",
+            hint=f"add it to GROUP BY, or aggregate it, as in max({show(column)})",
         )
 
     def _window_column(self, node: exp.Expr) -> exp.Expr | None:
@@ -148,7 +149,7 @@ class Outputs:
 
     def _check_same_window(self, call: exp.Expr) -> None:
         if render(call).lower() != render(self.window).lower():
-            raise self.scope.text.error(f"{call.sql()} is not the window of GROUP BY", call,
+            raise self.scope.text.error(f"{show(call)} is not the window of GROUP BY", call,
                                         hint="write window.start or window.end")  # fmt: skip
 
 

@@ -149,7 +149,8 @@ def _unreadable(cause: ParseError, tokens: list[Token], source: SqlText) -> Quer
     detail = cause.errors[0] if cause.errors else {}
     place = (detail.get("line"), detail.get("col"))
     here = next((t for t in tokens if (t.line, t.col) == place), tokens[-1])
-    reason = str(detail.get("description") or "something is missing").rstrip(".")
+    reason = str(detail.get("description") or "Required").rstrip(".")
+    reason = "something is missing here" if reason.startswith("Required") else reason
     return source.error(
         f"this SELECT cannot be read at {here.text!r}: {reason}", here.start, f"possible: {SELECT_FORM}"
     )

@@ -10,7 +10,7 @@ from sqlglot import exp
 from catchment.options import did_you_mean
 from catchment.query.calls import fresh_name, resolve_inputs
 from catchment.query.catalog import Catalog
-from catchment.query.dialect import render
+from catchment.query.dialect import render, show
 from catchment.query.fragment import Lookup
 from catchment.query.scope import Scope
 from catchment.query.statements import Relation, Stream, Table, View
@@ -82,7 +82,7 @@ def _how(join: exp.Join, view: View) -> str:
 
 def _condition(join: exp.Join, view: View) -> exp.Expr:
     on = join.args.get("on")
-    if not isinstance(on, exp.Expr):
+    if not isinstance(on, exp.Expr) or isinstance(on, exp.Boolean):
         found = "USING (...)" if join.args.get("using") else "no condition"
         raise view.text.error(f"this JOIN has {found}", join, hint="write ON stream.column = table.column")
     return on
@@ -116,7 +116,7 @@ def _table(node: object, view: View) -> exp.Table:
         at = node if isinstance(node, exp.Expr) else view.select
         raise view.text.error("only a stream or a table can be read here", at, hint="write the name of one")
     if node.args.get("db"):
-        raise view.text.error(f"{node.sql()} has a prefix", node, hint=f"names have none: write {node.name}")
+        raise view.text.error(f"{show(node)} has a prefix", node, hint=f"names have none: write {node.name}")
     return node
 
 

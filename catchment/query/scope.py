@@ -19,7 +19,7 @@ from sqlglot import exp
 from sqlglot.optimizer.annotate_types import annotate_types
 
 from catchment.options import did_you_mean
-from catchment.query.dialect import CatchmentSpark, render
+from catchment.query.dialect import CatchmentSpark, render, show
 from catchment.query.source import SqlText
 from catchment.query.statements import Column, Relation
 from catchment.query.types import arrow_type, read_type, sql_type
@@ -131,14 +131,10 @@ def typed(expression: exp.Expr, text: SqlText, what: str, at: exp.Expr | None = 
     type_ = infer(expression)
     if type_ is None:
         raise text.error(
-            f"the type of {what} {_shown(expression)}, cannot be inferred",
+            f"the type of {what} {show(expression)}, cannot be inferred",
             at or expression,
-            hint=f"say it: CAST({_shown(expression)} AS DOUBLE), or AS STRING, AS DECIMAL(18, 4), ...",
+            hint=f"say it: CAST({show(expression)} AS DOUBLE), or AS STRING, AS DECIMAL(18, 4), ...",
         )
     if isinstance(expression, exp.Column | exp.Dot | exp.Cast):
         return Typed(render(expression), type_)
     return Typed(f"CAST({render(expression)} AS {sql_type(type_)})", type_)
-
-
-def _shown(expression: exp.Expr) -> str:
-    return expression.sql(dialect=CatchmentSpark, comments=False).replace("`", "")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
+from catchment.query.dialect import show
 from catchment.query.source import SqlText
 
 _LATER = "results are a table: do it when you read them"
@@ -54,7 +55,7 @@ def check_shape(select: exp.Select, text: SqlText) -> None:
             found, way_out = REFUSED_NODES[kind]
             raise text.error(f"{found} is not possible in a view", node, hint=way_out)
     for node in _unrepeatable(select):
-        raise text.error(f"{node.sql()} gives another value each time a record is read", node,
+        raise text.error(f"{show(node)} gives another value each time a record is read", node,
                          hint="use the columns of the record, such as its event time")  # fmt: skip
 
 

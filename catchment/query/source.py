@@ -22,10 +22,14 @@ class SqlText:
         column = offset - (self.text.rfind("\n", 0, offset) + 1) + 1
         return f"{self.file}:{line}:{column}"
 
-    def place(self, expression: exp.Expr | None, otherwise: int = 0) -> str:
-        """file:line:column where an expression begins."""
-        starts = [n.meta["start"] for n in expression.walk() if "start" in n.meta] if expression else []
-        return self.at(min(starts) if starts else otherwise)
+    def place(self, expression: exp.Expr | None) -> str:
+        """file:line:column where an expression begins, or what it is part of if it has no place itself."""
+        while expression is not None:
+            starts = [node.meta["start"] for node in expression.walk() if "start" in node.meta]
+            if starts:
+                return self.at(min(starts))
+            expression = expression.parent
+        return self.at(0)
 
     def error(self, message: str, at: exp.Expr | int | None, hint: str | None = None) -> QueryError:
         """An error at an expression or at a character."""

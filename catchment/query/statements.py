@@ -16,7 +16,7 @@ from sqlglot import exp
 from catchment.errors import QueryError
 from catchment.query.dialect import quote, render
 from catchment.query.source import SqlText
-from catchment.query.types import sql_type
+from catchment.query.types import TIMESTAMP, sql_type
 from catchment.timeline import format_duration
 
 
@@ -108,15 +108,22 @@ class Stream(Relation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        column = self.column(self.event_time)
-        if column is None or column.type != pa.timestamp("us", tz="UTC"):
-            found = f"is of type {sql_type(column.type)}" if column else "is not among its columns"
-            times = [c.name for c in self.columns if c.type == pa.timestamp("us", tz="UTC")]
-            raise QueryError(
-                f"the event time {self.event_time!r} of stream {self.name!r} {found}",
-                hint=f"name a TIMESTAMP column: {', '.join(times) or 'there is none, declare one'}",
-            )
-        object.__setattr__(self, "event_time", column.name)
+        object.__setattr__(self, "event_time", self._check_time(self.event_time, "event time").name)
+
+        if isinstance(self.connector, Replay) and self.connector.arrival is not None:
+            self._check_time(self.connector.arrival, "arrival")
+
+    def _check_time(self, name: str, what: str) -> Column:
+        """The TIMESTAMP column of a name."""
+        column = self.column(name)
+        if column is not None and column.type == TIMESTAMP:
+            return column
+        found = f"is of type {sql_type(column.type)}" if column else "is not among its columns"
+        times = [c.name for c in self.columns if c.type == TIMESTAMP]
+        raise QueryError(
+            f"the {what} {name!r} of stream {self.name!r} {found}",
+            hint=f"name a TIMESTAMP column: {', '.join(times) or 'there is none, declare one'}",
+        )
 
     def to_sql(self) -> str:
         options = {
@@ -176,9 +183,14 @@ class View:
     where: str = field(default="", compare=False)
 
     @cached_property
+    def tables(self) -> tuple[exp.Table, ...]:
+        """Where it names streams and tables."""
+        return tuple(self.select.find_all(exp.Table, bfs=False))
+
+    @property
     def reads(self) -> tuple[str, ...]:
-        """The relations that it names, in order of appearance."""
-        return tuple(dict.fromkeys(t.name for t in self.select.find_all(exp.Table, bfs=False)))
+        """The relations that it names."""
+        return tuple(dict.fromkeys(table.name for table in self.tables))
 
     def to_sql(self) -> str:
         head = f"CREATE MATERIALIZED VIEW {quote(self.name)} {_with(self.options.to_options())}"

@@ -6,7 +6,7 @@ import pyarrow as pa
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from catchment.query.dialect import CatchmentSpark
+from catchment.query.dialect import read_expression
 
 T = exp.DType
 TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -53,11 +53,12 @@ _SQL = {
 
 
 def read_type(text: str) -> exp.DataType | None:
-    """The SQL type that a text names, or None."""
+    """The SQL type that the whole of a text names, or None."""
     try:
-        return exp.DataType.build(text, dialect=CatchmentSpark)
-    except (SqlglotError, ValueError):
+        cast = read_expression(f"CAST(NULL AS {text})")
+    except SqlglotError:
         return None
+    return cast.to if isinstance(cast, exp.Cast) else None
 
 
 def arrow_type(type_: exp.DataType | None) -> pa.DataType | None:

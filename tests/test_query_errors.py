@@ -1,0 +1,57 @@
+"""Every mistake is an error that says where it is, what was found and what is possible there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from query_support import Golden, check_golden, make_plan, read_golden
+
+from catchment.errors import QueryError
+from catchment.query.parse import parse_file, parse_statement
+
+CASES = read_golden("errors.sql")
+
+
+def error_of(sql: str) -> QueryError:
+    with pytest.raises(QueryError) as caught:
+        make_plan(sql)
+    return caught.value
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)
+def test_a_mistake_is_answered_as_the_golden_file_says(case: Golden) -> None:
+    check_golden("errors.sql", case, str(error_of(case.sql)))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)
+def test_an_error_names_a_place_that_exists_and_gives_a_hint(case: Golden) -> None:
+    error = error_of(case.sql)
+    place = re.fullmatch(r"(?:q|schema)\.sql:(\d+):(\d+)", error.where or "")
+    assert place, error.where
+    assert int(place.group(1)) <= case.sql.count("\n") + 2
+    assert error.hint
+
+
+def test_line_numbers_are_those_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "views.sql"
+    path.write_text(
+        "-- a comment; with a semicolon\n\nDROP MATERIALIZED VIEW a;\n/* two\nlines */ EXPLAIN 9;\n"
+    )
+    with pytest.raises(QueryError) as caught:
+        parse_file(path)
+    assert caught.value.where == f"{path}:5:18"
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "views.sql"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(QueryError, match="UTF-8"):
+        parse_file(path)
+
+
+@pytest.mark.parametrize("text", ["", "EXPLAIN a; EXPLAIN b"])
+def test_one_statement_is_one_statement(text: str) -> None:
+    with pytest.raises(QueryError, match="one statement is wanted"):
+        parse_statement(text)
