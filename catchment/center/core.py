@@ -70,6 +70,10 @@ class CenterCore:
             if wanted.num_rows:
                 yield query.query.name, wanted
 
+    def is_waiting(self, now_us: int) -> bool:
+        """Whether some window has been waiting for a missing site long enough: a `Ticked` would publish."""
+        return any(q.is_due(self._marks(q.query), now_us) for q in self.queries.values())
+
     def marks(self, name: str) -> Mapping[str, int]:
         """How far each site of a query has come."""
         return self._marks(self._query(name).query)

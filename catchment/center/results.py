@@ -4,8 +4,8 @@ Two tables a query. `results/<query>`: one row a (window, key, revision), only t
 with the aggregate state that late partials are merged into. `windows/<query>`: one row a published revision or
 status of a window, with its reason. A third, `late/<query>`, registers partials that came after the repair horizon.
 
-Every append carries the sequence of the journal entry it follows from as its application transaction, so that
-enacting an entry again writes nothing.
+Every append carries the number of the enactment it belongs to as its application transaction, so that enacting
+again writes nothing.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ResultTables:
     bounds: tuple[tuple[str, float | None], ...] = ()  # user's column -> own error of its aggregate, if it has one
 
     def publish(self, sequence: int, revisions: Sequence[Publish]) -> None:
-        """Append what one journal entry publishes; nothing if it was appended before."""
+        """Append what one enactment publishes; nothing if it was appended before."""
         changed = [r for r in revisions if r.rows.num_rows]
         if changed:
             self._append("results", sequence, lambda: pa.concat_tables([self._rows(r) for r in changed]))
@@ -119,10 +119,18 @@ class ResultTables:
             return
         write_deltalake(
             self.folder / kind / self.query,
-            make(),
+            _rebuilt(make()),
             mode="append",
             commit_properties=CommitProperties(app_transactions=[Transaction(APPLICATION, sequence)]),
         )
+
+
+def _rebuilt(table: pa.Table) -> pa.Table:
+    """The same table in fresh buffers: deltalake aborts the process on nested columns that are views into others."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return pa.ipc.open_stream(sink.getvalue()).read_all()
 
 
 def open_table(path: Path) -> DeltaTable | None:

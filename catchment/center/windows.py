@@ -183,6 +183,16 @@ class QueryWindows:
         found = {w for s in self.slices for w in self.query.window.containing(s) if w.end_us > self.closed_us}
         return sorted(found, key=lambda w: w.end_us)
 
+    def is_due(self, marks: Mapping[str, int], now_us: int) -> bool:
+        """Whether the next window to close has waited for its missing sites as long as it may."""
+        if self.query.freshness_us is None:
+            return False
+        window = next(iter(self._open_windows()), None)
+        if window is None or max(marks.values()) < window.end_us:
+            return False
+        since = self.first_passed_us.get(window.start_us)
+        return since is None or now_us - since >= self.query.freshness_us
+
     def _waited_enough(self, window: Window, marks: Mapping[str, int], now_us: int) -> bool:
         if self.query.freshness_us is None or max(marks.values()) < window.end_us:
             return False

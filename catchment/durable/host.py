@@ -29,13 +29,17 @@ class Core(Protocol[Event, Action]):
 
 
 class Host(Generic[Event, Action]):
-    """Feeds one core, one entry at a time. `enact(entry, actions)` must be idempotent by the entry's sequence."""
+    """Feeds one core, one entry at a time.
+
+    What follows from entries is numbered 0, 1, 2, ...: `enact(number, actions)` says how many numbers it took, and must
+    be idempotent by them: after a crash it may be called again with the same actions.
+    """
 
     def __init__(
         self,
         core: Core[Event, Action],
         journal: Journal,
-        enact: Callable[[Entry, Sequence[Action]], None],
+        enact: Callable[[int, Sequence[Action]], int],
         clock: Clock,
         flush: Callable[[], None] = lambda: None,
     ) -> None:
@@ -43,13 +47,15 @@ class Host(Generic[Event, Action]):
         self.flush = flush  # makes everything enacted so far durable; called before the journal forgets it
         self.batches: dict[str, int] = {}
         self.next_sequence = 0
+        self.enacted = 0
         self._lock = threading.RLock()
 
     def recover(self) -> None:
         """Come back to the state before the crash, and enact what may not have been enacted."""
         state = self.journal.snapshot()
         if state is not None:
-            self.next_sequence, self.batches = state["next"], dict(state["batches"])
+            self.next_sequence, self.enacted = state["next"], state["enacted"]
+            self.batches = dict(state["batches"])
             self.core.restore(state["core"])
         for entry in self.journal.entries():
             self._apply(entry)
@@ -73,7 +79,12 @@ class Host(Generic[Event, Action]):
         """Write the core's state, so that a restart need not replay what came before."""
         with self._lock:
             self.flush()
-            state = {"next": self.next_sequence, "batches": self.batches, "core": self.core.snapshot()}
+            state = {
+                "next": self.next_sequence,
+                "enacted": self.enacted,
+                "batches": self.batches,
+                "core": self.core.snapshot(),
+            }
             self.journal.compact(self.next_sequence, state)
 
     @property
@@ -85,4 +96,5 @@ class Host(Generic[Event, Action]):
         self.next_sequence = entry.sequence + 1
         if entry.batch is not None:
             self.batches[entry.cause] = entry.batch
-        self.enact(entry, actions)
+        if actions:
+            self.enacted += self.enact(self.enacted, actions)

@@ -18,7 +18,7 @@ from typing import Any
 
 from catchment.durable.events import EventCodec
 from catchment.errors import WireError
-from catchment.wire.files import sync_directory, write_durably
+from catchment.wire.files import sync_folder, write_durably
 
 _FRAME = struct.Struct("<II")  # length, crc32
 
@@ -92,7 +92,7 @@ class Journal:
         log = open(self._path, "ab")  # noqa: SIM115 - kept open for the journal's life
         log.truncate(whole)
         os.fsync(log.fileno())
-        sync_directory(self.folder)
+        sync_folder(self.folder)
         return log
 
 

@@ -100,6 +100,10 @@ class SiteCore:
     def fragments(self) -> tuple[str, ...]:
         return tuple(self._held)
 
+    def low_mark_us(self, stream: str) -> int:
+        """How far the stream has come here."""
+        return self._clock(stream).low_mark_us
+
     def handle(self, event: Event, now_us: int) -> tuple[Action, ...]:
         """Take an event in; what to do about it."""
         match event:

@@ -7,7 +7,7 @@ the unit of durability and of acknowledgement: numbered without gaps per (origin
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -76,3 +76,29 @@ class Segment:
 
     def progress(self) -> Iterator[Progress]:
         return (m for m in self.messages if isinstance(m, Progress))
+
+
+def split_updates(updates: Updates, max_bytes: int) -> Iterator[Updates]:
+    """The same updates in pieces of about `max_bytes` of Arrow data; the first piece carries the record
+    counts.
+    """
+    pieces = max(1, -(-updates.table.nbytes // max_bytes))
+    step = max(1, -(-updates.rows // pieces))
+    for start in range(0, max(updates.rows, 1), step):
+        yield Updates(
+            updates.fragment, updates.table.slice(start, step), updates.records if start == 0 else ()
+        )
+
+
+def pack(messages: Iterable[Updates], max_bytes: int) -> Iterator[list[Message]]:
+    """Messages in groups of about `max_bytes`, in order."""
+    group: list[Message] = []
+    size = 0
+    for message in messages:
+        if group and size + message.table.nbytes > max_bytes:
+            yield group
+            group, size = [], 0
+        group.append(message)
+        size += message.table.nbytes
+    if group:
+        yield group

@@ -1,0 +1,170 @@
+"""The center: what lands in the inbox through Spark into the center core, and what the core publishes into tables.
+
+One Structured Streaming query reads the inbox. Each of its micro-batches merges the landed partials per (slice,
+keys), large ones natively on the executors, small ones in the driver's vectorised core (equal answers, and no job
+to schedule); journals them with the states they must be merged into; and publishes. Segments leave the inbox only
+when the journal has them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from catchment import partials
+from catchment.center.core import CenterCore
+from catchment.center.events import (
+    Action,
+    CenterQuery,
+    Event,
+    Expired,
+    Landed,
+    Merged,
+    Publish,
+    QueryAdded,
+    Recalled,
+    Ticked,
+)
+from catchment.center.results import ResultTables
+from catchment.config import Project
+from catchment.durable.events import EventCodec
+from catchment.durable.host import Host
+from catchment.durable.journal import Journal
+from catchment.errors import EngineError
+from catchment.query.fragment import SLICE_COLUMN, Fragment
+from catchment.spark.evaluate import merge_columns
+from catchment.spark.inbox_source import InboxSource
+from catchment.spark.streaming import start_query
+from catchment.timeline import Clock
+from catchment.wire.codec import decode_segment
+from catchment.wire.inbox import Inbox
+from catchment.wire.messages import Progress, Segment
+
+EVENTS = (Recalled, Merged, Landed, Ticked, Progress)
+CAUSE = "inbox"
+MERGE_ON_EXECUTORS_ABOVE_ROWS = 50_000
+
+
+@dataclass
+class CenterPipeline:
+    """Everything that runs at the center."""
+
+    spark: SparkSession
+    project: Project
+    inbox: Inbox
+    queries: Sequence[CenterQuery]
+    tables: Mapping[str, ResultTables]
+    clock: Clock
+    published: int = field(default=0, init=False)
+    query: StreamingQuery | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.folder = self.project.state_folder / "center"
+        self.core = CenterCore()
+        journal = Journal(self.folder / "journal", EventCodec(EVENTS))
+        self.host: Host[Event, Action] = Host(self.core, journal, self._enact, self.clock, self._settle_tables)
+        for query in self.queries:
+            self.core.handle(QueryAdded(query), self.clock.now_us())
+        self.host.recover()
+
+    def start(self) -> None:
+        """Begin to consume the inbox."""
+        self.spark.dataSource.register(InboxSource)
+        landed = self.spark.readStream.format(InboxSource.name()).option("folder", str(self.inbox.folder)).load()
+        interval = f"{self.project.defaults.trigger_us // 1000} milliseconds"
+        writer = (
+            landed.writeStream.queryName("center")
+            .option("checkpointLocation", str(self.folder / "checkpoint"))
+            .foreachBatch(self._on_batch)
+            .trigger(processingTime=interval)
+        )
+        self.query = start_query(writer)
+
+    def tick(self) -> None:
+        """Let time pass: a window may be due without a site that is missing."""
+        self.inbox.check()
+        failure = self.query.exception() if self.query is not None else None
+        if failure is not None:
+            raise EngineError(f"the center stopped: {failure}")
+        if self.core.is_waiting(self.clock.now_us()):
+            self.host.submit("tick", [Ticked()])
+
+    @property
+    def consumed(self) -> bool:
+        """Whether everything that landed has been handled."""
+        return self.inbox.size_bytes == 0
+
+    def stop(self) -> None:
+        if self.query is not None:
+            self.query.stop()
+        self.host.journal.close()
+
+    # --- a micro-batch ----------------------------------------------------------------------------------------
+
+    def _on_batch(self, batch: DataFrame, number: int) -> None:
+        ranges = batch.collect()
+        start, end = min((r["start"] for r in ranges), default=0), max((r["end"] for r in ranges), default=0)
+        if not self.host.committed(CAUSE, number):
+            segments = [decode_segment(path.read_bytes()) for path in self.inbox.landed(start, end)]
+            merged = self._merge(segments)
+            events = [*self._recall(merged), *merged, *(_header(s) for s in segments), Ticked()]
+            self.host.submit(CAUSE, events, batch=number)
+        self.inbox.discard(end)
+
+    def _merge(self, segments: Iterable[Segment]) -> list[Merged]:
+        fragments = {q.fragment.name: q.fragment for q in self.queries}
+        tables: dict[str, list[pa.Table]] = {}
+        records: dict[str, list[tuple[str, int, int]]] = {}
+        for segment in segments:
+            for update in segment.updates():
+                if update.fragment in fragments:
+                    tables.setdefault(update.fragment, []).append(update.table.cast(fragments[update.fragment].schema))
+                    records.setdefault(update.fragment, []).extend((segment.origin, s, n) for s, n in update.records)
+        return [
+            Merged(name, self._merge_tables(fragments[name], found), tuple(records[name])) for name, found in tables.items()
+        ]
+
+    def _merge_tables(self, fragment: Fragment, tables: list[pa.Table]) -> pa.Table:
+        table = pa.concat_tables(tables)
+        keys = [SLICE_COLUMN, *fragment.key_names]
+        if table.num_rows < MERGE_ON_EXECUTORS_ABOVE_ROWS:
+            return partials.combine(table, keys, fragment.aggregates)
+        return merge_on_executors(self.spark, fragment, table)
+
+    def _recall(self, merged: Iterable[Merged]) -> list[Recalled]:
+        """Published states that late partials are about to change."""
+        wanted = [pair for m in merged for pair in self.core.touched(m)]
+        return [Recalled(name, self.tables[name].recall(keys)) for name, keys in wanted]
+
+    def _enact(self, number: int, actions: Sequence[Action]) -> int:
+        for name, tables in self.tables.items():
+            tables.publish(number, [a for a in actions if isinstance(a, Publish) and a.query == name])
+            tables.register_late(number, [a for a in actions if isinstance(a, Expired) and a.query == name])
+        self.published += sum(isinstance(a, Publish) for a in actions)
+        return 1
+
+    def _settle_tables(self) -> None:
+        """Before the journal forgets what it can repeat: tables on the disk, and not in too many pieces."""
+        for tables in self.tables.values():
+            tables.compact()
+        os.sync()
+
+
+def merge_on_executors(spark: SparkSession, fragment: Fragment, table: pa.Table) -> pa.Table:
+    """Merge partials natively: one group-by with the merge expressions of the aggregates."""
+    keys = [F.col(f"`{name}`") for name in (SLICE_COLUMN, *fragment.key_names)]
+    merged = spark.createDataFrame(table).groupBy(*keys).agg(*merge_columns(fragment.aggregates)).toArrow()
+    return merged.select(fragment.schema.names).cast(fragment.schema)
+
+
+def _header(segment: Segment) -> Landed:
+    rows: dict[str, int] = {}
+    for update in segment.updates():
+        rows[update.fragment] = rows.get(update.fragment, 0) + update.rows
+    return Landed(segment.origin, segment.sequence, tuple(rows.items()), tuple(segment.progress()))

@@ -1,0 +1,196 @@
+"""Running a project: any set of its sites, the center, or all of it in one process, on one Spark session.
+
+Sites and the center speak over real sockets in every case; in one process they are wired on loopback. The runner
+is the only part that waits: it ticks the pipelines, tells how they do, and ends when every stream has ended.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from catchment.center.results import ResultTables
+from catchment.config import Project
+from catchment.durable.lock import FolderLock
+from catchment.errors import ConfigError, EngineError
+from catchment.spark.center_pipeline import CenterPipeline
+from catchment.spark.deploy import Deployment
+from catchment.spark.evaluate import NativeEvaluator
+from catchment.spark.finish import make_finish, own_errors
+from catchment.spark.site_pipeline import SitePipeline, link_to_center, site_folder
+from catchment.spark.sources import read_table
+from catchment.spark.status import center_status, site_status, write_status
+from catchment.timeline import END_OF_TIME_US, Clock, SystemClock
+from catchment.wire.flight import FlightUplink, InboxServer
+from catchment.wire.inbox import Inbox
+from catchment.wire.outbox import Outbox
+from catchment.wire.sender import Sender
+from catchment.wire.shaper import Shaper
+from catchment.wire.tls import Tls
+
+TICK_S = 0.25
+LOOPBACK = "127.0.0.1"
+
+Report = Callable[[Mapping[str, Any]], None]
+
+
+@dataclass
+class Runner:
+    """Some roles of a project in this process."""
+
+    deployment: Deployment
+    spark: SparkSession
+    sites: Sequence[str]
+    with_center: bool
+    clock: Clock = field(default_factory=SystemClock)
+    once: bool = False
+
+    def __post_init__(self) -> None:
+        self.project = self.deployment.project
+        self._closing = ExitStack()
+        self._stop = threading.Event()
+        self.center: CenterPipeline | None = None
+        self.pipelines: list[SitePipeline] = []
+        self._server: InboxServer | None = None
+
+    def start(self) -> None:
+        """Bring up the center first, so that sites find someone to speak to; then the sites."""
+        if self.with_center:
+            self._lock(self.project.state_folder / "center")
+            self._start_center()
+        evaluator = NativeEvaluator(
+            {n: read_table(self.spark, t, self.project.folder).cache() for n, t in self.deployment.catalog.tables.items()}
+        )
+        for site in self.sites:
+            self._lock(site_folder(self.project, site))
+            pipeline = SitePipeline(
+                self.spark, self.project, site, self.deployment.streams_at(site), self.deployment.fragments_at(site),
+                evaluator, lambda outbox, site=site: self._sender(site, outbox), self.clock,
+            )  # fmt: skip
+            self.pipelines.append(pipeline)
+            self._closing.callback(pipeline.stop)
+            pipeline.start(once=self.once)
+
+    def run(self, report: Report | None = None, seconds: float | None = None) -> None:
+        """Tick until every stream has ended and is answered, or `stop` is called, or the time is over."""
+        deadline = None if seconds is None else self.clock.now_us() + seconds * 1e6
+        while not self._stop.wait(TICK_S):
+            self._tick()
+            if report is not None:
+                report(self.status())
+            if self.finished or (deadline is not None and self.clock.now_us() > deadline):
+                return
+
+    def stop(self) -> None:
+        """Ask `run` to return."""
+        self._stop.set()
+
+    def close(self) -> None:
+        """Stop everything, the sites first."""
+        self._write_status()
+        self._closing.close()
+
+    @property
+    def finished(self) -> bool:
+        """Sites: all is read, sent and acknowledged. Center: all has landed, and no site has more to say."""
+        if not all(p.finished for p in self.pipelines):
+            return False
+        if self.center is None:
+            return True
+        if not self.center.consumed:
+            return False
+        ended = (m == END_OF_TIME_US for q in self.deployment.center_queries for m in self.center.core.marks(q.name).values())
+        return all(ended) or (self.once and bool(self.pipelines))
+
+    def status(self) -> Mapping[str, Any]:
+        """How every role in this process does."""
+        sites = {p.site: site_status(p) for p in self.pipelines}
+        return {"sites": sites, "center": center_status(self.center) if self.center else None}
+
+    def _tick(self) -> None:
+        for pipeline in self.pipelines:
+            pipeline.sender.check()
+            pipeline.tick()
+        if self.center is not None:
+            self.center.tick()
+        self._write_status()
+
+    def _write_status(self) -> None:
+        for pipeline in self.pipelines:
+            write_status(pipeline.folder, site_status(pipeline))
+        if self.center is not None:
+            write_status(self.center.folder, center_status(self.center))
+
+    def _start_center(self) -> None:
+        folder = self.project.state_folder / "center"
+        inbox = Inbox(folder / "inbox")
+        tables = {
+            p.name: ResultTables(self.project.state_folder, p.name, p.fragment, make_finish(self.spark, p), own_errors(p))
+            for p in self.deployment.plans
+        }
+        self.center = CenterPipeline(self.spark, self.project, inbox, self.deployment.center_queries, tables, self.clock)
+        host, port = self.project.sites[self.project.center].listen or (LOOPBACK, 0)
+        self._server = InboxServer(inbox, host, port, _tls(self.project), _tokens(self.project))
+        self._server.start()
+        self._closing.callback(self._server.close)
+        self.center.start()
+        self._closing.callback(self.center.stop)
+
+    def _sender(self, site: str, outbox: Outbox) -> Sender:
+        link = link_to_center(self.project, site)
+        shaper = Shaper(link.bandwidth_bytes_per_s, link.latency_us / 1e6)
+        address, tls, token = self._address(), _tls(self.project), (_tokens(self.project) or {}).get(site)
+        return Sender(outbox, lambda: FlightUplink(address, token, tls), shaper, self.clock)
+
+    def _address(self) -> str:
+        if self._server is not None:
+            host, _ = self.project.sites[self.project.center].listen or (LOOPBACK, 0)
+            return f"{host}:{self._server.port}"
+        listen = self.project.sites[self.project.center].listen
+        if listen is None or listen[1] == 0:
+            raise ConfigError(
+                f"site processes cannot find the center {self.project.center!r}: it has no fixed address",
+                hint=f'set listen = "host:port" in [sites.{self.project.center}] of catchment.toml',
+            )
+        return f"{listen[0]}:{listen[1]}"
+
+    def _lock(self, folder: Path) -> None:
+        lock = FolderLock(folder)
+        lock.acquire()
+        self._closing.callback(lock.release)
+
+
+def _tls(project: Project) -> Tls | None:
+    files = project.security
+    if files.tls_cert is None and files.tls_ca is None:
+        return None
+    return Tls.from_files(files.tls_cert, files.tls_key, files.tls_ca)
+
+
+def _tokens(project: Project) -> Mapping[str, str] | None:
+    """One token a site, from a TOML file of site = "token" lines."""
+    path = project.security.tokens
+    if path is None:
+        return None
+    tokens = tomllib.loads(path.read_text())
+    wrong = [s for s, t in tokens.items() if s not in project.sites or not isinstance(t, str)]
+    if wrong:
+        raise ConfigError(f"these are not tokens of declared sites: {wrong}", where=str(path))
+    return tokens
+
+
+def wait_for_status(folder: Path) -> Mapping[str, Any]:
+    """What a role last wrote about itself."""
+    path = folder / "status.json"
+    if not path.exists():
+        raise EngineError(f"nothing has run in {folder} yet")
+    status: Mapping[str, Any] = json.loads(path.read_text())
+    return status

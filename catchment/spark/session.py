@@ -1,0 +1,78 @@
+"""The one place where a Spark session is made, and where Java is looked for."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib import resources
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from catchment.config import SparkConfig
+from catchment.errors import EngineError
+
+MINIMAL_JAVA = 17
+INSTALL_JAVA = (
+    "install a Java runtime of version 17 or later and set JAVA_HOME to it: "
+    "Debian/Ubuntu: apt-get install openjdk-17-jre-headless; Fedora: dnf install java-17-openjdk-headless; "
+    "macOS: brew install openjdk@17"
+)
+
+# Settings that every session has; a project's own [spark.settings] come after them and win.
+SETTINGS = {
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.adaptive.enabled": "false",  # replanning costs more than it saves on micro-batches
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.streaming.checkpointFileManagerClass":  # a third of a small trigger's time goes into the default one
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
+    "spark.sql.streaming.minBatchesToRetain": "20",
+    "spark.sql.streaming.numRecentProgressUpdates": "20",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    "spark.scheduler.mode": "FAIR",  # several sites share one session: none waits for another's job
+    "spark.sql.sources.commitProtocolClass": "org.apache.spark.sql.execution.datasources.SQLHadoopMapReduceCommitProtocol",
+    "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    "spark.sql.legacy.respectNullabilityInTextDatasetConversion": "false",
+}  # fmt: skip
+
+
+def find_java() -> Path:
+    """The Java that Spark will run on; says what to install where there is none or an old one."""
+    home = os.environ.get("JAVA_HOME")
+    found = Path(home, "bin", "java") if home else shutil.which("java")
+    if not found or not Path(found).exists():
+        where = f" at JAVA_HOME={home}" if home else ""
+        raise EngineError(f"no Java{where}; Spark needs Java {MINIMAL_JAVA} or later", hint=INSTALL_JAVA)
+    said = subprocess.run([str(found), "-version"], capture_output=True, text=True, check=False).stderr
+    version = re.search(r'version "(?:1\.)?(\d+)', said)
+    if not version or int(version.group(1)) < MINIMAL_JAVA:
+        first = said.splitlines()[0] if said else "it says nothing of its version"
+        raise EngineError(f"{found} is too old: {first}; Spark needs Java {MINIMAL_JAVA} or later", hint=INSTALL_JAVA)
+    return Path(found)
+
+
+def make_session(name: str, config: SparkConfig, *, master: str | None = None, warehouse: Path | None = None) -> SparkSession:
+    """A session with the house settings. PySpark's workers run on this very interpreter."""
+    find_java()
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    quiet = resources.files("catchment.spark") / "log4j2.properties"
+    builder = SparkSession.builder.appName(f"catchment {name}").master(master or config.master)
+    settings = {
+        **SETTINGS,
+        "spark.driver.memory": config.memory,
+        "spark.ui.enabled": str(config.ui).lower(),
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{quiet}",
+        **({"spark.sql.warehouse.dir": str(warehouse)} if warehouse else {}),
+        **dict(config.settings),
+    }
+    for key, value in settings.items():
+        builder = builder.config(key, str(value))
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session

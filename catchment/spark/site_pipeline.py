@@ -1,0 +1,294 @@
+"""A site: its streams through Spark into the site core, and what the core sends onto the link.
+
+Each stream is one Structured Streaming query whose every micro-batch is, in this order: kept raw in history, with
+bad records in quarantine; reduced to partials per fragment; journalled; absorbed by the core; put into the outbox.
+The journal entry is the commit: before it, the batch is replayed by Spark; after it, it is skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from catchment.config import Link, Project
+from catchment.durable.events import EventCodec
+from catchment.durable.host import Host
+from catchment.durable.journal import Journal
+from catchment.errors import EngineError
+from catchment.query.fragment import Fragment
+from catchment.query.statements import Stream
+from catchment.site.core import SiteCore
+from catchment.site.events import Absorbed, Action, Event, FragmentAdded, LinkMeasured, LowMarkRaised, Ticked
+from catchment.site.plausible import Plausible, needs_check, plausible
+from catchment.site.policy import Policy
+from catchment.spark.batch_folder import BatchFolder
+from catchment.spark.evaluate import Evaluator
+from catchment.spark.sources import PROBLEM, RAW, OpenedStream, open_stream
+from catchment.spark.streaming import start_query
+from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US, Clock
+from catchment.wire.messages import Message, Progress, Updates, pack, split_updates
+from catchment.wire.outbox import Outbox
+from catchment.wire.sender import Sender
+
+EVENTS = (Absorbed, LowMarkRaised, LinkMeasured, Ticked)
+ROOM_CHECK_S = 0.2
+SEGMENT_BYTES = 32 * 2**20  # of Arrow data; well under what the far side takes in one frame
+SMALL_BATCH_ROWS = 100_000  # below it a group-by is faster on one partition, without an exchange
+
+
+@dataclass
+class StreamState:
+    """One stream at this site as it runs."""
+
+    stream: Stream
+    opened: OpenedStream
+    fragments: tuple[Fragment, ...]
+    newest_us: int | None = None
+    rows: int = 0
+    quarantined: int = 0
+    last_rows: int = 0
+    query: StreamingQuery | None = None
+    finished: bool = False
+
+
+@dataclass(frozen=True)
+class FragmentPlan:
+    """A fragment to run, and the policy by which its partials leave."""
+
+    fragment: Fragment
+    policy: Policy
+
+
+@dataclass
+class SitePipeline:
+    """Everything that runs at one site."""
+
+    spark: SparkSession
+    project: Project
+    site: str
+    streams: Sequence[Stream]
+    plans: Sequence[FragmentPlan]
+    evaluator: Evaluator
+    make_sender: Callable[[Outbox], Sender]
+    clock: Clock
+    _states: dict[str, StreamState] = field(default_factory=dict, init=False)
+    _stopping: threading.Event = field(default_factory=threading.Event, init=False)
+
+    def __post_init__(self) -> None:
+        self.folder = site_folder(self.project, self.site)
+        link = link_to_center(self.project, self.site)
+        self.outbox = Outbox(self.folder / "outbox", self.site, self.project.center, link.outbox_max_bytes)
+        self.sender = self.make_sender(self.outbox)
+        self.core = SiteCore()
+        journal = Journal(self.folder / "journal", EventCodec(EVENTS))
+        self.host: Host[Event, Action] = Host(self.core, journal, self._enact, self.clock)
+        for plan in self.plans:
+            self.core.handle(FragmentAdded(plan.fragment, plan.policy), self.clock.now_us())
+        self.host.recover()
+
+    # --- life -----------------------------------------------------------------------------------------------
+
+    def start(self, *, once: bool = False) -> None:
+        """Begin to read. With `once`, read what is there now, close its windows and stop."""
+        self.sender.start()
+        for stream in self.streams:
+            self._start_stream(stream, once)
+
+    def _start_stream(self, stream: Stream, once: bool) -> None:
+        opened = open_stream(self.spark, stream, self.site, self.project.folder, self.folder / "spool")
+        fragments = tuple(p.fragment for p in self.plans if p.fragment.stream == stream.name)
+        mark = self.core.low_mark_us(stream.name)
+        state = StreamState(stream, opened, fragments)
+        state.newest_us = mark + self._slack_us(stream) if START_OF_TIME_US < mark < END_OF_TIME_US else None
+        self._states[stream.name] = state
+        writer = (
+            opened.records.writeStream.queryName(f"{self.site}.{stream.name}")
+            .option("checkpointLocation", str(self.folder / "checkpoints" / stream.name))
+            .foreachBatch(lambda batch, number: self._on_batch(state, batch, number))
+        )
+        interval = f"{self.project.defaults.trigger_us // 1000} milliseconds"
+        writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=interval)
+        state.query = start_query(writer)
+
+    def tick(self) -> None:
+        """Let time pass: find ended streams, feed the link's measurements back, let the policy send."""
+        for state in self._states.values():
+            self._raise_if_failed(state)
+            if not state.finished and self._has_ended(state):
+                state.finished = True
+                self.host.submit(state.stream.name, [LowMarkRaised(state.stream.name, self._end_mark(state))])
+        measured = self._measure()
+        if self.core.pending_rows or measured.blocked:
+            self.host.submit("tick", [measured, Ticked()])
+
+    @property
+    def finished(self) -> bool:
+        """Whether every stream has ended and everything it led to has been acknowledged."""
+        ended = all(s.finished for s in self._states.values())
+        return ended and not self.core.pending_rows and not self.outbox.pending()
+
+    def stop(self) -> None:
+        """Stop reading and sending; what is not sent yet waits in the outbox."""
+        self._stopping.set()
+        for state in self._states.values():
+            if state.query is not None:
+                state.query.stop()
+        self.sender.stop()
+        self.host.journal.close()
+
+    # --- a micro-batch ----------------------------------------------------------------------------------------
+
+    def _on_batch(self, state: StreamState, batch: DataFrame, number: int) -> None:
+        name = state.stream.name
+        if self.host.committed(name, number):
+            return
+        self._wait_for_room()
+        small = state.last_rows < SMALL_BATCH_ROWS
+        records = batch.coalesce(1) if small else batch
+        events, seen = self._reduce(state, records, number, None)
+        if seen.rows and seen.low_us is not None and seen.high_us is not None:
+            limits = self._implausible(state, records, seen)
+            if limits is not None:
+                events, seen = self._reduce(state, records, number, limits)
+        self._note(state, seen)
+        mark = [LowMarkRaised(name, state.newest_us - self._slack_us(state.stream))] if state.newest_us is not None else []
+        self.host.submit(name, [*events, *mark, self._measure()], batch=number)
+        self.sender.notify()
+
+    def _reduce(
+        self, state: StreamState, records: DataFrame, number: int, limits: Plausible | None
+    ) -> tuple[list[Event], Seen]:
+        """Keep the batch and reduce it to partials; what was seen on the way."""
+        time = f"`{state.stream.event_time}`"
+        if limits is not None:
+            far = f"CASE WHEN {limits.sql(f'unix_micros({time})')} THEN NULL ELSE 'the event time is far from the stream' END"
+            records = records.withColumn(PROBLEM, F.coalesce(F.col(PROBLEM), F.expr(far)))
+        watch = Observation()
+        usable = F.when(F.col(PROBLEM).isNull(), F.expr(f"unix_micros({time})"))
+        watched = records.observe(
+            watch, F.count(F.lit(1)).alias("rows"), F.count(PROBLEM).alias("bad"),
+            F.min(usable).alias("low"), F.max(usable).alias("high"),
+        )  # fmt: skip
+        good = watched.where(F.col(PROBLEM).isNull()).drop(RAW, PROBLEM)
+        keeps = self.project.defaults.history if state.stream.history is None else state.stream.history
+        if keeps:
+            BatchFolder(self.folder / "history" / state.stream.name).write(good, number, state.stream.event_time)
+        events: list[Event] = []
+        for fragment in state.fragments:
+            table, counts = self.evaluator.partials(good, fragment)
+            events.append(Absorbed(fragment.name, table, counts))
+        found = watch.get
+        seen = Seen(found["rows"], found["bad"], found["low"], found["high"])
+        if seen.bad:
+            self._quarantine(state.stream).write(_bad_rows(records, self.site), number, state.stream.event_time)
+        return events, seen
+
+    def _implausible(self, state: StreamState, records: DataFrame, seen: Seen) -> Plausible | None:
+        """The limits of belief, if the batch has event times beyond them."""
+        jump = self._jump_us(state.stream)
+        assert seen.low_us is not None
+        assert seen.high_us is not None
+        if not needs_check(seen.low_us, seen.high_us, state.newest_us, jump):
+            return None
+        bucket = F.expr(f"floor(unix_micros(`{state.stream.event_time}`) / {jump}L)").cast("long")
+        counts = records.where(F.col(PROBLEM).isNull()).groupBy(bucket.alias("bucket")).count().collect()
+        limits = plausible({r["bucket"]: r["count"] for r in counts}, state.newest_us, self.clock.now_us(), jump)
+        return None if limits.holds(seen.low_us) and limits.holds(seen.high_us) else limits
+
+    def _note(self, state: StreamState, seen: Seen) -> None:
+        state.rows += seen.rows
+        state.quarantined += seen.bad
+        state.last_rows = seen.rows
+        if seen.high_us is not None:
+            state.newest_us = seen.high_us if state.newest_us is None else max(state.newest_us, seen.high_us)
+
+    def _enact(self, number: int, actions: Sequence[Action]) -> int:
+        """Segments of every update, none too large for the wire, then the newest progress of each fragment."""
+        sent = [m for action in actions for m in action.messages]
+        newest: dict[str, Message] = {m.fragment: m for m in sent if isinstance(m, Progress)}
+        pieces = [p for m in sent if isinstance(m, Updates) for p in split_updates(m, SEGMENT_BYTES)]
+        segments = [*pack(pieces, SEGMENT_BYTES)] or [[]]
+        for place, messages in enumerate(segments):
+            last = place == len(segments) - 1
+            self.outbox.append(number + place, [*messages, *(newest.values() if last else ())])
+        return len(segments)
+
+    # --- helpers ----------------------------------------------------------------------------------------------
+
+    def _measure(self) -> LinkMeasured:
+        counters = self.sender.snapshot()
+        return LinkMeasured(counters.goodput_bytes_per_s, self.outbox.size_bytes, self.outbox.full)
+
+    def _wait_for_room(self) -> None:
+        """At the bound of the cache nothing more is read until the link has taken something away."""
+        while self.core.full and not self._stopping.wait(ROOM_CHECK_S):
+            self.host.submit("tick", [self._measure(), Ticked()])
+
+    def _has_ended(self, state: StreamState) -> bool:
+        assert state.query is not None
+        if not state.query.isActive:
+            return True
+        progress = state.query.lastProgress
+        if state.opened.rows is None or progress is None:
+            return False
+        offset = progress["sources"][0]["endOffset"]
+        reached = json.loads(offset) if isinstance(offset, str) else offset
+        return bool(reached) and int(reached["row"]) >= state.opened.rows
+
+    def _end_mark(self, state: StreamState) -> int:
+        """A stream that is over has no more to say; one that was read once may get more later: its windows close."""
+        if state.opened.rows is not None:
+            return END_OF_TIME_US
+        sizes = [w.size_us for f in state.fragments for w in f.windows]
+        return (state.newest_us or 0) + max(sizes, default=0)
+
+    def _raise_if_failed(self, state: StreamState) -> None:
+        failure = state.query.exception() if state.query is not None else None
+        if failure is not None:
+            raise EngineError(f"stream {state.stream.name!r} stopped at site {self.site!r}: {failure}")
+
+    def _quarantine(self, stream: Stream) -> BatchFolder:
+        return BatchFolder(self.folder / "quarantine" / stream.name)
+
+    def _slack_us(self, stream: Stream) -> int:
+        return self.project.defaults.slack_us if stream.slack_us is None else stream.slack_us
+
+    def _jump_us(self, stream: Stream) -> int:
+        return self.project.defaults.max_jump_us if stream.max_jump_us is None else stream.max_jump_us
+
+    @property
+    def states(self) -> Sequence[StreamState]:
+        return tuple(self._states.values())
+
+
+def site_folder(project: Project, site: str) -> Path:
+    """Where a site keeps everything durable."""
+    return project.state_folder / "sites" / site
+
+
+def link_to_center(project: Project, site: str) -> Link:
+    """The link that a site's updates take; the center's own streams take none that is shaped."""
+    return Link(site, f"{site} (here)") if site == project.center else project.link(site, project.center)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a micro-batch turned out to hold."""
+
+    rows: int
+    bad: int
+    low_us: int | None
+    high_us: int | None
+
+
+def _bad_rows(records: DataFrame, site: str) -> DataFrame:
+    whole = F.coalesce(F.col(RAW), F.to_json(F.struct(*[c for c in records.columns if c not in (RAW, PROBLEM)])))
+    bad = records.where(F.col(PROBLEM).isNotNull())
+    return bad.withColumn(RAW, whole).withColumn("site", F.lit(site)).withColumn("quarantined_at", F.current_timestamp())

@@ -1,0 +1,39 @@
+"""A spool: a timestamped log laid out for replay, in order of arrival, addressable by row.
+
+This is the reading side. It runs in Spark's workers, which start often: it imports little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+ARRIVAL = "arrival_us"
+ROWS_PER_BATCH = 65_536
+
+Instants = NDArray[np.int64]
+
+
+def read_rows(spool: Path, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    """The rows [start, end) without their arrival times."""
+    with pa.memory_map(str(spool)) as source:
+        reader = pa.ipc.open_file(source)
+        for i in range(start // ROWS_PER_BATCH, reader.num_record_batches):
+            first = i * ROWS_PER_BATCH
+            if first >= end:
+                return
+            batch = reader.get_batch(i)
+            low, high = max(start - first, 0), min(end - first, batch.num_rows)
+            yield batch.slice(low, high - low).drop_columns([ARRIVAL])
+
+
+def read_arrivals(spool: Path) -> Instants:
+    """When each row arrives, never decreasing."""
+    with pa.memory_map(str(spool)) as source:
+        reader = pa.ipc.open_file(source)
+        parts = [reader.get_batch(i)[ARRIVAL].to_numpy() for i in range(reader.num_record_batches)]
+        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
