@@ -22,7 +22,7 @@ from pyarrow import flight
 from catchment.errors import WireError
 from catchment.wire.inbox import Inbox
 from catchment.wire.limits import DEFAULT_LIMITS, Limits
-from catchment.wire.refusal import LinkError, RefusedError
+from catchment.wire.refusal import REASONS, LinkError, RefusedError
 from catchment.wire.tls import Tls
 
 CONNECT, SEGMENT = "catchment.connect", "catchment.segment"
@@ -134,7 +134,7 @@ def _read_answer(answers: list[bytes], address: str) -> int:
     try:
         (text,) = answers
         answer = json.loads(text)
-        if "refused" in answer:
+        if "refused" in answer and answer["refused"] in REASONS:
             raise RefusedError(answer["refused"], answer["message"], where=address, hint=answer["hint"])
         return int(answer["number"])
     except (ValueError, KeyError, TypeError) as error:
