@@ -1,0 +1,66 @@
+"""Benchmarks: `catchment bench NAME` runs benchmarks/NAME.py of a checkout and prints what it measured.
+
+A benchmark module has `DESCRIPTION`, `run(report, quick) -> dict` and `render(result)`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import subprocess
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any
+
+import typer
+
+import catchment
+from catchment.cli.output import JsonFlag, console, emit, notes
+from catchment.errors import ConfigError
+
+FOLDER = Path(catchment.__file__).parent.parent / "benchmarks"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(epilog="Examples: catchment bench   |   catchment bench throughput --quick --json")(bench)
+
+
+def bench(
+    name: Annotated[str | None, typer.Argument(help="Which benchmark; absent: list them.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A smaller run: shows that it works, not how fast.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Measure, and say what was compared, with which data, on which commit and machine."""
+    found = sorted(p.stem for p in FOLDER.glob("*.py") if not p.stem.startswith("_"))
+    if name is None:
+        listed = {"benchmarks": [{"name": n, "description": _load(n).DESCRIPTION} for n in found]}
+        emit(listed, as_json, lambda a: "\n".join(f"{b['name']:<12} {b['description']}" for b in a["benchmarks"]))
+        return
+    if name not in found:
+        where = "run from a checkout of the repository" if not found else f"there are {', '.join(found)}"
+        raise ConfigError(f"there is no benchmark {name!r}", hint=where)
+    module = _load(name)
+    result: dict[str, Any] = module.run(lambda text: notes.print(text, highlight=False), quick)
+    result = {"benchmark": name, "quick": quick, **_circumstances(), **result}
+    emit(result, as_json, module.render)
+    if not as_json:
+        console.print(f"commit {result['commit']}, {result['machine']}", style="dim")
+
+
+def _load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"benchmarks.{name}", FOLDER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _circumstances() -> dict[str, str]:
+    commit = subprocess.run(
+        ["git", "-C", str(FOLDER), "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    machine = f"{os.cpu_count()} cores, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
+    return {"commit": commit or "unknown", "machine": machine}

@@ -1,0 +1,94 @@
+"""A run as a person watches it: one table that renews itself, or now and then a line where there is no terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+
+from catchment.cli.output import notes
+
+LINE_EVERY_S = 5.0
+
+
+def when(instant_us: int | None) -> str:
+    """An instant as people read it."""
+    if instant_us is None:
+        return "-"
+    if instant_us > 2**60:
+        return "all"
+    return datetime.fromtimestamp(instant_us / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def size(count: float | None) -> str:
+    """Bytes as people read them."""
+    if count is None:
+        return "-"
+    for unit in ("B", "KB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+class Rates:
+    """Rows a second per site, over the last few seconds."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, list[tuple[float, int]]] = {}
+
+    def of(self, site: str, rows: int) -> float:
+        seen = self._seen.setdefault(site, [])
+        seen.append((time.monotonic(), rows))
+        del seen[:-20]
+        span = seen[-1][0] - seen[0][0]
+        return (seen[-1][1] - seen[0][1]) / span if span > 0 else 0.0
+
+
+def status_table(status: Mapping[str, Any], rates: Rates) -> RenderableType:
+    """Sites and queries, as they are now."""
+    sites = Table("site", "rows", "rows/s", "newest event", "sent", "waiting", "link", title=None, box=None, pad_edge=False)
+    for name, site in status["sites"].items():
+        link = "up" if site["connected"] else (site["last_error"] or "connecting")[:40]
+        sites.add_row(name, f"{site['rows']:,}", f"{rates.of(name, site['rows']):,.0f}", when(site["newest_event_us"]),
+                      size(site["bytes_sent"]), f"{site['pending_rows']:,} rows", link)  # fmt: skip
+    parts: list[RenderableType] = [sites]
+    if status["center"]:
+        queries = Table("query", "closed up to", "slowest site", "open slices", box=None, pad_edge=False)
+        for name, query in status["center"]["queries"].items():
+            slowest = min(query["marks_us"], key=lambda s: query["marks_us"][s] or -(2**62))
+            queries.add_row(name, when(query["closed_us"]), slowest, str(query["open_slices"]))
+        parts.append(queries)
+    return Group(*parts)
+
+
+@contextmanager
+def watching(quiet: bool) -> Iterator[Any]:
+    """Gives a function that shows a status; quiet shows nothing."""
+    rates, last = Rates(), [0.0]
+    if quiet:
+        yield lambda status: None
+    elif notes.is_terminal:
+        with Live(console=notes, refresh_per_second=4, transient=True) as live:
+            yield lambda status: live.update(status_table(status, rates))
+    else:
+
+        def line(status: Mapping[str, Any]) -> None:
+            now = {n: rates.of(n, s["rows"]) for n, s in status["sites"].items()}
+            if time.monotonic() - last[0] >= LINE_EVERY_S:
+                last[0] = time.monotonic()
+                notes.print(_line(status, now), highlight=False, soft_wrap=True)
+
+        yield line
+
+
+def _line(status: Mapping[str, Any], rates: Mapping[str, float]) -> str:
+    sites = "; ".join(f"{n} {s['rows']:,} rows ({rates[n]:,.0f}/s), {size(s['bytes_sent'])} sent" for n, s in status["sites"].items())
+    closed = "; ".join(f"{n} closed up to {when(q['closed_us'])}" for n, q in (status["center"] or {"queries": {}})["queries"].items())
+    return " | ".join(part for part in (sites, closed) if part)
