@@ -23,7 +23,7 @@ from datasketches import HLL_8, hll_sketch, hll_union
 
 from catchment.aggregates.base import Call, quote
 from catchment.aggregates.hashing import hash_words
-from catchment.aggregates.segments import floats_of
+from catchment.aggregates.segments import floats_of, unscaled_words
 from catchment.aggregates.sketches import SketchAggregate, read_sketch
 from catchment.errors import AggregateError
 
@@ -178,17 +178,9 @@ def _hashed(values: pa.Array) -> pa.Array:
     if pa.types.is_timestamp(type_):
         return values.cast(pa.timestamp("us", type_.tz)).cast(pa.int64())
     if pa.types.is_decimal(type_):
-        return hash_words(_unscaled(values))
+        return hash_words(unscaled_words(values))
     if pa.types.is_floating(type_):
         numbers = floats_of(values) + 0.0
         numbers[np.isnan(numbers)] = np.nan
         return hash_words(numbers.view(np.int64))
     return values.cast(pa.int64())
-
-
-def _unscaled(values: pa.Array) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    """The decimals without their points: the lower of the two words of each."""
-    words = np.frombuffer(
-        values.cast(pa.decimal128(_HASHED_DIGITS, values.type.scale)).buffers()[1], np.int64
-    )
-    return np.ascontiguousarray(words[2 * values.offset : 2 * (values.offset + len(values)) : 2])

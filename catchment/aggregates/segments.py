@@ -20,6 +20,8 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 DECIMAL_DIGITS = 38
+# Whole numbers of up to 15 digits, and powers of ten up to the 22nd, are exact as doubles.
+_EXACT_DIGITS, _EXACT_POWER = 15, 22
 _INT64_MAX = 2**63 - 1
 _HALF_BITS = 32
 _DIGIT_BITS = 16
@@ -34,9 +36,25 @@ def valid_rows(values: pa.Array) -> NDArray[np.bool_]:
 
 
 def floats_of(values: pa.Array) -> Floats:
-    """The rows as doubles, 0.0 where null."""
+    """The rows as the nearest doubles, 0.0 where null."""
+    if pa.types.is_decimal(values.type):
+        return _floats_of_decimals(values.fill_null(0))
     doubles = values.cast(pa.float64(), safe=False)
     return np.asarray(doubles.fill_null(0.0) if doubles.null_count else doubles)
+
+
+def _floats_of_decimals(values: pa.Array) -> Floats:
+    """The nearest doubles, as in Spark; Arrow's own conversion may be off by a bit."""
+    if values.type.precision <= _EXACT_DIGITS and values.type.scale <= _EXACT_POWER:
+        return np.asarray(unscaled_words(values) / 10.0**values.type.scale)
+    return np.array([float(number) for number in values.to_pylist()], dtype=np.float64)
+
+
+def unscaled_words(values: pa.Array) -> Integers:
+    """Decimals of at most 18 digits without their points: the lower word of each, 0 where null."""
+    filled = values.fill_null(0)
+    words = np.frombuffer(filled.buffers()[1], np.int64)
+    return np.ascontiguousarray(words[2 * filled.offset : 2 * (filled.offset + len(filled)) : 2])
 
 
 def integers_of(values: pa.Array) -> Integers:
@@ -78,7 +96,8 @@ def sum_decimals(values: pa.Array, groups: Groups, size: int) -> pa.Array:
     """The exact sums, with 38 digits; a sum that does not fit is an error, as in Spark's ANSI mode."""
     scale = values.type.scale
     sums = reduce_by_hash(values.cast(pa.decimal128(DECIMAL_DIGITS, scale)), groups, size, "sum")
-    rough = np.bincount(groups, weights=floats_of(values), minlength=size)
+    approximate = np.asarray(values.fill_null(0).cast(pa.float64()))
+    rough = np.bincount(groups, weights=approximate, minlength=size)
     if np.any(np.abs(rough) >= 10.0 ** (DECIMAL_DIGITS - scale)):
         raise AggregateError(
             f"a sum of decimals does not fit into {DECIMAL_DIGITS} digits with {scale} after the point",
@@ -154,7 +173,8 @@ def extreme(values: pa.Array, groups: Groups, size: int, which: str) -> pa.Array
     numbers, kept = floats_of(values)[valid] + 0.0, groups[valid]  # + 0.0 turns -0.0 into 0.0
     pick: Callable[..., None] = np.fmin.at if which == "min" else np.maximum.at
     best = np.full(size, np.nan if which == "min" else -np.inf)
-    pick(best, kept, numbers)
+    with np.errstate(invalid="ignore"):
+        pick(best, kept, numbers)
     return nullable(best, np.bincount(kept, minlength=size) == 0).cast(values.type)
 
 
