@@ -6,26 +6,23 @@ is the only part that waits: it ticks the pipelines, tells how they do, and ends
 
 from __future__ import annotations
 
-import json
 import threading
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from catchment.center.results import ResultTables
 from catchment.config import Project
-from catchment.durable.lock import FolderLock
-from catchment.errors import ConfigError, EngineError
+from catchment.errors import ConfigError
 from catchment.spark.center_pipeline import CenterPipeline
 from catchment.spark.deploy import Deployment
 from catchment.spark.evaluate import NativeEvaluator
 from catchment.spark.finish import make_finish, own_errors
-from catchment.spark.site_pipeline import SitePipeline, link_to_center, site_folder
+from catchment.spark.site_pipeline import SitePipeline, link_to_center
 from catchment.spark.sources import read_table
 from catchment.spark.status import center_status, site_status, write_status
 from catchment.timeline import END_OF_TIME_US, Clock, SystemClock
@@ -64,13 +61,11 @@ class Runner:
     def start(self) -> None:
         """Bring up the center first, so that sites find someone to speak to; then the sites."""
         if self.with_center:
-            self._lock(self.project.state_folder / "center")
             self._start_center()
         evaluator = NativeEvaluator(
             {n: read_table(self.spark, t, self.project.folder).cache() for n, t in self.deployment.catalog.tables.items()}
         )
         for site in self.sites:
-            self._lock(site_folder(self.project, site))
             pipeline = SitePipeline(
                 self.spark, self.project, site, self.deployment.streams_at(site), self.deployment.fragments_at(site),
                 evaluator, lambda outbox, site=site: self._sender(site, outbox), self.clock,
@@ -162,11 +157,6 @@ class Runner:
             )
         return f"{listen[0]}:{listen[1]}"
 
-    def _lock(self, folder: Path) -> None:
-        lock = FolderLock(folder)
-        lock.acquire()
-        self._closing.callback(lock.release)
-
 
 def _tls(project: Project) -> Tls | None:
     files = project.security
@@ -185,12 +175,3 @@ def _tokens(project: Project) -> Mapping[str, str] | None:
     if wrong:
         raise ConfigError(f"these are not tokens of declared sites: {wrong}", where=str(path))
     return tokens
-
-
-def wait_for_status(folder: Path) -> Mapping[str, Any]:
-    """What a role last wrote about itself."""
-    path = folder / "status.json"
-    if not path.exists():
-        raise EngineError(f"nothing has run in {folder} yet")
-    status: Mapping[str, Any] = json.loads(path.read_text())
-    return status

@@ -1,0 +1,184 @@
+"""A whole catchment without Spark: site cores, outboxes, an inbox and a center core, on a clock that tests move.
+
+The hosts, journals, outboxes and the inbox are the real ones, on real files; only Spark's group-by is replaced by the
+core's own lift, and the result tables by a dictionary. `crash` drops a role and makes it anew from its folder.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from catchment import partials
+from catchment.aggregates import make_aggregate
+from catchment.center.core import CenterCore
+from catchment.center.events import CenterQuery, Expired, Landed, Merged, Publish, QueryAdded, Recalled, Ticked
+from catchment.center.windows import WINDOW_COLUMN
+from catchment.durable.events import EventCodec
+from catchment.durable.host import Host
+from catchment.durable.journal import Journal
+from catchment.query.fragment import SLICE_COLUMN, Fragment, Key
+from catchment.site import events as site_events
+from catchment.site.core import SiteCore
+from catchment.site.policies import policy_by_name
+from catchment.timeline import ManualClock, WindowSpec
+from catchment.wire.codec import decode_segment
+from catchment.wire.inbox import Inbox
+from catchment.wire.messages import Message, Progress
+from catchment.wire.outbox import Outbox
+
+Record = tuple[int, str, int]  # event time, key, value
+Answer = dict[tuple[int, str], tuple[int, int]]  # (window start, key) -> (count, sum)
+
+
+def make_fragment(window: WindowSpec) -> Fragment:
+    aggregates = (make_aggregate("count", None, None, name="n"), make_aggregate("sum", "v", pa.int64(), name="total"))
+    return Fragment("q", "s", "ts", (Key("k", "k", pa.string()),), aggregates, (window,))
+
+
+def lifted(fragment: Fragment, records: Sequence[Record]) -> site_events.Absorbed:
+    slices = [fragment.slicing.start_of(ts) for ts, _, _ in records]
+    raw = pa.table({
+        SLICE_COLUMN: pa.array(slices, pa.int64()),
+        "k": pa.array([k for _, k, _ in records], pa.string()),
+        "v": pa.array([v for _, _, v in records], pa.int64()),
+    })  # fmt: skip
+    table = partials.lift(raw, [SLICE_COLUMN, "k"], fragment.aggregates)
+    return site_events.Absorbed("q", table, tuple(Counter(slices).items()))
+
+
+def naive(window: WindowSpec, records: Sequence[Record]) -> Answer:
+    """The oracle: every record into every window that contains it, by the definition."""
+    answer: Answer = {}
+    for ts, key, value in records:
+        for start in range(ts - window.size_us, ts + 1):
+            if (start - window.offset_us) % window.slide_us == 0 and start <= ts < start + window.size_us:
+                n, total = answer.get((start, key), (0, 0))
+                answer[start, key] = (n + 1, total + value)
+    return answer
+
+
+class Tables:
+    """Result tables in memory: idempotent by number, as the real ones."""
+
+    def __init__(self, fragment: Fragment) -> None:
+        self.fragment = fragment
+        self.done: set[int] = set()
+        self.published: list[Publish] = []
+        self.expired: list[Expired] = []
+
+    def enact(self, number: int, actions: Sequence[Any]) -> int:
+        if number not in self.done:
+            self.done.add(number)
+            self.published += [a for a in actions if isinstance(a, Publish)]
+            self.expired += [a for a in actions if isinstance(a, Expired)]
+        return 1
+
+    def latest(self) -> dict[tuple[int, str], dict[str, Any]]:
+        return {
+            (p.window.start_us, row["k"]): row for p in self.published for row in p.rows.to_pylist()
+        }  # later revisions come later
+
+    def recall(self, wanted: pa.Table) -> pa.Table:
+        known = self.latest()
+        found = [(r[WINDOW_COLUMN], known[r[WINDOW_COLUMN], r["k"]]) for r in wanted.to_pylist() if (r[WINDOW_COLUMN], r["k"]) in known]
+        schema = pa.schema([pa.field(WINDOW_COLUMN, pa.int64()), *(f for f in self.fragment.schema if f.name != SLICE_COLUMN)])
+        return pa.Table.from_pylist([{WINDOW_COLUMN: w, **row} for w, row in found], schema)
+
+    def answer(self) -> Answer:
+        rows = self.latest()
+        if not rows:
+            return {}
+        table = pa.Table.from_pylist(list(rows.values()))
+        lowered = partials.lower(table, ["k"], self.fragment.aggregates).to_pylist()
+        return {place: (row["n"], row["total"]) for place, row in zip(rows, lowered, strict=True)}
+
+
+class Site:
+    EVENTS = (site_events.Absorbed, site_events.LowMarkRaised, site_events.LinkMeasured, site_events.Ticked)
+
+    def __init__(self, folder: Path, name: str, fragment: Fragment, policy: str, clock: ManualClock) -> None:
+        self.folder, self.name, self.fragment, self.policy, self.clock = folder, name, fragment, policy, clock
+        self.batches = 0
+        self.open()
+
+    def open(self) -> None:
+        self.core = SiteCore()
+        self.core.handle(site_events.FragmentAdded(self.fragment, policy_by_name(self.policy)), 0)
+        self.outbox = Outbox(self.folder / "outbox", self.name, "center", 10**9)
+        self.host: Host[Any, Any] = Host(self.core, Journal(self.folder / "journal", EventCodec(self.EVENTS)), self._enact, self.clock)
+        self.host.recover()
+
+    def crash(self) -> None:
+        self.host.journal.close()
+        self.open()
+
+    def batch(self, records: Sequence[Record], mark: int) -> None:
+        events = [*([lifted(self.fragment, records)] if records else []), site_events.LowMarkRaised("s", mark)]
+        self.host.submit("s", events, batch=self.batches)
+        self.host.submit("s", events, batch=self.batches)  # Spark may replay a batch: it must change nothing
+        self.batches += 1
+        self.core.validate()
+
+    def _enact(self, number: int, actions: Sequence[Any]) -> int:
+        sent = [m for a in actions for m in a.messages]
+        newest: dict[str, Message] = {m.fragment: m for m in sent if isinstance(m, Progress)}
+        self.outbox.append(number, [*(m for m in sent if not isinstance(m, Progress)), *newest.values()])
+        return 1
+
+
+class Center:
+    EVENTS = (Recalled, Merged, Landed, Ticked, Progress)
+
+    def __init__(self, folder: Path, query: CenterQuery, clock: ManualClock) -> None:
+        self.folder, self.query, self.clock = folder, query, clock
+        self.tables = Tables(query.fragment)
+        self.consumed = self.batches = 0
+        self.open()
+
+    def open(self) -> None:
+        self.core = CenterCore()
+        self.core.handle(QueryAdded(self.query), 0)
+        self.inbox = Inbox(self.folder / "inbox")
+        self.host: Host[Any, Any] = Host(self.core, Journal(self.folder / "journal", EventCodec(self.EVENTS)), self.tables.enact, self.clock)
+        self.host.recover()
+
+    def crash(self) -> None:
+        self.host.journal.close()
+        self.open()
+
+    def consume(self, discard: bool = True) -> None:
+        """One micro-batch over all that has landed."""
+        end = self.inbox.last_position + 1
+        if end > self.consumed:
+            segments = [decode_segment(p.read_bytes()) for p in self.inbox.landed(self.consumed, end)]
+            events: list[Any] = [self._merged(segments), *(self._header(s) for s in segments), Ticked()]
+            wanted = [pair for e in events if isinstance(e, Merged) for pair in self.core.touched(e)]
+            recalled = [Recalled(name, self.tables.recall(keys)) for name, keys in wanted]
+            self.host.submit("inbox", [*recalled, *events], batch=self.batches)
+            self.batches += 1
+            self.consumed = end
+        if discard:
+            self.inbox.discard(self.consumed)
+        self.core.validate()
+
+    def tick(self) -> None:
+        self.host.submit("tick", [Ticked()])
+        self.core.validate()
+
+    def _merged(self, segments: Sequence[Any]) -> Merged:
+        tables = [u.table.cast(self.query.fragment.schema) for s in segments for u in s.updates()]
+        table = pa.concat_tables([self.query.fragment.schema.empty_table(), *tables])
+        merged = partials.combine(table, [SLICE_COLUMN, "k"], self.query.fragment.aggregates)
+        return Merged("q", merged, tuple((s.origin, at, n) for s in segments for u in s.updates() for at, n in u.records))
+
+    @staticmethod
+    def _header(segment: Any) -> Landed:
+        rows = Counter({})
+        for update in segment.updates():
+            rows[update.fragment] += update.rows
+        return Landed(segment.origin, segment.sequence, tuple(rows.items()), tuple(segment.progress()))
