@@ -112,19 +112,12 @@ def _table(plan: ShedPlan) -> Table:
     table = Table(title=f"queries (each misses its error with a chance of at most {plan.forest.delta:g})")
     for column in ("query", "aggregate"):
         table.add_column(column, no_wrap=True)
-    for column in ("tuples", "kept", "error", "best bound", "contract"):
+    for column in ("kept", "error", "proved", "contract"):
         table.add_column(column, justify="right")
     for query in plan.forest.queries:
         allowed = "" if query.max_error is None else _percent(query.max_error)
-        row = (f"{query.population.count:,.0f}", f"{plan.effective_rates[query.name]:.3g}")
-        table.add_row(
-            query.name,
-            query.aggregate,
-            *row,
-            _percent(plan.errors[query.name]),
-            _best(plan, query.name),
-            allowed,
-        )
+        kept, error = f"{plan.effective_rates[query.name]:.3g}", _percent(plan.errors[query.name])
+        table.add_row(query.name, query.aggregate, kept, error, _best(plan, query.name), allowed)
     return table
 
 

@@ -80,11 +80,18 @@ class Need:
         return self._spread * math.sqrt(self._unit) if self.kind.law in ("count", "sum") else None
 
     def rate(self, error: float) -> float:
-        """The rate at which the answer is off by more than `error` with chance at most delta."""
+        """The rate at which the answer is off by more than `error` with chance at most delta.
+
+        Below some rate an average or a quantile has no bound at all. Over an error of 1 the curve therefore
+        falls as that of a sum does, so that any load can be brought down to any capacity; `error` says what
+        is still promised there.
+        """
         if self.rigid or error <= 0.0:
             return 1.0
         if math.isinf(error):
             return 0.0
+        if self.slope is None and error > 1.0:
+            return self.rate(1.0) / error
         return min(1.0, self._rate(error))
 
     def _rate(self, error: float) -> float:
