@@ -1,0 +1,77 @@
+"""What devices were told to upload, what of it is known to have taken hold, and what they download. Pure.
+
+A raise is asked for with a token and holds once the device has confirmed it: from then on every event later
+than the confirmed time that the share keeps is uploaded. Lowering needs no answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from catchment.timeline import START_OF_TIME_US
+
+
+@dataclass
+class Upload:
+    """One feed of one device: the share asked for, the share confirmed, and raises still to be confirmed."""
+
+    asked: float = 0.0
+    confirmed: float = 0.0
+    since_us: int = START_OF_TIME_US
+    pending: dict[int, float] = field(default_factory=dict)  # token -> share, in the order of asking
+
+    def token_for(self, share: float) -> int | None:
+        """The pending raise to wait for until this share is uploaded; None when it already is."""
+        if share <= self.confirmed:
+            return None
+        return next(token for token, asked in self.pending.items() if asked >= share)
+
+    def ask(self, share: float, token: int) -> None:
+        self.asked = share
+        self.pending[token] = share
+
+    def lower(self, share: float) -> None:
+        self.asked = share
+        self.confirmed = min(self.confirmed, share)
+
+    def confirm(self, token: int, since_us: int) -> None:
+        share = min(self.pending.pop(token, 0.0), self.asked)
+        if share > self.confirmed:
+            self.confirmed, self.since_us = share, since_us
+
+
+class RouteTable:
+    """Uploads and downloads by feed and device."""
+
+    def __init__(self) -> None:
+        self.uploads: dict[str, dict[str, Upload]] = {}
+        self.downloads: dict[str, dict[str, float]] = {}
+
+    def upload(self, feed: str, device: str) -> Upload:
+        return self.uploads.setdefault(feed, {}).setdefault(device, Upload())
+
+    def download(self, feed: str, device: str) -> float:
+        return self.downloads.get(feed, {}).get(device, 0.0)
+
+    def set_download(self, feed: str, device: str, share: float) -> None:
+        devices = self.downloads.setdefault(feed, {})
+        if share > 0:
+            devices[device] = share
+        else:
+            devices.pop(device, None)
+
+    def told(self, device: str) -> Iterator[tuple[str, float]]:
+        """The feeds that a device uploads, with their shares: what it is told again after a restart."""
+        for feed, devices in self.uploads.items():
+            if device in devices and devices[device].asked > 0:
+                yield feed, devices[device].asked
+
+    def forget(self, feed: str) -> None:
+        """Drop what nobody wants or waits for any more of a feed."""
+        for device, upload in list(self.uploads.get(feed, {}).items()):
+            if upload.asked == 0 and not upload.pending:
+                del self.uploads[feed][device]
+        for table in (self.uploads, self.downloads):
+            if not table.get(feed):
+                table.pop(feed, None)

@@ -1,0 +1,33 @@
+"""Nested sampling of a feed: every event has a rank in [0, 1), and a share keeps the events below it.
+
+Law: for shares p <= q the events kept at p are a subset of those kept at q, so a lower rate is sampled from
+a higher one that was already sent (the sampling filters of Chandramouli et al., VLDB'13, section 3.5.2).
+The rank of the n-th event of a device is the n-th number of van der Corput's sequence: any run of m events
+keeps p * m of them, up to a few. The rank of a match, which has no number of its own, is a hash of the keys
+that met.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+Key = tuple[int, ...]  # the number of an event in its feed; of a match, the numbers of both events
+
+_BITS = 32
+_SCALE = float(1 << _BITS)
+_REVERSED = tuple(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
+
+
+def rank_of(key: Key) -> float:
+    """Where the event stands in [0, 1): a share p keeps it when its rank is below p."""
+    return _reverse_bits(key[0]) / _SCALE if len(key) == 1 else _hash(key) / _SCALE
+
+
+def _reverse_bits(number: int) -> int:
+    low, second, third, high = (number & 0xFFFFFFFF).to_bytes(4, "little")
+    return _REVERSED[low] << 24 | _REVERSED[second] << 16 | _REVERSED[third] << 8 | _REVERSED[high]
+
+
+def _hash(key: Key) -> int:
+    text = ",".join(map(str, key)).encode()
+    return int.from_bytes(blake2b(text, digest_size=4).digest(), "big")
