@@ -20,7 +20,9 @@ from catchment.durable.events import EventCodec
 from catchment.errors import WireError
 from catchment.wire.files import sync_folder, write_durably
 
-_FRAME = struct.Struct("<II")  # length, crc32
+_LENGTHS = struct.Struct("<II")  # of the body: length, crc32
+_CHECK = struct.Struct("<I")  # crc32 of those two
+_HEAD_BYTES = _LENGTHS.size + _CHECK.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +50,13 @@ class Journal:
     def append(self, entry: Entry) -> None:
         """Durable when this returns."""
         data = self.codec.encode(entry)
-        self._log.write(_FRAME.pack(len(data), zlib.crc32(data)) + data)
+        self._log.write(_frame(data))
         self._log.flush()
         os.fsync(self._log.fileno())
 
     def entries(self) -> Iterator[Entry]:
         """The entries since the snapshot, oldest first."""
-        for data in _frames(self._path.read_bytes(), self._path):
+        for data in self._bodies():
             yield self.codec.decode(data)
 
     def snapshot(self) -> Any | None:
@@ -68,7 +70,7 @@ class Journal:
     def compact(self, sequence: int, state: Any) -> None:
         """Start anew from a state that contains every entry below `sequence`."""
         data = self.codec.encode(state)
-        write_durably(self.folder / f"snapshot-{sequence}.bin", _FRAME.pack(len(data), zlib.crc32(data)) + data)
+        write_durably(self.folder / f"snapshot-{sequence}.bin", _frame(data))
         self._log.close()
         self.base = sequence
         self._log = self._open()
@@ -84,11 +86,14 @@ class Journal:
     def _path(self) -> Path:
         return self.folder / f"journal-{self.base}.log"
 
+    def _bodies(self) -> Iterator[bytes]:
+        return _frames(self._path.read_bytes(), self._path) if self._path.exists() else iter(())
+
     def _open(self) -> Any:
         for old in self.folder.iterdir():
             if old.stem.split("-")[-1] != str(self.base):
                 old.unlink()  # older than the snapshot, or half of a newer one
-        whole = _whole_length(self._path) if self._path.exists() else 0
+        whole = sum(_HEAD_BYTES + len(body) for body in self._bodies())
         log = open(self._path, "ab")  # noqa: SIM115 - kept open for the journal's life
         log.truncate(whole)
         os.fsync(log.fileno())
@@ -96,29 +101,37 @@ class Journal:
         return log
 
 
+def _frame(data: bytes) -> bytes:
+    head = _LENGTHS.pack(len(data), zlib.crc32(data))
+    return head + _CHECK.pack(zlib.crc32(head)) + data
+
+
 def _frames(data: bytes, path: Path) -> Iterator[bytes]:
+    """The entries in a file, each checked. Stops at a torn end; raises at anything else that is not as it was written.
+
+    Torn is only what an interrupted append can leave: a frame cut short, or zeros that were never filled. The length
+    has a checksum of its own, so that an altered length is not taken for a frame cut short.
+    """
     at = 0
-    while at + _FRAME.size <= len(data):
-        length, checksum = _FRAME.unpack_from(data, at)
-        body = data[at + _FRAME.size : at + _FRAME.size + length]
+    while at < len(data):
+        head = data[at : at + _HEAD_BYTES]
+        if len(head) < _HEAD_BYTES or not any(data[at:]):
+            return
+        length, checksum = _LENGTHS.unpack_from(head)
+        if _CHECK.unpack_from(head, _LENGTHS.size)[0] != zlib.crc32(head[: _LENGTHS.size]):
+            raise _damaged(path, at)
+        body = data[at + _HEAD_BYTES : at + _HEAD_BYTES + length]
+        at += _HEAD_BYTES + length
+        if at > len(data) or (at == len(data) and zlib.crc32(body) != checksum):
+            return
         if zlib.crc32(body) != checksum:
-            raise WireError(
-                f"damaged at byte {at}: the checksum does not match",
-                where=str(path),
-                hint="the disk altered an acknowledged entry; restore this state folder from a copy",
-            )
+            raise _damaged(path, at)
         yield body
-        at += _FRAME.size + length
 
 
-def _whole_length(path: Path) -> int:
-    """The length up to which entries are complete; what follows is the torn end of a write that a crash cut short."""
-    data, at = path.read_bytes(), 0
-    while at + _FRAME.size <= len(data):
-        length, checksum = _FRAME.unpack_from(data, at)
-        end = at + _FRAME.size + length
-        torn = end > len(data) or (end == len(data) and zlib.crc32(data[at + _FRAME.size : end]) != checksum)
-        if torn:
-            break
-        at = end
-    return at
+def _damaged(path: Path, at: int) -> WireError:
+    return WireError(
+        f"damaged near byte {at}: a checksum does not match",
+        where=str(path),
+        hint="the disk altered an acknowledged entry; restore this state folder from a copy",
+    )
