@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +25,8 @@ from catchment.feeds.segments import starts_of, suffix_minima, suffix_sums
 Floats = NDArray[np.float64]
 Index = NDArray[np.int64]
 
-BLOCK_ROWS = 1 << 18  # rows a pass works on at once: the temporaries of one block stay in the cache
-KEEP_PRUNING_BELOW = 0.8  # another round of floors pays while it drops at least a fifth of the rows
+BLOCK_ROWS = 1 << 17  # rows a pass works on at once: the temporaries of one block stay in the cache
+WORTH_ANOTHER_PASS = 0.05  # raising the floors again pays while it drops at least this share of the rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,30 +64,9 @@ class Edges:
 
 def cost_curves(edges: Edges, upload: Floats, capacity: Floats | None = None) -> Curves:
     """Each device's curve and choice; `capacity` bounds the load of what a device downloads on."""
-    floor, kept = _floors(edges, upload)
-    device = _owners(edges.start, kept)
-    floor, kept, device = _raise_floors(edges, upload, floor, kept, device)
-    order = np.lexsort((edges.rate[kept], device))
-    kept, device = kept[order], device[order]
-    return _curves(edges, upload, capacity, floor, kept, device)
-
-
-def _floors(edges: Edges, upload: Floats) -> tuple[Floats, Index]:
-    """A floor under each device's threshold, and the rows above the floors."""
-    floor = np.zeros(edges.devices)
-    kept = [np.zeros(0, dtype=np.int64)]
-    for first, last in _blocks(edges.start):
-        begin, end = int(edges.start[first]), int(edges.start[last])
-        if begin == end:
-            continue
-        counts = np.diff(edges.start[first : last + 1])
-        own = edges.rate[begin:end]
-        free = edges.download_cost[begin:end] >= np.repeat(upload[first:last], counts) * own
-        filled = np.flatnonzero(counts)
-        lifts = np.where(free, own, 0.0)
-        floor[first + filled] = np.maximum.reduceat(lifts, edges.start[first + filled] - begin)
-        kept.append(begin + np.flatnonzero(own > np.repeat(floor[first:last], counts)))
-    return floor, np.concatenate(kept)
+    blocks = [_block_curves(edges, upload, capacity, first, last) for first, last in _blocks(edges.start)]
+    parts = zip(*((c.device, c.rate, c.cost, c.threshold, c.best) for c in blocks), strict=True)
+    return Curves(*(np.concatenate(part) for part in parts))
 
 
 def _blocks(start: Index) -> list[tuple[int, int]]:
@@ -94,50 +74,76 @@ def _blocks(start: Index) -> list[tuple[int, int]]:
     devices = start.shape[0] - 1
     cuts = np.searchsorted(start, np.arange(BLOCK_ROWS, int(start[-1]), BLOCK_ROWS))
     bounds = np.unique(np.concatenate(([0], cuts, [devices])))
-    return [(int(a), int(b)) for a, b in pairwise(bounds)]
+    return [(int(a), int(b)) for a, b in pairwise(bounds)] or [(0, 0)]
 
 
-def _owners(start: Index, rows: Index) -> Index:
-    """The device of each of some ascending rows."""
-    counts = np.diff(np.searchsorted(rows, start))
-    return np.repeat(np.arange(counts.shape[0], dtype=np.int64), counts)
+def _block_curves(edges: Edges, upload: Floats, capacity: Floats | None, first: int, last: int) -> Curves:
+    begin, end = int(edges.start[first]), int(edges.start[last])
+    device = np.repeat(np.arange(first, last), np.diff(edges.start[first : last + 1]))
+    rows = _Rows(
+        device,
+        edges.rate[begin:end],
+        edges.download_cost[begin:end],
+        None if edges.load is None or capacity is None else edges.load[begin:end],
+    )
+    floor, rows = _raise_floors(rows, upload, first, last)
+    rows = rows.take(np.lexsort((rows.rate, rows.device)))
+    return _curves(rows, upload, capacity, floor, first, last)
 
 
-def _raise_floors(
-    edges: Edges, upload: Floats, floor: Floats, kept: Index, device: Index
-) -> tuple[Floats, Index, Index]:
-    """Use each floor to find a higher one, for as long as that still drops many rows."""
-    while kept.shape[0]:
-        own = edges.rate[kept]
-        free = edges.download_cost[kept] >= upload[device] * (own - floor[device])
-        floor = floor.copy()
-        np.maximum.at(floor, device[free], own[free])
-        above = own > floor[device]
-        before = kept.shape[0]
-        kept, device = kept[above], device[above]
-        if kept.shape[0] > KEEP_PRUNING_BELOW * before:
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """Rows of a block, those of a device together."""
+
+    device: Index
+    rate: Floats
+    download_cost: Floats
+    load: Floats | None
+
+    def take(self, which: NDArray[Any]) -> _Rows:
+        load = None if self.load is None else self.load[which]
+        return _Rows(self.device[which], self.rate[which], self.download_cost[which], load)
+
+
+def _raise_floors(rows: _Rows, upload: Floats, first: int, last: int) -> tuple[Floats, _Rows]:
+    """A floor under each threshold, raised with its own help as long as that pays; and the rows above."""
+    floor = np.zeros(last - first)
+    while rows.rate.shape[0]:
+        at = rows.device - first
+        free = rows.download_cost >= upload[rows.device] * (rows.rate - floor[at])
+        starts = starts_of(rows.device)
+        lifts = np.maximum.reduceat(np.where(free, rows.rate, 0.0), starts)
+        floor[at[starts]] = np.maximum(floor[at[starts]], lifts)
+        above = np.flatnonzero(rows.rate > floor[at])
+        before, rows = rows.rate.shape[0], rows.take(above)
+        if rows.rate.shape[0] > (1 - WORTH_ANOTHER_PASS) * before:
             break
-    return floor, kept, device
+    return floor, rows
 
 
 def _curves(
-    edges: Edges, upload: Floats, capacity: Floats | None, floor: Floats, kept: Index, device: Index
+    rows: _Rows, upload: Floats, capacity: Floats | None, floor: Floats, first: int, last: int
 ) -> Curves:
-    own = edges.rate[kept]
+    own, device = rows.rate, rows.device
     starts = starts_of(device)
-    last_of_step = np.append((own[1:] != own[:-1]) | (device[1:] != device[:-1]), True)[: own.shape[0]]
-    downloads = suffix_sums(edges.download_cost[kept], device)
+    who = device[starts]
+    downloads = suffix_sums(rows.download_cost, device)
     cost = upload[device] * own + _beyond(downloads, device)
-    at_floor = upload * floor
-    at_floor[device[starts]] += downloads[starts]
+    at_floor = upload[first:last] * floor
+    at_floor[who - first] += downloads[starts]
     if capacity is not None:
-        load = suffix_sums(np.ones_like(own) if edges.load is None else edges.load[kept], device)
+        load = suffix_sums(np.ones_like(own) if rows.load is None else rows.load, device)
         cost[_beyond(load, device) > capacity[device]] = np.inf
-        over = device[starts][load[starts] > capacity[device[starts]]]
-        at_floor[over] = np.inf
-    cost[~last_of_step] = np.inf
-    threshold, best = _choose(own, cost, device, starts, floor, at_floor)
-    return Curves(device[last_of_step], own[last_of_step], cost[last_of_step], threshold, best)
+        at_floor[(who - first)[load[starts] > capacity[who]]] = np.inf
+    step = _ends_of_steps(own, device)
+    curve = Curves(device[step], own[step], cost[step], floor, at_floor)
+    return _choose(curve, first)
+
+
+def _ends_of_steps(own: Floats, device: Index) -> Index:
+    """The last row of each run of equal rates of one device: only there is the curve's sum complete."""
+    follows = (own[1:] != own[:-1]) | (device[1:] != device[:-1])
+    return np.flatnonzero(np.append(follows, True)[: own.shape[0]])
 
 
 def _beyond(inclusive: Floats, device: Index) -> Floats:
@@ -147,16 +153,15 @@ def _beyond(inclusive: Floats, device: Index) -> Floats:
     return shifted
 
 
-def _choose(
-    own: Floats, cost: Floats, device: Index, starts: Index, floor: Floats, at_floor: Floats
-) -> tuple[Floats, Floats]:
-    threshold, best = floor.copy(), at_floor.copy()
-    if own.shape[0] == 0:
-        return threshold, best
-    who = device[starts]
-    least = np.minimum.reduceat(cost, starts)
-    tied = cost == np.repeat(least, np.diff(np.append(starts, own.shape[0])))
-    largest = np.maximum.reduceat(np.where(tied, own, 0.0), starts)
-    step = least <= at_floor[who]
-    threshold[who[step]], best[who[step]] = largest[step], least[step]
-    return threshold, best
+def _choose(curve: Curves, first: int) -> Curves:
+    """The same curve with each device at its least cost in place of its floor, ties at the largest rate."""
+    if curve.rate.shape[0] == 0:
+        return curve
+    starts = starts_of(curve.device)
+    who = curve.device[starts] - first
+    least = np.minimum.reduceat(curve.cost, starts)
+    tied = curve.cost == np.repeat(least, np.diff(np.append(starts, curve.rate.shape[0])))
+    largest = np.maximum.reduceat(np.where(tied, curve.rate, 0.0), starts)
+    above = least <= curve.best[who]
+    curve.threshold[who[above]], curve.best[who[above]] = largest[above], least[above]
+    return curve

@@ -19,16 +19,21 @@ from scipy.sparse.csgraph import connected_components
 
 from catchment.errors import FeedError
 from catchment.feeds.lifts import LiftProblem, LiftSolution
+from catchment.feeds.residual_bound import solve_roughly
 from catchment.feeds.segments import prefix_sums
 
 Floats = NDArray[np.float64]
 Index = NDArray[np.int64]
 
+_SOLVED, _LIMIT = 0, 1  # scipy's words for how HiGHS ended
+
 
 def solve_with_cycles(problem: LiftProblem, time_limit_s: float, clock: Callable[[], float]) -> LiftSolution:
     """The least costly lifts of a problem of any shape; the bound says how sure that is."""
     deadline = clock() + time_limit_s
-    relaxed = _relax(problem)
+    relaxed = _relax(problem, time_limit_s)
+    if relaxed is None:
+        return solve_roughly(problem)
     fixed = relaxed > 0.75
     open_levels = ~fixed & (relaxed > 0.25)
     bound = float(problem.weight[fixed].sum())
@@ -66,7 +71,7 @@ def _components(problem: LiftProblem) -> list[NDArray[np.bool_]]:
 
 
 def _solve_integer(problem: LiftProblem, time_limit_s: float) -> tuple[Index, float]:
-    """Levels reached and a lower bound; no solution in time: every open level, at most twice the least."""
+    """Levels reached and a lower bound: the least cost if there is time, else the better of two answers."""
     matrix = _constraints(problem)
     found = milp(
         problem.weight,
@@ -77,9 +82,10 @@ def _solve_integer(problem: LiftProblem, time_limit_s: float) -> tuple[Index, fl
     )
     half = 0.5 * float(problem.weight.sum())  # the relaxation's own bound: every open level at one half
     bound = half if found.mip_dual_bound is None else max(half, float(found.mip_dual_bound))
-    everything = np.diff(problem.start)
-    reached = everything if found.x is None else _count_levels(problem, found.x > 0.5)
-    return min(reached, everything, key=problem.cost_of), bound
+    answers = [] if found.x is None else [_count_levels(problem, found.x > 0.5)]
+    if found.status != _SOLVED:
+        answers.append(solve_roughly(problem).reached)
+    return min(answers, key=problem.cost_of), bound
 
 
 def _constraints(problem: LiftProblem) -> sparse.csr_array:
@@ -99,11 +105,14 @@ def _right_hand_side(problem: LiftProblem, rows: int) -> Floats:
     return rhs
 
 
-def _relax(problem: LiftProblem) -> Floats:
-    """A vertex of the linear program: 0, 1/2 or 1 for each level."""
+def _relax(problem: LiftProblem, time_limit_s: float) -> Floats | None:
+    """A vertex of the linear program, 0, 1/2 or 1 for each level; None when time is up."""
     matrix = _constraints(problem)
     rhs = _right_hand_side(problem, matrix.shape[0])
-    found = linprog(problem.weight, A_ub=-matrix, b_ub=-rhs, bounds=(0, 1), method="highs-ds")
-    if found.status != 0:
+    limit = {"time_limit": time_limit_s}
+    found = linprog(problem.weight, A_ub=-matrix, b_ub=-rhs, bounds=(0, 1), method="highs-ds", options=limit)
+    if found.status == _LIMIT:
+        return None
+    if found.status != _SOLVED:
         raise FeedError(f"the relaxation of the residual problem failed: {found.message}", where="residual")
     return np.asarray(found.x)
