@@ -1,8 +1,8 @@
 """What the tests of the query room share: a project, its streams, and golden files.
 
 A golden file is SQL: a title line `--# ...`, statements, and what is expected as comment lines `--> ...`. A
-bare SELECT stands for the view `v`. Run the tests with CATCHMENT_GOLDEN=write to rewrite the expected lines, and
-read the difference before committing it.
+bare SELECT stands for the view `v`. Run the tests with CATCHMENT_GOLDEN=write to rewrite the expected lines,
+and read the difference before committing it.
 """
 
 from __future__ import annotations

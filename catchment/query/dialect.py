@@ -51,8 +51,8 @@ _TYPES_BY_NAME = {
     name: exp.DataType.build(type_, dialect="spark")
     for type_, names in {
         "BIGINT": "HASH XXHASH64 CRC32 WEEKDAY UNIX_SECONDS UNIX_MILLIS",
-        "STRING": "URL_DECODE URL_ENCODE BIN CONV SOUNDEX",
-        "TIMESTAMP": "TIMESTAMP_SECONDS TIMESTAMP_MILLIS TIMESTAMP_MICROS MAKE_TIMESTAMP",
+        "STRING": "URL_DECODE URL_ENCODE TRY_PARSE_URL BIN CONV SOUNDEX",
+        "TIMESTAMP": "TIMESTAMP_SECONDS TIMESTAMP_MILLIS TIMESTAMP_MICROS MAKE_TIMESTAMP TRY_TO_TIMESTAMP",
         "DATE": "MAKE_DATE",
         "DOUBLE": "BROUND",
     }.items()
@@ -75,6 +75,8 @@ class CatchmentSpark(Spark):
     EXPRESSION_METADATA = {  # noqa: RUF012 (sqlglot declares it without ClassVar)
         **Spark.EXPRESSION_METADATA,
         exp.Anonymous: {"annotator": _type_by_name},
+        exp.Round: {"annotator": lambda self, e: self._annotate_by_args(e, "this")},
+        exp.DateTrunc: {"returns": exp.DType.DATE},
         exp.TimestampTrunc: {"returns": exp.DType.TIMESTAMPTZ},
         **{kind: {"returns": exp.DType.TEXT} for kind in (exp.ParseUrl, exp.SubstringIndex, exp.SplitPart)},
         **{kind: {"returns": exp.DType.BIGINT} for kind in (exp.WidthBucket, exp.Year)},
