@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -12,30 +10,15 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_SETTINGS = {
-    "spark.ui.enabled": "false",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": "1",
-    "spark.default.parallelism": "2",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
-}
-
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local Spark session of two threads, quiet, without UI, in UTC."""
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    from pyspark.sql import SparkSession
+    """The session that catchment itself would make, on two threads and with one shuffle partition."""
+    from catchment.config import SparkConfig
+    from catchment.spark.session import make_session
 
-    builder = SparkSession.builder.master("local[2]").appName("catchment-tests")
-    builder = builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-    for key, value in _SETTINGS.items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
+    config = SparkConfig(master="local[2]", settings={"spark.sql.shuffle.partitions": "1"})
+    session = make_session("tests", config, warehouse=tmp_path_factory.mktemp("warehouse"))
     yield session
     session.stop()
 

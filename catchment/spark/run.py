@@ -32,6 +32,7 @@ from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
 from catchment.wire.shaper import Shaper
 from catchment.wire.tls import Tls
+from catchment.wire.transport import Uplink
 
 TICK_S = 0.25
 LOOPBACK = "127.0.0.1"
@@ -49,6 +50,7 @@ class Runner:
     with_center: bool
     clock: Clock = field(default_factory=SystemClock)
     once: bool = False
+    wrap_uplink: Callable[[Uplink], Uplink] = lambda uplink: uplink  # where a test puts faults onto the wire
 
     def __post_init__(self) -> None:
         self.project = self.deployment.project
@@ -143,7 +145,7 @@ class Runner:
         link = link_to_center(self.project, site)
         shaper = Shaper(link.bandwidth_bytes_per_s, link.latency_us / 1e6)
         address, tls, token = self._address(), _tls(self.project), (_tokens(self.project) or {}).get(site)
-        return Sender(outbox, lambda: FlightUplink(address, token, tls), shaper, self.clock)
+        return Sender(outbox, lambda: self.wrap_uplink(FlightUplink(address, token, tls)), shaper, self.clock)
 
     def _address(self) -> str:
         if self._server is not None:

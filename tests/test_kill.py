@@ -1,0 +1,133 @@
+"""kill -9 of real processes at random moments: the answers stay those of the oracle, and nothing counts twice.
+
+Every role is a process of its own, as on many machines; each is killed and started again while the log is replayed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from projects import as_lines, make_records, write_project
+from test_pipelines import check_answers
+
+from catchment.center.results import read_results, read_windows
+
+pytestmark = pytest.mark.e2e
+
+SITES = ("a", "b")
+KILLS = 10
+DEADLINE_S = 420
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Role:
+    """One process of catchment, started again whenever it is gone."""
+
+    def __init__(self, folder: Path, *command: str) -> None:
+        self.folder, self.command = folder, command
+        self.log = folder / f"{'-'.join(command)}.log"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "catchment.cli", *self.command, "-p", str(self.folder), "--json"],
+                stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+
+    def kill(self) -> None:
+        assert self.process is not None
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def end(self) -> None:
+        """At the end of the test: whatever is left of it, its JVM included."""
+        if self.process is not None and self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+    @property
+    def done(self) -> bool:
+        assert self.process is not None
+        code = self.process.poll()
+        assert code in (None, 0), f"{self.command} ended with {code}:\n{self.log.read_text()[-3000:]}"
+        return code == 0
+
+
+def make_project(folder: Path, seconds: float) -> tuple[Path, list[dict[str, Any]]]:
+    records = {site: make_records(600, seed) for seed, site in enumerate(SITES)}
+    replay = f"connector = 'replay', path = 'data/{{site}}.jsonl', format = 'json', speed = {600 / seconds}"
+    write_project(folder, SITES, {s: as_lines(r) for s, r in records.items()}, connector=replay,
+                  listen=f'listen = "127.0.0.1:{free_port()}"')  # fmt: skip
+    return folder, [r for mine in records.values() for r in mine]
+
+
+def test_ten_kills_of_sites_and_center_change_no_answer(tmp_path: Path) -> None:
+    folder, records = make_project(tmp_path / "p", seconds=30)
+    roles = [Role(folder, "center"), *(Role(folder, "site", s) for s in SITES)]
+    chance, kills, deadline = random.Random(4), 0, time.monotonic() + DEADLINE_S
+    try:
+        for role in roles:
+            role.start()
+        next_kill = time.monotonic() + 12
+        while not all(role.done for role in roles):
+            assert time.monotonic() < deadline, [(r.command, r.log.read_text()[-1500:]) for r in roles if not r.done]
+            alive = [r for r in roles if not r.done]
+            if kills < KILLS and time.monotonic() >= next_kill and alive:
+                victim = chance.choice(alive)
+                victim.kill()
+                victim.start()
+                kills += 1
+                next_kill = time.monotonic() + chance.uniform(1.0, 9.0)
+            time.sleep(0.1)
+    finally:
+        for role in roles:
+            role.end()
+    assert kills == KILLS, "the run was over before all kills: make it longer"
+    check_answers(folder / "state", records)
+    everything = read_results(folder / "state", "numbers", revisions="all").to_pylist()
+    published = [(r["window_start"], r["page"], r["revision"]) for r in everything]
+    assert len(published) == len(set(published)), "no revision of a row was written twice"
+    statuses = {w["window_start"]: w["status"] for w in read_windows(folder / "state", "numbers").to_pylist()}
+    assert set(statuses.values()) == {"final"}
+
+
+def test_processes_of_their_own_and_one_process_for_all_give_the_same_answers(tmp_path: Path) -> None:
+    apart, records = make_project(tmp_path / "apart", seconds=4)
+    together, _ = make_project(tmp_path / "together", seconds=4)
+    roles = [Role(apart, "center"), *(Role(apart, "site", s) for s in SITES)]
+    whole = subprocess.run(
+        [sys.executable, "-m", "catchment.cli", "run", str(together), "--json"], capture_output=True, timeout=DEADLINE_S, check=False
+    )
+    assert whole.returncode == 0, whole.stderr.decode()[-3000:]
+    try:
+        for role in roles:
+            role.start()
+        deadline = time.monotonic() + DEADLINE_S
+        while not all([role.done for role in roles]):
+            assert time.monotonic() < deadline, [(r.command, r.log.read_text()[-1500:]) for r in roles if not r.done]
+            time.sleep(0.2)
+    finally:
+        for role in roles:
+            role.end()
+    for folder in (apart, together):
+        check_answers(folder / "state", records)
+    keep = ["window_start", "page", "n", "bytes", "low", "high"]
+    first, second = (
+        sorted(read_results(f / "state", "numbers").select(keep).to_pylist(), key=str) for f in (apart, together)
+    )
+    assert first == second
