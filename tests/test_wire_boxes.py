@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wire_support import landed_segments, some_messages
+from wire_messages import some_messages
+from wire_support import landed_segments
 
 from catchment.errors import WireError
 from catchment.wire.codec import decode_segment, encode_segment

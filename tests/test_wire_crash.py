@@ -13,7 +13,8 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from wire_support import NEVER, FailingDisk, failing_disk, some_messages
+from wire_messages import some_messages
+from wire_support import NEVER, FailingDisk, failing_disk
 
 from catchment.errors import WireError
 from catchment.wire.codec import decode_segment

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import trustme
 from pyarrow import flight
-from wire_support import landed_segments, some_messages
+from wire_messages import some_messages
+from wire_support import landed_segments
 
 from catchment.errors import WireError
 from catchment.wire import flight as wire_flight

@@ -15,8 +15,8 @@ from wire_support import landed_segments
 from catchment.wire.inbox import LANDED, Inbox
 from catchment.wire.outbox import Outbox
 
-SEGMENTS = 400
-KILLS = 5
+SEGMENTS = 150
+KILLS = 4
 PATIENCE_S = 120.0
 SCRIPT = Path(__file__).with_name("wire_process.py")
 

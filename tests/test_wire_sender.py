@@ -10,14 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wire_support import (
-    NEVER,
-    FailingDisk,
-    FaultyUplink,
-    failing_disk,
-    landed_segments,
-    some_messages,
-)
+from wire_messages import some_messages
+from wire_support import NEVER, FailingDisk, FaultyUplink, failing_disk, landed_segments
 
 from catchment.errors import WireError
 from catchment.timeline import ManualClock
@@ -107,12 +101,12 @@ SHARES = st.floats(0, 0.6)
 def test_duplicates_reordering_and_loss_with_resend_land_the_same_set(
     seed: int, duplicate: float, reorder: float, drop: float
 ) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+    quick = failing_disk(FailingDisk(NEVER, "kill"))  # for its speed: it makes no real fsync
+    with tempfile.TemporaryDirectory() as folder, quick:
         outbox, inbox = Outbox(Path(folder) / "out", "eu", "center", 10**9), Inbox(Path(folder) / "in")
         store(outbox, range(12))
         seeds = iter(range(seed, seed + 10**9))
-        with failing_disk(FailingDisk(NEVER, "kill")):  # for its speed: it makes no real fsync
-            deliver(outbox, lambda: FaultyUplink(LocalUplink(inbox), next(seeds), duplicate, reorder, drop))
+        deliver(outbox, lambda: FaultyUplink(LocalUplink(inbox), next(seeds), duplicate, reorder, drop))
         assert sorted(s.sequence for s in landed_segments(inbox)) == list(range(12))
         assert all(next(s.progress()).updates_total == s.sequence for s in landed_segments(inbox))
 
@@ -269,7 +263,8 @@ def test_a_link_that_was_down_is_used_when_it_is_back(
     )
     up.set()
     assert sender.wait_until_empty(PATIENCE_S)
-    assert (sender.snapshot().connected, sender.snapshot().last_error) == (True, None)
+    wait_for(lambda: sender.snapshot().last_error is None)
+    assert sender.snapshot().connected
 
 
 def test_one_refused_segment_is_kept_and_does_not_stop_the_others(
@@ -288,6 +283,22 @@ def test_one_refused_segment_is_kept_and_does_not_stop_the_others(
     mended.set()
     assert sender.wait_until_empty(PATIENCE_S)
     assert inbox.expected("eu") == 5
+    assert sender.snapshot().last_error is None
+
+
+def test_a_segment_that_the_outbox_has_lost_is_reported_and_sent_when_it_is_stored_anew(
+    outbox: Outbox, tmp_path: Path, inbox: Inbox, started: Callable[[Sender], Sender]
+) -> None:
+    store(outbox, range(3))
+    outbox.pending()[1].path.write_bytes(b"damaged")
+    with pytest.raises(WireError, match="set aside"):
+        Outbox(tmp_path / "out", "eu", "center", 10**9)
+    again = Outbox(tmp_path / "out", "eu", "center", 10**9)
+    sender = started(Sender(again, lambda: LocalUplink(inbox)))
+    wait_for(lambda: "segment 1 is not in the outbox" in str(sender.snapshot().last_error))
+    wait_for(lambda: inbox.last_position == 1)
+    again.append(1, some_messages(1))
+    wait_for(lambda: inbox.expected("eu") == 3 and sender.snapshot().last_error is None)
 
 
 def test_a_replaced_site_folder_is_reported_and_nothing_lands(

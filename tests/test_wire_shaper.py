@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wire_support import some_messages
+from wire_messages import some_messages
 
 from catchment.errors import WireError
 from catchment.timeline import ManualClock

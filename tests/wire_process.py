@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from wire_support import some_messages
+from wire_messages import some_messages
 
 from catchment.wire.flight import FlightUplink, InboxServer
 from catchment.wire.inbox import Inbox

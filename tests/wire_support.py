@@ -19,18 +19,9 @@ from hypothesis import strategies as st
 from catchment.wire import files, outbox
 from catchment.wire.codec import decode_segment
 from catchment.wire.inbox import Inbox
-from catchment.wire.messages import Message, Progress, Segment, Updates
+from catchment.wire.messages import Progress, Segment, Updates
 from catchment.wire.refusal import LinkError
 from catchment.wire.transport import Uplink
-
-
-def some_messages(sequence: int) -> list[Message]:
-    """The messages of a segment, different for every number."""
-    table = pa.table({"slice_us": pa.array([0, 60_000_000], pa.int64()), "n": [sequence, -sequence]})
-    return [
-        Updates("visits", table, ((0, sequence), (60_000_000, 1))),
-        Progress("visits", 60_000_000, sequence),
-    ]
 
 
 def landed_segments(inbox: Inbox) -> list[Segment]:

@@ -128,6 +128,8 @@ def _open(data: bytes, limits: Limits) -> tuple[Envelope, memoryview]:
         _refuse(f"the frame starts with {magic!r} version {version}, not {MAGIC!r} version {VERSION}")
     if _PREFIX.size + header_bytes + body_bytes + _CHECKSUM.size != len(data):
         _refuse(f"the frame declares {header_bytes} + {body_bytes} bytes but has {len(data)} in all")
+    if header_bytes > limits.header_bytes:
+        _refuse(f"the header has {header_bytes} bytes, at most {limits.header_bytes} are taken")
     whole = memoryview(data)
     if _CHECKSUM.unpack_from(data, len(data) - _CHECKSUM.size)[0] != zlib.crc32(whole[: -_CHECKSUM.size]):
         _refuse("the checksum of the frame does not match its bytes")

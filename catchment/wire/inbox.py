@@ -8,6 +8,7 @@ discarded) and in the landed files.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -32,6 +33,8 @@ from catchment.wire.refusal import RefusedError
 
 STATE_FILE = "inbox.json"
 LANDED = ".landed"
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -145,10 +148,12 @@ class Inbox:
             raise self._failure
 
     def refuse(self, reason: str, message: str, hint: str | None = None) -> RefusedError:
-        """Count a refusal; the error to raise for it."""
+        """Count a refusal and log it; the error to raise for it."""
+        error = RefusedError(reason, message, where=f"inbox {self.folder.name}", hint=hint)
         with self._lock:
             self._refused[reason] += 1
-        return RefusedError(reason, message, where=f"inbox {self.folder.name}", hint=hint)
+        _log.log(logging.INFO if error.retryable else logging.WARNING, "refused, %s: %s", reason, message)
+        return error
 
     def _decode(self, data: bytes) -> Segment:
         if len(data) > self.limits.frame_bytes:

@@ -19,9 +19,10 @@ class Limits:
 
     frame_bytes: int = 64 * 2**20
     raw_bytes: int = 512 * 2**20  # of one segment's tables, decompressed
+    header_bytes: int = 8 * 2**20
     rows: int = 4_000_000
     messages: int = 4096
-    slices: int = 1_000_000  # entries of the record counts of one update
+    slices: int = 100_000  # entries of the record counts of one update
     name_bytes: int = 256
     origins: int = 1024
     window: int = 65_536

@@ -72,6 +72,12 @@ class Outbox:
         return self._next
 
     @property
+    def low_mark(self) -> int:
+        """The lowest number that is not acked; all below it are."""
+        with self._lock:
+            return self._acked.low
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of the segments that are not yet acked."""
         return self._size_bytes
@@ -93,15 +99,14 @@ class Outbox:
 
     def append(self, sequence: int, messages: Iterable[Message]) -> None:
         """Store a segment durably. Storing a number again, or one that was acked, changes nothing."""
+        if not self._is_new(sequence):
+            return
+        data = encode_segment(Segment(self.origin, self.epoch, sequence, tuple(messages)))
+        self._check_fits(sequence, data)
         with self._lock:
-            if self._knows(sequence):
-                return
-            if sequence > self._next:
-                raise self._error(f"segment {sequence} would leave a gap: the next number is {self._next}")
-            data = encode_segment(Segment(self.origin, self.epoch, sequence, tuple(messages)))
-            self._check_fits(sequence, data)
-            write_durably(self._path(sequence), data)
-            self._add(sequence, len(data))
+            if self._is_new(sequence):
+                write_durably(self._path(sequence), data)
+                self._add(sequence, len(data))
 
     def read(self, sequence: int) -> bytes | None:
         """The bytes of a segment, or None if it has been acked meanwhile."""
@@ -133,6 +138,12 @@ class Outbox:
                 del self._pending[segment.sequence]
                 self._size_bytes -= segment.size_bytes
                 remove_file(segment.path)
+
+    def _is_new(self, sequence: int) -> bool:
+        with self._lock:
+            if sequence > self._next:
+                raise self._error(f"segment {sequence} would leave a gap: the next number is {self._next}")
+            return not self._knows(sequence)
 
     def _knows(self, sequence: int) -> bool:
         return sequence in self._pending or sequence in self._acked
