@@ -1,11 +1,13 @@
-"""The cloud: a control plane over a data plane. Pure; a driver carries its messages."""
+"""The cloud: a control plane over a data plane, and the account that says when to place views anew. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from catchment.feeds.choose_hosts import place_one_by_one
 from catchment.feeds.controller import Controller
 from catchment.feeds.messages import FeedEvent, Upward
+from catchment.feeds.reoptimize import ReoptimizeRule
 from catchment.feeds.router import DataPlane, Deliver
 from catchment.feeds.routes import Hosts
 from catchment.feeds.view_graph import ViewGraph
@@ -14,9 +16,23 @@ from catchment.feeds.view_graph import ViewGraph
 class Cloud:
     """Takes messages of devices and says what to send to devices."""
 
-    def __init__(self, graph: ViewGraph, plane: DataPlane) -> None:
+    def __init__(
+        self,
+        graph: ViewGraph,
+        plane: DataPlane,
+        rates: Mapping[str, float] | None = None,
+        rule: ReoptimizeRule | None = None,
+    ) -> None:
         self.plane = plane
         self.controller = Controller(graph, plane)
+        self.controller.rates.update(rates or {})  # expected, until devices have reported theirs
+        self.rule = rule or ReoptimizeRule()
+        self.reoptimizer = self.rule.build()
+        self.redeployed = 0
+
+    @property
+    def graph(self) -> ViewGraph:
+        return self.controller.graph
 
     def deploy(self, hosts: Hosts) -> list[Deliver]:
         """Bring views to these hosts."""
@@ -27,3 +43,21 @@ class Cloud:
         if not isinstance(message, FeedEvent):
             return self.controller.handle(device, message)
         return self.plane.absorb([message]) if self.controller.may_send(device, message.feed) else ()
+
+    def review(self, period_s: float) -> list[Deliver]:
+        """Book the last period, and redeploy when the present placement has lost too much."""
+        rates = self.controller.rates
+        for view, count in self.plane.take_matched().items():
+            rates[view] = count / period_s
+        best = self.reoptimizer.observe(self.graph, self.controller.settled(), rates, period_s)
+        if best is None:
+            return []
+        self.redeployed += 1
+        return self.deploy(best)
+
+    def update(self, newer: ViewGraph) -> list[Deliver]:
+        """Follow a change of the reference data: added views go where they add least; the rest stays."""
+        added = self.graph.delta_to(newer).added
+        kept = {name: host for name, host in self.controller.settled().items() if name in newer.views}
+        placed = place_one_by_one(newer, kept, added, self.controller.rates, self.rule.costs)
+        return self.controller.update(newer, {v.name: placed[v.name] for v in added})
