@@ -12,6 +12,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -26,7 +27,7 @@ _SIZE_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**1
 _RATE_UNITS = {"BYTES": 1.0, "B": 1.0, "KB": 1e3, "MB": 1e6, "GB": 1e9, "KIB": 2.0**10, "MIB": 2.0**20,
                "BIT": 1 / 8, "KBIT": 1e3 / 8, "MBIT": 1e6 / 8, "GBIT": 1e9 / 8}  # fmt: skip
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
-_RATE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*(?:/\s*s|ps)\s*")
+_RATE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*/\s*s\s*")
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def parse_size(text: str | int) -> int:
             f"cannot read the size {text!r}",
             hint="write a number and one of B, KB, MB, GB, TB, KiB, MiB, GiB, such as '64 MB'",
         )
-    return round(float(found.group(1)) * factor)
+    return round(Decimal(found.group(1)) * factor)
 
 
 def parse_bandwidth(text: str) -> float:

@@ -44,7 +44,12 @@ class TomlFile:
         """
         if table is None:
             table, key = key, None
-        line = self._line(table or "", key, place) or self._line(table or "", None, place)
+        parent, _, name = (table or "").rpartition(".")
+        line = (
+            self._line(table or "", key, place)
+            or self._line(table or "", None, place)
+            or self._line(parent, name, 0)
+        )
         return f"{self.path}:{line}" if line else str(self.path)
 
     def _line(self, table: str, key: str | None, place: int) -> int | None:

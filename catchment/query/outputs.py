@@ -23,7 +23,16 @@ from catchment.query.types import TIMESTAMP, read_type, sql_type
 
 BOUNDS = {"start": WINDOW_START, "end": WINDOW_END}
 # Columns that every result table has beside those of its view.
-PUBLISHED_COLUMNS = ("coverage", "bound", "status", "revision", "published_at", "missing_sites")
+PUBLISHED_COLUMNS = (
+    "coverage",
+    "bound",
+    "status",
+    "revision",
+    "published_at",
+    "missing_sites",
+    "retracted",
+    "state",
+)
 RESULT_COLUMNS = frozenset((WINDOW_START, WINDOW_END, SLICE_COLUMN, *PUBLISHED_COLUMNS))
 
 
