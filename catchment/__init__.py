@@ -1,3 +1,28 @@
-"""catchment: wide-area streaming analytics on Spark. Fast now, exact later, few bytes."""
+"""catchment: wide-area streaming analytics on Spark. Fast now, exact later, few bytes.
+
+>>> import catchment
+>>> geo = catchment.open("my-project")       # a folder with catchment.toml and queries/*.sql
+>>> geo.run(once=True)                       # every site and the center, in this process
+>>> geo.results("totals").to_pandas()
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from catchment.errors import CatchmentError
+
+if TYPE_CHECKING:
+    from catchment.facade import Catchment, Results, open
 
 __version__ = "0.1.0"
+__all__ = ["Catchment", "CatchmentError", "Results", "__version__", "open"]
+
+
+def __getattr__(name: str) -> Any:
+    """The facade is imported when it is first used: rooms below it must not pay for it."""
+    if name in ("Catchment", "Results", "open"):
+        from catchment import facade
+
+        return getattr(facade, name)
+    raise AttributeError(f"module 'catchment' has no attribute {name!r}")

@@ -10,7 +10,6 @@ import typer
 from catchment.cli.output import JsonFlag, emit
 from catchment.cli.show import ProjectOption, plain_table
 from catchment.config import Project
-from catchment.errors import QueryError
 
 
 def register(app: typer.Typer) -> None:
@@ -24,19 +23,7 @@ def sql(
     as_json: JsonFlag = False,
 ) -> None:
     """Query what has been published, with SQL (DuckDB reads the tables; each view shows its latest revisions)."""
-    import duckdb
+    from catchment.center.results_sql import query_results
 
-    from catchment.center.results import read_results
-
-    state = Project.load(project).state_folder
-    names = sorted(p.name for p in (state / "results").glob("*") if p.is_dir())
-    with duckdb.connect() as session:
-        for name in names:
-            session.register(name, read_results(state, name))
-            session.register(f"{name}__revisions", read_results(state, name, revisions="all"))
-        try:
-            found = session.sql(statement).to_arrow_table()
-        except duckdb.Error as error:
-            views = ", ".join(names) or "none has published yet"
-            raise QueryError(str(error).strip(), where=statement, hint=f"views are: {views}") from error
+    found = query_results(Project.load(project).state_folder, statement)
     emit({"rows": found.to_pylist()}, as_json, lambda a: plain_table(a["rows"], f"{found.num_rows} rows"))

@@ -29,15 +29,20 @@ class Deployment:
     @classmethod
     def load(cls, folder: Path) -> Deployment:
         """Read and plan a project."""
-        project = Project.load(folder)
-        catalog = load_catalog(project)
+        return cls.plan(load_catalog(Project.load(folder)))
+
+    @classmethod
+    def plan(cls, catalog: Catalog) -> Deployment:
+        """Plan every view of a catalog."""
         if not catalog.views:
-            raise QueryError(f"no materialized view is declared in {folder / 'queries'}",
-                             hint="add queries/NAME.sql with CREATE MATERIALIZED VIEW ... AS SELECT ...")  # fmt: skip
+            raise QueryError(
+                f"no materialized view is declared in {catalog.project.folder / 'queries'}",
+                hint="add queries/NAME.sql with CREATE MATERIALIZED VIEW ... AS SELECT ...",
+            )
         plans = tuple(plan_view(view, catalog) for view in catalog.views.values())
         for plan in plans:
             _check_names(plan, catalog)
-        return cls(project, catalog, plans)
+        return cls(catalog.project, catalog, plans)
 
     def streams_at(self, site: str) -> tuple[Stream, ...]:
         """The streams born at a site that some view reads."""

@@ -22,6 +22,7 @@ from catchment.spark.center_pipeline import CenterPipeline
 from catchment.spark.deploy import Deployment
 from catchment.spark.evaluate import NativeEvaluator
 from catchment.spark.finish import make_finish, own_errors
+from catchment.spark.session import make_session
 from catchment.spark.site_pipeline import SitePipeline, link_to_center
 from catchment.spark.sources import read_table
 from catchment.spark.status import center_status, site_status, write_status
@@ -158,6 +159,23 @@ class Runner:
                 hint=f'set listen = "host:port" in [sites.{self.project.center}] of catchment.toml',
             )
         return f"{listen[0]}:{listen[1]}"
+
+
+def run_deployment(
+    deployment: Deployment, *, once: bool = False, seconds: float | None = None, spark: SparkSession | None = None
+) -> Mapping[str, Any]:
+    """Run all of a project in this process; its last status. A session that is given is left open."""
+    project = deployment.project
+    session = spark or make_session(project.name, project.spark, warehouse=project.state_folder / "warehouse")
+    runner = Runner(deployment, session, deployment.sites, True, once=once)
+    try:
+        runner.start()
+        runner.run(seconds=seconds)
+        return runner.status()
+    finally:
+        runner.close()
+        if spark is None:
+            session.stop()
 
 
 def _tls(project: Project) -> Tls | None:
