@@ -66,7 +66,7 @@ DEFAULTS = (
     Option("slack", opt.duration(), 0),
     Option("repair_horizon", opt.duration(), 3600 * SECOND_US),
     Option("max_jump", opt.duration(positive=True), 86400 * SECOND_US),
-    Option("freshness", opt.duration(none=True)),
+    Option("freshness", opt.duration(none=True), 60 * SECOND_US),
     Option("policy", opt.policy(), "batching"),
     Option("history", opt.flag(), True),
 )
@@ -129,7 +129,7 @@ class Defaults:
     slack_us: int = 0
     repair_horizon_us: int = 3600 * SECOND_US
     max_jump_us: int = 86400 * SECOND_US
-    freshness_us: int | None = None
+    freshness_us: int | None = 60 * SECOND_US
     policy: str = "batching"
     history: bool = True
 

@@ -58,7 +58,9 @@ class Catchment:
         """What runs where for a view."""
         return explain_plan(plan_view(self.catalog.view(view), self.catalog), self.project)
 
-    def run(self, *, once: bool = False, seconds: float | None = None, spark: SparkSession | None = None) -> Mapping[str, Any]:
+    def run(
+        self, *, once: bool = False, seconds: float | None = None, spark: SparkSession | None = None
+    ) -> Mapping[str, Any]:
         """Run every site and the center in this process, until all streams have ended or the time is over.
 
         `once` reads what is there now and stops. A session that is given is used and left open.

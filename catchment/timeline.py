@@ -75,7 +75,8 @@ def parse_duration(text: str) -> int:
         unit = term and _UNITS_US.get(_singular(term.group(2)))
         if not term or not unit:
             raise TimelineError(
-                f"cannot read the duration {text!r}", hint="write a number and a unit, such as '1 minute' or '250 ms'"
+                f"cannot read the duration {text!r}",
+                hint="write a number and a unit, such as '1 minute' or '250 ms'",
             )
         total += float(term.group(1)) * unit
         position = term.end()
@@ -164,9 +165,11 @@ class Slicing:
             raise TimelineError("a slicing needs at least one window")
         period = lcm(*(s.slide_us for s in chosen))
         if sum(period // s.slide_us * len(s.cuts()) for s in chosen) > 2 * MAX_CUTS:
-            raise TimelineError(f"these windows cut the time line into over {MAX_CUTS} pieces a period: "
-                                + ", ".join(f"{format_duration(s.size_us)}/{format_duration(s.slide_us)}" for s in chosen),
-                                hint="choose window sizes that are multiples of each other")  # fmt: skip
+            named = ", ".join(f"{format_duration(s.size_us)}/{format_duration(s.slide_us)}" for s in chosen)
+            raise TimelineError(
+                f"these windows cut the time line into over {MAX_CUTS} pieces a period: {named}",
+                hint="choose window sizes that are multiples of each other",
+            )
         cuts = {c + k for s in chosen for c in s.cuts() for k in range(0, period, s.slide_us)}
         return cls(period, tuple(sorted(cuts)))
 

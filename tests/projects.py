@@ -73,9 +73,11 @@ def write_project(
     (folder / "queries").mkdir(parents=True)
     (folder / "catchment.toml").write_text(
         f'[project]\nname = "test"\ncenter = "center"\n{names}[sites.center]\n{listen}\n{links}\n'
-        f'[defaults]\ntrigger = "200 ms"\n{toml}\n[spark]\nmaster = "local[2]"\nmemory = "700m"\n'
+        f'[defaults]\ntrigger = "200 ms"\nfreshness = "none"\n{toml}\n[spark]\nmaster = "local[2]"\nmemory = "700m"\n'
     )
-    (folder / "queries" / "q.sql").write_text(queries.replace("{sites}", ",".join(sites)).replace("{connector}", connector))
+    (folder / "queries" / "q.sql").write_text(
+        queries.replace("{sites}", ",".join(sites)).replace("{connector}", connector)
+    )
     (folder / "pages.csv").write_text("page,section\n" + "".join(f"{p},{s}\n" for p, s in SECTIONS.items()))
     for site, mine in lines.items():
         where = folder / "data" / site
@@ -97,7 +99,9 @@ def windows_of(record: dict[str, Any], size_s: int, slide_s: int) -> list[dateti
     return [s for s in starts if s <= at < s + timedelta(seconds=size_s)]
 
 
-def group(records: Iterable[dict[str, Any]], size_s: int, slide_s: int, key: str | None) -> dict[tuple[datetime, Any], list[dict[str, Any]]]:
+def group(
+    records: Iterable[dict[str, Any]], size_s: int, slide_s: int, key: str | None
+) -> dict[tuple[datetime, Any], list[dict[str, Any]]]:
     groups: dict[tuple[datetime, Any], list[dict[str, Any]]] = defaultdict(list)
     for record in records:
         for start in windows_of(record, size_s, slide_s):

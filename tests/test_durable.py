@@ -78,7 +78,9 @@ def open_host(folder: Path, effects: Effects) -> Host[Any, Any]:
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**62), 2**62) | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner).map(tuple) | st.dictionaries(st.text(min_size=1).filter(lambda k: k[0] != "$"), inner),
+    lambda inner: (
+        st.lists(inner).map(tuple) | st.dictionaries(st.text(min_size=1).filter(lambda k: k[0] != "$"), inner)
+    ),
     max_leaves=8,
 )
 

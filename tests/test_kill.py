@@ -111,14 +111,17 @@ def test_processes_of_their_own_and_one_process_for_all_give_the_same_answers(tm
     together, _ = make_project(tmp_path / "together", seconds=4)
     roles = [Role(apart, "center"), *(Role(apart, "site", s) for s in SITES)]
     whole = subprocess.run(
-        [sys.executable, "-m", "catchment.cli", "run", str(together), "--json"], capture_output=True, timeout=DEADLINE_S, check=False
+        [sys.executable, "-m", "catchment.cli", "run", str(together), "--json"],
+        capture_output=True,
+        timeout=DEADLINE_S,
+        check=False,
     )
     assert whole.returncode == 0, whole.stderr.decode()[-3000:]
     try:
         for role in roles:
             role.start()
         deadline = time.monotonic() + DEADLINE_S
-        while not all([role.done for role in roles]):
+        while not all(role.done for role in roles):
             assert time.monotonic() < deadline, [(r.command, r.log.read_text()[-1500:]) for r in roles if not r.done]
             time.sleep(0.2)
     finally:

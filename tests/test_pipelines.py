@@ -44,7 +44,9 @@ def run_project(spark: SparkSession, folder: Path, faults: bool = False, seconds
 def check_answers(state: Path, records: list[dict[str, Any]]) -> None:
     check_numbers(state, records)
     check_sketches(state, records)
-    found = {(r["start"], r["section"]): (r["bytes_per_hit"], r["slow"]) for r in read_results(state, "sections").to_pylist()}
+    found = {
+        (r["start"], r["section"]): (r["bytes_per_hit"], r["slow"]) for r in read_results(state, "sections").to_pylist()
+    }
     assert found == expected_sections(records)
 
 
@@ -55,7 +57,9 @@ def check_numbers(state: Path, records: list[dict[str, Any]]) -> None:
     assert len(rows) == len(expected), "no row twice"
     for row in rows:
         wanted = expected[row["start"], row["page"]]
-        assert {c: row[c] for c in ("n", "bytes", "low", "high")} == {c: wanted[c] for c in ("n", "bytes", "low", "high")}
+        assert {c: row[c] for c in ("n", "bytes", "low", "high")} == {
+            c: wanted[c] for c in ("n", "bytes", "low", "high")
+        }
         assert row["total"] == pytest.approx(wanted["total"], rel=1e-12, abs=0)
         assert row["mean"] == pytest.approx(wanted["mean"], rel=1e-12, abs=0)
         for name in ("variance", "spread", "moments"):
@@ -105,7 +109,11 @@ def test_files_that_come_late_revise_the_windows_they_touch(spark: SparkSession,
     touched = set(expected_numbers(late))
     after = {(r["start"], r["page"]): r["revision"] for r in read_results(folder / "state", "numbers").to_pylist()}
     assert {p for p in before if after[p] != before[p]} == touched & set(before)
-    reasons = [w["reason"] for w in read_windows(folder / "state", "numbers").to_pylist() if w["revision"] > 1 and w["rows_changed"]]
+    reasons = [
+        w["reason"]
+        for w in read_windows(folder / "state", "numbers").to_pylist()
+        if w["revision"] > 1 and w["rows_changed"]
+    ]
     assert reasons
     assert all(r.startswith("late: ") for r in reasons)
 

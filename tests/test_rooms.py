@@ -13,8 +13,21 @@ import catchment
 PACKAGE = Path(catchment.__file__).parent
 
 # From the bottom up: a room may import those before it. Files beside the rooms are the bottom one.
-ROOMS = ("", "aggregates", "quality", "query", "optimizer", "wire", "durable", "site", "center", "feeds", "sim", "spark", "dashboard", "cli")  # fmt: skip
-BASE = ("errors", "options", "timeline", "toml_file", "config", "aggregates", "partials", "sampling", "quality")
+ROOMS = (
+    "", "aggregates", "quality", "query", "optimizer", "wire", "durable", "site", "center", "feeds", "sim", "spark",
+    "dashboard", "cli",
+)  # fmt: skip
+BASE = (
+    "errors",
+    "options",
+    "timeline",
+    "toml_file",
+    "config",
+    "aggregates",
+    "partials",
+    "sampling",
+    "quality",
+)
 
 
 def _room(path: Path) -> str:

@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catchment.errors import TimelineError
-from catchment.timeline import SECOND_US, ManualClock, Slicing, Window, WindowSpec, format_duration, parse_duration
+from catchment.timeline import (
+    SECOND_US,
+    ManualClock,
+    Slicing,
+    Window,
+    WindowSpec,
+    format_duration,
+    parse_duration,
+)
 
 specs = st.builds(
     lambda slide, extra, offset: WindowSpec(slide + extra, slide, offset),
@@ -62,8 +70,15 @@ def test_queries_with_fitting_windows_share_few_slices() -> None:
 
 @pytest.mark.parametrize(
     ("text", "us"),
-    [("1 minute", 60), ("90 s", 90), ("1 hour 30 minutes", 5400), ("INTERVAL '2' days", None), ("2 days", 172_800), ("0.5 s", 0.5)],
-)  # fmt: skip
+    [
+        ("1 minute", 60),
+        ("90 s", 90),
+        ("1 hour 30 minutes", 5400),
+        ("INTERVAL '2' days", None),
+        ("2 days", 172_800),
+        ("0.5 s", 0.5),
+    ],
+)
 def test_durations_are_read_as_people_write_them(text: str, us: float | None) -> None:
     if us is None:
         with pytest.raises(TimelineError, match="cannot read the duration"):

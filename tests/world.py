@@ -16,7 +16,16 @@ import pyarrow as pa
 from catchment import partials
 from catchment.aggregates import make_aggregate
 from catchment.center.core import CenterCore
-from catchment.center.events import CenterQuery, Expired, Landed, Merged, Publish, QueryAdded, Recalled, Ticked
+from catchment.center.events import (
+    CenterQuery,
+    Expired,
+    Landed,
+    Merged,
+    Publish,
+    QueryAdded,
+    Recalled,
+    Ticked,
+)
 from catchment.center.windows import WINDOW_COLUMN
 from catchment.durable.events import EventCodec
 from catchment.durable.host import Host
@@ -36,7 +45,10 @@ Answer = dict[tuple[int, str], tuple[int, int]]  # (window start, key) -> (count
 
 
 def make_fragment(window: WindowSpec) -> Fragment:
-    aggregates = (make_aggregate("count", None, None, name="n"), make_aggregate("sum", "v", pa.int64(), name="total"))
+    aggregates = (
+        make_aggregate("count", None, None, name="n"),
+        make_aggregate("sum", "v", pa.int64(), name="total"),
+    )
     return Fragment("q", "s", "ts", (Key("k", "k", pa.string()),), aggregates, (window,))
 
 
@@ -85,8 +97,17 @@ class Tables:
 
     def recall(self, wanted: pa.Table) -> pa.Table:
         known = self.latest()
-        found = [(r[WINDOW_COLUMN], known[r[WINDOW_COLUMN], r["k"]]) for r in wanted.to_pylist() if (r[WINDOW_COLUMN], r["k"]) in known]
-        schema = pa.schema([pa.field(WINDOW_COLUMN, pa.int64()), *(f for f in self.fragment.schema if f.name != SLICE_COLUMN)])
+        found = [
+            (r[WINDOW_COLUMN], known[r[WINDOW_COLUMN], r["k"]])
+            for r in wanted.to_pylist()
+            if (r[WINDOW_COLUMN], r["k"]) in known
+        ]
+        schema = pa.schema(
+            [
+                pa.field(WINDOW_COLUMN, pa.int64()),
+                *(f for f in self.fragment.schema if f.name != SLICE_COLUMN),
+            ]
+        )
         return pa.Table.from_pylist([{WINDOW_COLUMN: w, **row} for w, row in found], schema)
 
     def answer(self) -> Answer:
@@ -110,7 +131,9 @@ class Site:
         self.core = SiteCore()
         self.core.handle(site_events.FragmentAdded(self.fragment, policy_by_name(self.policy)), 0)
         self.outbox = Outbox(self.folder / "outbox", self.name, "center", 10**9)
-        self.host: Host[Any, Any] = Host(self.core, Journal(self.folder / "journal", EventCodec(self.EVENTS)), self._enact, self.clock)
+        self.host: Host[Any, Any] = Host(
+            self.core, Journal(self.folder / "journal", EventCodec(self.EVENTS)), self._enact, self.clock
+        )
         self.host.recover()
 
     def crash(self) -> None:
@@ -118,7 +141,10 @@ class Site:
         self.open()
 
     def batch(self, records: Sequence[Record], mark: int) -> None:
-        events = [*([lifted(self.fragment, records)] if records else []), site_events.LowMarkRaised("s", mark)]
+        events = [
+            *([lifted(self.fragment, records)] if records else []),
+            site_events.LowMarkRaised("s", mark),
+        ]
         self.host.submit("s", events, batch=self.batches)
         self.host.submit("s", events, batch=self.batches)  # Spark may replay a batch: it must change nothing
         self.batches += 1
@@ -144,7 +170,12 @@ class Center:
         self.core = CenterCore()
         self.core.handle(QueryAdded(self.query), 0)
         self.inbox = Inbox(self.folder / "inbox")
-        self.host: Host[Any, Any] = Host(self.core, Journal(self.folder / "journal", EventCodec(self.EVENTS)), self.tables.enact, self.clock)
+        self.host: Host[Any, Any] = Host(
+            self.core,
+            Journal(self.folder / "journal", EventCodec(self.EVENTS)),
+            self.tables.enact,
+            self.clock,
+        )
         self.host.recover()
 
     def crash(self) -> None:
@@ -174,7 +205,11 @@ class Center:
         tables = [u.table.cast(self.query.fragment.schema) for s in segments for u in s.updates()]
         table = pa.concat_tables([self.query.fragment.schema.empty_table(), *tables])
         merged = partials.combine(table, [SLICE_COLUMN, "k"], self.query.fragment.aggregates)
-        return Merged("q", merged, tuple((s.origin, at, n) for s in segments for u in s.updates() for at, n in u.records))
+        return Merged(
+            "q",
+            merged,
+            tuple((s.origin, at, n) for s in segments for u in s.updates() for at, n in u.records),
+        )
 
     @staticmethod
     def _header(segment: Any) -> Landed:

@@ -54,8 +54,8 @@ class CenterCore:
             case Recalled(query, states):
                 self._query(query).recall(states)
             case Merged(fragment, partials, records):
-                for query in self._fed_by(fragment):
-                    query.merge(partials, records)
+                for windows in self._fed_by(fragment):
+                    windows.merge(partials, records)
             case Landed():
                 self.frontiers.setdefault(event.origin, Frontier()).land(event)
             case Ticked():
@@ -97,7 +97,10 @@ class CenterCore:
 
     def snapshot(self) -> Snapshot:
         """All state but the queries themselves, which their owner adds again before restoring."""
-        facts: dict[str, Any] = {"frontiers": {s: f.to_dict() for s, f in self.frontiers.items()}, "queries": {}}
+        facts: dict[str, Any] = {
+            "frontiers": {s: f.to_dict() for s, f in self.frontiers.items()},
+            "queries": {},
+        }
         tables: dict[str, pa.Table] = {}
         for name, windows in self.queries.items():
             facts["queries"][name] = windows.to_dict()
@@ -116,4 +119,3 @@ class CenterCore:
         """Assert the invariants that can be seen from inside."""
         for windows in self.queries.values():
             windows.validate()
-

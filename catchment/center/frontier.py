@@ -49,10 +49,20 @@ class Frontier:
 
     def to_dict(self) -> dict[str, Any]:
         ahead = [
-            [a.origin, a.sequence, [*a.updates], [(p.fragment, p.low_mark_us, p.updates_total) for p in a.progress]]
+            [
+                a.origin,
+                a.sequence,
+                [*a.updates],
+                [(p.fragment, p.low_mark_us, p.updates_total) for p in a.progress],
+            ]
             for a in self.ahead.values()
         ]
-        return {"next": self.next_sequence, "ahead": ahead, "marks": dict(self.marks), "rows": dict(self.rows)}
+        return {
+            "next": self.next_sequence,
+            "ahead": ahead,
+            "marks": dict(self.marks),
+            "rows": dict(self.rows),
+        }
 
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> Frontier:

@@ -158,7 +158,9 @@ class QueryWindows:
             known = self.closed.pop(start)
             known.status = FINAL
             yield self._status(self._window(start), known, "the repair horizon has passed", now_us)
-        for slice_us in [s for s in self.records if s not in self.slices and s < self.final_us - self.query.window.size_us]:
+        for slice_us in [
+            s for s in self.records if s not in self.slices and s < self.final_us - self.query.window.size_us
+        ]:
             del self.records[slice_us]
 
     def _publish(self, window: Window, known: ClosedWindow, reason: str, rows: pa.Table, now_us: int) -> Publish:
@@ -267,7 +269,7 @@ class QueryWindows:
         self.records = {s: dict(c) for s, c in state["records"]}
         self.closed = {s: ClosedWindow(r, status, dict(c), dict(m)) for s, r, status, c, m in state["closed"]}
         self.closed_us, self.final_us = state["closed_us"], state["final_us"]
-        self.first_passed_us = {s: t for s, t in state["first_passed_us"]}
+        self.first_passed_us = dict(state["first_passed_us"])
         self.usual = dict(state["usual"])
 
     def validate(self) -> None:

@@ -36,7 +36,11 @@ def bench(
     found = sorted(p.stem for p in FOLDER.glob("*.py") if not p.stem.startswith("_"))
     if name is None:
         listed = {"benchmarks": [{"name": n, "description": _load(n).DESCRIPTION} for n in found]}
-        emit(listed, as_json, lambda a: "\n".join(f"{b['name']:<12} {b['description']}" for b in a["benchmarks"]))
+        emit(
+            listed,
+            as_json,
+            lambda a: "\n".join(f"{b['name']:<12} {b['description']}" for b in a["benchmarks"]),
+        )
         return
     if name not in found:
         where = "run from a checkout of the repository" if not found else f"there are {', '.join(found)}"
@@ -60,7 +64,10 @@ def _load(name: str) -> ModuleType:
 
 def _circumstances() -> dict[str, str]:
     commit = subprocess.run(
-        ["git", "-C", str(FOLDER), "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
+        ["git", "-C", str(FOLDER), "describe", "--always", "--dirty"],
+        capture_output=True,
+        text=True,
+        check=False,
     ).stdout.strip()
     machine = f"{os.cpu_count()} cores, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     return {"commit": commit or "unknown", "machine": machine}

@@ -53,7 +53,18 @@ class Rates:
 
 def status_table(status: Mapping[str, Any], rates: Rates) -> RenderableType:
     """Sites and queries, as they are now."""
-    sites = Table("site", "rows", "rows/s", "newest event", "sent", "waiting", "link", title=None, box=None, pad_edge=False)
+    sites = Table(
+        "site",
+        "rows",
+        "rows/s",
+        "newest event",
+        "sent",
+        "waiting",
+        "link",
+        title=None,
+        box=None,
+        pad_edge=False,
+    )
     for name, site in status["sites"].items():
         link = "up" if site["connected"] else (site["last_error"] or "connecting")[:40]
         sites.add_row(name, f"{site['rows']:,}", f"{rates.of(name, site['rows']):,.0f}", when(site["newest_event_us"]),
@@ -89,6 +100,10 @@ def watching(quiet: bool) -> Iterator[Any]:
 
 
 def _line(status: Mapping[str, Any], rates: Mapping[str, float]) -> str:
-    sites = "; ".join(f"{n} {s['rows']:,} rows ({rates[n]:,.0f}/s), {size(s['bytes_sent'])} sent" for n, s in status["sites"].items())
-    closed = "; ".join(f"{n} closed up to {when(q['closed_us'])}" for n, q in (status["center"] or {"queries": {}})["queries"].items())
+    sites = "; ".join(
+        f"{n} {s['rows']:,} rows ({rates[n]:,.0f}/s), {size(s['bytes_sent'])} sent" for n, s in status["sites"].items()
+    )
+    closed = "; ".join(
+        f"{n} closed up to {when(q['closed_us'])}" for n, q in (status["center"] or {"queries": {}})["queries"].items()
+    )
     return " | ".join(part for part in (sites, closed) if part)

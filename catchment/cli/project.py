@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from catchment.spark.deploy import Deployment
 
 Folder = Annotated[Path, typer.Argument(help="The project folder.", show_default=True)]
-Seconds = Annotated[float | None, typer.Option("--seconds", help="Stop after this long; state is kept, a later run goes on.")]
+Seconds = Annotated[
+    float | None, typer.Option("--seconds", help="Stop after this long; state is kept, a later run goes on.")
+]
 ProjectOption = Annotated[Path, typer.Option("--project", "-p", help="The project folder.")]
 
 FIRST_QUERY = """\
@@ -77,7 +79,10 @@ def site(
     """Run one site of a project; the center runs elsewhere."""
     deployment = _load(project)
     if name not in deployment.sites:
-        raise ConfigError(f"no stream that a view reads is born at {name!r}", hint=f"sites are {', '.join(deployment.sites)}")
+        raise ConfigError(
+            f"no stream that a view reads is born at {name!r}",
+            hint=f"sites are {', '.join(deployment.sites)}",
+        )
     _run(deployment, (name,), False, project, seconds=seconds, as_json=as_json)
 
 
@@ -146,8 +151,16 @@ def _drive(
 def _run(deployment: Deployment, sites: Sequence[str], with_center: bool, folder: Path, *, as_json: bool,
          once: bool = False, seconds: float | None = None) -> None:  # fmt: skip
     status = _drive(deployment, sites, with_center, once=once, seconds=seconds, quiet=as_json)
-    answer = {"status": status, "queries": [p.name for p in deployment.plans], "results": str(deployment.project.state_folder)}
-    emit(answer, as_json, lambda a: f"results are in {a['results']}\nlook: catchment show results {a['queries'][0]} -p {folder}")
+    answer = {
+        "status": status,
+        "queries": [p.name for p in deployment.plans],
+        "results": str(deployment.project.state_folder),
+    }
+    emit(
+        answer,
+        as_json,
+        lambda a: f"results are in {a['results']}\nlook: catchment show results {a['queries'][0]} -p {folder}",
+    )
 
 
 def _demo_answer(folder: Path, deployment: Deployment, status: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,15 +183,22 @@ def _demo_answer(folder: Path, deployment: Deployment, status: Mapping[str, Any]
 def _render_demo(answer: Mapping[str, Any]) -> RenderableType:
     total, raw = sum(answer["bytes_sent"].values()), answer["shipping_every_record"]
     cost = Table("sent over the WAN", "bytes", "of raw", title="What it cost", title_justify="left")
-    for name, count in (("every record, as it was", raw["raw_bytes"]), ("every record, zstd in batches", raw["zstd_bytes"]),
-                        ("catchment: partial aggregates", total)):  # fmt: skip
+    lines = {
+        "every record, as it was": raw["raw_bytes"],
+        "every record, zstd in batches": raw["zstd_bytes"],
+        "catchment: partial aggregates": total,
+    }
+    for name, count in lines.items():
         cost.add_row(name, size(count), f"{count / raw['raw_bytes']:.1%}")
-    shown = [result_table(rows, f"{name}: newest of {answer['windows'][name]} windows") for name, rows in answer["answers"].items()]
-    first = next(iter(answer["answers"]))
+    shown = [
+        result_table(rows, f"{name}: newest of {answer['windows'][name]} windows")
+        for name, rows in answer["answers"].items()
+    ]
+    first, folder = next(iter(answer["answers"])), answer["folder"]
+    example = f"SELECT country, sum(bytes) AS bytes FROM {first} GROUP BY country ORDER BY bytes DESC LIMIT 5"
     where = (
-        f"{answer['rows']:,} records were answered. Results are Delta tables in {answer['folder']}/state/results; look with\n"
-        f"  catchment show results {first} -p {answer['folder']}\n"
-        f"  catchment sql \"SELECT country, sum(bytes) AS bytes FROM {first} GROUP BY country ORDER BY bytes DESC LIMIT 5\""
-        f" -p {answer['folder']}"
+        f"{answer['rows']:,} records were answered. Results are Delta tables in {folder}/state/results; look with\n"
+        f"  catchment show results {first} -p {folder}\n"
+        f'  catchment sql "{example}" -p {folder}'
     )
     return Group(*shown, cost, where)

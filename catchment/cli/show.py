@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import RenderableType
 from rich.table import Table
 
@@ -17,10 +18,13 @@ from catchment.cli.live import Rates, status_table
 from catchment.cli.output import JsonFlag, emit
 from catchment.config import Project
 from catchment.errors import ConfigError
+from catchment.timeline import format_duration
 
 ProjectOption = Annotated[Path, typer.Option("--project", "-p", help="The project folder.")]
 Query = Annotated[str, typer.Argument(help="The name of a materialized view.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="How many rows to show.")]
+
+_META = {"window_start", "window_end", "bound", "published_at", "missing_sites", "revision", "coverage", "status"}
 
 show_app = typer.Typer(help="Look at a project: status, results, windows, revisions, quarantine.", no_args_is_help=True)
 
@@ -49,7 +53,11 @@ def results(query: Query, project: ProjectOption = Path(), limit: Limit = 20, as
 
     table = read_results(Project.load(project).state_folder, query)
     newest = table.sort_by([("window_start", "descending")]).slice(0, limit)
-    emit({"query": query, "rows": newest.to_pylist()}, as_json, lambda a: result_table(a["rows"], f"{query}, newest first"))
+    emit(
+        {"query": query, "rows": newest.to_pylist()},
+        as_json,
+        lambda a: result_table(a["rows"], f"{query}, newest first"),
+    )
 
 
 @show_app.command(epilog="Example: catchment show windows traffic -p demo")
@@ -58,14 +66,22 @@ def windows(query: Query, project: ProjectOption = Path(), limit: Limit = 20, as
     from catchment.center.results import newest_windows, read_windows
 
     log = newest_windows(read_windows(Project.load(project).state_folder, query))
-    newest = log.sort_by([("window_start", "descending")]).slice(0, limit).drop_columns(["entry", "step", "rows_changed"])
-    emit({"query": query, "windows": newest.to_pylist()}, as_json, lambda a: plain_table(a["windows"], f"windows of {query}"))
+    newest = (
+        log.sort_by([("window_start", "descending")]).slice(0, limit).drop_columns(["entry", "step", "rows_changed"])
+    )
+    emit(
+        {"query": query, "windows": newest.to_pylist()},
+        as_json,
+        lambda a: window_table(a["windows"], f"windows of {query}"),
+    )
 
 
 @show_app.command(epilog='Example: catchment show revisions traffic "2017-01-01 02:00" -p demo')
 def revisions(
     query: Query,
-    window: Annotated[str | None, typer.Argument(help="Start of a window, such as '2017-01-01 02:00'; absent: all.")] = None,
+    window: Annotated[
+        str | None, typer.Argument(help="Start of a window, such as '2017-01-01 02:00'; absent: all.")
+    ] = None,
     project: ProjectOption = Path(),
     limit: Limit = 50,
     as_json: JsonFlag = False,
@@ -79,7 +95,11 @@ def revisions(
         if not log.num_rows:
             raise ConfigError(f"query {query!r} has published no window that starts at {window!r} (UTC)")
     rows = log.slice(max(0, log.num_rows - limit)).drop_columns(["entry", "step"]).to_pylist()
-    emit({"query": query, "revisions": rows}, as_json, lambda a: plain_table(a["revisions"], f"revisions of {query}"))
+    emit(
+        {"query": query, "revisions": rows},
+        as_json,
+        lambda a: window_table(a["revisions"], f"revisions of {query}"),
+    )
 
 
 @show_app.command(epilog="Example: catchment show quarantine -p demo")
@@ -97,23 +117,61 @@ def quarantine(project: ProjectOption = Path(), limit: Limit = 20, as_json: Json
         rows += [{"site": r["site"], "stream": folder.name, "reason": r["_problem"], "record": r["_raw"]}
                  for r in found.slice(0, limit).to_pylist()]  # fmt: skip
     answer = {"counts": counts, "records": rows[:limit]}
-    emit(answer, as_json, lambda a: plain_table(a["records"], "quarantine: " + (str(a["counts"]) if a["counts"] else "empty")))
+    emit(
+        answer,
+        as_json,
+        lambda a: plain_table(a["records"], "quarantine: " + (str(a["counts"]) if a["counts"] else "empty")),
+    )
 
 
 def result_table(rows: Sequence[Mapping[str, Any]], title: str) -> RenderableType:
-    """Rows of a result: the user's columns, then how sure they are."""
-    meta = ("window_start", "window_end", "bound", "published_at", "missing_sites", "revision", "coverage", "status")
-    own = [c for c in (rows[0] if rows else {}) if c not in meta]
-    keep = [*([] if {"start", "window_start"} & set(own) else ["window_start"]), *own, "bound", "coverage", "status"]
-    return plain_table([{c: row[c] for c in keep} for row in rows], title)
+    """Rows of a result: the window, the user's columns, and how sure they are."""
+    shown = []
+    for row in rows:
+        own = {c: v for c, v in row.items() if c not in _META and v not in (row["window_start"], row["window_end"])}
+        shown.append({"window": _window(row), **own, "error": _bound(row["bound"]), "status": _status(row)})
+    return plain_table(shown, title)
+
+
+def window_table(rows: Sequence[Mapping[str, Any]], title: str) -> RenderableType:
+    """Windows: which, how far along, and why."""
+    shown = [
+        {
+            "window": _window(row),
+            "revision": row["revision"],
+            "status": _status(row),
+            "why": row["reason"],
+            "published": row["published_at"],
+        }
+        for row in rows
+    ]
+    return plain_table(shown, title)
 
 
 def plain_table(rows: Sequence[Mapping[str, Any]], title: str) -> RenderableType:
     """Rows as a table; nothing but the title if there are none."""
-    table = Table(*(rows[0] if rows else ()), title=title, title_justify="left", title_style="bold")
+    table = Table(*(rows[0] if rows else ()), title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
     for row in rows:
         table.add_row(*(_cell(v) for v in row.values()))
     return table
+
+
+def _window(row: Mapping[str, Any]) -> str:
+    length = round((row["window_end"] - row["window_start"]).total_seconds() * 1e6)
+    return f"{_cell(row['window_start'])} + {format_duration(length)}"
+
+
+def _bound(bound: Mapping[str, float | None]) -> str:
+    stated = {name: error for name, error in bound.items() if error != 0}
+    if not stated:
+        return "none"
+    return ", ".join(f"{name} {'?' if error is None else f'{error:.1%}'}" for name, error in stated.items())
+
+
+def _status(row: Mapping[str, Any]) -> str:
+    missing = f", without {', '.join(row['missing_sites'])}" if row["missing_sites"] else ""
+    coverage = "" if row["coverage"] == 1 else f" {row['coverage']:.0%}"
+    return f"{row['status']}{coverage}{missing}"
 
 
 def _cell(value: Any) -> str:

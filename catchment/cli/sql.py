@@ -14,11 +14,16 @@ from catchment.config import Project
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command(name="sql", epilog='Example: catchment sql "SELECT * FROM traffic ORDER BY bytes DESC LIMIT 5" -p demo')(sql)
+    app.command(
+        name="sql",
+        epilog='Example: catchment sql "SELECT * FROM traffic ORDER BY bytes DESC LIMIT 5" -p demo',
+    )(sql)
 
 
 def sql(
-    statement: Annotated[str, typer.Argument(help="A SELECT over the project's views; NAME__revisions has every revision.")],
+    statement: Annotated[
+        str, typer.Argument(help="A SELECT over the project's views; NAME__revisions has every revision.")
+    ],
     project: ProjectOption = Path(),
     as_json: JsonFlag = False,
 ) -> None:

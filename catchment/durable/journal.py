@@ -77,7 +77,7 @@ class Journal:
 
     @property
     def size_bytes(self) -> int:
-        return self._log.tell()
+        return int(self._log.tell())
 
     def close(self) -> None:
         self._log.close()

@@ -23,7 +23,9 @@ def shipping_cost(deployment: Deployment) -> dict[str, int]:
             spool = site_folder(deployment.project, site) / "spool" / f"{stream.name}.arrow"
             rows = len(read_arrivals(spool))
             for start in range(0, rows, BATCH_ROWS):
-                lines = [v for b in read_rows(spool, start, min(start + BATCH_ROWS, rows)) for v in b["value"].to_pylist()]
+                lines = [
+                    v for b in read_rows(spool, start, min(start + BATCH_ROWS, rows)) for v in b["value"].to_pylist()
+                ]
                 text = ("\n".join(lines) + "\n").encode()
                 raw += len(text)
                 packed += len(compressor.compress(text))

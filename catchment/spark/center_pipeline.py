@@ -113,7 +113,7 @@ class CenterPipeline:
         if not self.host.committed(CAUSE, number):
             segments = [decode_segment(path.read_bytes()) for path in self.inbox.landed(start, end)]
             merged = self._merge(segments)
-            events = [*self._recall(merged), *merged, *(_header(s) for s in segments), Ticked()]
+            events: list[Event] = [*self._recall(merged), *merged, *(_header(s) for s in segments), Ticked()]
             self.host.submit(CAUSE, events, batch=number)
         self.inbox.discard(end)
 
@@ -127,7 +127,8 @@ class CenterPipeline:
                     tables.setdefault(update.fragment, []).append(update.table.cast(fragments[update.fragment].schema))
                     records.setdefault(update.fragment, []).extend((segment.origin, s, n) for s, n in update.records)
         return [
-            Merged(name, self._merge_tables(fragments[name], found), tuple(records[name])) for name, found in tables.items()
+            Merged(name, self._merge_tables(fragments[name], found), tuple(records[name]))
+            for name, found in tables.items()
         ]
 
     def _merge_tables(self, fragment: Fragment, tables: list[pa.Table]) -> pa.Table:

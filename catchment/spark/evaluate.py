@@ -70,4 +70,5 @@ def _qualified(fragment: Fragment) -> str:
 
 def _per_slice(table: pa.Table) -> Records:
     counts = table.group_by(SLICE_COLUMN).aggregate([(_RECORDS, "sum")])
-    return tuple(sorted(zip(counts[SLICE_COLUMN].to_pylist(), pc.cast(counts[f"{_RECORDS}_sum"], pa.int64()).to_pylist(), strict=True)))  # fmt: skip
+    records = pc.cast(counts[f"{_RECORDS}_sum"], pa.int64())
+    return tuple(sorted(zip(counts[SLICE_COLUMN].to_pylist(), records.to_pylist(), strict=True)))

@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -66,12 +67,15 @@ class Runner:
         if self.with_center:
             self._start_center()
         evaluator = NativeEvaluator(
-            {n: read_table(self.spark, t, self.project.folder).cache() for n, t in self.deployment.catalog.tables.items()}
+            {
+                n: read_table(self.spark, t, self.project.folder).cache()
+                for n, t in self.deployment.catalog.tables.items()
+            }
         )
         for site in self.sites:
             pipeline = SitePipeline(
                 self.spark, self.project, site, self.deployment.streams_at(site), self.deployment.fragments_at(site),
-                evaluator, lambda outbox, site=site: self._sender(site, outbox), self.clock,
+                evaluator, partial(self._sender, site), self.clock,
             )  # fmt: skip
             self.pipelines.append(pipeline)
             self._closing.callback(pipeline.stop)
@@ -105,7 +109,9 @@ class Runner:
             return True
         if not self.center.consumed:
             return False
-        ended = (m == END_OF_TIME_US for q in self.deployment.center_queries for m in self.center.core.marks(q.name).values())
+        ended = (
+            m == END_OF_TIME_US for q in self.deployment.center_queries for m in self.center.core.marks(q.name).values()
+        )
         return all(ended) or (self.once and bool(self.pipelines))
 
     def status(self) -> Mapping[str, Any]:
@@ -131,10 +137,14 @@ class Runner:
         folder = self.project.state_folder / "center"
         inbox = Inbox(folder / "inbox")
         tables = {
-            p.name: ResultTables(self.project.state_folder, p.name, p.fragment, make_finish(self.spark, p), own_errors(p))
+            p.name: ResultTables(
+                self.project.state_folder, p.name, p.fragment, make_finish(self.spark, p), own_errors(p)
+            )
             for p in self.deployment.plans
         }
-        self.center = CenterPipeline(self.spark, self.project, inbox, self.deployment.center_queries, tables, self.clock)
+        self.center = CenterPipeline(
+            self.spark, self.project, inbox, self.deployment.center_queries, tables, self.clock
+        )
         host, port = self.project.sites[self.project.center].listen or (LOOPBACK, 0)
         self._server = InboxServer(inbox, host, port, _tls(self.project), _tokens(self.project))
         self._server.start()
@@ -162,7 +172,11 @@ class Runner:
 
 
 def run_deployment(
-    deployment: Deployment, *, once: bool = False, seconds: float | None = None, spark: SparkSession | None = None
+    deployment: Deployment,
+    *,
+    once: bool = False,
+    seconds: float | None = None,
+    spark: SparkSession | None = None,
 ) -> Mapping[str, Any]:
     """Run all of a project in this process; its last status. A session that is given is left open."""
     project = deployment.project

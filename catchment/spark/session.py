@@ -35,9 +35,7 @@ SETTINGS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.scheduler.mode": "FAIR",  # several sites share one session: none waits for another's job
-    "spark.sql.sources.commitProtocolClass": "org.apache.spark.sql.execution.datasources.SQLHadoopMapReduceCommitProtocol",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
-    "spark.sql.legacy.respectNullabilityInTextDatasetConversion": "false",
 }  # fmt: skip
 
 
@@ -56,7 +54,9 @@ def find_java() -> Path:
     return Path(found)
 
 
-def make_session(name: str, config: SparkConfig, *, master: str | None = None, warehouse: Path | None = None) -> SparkSession:
+def make_session(
+    name: str, config: SparkConfig, *, master: str | None = None, warehouse: Path | None = None
+) -> SparkSession:
     """A session with the house settings. PySpark's workers run on this very interpreter."""
     find_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

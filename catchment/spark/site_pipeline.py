@@ -158,7 +158,9 @@ class SitePipeline:
             if limits is not None:
                 events, seen = self._reduce(state, records, number, limits)
         self._note(state, seen)
-        mark = [LowMarkRaised(name, state.newest_us - self._slack_us(state.stream))] if state.newest_us is not None else []
+        mark = (
+            [LowMarkRaised(name, state.newest_us - self._slack_us(state.stream))] if state.newest_us is not None else []
+        )
         self.host.submit(name, [*events, *mark, self._measure()], batch=number)
         self.sender.notify()
 
@@ -168,7 +170,8 @@ class SitePipeline:
         """Keep the batch and reduce it to partials; what was seen on the way."""
         time = f"`{state.stream.event_time}`"
         if limits is not None:
-            far = f"CASE WHEN {limits.sql(f'unix_micros({time})')} THEN NULL ELSE 'the event time is far from the stream' END"
+            believed = limits.sql(f"unix_micros({time})")
+            far = f"CASE WHEN {believed} THEN NULL ELSE 'the event time is far from the stream' END"
             records = records.withColumn(PROBLEM, F.coalesce(F.col(PROBLEM), F.expr(far)))
         watch = Observation()
         usable = F.when(F.col(PROBLEM).isNull(), F.expr(f"unix_micros({time})"))
@@ -291,4 +294,6 @@ class Seen:
 def _bad_rows(records: DataFrame, site: str) -> DataFrame:
     whole = F.coalesce(F.col(RAW), F.to_json(F.struct(*[c for c in records.columns if c not in (RAW, PROBLEM)])))
     bad = records.where(F.col(PROBLEM).isNotNull())
-    return bad.withColumn(RAW, whole).withColumn("site", F.lit(site)).withColumn("quarantined_at", F.current_timestamp())
+    return (
+        bad.withColumn(RAW, whole).withColumn("site", F.lit(site)).withColumn("quarantined_at", F.current_timestamp())
+    )

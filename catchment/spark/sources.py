@@ -13,7 +13,7 @@ from pathlib import Path
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from catchment.errors import EngineError
 from catchment.query.statements import Files, Generator, Relation, Replay, Stream, Table
@@ -91,7 +91,9 @@ def _problem(relation: Relation, format: str) -> SparkColumn:
     problem = F.when(corrupt & nothing, F.lit(f"not readable as {format}"))
     problem = problem.when(corrupt, F.lit("a field has the wrong type"))
     if isinstance(relation, Stream):
-        problem = problem.when(F.col(f"_r.`{relation.event_time}`").isNull(), F.lit(f"no event time ({relation.event_time})"))
+        problem = problem.when(
+            F.col(f"_r.`{relation.event_time}`").isNull(), F.lit(f"no event time ({relation.event_time})")
+        )
     return problem
 
 
@@ -114,7 +116,7 @@ def _open_replay(spark: SparkSession, stream: Stream, replay: Replay, path: Path
     return OpenedStream(_checked(records, stream), rows)
 
 
-def _watch(spark: SparkSession, path: Path) -> "DataStreamReader":  # noqa: F821, UP037
+def _watch(spark: SparkSession, path: Path) -> DataStreamReader:
     return spark.readStream.option("maxFilesPerTrigger", MAX_FILES_PER_BATCH).option("pathGlobFilter", _glob(path))
 
 
@@ -149,8 +151,3 @@ def _header(path: Path, relation: Relation, connector: Files) -> list[str]:
         return declared
     files = [path] if path.is_file() else sorted(Path(_folder(path)).glob(_glob(path)))
     return read_header(files[0]) if files else declared
-
-
-def struct_of(spark: SparkSession, relation: Relation) -> StructType:
-    """The declared columns as a Spark schema."""
-    return StructType.fromDDL(ddl(relation))

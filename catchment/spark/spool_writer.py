@@ -68,7 +68,9 @@ def _read_log(log: Path, format: str, arrival: str) -> pa.Table:
 
 def _json_lines(lines: Iterator[str], arrival: str, log: Path) -> tuple[pa.Table, Instants]:
     kept = [line.rstrip("\r\n") for line in lines if line.strip()]
-    return pa.table({"value": pa.array(kept, pa.string())}), _micros(pd.Series([_json_field(k, arrival) for k in kept], dtype=object))
+    return pa.table({"value": pa.array(kept, pa.string())}), _micros(
+        pd.Series([_json_field(k, arrival) for k in kept], dtype=object)
+    )
 
 
 def _json_field(line: str, name: str) -> object:
@@ -120,7 +122,9 @@ def _write(table: pa.Table, spool: Path) -> None:
 
 def _open_text(path: Path) -> io.TextIOWrapper:
     if path.suffix == ".zst":
-        return io.TextIOWrapper(zstandard.ZstdDecompressor().stream_reader(path.open("rb")), encoding="utf-8", errors="replace")
+        return io.TextIOWrapper(
+            zstandard.ZstdDecompressor().stream_reader(path.open("rb")), encoding="utf-8", errors="replace"
+        )
     if path.suffix == ".gz":
-        return io.TextIOWrapper(gzip.open(path, "rb"), encoding="utf-8", errors="replace")  # noqa: SIM115
+        return io.TextIOWrapper(gzip.open(path, "rb"), encoding="utf-8", errors="replace")
     return path.open(encoding="utf-8", errors="replace")
