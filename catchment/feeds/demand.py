@@ -43,6 +43,13 @@ class DemandGraph:
         """The device whose feed the row is about."""
         return np.repeat(np.arange(self.devices, dtype=np.int32), np.diff(self.start))
 
+    @cached_property
+    def counterpart(self) -> NDArray[np.int64]:
+        """The row of the same pair the other way."""
+        shape = (self.devices, self.devices)
+        by_src = sparse.csr_array((np.arange(self.edges), self.dst, self.start), shape=shape)
+        return np.asarray(by_src.tocsc().data, dtype=np.int64)
+
     @property
     def edges(self) -> int:
         """Rows, one each way: twice the number of pairs."""
