@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 Slots = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+Instants = int | npt.NDArray[np.int64]  # one for all, or one for each
 
 _FIRST_CAPACITY = 256
 COLUMNS = ("slice_us", "arrivals", "first_us", "last_us", "pending")
@@ -25,8 +26,7 @@ class Ledger:
         self.size = 0
         self.pending_rows = 0
         self._columns: dict[str, npt.NDArray[np.generic]] = {
-            name: np.zeros(_FIRST_CAPACITY, dtype=np.bool_ if name == "pending" else np.int64)
-            for name in COLUMNS
+            name: np.zeros(_FIRST_CAPACITY, dtype=np.bool_ if name == "pending" else np.int64) for name in COLUMNS
         }
 
     @property
@@ -49,23 +49,23 @@ class Ledger:
     def pending(self) -> Mask:
         return self._columns["pending"][: self.size]  # type: ignore[return-value]
 
-    def open(self, slices_us: npt.NDArray[np.int64], now_us: int) -> None:
+    def open(self, slices_us: npt.NDArray[np.int64], at_us: Instants) -> None:
         """New slots, one for each given slice; nothing has arrived for them yet."""
         start, self.size = self.size, self.size + len(slices_us)
         self._reserve(self.size)
         self.slice_us[start:] = slices_us
         self.arrivals[start:] = 0
-        self.first_us[start:] = now_us
-        self.last_us[start:] = now_us
+        self.first_us[start:] = at_us
+        self.last_us[start:] = at_us
         self.pending[start:] = False
 
-    def arrive(self, slots: Slots, arrivals: npt.NDArray[np.int64], now_us: int) -> Mask:
+    def arrive(self, slots: Slots, arrivals: npt.NDArray[np.int64], at_us: Instants) -> Mask:
         """Records came for these slots, each named once; tells which of them were not pending (misses)."""
         misses = ~self.pending[slots]
         self.arrivals[slots] += arrivals
-        self.last_us[slots] = now_us
+        self.last_us[slots] = at_us
         self.pending[slots] = True
-        self.pending_rows += int(misses.sum())
+        self.pending_rows += int(np.count_nonzero(misses))
         return misses
 
     def leave(self, slots: Slots) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from catchment.site.ledger import Ledger, Mask, Slots
+from catchment.site.ledger import Instants, Ledger, Mask, Slots
 from catchment.site.policy import NO_SLOTS, Moment, PolicyState, Proposal, SliceView
 from catchment.site.stream_clock import StreamClock
 from catchment.timeline import START_OF_TIME_US, Slicing
@@ -87,19 +87,19 @@ class Sluice:
         slices_us: npt.NDArray[np.int64],
         arrivals: npt.NDArray[np.int64],
         clock: StreamClock,
-        now_us: int,
+        at_us: Instants,
     ) -> None:
         """Records came: each slot named once, new slots numbered on from the ledger's size."""
         fresh = slots >= self.ledger.size
         if fresh.any():
-            order = np.argsort(slots[fresh], kind="stable")
-            self.ledger.open(slices_us[fresh][order], now_us)
-        misses = self.ledger.arrive(slots, arrivals, now_us)
+            order = np.flatnonzero(fresh)[np.argsort(slots[fresh], kind="stable")]
+            self.ledger.open(slices_us[order], at_us[order] if isinstance(at_us, np.ndarray) else at_us)
+        misses = self.ledger.arrive(slots, arrivals, at_us)
         for start, members in _groups(slices_us):
             piece = self._opened(start, clock)
-            piece.slots += int(fresh[members].sum())
+            piece.slots += int(np.count_nonzero(fresh[members]))
             piece.arrivals += int(arrivals[members].sum())
-            missed = int(misses[members].sum())
+            missed = int(np.count_nonzero(misses[members]))
             piece.misses += missed
             piece.pending += missed
 
@@ -116,7 +116,7 @@ class Sluice:
             if piece.end_us <= clock.low_mark_us:
                 late = piece.end_us <= self.announced_us
                 self._enact(piece, pending, LATE if late else DUE, late, out)
-                self._close(piece, clock, now_us)
+                self._close(piece, clock, link, now_us)
             elif len(pending):
                 view = self._view(piece, pending)
                 proposal = self.state.propose(view, self._moment(piece, clock, link, now_us))
@@ -151,9 +151,7 @@ class Sluice:
             return self._keep(self.ledger.pending.copy())
         if dead == 0 or 2 * dead < self.ledger.size:
             return None
-        return self._keep(
-            np.isin(self.ledger.slice_us, np.fromiter(self.open, dtype=np.int64, count=len(self.open)))
-        )
+        return self._keep(np.isin(self.ledger.slice_us, np.fromiter(self.open, dtype=np.int64, count=len(self.open))))
 
     def dump(self) -> dict[str, Any]:
         """Everything but the ledger's columns, as plain JSON."""
@@ -182,9 +180,7 @@ class Sluice:
             assert int(mine.sum()) == piece.pending, f"slice {piece.start_us} miscounts its pending slots"
             assert piece.unreported >= 0
             assert blocked or piece.end_us > low_mark_us, f"slice {piece.start_us} is due and still here"
-            assert blocked or piece.empty or piece.end_us > self.announced_us, (
-                "announced what is still pending"
-            )
+            assert blocked or piece.empty or piece.end_us > self.announced_us, "announced what is still pending"
         assert self.announced_us <= max(low_mark_us, START_OF_TIME_US)
         assert np.isin(self.ledger.slice_us[pending], list(self.open)).all()
 
@@ -208,11 +204,7 @@ class Sluice:
     def _enact(self, piece: OpenSlice, slots: Slots, reason: str, late: bool, out: list[Release]) -> None:
         # Record counts are known per slice, not per key: each release carries its share, the last one the
         # rest.
-        share = (
-            piece.unreported
-            if len(slots) == piece.pending
-            else piece.unreported * len(slots) // piece.pending
-        )
+        share = piece.unreported if len(slots) == piece.pending else piece.unreported * len(slots) // piece.pending
         if len(slots) == 0 and share == 0:
             return
         self.ledger.leave(slots)
@@ -222,18 +214,19 @@ class Sluice:
         self.updates_total += len(slots)
         out.append(Release(piece.start_us, slots, share, reason, late))
 
-    def _close(self, piece: OpenSlice, clock: StreamClock, now_us: int) -> None:
+    def _close(self, piece: OpenSlice, clock: StreamClock, link: LinkView, now_us: int) -> None:
         if not piece.stale:
-            self.state.close(self._view(piece, NO_SLOTS), self._moment(piece, clock, LinkView(), now_us))
+            self.state.close(self._view(piece, NO_SLOTS), self._moment(piece, clock, link, now_us))
         del self.open[piece.start_us]
 
     def _checked(self, proposal: Proposal, view: SliceView) -> Slots:
-        if proposal.slots is view.pending:
-            return view.pending
+        if proposal.slots is view.pending or not len(proposal.slots):
+            return proposal.slots
         asked = np.unique(np.asarray(proposal.slots, dtype=np.int64))
-        allowed = asked[np.isin(asked, view.pending, assume_unique=True)]
+        known = asked[(asked >= 0) & (asked < self.ledger.size)]
+        allowed = known[self.ledger.pending[known] & (self.ledger.slice_us[known] == view.start_us)]
         self.refused += len(asked) - len(allowed)
-        return allowed
+        return np.asarray(allowed)
 
     def _view(self, piece: OpenSlice, pending: Slots) -> SliceView:
         return SliceView(
@@ -256,16 +249,16 @@ class Sluice:
         for piece in self.open.values():
             piece.slots = 0
         for start, members in _groups(self.ledger.slice_us):
-            self.open[start].slots = len(members)
+            self.open[start].slots = len(self.ledger.slice_us[members])
         return renamed
 
 
-def _groups(values: npt.NDArray[np.int64]) -> Iterator[tuple[int, Slots]]:
+def _groups(values: npt.NDArray[np.int64]) -> Iterator[tuple[int, Slots | slice]]:
     """Each distinct value, in order, with the places where it stands."""
     if len(values) == 0:
         return
     if values[0] == values[-1] and (values == values[0]).all():
-        yield int(values[0]), np.arange(len(values))
+        yield int(values[0]), slice(None)
         return
     order = np.argsort(values, kind="stable")
     cuts = np.flatnonzero(np.diff(values[order])) + 1
