@@ -123,9 +123,7 @@ def _check(call: Call) -> None:
     if call.argument is None and call.function != "count":
         raise AggregateError(f"{call.function} needs an argument", where=call.name, hint=usage)
     if call.argument is not None and call.argument_type is None:
-        raise AggregateError(
-            f"the type of {call.argument!r} in {call.function} is not known", where=call.name
-        )
+        raise AggregateError(f"the type of {call.argument!r} in {call.function} is not known", where=call.name)
     if len(call.parameters) > known.parameters:
         raise AggregateError(
             f"{call.function} takes at most {known.parameters} parameters, and was given {call.parameters}",

@@ -43,9 +43,7 @@ class ApproxPercentile(SketchAggregate):
                 where=self.name,
             )
         if not MIN_K <= self.k <= MAX_K:
-            raise AggregateError(
-                f"a KLL sketch takes k from {MIN_K} to {MAX_K}, not {self.k}", where=self.name
-            )
+            raise AggregateError(f"a KLL sketch takes k from {MIN_K} to {MAX_K}, not {self.k}", where=self.name)
 
     @classmethod
     def from_call(cls, call: Call) -> ApproxPercentile:

@@ -141,9 +141,7 @@ def _first_of_runs(codes: Groups) -> Groups:
     return np.flatnonzero(np.r_[True, codes[1:] != codes[:-1]]) if codes.size else codes
 
 
-def _fold_neighbours(
-    codes: Groups, high: Floats, low: Floats, first: Groups
-) -> tuple[Groups, Floats, Floats]:
+def _fold_neighbours(codes: Groups, high: Floats, low: Floats, first: Groups) -> tuple[Groups, Floats, Floats]:
     """Add each row of odd place in its run to the row before it."""
     lengths = np.diff(np.r_[first, codes.size])
     place = np.arange(codes.size) - np.repeat(first, lengths)

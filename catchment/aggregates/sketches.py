@@ -68,9 +68,7 @@ def split_by_group(values: pa.Array, groups: Groups, size: int) -> Iterator[pa.A
         yield ordered.slice(start, end - start)
 
 
-def merge_crowded(
-    states: pa.Array, groups: Groups, size: int, merge: Callable[[Sequence[bytes]], bytes]
-) -> pa.Array:
+def merge_crowded(states: pa.Array, groups: Groups, size: int, merge: Callable[[Sequence[bytes]], bytes]) -> pa.Array:
     """One state a group: the only one there is, or the merge of all; null where there is none."""
     rows = np.flatnonzero(valid_rows(states))
     counts = np.bincount(groups[rows], minlength=size)

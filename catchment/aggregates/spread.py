@@ -86,13 +86,12 @@ _CHAN_SQL = (
 )
 
 
-def merge_spreads(
-    n: Floats, mean: Floats, m2: Floats, groups: Groups, size: int
-) -> tuple[Floats, Floats, Floats]:
+def merge_spreads(n: Floats, mean: Floats, m2: Floats, groups: Groups, size: int) -> tuple[Floats, Floats, Floats]:
     """Chan's rule for many parts at once: m2 = sum of m2_i + sum of n_i (mean_i - mean)^2.
 
     The mean is taken twice, the second time over the distances from the first, which rids it of the rounding
-    of the first sum. A group of one part keeps its mean and m2 as they are.
+    of the first sum. A group of one part keeps its mean and m2 as they are. Nothing
+    is known of the spread around an infinite mean: m2 is NaN, as in Spark.
     """
 
     def add(weights: Floats) -> Floats:
@@ -107,7 +106,7 @@ def merge_spreads(
         spread = add(m2) + add(n * distance * distance)
     alone = (np.bincount(groups, minlength=size) == 1)[groups]
     centre[groups[alone]], spread[groups[alone]] = mean[alone], m2[alone]
-    return total, centre, spread
+    return total, centre, np.where(np.isfinite(centre), spread, np.nan)
 
 
 @dataclass(frozen=True)
@@ -133,11 +132,7 @@ class Moments(Aggregate):
     def lift_sql(self) -> tuple[str, ...]:
         x = f"CAST(({self.argument}) AS DOUBLE)"
         products = (f"({' * '.join([x] * k)})" for k in range(1, MOMENTS + 1))
-        sums = (
-            sql
-            for power, product in zip(self.powers, products, strict=True)
-            for sql in power.lift_sql(product)
-        )
+        sums = (sql for power, product in zip(self.powers, products, strict=True) for sql in power.lift_sql(product))
         return (f"count({x})", *sums)
 
     def merge_sql(self) -> tuple[str, ...]:
@@ -167,7 +162,5 @@ class Moments(Aggregate):
         means = np.stack([floats_of(s) for s in sums]) / np.where(n == 0, 1.0, n)
         present = n > 0
         offsets = np.r_[0, np.cumsum(np.where(present, MOMENTS, 0))].astype(np.int32)
-        lists = pa.ListArray.from_arrays(
-            pa.array(offsets), pa.array(means.T[present].ravel()), mask=pa.array(~present)
-        )
+        lists = pa.ListArray.from_arrays(pa.array(offsets), pa.array(means.T[present].ravel()), mask=pa.array(~present))
         return lists.cast(self.result_type)

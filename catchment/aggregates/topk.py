@@ -88,16 +88,12 @@ class ApproxTopK(SketchAggregate):
             f"named_struct('sketch', {state}, 'maxItemsTracked', {self.max_items}, "
             "'itemDataType', CAST(NULL AS STRING), 'itemDataTypeDDL', 'item string not null')"
         )
-        return (
-            f"(approx_top_k_combine({whole}, {self.max_items}) FILTER (WHERE {state} IS NOT NULL)).sketch",
-        )
+        return (f"(approx_top_k_combine({whole}, {self.max_items}) FILTER (WHERE {state} IS NOT NULL)).sketch",)
 
     def sketch(self, values: pa.Array) -> bytes:
         sketch = frequent_strings_sketch(self.lg_map)
         counted = pc.value_counts(values.cast(pa.string()).drop_null())
-        for item, count in zip(
-            counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True
-        ):
+        for item, count in zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True):
             sketch.update(item, count)
         return bytes(sketch.serialize()) + _NULLS.pack(values.null_count)
 
@@ -115,9 +111,7 @@ class ApproxTopK(SketchAggregate):
         read, nulls = self._read(sketch)
         found = read.get_frequent_items(frequent_items_error_type.NO_FALSE_NEGATIVES)
         texts = pa.array([item for item, *_ in found], pa.string())
-        items = zip(
-            texts.cast(self.argument_type).to_pylist(), (count for _, count, *_ in found), strict=True
-        )
+        items = zip(texts.cast(self.argument_type).to_pylist(), (count for _, count, *_ in found), strict=True)
         ranked = sorted(items, key=lambda pair: (-pair[1], pair[0]))
         missing = [(None, nulls)] if nulls else []
         return sorted(missing + ranked, key=lambda pair: -pair[1])[: self.k]
@@ -140,7 +134,5 @@ def _has_faithful_text(type_: pa.DataType | None) -> bool:
 def _whole(value: object, name: str) -> int:
     text = str(value)
     if not text.isdigit():
-        raise AggregateError(
-            f"approx_top_k needs whole numbers after its argument, not {value!r}", where=name
-        )
+        raise AggregateError(f"approx_top_k needs whole numbers after its argument, not {value!r}", where=name)
     return int(text)

@@ -101,16 +101,12 @@ def _hash_decimals(column: pa.Array, seed: Words) -> Words:
 def _hash_bytes(column: pa.Array, seed: Words) -> Words:
     """Rows of one length are hashed together, a word of each at a time."""
     binary = column.cast(pa.large_binary())
-    offsets = np.frombuffer(binary.buffers()[1], dtype=np.int64)[
-        binary.offset : binary.offset + len(binary) + 1
-    ]
+    offsets = np.frombuffer(binary.buffers()[1], dtype=np.int64)[binary.offset : binary.offset + len(binary) + 1]
     data = np.frombuffer(binary.buffers()[2] or b"", dtype=np.uint8)
     lengths, hashed = np.diff(offsets), np.empty(len(binary), dtype=np.uint64)
     for length in np.unique(lengths):
         rows = np.flatnonzero(lengths == length)
-        taken = (
-            data[offsets[rows][:, None] + np.arange(length)] if length else np.empty((len(rows), 0), np.uint8)
-        )
+        taken = data[offsets[rows][:, None] + np.arange(length)] if length else np.empty((len(rows), 0), np.uint8)
         hashed[rows] = _hash_matrix(np.ascontiguousarray(taken), seed[rows])
     return hashed
 
@@ -134,9 +130,7 @@ def _hash_matrix(rows: NDArray[np.uint8], seed: Words) -> Words:
 def _absorb_stripes(rows: NDArray[np.uint8], seed: Words) -> Words:
     lanes = [seed + _u(_P1) + _u(_P2), seed + _u(_P2), seed, seed - _u(_P1)]
     for at in range(0, rows.shape[1], _STRIPE):
-        lanes = [
-            _rotate(lane + _word(rows, at + 8 * i) * _u(_P2), 31) * _u(_P1) for i, lane in enumerate(lanes)
-        ]
+        lanes = [_rotate(lane + _word(rows, at + 8 * i) * _u(_P2), 31) * _u(_P1) for i, lane in enumerate(lanes)]
     state = _rotate(lanes[0], 1) + _rotate(lanes[1], 7) + _rotate(lanes[2], 12) + _rotate(lanes[3], 18)
     for lane in lanes:
         state = (state ^ (_rotate(lane * _u(_P2), 31) * _u(_P1))) * _u(_P1) + _u(_P4)
@@ -172,18 +166,13 @@ def _u(number: int) -> np.uint64:
 
 def _is_short_whole(type_: pa.DataType) -> bool:
     types = pa.types
-    return bool(
-        types.is_int8(type_) or types.is_int16(type_) or types.is_int32(type_) or types.is_boolean(type_)
-    )
+    return bool(types.is_int8(type_) or types.is_int16(type_) or types.is_int32(type_) or types.is_boolean(type_))
 
 
 def _is_bytes(type_: pa.DataType) -> bool:
     types = pa.types
     return bool(
-        types.is_string(type_)
-        or types.is_large_string(type_)
-        or types.is_binary(type_)
-        or types.is_large_binary(type_)
+        types.is_string(type_) or types.is_large_string(type_) or types.is_binary(type_) or types.is_large_binary(type_)
     )
 
 
