@@ -118,7 +118,7 @@ MISTAKES = {
     "a site that is no table": (
         "[sites.us]\n",
         "[sites]\nus = 3\n[sites.eu]\n",
-        5,
+        6,
         "[sites.us] is 3",
         "table",
     ),

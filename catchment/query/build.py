@@ -60,9 +60,7 @@ def plan_view(view: View, catalog: Catalog) -> QueryPlan:
         aggregates.add(Call(view.select, "count", None))
     conditions = _read_where(view, read.scope)
     made = (tuple(keys.values()), tuple(aggregates.found.values()))
-    source = _source(
-        read, conditions, [*(k.sql for k in made[0]), *(a.argument for a in made[1] if a.argument)]
-    )
+    source = _source(read, conditions, [*(k.sql for k in made[0]), *(a.argument for a in made[1] if a.argument)])
     finish = Finish(WindowAggregate(source, grouping.window, *made), columns, condition)
     return QueryPlan(Sink(finish, view.name, view.options.sink or catalog.project.center, view.options))
 

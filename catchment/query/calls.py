@@ -39,18 +39,12 @@ def read_call(node: exp.Expr, text: SqlText) -> Call | None:
     if isinstance(node, exp.Filter):
         inner = read_call(node.this, text)
         if inner is None:
-            raise text.error(
-                "FILTER belongs behind an aggregate", node, hint="write sum(x) FILTER (WHERE ...)"
-            )
-        return Call(
-            node, inner.function, inner.argument, inner.parameters, _both(inner, node.expression.this)
-        )
+            raise text.error("FILTER belongs behind an aggregate", node, hint="write sum(x) FILTER (WHERE ...)")
+        return Call(node, inner.function, inner.argument, inner.parameters, _both(inner, node.expression.this))
     if not is_aggregate(node):
         return None
     if not isinstance(node, exp.Anonymous):
-        raise text.error(
-            f"{show(node)} is not possible here", node, hint="write a plain call, such as sum(x)"
-        )
+        raise text.error(f"{show(node)} is not possible here", node, hint="write a plain call, such as sum(x)")
     name, arguments = str(node.this).lower(), list(node.expressions)
     if name == "count_if" and len(arguments) == 1:
         return Call(node, "count", None, (), arguments[0])
@@ -70,9 +64,7 @@ def _constant(node: exp.Expr, text: SqlText) -> object:
         return tuple(_constant(e, text) for e in node.expressions)
     if isinstance(node, exp.Literal | exp.Neg | exp.Boolean):
         return node.to_py()
-    raise text.error(
-        f"{show(node)} is not a constant", node, hint="parameters of aggregates are written as numbers"
-    )
+    raise text.error(f"{show(node)} is not a constant", node, hint="parameters of aggregates are written as numbers")
 
 
 def refuse_aggregates(expression: exp.Expr, text: SqlText, what: str) -> None:
@@ -124,9 +116,7 @@ class AggregateSet:
         if call.argument is None:
             return Typed(f"CASE WHEN {render(condition)} THEN 1 END", pa.int32()) if condition else None
         value = self._value(call, resolve_inputs(call.argument, self.scope, what))
-        return (
-            Typed(f"CASE WHEN {render(condition)} THEN {value.sql} END", value.type) if condition else value
-        )
+        return Typed(f"CASE WHEN {render(condition)} THEN {value.sql} END", value.type) if condition else value
 
     def _value(self, call: Call, value: exp.Expr) -> Typed:
         if call.function == "count" and infer(value) is None:

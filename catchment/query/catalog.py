@@ -52,9 +52,7 @@ class Catalog:
         """The view of a name."""
         found = self.find(name)
         if not isinstance(found, View):
-            message = (
-                f"there is no view {name!r}" if found is None else f"{name!r} is a {_kind(found)}, not a view"
-            )
+            message = f"there is no view {name!r}" if found is None else f"{name!r} is a {_kind(found)}, not a view"
             raise QueryError(message, where=where, hint=did_you_mean(name, self.views))
         return found
 

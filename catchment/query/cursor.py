@@ -17,9 +17,7 @@ from catchment.query.source import SqlText
 
 NAME_FORM = "a name has letters, digits and _, starts with no digit and has at most 63 characters"
 OPTION_FORM = "options are written WITH (name = 'value', name = 0.5, ...)"
-_QUOTED = re.compile(
-    r"""--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`(?:[^`]|``)*`""", re.DOTALL
-)
+_QUOTED = re.compile(r"""--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`(?:[^`]|``)*`""", re.DOTALL)
 
 
 @dataclass
@@ -91,9 +89,7 @@ class Cursor:
         if parts == [[]]:
             return []
         if not all(parts):
-            raise self.source.error(
-                "there is a comma too many in this list", closed.start, hint=f"possible: {form}"
-            )
+            raise self.source.error("there is a comma too many in this list", closed.start, hint=f"possible: {form}")
         return parts
 
     def options(self) -> tuple[dict[str, Any], dict[str | None, str]]:
@@ -132,9 +128,7 @@ class Cursor:
             token = self.tokens[self.position]
             return self.source.error(f"{token.text!r} was not expected", token.start, f"possible: {possible}")
         last = self.tokens[-1]
-        return self.source.error(
-            f"the statement ends after {last.text!r}", last.start, f"possible next: {possible}"
-        )
+        return self.source.error(f"the statement ends after {last.text!r}", last.start, f"possible next: {possible}")
 
 
 def read_statements(source: SqlText) -> Iterator[Cursor]:

@@ -18,10 +18,7 @@ from sqlglot.tokenizer_core import TokenType
 
 # Every name that Spark or sqlglot takes for an aggregate function, whether catchment has it or not.
 AGGREGATE_NAMES = frozenset(
-    name.upper()
-    for function in exp.ALL_FUNCTIONS
-    if issubclass(function, exp.AggFunc)
-    for name in function.sql_names()
+    name.upper() for function in exp.ALL_FUNCTIONS if issubclass(function, exp.AggFunc) for name in function.sql_names()
 ) | frozenset(
     [
         "MEAN",

@@ -29,14 +29,11 @@ def explain_data(plan: QueryPlan, project: Project) -> dict[str, Any]:
             "offset_us": plan.window.offset_us,
         },
         "fragments": [
-            {"site": site, "sends_to": plan.root.site, "partials": _partials(plan)}
-            for site in plan.scan.sites
+            {"site": site, "sends_to": plan.root.site, "partials": _partials(plan)} for site in plan.scan.sites
         ],
         "columns": [{"name": c.name, "type": sql_type(c.type)} for c in plan.columns],
         "sink": plan.root.site,
-        "contract": {"max_error": options.max_error, "confidence": options.confidence}
-        if options.max_error
-        else None,
+        "contract": {"max_error": options.max_error, "confidence": options.confidence} if options.max_error else None,
         "policy": options.policy or project.defaults.policy,
     }
 
@@ -75,7 +72,5 @@ def _contract_lines(plan: QueryPlan, project: Project) -> list[str]:
     if sketches:
         lines.append(f"estimated from sketches: {', '.join(sketches)}")
     lines.append(f"policy: {options.policy or project.defaults.policy}")
-    finish = (
-        "none, the aggregates are the answer" if plan.trivial else "the SELECT list and HAVING, at the center"
-    )
+    finish = "none, the aggregates are the answer" if plan.trivial else "the SELECT list and HAVING, at the center"
     return [*lines, f"after the aggregates: {finish}"]

@@ -95,14 +95,10 @@ def _read_window(call: exp.Expr, scope: Scope, stream: Stream) -> WindowSpec:
     name = window_name(call)
     assert name is not None
     if name != "WINDOW":
-        raise scope.text.error(
-            f"there is no window function {name}", call, hint=f"write {OTHER_WINDOWS[name]}"
-        )
+        raise scope.text.error(f"there is no window function {name}", call, hint=f"write {OTHER_WINDOWS[name]}")
     arguments = call.expressions
     if not 2 <= len(arguments) <= 4:
-        raise scope.text.error(
-            f"window(...) has {len(arguments)} argument(s)", call, hint=f"write {WINDOW_FORM}"
-        )
+        raise scope.text.error(f"window(...) has {len(arguments)} argument(s)", call, hint=f"write {WINDOW_FORM}")
     _check_event_time(arguments[0], scope, stream)
     lengths = [_duration(a, scope.text) for a in arguments[1:]]
     try:
@@ -128,12 +124,8 @@ def _duration(argument: exp.Expr, text: SqlText) -> int:
     if isinstance(argument, exp.Interval):
         written = f"{argument.name} {argument.text('unit')}"
     if written is None:
-        raise text.error(
-            f"{show(argument)} is not a duration", argument, hint="write a constant such as '1 minute'"
-        )
+        raise text.error(f"{show(argument)} is not a duration", argument, hint="write a constant such as '1 minute'")
     try:
         return parse_duration(written)
     except TimelineError as cause:
-        raise text.error(
-            cause.message, argument, hint=cause.hint or "write a duration such as '1 minute'"
-        ) from cause
+        raise text.error(cause.message, argument, hint=cause.hint or "write a duration such as '1 minute'") from cause

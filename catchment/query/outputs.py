@@ -151,9 +151,7 @@ class Outputs:
 
     def _bound(self, name: str, at: exp.Expr) -> exp.Column:
         if name.lower() not in BOUNDS:
-            raise self.scope.text.error(
-                f"a window has no {name!r}", at, hint="possible: window.start, window.end"
-            )
+            raise self.scope.text.error(f"a window has no {name!r}", at, hint="possible: window.start, window.end")
         return _lowered(BOUNDS[name.lower()], TIMESTAMP)
 
     def _check_same_window(self, call: exp.Expr) -> None:

@@ -95,9 +95,7 @@ def _relation(cursor: Cursor, kind: str) -> Stream | Table:
         own, connector = read_stream_options(given, name, place)
         return Stream(name, columns, connector=connector, where=cursor.start, **own)
     except QueryError as cause:
-        raise (
-            cause if cause.where else QueryError(cause.message, where=cursor.start, hint=cause.hint)
-        ) from cause
+        raise (cause if cause.where else QueryError(cause.message, where=cursor.start, hint=cause.hint)) from cause
 
 
 def _column(part: list[Token], owner: str, cursor: Cursor) -> Column:
@@ -106,9 +104,7 @@ def _column(part: list[Token], owner: str, cursor: Cursor) -> Column:
     type_ = arrow_type(read_type(text)) if text else None
     if type_ is None:
         found = f"the unknown type {text!r}" if text else "no type"
-        raise cursor.source.error(
-            f"column {name!r} has {found}", part[0].start, hint=f"possible: {POSSIBLE_TYPES}"
-        )
+        raise cursor.source.error(f"column {name!r} has {found}", part[0].start, hint=f"possible: {POSSIBLE_TYPES}")
     return Column(name, type_)
 
 
@@ -132,14 +128,8 @@ def _select(cursor: Cursor) -> exp.Select:
     except ParseError as cause:
         raise _unreadable(cause, tokens, cursor.source) from cause
     if not isinstance(parsed, exp.Select):
-        found = (
-            "several joined by a set operation"
-            if isinstance(parsed, exp.SetOperation)
-            else tokens[0].text.upper()
-        )
-        raise cursor.source.error(
-            f"a view is one SELECT, not {found}", tokens[0].start, f"possible: {SELECT_FORM}"
-        )
+        found = "several joined by a set operation" if isinstance(parsed, exp.SetOperation) else tokens[0].text.upper()
+        raise cursor.source.error(f"a view is one SELECT, not {found}", tokens[0].start, f"possible: {SELECT_FORM}")
     check_shape(parsed, cursor.source)
     return parsed
 

@@ -56,9 +56,7 @@ def _read_join(join: exp.Join, scope: Scope, view: View, catalog: Catalog) -> tu
         )
     alias = table.alias_or_name
     if alias.lower() in (a.lower() for a in scope.relations):
-        raise view.text.error(
-            f"{alias!r} names two relations", table, hint=f"write {table.name} AS other_name"
-        )
+        raise view.text.error(f"{alias!r} names two relations", table, hint=f"write {table.name} AS other_name")
     canonical = fresh_name(declared.name, [c.lower() for c in scope.canonical.values()])
     wider = _with_relation(scope, alias, declared, canonical)
     on = resolve_inputs(_condition(join, view), wider, "JOIN ON")

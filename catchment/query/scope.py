@@ -36,11 +36,7 @@ class Scope:
     def resolve(self, column: exp.Column) -> exp.Expr:
         """The input column (or field of a struct column) that a name means."""
         parts = [p.name for p in column.parts]
-        alias = (
-            next((a for a in self.relations if a.lower() == parts[0].lower()), None)
-            if len(parts) > 1
-            else None
-        )
+        alias = next((a for a in self.relations if a.lower() == parts[0].lower()), None) if len(parts) > 1 else None
         if alias is not None:
             parts = parts[1:]
         elif len(parts) > 1 and not any(r.column(parts[0]) for r in self.relations.values()):

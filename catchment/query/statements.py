@@ -78,9 +78,7 @@ class Relation:
             raise QueryError(f"{self.name!r} has no columns", hint="declare them: (name TYPE, ...)")
         for name in names:
             if names.count(name) > 1:
-                raise QueryError(
-                    f"{self.name!r} has two columns named {name!r}", hint="names differ by more than case"
-                )
+                raise QueryError(f"{self.name!r} has two columns named {name!r}", hint="names differ by more than case")
 
     @cached_property
     def _by_name(self) -> Mapping[str, Column]:
@@ -163,7 +161,7 @@ class ViewOptions:
     def to_options(self) -> dict[str, Any]:
         return {
             "max_error": self.max_error,
-            "confidence": self.confidence,
+            "confidence": self.confidence if self.max_error is not None else None,
             "sink": self.sink,
             "freshness": _duration(self.freshness_us),
             "policy": self.policy,
@@ -174,13 +172,20 @@ class ViewOptions:
 
 @dataclass(frozen=True)
 class View:
-    """CREATE MATERIALIZED VIEW. `select` is shared and must not be changed: rewrites copy it."""
+    """CREATE MATERIALIZED VIEW; two views are equal if their canonical definitions are.
+
+    `select` is shared and must not be changed: rewrites copy it.
+    """
 
     name: str
-    select: exp.Select
+    select: exp.Select = field(compare=False, repr=False)
     options: ViewOptions = field(default_factory=ViewOptions)
     text: SqlText = field(default_factory=lambda: SqlText(""), compare=False, repr=False)
     where: str = field(default="", compare=False)
+    definition: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "definition", render(self.select))
 
     @cached_property
     def tables(self) -> tuple[exp.Table, ...]:
@@ -194,7 +199,7 @@ class View:
 
     def to_sql(self) -> str:
         head = f"CREATE MATERIALIZED VIEW {quote(self.name)} {_with(self.options.to_options())}"
-        return f"{head} AS {render(self.select)}"
+        return f"{head} AS {self.definition}"
 
 
 @dataclass(frozen=True)

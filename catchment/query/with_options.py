@@ -89,9 +89,7 @@ def read_stream_options(given: Given, name: str, where: Where) -> tuple[dict[str
     known = (*STREAM, *CONNECTORS[connector])
     read = read_options(given, known, what=f"stream {name!r}", where=where, error=QueryError)
     own = {_FIELDS.get(o.name, o.name): read[o.name] for o in STREAM if o.name != "connector"}
-    return own, _make_connector(
-        connector, {o.name: read[o.name] for o in CONNECTORS[connector]}, given, where
-    )
+    return own, _make_connector(connector, {o.name: read[o.name] for o in CONNECTORS[connector]}, given, where)
 
 
 def _refuse_foreign(given: Given, connector: str, name: str, where: Where) -> None:
