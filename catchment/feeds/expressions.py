@@ -25,6 +25,7 @@ Evaluate = Callable[[Slots], Any]
 Layout = Mapping[str, tuple[int, int]]  # "alias.column" -> (slot, position in it)
 
 Operation = Callable[..., Any]
+Rename = Callable[[exp.Column], exp.Expr]
 
 
 def _divide(left: float, right: float) -> float | None:
@@ -97,17 +98,17 @@ def compile_expression(node: exp.Expr, layout: Layout, functions: Functions) -> 
     return _Compiler(layout, functions).compile(node)
 
 
-def to_spark(sql: str | None, functions: Functions, column: Callable[[exp.Column], str]) -> str:
-    """The expression as Spark SQL, with columns named by `column` and functions in their native form."""
+def to_spark(sql: str | None, functions: Functions, column: Rename) -> str:
+    """The expression as Spark SQL, with columns replaced by `column` and functions in their native form."""
     if sql is None:
         return "true"
     return _spark(parse_expression(sql), functions, column).sql(dialect="spark")
 
 
-def _spark(node: exp.Expr, functions: Functions, column: Callable[[exp.Column], str]) -> exp.Expr:
+def _spark(node: exp.Expr, functions: Functions, column: Rename) -> exp.Expr:
     def rewrite(part: exp.Expr) -> exp.Expr:
         if isinstance(part, exp.Column):
-            return exp.column(column(part))
+            return column(part)
         if isinstance(part, exp.Div | exp.Mod):
             part.set("expression", exp.Nullif(this=part.expression, expression=exp.Literal.number(0)))
         if isinstance(part, exp.Anonymous):

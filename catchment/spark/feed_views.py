@@ -13,7 +13,7 @@ from functools import reduce
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import functions as fn
 from sqlglot import exp
 
 from catchment.errors import FeedError
@@ -73,13 +73,13 @@ def spark_views(
 
 def views_delta(older: DataFrame, newer: DataFrame) -> DataFrame:
     """What changed: `view, change` (added, removed, changed) with the newer template, inputs and rows."""
-    old = older.select("view", F.array_sort("rows").alias("old_rows"))
-    new = newer.withColumn("rows", F.array_sort("rows"))
+    old = older.select("view", fn.array_sort("rows").alias("old_rows"))
+    new = newer.withColumn("rows", fn.array_sort("rows"))
     both = old.join(new, "view", "full_outer")
     change = (
-        F.when(F.col("old_rows").isNull(), "added")
-        .when(F.col("rows").isNull(), "removed")
-        .when(F.col("old_rows") != F.col("rows"), "changed")
+        fn.when(fn.col("old_rows").isNull(), "added")
+        .when(fn.col("rows").isNull(), "removed")
+        .when(fn.col("old_rows") != fn.col("rows"), "changed")
     )
     return both.withColumn("change", change).where("change IS NOT NULL").drop("old_rows")
 
@@ -120,8 +120,8 @@ class _Joined:
                 self.sources[use.alias] = _table(tables, program, use.table)
 
     def rows(self, spark: SparkSession) -> DataFrame:
-        """One row a joined reference row: input, share and device of each role, parameters, static outputs."""
-        names = {alias: f"feed_{id(self)}_{alias}" for alias in self.sources}
+        """One row a joined reference row: input, share, device of each role, parameters, static outputs."""
+        names = {alias: f"__feeds_{self.template.name}_{alias}" for alias in self.sources}
         for alias, frame in self.sources.items():
             frame.createOrReplaceTempView(names[alias])
         columns = ", ".join(f"{sql} AS `{name}`" for name, sql in self._columns().items())
@@ -160,9 +160,7 @@ class _Joined:
 
 def _table(tables: Mapping[str, DataFrame], program: FeedProgram, name: str) -> DataFrame:
     if name not in tables:
-        raise FeedError(
-            f"no rows are given for the reference table {name!r}", hint="an empty DataFrame is possible"
-        )
+        raise FeedError(f"no rows are given for the reference table {name!r}", hint="an empty DataFrame is possible")
     missing = set(program.tables[name].column_names) - set(tables[name].columns)
     if missing:
         raise FeedError(f"the reference table {name!r} has no column {', '.join(sorted(missing))}")
@@ -176,52 +174,52 @@ def _known_devices(devices: DataFrame | None, template: FeedTemplate) -> DataFra
 
 
 def _relation_columns(template: FeedTemplate) -> list[Column]:
-    static = [F.col(o.name) for o in template.outputs if o.static_sql is not None]
-    return [*static, _view_name(template).alias(FEED_COLUMN), F.col(NOTIFIED_COLUMN)]
+    static = [fn.col(o.name) for o in template.outputs if o.static_sql is not None]
+    return [*static, _view_name(template).alias(FEED_COLUMN), fn.col(NOTIFIED_COLUMN)]
 
 
 def _roles(template: FeedTemplate, prefix: str) -> Column:
-    return F.array(*(F.col(f"{prefix}{role}") for role in range(len(template.inputs))))
+    return fn.array(*(fn.col(f"{prefix}{role}") for role in range(len(template.inputs))))
 
 
 def _view_name(template: FeedTemplate) -> Column:
-    inputs = F.array_join(F.array_sort(_roles(template, "input")), ",")
-    return F.concat(F.lit(f"{template.name}("), inputs, F.lit(")"))
+    inputs = fn.array_join(fn.array_sort(_roles(template, "input")), ",")
+    return fn.concat(fn.lit(f"{template.name}("), inputs, fn.lit(")"))
 
 
 def _grouped(joined: DataFrame, template: FeedTemplate) -> DataFrame:
-    params = [F.col(f"param{at}") for at in range(len(template.params))]
-    row = F.struct(
+    params = [fn.col(f"param{at}") for at in range(len(template.params))]
+    row = fn.struct(
         _roles(template, "input").alias("inputs"),
         _roles(template, "share").alias("shares"),
         _roles(template, "device").alias("devices"),
-        (F.array(*params) if params else F.array().cast("array<string>")).alias("params"),
-        F.col(NOTIFIED_COLUMN).alias("notified"),
+        (fn.array(*params) if params else fn.array().cast("array<string>")).alias("params"),
+        fn.col(NOTIFIED_COLUMN).alias("notified"),
     )
     keys = [
         _view_name(template).alias("view"),
-        F.lit(template.name).alias("template"),
-        F.array_sort(_roles(template, "input")).alias("inputs"),
+        fn.lit(template.name).alias("template"),
+        fn.array_sort(_roles(template, "input")).alias("inputs"),
     ]
-    return joined.groupBy(*keys).agg(F.array_sort(F.collect_set(row)).alias("rows"))
+    return joined.groupBy(*keys).agg(fn.array_sort(fn.collect_set(row)).alias("rows"))
 
 
 def _refuse_faults(joined: DataFrame, template: FeedTemplate, devices: DataFrame | None) -> None:
     """One pass over the joined rows: the first of each kind of fault, if there is any."""
     checked, faults = joined, {}
     if template.is_pair:
-        faults["self"] = F.col("input0") == F.col("input1")
+        faults["self"] = fn.col("input0") == fn.col("input1")
     for role, item in enumerate(template.inputs):
-        share = F.col(f"share{role}")
+        share = fn.col(f"share{role}")
         faults[f"share{role}"] = share.isNull() | (share <= 0) | (share > 1)
         if item.is_stream:
-            faults[f"device{role}"] = F.col(f"device{role}").isNull()
+            faults[f"device{role}"] = fn.col(f"device{role}").isNull()
             if devices is not None:
-                known = devices.toDF("known").select(F.col("known").cast("string").alias(f"known{role}"))
-                checked = checked.join(known, F.col(f"known{role}") == F.col(f"device{role}"), "left")
-                faults[f"unknown{role}"] = F.col(f"known{role}").isNull()
-    row = F.to_json(F.struct(*joined.columns))
-    firsts = [F.min(F.when(fault, row)).alias(name) for name, fault in faults.items()]
+                known = devices.toDF("known").select(fn.col("known").cast("string").alias(f"known{role}"))
+                checked = checked.join(known, fn.col(f"known{role}") == fn.col(f"device{role}"), "left")
+                faults[f"unknown{role}"] = fn.col(f"known{role}").isNull()
+    row = fn.to_json(fn.struct(*joined.columns))
+    firsts = [fn.min(fn.when(fault, row)).alias(name) for name, fault in faults.items()]
     found = checked.agg(*firsts).collect()[0].asDict()
     for name, example in found.items():
         if example is not None:
@@ -253,9 +251,7 @@ def _view_row(item: Row, template: FeedTemplate, program: FeedProgram) -> ViewRo
         inputs=tuple(item["inputs"]),
         shares=tuple(item["shares"]),
         devices=tuple(_device(program, i, d) for i, d in zip(template.inputs, item["devices"], strict=True)),
-        params=tuple(
-            _param(program, template, n, v) for n, v in zip(template.params, item["params"], strict=True)
-        ),
+        params=tuple(_param(program, template, n, v) for n, v in zip(template.params, item["params"], strict=True)),
         notified=item["notified"],
     )
 
