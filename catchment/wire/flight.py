@@ -141,7 +141,7 @@ def _read_answer(answers: list[bytes], address: str) -> int:
         raise LinkError(f"an answer that cannot be read: {answers!r:.200}", where=address) from error
 
 
-class _Server(flight.FlightServerBase):  # type: ignore[misc]
+class _Server(flight.FlightServerBase):
     """The Flight service: two actions, each answered by one JSON document."""
 
     def __init__(
@@ -198,12 +198,12 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
         return proved[0] if proved else None
 
 
-class _Caller(flight.ServerMiddleware):  # type: ignore[misc]
+class _Caller(flight.ServerMiddleware):
     def __init__(self, site: str | None) -> None:
         self.site = site
 
 
-class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+class _TokenCheck(flight.ServerMiddlewareFactory):
     """Refuses a call without a known token before its content is read."""
 
     def __init__(self, inbox: Inbox, tokens: Mapping[str, bytes]) -> None:
