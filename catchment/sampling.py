@@ -25,7 +25,7 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from catchment.errors import ConfigError
-from catchment.xxhash import Words, hash_rows, hash_text
+from catchment.aggregates.xxhash import Words, hash_rows, hash_text
 
 Floats = NDArray[np.float64]
 
@@ -76,9 +76,7 @@ class SamplingRule:
 
     def keep(self, columns: Sequence[pa.Array], rate: ArrayLike) -> NDArray[np.bool_]:
         """Which records pass, at one rate or at one each."""
-        return np.asarray(
-            self.places(columns).astype(np.float64) < np.asarray(rate, dtype=np.float64) * PLACES
-        )
+        return np.asarray(self.places(columns).astype(np.float64) < np.asarray(rate, dtype=np.float64) * PLACES)
 
 
 def scaled(values: ArrayLike, rates: ArrayLike) -> Floats:
@@ -104,9 +102,7 @@ def stratum_rate_sql(key: str, rates: Mapping[str, float], default: float = 1.0)
         )
     if not rates:
         return number_sql(_checked(default))
-    pairs = ", ".join(
-        f"{text_sql(name)}, {number_sql(_checked(rate))}" for name, rate in sorted(rates.items())
-    )
+    pairs = ", ".join(f"{text_sql(name)}, {number_sql(_checked(rate))}" for name, rate in sorted(rates.items()))
     return f"coalesce(try_element_at(map({pairs}), {key}), {number_sql(_checked(default))})"
 
 

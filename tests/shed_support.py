@@ -23,9 +23,7 @@ def random_forest(seed: int, *, overload: float | None = None, query_cost: bool 
     operators: list[Operator] = []
     for i in range(r.integers(1, 12)):
         above = str(r.choice([s.name for s in streams] + [o.name for o in operators]))
-        operators.append(
-            Operator(f"o{i}", above, float(r.uniform(0.05, 1.3)), float(10 ** r.uniform(-6, -3)))
-        )
+        operators.append(Operator(f"o{i}", above, float(r.uniform(0.05, 1.3)), float(10 ** r.uniform(-6, -3))))
     inputs = [s.name for s in streams] + [o.name for o in operators] * 3
     queries = [_random_query(r, f"q{i}", str(r.choice(inputs)), query_cost) for i in range(r.integers(1, 8))]
     probe = ShedForest(1.0, DELTA, tuple(streams), tuple(operators), tuple(queries))

@@ -104,9 +104,7 @@ def test_ten_sites_are_bounded_as_tightly_as_one() -> None:
     whole = Part(Population(10_000, 5, 2), 0.2)
     tenth = Part(Population(1_000, 5, 2), 0.2)
     for aggregate in ("count", "sum", "avg", "median"):
-        assert bound(aggregate, [tenth] * 10, 0.01).error == pytest.approx(
-            bound(aggregate, whole, 0.01).error
-        )
+        assert bound(aggregate, [tenth] * 10, 0.01).error == pytest.approx(bound(aggregate, whole, 0.01).error)
 
 
 def test_a_site_that_sheds_nothing_adds_no_error() -> None:
@@ -139,9 +137,7 @@ def test_the_proxy_lies_between_the_variance_and_hoeffding(rate: float) -> None:
     assert subgaussian_factor(rate) <= hoeffding_factor(rate) * (1 + 1e-9)
 
 
-@given(
-    st.floats(1.0, 1e7), st.floats(0.1, 50), st.floats(0, 50), st.floats(1e-4, 0.999), st.floats(1e-3, 0.3)
-)
+@given(st.floats(1.0, 1e7), st.floats(0.1, 50), st.floats(0, 50), st.floats(1e-4, 0.999), st.floats(1e-3, 0.3))
 @settings(deadline=None, max_examples=150)
 def test_the_stated_bound_is_never_worse_than_hoeffding(
     count: float, mean: float, std: float, rate: float, delta: float

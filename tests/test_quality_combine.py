@@ -172,8 +172,7 @@ def test_many_groups_at_once_equal_each_alone() -> None:
         together = combine_many(aggregate, kept, DELTA, (-20.0, 20.0))
         for group in range(10):
             mine = [
-                RateClass(*row)
-                for row in zip(*(c[groups == group] for c in (rates, counts, means, m2s)), strict=True)
+                RateClass(*row) for row in zip(*(c[groups == group] for c in (rates, counts, means, m2s)), strict=True)
             ]
             value, stated = combine(aggregate, mine, DELTA, (-20.0, 20.0), 0.2)
             assert value == pytest.approx(together.values[group], nan_ok=True)

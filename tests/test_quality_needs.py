@@ -43,13 +43,9 @@ def test_sampled_at_the_needed_rate_the_contract_is_broken_in_at_most_delta_of_w
     assert trials.misses(aggregate, 0.3 * abs(trials.truth(aggregate))) <= 0.05
 
 
-@given(
-    st.sampled_from(CURVES), st.floats(0.01, 1.0), st.floats(100, 1e6), st.floats(0.1, 20), st.floats(0, 20)
-)
+@given(st.sampled_from(CURVES), st.floats(0.01, 1.0), st.floats(100, 1e6), st.floats(0.1, 20), st.floats(0, 20))
 @settings(deadline=None, max_examples=150)
-def test_a_curve_and_its_inverse_agree(
-    aggregate: str, error: float, count: float, mean: float, std: float
-) -> None:
+def test_a_curve_and_its_inverse_agree(aggregate: str, error: float, count: float, mean: float, std: float) -> None:
     need = Need(aggregate, Population(count, mean, std), 0.05)
     rate = need.rate(error)
     if 1e-9 < rate < 1.0 and not (aggregate == "avg" and std < 1e-6):
@@ -58,9 +54,7 @@ def test_a_curve_and_its_inverse_agree(
 
 @given(st.sampled_from(CURVES), st.floats(0.01, 1.0), st.floats(100, 1e6), st.floats(0, 20))
 @settings(deadline=None, max_examples=150)
-def test_a_curve_is_safe_by_the_bounds_themselves(
-    aggregate: str, error: float, count: float, std: float
-) -> None:
+def test_a_curve_is_safe_by_the_bounds_themselves(aggregate: str, error: float, count: float, std: float) -> None:
     known = Population(math.floor(count), 10, std)
     rate = Need(aggregate, known, 0.05).rate(error)
     assert bound(aggregate, Part(known, rate), 0.05).error <= error * (1 + 1e-9)

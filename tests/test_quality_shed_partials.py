@@ -24,9 +24,7 @@ SUM_OF_WHOLE = make_aggregate("sum", "hits", pa.int64(), name="hits")
 ALL = (COUNT, SUM, AVERAGE, SPREAD, SUM_OF_WHOLE)
 
 
-def lifted(
-    aggregates: tuple[Aggregate, ...], values: np.ndarray, groups: np.ndarray, size: int
-) -> dict[str, pa.Array]:
+def lifted(aggregates: tuple[Aggregate, ...], values: np.ndarray, groups: np.ndarray, size: int) -> dict[str, pa.Array]:
     columns: dict[str, pa.Array] = {}
     for aggregate in aggregates:
         numbers = pa.array(values if aggregate.argument_type == pa.float64() else values.astype(np.int64))
@@ -110,8 +108,7 @@ def test_a_group_alone_has_the_answer_of_its_rate_classes() -> None:
     for i, country in enumerate(groups["country"].to_pylist()):
         rows = [r for r in world.partials.to_pylist() if r["country"] == country]
         classes = [
-            RateClass(r[SHED_RATE], r["bytes__shed__n"], r["bytes__shed__mean"], r["bytes__shed__m2"])
-            for r in rows
+            RateClass(r[SHED_RATE], r["bytes__shed__n"], r["bytes__shed__mean"], r["bytes__shed__m2"]) for r in rows
         ]
         value, stated = combine("sum", classes, 0.05, (0.0, 200.0), world.lowest)
         assert value == pytest.approx(answers.values[i])

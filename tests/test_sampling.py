@@ -26,7 +26,7 @@ from catchment.sampling import (
     stratum_rate_sql,
     text_sql,
 )
-from catchment.xxhash import hash_rows
+from catchment.aggregates.xxhash import hash_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -60,9 +60,7 @@ def test_the_json_has_exactly_the_documented_keys(tmp_path: Path) -> None:
 
 def test_the_example_plan_runs_and_keeps_its_contract() -> None:
     answer = json.loads(run(str(EXAMPLE), "--json").stdout)
-    contracts = {
-        q["name"]: q["max_error"] for q in json.loads(EXAMPLE.read_text())["queries"] if "max_error" in q
-    }
+    contracts = {q["name"]: q["max_error"] for q in json.loads(EXAMPLE.read_text())["queries"] if "max_error" in q}
     assert contracts
     assert all(answer["errors"][name] <= allowed * (1 + 1e-12) for name, allowed in contracts.items())
 
@@ -84,13 +82,9 @@ def test_capacity_may_be_given_on_the_command_line(tmp_path: Path) -> None:
 def test_strata_add_a_rate_a_group_to_their_samplers(tmp_path: Path) -> None:
     plan = small_plan()
     plan["streams"][0]["strata"] = [{"name": "eu", "share": 0.9}, {"name": "us", "share": 0.1}]
-    plan["queries"][0] |= {
-        "groups": [{"name": "eu", "window_tuples": 9000}, {"name": "us", "window_tuples": 1000}]
-    }
+    plan["queries"][0] |= {"groups": [{"name": "eu", "window_tuples": 9000}, {"name": "us", "window_tuples": 1000}]}
     answer = json.loads(run(written(tmp_path / "p.json", plan), "--json").stdout)
-    assert any(
-        set(s) == {"before", "rate", "rates"} and set(s["rates"]) == {"eu", "us"} for s in answer["samplers"]
-    )
+    assert any(set(s) == {"before", "rate", "rates"} and set(s["rates"]) == {"eu", "us"} for s in answer["samplers"])
 
 
 def test_an_error_that_nothing_bounds_is_null(tmp_path: Path) -> None:
@@ -191,9 +185,7 @@ def test_a_group_that_is_no_stratum_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("content", "message"), [("{", "not JSON"), (None, "cannot be read")])
-def test_a_file_that_is_no_plan_is_an_error_with_its_path(
-    tmp_path: Path, content: str | None, message: str
-) -> None:
+def test_a_file_that_is_no_plan_is_an_error_with_its_path(tmp_path: Path, content: str | None, message: str) -> None:
     path = tmp_path / "plan.json"
     if content is not None:
         path.write_text(content)

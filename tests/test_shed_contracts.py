@@ -42,9 +42,7 @@ def with_terms(forest: ShedForest, seed: int) -> ShedForest:
 
 def test_a_query_worth_twice_as_much_is_half_as_wrong() -> None:
     same = Population(1000)
-    plan = shed_load(
-        side_by_side(1.2, Query("q", "A", "count", same, weight=2.0), Query("r", "B", "count", same))
-    )
+    plan = shed_load(side_by_side(1.2, Query("q", "A", "count", same, weight=2.0), Query("r", "B", "count", same)))
     assert plan.errors["q"] == pytest.approx(plan.errors["r"] / 2)
     assert plan.effective_rates == {"q": pytest.approx(0.8), "r": pytest.approx(0.4)}
 
@@ -59,9 +57,7 @@ def test_a_contract_is_kept_while_another_query_can_give() -> None:
     assert plan.errors["r"] > 0.02
 
 
-def test_contracts_that_cannot_all_be_kept_are_exceeded_by_one_factor_after_the_others_gave_everything() -> (
-    None
-):
+def test_contracts_that_cannot_all_be_kept_are_exceeded_by_one_factor_after_the_others_gave_everything() -> None:
     same = Population(100_000)
     forest = side_by_side(
         0.4,
@@ -83,8 +79,7 @@ def test_a_contract_met_anyway_changes_nothing() -> None:
         if plan.max_error == 0.0:
             continue
         loose = tuple(
-            Query(q.name, q.input, q.aggregate, q.population, max_error=plan.max_error * 1.5)
-            for q in forest.queries
+            Query(q.name, q.input, q.aggregate, q.population, max_error=plan.max_error * 1.5) for q in forest.queries
         )
         again = shed_load(ShedForest(forest.capacity, DELTA, forest.streams, forest.operators, loose))
         assert again.max_error == pytest.approx(plan.max_error)
@@ -97,9 +92,7 @@ def test_weighted_errors_under_contracts_are_least_on_300_forests() -> None:
         forest = with_terms(random_forest(seed), seed)
         plan = shed_load(forest)
         assert plan.load_after <= forest.capacity * (1 + 1e-9)
-        floors = {
-            q.name: min(1.0, slope_of(q, DELTA) / q.max_error) if q.max_error else 0.0 for q in forest.queries
-        }
+        floors = {q.name: min(1.0, slope_of(q, DELTA) / q.max_error) if q.max_error else 0.0 for q in forest.queries}
         if least_load_by_lp(forest, floors) <= forest.capacity * (1 - 1e-9):
             seen["kept"] += 1
             assert all(plan.errors[q.name] <= q.max_error * (1 + 1e-9) for q in forest.queries if q.max_error)
@@ -123,9 +116,7 @@ def _assert_least(forest: ShedForest, errors: dict[str, float], floors: dict[str
 @pytest.mark.parametrize("aggregate", ["avg", "median", "quantile:0.95", "max", "variance"])
 def test_other_aggregates_share_the_worst_error_with_a_sum(aggregate: str) -> None:
     known = Population(50_000, 10, 4, (0, 40))
-    forest = side_by_side(
-        0.3, Query("q", "A", aggregate, known), Query("r", "B", "sum", Population(5_000, 10, 4))
-    )
+    forest = side_by_side(0.3, Query("q", "A", aggregate, known), Query("r", "B", "sum", Population(5_000, 10, 4)))
     plan = shed_load(forest)
     assert plan.load_after == pytest.approx(0.3, rel=1e-2)  # a maximum's curve has steps
     assert plan.load_after <= 0.3 * (1 + 1e-9)
@@ -227,17 +218,13 @@ def test_stratified_rates_are_least_by_the_linear_program_of_a_forest_a_stratum(
     strata = (("a", 0.7), ("b", 0.2), ("c", 0.1))
     sizes = {"a": 40_000, "b": 3_000, "c": 200}
     operators = (Operator("P", "S", 1.0, 1e-3), Operator("A", "P", 0.5, 2e-3))
-    grouped = Query(
-        "q", "A", "count", Population(1), groups=tuple((g, Population(n)) for g, n in sizes.items())
-    )
+    grouped = Query("q", "A", "count", Population(1), groups=tuple((g, Population(n)) for g, n in sizes.items()))
     plain = Query("r", "P", "sum", Population(9_000, 5, 9))
     plan = shed_load(ShedForest(0.6, DELTA, (Stream("S", 1000, strata),), operators, (grouped, plain)))
 
     streams = tuple(Stream(f"S{g}", 1000 * share) for g, share in strata)
     written = tuple(
-        Operator(o.name + g, o.input + g, o.selectivity, o.seconds_per_tuple)
-        for o in operators
-        for g in sizes
+        Operator(o.name + g, o.input + g, o.selectivity, o.seconds_per_tuple) for o in operators for g in sizes
     )
     queries = [Query(f"q{g}", f"A{g}", "count", Population(n)) for g, n in sizes.items()]
     queries += [Query(f"r{g}", f"P{g}", "sum", Population(9_000, 5, 9)) for g in sizes]

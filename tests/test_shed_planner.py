@@ -155,11 +155,7 @@ def test_samplers_stand_only_at_the_starts_of_shared_segments() -> None:
             node = forest.nodes[sampler.before]
             assert not isinstance(node, Stream)
             above = forest.nodes[node.input]
-            assert (
-                isinstance(above, Stream)
-                or readers[above.name] != readers[node.name]
-                or not readers[node.name]
-            )
+            assert isinstance(above, Stream) or readers[above.name] != readers[node.name] or not readers[node.name]
 
 
 def test_a_load_under_capacity_is_not_shed_and_one_just_over_is() -> None:
@@ -212,9 +208,7 @@ def test_two_branches_of_one_stream_are_sampled_apart() -> None:
     ],
     ids=["no tuples expected", "mean 0 of a sum", "mean 0 of an average", "no bound"],
 )
-def test_a_query_that_nothing_can_be_promised_to_is_whole_and_its_neighbour_gives(
-    rare: Query, common: Query
-) -> None:
+def test_a_query_that_nothing_can_be_promised_to_is_whole_and_its_neighbour_gives(rare: Query, common: Query) -> None:
     def planned(query: Query, capacity: float) -> ShedPlan:
         operators = (Operator("A", "S", 1.0, 1e-3), Operator("B", "S", 1.0, 1e-3))
         other = Query("other", "B", "count", Population(1000))

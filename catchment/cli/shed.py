@@ -38,9 +38,7 @@ def register(app: typer.Typer) -> None:
 def shed(
     plan: Annotated[Path, typer.Argument(help="The plan forest, as a JSON file.", show_default=False)],
     capacity: Annotated[float | None, typer.Option(help="Use this capacity in place of the plan's.")] = None,
-    spare_free: Annotated[
-        bool, typer.Option("--spare-free", help="Leave out samplers that save no load.")
-    ] = False,
+    spare_free: Annotated[bool, typer.Option("--spare-free", help="Leave out samplers that save no load.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Place samplers in a plan forest so that its load fits the capacity and the worst query is least
@@ -73,9 +71,7 @@ def _render(plan: ShedPlan, answer: Mapping[str, Any]) -> RenderableType:
     if not plan.samplers:
         told = Text(f"{head}: it fits, nothing is shed.")
     else:
-        told = Text(
-            f"{head}, shed to {answer['load_after']:.4g}; the worst error is {_percent(plan.max_error)}."
-        )
+        told = Text(f"{head}, shed to {answer['load_after']:.4g}; the worst error is {_percent(plan.max_error)}.")
     return Group(told, Text(), _tree(plan), _table(plan))
 
 
@@ -100,9 +96,7 @@ def _label(plan: ShedPlan, name: str, sampler: Sampler | None) -> Text:
     if isinstance(node, Stream):
         label.append(f"  {node.rate:,.4g} tuples/s", style="dim")
     elif isinstance(node, Operator):
-        label.append(
-            f"  {node.seconds_per_tuple:.3g} s a tuple, selectivity {node.selectivity:.3g}", style="dim"
-        )
+        label.append(f"  {node.seconds_per_tuple:.3g} s a tuple, selectivity {node.selectivity:.3g}", style="dim")
     elif isinstance(node, Query):
         label.append(f"  {node.aggregate}", style="dim")
     return label

@@ -130,19 +130,13 @@ class ShedForest:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.capacity) and self.capacity > 0):
             hint = "capacity is in seconds of work a second: 1.0 is one core"
-            raise PlanError(
-                f"the capacity is a number above 0, not {self.capacity!r}", where=self.where, hint=hint
-            )
+            raise PlanError(f"the capacity is a number above 0, not {self.capacity!r}", where=self.where, hint=hint)
         if not 0.0 < self.delta < 1.0:
             hint = "0.01 lets an answer miss its bound once in a hundred windows"
-            raise PlanError(
-                f"delta is a chance between 0 and 1, not {self.delta!r}", where=self.where, hint=hint
-            )
+            raise PlanError(f"delta is a chance between 0 and 1, not {self.delta!r}", where=self.where, hint=hint)
         self._check_names()
-        for node in self.readers:
-            self._check_input(node)
-        for operator in self.operators:
-            self._check_grounded(operator)
+        self._check_inputs()
+        self._check_grounded()
         for query in self.queries:
             self._check_groups(query)
 
@@ -153,32 +147,35 @@ class ShedForest:
             if not node.name:
                 raise PlanError("a stream, operator or query has no name", where=self.where)
             if node.name in seen:
-                raise PlanError(
-                    f"the name {node.name!r} is used twice", where=f"{seen[node.name]} and {node.where}"
-                )
+                raise PlanError(f"the name {node.name!r} is used twice", where=f"{seen[node.name]} and {node.where}")
             seen[node.name] = node.where
         if not self.queries:
             raise PlanError("there are no queries, so there is nothing to answer", where=self.where)
 
-    def _check_input(self, node: Operator | Query) -> None:
-        possible = sorted({s.name for s in self.streams} | {o.name for o in self.operators})
-        hint = f"an input is a stream or an operator: {', '.join(possible) or 'there is none'}"
-        if not node.input:
-            raise PlanError("it reads nothing: it has no input", where=node.where, hint=hint)
-        if node.input not in possible:
-            raise PlanError(f"its input {node.input!r} is not known", where=node.where, hint=hint)
+    def _check_inputs(self) -> None:
+        possible = {s.name for s in self.streams} | {o.name for o in self.operators}
+        for node in self.readers:
+            if node.input in possible:
+                continue
+            fault = f"its input {node.input!r} is not known" if node.input else "it reads nothing: it has no input"
+            hint = f"an input is a stream or an operator: {', '.join(sorted(possible)) or 'there is none'}"
+            raise PlanError(fault, where=node.where, hint=hint)
 
-    def _check_grounded(self, operator: Operator) -> None:
+    def _check_grounded(self) -> None:
         """Follow the inputs to a stream; coming by the same operator twice is a cycle."""
-        by_name, path = {o.name: o for o in self.operators}, [operator.name]
-        while (above := by_name[path[-1]].input) in by_name:
-            if above in path:
-                cycle = " <- ".join([*path[path.index(above) :], above])
-                hint = "every operator must lead back to a stream"
-                raise PlanError(
-                    f"the operators feed on each other: {cycle}", where=f"operator {above!r}", hint=hint
-                )
-            path.append(above)
+        by_name, grounded = {o.name: o for o in self.operators}, {s.name for s in self.streams}
+        for operator in self.operators:
+            path: list[str] = []
+            at = operator.name
+            while at not in grounded:
+                if at in path:
+                    cycle = " <- ".join([*path[path.index(at) :], at])
+                    hint = "every operator must lead back to a stream"
+                    fault = f"the operators feed on each other: {cycle}"
+                    raise PlanError(fault, where=by_name[at].where, hint=hint)
+                path.append(at)
+                at = by_name[at].input
+            grounded.update(path)
 
     def _check_groups(self, query: Query) -> None:
         try:

@@ -75,9 +75,7 @@ class _Fields:
             if key not in known:
                 close = difflib.get_close_matches(str(key), known, 1)
                 hint = f"did you mean {close[0]!r}? " if close else ""
-                raise PlanError(
-                    f"the key {key!r} is not known", where=where, hint=f"{hint}known: {', '.join(known)}"
-                )
+                raise PlanError(f"the key {key!r} is not known", where=where, hint=f"{hint}known: {', '.join(known)}")
         return cls(document, where)
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -189,10 +187,6 @@ def _limits(fields: _Fields) -> tuple[float, float] | None:
     limits = fields.values.get("value_range")
     if limits is None:
         return None
-    if (
-        not isinstance(limits, list)
-        or len(limits) != 2
-        or any(not isinstance(x, int | float) for x in limits)
-    ):
+    if not isinstance(limits, list) or len(limits) != 2 or any(not isinstance(x, int | float) for x in limits):
         raise PlanError("'value_range' is a list of two numbers", where=fields.where, hint="[0, 1500]")
     return float(limits[0]), float(limits[1])

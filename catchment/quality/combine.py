@@ -86,9 +86,7 @@ class Kept:
 
     def __post_init__(self) -> None:
         if len(self.rates) and not (self.rates.min() > 0.0 and self.rates.max() <= 1.0):
-            raise QualityError(
-                f"rates are above 0 and at most 1, not {self.rates.min()} to {self.rates.max()}"
-            )
+            raise QualityError(f"rates are above 0 and at most 1, not {self.rates.min()} to {self.rates.max()}")
         if not 0.0 < self.lowest_rate <= 1.0:
             raise QualityError(f"the lowest rate is above 0 and at most 1, not {self.lowest_rate!r}")
 
@@ -130,16 +128,10 @@ class Answers:
     def bound(self, group: int) -> Bound:
         """The bound of one group."""
         width, error = float(self.half_widths[group]), float(self.errors[group])
-        return (
-            exact_answer()
-            if self.whole[group]
-            else Bound(error, self.guarantee, self.method, half_width=width)
-        )
+        return exact_answer() if self.whole[group] else Bound(error, self.guarantee, self.method, half_width=width)
 
 
-def combine_many(
-    aggregate: str, kept: Kept, delta: float, value_range: tuple[float, float] | None = None
-) -> Answers:
+def combine_many(aggregate: str, kept: Kept, delta: float, value_range: tuple[float, float] | None = None) -> Answers:
     """COUNT, SUM, AVG, variance or stddev of every group, scaled, with its bound."""
     check_delta(delta)
     law = parse_aggregate(aggregate).law
@@ -152,9 +144,7 @@ def combine_many(
     if law in ("variance", "stddev"):
         of_variance = _variance(kept, delta, value_range)
         return of_variance if law == "variance" else _square_root(of_variance)
-    raise QualityError(
-        f"{aggregate!r} cannot be scaled from its moments", hint="count, sum, avg, variance or stddev"
-    )
+    raise QualityError(f"{aggregate!r} cannot be scaled from its moments", hint="count, sum, avg, variance or stddev")
 
 
 def combine(
@@ -212,9 +202,7 @@ def _variance(kept: Kept, delta: float, value_range: tuple[float, float] | None)
     known."""
     mean = _ratio(kept, delta / 2, None)
     weights = kept.add(kept.counts / kept.rates)
-    second = (
-        kept.m2s + kept.counts * np.where(kept.counts > 0, kept.means - mean.values[kept.groups], 0.0) ** 2
-    )
+    second = kept.m2s + kept.counts * np.where(kept.counts > 0, kept.means - mean.values[kept.groups], 0.0) ** 2
     with np.errstate(divide="ignore", invalid="ignore"):
         values = kept.add(second / kept.rates) / weights
     if value_range is None:
@@ -237,9 +225,7 @@ def _square_root(variance: Answers) -> Answers:
     return Answers(values, widths, variance.guarantee, variance.method, variance.whole)
 
 
-def _bounded(
-    kept: Kept, values: Floats, terms: Terms, weights: Floats, delta: float, reach: Reach | None
-) -> Answers:
+def _bounded(kept: Kept, values: Floats, terms: Terms, weights: Floats, delta: float, reach: Reach | None) -> Answers:
     """Both inequalities on second moments from above where the reach of y is known; else the sub-Gaussian
     one on the moments as the sample shows them."""
     if reach is None:

@@ -15,9 +15,7 @@ class Guarantee(StrEnum):
 
     EXACT = "exact"  # every record is in the answer
     PROVED = "proved"  # misses with chance at most delta, whatever the distribution
-    ESTIMATE = (
-        "estimate"  # rests on moments read from the sample, or on the normal limit: may miss more often
-    )
+    ESTIMATE = "estimate"  # rests on moments read from the sample, or on the normal limit: may miss more often
     NONE = "none"  # nothing can be said
 
 
@@ -84,9 +82,7 @@ class Population:
         if not (math.isfinite(self.count) and self.count >= 0):
             raise QualityError(f"a window holds a finite number of records, at least 0, not {self.count!r}")
         if not math.isfinite(self.mean) or not (math.isfinite(self.std) and self.std >= 0):
-            raise QualityError(
-                f"a mean is finite and a std is at least 0: given {self.mean!r} and {self.std!r}"
-            )
+            raise QualityError(f"a mean is finite and a std is at least 0: given {self.mean!r} and {self.std!r}")
         if self.value_range is not None and not self.value_range[0] <= self.mean <= self.value_range[1]:
             raise QualityError(f"the mean {self.mean!r} lies outside the value range {self.value_range}")
         if self.kurtosis is not None and not self.kurtosis >= 1.0:
@@ -161,18 +157,14 @@ def _quantile_of(text: str, name: str, parameter: str) -> float:
     except ValueError:
         which = math.nan
     if not 0.0 < which < 1.0:
-        raise QualityError(
-            f"{text!r} names no quantile between 0 and 1", hint="write quantile:0.95, or median"
-        )
+        raise QualityError(f"{text!r} names no quantile between 0 and 1", hint="write quantile:0.95, or median")
     return which
 
 
 def check_delta(delta: float) -> float:
     """delta, the chance of a miss: 1 - confidence."""
     if not 0.0 < delta < 1.0:
-        raise QualityError(
-            f"delta is a chance between 0 and 1, not {delta!r}", hint="0.05 means 95% confidence"
-        )
+        raise QualityError(f"delta is a chance between 0 and 1, not {delta!r}", hint="0.05 means 95% confidence")
     return delta
 
 

@@ -38,9 +38,7 @@ def bound_count(_: AggregateKind, parts: tuple[Part, ...], delta: float) -> Boun
     width, method = _total_width([p.population.count for p in parts], [1.0] * len(parts), parts, delta)
     error = width / total_count(parts)
     if len({part.rate for part in parts}) == 1:
-        error, method = min(
-            (error, method), (_binomial_error(total_count(parts), parts[0].rate, delta), "binomial")
-        )
+        error, method = min((error, method), (_binomial_error(total_count(parts), parts[0].rate, delta), "binomial"))
     return Bound(error, Guarantee.PROVED, method, half_width=error * total_count(parts))
 
 
@@ -73,9 +71,7 @@ def bound_avg(_: AggregateKind, parts: tuple[Part, ...], delta: float) -> Bound:
     centre = total_mean(parts)
     squares = [p.population.count * spread_about(p, centre) for p in parts]
     drifts = [p.population.count * (p.population.mean - centre) for p in parts]
-    width, method = _ratio_width(
-        squares, drifts, [p.population.furthest(centre) for p in parts], parts, delta
-    )
+    width, method = _ratio_width(squares, drifts, [p.population.furthest(centre) for p in parts], parts, delta)
     if math.isinf(width):
         return no_bound("too few records are kept")
     return Bound(relative_to(width, centre), Guarantee.PROVED, method, half_width=width)
@@ -120,9 +116,7 @@ def bound_stddev(kind: AggregateKind, parts: tuple[Part, ...], delta: float) -> 
     spread = math.sqrt(
         math.fsum(p.population.count * spread_about(p, total_mean(parts)) for p in parts) / total_count(parts)
     )
-    return Bound(
-        error, of_variance.guarantee, of_variance.method, half_width=error * spread if spread else 0.0
-    )
+    return Bound(error, of_variance.guarantee, of_variance.method, half_width=error * spread if spread else 0.0)
 
 
 def bound_quantile(kind: AggregateKind, parts: tuple[Part, ...], delta: float) -> Bound:

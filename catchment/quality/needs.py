@@ -66,11 +66,9 @@ class Need:
         """
         if self.population.count == 0:
             return True
-        if self.kind.law in ("sum", "avg") and self.population.mean == 0.0:
-            return True
-        return math.isinf(
-            bound(self.aggregate, Part(self.population, math.nextafter(1.0, 0.0)), self.delta).error
-        )
+        if self.kind.law in ("count", "sum", "avg"):
+            return self.kind.law != "count" and self.population.mean == 0.0
+        return math.isinf(bound(self.aggregate, Part(self.population, math.nextafter(1.0, 0.0)), self.delta).error)
 
     @cached_property
     def slope(self) -> float | None:

@@ -101,6 +101,4 @@ def _as_declared(answers: Answers, kept: Kept, partials: pa.Table, aggregate: Ag
 
 
 def _doubles(partials: pa.Table, column: str) -> Floats:
-    return np.asarray(
-        one_array(partials[column]).cast(pa.float64(), safe=False).fill_null(0.0), dtype=np.float64
-    )
+    return np.asarray(one_array(partials[column]).cast(pa.float64(), safe=False).fill_null(0.0), dtype=np.float64)

@@ -39,9 +39,7 @@ def carrying(groups: Mapping[str, Population], mass: float) -> tuple[str, ...]:
     return tuple(chosen)
 
 
-def group_needs(
-    aggregate: str, groups: Mapping[str, Population], delta: float, mass: float = 1.0
-) -> dict[str, Need]:
+def group_needs(aggregate: str, groups: Mapping[str, Population], delta: float, mass: float = 1.0) -> dict[str, Need]:
     """What each group needs; one that is not among those that carry the mass needs what the largest does."""
     chosen = carrying(groups, mass)
     return {name: Need(aggregate, groups[name if name in chosen else chosen[0]], delta) for name in groups}
@@ -84,16 +82,12 @@ def rates_within(
     return max((need.error(rates[name]) for name, need in needs.items()), default=0.0), rates
 
 
-def _least_error(
-    needs: Mapping[str, Need], groups: Mapping[str, Population], capacity: float
-) -> float | None:
+def _least_error(needs: Mapping[str, Need], groups: Mapping[str, Population], capacity: float) -> float | None:
     pieces = list(_pieces(needs, groups))
     if len(pieces) == len(needs):
         pressure = fill(pieces, capacity)
         return None if pressure is None else 1.0 / pressure
-    return fill_any(
-        lambda e: math.fsum(groups[n].count * need.rate(e) for n, need in needs.items()), capacity
-    )
+    return fill_any(lambda e: math.fsum(groups[n].count * need.rate(e) for n, need in needs.items()), capacity)
 
 
 def _pieces(needs: Mapping[str, Need], groups: Mapping[str, Population]) -> Iterable[Piece]:
