@@ -28,6 +28,10 @@ class BatchFolder:
         target = self.folder / f"{BATCH_COLUMN}={batch_id}"
         rows.withColumn(HOUR_COLUMN, hour).write.mode("overwrite").partitionBy(HOUR_COLUMN).parquet(str(target))
 
+    def batch(self, spark: SparkSession, batch_id: int, schema: str) -> DataFrame:
+        """The rows of one batch that was written."""
+        return spark.read.schema(schema).parquet(str(self.folder / f"{BATCH_COLUMN}={batch_id}"))
+
     def read(self, spark: SparkSession) -> DataFrame | None:
         """Every row of every batch, or None if nothing was written."""
         if not any(self.folder.glob(f"{BATCH_COLUMN}=*/*/*.parquet")):

@@ -30,7 +30,7 @@ from catchment.site.plausible import Plausible, needs_check, plausible
 from catchment.site.policy import Policy
 from catchment.spark.batch_folder import BatchFolder
 from catchment.spark.evaluate import Evaluator
-from catchment.spark.sources import PROBLEM, RAW, OpenedStream, open_stream
+from catchment.spark.sources import PROBLEM, RAW, OpenedStream, ddl, open_stream
 from catchment.spark.streaming import start_query
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US, Clock
 from catchment.wire.messages import Message, Progress, Updates, pack, split_updates
@@ -150,7 +150,7 @@ class SitePipeline:
         if self.host.committed(name, number):
             return
         self._wait_for_room()
-        small = state.last_rows < SMALL_BATCH_ROWS
+        small = 0 < state.last_rows < SMALL_BATCH_ROWS
         records = batch.coalesce(1) if small else batch
         events, seen = self._reduce(state, records, number, None)
         if seen.rows and seen.low_us is not None and seen.high_us is not None:
@@ -182,7 +182,10 @@ class SitePipeline:
         good = watched.where(F.col(PROBLEM).isNull()).drop(RAW, PROBLEM)
         keeps = self.project.defaults.history if state.stream.history is None else state.stream.history
         if keeps:
-            BatchFolder(self.folder / "history" / state.stream.name).write(good, number, state.stream.event_time)
+            # What is aggregated is what was kept: one read of the source, however many fragments there are.
+            history = BatchFolder(self.folder / "history" / state.stream.name)
+            history.write(good, number, state.stream.event_time)
+            good = history.batch(self.spark, number, ddl(state.stream))
         events: list[Event] = []
         for fragment in state.fragments:
             table, counts = self.evaluator.partials(good, fragment)
