@@ -57,7 +57,7 @@ class ResultTables:
         if changed:
             self._append("results", sequence, lambda: pa.concat_tables([self._rows(r) for r in changed]))
         if revisions:
-            self._append("windows", sequence, lambda: _window_rows(sequence, revisions))
+            self._append("windows", sequence, lambda: self._window_rows(sequence, revisions))
 
     def register_late(self, sequence: int, expired: Sequence[Expired]) -> None:
         """Register partials that came too late to be merged."""
@@ -88,14 +88,12 @@ class ResultTables:
         rows, n = revision.rows, revision.rows.num_rows
         lowered = partials.lower(rows, self.fragment.key_names, self.fragment.aggregates)
         user = self.finish(_with_bounds(lowered, revision))
-        complete = not revision.missing_sites
-        bound = {c: pa.array([e if complete else None] * n, pa.float64()) for c, e in self.bounds}
         meta = {
             "window_start": _instants(revision.window.start_us, n),
             "window_end": _instants(revision.window.end_us, n),
             **{c: user[c] for c in user.column_names if c not in ("retracted", "window_start", "window_end")},
             "coverage": pa.array([revision.coverage] * n, pa.float64()),
-            "bound": _struct(bound, n),
+            "bound": self._bound([revision] * n),
             "status": pa.array([revision.status] * n, pa.string()),
             "revision": pa.array([revision.revision] * n, pa.int32()),
             "published_at": _instants(revision.published_us, n),
@@ -104,6 +102,17 @@ class ResultTables:
             "state": _state(rows, self.fragment),
         }
         return pa.table(meta)
+
+    def _window_rows(self, sequence: int, revisions: Sequence[Publish]) -> pa.Table:
+        rows = _window_rows(sequence, revisions)
+        return rows.add_column(rows.column_names.index("reason"), "bound", self._bound(revisions))
+
+    def _bound(self, revisions: Sequence[Publish]) -> pa.Array:
+        """The error of each column: that of its sketch; unknown while a site is missing."""
+        errors = {
+            c: pa.array([None if r.missing_sites else e for r in revisions], pa.float64()) for c, e in self.bounds
+        }
+        return _struct(errors, len(revisions))
 
     @cached_property
     def _state_fields(self) -> list[pa.Field]:
@@ -143,10 +152,7 @@ def read_results(folder: Path, query: str, *, revisions: str = "latest", state: 
     without rows that HAVING leaves out; 'all': every revision, as it was published."""
     if revisions not in ("latest", "all"):
         raise CenterError(f"revisions are 'latest' or 'all', not {revisions!r}")
-    found = open_table(folder / "results" / query)
-    if found is None:
-        raise CenterError(f"query {query!r} has not published a window yet", where=str(folder))
-    rows = found.to_pyarrow_table()
+    rows = _published(folder, "results", query).to_pyarrow_table()
     if revisions == "latest":
         rows = _newest(rows)
         rows = rows.filter(pc.invert(rows["retracted"])).drop_columns(["retracted"])
@@ -157,10 +163,22 @@ def read_results(folder: Path, query: str, *, revisions: str = "latest", state: 
 
 def read_windows(folder: Path, query: str) -> pa.Table:
     """Every published revision and status of every window, oldest first."""
-    found = open_table(folder / "windows" / query)
+    log = _published(folder, "windows", query).to_pyarrow_table()
+    return log.sort_by([("entry", "ascending"), ("step", "ascending")])
+
+
+def published_queries(folder: Path) -> list[str]:
+    """The queries that have published."""
+    return sorted(p.name for p in (folder / "results").glob("*") if DeltaTable.is_deltatable(str(p)))
+
+
+def _published(folder: Path, kind: str, query: str) -> DeltaTable:
+    found = open_table(folder / kind / query)
     if found is None:
-        raise CenterError(f"query {query!r} has not published a window yet", where=str(folder))
-    return found.to_pyarrow_table().sort_by([("entry", "ascending"), ("step", "ascending")])
+        names = ", ".join(published_queries(folder)) or "none"
+        hint = f"those that have: {names}"
+        raise CenterError(f"query {query!r} has not published a window yet", where=str(folder), hint=hint)
+    return found
 
 
 def newest_windows(log: pa.Table) -> pa.Table:
@@ -172,10 +190,16 @@ def newest_windows(log: pa.Table) -> pa.Table:
 
 
 def _with_newest_status(rows: pa.Table, log: pa.Table) -> pa.Table:
-    newest = newest_windows(log).select(["window_start", "status", "coverage", "missing_sites"])
+    """Rows with the newest word on their window; one whose window is not in the log yet keeps its own."""
+    newest = newest_windows(log)
     place = pc.index_in(rows["window_start"], value_set=newest["window_start"].combine_chunks())
-    for name in ("status", "coverage", "missing_sites"):
-        rows = rows.set_column(rows.column_names.index(name), name, newest[name].take(place))
+    fresh = {"status": place, "coverage": place, "missing_sites": place}
+    # A row's bound is its own, unless a site was missing when it was published: then it is the window's.
+    fresh["bound"] = pc.if_else(pc.equal(pc.list_value_length(rows["missing_sites"]), 0), None, place)
+    for name, at in fresh.items():
+        both = pa.concat_arrays([newest[name].combine_chunks(), rows[name].combine_chunks().cast(newest[name].type)])
+        own = pa.array(np.arange(rows.num_rows) + newest.num_rows)
+        rows = rows.set_column(rows.column_names.index(name), name, both.take(pc.coalesce(at, own)))
     return rows
 
 

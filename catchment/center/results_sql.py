@@ -7,19 +7,30 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from catchment.center.results import read_results
+from catchment.center.results import published_queries, read_results
 from catchment.errors import QueryError
+
+# Results only: no files, no network, no Python variables that happen to have a table's name.
+SETTINGS = {"enable_external_access": False, "python_enable_replacements": False}
 
 
 def query_results(state: Path, statement: str) -> pa.Table:
     """Run a SELECT; `NAME` is a view's latest revisions, `NAME__revisions` all of them."""
-    names = sorted(p.name for p in (state / "results").glob("*") if p.is_dir())
-    with duckdb.connect() as session:
-        for name in names:
-            session.register(name, read_results(state, name))
-            session.register(f"{name}__revisions", read_results(state, name, revisions="all"))
+    names = published_queries(state)
+    with duckdb.connect(config=SETTINGS) as session:
         try:
+            _check_select(session, statement)
+            for name in names:
+                session.register(name, read_results(state, name))
+                session.register(f"{name}__revisions", read_results(state, name, revisions="all"))
             return session.sql(statement).to_arrow_table()
-        except duckdb.Error as error:
+        except (duckdb.Error, ValueError) as error:
             views = ", ".join(names) or "none has published yet"
             raise QueryError(str(error).strip(), where=statement, hint=f"views are: {views}") from error
+
+
+def _check_select(session: duckdb.DuckDBPyConnection, statement: str) -> None:
+    kinds = [s.type for s in session.extract_statements(statement)]
+    if kinds != [duckdb.StatementType.SELECT]:
+        found = ", ".join(str(k).rsplit(".", 1)[-1] for k in kinds) or "nothing"
+        raise ValueError(f"one SELECT was expected, and this is {found}")
