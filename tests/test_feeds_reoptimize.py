@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 from feeds_world import (
@@ -32,9 +32,11 @@ from catchment.feeds.choose_hosts import (
 )
 from catchment.feeds.local_run import LocalRun
 from catchment.feeds.oracle import naive_notices
+from catchment.feeds.read_program import read_program
+from catchment.feeds.reference import ReferenceData
 from catchment.feeds.reoptimize import Instructions, ReoptimizeRule
-from catchment.feeds.routes import CLOUD, predict
-from catchment.feeds.view_graph import ViewGraph
+from catchment.feeds.routes import CLOUD, predict, source_of
+from catchment.feeds.view_graph import ViewGraph, generate_views
 
 PAIR = graph_of(DECLARED + NEARBY, [(0, 1, 1.0, 1.0, 1e9)])
 (NAME,) = PAIR.views
@@ -142,9 +144,7 @@ def friends_and_rates(seed: int, devices: int = 10) -> tuple[list[Friend], dict[
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10_000), st.sampled_from([(1.0, 1.0), (1.0, 2.0), (2.0, 1.0), (5.0, 1.0)]))
-def test_the_routes_of_a_placement_cost_what_the_assignment_says(
-    seed: int, link: tuple[float, float]
-) -> None:
+def test_the_routes_of_a_placement_cost_what_the_assignment_says(seed: int, link: tuple[float, float]) -> None:
     friends, rates = friends_and_rates(seed)
     graph, costs = graph_of(DECLARED + NEARBY, friends), LinkCosts(*link)
     assignment = assignment_of(graph, rates, costs)
@@ -165,6 +165,43 @@ def test_a_view_over_views_goes_where_it_adds_least() -> None:
     assert least_traffic(graph, dear, ONE) == {lower: "0", upper: "1"}
 
 
+WATCHED = (
+    NEARBY
+    + """
+CREATE TABLE watchers (user BIGINT, watcher BIGINT);
+CREATE FEED VIEW watched AS SELECT n.user, s.user AS watcher FROM nearby n
+JOIN watchers w ON w.user = n.user JOIN status s ON s.user = w.watcher WHERE s.free;
+"""
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10_000), st.sampled_from([(1.0, 1.0), (1.0, 3.0), (3.0, 1.0)]))
+def test_views_over_views_are_placed_as_cheaply_as_the_best_of_all_placements(
+    seed: int, link: tuple[float, float]
+) -> None:
+    rng = random.Random(seed)
+    friends = random_friends(rng, 3, 3)
+    watchers = [(rng.randrange(3), rng.choice((3, 4))) for _ in range(2)]
+    data = ReferenceData({"friends": friends, "watchers": watchers})
+    graph = generate_views(read_program(DECLARED + WATCHED), data)
+    rates = {name: rng.choice((0.2, 1.0, 3.0)) for name in (*graph.feeds, *graph.views)}
+    ours = predict(graph, least_traffic(graph, rates, LinkCosts(*link)), rates).cost(*link)
+    assert ours == pytest.approx(min(predict(graph, h, rates).cost(*link) for h in every_placement(graph)))
+
+
+def every_placement(graph: ViewGraph) -> Iterator[dict[str, str]]:
+    """Each view at the cloud or with one of its inputs."""
+    placements: list[dict[str, str]] = [{}]
+    for name, view in graph.views.items():
+        placements = [
+            {**hosts, name: place}
+            for hosts in placements
+            for place in {CLOUD, *(source_of(graph, hosts, i) for i in view.inputs)}
+        ]
+    yield from placements
+
+
 def test_an_added_view_does_not_move_the_others() -> None:
     friends, rates = friends_and_rates(4)
     graph = graph_of(DECLARED + NEARBY, friends)
@@ -172,10 +209,7 @@ def test_an_added_view_does_not_move_the_others() -> None:
     added = graph.views[list(graph.views)[-1]]
     after = place_one_by_one(graph, before, [added], rates, ONE)
     assert {name: after[name] for name in before} == before
-    options = [
-        predict(graph, {**before, added.name: h}, rates).cost(1, 1)
-        for h in (CLOUD, *graph.origins(added.name))
-    ]
+    options = [predict(graph, {**before, added.name: h}, rates).cost(1, 1) for h in (CLOUD, *graph.origins(added.name))]
     assert predict(graph, after, rates).cost(1, 1) == pytest.approx(min(options))
 
 
@@ -201,9 +235,7 @@ def test_rates_that_change_are_measured_and_views_move_without_a_lost_notificati
     assert identities(run) == naive_notices(graph, run.produced or [])
     changed = {f.name: walkers.rate[int(f.device)] for f in graph.feeds.values()}
     now = predict(graph, run.cloud.controller.settled(), changed).cost(1, 1)
-    assert now == pytest.approx(
-        predict(graph, least_traffic(graph, changed, ONE), changed).cost(1, 1), rel=0.05
-    )
+    assert now == pytest.approx(predict(graph, least_traffic(graph, changed, ONE), changed).cost(1, 1), rel=0.05)
     stale = predict(graph, least_traffic(graph, rates, ONE), changed).cost(1, 1)
     assert now < stale
 

@@ -1,8 +1,9 @@
 """From a view graph and measured rates to a placement: who computes what.
 
 Pair views over device feeds go through the demand graph and the optimal assignment; views that join the
-same two feeds are placed together. A view over one device's feeds stays on that device. A view over views
-goes, inputs first, where it adds least to the traffic.
+same two feeds are placed together. A view over one device's feeds stays on that device. With views over
+views the whole hierarchy is assigned at once; where a device's data comes to a view by both of its inputs
+there is no proof of optimality, and such views go, inputs first, where they add least to the traffic.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from dataclasses import dataclass
 from catchment.errors import FeedError
 from catchment.feeds.assign import Assignment, Costs, assign
 from catchment.feeds.demand import DemandGraph
+from catchment.feeds.hierarchy import VIEW, Hierarchy
+from catchment.feeds.multilevel import assign_views
 from catchment.feeds.placement import CLOUD as AT_CLOUD
 from catchment.feeds.placement import place
 from catchment.feeds.routes import CLOUD, Hosts, Instance, routes_of, source_of
@@ -42,8 +45,10 @@ def all_at_cloud(graph: ViewGraph, rates: Rates, costs: LinkCosts) -> dict[str, 
 def least_traffic(graph: ViewGraph, rates: Rates, costs: LinkCosts) -> dict[str, str]:
     """The cheapest placement."""
     hosts = all_at_cloud(graph, rates, costs)
-    hosts.update(_place_pairs(graph, rates, costs))
     uppers = [v for v in graph.views.values() if any(i in graph.views for i in v.inputs)]
+    if uppers and not any(_meets_itself(graph, view) for view in graph.views.values()):
+        return {**hosts, **_place_hierarchy(graph, rates, costs)}
+    hosts.update(_place_pairs(graph, rates, costs))
     return place_one_by_one(graph, hosts, uppers, rates, costs)
 
 
@@ -109,9 +114,32 @@ def _place_pairs(graph: ViewGraph, rates: Rates, costs: LinkCosts) -> dict[str, 
     return {name: CLOUD if feed is None else graph.feeds[feed].device for name, feed in feeds.items()}
 
 
-def _added(
-    graph: ViewGraph, hosts: Mapping[str, str], added: Instance, rates: Rates, costs: LinkCosts
-) -> float:
+def _meets_itself(graph: ViewGraph, view: PhysicalView) -> bool:
+    """Whether one device's data comes to a view by both inputs (a view on one device aside)."""
+    if _only_device(graph, view) is not None or len(view.inputs) < 2:
+        return False
+    return bool(graph.origins(view.inputs[0]) & graph.origins(view.inputs[1]))
+
+
+def _place_hierarchy(graph: ViewGraph, rates: Rates, costs: LinkCosts) -> dict[str, str]:
+    """All levels at once; a view on one device counts as a source of that device."""
+    devices = {name: number for number, name in enumerate(graph.devices)}
+    homes = {name: devices[feed.device] for name, feed in graph.feeds.items()}
+    for view in graph.views.values():
+        only = _only_device(graph, view)
+        homes[view.name] = VIEW if only is None else devices[only]
+    number = {name: at for at, name in enumerate(homes)}
+    placed = [name for name, home in homes.items() if home == VIEW]
+    edges = [
+        (number[feed], number[name], rates.get(feed, 0.0) * graph.views[name].share_of(feed))
+        for name in placed for feed in graph.views[name].inputs
+    ]  # fmt: skip
+    hierarchy = Hierarchy.of(len(devices), list(homes.values()), *zip(*edges, strict=True))
+    site = assign_views(hierarchy, Costs(costs.upload, costs.download)).site
+    return {name: CLOUD if (at := site[number[name]]) < 0 else graph.devices[at] for name in placed}
+
+
+def _added(graph: ViewGraph, hosts: Mapping[str, str], added: Instance, rates: Rates, costs: LinkCosts) -> float:
     """What one more view costs, given those that are placed."""
     cost = 0.0
     for feed in added[0].inputs:
