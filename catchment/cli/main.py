@@ -10,7 +10,7 @@ import sys
 import typer
 
 import catchment
-from catchment.cli import bench, explain, project, show, sql
+from catchment.cli import bench, explain, project, shed, show, simulate, sql
 from catchment.cli.output import notes
 from catchment.errors import CatchmentError
 
@@ -38,7 +38,7 @@ def _root(
     """Wide-area streaming analytics on Spark: fast now, exact later, few bytes."""
 
 
-for group in (project, explain, show, sql, bench):
+for group in (project, explain, show, sql, simulate, shed, bench):
     group.register(app)
 
 
