@@ -11,7 +11,10 @@ from catchment.center.results import published_queries, read_results
 from catchment.errors import QueryError
 
 # Results only: no files, no network, no Python variables that happen to have a table's name.
-SETTINGS = {"enable_external_access": False, "python_enable_replacements": False}
+SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+    "enable_external_access": False,
+    "python_enable_replacements": False,
+}
 
 
 def query_results(state: Path, statement: str) -> pa.Table:

@@ -1,0 +1,114 @@
+"""Which event times are believed, against the definition written out: reachable without crossing a long gap.
+
+Catches: a far-away record that drags a stream's clock with it, or a good one that is put aside. Cannot catch: what the
+pipeline does with the verdict; `test_pipelines.py` runs that.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from catchment.site.plausible import MAX_AGE_US, needs_check, plausible
+from catchment.timeline import SECOND_US
+
+JUMP = 100
+DAY_US = 86400 * SECOND_US
+NOW_FAR = 10**15  # a wall clock that is near no event time of these tests
+
+TIMES = st.lists(st.integers(-3000, 3000), min_size=1, max_size=25)
+
+
+def buckets(times: list[int], jump: int = JUMP) -> Counter[int]:
+    return Counter(t // jump for t in times)
+
+
+def reachable(times: list[int], home: int) -> set[int]:
+    """By the definition: buckets that a walk from `home` reaches, stepping only onto neighbours that hold records."""
+    held, reached = set(buckets(times)), {home}
+    while True:
+        more = {b for b in held if b - 1 in reached or b + 1 in reached} - reached
+        if not more:
+            return reached
+        reached |= more
+
+
+@settings(deadline=None, max_examples=300)
+@given(TIMES, st.integers(-3000, 3000))
+def test_ahead_of_a_running_stream_only_what_a_walk_without_a_gap_reaches_is_believed(
+    times: list[int], newest: int
+) -> None:
+    limits = plausible(buckets(times), newest, NOW_FAR, JUMP)
+    reached = reachable(times, newest // JUMP)
+    for time in times:
+        if time > newest:
+            assert limits.holds(time) == (time // JUMP in reached), time
+
+
+@settings(deadline=None, max_examples=300)
+@given(TIMES)
+def test_a_first_batch_is_believed_around_its_fullest_bucket(times: list[int]) -> None:
+    counts = buckets(times)
+    fullest = max(counts.values())
+    home = min(b for b, n in counts.items() if n == fullest)
+    limits = plausible(counts, None, NOW_FAR, JUMP)
+    reached = reachable(times, home)
+    assert [t for t in times if limits.holds(t)] == [t for t in times if t // JUMP in reached]
+
+
+@settings(deadline=None, max_examples=200)
+@given(TIMES, st.one_of(st.none(), st.integers(-3000, 3000)), st.integers(-4000, 4000))
+def test_times_near_the_wall_clock_are_always_believed(times: list[int], newest: int | None, now: int) -> None:
+    limits = plausible(buckets(times), newest, now, JUMP)
+    assert all(limits.holds(now + d) for d in (-JUMP, 0, JUMP))
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.integers(0, 2000), st.lists(st.integers(0, 99), min_size=1, max_size=20), st.integers(2, 10**6))
+def test_a_far_future_record_never_raises_the_low_mark(newest: int, steps: list[int], far: int) -> None:
+    """The stream's clock after a batch is the same with and without the record."""
+    good = [newest + step for step in steps]
+    liar = (max(good) // JUMP + far) * JUMP  # at least one whole bucket is empty in between
+    assert clock_after([*good, liar], newest) == clock_after(good, newest) == max(good)
+    assert clock_after([*good, liar], None) == max(good), "nor in a first batch, where the fullest bucket decides"
+
+
+def clock_after(times: list[int], newest: int | None) -> int:
+    """The newest event time of a stream after a batch, as the site pipeline computes it."""
+    believed = times
+    if needs_check(min(times), max(times), newest, JUMP):
+        limits = plausible(buckets(times), newest, NOW_FAR, JUMP)
+        believed = [t for t in times if limits.holds(t)]
+    return max([*believed, *([] if newest is None else [newest])])
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(st.integers(0, 400), min_size=1, max_size=6), st.one_of(st.none(), st.integers(0, 400)))
+def test_where_the_quick_check_sees_no_need_nothing_would_be_put_aside(times: list[int], newest: int | None) -> None:
+    assume(not needs_check(min(times), max(times), newest, JUMP))
+    limits = plausible(buckets(times), newest, NOW_FAR, JUMP)
+    assert all(limits.holds(t) for t in times)
+
+
+def test_the_past_is_believed_for_a_year_and_a_day_behind_a_running_stream() -> None:
+    newest, jump = 500 * DAY_US, DAY_US
+    limits = plausible({500: 1}, newest, NOW_FAR, jump)
+    assert limits.holds(newest - MAX_AGE_US)
+    assert not limits.holds(newest - MAX_AGE_US - 1)
+    assert needs_check(newest - MAX_AGE_US - 1, newest, newest, jump)
+    assert not needs_check(newest - MAX_AGE_US, newest + jump, newest, jump)
+
+
+def test_the_sql_form_says_what_the_core_says() -> None:
+    limits = plausible({0: 3, 1: 1, 40: 1}, None, 10_000, JUMP)
+    for time in (-1, 0, 99, 199, 200, 4000, 9_899, 9_900, 10_100, 10_101):
+        sql = limits.sql(str(time)).replace("L", "").replace("AND", "and").replace("OR", "or")
+        assert eval(sql) == limits.holds(time), time
+
+
+def test_a_stream_that_was_silent_for_days_goes_on_at_the_wall_clock() -> None:
+    newest, now = 100 * DAY_US, 130 * DAY_US
+    assert plausible({130: 5}, newest, now, DAY_US).holds(now - SECOND_US)
+    assert not plausible({130: 5}, newest, NOW_FAR, DAY_US).holds(now - SECOND_US)
