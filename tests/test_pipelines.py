@@ -7,6 +7,7 @@ death of a process brings about; `test_kill.py` does that.
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
@@ -15,8 +16,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from projects import as_lines, expected_numbers, expected_sections, group, make_records, write_project
 from wire_support import FaultyUplink
+from world import make_fragment
 
+from catchment.center.fitness import check_segment
 from catchment.center.results import read_results, read_windows
+from catchment.errors import ConfigError, WireError
+from catchment.timeline import WindowSpec
+from catchment.wire.codec import encode_segment
+from catchment.wire.inbox import Inbox
+from catchment.wire.messages import Progress, Segment, Updates
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -176,3 +184,27 @@ def test_a_log_is_replayed_in_order_of_arrival_and_its_end_is_final(spark: Spark
     log = read_windows(folder / "state", "numbers").to_pylist()
     last = {w["window_start"]: w["status"] for w in log}
     assert set(last.values()) == {"final"}
+
+
+def test_a_view_that_was_redefined_over_old_state_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    folder = write_project(tmp_path / "p", ["a"], {"a": as_lines(make_records(20, 1))})
+    run_project(spark, folder)
+    path = folder / "queries" / "q.sql"
+    path.write_text(path.read_text().replace("min(ms) AS low", "min(ms + 1) AS low"))
+    with pytest.raises(ConfigError, match="the definition of numbers has changed"):
+        run_project(spark, folder)
+
+
+def test_a_site_with_other_queries_than_the_center_is_refused_and_hears_why(tmp_path: Path) -> None:
+    mine, theirs = make_fragment(WindowSpec.tumbling(10)), make_fragment(WindowSpec.tumbling(10))
+    other = replace(theirs, aggregates=theirs.aggregates[:1])
+    inbox = Inbox(tmp_path, check=lambda segment: check_segment(segment, {"q": mine}))
+    good = Segment("a", "e", 0, (Updates("q", mine.schema.empty_table()),))
+    assert inbox.accept(encode_segment(good)) == 0
+    for message, why in (
+        (Updates("q", other.schema.empty_table()), "differs between the site and the center"),
+        (Progress("r", 5, 0), "same queries"),
+    ):
+        with pytest.raises(WireError, match=why):
+            inbox.accept(encode_segment(Segment("a", "e", 1, (message,))))
+    assert inbox.refused == {"unfit": 2}

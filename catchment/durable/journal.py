@@ -45,14 +45,20 @@ class Journal:
         self.codec.classes["Entry"] = Entry
         folder.mkdir(parents=True, exist_ok=True)
         self.base = max((int(p.stem.split("-")[1]) for p in folder.glob("snapshot-*.bin")), default=0)
+        self._failure: OSError | None = None
         self._log = self._open()
 
     def append(self, entry: Entry) -> None:
         """Durable when this returns."""
-        data = self.codec.encode(entry)
-        self._log.write(_frame(data))
-        self._log.flush()
-        os.fsync(self._log.fileno())
+        if self._failure is not None:
+            raise self._failure  # what follows a half-written entry would be taken for damage
+        try:
+            self._log.write(_frame(self.codec.encode(entry)))
+            self._log.flush()
+            os.fsync(self._log.fileno())
+        except OSError as failure:
+            self._failure = failure
+            raise
 
     def entries(self) -> Iterator[Entry]:
         """The entries since the snapshot, oldest first."""

@@ -12,6 +12,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from catchment.wire.files import sync_files
+
 HOUR_COLUMN = "event_hour"
 BATCH_COLUMN = "batch"
 
@@ -27,6 +29,7 @@ class BatchFolder:
         hour = F.date_format(F.col(event_time), "yyyy-MM-dd-HH")
         target = self.folder / f"{BATCH_COLUMN}={batch_id}"
         rows.withColumn(HOUR_COLUMN, hour).write.mode("overwrite").partitionBy(HOUR_COLUMN).parquet(str(target))
+        sync_files(target.glob("*/*.parquet"))
 
     def batch(self, spark: SparkSession, batch_id: int, schema: str) -> DataFrame:
         """The rows of one batch that was written."""

@@ -40,7 +40,7 @@ from catchment.errors import EngineError
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.spark.evaluate import merge_columns
 from catchment.spark.inbox_source import InboxSource
-from catchment.spark.streaming import start_query
+from catchment.spark.streaming import make_offsets_durable, start_query
 from catchment.timeline import Clock
 from catchment.wire.codec import decode_segment
 from catchment.wire.inbox import Inbox
@@ -114,6 +114,7 @@ class CenterPipeline:
             segments = [decode_segment(path.read_bytes()) for path in self.inbox.landed(start, end)]
             merged = self._merge(segments)
             events: list[Event] = [*self._recall(merged), *merged, *(_header(s) for s in segments), Ticked()]
+            make_offsets_durable(self.folder / "checkpoint", number)
             self.host.submit(CAUSE, events, batch=number)
         self.inbox.discard(end)
 

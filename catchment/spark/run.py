@@ -16,15 +16,17 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from catchment.center.fitness import check_segment
 from catchment.center.results import ResultTables
 from catchment.config import Project
 from catchment.errors import ConfigError
 from catchment.spark.center_pipeline import CenterPipeline
+from catchment.spark.definitions import check_definitions
 from catchment.spark.deploy import Deployment
 from catchment.spark.evaluate import NativeEvaluator
 from catchment.spark.finish import make_finish, own_errors
 from catchment.spark.session import make_session
-from catchment.spark.site_pipeline import SitePipeline, link_to_center
+from catchment.spark.site_pipeline import SitePipeline, link_to_center, site_folder
 from catchment.spark.sources import read_table
 from catchment.spark.status import center_status, site_status, write_status
 from catchment.timeline import END_OF_TIME_US, Clock, SystemClock
@@ -73,6 +75,7 @@ class Runner:
             }
         )
         for site in self.sites:
+            check_definitions(site_folder(self.project, site), self.deployment.plans)
             pipeline = SitePipeline(
                 self.spark, self.project, site, self.deployment.streams_at(site), self.deployment.fragments_at(site),
                 evaluator, partial(self._sender, site), self.clock,
@@ -135,7 +138,9 @@ class Runner:
 
     def _start_center(self) -> None:
         folder = self.project.state_folder / "center"
-        inbox = Inbox(folder / "inbox")
+        fragments = {p.fragment.name: p.fragment for p in self.deployment.plans}
+        inbox = Inbox(folder / "inbox", check=partial(check_segment, fragments=fragments))
+        check_definitions(folder, self.deployment.plans)
         tables = {
             p.name: ResultTables(
                 self.project.state_folder, p.name, p.fragment, make_finish(self.spark, p), own_errors(p)

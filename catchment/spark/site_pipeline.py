@@ -31,7 +31,7 @@ from catchment.site.policy import Policy
 from catchment.spark.batch_folder import BatchFolder
 from catchment.spark.evaluate import Evaluator
 from catchment.spark.sources import PROBLEM, RAW, OpenedStream, ddl, open_stream
-from catchment.spark.streaming import start_query
+from catchment.spark.streaming import make_offsets_durable, start_query
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US, Clock
 from catchment.wire.messages import Message, Progress, Updates, pack, split_updates
 from catchment.wire.outbox import Outbox
@@ -161,6 +161,7 @@ class SitePipeline:
         mark = (
             [LowMarkRaised(name, state.newest_us - self._slack_us(state.stream))] if state.newest_us is not None else []
         )
+        make_offsets_durable(self.folder / "checkpoints" / name, number)
         self.host.submit(name, [*events, *mark, self._measure()], batch=number)
         self.sender.notify()
 

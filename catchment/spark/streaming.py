@@ -7,11 +7,13 @@ one after another, and one that failed for that reason alone is started again, `
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from catchment.errors import EngineError
+from catchment.wire.files import sync_files
 
 STARTS = 6
 POLL_S = 0.05
@@ -35,3 +37,12 @@ def _failure_at_start(query: StreamingQuery) -> str | None:
         time.sleep(POLL_S)
     failure = query.exception()
     return None if failure is None else str(failure)
+
+
+def make_offsets_durable(checkpoint: Path, batch: int) -> None:
+    """Force Spark's record of what a batch reads to the disk, before the batch is taken to be done.
+
+    Spark itself does not: after a power cut it could plan a batch of the same number over more records, and those would
+    be skipped with it. Where the checkpoint is not a local folder, its file system keeps what it was given.
+    """
+    sync_files([checkpoint / "offsets" / str(batch), *checkpoint.glob(f"sources/*/{batch}")])

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,19 @@ def sync_folder(folder: Path) -> None:
         os.fsync(file)
     finally:
         os.close(file)
+
+
+def sync_files(paths: Iterable[Path]) -> None:
+    """Make files that another writer left here, and their names, durable; those not here are another's care."""
+    here = [p for p in paths if p.is_file()]
+    for path in here:
+        file = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
+    for folder in {p.parent for p in here}:
+        sync_folder(folder)
 
 
 def make_folder(folder: Path) -> None:
