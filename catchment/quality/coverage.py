@@ -1,19 +1,19 @@
 """Needed coverage: which share of a window's units must be in, for its answer to keep a contract.
 
-A late record is one that was not sampled (Yang et al., HPM, section 1.2; Ji et al., AQ-K-slack). With the received
-units a simple random sample of the window's N, cv the spread of a unit over its mean, z1 and z2 the one- and
-two-sided normal quantiles of delta = 1 - confidence, and eps the allowed relative error (for a quantile: the
-allowed error in rank), the coverage lam that keeps P(error >= eps) <= delta is
+A late record is one that was not sampled (Yang et al., HPM, section 1.2; Ji et al., AQ-K-slack). With the
+received units a simple random sample of the window's N, cv the spread of a unit over its mean, z1 and z2 the
+one- and two-sided normal quantiles of delta = 1 - confidence, and eps the allowed relative error (for a
+quantile: the allowed error in rank), the coverage lam that keeps P(error >= eps) <= delta is
 
 - COUNT, published as counted: lam = 1 - eps;
-- SUM, published as summed: eps = q + z1 cv sqrt(q (1 - q) / N) for the missing share q = 1 - lam. It is a quadratic
-  with two roots, and q is the **smaller** one: the larger has error eps with the wrong sign of z1;
+- SUM, published as summed: eps = q + z1 cv sqrt(q (1 - q) / N) for the missing share q = 1 - lam. It is a
+  quadratic with two roots, and q is the **smaller** one: the larger has error eps with the wrong sign of z1;
 - SUM or COUNT divided by its coverage, AVG: n0 = (z2 cv / eps)^2, lam = n0 / (n0 + N - 1);
 - quantile p: n0 = z2^2 p (1 - p) / eps^2, lam = n0 / (n0 + N - 1).
 
-**What the units are matters more than the formula.** Networks do not lose records at random: a stall hides whole
-sources. `units_of_sources` states the same population with sources as its units; then N is their number, and cv
-is that of their totals.
+**What the units are matters more than the formula.** Networks do not lose records at random: a stall hides
+whole sources. `units_of_sources` states the same population with sources as its units; then N is their
+number, and cv is that of their totals.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ class Measure:
         if name == "median" and not rank:
             return cls("quantile", 0.5)
         if (name == "quantile") != bool(rank):
-            raise QualityError(f"cannot read the measure {text!r}", hint="possible: sum, count, avg, median, quantile:0.9")
+            raise QualityError(
+                f"cannot read the measure {text!r}", hint="possible: sum, count, avg, median, quantile:0.9"
+            )
         try:
             return cls(name, float(rank)) if rank else cls(name)
         except ValueError as cause:
@@ -176,8 +178,8 @@ def _two_sided(delta: float) -> float:
 def relative_error(measure: Measure, count: npt.ArrayLike, total: npt.ArrayLike, n: float, t: float) -> Floats:
     """The error of answers made from (count, total) where the whole window has n records that sum to t.
 
-    For a quantile the error is in rank, and this is the most it can be; sums and averages over 0 are infinitely
-    wrong unless they are equal.
+    For a quantile the error is in rank, and this is the most it can be; sums and averages over 0 are
+    infinitely wrong unless they are equal.
     """
     counts, totals = np.asarray(count, dtype=np.float64), np.asarray(total, dtype=np.float64)
     if measure.name == "count":

@@ -1,0 +1,138 @@
+"""The desk that a slack rule works at: what is known of sources, of recent slices, and of the contract.
+
+A rule answers one question, its `outlook` on a window, and may learn from windows that are over. It reads the desk and
+never writes on it; the controller does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from catchment.site.slack_book import SliceBook
+from catchment.site.slack_ledger import Ledger
+from catchment.site.slack_parts import Outlook, Setting
+from catchment.site.slack_sources import SourceTable
+
+MAX_OUTCOMES = 512  # recent windows whose error is kept, for the bounds of rules that do not predict one
+SETTLE_WINDOWS = 4.0
+SETTLE_DELAYS = 2.0  # a window is over when the front is this many times the longest delay beyond it
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A closed window that may still gain records; `published` is what was said, with what was imputed."""
+
+    end_us: int
+    at_us: int
+    count: float
+    published: float
+    published_count: float
+    risk: float
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A window that is over, and what it should have been."""
+
+    closed: Closed
+    count: float
+    total: float
+    error: float
+    violated: bool
+
+    @property
+    def coverage(self) -> float:
+        return self.closed.count / self.count if self.count else 1.0
+
+
+class Desk:
+    """The shared knowledge of one controller."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.sources = SourceTable(setting)
+        self.book = SliceBook(setting.window)
+        self.ledger = Ledger(setting.contract.delta)
+        self._outcomes: deque[tuple[float, float]] = deque(maxlen=MAX_OUTCOMES)  # error, coverage
+        self._usual: tuple[float, float, float] | None = None
+
+    def note(self, settled: Settled) -> None:
+        """The truth about a window, for the ledger and for what is usual."""
+        self.ledger.settle(settled.closed.risk, settled.violated)
+        self._outcomes.append((settled.error, settled.coverage))
+        self._usual = None
+
+    def usual(self) -> tuple[float, float, float]:
+        """Coverage, bound and risk of recent windows: what can be stood for without a prediction."""
+        if self._usual is None:
+            self._usual = self._usual_of_recent() if self._outcomes else (1.0, 1.0, 1.0)
+        return self._usual
+
+    def _usual_of_recent(self) -> tuple[float, float, float]:
+        errors, coverages = np.array(self._outcomes).T
+        contract = self.setting.contract
+        bound = float(np.quantile(errors, contract.confidence, method="higher"))
+        return float(coverages.mean()), bound, float(np.mean(errors >= contract.max_error))
+
+    def is_over(self, end_us: int, front_us: int) -> bool:
+        """Whether no more is expected for a window, by the longest delay known."""
+        least = SETTLE_WINDOWS * self.setting.window.size_us
+        return front_us - end_us >= max(least, SETTLE_DELAYS * self.sources.max_delay_us)
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            "sources": self.sources.snapshot(),
+            "book": self.book.snapshot(),
+            "ledger": self.ledger.snapshot(),
+            "outcomes": [list(o) for o in self._outcomes],
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.sources.restore(state["sources"])
+        self.book.restore(state["book"])
+        self.ledger.restore(state["ledger"])
+        self._outcomes = deque(((e, c) for e, c in state["outcomes"]), maxlen=MAX_OUTCOMES)
+        self._usual = None
+
+
+class Rule:
+    """When a window may close. All but `outlook` may be left as they are."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+
+    def outlook(self, end_us: int, now_us: int) -> Outlook:
+        """What closing the window that ends at `end_us` would mean now; changes nothing."""
+        raise NotImplementedError
+
+    def observed(self, now_us: int) -> None:
+        """A micro-batch is on the desk."""
+
+    def looked(self, outlook: Outlook) -> None:
+        """A window was looked at in its turn; it is closed if the outlook says so."""
+
+    def learn(self, settled: Settled) -> None:
+        """The truth about a window is known."""
+
+    def is_over(self, end_us: int, front_us: int) -> bool:
+        """Whether the truth about a window is known."""
+        return self.desk.is_over(end_us, front_us)
+
+    def snapshot(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take up where a snapshot was made."""
+
+
+def by_slack(desk: Desk, end_us: int, now_us: int, slack_us: int, k_us: float) -> Outlook:
+    """The outlook of a rule that waits for a slack of K and knows no more than what was usual."""
+    waited = desk.sources.front_us(now_us) - end_us
+    close = slack_us >= k_us
+    limit = not close and waited >= desk.setting.max_wait_us
+    reason = "covered" if close else "limit" if limit else "open" if slack_us < 0 else "waiting"
+    return Outlook(end_us, now_us, close or limit, reason, *desk.usual(), slack_us)

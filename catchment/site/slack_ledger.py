@@ -1,0 +1,149 @@
+"""The violation budget of a contract: earned by every window, spent on those not worth waiting for.
+
+A contract allows a share delta of the windows to be off. `Ledger` counts: each closed window earns delta and
+is charged the chance that it is off; when its truth is known, the charge becomes 0 or 1. `Calibration`
+compares predicted chances with what came true. `Patience` says which waits are worth a violation: those of
+the longest stalls, as many as the budget pays for in full.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import ceil, log2
+from typing import Any
+
+MEMORY_WINDOWS = 10_000  # credit and debt are forgotten beyond what this many windows earn
+
+
+@dataclass
+class Ledger:
+    """Balance in windows: what may still be spent without breaking the contract over the windows so far."""
+
+    delta: float
+    balance: float = 0.0
+    windows: int = 0
+    violations: int = 0  # of the windows whose truth is known
+    settled: int = 0
+    overdrawn: int = 0  # windows closed while the balance was below zero
+
+    @property
+    def limit(self) -> float:
+        return self.delta * MEMORY_WINDOWS
+
+    def affords(self, risk: float) -> bool:
+        """Whether a window of this risk can be closed and the balance not fall below zero."""
+        return self.balance + self.delta - risk >= 0.0
+
+    def windows_to_regain(self) -> int:
+        """How many windows without a violation it takes until the contract is kept again."""
+        return max(0, ceil(-self.balance / self.delta))
+
+    def charge(self, risk: float) -> None:
+        self.windows += 1
+        self.overdrawn += self.balance < 0.0
+        self._move(self.delta - risk)
+
+    def settle(self, risk: float, violated: bool) -> None:
+        """The truth about a window that was charged `risk`."""
+        self.settled += 1
+        self.violations += violated
+        self._move(risk - float(violated))
+
+    def _move(self, amount: float) -> None:
+        self.balance = min(max(self.balance + amount, -self.limit), self.limit)
+
+    def snapshot(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    def restore(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+
+EDGES = (0.0005, 0.002, 0.007, 0.02, 0.05, 0.12, 0.25, 0.5, 0.75, 0.9, 0.98)
+TRUST = 10.0  # a prediction counts as much as this many outcomes
+FADE = 0.998  # of the weight of an outcome, at each newer one in its bin
+
+
+@dataclass
+class Calibration:
+    """What came true of predictions, by how likely they said it was."""
+
+    seen: list[float] = field(default_factory=lambda: [0.0] * (len(EDGES) + 1))
+    true: list[float] = field(default_factory=lambda: [0.0] * (len(EDGES) + 1))
+
+    @staticmethod
+    def bin_of(risk: float) -> int:
+        place = 0
+        while place < len(EDGES) and risk > EDGES[place]:
+            place += 1
+        return place
+
+    def learn(self, place: int, violated: bool) -> None:
+        self.seen[place] = self.seen[place] * FADE + 1.0
+        self.true[place] = self.true[place] * FADE + float(violated)
+
+    def corrected(self, risk: float) -> float:
+        """The prediction, moved towards what became of earlier ones like it."""
+        if risk == 0.0:
+            return 0.0  # nothing is owed: to wait longer would help nothing
+        place = self.bin_of(risk)
+        return (self.true[place] + TRUST * risk) / (self.seen[place] + TRUST)
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"seen": list(self.seen), "true": list(self.true)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.seen, self.true = list(state["seen"]), list(state["true"])
+
+
+STAIRS_PER_DOUBLING = 2
+MAX_DOUBLINGS = 24
+SPENT_ON_STALLS = 0.9  # of the budget; the rest covers what is closed as safe and is not
+
+
+@dataclass
+class Patience:
+    """How long to wait in a stall before spending budget on it, from the stalls so far.
+
+    A stall of length L costs about as many violations as windows end in it, and saves each of them its wait.
+    So the longest stalls are the best buy. The histogram of windows by the length of their stall gives the
+    shortest stalls that the budget pays for together with all longer ones.
+    """
+
+    unit_us: float
+    delta: float
+    total: float = 0.0
+    by_length: dict[int, float] = field(default_factory=dict)
+
+    def passed(self, windows: float) -> None:
+        """Windows were closed, in a stall or not."""
+        self.total += windows
+        if self.total > 2 * MEMORY_WINDOWS:
+            self.total /= 2
+            self.by_length = {stair: number / 2 for stair, number in self.by_length.items()}
+
+    def stalled(self, length_us: float, windows: float) -> None:
+        """A stall of this length ended, and these windows were held up by it."""
+        stair = self._stair(length_us)
+        self.by_length[stair] = self.by_length.get(stair, 0.0) + windows
+
+    def threshold_us(self, balance: float) -> float:
+        """Age from which a stall is worth its violations, with what has been saved."""
+        budget = SPENT_ON_STALLS * self.delta * self.total + balance
+        for stair in sorted(self.by_length, reverse=True):
+            budget -= self.by_length[stair]
+            if budget < 0:
+                return max(self.unit_us, self.unit_us * 2 ** ((stair + 1) / STAIRS_PER_DOUBLING))
+        return self.unit_us
+
+    def _stair(self, length_us: float) -> int:
+        doublings = log2(max(length_us, 1.0) / self.unit_us)
+        top = MAX_DOUBLINGS * STAIRS_PER_DOUBLING
+        return min(max(int(doublings * STAIRS_PER_DOUBLING // 1), -top), top)
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"total": self.total, "by_length": {str(k): v for k, v in self.by_length.items()}}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.total = state["total"]
+        self.by_length = {int(k): v for k, v in state["by_length"].items()}
