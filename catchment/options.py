@@ -121,6 +121,14 @@ def parse_bandwidth(text: str) -> float:
     return rate
 
 
+def format_bandwidth(bytes_per_s: float) -> str:
+    """The rate in the largest unit of which there is at least one: 2500000.0 -> '2.5 MB/s'."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if bytes_per_s >= factor:
+            return f"{bytes_per_s / factor:g} {unit}/s"
+    return f"{bytes_per_s:g} bytes/s"
+
+
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
         raise ValueError(value)
@@ -229,9 +237,7 @@ def _positive_size(value: Any) -> int:
 
 
 def bandwidth() -> Kind:
-    return Kind(
-        "a bandwidth such as '2 MB/s', '20 Mbit/s' or '128 kbit/s'", lambda v: parse_bandwidth(_text(v))
-    )
+    return Kind("a bandwidth such as '2 MB/s', '20 Mbit/s' or '128 kbit/s'", lambda v: parse_bandwidth(_text(v)))
 
 
 def address() -> Kind:
@@ -247,5 +253,5 @@ def address() -> Kind:
 
 
 def policy() -> Kind:
-    return matching(r"[a-z][a-z0-9_-]*(\([a-z0-9_.,= ]*\))?",
-                    "the name of a policy such as 'batching', 'streaming' or 'hybrid(0.25)'")  # fmt: skip
+    expected = "the name of a policy such as 'batching', 'streaming' or 'hybrid:0.25+lfu'"
+    return matching(r"[a-z][a-z-]*(:[0-9.]+)?(\+[a-z]+)?", expected)

@@ -6,9 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
-from query_support import Golden, check_golden, make_plan, read_golden
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from query_support import Golden, check_golden, make_catalog, make_plan, read_golden
 
 from catchment.errors import QueryError
+from catchment.query.build import plan_views
 from catchment.query.parse import parse_file, parse_statement
 
 CASES = read_golden("errors.sql")
@@ -36,9 +39,7 @@ def test_an_error_names_a_place_that_exists_and_gives_a_hint(case: Golden) -> No
 
 def test_line_numbers_are_those_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "views.sql"
-    path.write_text(
-        "-- a comment; with a semicolon\n\nDROP MATERIALIZED VIEW a;\n/* two\nlines */ EXPLAIN 9;\n"
-    )
+    path.write_text("-- a comment; with a semicolon\n\nDROP MATERIALIZED VIEW a;\n/* two\nlines */ EXPLAIN 9;\n")
     with pytest.raises(QueryError) as caught:
         parse_file(path)
     assert caught.value.where == f"{path}:5:18"
@@ -55,3 +56,27 @@ def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
 def test_one_statement_is_one_statement(text: str) -> None:
     with pytest.raises(QueryError, match="one statement is wanted"):
         parse_statement(text)
+
+
+def refusal(sql: str) -> QueryError | None:
+    try:
+        plan_views(make_catalog(sql))
+    except QueryError as error:
+        return error
+    return None
+
+
+PIECES = re.compile(r"\w+|'[^']*'|\s+|.", re.DOTALL)
+TEXTS = [case.sql for case in (*CASES, *read_golden("plans.sql"))]
+WORDS = sorted({piece for text in TEXTS for piece in PIECES.findall(text) if piece.strip()})
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.data())
+def test_whatever_is_written_is_planned_or_refused_with_a_place_and_a_hint(data: st.DataObject) -> None:
+    pieces = PIECES.findall(data.draw(st.sampled_from(TEXTS)))
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, len(pieces)))
+        pieces[place : place + data.draw(st.integers(0, 2))] = data.draw(st.lists(st.sampled_from(WORDS), max_size=1))
+    error = refusal("".join(pieces))
+    assert error is None or (error.where and error.hint)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 from sqlglot import exp
 
-from catchment.aggregates import Aggregate, canonical_name, make_aggregate
+from catchment.aggregates import FUNCTIONS, Aggregate, canonical_name, make_aggregate
 from catchment.errors import AggregateError, QueryError
 from catchment.query.dialect import AGGREGATE_NAMES, render, show
 from catchment.query.scope import Scope, Typed, infer, typed
@@ -49,7 +50,7 @@ def read_call(node: exp.Expr, text: SqlText) -> Call | None:
     if name == "count_if" and len(arguments) == 1:
         return Call(node, "count", None, (), arguments[0])
     if arguments and isinstance(arguments[0], exp.Distinct):
-        return Call(node, f"{name}_distinct", arguments[0].expressions[0])
+        return Call(node, f"{name}_distinct", next(iter(arguments[0].expressions), None))
     counts_rows = name == "count" and (not arguments or isinstance(arguments[0], exp.Star | exp.Literal))
     argument = None if counts_rows or not arguments else arguments[0]
     return Call(node, name, argument, tuple(_constant(a, text) for a in arguments[1:]))
@@ -62,8 +63,9 @@ def _both(inner: Call, condition: exp.Expr) -> exp.Expr:
 def _constant(node: exp.Expr, text: SqlText) -> object:
     if isinstance(node, exp.Array):
         return tuple(_constant(e, text) for e in node.expressions)
-    if isinstance(node, exp.Literal | exp.Neg | exp.Boolean):
-        return node.to_py()
+    with suppress(ValueError):
+        if isinstance(node, exp.Literal | exp.Neg | exp.Boolean):
+            return node.to_py()
     raise text.error(f"{show(node)} is not a constant", node, hint="parameters of aggregates are written as numbers")
 
 
@@ -128,7 +130,9 @@ class AggregateSet:
         try:
             return make_aggregate(call.function, sql, type_, call.parameters, name=name)
         except AggregateError as cause:
-            raise self.scope.text.error(cause.message, call.node, hint=cause.hint) from cause
+            known = FUNCTIONS.get(canonical_name(call.function) or "")
+            hint = cause.hint or (f"write {known.signature}" if known else None)
+            raise self.scope.text.error(cause.message, call.node, hint=hint) from cause
 
 
 def _automatic_name(call: Call, argument: Typed | None) -> str:

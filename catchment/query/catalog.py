@@ -151,7 +151,7 @@ class Catalog:
 
 
 def load_catalog(project: Project) -> Catalog:
-    """Everything in the project's queries/*.sql; only for drops does the order of statements matter."""
+    """Everything in the project's queries/*.sql; their order does not matter, and a DROP counts last."""
     statements = [s for path in project.query_files for s in parse_file(path)]
     return Catalog(project).add(*sorted(statements, key=_rank))
 

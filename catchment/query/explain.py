@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from catchment.config import Project
+from catchment.options import format_bandwidth
 from catchment.query.plan import QueryPlan
 from catchment.query.types import sql_type
 from catchment.timeline import format_duration
@@ -56,9 +57,8 @@ def _link(site: str, sink: str, project: Project) -> str:
     if site == sink:
         return "stays here"
     link = project.link(site, sink)
-    rate = link.bandwidth_bytes_per_s
-    speed = f"{rate:g} bytes/s" if rate is not None else "unshaped"
-    return f"{speed}, latency {format_duration(link.latency_us)}"
+    speed = "unshaped" if link.bandwidth_bytes_per_s is None else format_bandwidth(link.bandwidth_bytes_per_s)
+    return f"{speed}, latency {format_duration(link.latency_us)}" if link.latency_us else speed
 
 
 def _contract_lines(plan: QueryPlan, project: Project) -> list[str]:

@@ -30,6 +30,9 @@ SELECT_FORM = (
     "SELECT expressions FROM stream [JOIN table ON ...] [WHERE ...] "
     "GROUP BY window(event_time, 'size'), keys [HAVING ...]"
 )
+_HEADS = ("SELECT", "WITH", "(")
+# Beside its own errors, sqlglot lets through what its makers of functions trip over when arguments are missing.
+_UNREADABLE = (ParseError, ValueError, TypeError, AttributeError, IndexError, KeyError)
 
 
 def parse_file(path: Path) -> tuple[Statement, ...]:
@@ -120,25 +123,27 @@ def _view(cursor: Cursor) -> View:
 
 
 def _select(cursor: Cursor) -> exp.Select:
-    tokens = cursor.rest
+    tokens, source = cursor.rest, cursor.source
     if not tokens:
         raise cursor.unexpected("SELECT ...")
+    head = tokens[0].text.upper()
     try:
-        parsed = CatchmentSpark().parser().parse(tokens, cursor.source.text)[0]
-    except ParseError as cause:
-        raise _unreadable(cause, tokens, cursor.source) from cause
-    if not isinstance(parsed, exp.Select):
-        found = "several joined by a set operation" if isinstance(parsed, exp.SetOperation) else tokens[0].text.upper()
-        raise cursor.source.error(f"a view is one SELECT, not {found}", tokens[0].start, f"possible: {SELECT_FORM}")
-    check_shape(parsed, cursor.source)
+        parsed = CatchmentSpark().parser().parse(tokens, source.text)[0] if head in _HEADS else None
+    except _UNREADABLE as cause:
+        raise _unreadable(cause, tokens, source) from cause
+    if not isinstance(parsed, exp.Select) or not parsed.selects:
+        found = "several of them" if isinstance(parsed, exp.Query) else head
+        found = "one without columns" if isinstance(parsed, exp.Select) else found
+        raise source.error(f"a view is one SELECT, not {found}", tokens[0].start, f"possible: {SELECT_FORM}")
+    check_shape(parsed, source)
     return parsed
 
 
-def _unreadable(cause: ParseError, tokens: list[Token], source: SqlText) -> QueryError:
-    """sqlglot's complaint, placed at the token it stumbled over."""
-    detail = cause.errors[0] if cause.errors else {}
+def _unreadable(cause: Exception, tokens: list[Token], source: SqlText) -> QueryError:
+    """sqlglot's complaint, placed at the token it stumbled over if it says which."""
+    detail = cause.errors[0] if isinstance(cause, ParseError) and cause.errors else {}
     place = (detail.get("line"), detail.get("col"))
-    here = next((t for t in tokens if (t.line, t.col) == place), tokens[-1])
+    here = next((t for t in tokens if (t.line, t.col) == place), tokens[0])
     reason = str(detail.get("description") or "Required").rstrip(".")
     reason = "something is missing here" if reason.startswith("Required") else reason
     return source.error(

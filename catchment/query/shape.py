@@ -50,6 +50,8 @@ def check_shape(select: exp.Select, text: SqlText) -> None:
             at = value if isinstance(value, exp.Expr) else value[0] if isinstance(value, list) else select
             raise text.error(f"{clause} is not possible in a view", at, hint=way_out)
     for node in select.walk():
+        if isinstance(node, exp.Alias) and node.parent is not select:
+            raise text.error("a name (AS) stands inside an expression", node, hint="name whole columns of SELECT")
         kind = next((k for k in REFUSED_NODES if isinstance(node, k)), None)
         if kind and node is not select:
             found, way_out = REFUSED_NODES[kind]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import pyarrow as pa
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
@@ -54,6 +56,12 @@ _SQL = {
 
 def read_type(text: str) -> exp.DataType | None:
     """The SQL type that the whole of a text names, or None."""
+    found = _parse_type(text)
+    return found.copy() if found is not None else None
+
+
+@lru_cache(maxsize=1024)
+def _parse_type(text: str) -> exp.DataType | None:
     try:
         cast = read_expression(f"CAST(NULL AS {text})")
     except SqlglotError:
@@ -66,12 +74,17 @@ def arrow_type(type_: exp.DataType | None) -> pa.DataType | None:
     if type_ is None:
         return None
     if type_.this == T.DECIMAL:
-        digits = [int(p.name) for p in type_.expressions]
-        precision, scale = (*digits, *(DEFAULT_PRECISION, DEFAULT_SCALE)[len(digits) :])
-        return pa.decimal128(precision, scale) if 0 <= scale <= precision <= 38 and precision else None
+        return _decimal_type([p.name for p in type_.expressions])
     if type_.this in (T.ARRAY, T.LIST, T.MAP, T.STRUCT):
         return _nested_type(type_)
     return _PLAIN.get(type_.this)
+
+
+def _decimal_type(digits: list[str]) -> pa.DataType | None:
+    if not all(d.isdigit() for d in digits):
+        return None
+    precision, scale = (*map(int, digits), *(DEFAULT_PRECISION, DEFAULT_SCALE)[len(digits) :])
+    return pa.decimal128(precision, scale) if 0 <= scale <= precision <= 38 and precision else None
 
 
 def _nested_type(type_: exp.DataType) -> pa.DataType | None:
