@@ -9,6 +9,7 @@ import importlib.util
 import os
 import platform
 import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
@@ -58,6 +59,7 @@ def _load(name: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
 

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from catchment.spark.spool import read_arrivals, read_rows
+from catchment.spark.spool import read_arrivals, read_rows, write_beginning
 
 ROWS_PER_PARTITION = 250_000
 MAX_ROWS_PER_BATCH = 2_000_000
@@ -85,6 +85,7 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return len(self._arrivals)
         if self._began is None:
             self._began = (time.monotonic(), int(self._arrivals[start]))
+            write_beginning(self.spool, time.time_ns() // 1_000, self._began[1])
         clock, log_clock = self._began
         reached = log_clock + (time.monotonic() - clock) * self.speed * 1e6
         return int(np.searchsorted(self._arrivals, reached, side="right"))

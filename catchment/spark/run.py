@@ -20,6 +20,7 @@ from catchment.center.fitness import check_segment
 from catchment.center.results import ResultTables
 from catchment.config import Project
 from catchment.errors import ConfigError
+from catchment.query.fragment import Fragment
 from catchment.spark.center_pipeline import CenterPipeline
 from catchment.spark.definitions import check_definitions
 from catchment.spark.deploy import Deployment
@@ -32,6 +33,7 @@ from catchment.spark.status import center_status, site_status, write_status
 from catchment.timeline import END_OF_TIME_US, Clock, SystemClock
 from catchment.wire.flight import FlightUplink, InboxServer
 from catchment.wire.inbox import Inbox
+from catchment.wire.messages import Segment
 from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
 from catchment.wire.shaper import Shaper
@@ -54,6 +56,7 @@ class Runner:
     with_center: bool
     clock: Clock = field(default_factory=SystemClock)
     once: bool = False
+    on_segment: Callable[[Segment], None] = lambda segment: None  # hears of every segment that is about to land
     wrap_uplink: Callable[[Uplink], Uplink] = lambda uplink: uplink  # where a test puts faults onto the wire
 
     def __post_init__(self) -> None:
@@ -139,7 +142,7 @@ class Runner:
     def _start_center(self) -> None:
         folder = self.project.state_folder / "center"
         fragments = {p.fragment.name: p.fragment for p in self.deployment.plans}
-        inbox = Inbox(folder / "inbox", check=partial(check_segment, fragments=fragments))
+        inbox = Inbox(folder / "inbox", check=partial(self._take, fragments))
         check_definitions(folder, self.deployment.plans)
         tables = {
             p.name: ResultTables(
@@ -156,6 +159,10 @@ class Runner:
         self._closing.callback(self._server.close)
         self.center.start()
         self._closing.callback(self.center.stop)
+
+    def _take(self, fragments: Mapping[str, Fragment], segment: Segment) -> None:
+        check_segment(segment, fragments)
+        self.on_segment(segment)
 
     def _sender(self, site: str, outbox: Outbox) -> Sender:
         link = link_to_center(self.project, site)

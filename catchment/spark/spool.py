@@ -37,3 +37,17 @@ def read_arrivals(spool: Path) -> Instants:
         reader = pa.ipc.open_file(source)
         parts = [reader.get_batch(i)[ARRIVAL].to_numpy() for i in range(reader.num_record_batches)]
         return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+
+
+def write_beginning(spool: Path, wall_us: int, log_us: int) -> None:
+    """Note when, by the wall clock, the instant `log_us` of the log was replayed in this life."""
+    spool.with_suffix(".began").write_text(f"{wall_us} {log_us}")
+
+
+def read_beginning(spool: Path) -> tuple[int, int] | None:
+    """(wall clock, log's clock) at the start of the replay, so that one can be told from the other."""
+    noted = spool.with_suffix(".began")
+    if not noted.exists():
+        return None
+    wall_us, log_us = noted.read_text().split()
+    return int(wall_us), int(log_us)
