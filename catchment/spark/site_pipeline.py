@@ -39,6 +39,7 @@ from catchment.wire.sender import Sender
 
 EVENTS = (Absorbed, LowMarkRaised, LinkMeasured, Ticked)
 ROOM_CHECK_S = 0.2
+RATIO_SMOOTHING = 0.2
 SEGMENT_BYTES = 32 * 2**20  # of Arrow data; well under what the far side takes in one frame
 SMALL_BATCH_ROWS = 100_000  # below it a group-by is faster on one partition, without an exchange
 
@@ -80,6 +81,7 @@ class SitePipeline:
     clock: Clock
     _states: dict[str, StreamState] = field(default_factory=dict, init=False)
     _stopping: threading.Event = field(default_factory=threading.Event, init=False)
+    _wire_ratio: float = field(default=1.0, init=False)
 
     def __post_init__(self) -> None:
         self.folder = site_folder(self.project, self.site)
@@ -102,7 +104,8 @@ class SitePipeline:
             self._start_stream(stream, once)
 
     def _start_stream(self, stream: Stream, once: bool) -> None:
-        opened = open_stream(self.spark, stream, self.site, self.project.folder, self.folder / "spool")
+        jump_us, spools = self._jump_us(stream), self.folder / "spool"
+        opened = open_stream(self.spark, stream, self.site, self.project.folder, spools, jump_us)
         fragments = tuple(p.fragment for p in self.plans if p.fragment.stream == stream.name)
         mark = self.core.low_mark_us(stream.name)
         state = StreamState(stream, opened, fragments)
@@ -225,13 +228,21 @@ class SitePipeline:
         for place, messages in enumerate(segments):
             last = place == len(segments) - 1
             self.outbox.append(number + place, [*messages, *(newest.values() if last else ())])
+            self._note_size(number + place, messages)
         return len(segments)
+
+    def _note_size(self, sequence: int, messages: Sequence[Message]) -> None:
+        """How many bytes on the wire a byte of Arrow data becomes, smoothed: policies count in updates."""
+        arrow = sum(m.table.nbytes for m in messages if isinstance(m, Updates))
+        written = next((p.size_bytes for p in reversed(self.outbox.pending()) if p.sequence == sequence), None)
+        if arrow and written:
+            self._wire_ratio += RATIO_SMOOTHING * (written / arrow - self._wire_ratio)
 
     # --- helpers ----------------------------------------------------------------------------------------------
 
     def _measure(self) -> LinkMeasured:
         counters = self.sender.snapshot()
-        return LinkMeasured(counters.goodput_bytes_per_s, self.outbox.size_bytes, self.outbox.full)
+        return LinkMeasured(counters.goodput_bytes_per_s, self.outbox.size_bytes, self.outbox.full, self._wire_ratio)
 
     def _wait_for_room(self) -> None:
         """At the bound of the cache nothing more is read until the link has taken something away."""
@@ -240,18 +251,11 @@ class SitePipeline:
 
     def _has_ended(self, state: StreamState) -> bool:
         assert state.query is not None
-        if not state.query.isActive:
-            return True
-        progress = state.query.lastProgress
-        if state.opened.rows is None or progress is None:
-            return False
-        offset = progress["sources"][0]["endOffset"]
-        reached = json.loads(offset) if isinstance(offset, str) else offset
-        return bool(reached) and int(reached["row"]) >= state.opened.rows
+        return not state.query.isActive or _is_over(state)
 
     def _end_mark(self, state: StreamState) -> int:
         """A stream that is over has no more to say; one that was read once may get more later: its windows close."""
-        if state.opened.rows is not None:
+        if _is_over(state):
             return END_OF_TIME_US
         sizes = [w.size_us for f in state.fragments for w in f.windows]
         return (state.newest_us or 0) + max(sizes, default=0)
@@ -283,6 +287,15 @@ def site_folder(project: Project, site: str) -> Path:
 def link_to_center(project: Project, site: str) -> Link:
     """The link that a site's updates take; the center's own streams take none that is shaped."""
     return Link(site, f"{site} (here)") if site == project.center else project.link(site, project.center)
+
+
+def _is_over(state: StreamState) -> bool:
+    """Whether the stream has been read to an end that is final."""
+    progress = state.query.lastProgress if state.query is not None else None
+    if progress is None or progress["sources"][0]["endOffset"] is None:
+        return False
+    offset = progress["sources"][0]["endOffset"]
+    return state.opened.is_over(json.loads(offset) if isinstance(offset, str) else offset)
 
 
 @dataclass(frozen=True)
