@@ -42,9 +42,7 @@ def every_aggregate() -> list[Aggregate]:
     """One aggregate for each function and type of argument, named `function_column`."""
     calls: list[tuple[str, str, tuple[object, ...]]] = [("count", column, ()) for column in ("i", "s")]
     calls += [(function, column, ()) for function in ("sum", "avg") for column in ("i", "l", "d", "f", "e")]
-    calls += [("min", column, ()) for column in TYPES] + [
-        ("max", column, ()) for column in ("l", "d", "s", "ts")
-    ]
+    calls += [("min", column, ()) for column in TYPES] + [("max", column, ()) for column in ("l", "d", "s", "ts")]
     calls += [
         ("var_samp", "d", ()),
         ("var_pop", "far", ()),

@@ -32,9 +32,7 @@ VALUES: dict[str, st.SearchStrategy[object]] = {
     "s": st.text(max_size=3),
     "b": st.booleans(),
     "day": st.dates(dt.date(1900, 1, 1), dt.date(2100, 1, 1)),
-    "ts": st.datetimes(dt.datetime(1960, 1, 1), dt.datetime(2100, 1, 1)).map(
-        lambda t: t.replace(tzinfo=dt.UTC)
-    ),
+    "ts": st.datetimes(dt.datetime(1960, 1, 1), dt.datetime(2100, 1, 1)).map(lambda t: t.replace(tzinfo=dt.UTC)),
 }
 State = list[pa.Array]
 
@@ -107,9 +105,7 @@ def test_the_state_of_no_values_is_the_identity(aggregate: Aggregate, data: st.D
 def test_groups_do_not_touch_each_other(aggregate: Aggregate, data: st.DataObject) -> None:
     """Many groups at once, one of them without rows, are what each group is alone."""
     values = some_values(data, aggregate, at_most=20)
-    groups = np.array(
-        data.draw(st.lists(st.sampled_from([0, 2]), min_size=len(values), max_size=len(values))), np.intp
-    )
+    groups = np.array(data.draw(st.lists(st.sampled_from([0, 2]), min_size=len(values), max_size=len(values))), np.intp)
     together = aggregate.lift(None if aggregate.argument is None else values, groups, 3)
     for group in range(3):
         alone = lift(aggregate, values.filter(pa.array(groups == group)))

@@ -53,9 +53,7 @@ def test_a_distinct_count_is_the_same_however_the_values_are_split(seed: int, pa
 
 
 def test_the_error_of_a_distinct_count_is_published_and_shrinks() -> None:
-    errors = [
-        ApproxCountDistinct("d", "approx_count_distinct", "x", INT, k).relative_error for k in (4, 10, 12, 16)
-    ]
+    errors = [ApproxCountDistinct("d", "approx_count_distinct", "x", INT, k).relative_error for k in (4, 10, 12, 16)]
     assert errors == sorted(errors, reverse=True)
     assert errors[2] == pytest.approx(2 * 1.04 / 2**6, rel=0.02)
 
@@ -78,9 +76,7 @@ def test_percentiles_are_within_their_rank_error() -> None:
 def test_an_accuracy_chooses_the_size_of_the_sketch() -> None:
     fine = make_aggregate("percentile_approx", "x", pa.float64(), (0.5, 1000), name="q")
     assert isinstance(fine, ApproxPercentile)
-    assert (
-        fine.rank_error <= 1 / 1000 < ApproxPercentile(*_head(fine), fine.ranks, False, fine.k - 1).rank_error
-    )
+    assert fine.rank_error <= 1 / 1000 < ApproxPercentile(*_head(fine), fine.ranks, False, fine.k - 1).rank_error
 
 
 def _head(aggregate: Aggregate) -> tuple[str, str, str | None, pa.DataType]:
@@ -134,10 +130,7 @@ def test_a_truncated_sketch_is_refused(aggregate: Aggregate) -> None:
 def test_distinct_values_are_told_apart_as_spark_groups_them(
     type_: pa.DataType, values: list[object], expected: int
 ) -> None:
-    assert (
-        value(make_aggregate("approx_count_distinct", "x", type_, name="d"), pa.array(values, type_))
-        == expected
-    )
+    assert value(make_aggregate("approx_count_distinct", "x", type_, name="d"), pa.array(values, type_)) == expected
 
 
 def test_a_null_is_an_item_as_in_spark() -> None:

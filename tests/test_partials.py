@@ -41,9 +41,7 @@ def key_tables(draw: st.DrawFn) -> pa.Table:
 
 def as_key(row: dict[str, object]) -> tuple[object, ...]:
     """A row under the equality of GROUP BY."""
-    return tuple(
-        "NaN" if isinstance(v, float) and math.isnan(v) else v for name, v in row.items() if name != "row"
-    )
+    return tuple("NaN" if isinstance(v, float) and math.isnan(v) else v for name, v in row.items() if name != "row")
 
 
 @settings(deadline=None, max_examples=100)
@@ -76,16 +74,12 @@ def test_codes_do_not_depend_on_how_a_column_is_chunked() -> None:
 
 
 @settings(deadline=None, max_examples=50)
-@given(
-    rows=st.lists(st.tuples(st.sampled_from([0, 10]), st.sampled_from(["a", "b", None]), st.integers(-9, 9)))
-)
+@given(rows=st.lists(st.tuples(st.sampled_from([0, 10]), st.sampled_from(["a", "b", None]), st.integers(-9, 9))))
 def test_lift_combine_lower_equal_a_dictionary_of_sums(rows: list[tuple[int, str | None, int]]) -> None:
     schema = pa.schema([("slice_us", pa.int64()), ("k", pa.string()), ("x", pa.int64())])
     table = pa.table(list(zip(*rows, strict=True)) or [[], [], []], schema=schema)
     half = len(rows) // 2
-    parts = [
-        partials.lift(part, ["slice_us", "k"], TOTALS) for part in (table.slice(0, half), table.slice(half))
-    ]
+    parts = [partials.lift(part, ["slice_us", "k"], TOTALS) for part in (table.slice(0, half), table.slice(half))]
     merged = partials.combine(pa.concat_tables(parts), ["slice_us", "k"], TOTALS)
     expected: dict[tuple[int, str | None], list[int]] = {}
     for slice_us, k, x in rows:
@@ -97,9 +91,7 @@ def test_lift_combine_lower_equal_a_dictionary_of_sums(rows: list[tuple[int, str
 
 
 def test_combine_keeps_the_schema_and_the_order_of_columns_and_first_rows() -> None:
-    lifted = partials.lift(
-        pa.table({"k": ["b", "a", "b"], "p": [1, 2, 3], "x": [1, 2, 3]}), ["k", "p"], TOTALS
-    )
+    lifted = partials.lift(pa.table({"k": ["b", "a", "b"], "p": [1, 2, 3], "x": [1, 2, 3]}), ["k", "p"], TOTALS)
     shuffled = lifted.select(["n__count", "k", "x__sum"])
     merged = partials.combine(shuffled, ["k"], TOTALS)
     assert merged.schema == shuffled.schema

@@ -22,9 +22,8 @@ import pyarrow.compute as pc
 from datasketches import HLL_8, hll_sketch, hll_union
 
 from catchment.aggregates.base import Call, quote
-from catchment.aggregates.hashing import hash_words
-from catchment.aggregates.segments import floats_of, unscaled_words
 from catchment.aggregates.sketches import SketchAggregate, read_sketch
+from catchment.aggregates.xxhash import hash_rows
 from catchment.errors import AggregateError
 
 DEFAULT_LG_K = 12
@@ -178,9 +177,11 @@ def _hashed(values: pa.Array) -> pa.Array:
     if pa.types.is_timestamp(type_):
         return values.cast(pa.timestamp("us", type_.tz)).cast(pa.int64())
     if pa.types.is_decimal(type_):
-        return hash_words(unscaled_words(values))
+        return _hash_array(values)
     if pa.types.is_floating(type_):
-        numbers = floats_of(values) + 0.0
-        numbers[np.isnan(numbers)] = np.nan
-        return hash_words(numbers.view(np.int64))
+        return _hash_array(values.cast(pa.float64()))
     return values.cast(pa.int64())
+
+
+def _hash_array(values: pa.Array) -> pa.Array:
+    return pa.array(hash_rows([values]).view(np.int64))

@@ -114,17 +114,32 @@ def sum_pairs(high: Floats, low: Floats, groups: Groups, size: int) -> tuple[Flo
     more than one row are touched.
     """
     highs, lows = np.zeros(size), np.zeros(size)
-    crowded = np.bincount(groups, minlength=size)[groups] > 1
-    alone = ~crowded
-    highs[groups[alone]], lows[groups[alone]] = high[alone], low[alone]
-    rows = np.flatnonzero(crowded)
+    highs[groups], lows[groups] = high, low
+    rows = np.flatnonzero(np.bincount(groups, minlength=size)[groups] > 1)
     rows = rows[stable_order(groups[rows])]
     codes, high, low = groups[rows], high[rows], low[rows]
+    place = _place_in_run(codes)
     with np.errstate(invalid="ignore", over="ignore"):
-        while (first := _first_of_runs(codes)).size < codes.size:
-            codes, high, low = _fold_neighbours(codes, high, low, first)
+        while place.any():
+            _fold_odd_places(place, high, low)
+            kept = place & 1 == 0
+            codes, high, low, place = codes[kept], high[kept], low[kept], place[kept] >> 1
     highs[codes], lows[codes] = high, low
     return highs, lows
+
+
+def _place_in_run(codes: Groups) -> Groups:
+    """The place of each row among its equal neighbours, from 0."""
+    starts = np.flatnonzero(np.r_[True, codes[1:] != codes[:-1]]) if codes.size else codes
+    return np.arange(codes.size) - np.repeat(starts, np.diff(np.r_[starts, codes.size]))
+
+
+def _fold_odd_places(place: Groups, high: Floats, low: Floats) -> None:
+    """Add each row of odd place to the row before it."""
+    odd = np.flatnonzero(place & 1)
+    total, error = two_sum(high[odd - 1], high[odd])
+    high[odd - 1] = total
+    low[odd - 1] += low[odd] + error
 
 
 def stable_order(codes: Groups) -> Groups:
@@ -135,22 +150,6 @@ def stable_order(codes: Groups) -> Groups:
         order = order[np.argsort(((codes[order] >> shift) & _DIGIT).astype(np.uint16), kind="stable")]
         shift += _DIGIT_BITS
     return order
-
-
-def _first_of_runs(codes: Groups) -> Groups:
-    return np.flatnonzero(np.r_[True, codes[1:] != codes[:-1]]) if codes.size else codes
-
-
-def _fold_neighbours(codes: Groups, high: Floats, low: Floats, first: Groups) -> tuple[Groups, Floats, Floats]:
-    """Add each row of odd place in its run to the row before it."""
-    lengths = np.diff(np.r_[first, codes.size])
-    place = np.arange(codes.size) - np.repeat(first, lengths)
-    odd = np.flatnonzero(place % 2 == 1)
-    total, error = two_sum(high[odd - 1], high[odd])
-    high[odd - 1] = total
-    low[odd - 1] += low[odd] + error
-    kept = place % 2 == 0
-    return codes[kept], high[kept], low[kept]
 
 
 def two_sum(a: Floats, b: Floats) -> tuple[Floats, Floats]:
