@@ -1,7 +1,7 @@
 """Oracles for placement that share nothing with it: they enumerate placements, or solve another formulation.
 
-`cheapest_pairs` and `cheapest_views` try every placement and add up what each link carries. `ilp_cost` lets HiGHS choose
-the placement of every view at once. `cut_cost` is one max-flow in whole numbers over all device links.
+`pair_costs` and `view_costs` try every placement and add up what each link carries. `ilp_cost` lets HiGHS
+choose the placement of every view at once. `cut_cost` is one max-flow in whole numbers over all device links.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def cut_cost(graph: DemandGraph, up: int, down: int) -> int:
 
     Every link must be cut in any placement, so this is a lower bound on any cost; a placement of this cost is optimal.
     """
-    tail, head, capacity = [], [], []
+    arcs: list[tuple[int, int, int]] = []
     nodes = itertools.count(2)  # 0: the devices' side, 1: the cloud's
     for device in range(graph.devices):
         rows = np.arange(graph.start[device], graph.start[device + 1])
@@ -107,14 +107,13 @@ def cut_cost(graph: DemandGraph, up: int, down: int) -> int:
         below = 0
         for level in np.unique(graph.rate[rows]).astype(int).tolist():
             step = next(nodes)
-            tail.append(0), head.append(step), capacity.append(up * (level - below))  # noqa: B018
-            for row in rows[graph.rate[rows] >= level].tolist():
-                tail.append(step), head.append(views[row]), capacity.append(2**30)  # noqa: B018
+            arcs.append((0, step, up * (level - below)))
+            arcs += [(step, views[row], 2**30) for row in rows[graph.rate[rows] >= level].tolist()]
             below = level
-        for row, view in views.items():
-            tail.append(view), head.append(1), capacity.append(down * int(graph.peer_rate[row]))  # noqa: B018
+        arcs += [(view, 1, down * int(graph.peer_rate[row])) for row, view in views.items()]
     size = next(nodes)
-    network = sparse.csr_array((np.asarray(capacity, dtype=np.int32), (tail, head)), shape=(size, size))
+    tail, head, capacity = np.asarray(arcs, dtype=np.int32).T
+    network = sparse.csr_array((capacity, (tail, head)), shape=(size, size))
     return int(maximum_flow(network, 0, 1).flow_value)
 
 

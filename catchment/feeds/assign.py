@@ -19,6 +19,7 @@ from catchment.feeds.conflicts import apply_lifts, residual_problem
 from catchment.feeds.costs import Costs
 from catchment.feeds.curves import Edges, cost_curves
 from catchment.feeds.demand import DemandGraph
+from catchment.feeds.outcome import Outcome
 from catchment.feeds.residual import solve_lifts
 
 __all__ = ["Assignment", "Costs", "assign"]
@@ -26,28 +27,14 @@ __all__ = ["Assignment", "Costs", "assign"]
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
-class Assignment:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Assignment(Outcome):
     """Decisions of one demand graph: `upload[e]` for row e; device i uploads at rate `threshold[i]`."""
 
     graph: DemandGraph
     upload: NDArray[np.bool_]
     threshold: Floats
-    cost: float
-    all_upload_cost: float
-    conflicts: int = 0  # pairs on which both devices, each for itself, would download
-    residual_components: int = 0
     residual_kinds: Mapping[str, int] = field(default_factory=dict)  # components by tree, bipartite, odd
-    optimal: bool = True
-    gap: float = 0.0  # the share of the cost that a better assignment could at most save
-    seconds: float = 0.0
-
-    @property
-    def improvement(self) -> float:
-        """How many times cheaper than uploading everything; 1 where nothing costs anything."""
-        if self.cost > 0:
-            return self.all_upload_cost / self.cost
-        return np.inf if self.all_upload_cost > 0 else 1.0
 
 
 def assign(

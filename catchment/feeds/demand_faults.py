@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from catchment.errors import FeedError
 
 MAX_DEVICES = 2**31 - 1
+TABLE_SPARSITY = 8  # a table of numbers may have this many entries a row
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,11 +121,50 @@ def number_devices(
     src: ArrayLike, dst: ArrayLike, devices: ArrayLike | None, where: str
 ) -> tuple[NDArray[Any], NDArray[np.int32], NDArray[np.int32]]:
     """Names of the devices in ascending order, and both columns as positions in it."""
-    columns = {"src": pa.array(src), "dst": pa.array(dst)}
+    columns = _alike({"src": _flat(src), "dst": _flat(dst)})
     for column, values in columns.items():
         if values.null_count:
             row = pc.index(values.is_null(), True).as_py()
             raise FeedError(f"{column} is missing", where=f"{where}, row {row + 1}")
+    if devices is None and pa.types.is_integer(columns["src"].type):
+        numbered = _number_by_table(columns["src"].to_numpy(), columns["dst"].to_numpy())
+        if numbered is not None:
+            return numbered
+    return _number_by_hash(columns, devices, where)
+
+
+def _flat(values: Any) -> pa.Array:
+    array = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
+    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+
+
+def _alike(columns: dict[str, pa.Array]) -> dict[str, pa.Array]:
+    """Both columns in one type: names where one of them holds names."""
+    kinds = {values.type for values in columns.values()}
+    if len(kinds) == 1:
+        return columns
+    kind = pa.int64() if all(pa.types.is_integer(k) for k in kinds) else pa.string()
+    return {column: values.cast(kind) for column, values in columns.items()}
+
+
+def _number_by_table(
+    src: NDArray[np.integer], dst: NDArray[np.integer]
+) -> tuple[NDArray[Any], NDArray[np.int32], NDArray[np.int32]] | None:
+    """Whole numbers in a narrow range: look each up in a table of the range; None where it is wide."""
+    if src.shape[0] == 0:
+        return None
+    low, high = min(int(src.min()), int(dst.min())), max(int(src.max()), int(dst.max()))
+    if high - low > TABLE_SPARSITY * src.shape[0]:
+        return None
+    seen = np.zeros(high - low + 1, dtype=np.bool_)
+    seen[src - low] = seen[dst - low] = True
+    position = np.cumsum(seen, dtype=np.int32) - np.int32(1)
+    return low + np.flatnonzero(seen), position[src - low], position[dst - low]
+
+
+def _number_by_hash(
+    columns: dict[str, pa.Array], devices: ArrayLike | None, where: str
+) -> tuple[NDArray[Any], NDArray[np.int32], NDArray[np.int32]]:
     both = pa.chunked_array(list(columns.values()))
     known = pc.unique(both if devices is None else pa.array(devices).cast(both.type))
     known = known.take(pc.sort_indices(known))
@@ -137,8 +177,4 @@ def number_devices(
                 where=f"{where}, row {row + 1}",
                 hint="add the device to the list, or correct the row",
             )
-    return (
-        known.to_numpy(zero_copy_only=False),
-        ids["src"].to_numpy(),
-        ids["dst"].to_numpy(),
-    )
+    return known.to_numpy(zero_copy_only=False), ids["src"].to_numpy(), ids["dst"].to_numpy()

@@ -28,24 +28,18 @@ from catchment.feeds.costs import Costs
 from catchment.feeds.curves import Edges, cost_curves
 from catchment.feeds.hierarchy import CLOUD, Hierarchy, Trees, device_trees
 from catchment.feeds.multilevel_residual import Taken, resolve
+from catchment.feeds.outcome import Outcome
 
 Floats = NDArray[np.float64]
 Index = NDArray[np.int64]
 
 
-@dataclass(frozen=True, eq=False)
-class ViewAssignment:
-    """`site[v]` of each vertex: a device, or CLOUD; costs and proof as in `Assignment`."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ViewAssignment(Outcome):
+    """`site[v]` of each vertex: a device, or CLOUD."""
 
     hierarchy: Hierarchy
     site: Index
-    cost: float
-    all_upload_cost: float
-    conflicts: int  # views that two devices, each for itself, would compute
-    residual_components: int
-    optimal: bool
-    gap: float
-    seconds: float
 
     @property
     def upload(self) -> NDArray[np.bool_]:
@@ -104,9 +98,7 @@ def _local_step(hierarchy: Hierarchy, trees: Trees, costs: Costs) -> Taken:
         )
         curves = cost_curves(edges, upload[trees.device[here]])
         threshold[here], best[here] = curves.threshold, curves.best
-    return Taken(
-        trees, rate, price, threshold, best, upload[trees.device], _follow(trees, rate, threshold, level)
-    )
+    return Taken(trees, rate, price, threshold, best, upload[trees.device], _follow(trees, rate, threshold, level))
 
 
 _EMPTY = np.zeros(1, dtype=np.int64)

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sparse
 from numpy.typing import NDArray
-from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse.csgraph import connected_components
 
 from catchment.feeds.hierarchy import Hierarchy, Trees
+from catchment.feeds.integer_program import least_cost
 from catchment.feeds.segments import starts_of
 
 Floats = NDArray[np.float64]
@@ -162,18 +162,10 @@ class _Program:
         """Nodes kept, cost and bound; without an answer in time the component's views stay at the cloud."""
         matrix, limits = self._matrix()
         count = self.nodes.shape[0]
-        whole = (np.arange(len(self.weight)) < count).astype(np.int64)
-        found = milp(
-            np.asarray(self.weight),
-            constraints=LinearConstraint(matrix, -np.inf, limits),
-            bounds=Bounds(0, 1),
-            integrality=whole,
-            options={"time_limit": max(time_limit_s, 0.0), "mip_rel_gap": 0.0},
-        )
-        kept = np.zeros(count, dtype=np.bool_) if found.x is None else found.x[:count] > 0.5
+        found = least_cost(np.asarray(self.weight), matrix, limits, time_limit_s, choices=count)
+        kept = np.zeros(count, dtype=np.bool_) if found.chosen is None else found.chosen
         own_optima = self._own_optima()
-        bound = own_optima if found.mip_dual_bound is None else float(found.mip_dual_bound) + self.fixed
-        return kept, self._cost(kept) - own_optima, max(bound - own_optima, 0.0)
+        return kept, self._cost(kept) - own_optima, max(found.bound + self.fixed - own_optima, 0.0)
 
     def _matrix(self) -> tuple[sparse.csr_array, Floats]:
         row = np.repeat(np.arange(len(self.rows)), [len(columns) for columns, _, _ in self.rows])

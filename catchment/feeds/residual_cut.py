@@ -14,10 +14,11 @@ from collections.abc import Callable
 import numpy as np
 import scipy.sparse as sparse
 from numpy.typing import NDArray
-from scipy.optimize import Bounds, LinearConstraint, linprog, milp
+from scipy.optimize import linprog
 from scipy.sparse.csgraph import connected_components
 
 from catchment.errors import FeedError
+from catchment.feeds.integer_program import least_cost
 from catchment.feeds.lifts import LiftProblem, LiftSolution
 from catchment.feeds.residual_bound import solve_roughly
 from catchment.feeds.segments import prefix_sums
@@ -73,19 +74,13 @@ def _components(problem: LiftProblem) -> list[NDArray[np.bool_]]:
 def _solve_integer(problem: LiftProblem, time_limit_s: float) -> tuple[Index, float]:
     """Levels reached and a lower bound: the least cost if there is time, else the better of two answers."""
     matrix = _constraints(problem)
-    found = milp(
-        problem.weight,
-        constraints=LinearConstraint(matrix, _right_hand_side(problem, matrix.shape[0]), np.inf),
-        bounds=Bounds(0, 1),
-        integrality=np.ones(problem.cost.shape[0]),
-        options={"time_limit": max(time_limit_s, 0.0), "mip_rel_gap": 0.0},
-    )
+    rhs = _right_hand_side(problem, matrix.shape[0])
+    found = least_cost(problem.weight, -matrix, -rhs, time_limit_s)
     half = 0.5 * float(problem.weight.sum())  # the relaxation's own bound: every open level at one half
-    bound = half if found.mip_dual_bound is None else max(half, float(found.mip_dual_bound))
-    answers = [] if found.x is None else [_count_levels(problem, found.x > 0.5)]
-    if found.status != _SOLVED:
+    answers = [] if found.chosen is None else [_count_levels(problem, found.chosen)]
+    if not found.solved:
         answers.append(solve_roughly(problem).reached)
-    return min(answers, key=problem.cost_of), bound
+    return min(answers, key=problem.cost_of), max(half, found.bound)
 
 
 def _constraints(problem: LiftProblem) -> sparse.csr_array:

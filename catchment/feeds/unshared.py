@@ -16,13 +16,13 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sparse
 from numpy.typing import NDArray
-from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse.csgraph import connected_components
 
 from catchment.feeds.assign import Assignment
 from catchment.feeds.budget import Budget
 from catchment.feeds.costs import Costs
 from catchment.feeds.demand import DemandGraph
+from catchment.feeds.integer_program import least_cost
 from catchment.feeds.segments import starts_of
 
 Floats = NDArray[np.float64]
@@ -119,15 +119,9 @@ class _Sacks:
         """Rows of most gain that fit, and how much more a better filling could at most gain."""
         if self.limit.shape[0] == 1 and (self.load == self.load[0]).all():
             return self._fill_alike(), 0.0
-        found = milp(
-            -self.gain,
-            constraints=self._constraints(),
-            bounds=Bounds(0, 1),
-            integrality=np.ones(self.gain.shape[0]),
-            options={"time_limit": max(time_limit_s, 0.0), "mip_rel_gap": 0.0},
-        )
-        kept = self._fill_greedily() if found.x is None else found.x > 0.5
-        most = float(self.gain.sum()) if found.mip_dual_bound is None else -float(found.mip_dual_bound)
+        found = least_cost(-self.gain, *self._constraints(), time_limit_s)
+        kept = self._fill_greedily() if found.chosen is None else found.chosen
+        most = min(float(self.gain.sum()), -found.bound)
         return kept, max(0.0, most - float(self.gain[kept].sum()))
 
     def _fill_alike(self) -> Mask:
@@ -137,15 +131,14 @@ class _Sacks:
         kept[np.argsort(-self.gain, kind="stable")[:fit]] = True
         return kept
 
-    def _constraints(self) -> list[LinearConstraint]:
+    def _constraints(self) -> tuple[sparse.csr_array, Floats]:
+        """No device beyond its limit, no pair twice."""
         at = np.arange(self.gain.shape[0])
         loads = sparse.csr_array((self.load, (self.owner, at)), shape=(self.limit.shape[0], at.shape[0]))
         pairs = sparse.csr_array((np.ones(at.shape[0]), (self.pair, at)))
-        bounded = np.isfinite(self.limit)
-        return [
-            LinearConstraint(loads[bounded], -np.inf, self.limit[bounded]),
-            LinearConstraint(pairs, -np.inf, 1.0),
-        ]
+        bounded = np.flatnonzero(np.isfinite(self.limit))
+        limits = np.concatenate((self.limit[bounded], np.ones(pairs.shape[0])))
+        return sparse.vstack((loads[bounded], pairs), format="csr"), limits
 
     def _fill_greedily(self) -> Mask:
         """By gain per load while it fits: what is kept when the solver has no time at all."""
