@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from query_support import base_catalog, make_catalog, make_plan, make_project
 
+from catchment.aggregates import FUNCTIONS
 from catchment.center.results import RESERVED
 from catchment.config import Link, Project
 from catchment.errors import QueryError
@@ -17,6 +19,7 @@ from catchment.query.explain import explain, explain_data
 from catchment.query.outputs import RESULT_COLUMNS
 from catchment.query.parse import parse_sql
 from catchment.query.statements import Files, Generator, Replay
+from catchment.query.with_options import CONNECTORS, STREAM, TABLE, VIEW
 
 COUNT = "SELECT window.start, count(*) AS n FROM {} GROUP BY window(ts, '1 minute')"
 
@@ -100,14 +103,14 @@ def test_view_options_are_read_and_checked() -> None:
     options = (
         make_catalog(f"""
         CREATE MATERIALIZED VIEW v WITH (max_error = 0.05, sink = 'center', freshness = '10 s',
-            policy = 'hybrid(0.25)', emit_early = '5 s', repair = off) AS {COUNT.format("clicks")}
+            policy = 'hybrid:0.25+lfu', emit_early = '5 s', repair = off) AS {COUNT.format("clicks")}
     """)
         .view("v")
         .options
     )
     assert (options.max_error, options.confidence, options.sink) == (0.05, 0.95, "center")
     assert (options.freshness_us, options.emit_early_us, options.repair) == (10_000_000, 5_000_000, False)
-    assert options.policy == "hybrid(0.25)"
+    assert options.policy == "hybrid:0.25+lfu"
 
 
 def test_every_column_of_a_result_table_is_a_reserved_name() -> None:
@@ -141,3 +144,20 @@ def test_explain_for_programs_says_the_same() -> None:
     assert data["contract"] is None
     assert "each window is 3 slices" in explain(plan, catalog.project)
     assert "estimated from sketches: p" in explain(plan, catalog.project)
+
+
+def documented() -> str:
+    page = (Path(__file__).parent.parent / "docs" / "sql.md").read_text(encoding="utf-8")
+    return "\n".join(re.findall(r"```sql\n(.*?)```", page, re.DOTALL))
+
+
+def test_the_examples_of_the_sql_page_are_planned() -> None:
+    catalog = Catalog(make_project()).add(*parse_sql(documented(), "docs/sql.md"))
+    assert set(plan_views(catalog)) == {"bytes_by_provider", "audience"}
+
+
+def test_the_sql_page_names_every_option_aggregate_and_reserved_column() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "sql.md").read_text(encoding="utf-8")
+    options = {o.name for table in (STREAM, VIEW, TABLE, *CONNECTORS.values()) for o in table}
+    missing = [name for name in sorted({*options, *FUNCTIONS, *RESULT_COLUMNS}) if f"`{name}`" not in page]
+    assert not missing

@@ -105,7 +105,7 @@ view_options = st.builds(
     st.floats(0.001, 0.999),
     st.one_of(st.none(), names),
     durations,
-    st.sampled_from([None, "batching", "hybrid(0.25)"]),
+    st.sampled_from([None, "batching", "hybrid:0.25+lfu"]),
     durations,
     st.booleans(),
 )

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 import pyarrow as pa
 from sqlglot import exp
 
-from catchment.errors import TimelineError
 from catchment.query.calls import AggregateSet, Call, fresh_name, input_text, resolve_inputs
 from catchment.query.catalog import Catalog
 from catchment.query.dialect import read_expression, render
@@ -35,7 +34,6 @@ from catchment.query.relations import From, conjuncts, read_from
 from catchment.query.scope import Scope, typed
 from catchment.query.statements import View
 from catchment.query.types import sql_type
-from catchment.timeline import Slicing
 
 OWN_NAMES = (SLICE_COLUMN, WINDOW_START, WINDOW_END)
 
@@ -49,7 +47,6 @@ def plan_view(view: View, catalog: Catalog) -> QueryPlan:
     """The plan of a view, or the first mistake in it."""
     read = read_from(view, catalog)
     grouping = read_grouping(view.select, read.scope, read.stream)
-    _check_slices(grouping, read.scope)
     keys = _read_keys(view, grouping, read.scope)
     aggregates = AggregateSet(read.scope, {*OWN_NAMES, *(k.name.lower() for k in keys.values())})
     outputs = Outputs(read.scope, grouping.call, keys, aggregates, view.select.selects)
@@ -116,10 +113,3 @@ def _key_name(expression: exp.Expr, sql: str, view: View, scope: Scope) -> str |
     if isinstance(expression, exp.Dot):
         return str(expression.expression.name)
     return expression.name if isinstance(expression, exp.Column) else None
-
-
-def _check_slices(grouping: Grouping, scope: Scope) -> None:
-    try:
-        Slicing.of([grouping.window])
-    except TimelineError as cause:
-        raise scope.text.error(cause.message, grouping.call, hint=cause.hint) from cause

@@ -15,6 +15,8 @@ from catchment.query.statements import Stream
 from catchment.timeline import WindowSpec, parse_duration
 
 WINDOW_FORM = "window(event_time, 'size' [, 'slide' [, 'offset']])"
+# A window is the merge of its slices: beyond this many, closing one costs more than anyone reads.
+MAX_SLIDES = 10_000
 # How other engines say it, and how it is said here.
 OTHER_WINDOWS = {
     "TUMBLE": "window(ts, '1 minute')",
@@ -103,9 +105,13 @@ def _read_window(call: exp.Expr, scope: Scope, stream: Stream) -> WindowSpec:
     lengths = [_duration(a, scope.text) for a in arguments[1:]]
     try:
         size, slide, offset = (*lengths, *(lengths[0], 0)[len(lengths) - 1 :])
-        return WindowSpec(size, slide, offset)
+        spec = WindowSpec(size, slide, offset)
     except TimelineError as cause:
         raise scope.text.error(cause.message, call, hint=cause.hint or f"write {WINDOW_FORM}") from cause
+    if size // slide > MAX_SLIDES:
+        raise scope.text.error(f"a window would slide {size // slide} times over each record", call,
+                               hint=f"choose a slide of at least the size over {MAX_SLIDES}")  # fmt: skip
+    return spec
 
 
 def _check_event_time(argument: exp.Expr, scope: Scope, stream: Stream) -> None:
