@@ -58,9 +58,7 @@ SPARK = (
     Option("ui", opt.flag(), False),
     Option("settings", opt.Kind("a table of Spark settings", dict), MappingProxyType({})),
 )
-SECURITY = tuple(
-    Option(name, opt.text("the path of a file")) for name in ("tls_cert", "tls_key", "tls_ca", "tokens")
-)
+SECURITY = tuple(Option(name, opt.text("the path of a file")) for name in ("tls_cert", "tls_key", "tls_ca", "tokens"))
 DEFAULTS = (
     Option("trigger", opt.duration(positive=True), SECOND_US // 2),
     Option("slack", opt.duration(), 0),
@@ -230,16 +228,12 @@ class _Reader:
         except ConfigError as cause:
             if cause.where:
                 raise
-            raise ConfigError(
-                cause.message, where=self.file.at("project", "center"), hint=cause.hint
-            ) from cause
+            raise ConfigError(cause.message, where=self.file.at("project", "center"), hint=cause.hint) from cause
 
     def table(self, name: str, known: tuple[Option, ...], required: bool = False) -> dict[str, Any]:
         given = self.file.tables.get(name, {})
         if required and name not in self.file.tables:
-            raise ConfigError(
-                f"the table [{name}] is missing", where=f"{self.file.path}:1", hint=f"add [{name}]"
-            )
+            raise ConfigError(f"the table [{name}] is missing", where=f"{self.file.path}:1", hint=f"add [{name}]")
         return self.checked(given, known, f"[{name}]", lambda key: self.file.at(name, key))
 
     def checked(
@@ -252,9 +246,7 @@ class _Reader:
     def sites(self) -> Mapping[str, Site]:
         given = self.file.tables.get("sites", {})
         if not isinstance(given, dict) or not given:
-            raise ConfigError(
-                "no site is declared", where=f"{self.file.path}:1", hint="add [sites.NAME] for each site"
-            )
+            raise ConfigError("no site is declared", where=f"{self.file.path}:1", hint="add [sites.NAME] for each site")
         return MappingProxyType({name: self.site(name, values) for name, values in given.items()})
 
     def site(self, name: str, values: Any) -> Site:

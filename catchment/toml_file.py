@@ -46,9 +46,7 @@ class TomlFile:
             table, key = key, None
         parent, _, name = (table or "").rpartition(".")
         line = (
-            self._line(table or "", key, place)
-            or self._line(table or "", None, place)
-            or self._line(parent, name, 0)
+            self._line(table or "", key, place) or self._line(table or "", None, place) or self._line(parent, name, 0)
         )
         return f"{self.path}:{line}" if line else str(self.path)
 

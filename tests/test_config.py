@@ -43,9 +43,7 @@ def error_of(folder: Path, text: str) -> ConfigError:
 
 
 def test_a_project_holds_its_sites_links_and_settings(tmp_path: Path) -> None:
-    project = load(
-        tmp_path, MINIMAL + '[spark.settings]\n"spark.sql.shuffle.partitions" = 2\n"spark.x" = true\n'
-    )
+    project = load(tmp_path, MINIMAL + '[spark.settings]\n"spark.sql.shuffle.partitions" = 2\n"spark.x" = true\n')
     assert project.name == "web-log"
     assert project.center == "center"
     assert project.sites["us"] == Site("us", "local[2]")

@@ -84,11 +84,7 @@ def source(spark: SparkSession, plan: QueryPlan) -> DataFrame:
     from pyspark.sql import functions as f
 
     fragment = plan.fragment
-    frame = (
-        spark.table(fragment.stream)
-        .select(*plan.scan.columns)
-        .alias(fragment.stream_alias or fragment.stream)
-    )
+    frame = spark.table(fragment.stream).select(*plan.scan.columns).alias(fragment.stream_alias or fragment.stream)
     for lookup in fragment.lookups:
         frame = frame.join(spark.table(lookup.table).alias(lookup.alias), f.expr(lookup.on), lookup.how)
     return frame.where(fragment.where) if fragment.where else frame
@@ -100,12 +96,8 @@ def evaluate(spark: SparkSession, plan: QueryPlan) -> DataFrame:
     window, fragment = plan.window, plan.fragment
     sizes = [f"{us} microseconds" for us in (window.size_us, window.slide_us, window.offset_us)]
     time = f.window(f.col(f"{fragment.stream_alias}.{fragment.event_time}"), *sizes)
-    calls = [
-        f"CAST({a.function}({a.argument or '*'}) AS {sql_type(a.result_type)})" for a in fragment.aggregates
-    ]
-    grouped = source(spark, plan).groupBy(
-        time.alias("w"), *(f.expr(k.sql).alias(k.name) for k in fragment.keys)
-    )
+    calls = [f"CAST({a.function}({a.argument or '*'}) AS {sql_type(a.result_type)})" for a in fragment.aggregates]
+    grouped = source(spark, plan).groupBy(time.alias("w"), *(f.expr(k.sql).alias(k.name) for k in fragment.keys))
     lowered = grouped.agg(*(f.expr(c).alias(a.name) for c, a in zip(calls, fragment.aggregates, strict=True)))
     lowered = lowered.withColumns({"window_start": f.col("w.start"), "window_end": f.col("w.end")}).drop("w")
     kept = lowered.where(plan.having) if plan.having else lowered
