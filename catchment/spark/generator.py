@@ -14,11 +14,27 @@ from catchment.timeline import SECOND_US
 
 def generate(spark: SparkSession, stream: Stream, generator: Generator, site: str) -> DataFrame:
     """Rows at a constant rate; each column is a function of the row's number, the seed and the site."""
-    rate = spark.readStream.format("rate").option("rowsPerSecond", max(1, round(generator.rows_per_s))).load()
-    if generator.duration_us is not None:
-        last = round(generator.rows_per_s * generator.duration_us / SECOND_US)
+    rate = spark.readStream.format("rate").option("rowsPerSecond", _rate(generator)).load()
+    last = _last(generator)
+    if last is not None:
         rate = rate.where(F.col("value") < last)
     return rate.select(*[_column(c, stream, generator, site).alias(c.name) for c in stream.columns])
+
+
+def has_generated(generator: Generator, offset: int) -> bool:
+    """Whether a generator has no more after this offset of the rate source: whole seconds since it began."""
+    last = _last(generator)
+    return last is not None and offset * _rate(generator) >= last
+
+
+def _rate(generator: Generator) -> int:
+    return max(1, round(generator.rows_per_s))
+
+
+def _last(generator: Generator) -> int | None:
+    """How many rows there will ever be; None: no end."""
+    duration = generator.duration_us
+    return None if duration is None else round(_rate(generator) * duration / SECOND_US)
 
 
 def _column(column: Declared, stream: Stream, generator: Generator, site: str) -> Column:

@@ -7,8 +7,10 @@ record, else what was found and why it cannot be used.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession
@@ -18,7 +20,8 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from catchment.errors import EngineError
 from catchment.query.statements import Files, Generator, Relation, Replay, Stream, Table
 from catchment.query.types import sql_type
-from catchment.spark.generator import generate
+from catchment.spark.csv_header import csv_schema, is_record
+from catchment.spark.generator import generate, has_generated
 from catchment.spark.replay import ReplaySource
 from catchment.spark.spool_writer import make_spool, read_header
 
@@ -29,38 +32,47 @@ MAX_FILES_PER_BATCH = 256
 
 @dataclass(frozen=True)
 class OpenedStream:
-    """A stream that is being read at one site; `rows` is how many it will ever have, if that is known."""
+    """A stream that is being read at one site; `is_over` tells by the offset reached that it will never have more."""
 
     records: DataFrame
-    rows: int | None = None
+    is_over: Callable[[Any], bool] = lambda offset: False
 
 
-def open_stream(spark: SparkSession, stream: Stream, site: str, base: Path, spools: Path) -> OpenedStream:
+def open_stream(spark: SparkSession, stream: Stream, site: str, base: Path, spools: Path, jump_us: int) -> OpenedStream:
     """Start reading a stream where it is born; paths are relative to the project folder."""
     connector = stream.connector
     if isinstance(connector, Generator):
-        return OpenedStream(_checked(generate(spark, stream, connector, site), stream))
+        made = _checked(generate(spark, stream, connector, site), stream)
+        return OpenedStream(made, lambda offset: has_generated(connector, offset))
     path = base / connector.path.replace("{site}", site)
-    if isinstance(connector, Replay):
-        return _open_replay(spark, stream, connector, path, spools / f"{stream.name}.arrow")
-    if connector.format == "parquet":
-        return OpenedStream(_checked(_watch(spark, path).schema(ddl(stream)).parquet(_folder(path)), stream))
-    lines = _watch(spark, path).text(_folder(path))
-    return OpenedStream(parse_lines(lines, stream, connector, _header(path, stream, connector)))
+    try:
+        if isinstance(connector, Replay):
+            return _open_replay(spark, stream, connector, path, spools / f"{stream.name}.arrow", jump_us)
+        return OpenedStream(_open_files(spark, stream, connector, path))
+    except EngineError as error:
+        raise EngineError(error.message, where=stream.where, hint=error.hint) from error
 
 
 def read_table(spark: SparkSession, table: Table, base: Path) -> DataFrame:
-    """A reference table; its columns are found by name."""
+    """A reference table; its columns are found by name. A row that cannot be read is a mistake, not a gap."""
     path = base / table.connector.path
     if not path.exists():
-        raise EngineError(f"the table {table.name!r} has no data at {path}", where=table.where)
+        hint = "the path is relative to the project folder"
+        raise EngineError(f"the table {table.name!r} has no data at {path}", where=table.where, hint=hint)
     if table.connector.format == "parquet":
         return spark.read.schema(ddl(table)).parquet(str(path))
-    if table.connector.format == "json":
-        return spark.read.schema(ddl(table)).json(str(path))
-    lines = spark.read.text(str(path))
-    parsed = parse_lines(lines, table, table.connector, _header(path, table, table.connector))
-    return parsed.where(F.col(PROBLEM).isNull()).drop(RAW, PROBLEM)
+    try:
+        rows = parse_lines(spark.read.text(str(path)), table, table.connector, _header(path, table, table.connector))
+    except EngineError as error:
+        raise EngineError(error.message, where=table.where, hint=error.hint) from error
+    bad = rows.where(F.col(PROBLEM).isNotNull()).first()
+    if bad is not None:
+        raise EngineError(
+            f"a row of table {table.name!r} cannot be used, {bad[PROBLEM]}: {bad[RAW]:.200}",
+            where=str(path),
+            hint="a table has no quarantine: mend the row or remove it",
+        )
+    return rows.drop(RAW, PROBLEM)
 
 
 def ddl(relation: Relation) -> str:
@@ -75,11 +87,11 @@ def parse_lines(lines: DataFrame, relation: Relation, connector: Files, header: 
         schema = f"{ddl(relation)}, `{_CORRUPT}` STRING"
         parsed = F.from_json(text, schema, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT})
     else:
-        schema = _csv_schema(relation, header)
+        schema = f"{csv_schema(relation, header)}, `{_CORRUPT}` STRING"
         parsed = F.from_csv(text, schema, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT,
                                            "sep": connector.delimiter})  # fmt: skip
         if connector.header:
-            lines = lines.where(text != F.lit(connector.delimiter.join(header)))
+            lines = lines.where(is_record(text, relation, connector, header))
     rows = lines.where(F.trim(text) != "").select(text.alias(RAW), parsed.alias("_r"))
     columns = [F.col(f"_r.`{c.name}`").alias(c.name) for c in relation.columns]
     return rows.select(*columns, RAW, _problem(relation, connector.format).alias(PROBLEM))
@@ -89,7 +101,8 @@ def _problem(relation: Relation, format: str) -> SparkColumn:
     corrupt = F.col("_r").isNull() | F.col(f"_r.{_CORRUPT}").isNotNull()
     nothing = F.coalesce(*[F.col(f"_r.`{c.name}`").cast("string") for c in relation.columns]).isNull()
     problem = F.when(corrupt & nothing, F.lit(f"not readable as {format}"))
-    problem = problem.when(corrupt, F.lit("a field has the wrong type"))
+    wrong = "has the wrong type" if format == "json" else "is missing, too much, or has the wrong type"
+    problem = problem.when(corrupt, F.lit(f"a field {wrong}"))
     if isinstance(relation, Stream):
         problem = problem.when(
             F.col(f"_r.`{relation.event_time}`").isNull(), F.lit(f"no event time ({relation.event_time})")
@@ -105,49 +118,48 @@ def _checked(records: DataFrame, stream: Stream) -> DataFrame:
     return records.select(*[F.col(f"`{c.name}`") for c in stream.columns], raw.alias(RAW), problem.alias(PROBLEM))
 
 
-def _open_replay(spark: SparkSession, stream: Stream, replay: Replay, path: Path, spool: Path) -> OpenedStream:
-    rows = make_spool(path, spool, format=replay.format, arrival=replay.arrival or stream.event_time)
+def _open_files(spark: SparkSession, stream: Stream, files: Files, path: Path) -> DataFrame:
+    if files.format == "parquet":
+        return _checked(_watch(spark, path).schema(ddl(stream)).parquet(_folder(path)), stream)
+    return parse_lines(_watch(spark, path).text(_folder(path)), stream, files, _header(path, stream, files))
+
+
+def _open_replay(
+    spark: SparkSession, stream: Stream, replay: Replay, path: Path, spool: Path, jump_us: int
+) -> OpenedStream:
+    rows = make_spool(path, spool, replay, stream.schema, replay.arrival or stream.event_time, jump_us)
     spark.dataSource.register(ReplaySource)
     text = replay.format != "parquet"
     reader = spark.readStream.format(ReplaySource.name()).option("spool", str(spool)).option("speed", str(replay.speed))
     records = reader.schema("value STRING" if text else ddl(stream)).load()
-    if text:
-        return OpenedStream(parse_lines(records, stream, replay, _header(path, stream, replay)), rows)
-    return OpenedStream(_checked(records, stream), rows)
+    parsed = parse_lines(records, stream, replay, _header(path, stream, replay)) if text else _checked(records, stream)
+    return OpenedStream(parsed, lambda offset: int(offset["row"]) >= rows)
 
 
 def _watch(spark: SparkSession, path: Path) -> DataStreamReader:
     return spark.readStream.option("maxFilesPerTrigger", MAX_FILES_PER_BATCH).option("pathGlobFilter", _glob(path))
 
 
+def _names_files(path: Path) -> bool:
+    return not path.is_dir() and (bool(path.suffix) or "*" in path.name)
+
+
 def _folder(path: Path) -> str:
     """The folder to watch: the path itself, or that of the file or pattern it names."""
-    if path.suffix or "*" in path.name:
-        path = path.parent
-    if not path.is_dir():
-        raise EngineError(f"there is no folder {path} to read from", hint="make it; files may come later")
-    return str(path)
+    folder = path.parent if _names_files(path) else path
+    if not folder.is_dir():
+        raise EngineError(f"there is no folder {folder} to read from", hint="make it; files may come later")
+    return str(folder)
 
 
 def _glob(path: Path) -> str:
-    return path.name if path.suffix or "*" in path.name else "*"
-
-
-def _csv_schema(relation: Relation, header: list[str]) -> str:
-    """Every column of the file in its order; those that were not declared are read as text and dropped."""
-    found = []
-    for place, name in enumerate(header):
-        column = relation.column(name)
-        found.append(f"`{column.name}` {sql_type(column.type)}" if column else f"`_skip_{place}` STRING")
-    absent = [c.name for c in relation.columns if c.name.lower() not in {h.lower() for h in header}]
-    if absent:
-        raise EngineError(f"{relation.name!r} declares {absent}, but the file's header is {header}")
-    return ", ".join([*found, f"`{_CORRUPT}` STRING"])
+    return path.name if _names_files(path) else "*"
 
 
 def _header(path: Path, relation: Relation, connector: Files) -> list[str]:
+    """The columns of the files in their order: as the first one says, or as declared."""
     declared = [c.name for c in relation.columns]
     if connector.format != "csv" or not connector.header:
         return declared
     files = [path] if path.is_file() else sorted(Path(_folder(path)).glob(_glob(path)))
-    return read_header(files[0]) if files else declared
+    return read_header(files[0], connector.delimiter) if files else declared
