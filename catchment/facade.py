@@ -19,7 +19,6 @@ from catchment.query.statements import Explain
 
 if TYPE_CHECKING:
     import pandas as pd
-    from pyspark.sql import DataFrame, SparkSession
 
 
 class Results:
@@ -34,7 +33,7 @@ class Results:
     def to_pandas(self) -> pd.DataFrame:
         return self.to_arrow().to_pandas()
 
-    def to_spark(self, spark: SparkSession) -> DataFrame:
+    def to_spark(self, spark: Any) -> Any:
         return spark.createDataFrame(self.to_arrow())
 
 
@@ -59,7 +58,7 @@ class Catchment:
         return explain_plan(plan_view(self.catalog.view(view), self.catalog), self.project)
 
     def run(
-        self, *, once: bool = False, seconds: float | None = None, spark: SparkSession | None = None
+        self, *, once: bool = False, seconds: float | None = None, spark: Any = None
     ) -> Mapping[str, Any]:
         """Run every site and the center in this process, until all streams have ended or the time is over.
 
