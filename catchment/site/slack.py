@@ -18,9 +18,9 @@ between: devices, partitions, files; at a center, the sites. Once a micro-batch,
     controller.low_mark_us                     # every window that ends at or before it is closed
 
 `observe` with an empty batch, or `heartbeat`, lets time pass while nothing arrives. `outlook(end_us, now_us)` tells
-what closing any window would mean now, and changes nothing: it is for early results. `status(now_us)` tells how the contract
-stands. `snapshot()` is plain data; `build(setting, state)` takes it up again. Late records are simply observed: the
-controller learns from them what its closings were worth.
+what closing any window would mean now, and changes nothing: it is for early results. `status(now_us)` tells how the
+contract stands. `snapshot()` is plain data; `build(setting, state)` takes it up again. Late records are simply
+observed: the controller learns from them what its closings were worth.
 """
 
 from __future__ import annotations
