@@ -42,6 +42,7 @@ class Deployment:
         plans = tuple(plan_view(view, catalog) for view in catalog.views.values())
         for plan in plans:
             _check_names(plan, catalog)
+            _check_options(plan, catalog)
         return cls(catalog.project, catalog, plans)
 
     def streams_at(self, site: str) -> tuple[Stream, ...]:
@@ -86,4 +87,16 @@ def _check_names(plan: QueryPlan, catalog: Catalog) -> None:
                 f"view {plan.name!r} has a column {column.name!r}, a name that every result table uses itself",
                 where=catalog.views[plan.name].where,
                 hint=f"give it another name: {column.sql} AS my_{column.name} (reserved are {', '.join(RESERVED)})",
+            )
+
+
+def _check_options(plan: QueryPlan, catalog: Catalog) -> None:
+    """An option that would be accepted and not heeded is refused."""
+    asked = {"emit_early": plan.options.emit_early_us is not None, "repair = false": not plan.options.repair}
+    for option, wanted in asked.items():
+        if wanted:
+            raise QueryError(
+                f"view {plan.name!r} asks for {option}, which cannot be run yet",
+                where=catalog.views[plan.name].where,
+                hint="leave it out: windows are published when they close, and late records always repair them",
             )
