@@ -80,7 +80,7 @@ def combine(table: pa.Table, keys: Sequence[str], aggregates: Sequence[Aggregate
     for aggregate in aggregates:
         merged = aggregate.combine(_states(table, aggregate), codes, size)
         columns |= {s.name: part for s, part in zip(aggregate.states, merged, strict=True)}
-    return pa.table([columns[name] for name in wanted], schema=table.select(wanted).schema)
+    return pa.table({name: columns[name] for name in wanted}).cast(table.select(wanted).schema)
 
 
 def lower(table: pa.Table, keys: Sequence[str], aggregates: Sequence[Aggregate]) -> pa.Table:

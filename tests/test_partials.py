@@ -101,6 +101,15 @@ def test_combine_keeps_the_schema_and_the_order_of_columns_and_first_rows() -> N
     ]
 
 
+def test_combine_gives_wide_types_back_as_they_came() -> None:
+    schema = pa.schema([("k", pa.large_string()), ("d__hll", pa.large_binary())])
+    distinct = make_aggregate("approx_count_distinct", "x", pa.int64(), name="d")
+    lifted = partials.lift(pa.table({"k": ["a", "a"], "p": [1, 2], "x": [1, 2]}), ["k", "p"], [distinct])
+    merged = partials.combine(lifted.drop(["p"]).cast(schema), ["k"], [distinct])
+    assert merged.schema == schema
+    assert partials.lower(merged, ["k"], [distinct])["d"].to_pylist() == [2]
+
+
 def test_combining_twice_changes_nothing() -> None:
     aggregates = every_aggregate()
     lifted = partials.lift(records(100, seed=1), ["g", "p"], aggregates).drop(["p"])

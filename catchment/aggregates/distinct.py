@@ -72,9 +72,12 @@ class ApproxCountDistinct(SketchAggregate):
     def merge_sql(self) -> tuple[str, ...]:
         return (f"hll_union_agg({quote(self.states[0].name)})",)
 
+    def prepare(self, values: pa.Array) -> pa.Array:
+        return _hashed(values)
+
     def sketch(self, values: pa.Array) -> bytes:
         sketch = hll_sketch(self.lg_k, HLL_8)
-        for value in _hashed(values.drop_null().unique()).to_pylist():
+        for value in values.to_pylist():
             sketch.update(value)
         return bytes(sketch.serialize_updatable())
 

@@ -79,9 +79,12 @@ class ApproxPercentile(SketchAggregate):
     def merge_sql(self) -> tuple[str, ...]:
         return (f"kll_merge_agg_double({quote(self.states[0].name)}, {self.k})",)
 
+    def prepare(self, values: pa.Array) -> pa.Array:
+        return pa.array(floats_of(values))
+
     def sketch(self, values: pa.Array) -> bytes:
         sketch = kll_doubles_sketch(self.k)
-        sketch.update(np.array(floats_of(values.drop_null())))  # a copy, for the sketch wants it writable
+        sketch.update(np.array(values))  # a copy, for the sketch wants it writable
         return bytes(sketch.serialize())
 
     def merge(self, sketches: Sequence[bytes]) -> bytes:

@@ -38,8 +38,12 @@ class SketchAggregate(Aggregate):
         return False
 
     @abstractmethod
+    def prepare(self, values: pa.Array) -> pa.Array:
+        """What the sketches are fed with, from values without nulls."""
+
+    @abstractmethod
     def sketch(self, values: pa.Array) -> bytes:
-        """The sketch of one group's values."""
+        """The sketch of one group's prepared values."""
 
     @abstractmethod
     def merge(self, sketches: Sequence[bytes]) -> bytes:
@@ -51,7 +55,9 @@ class SketchAggregate(Aggregate):
 
     def lift(self, values: pa.Array | None, groups: Groups, size: int) -> list[pa.Array]:
         assert values is not None
-        return [pa.array([self.sketch(part) for part in split_by_group(values, groups, size)], pa.binary())]
+        present = groups[valid_rows(values)]
+        parts = split_by_group(self.prepare(values.drop_null()), present, size)
+        return [pa.array([self.sketch(part) for part in parts], pa.binary())]
 
     def combine(self, states: Sequence[pa.Array], groups: Groups, size: int) -> list[pa.Array]:
         return [merge_crowded(states[0], groups, size, self.merge)]

@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import date
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from datasketches import frequent_items_error_type, frequent_strings_sketch
 
-from catchment.aggregates.base import Call, quote
+from catchment.aggregates.base import Call, Groups, quote
+from catchment.aggregates.segments import valid_rows
 from catchment.aggregates.sketches import SketchAggregate, read_sketch
 from catchment.errors import AggregateError
 
@@ -90,12 +94,20 @@ class ApproxTopK(SketchAggregate):
         )
         return (f"(approx_top_k_combine({whole}, {self.max_items}) FILTER (WHERE {state} IS NOT NULL)).sketch",)
 
+    def prepare(self, values: pa.Array) -> pa.Array:
+        return values.cast(pa.string())
+
+    def lift(self, values: pa.Array | None, groups: Groups, size: int) -> list[pa.Array]:
+        assert values is not None
+        nulls = np.bincount(groups[~valid_rows(values)], minlength=size).tolist()
+        bodies = super().lift(values, groups, size)[0].to_pylist()
+        return [pa.array([body + _NULLS.pack(n) for body, n in zip(bodies, nulls, strict=True)], pa.binary())]
+
     def sketch(self, values: pa.Array) -> bytes:
         sketch = frequent_strings_sketch(self.lg_map)
-        counted = pc.value_counts(values.cast(pa.string()).drop_null())
-        for item, count in zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True):
+        for item, count in Counter(values.to_pylist()).items():
             sketch.update(item, count)
-        return bytes(sketch.serialize()) + _NULLS.pack(values.null_count)
+        return bytes(sketch.serialize())
 
     def merge(self, sketches: Sequence[bytes]) -> bytes:
         merged, nulls = frequent_strings_sketch(self.lg_map), 0
@@ -110,8 +122,8 @@ class ApproxTopK(SketchAggregate):
             return []
         read, nulls = self._read(sketch)
         found = read.get_frequent_items(frequent_items_error_type.NO_FALSE_NEGATIVES)
-        texts = pa.array([item for item, *_ in found], pa.string())
-        items = zip(texts.cast(self.argument_type).to_pylist(), (count for _, count, *_ in found), strict=True)
+        read_item = _reader(self.argument_type)
+        items = [(read_item(text), count) for text, count, *_ in found]
         ranked = sorted(items, key=lambda pair: (-pair[1], pair[0]))
         missing = [(None, nulls)] if nulls else []
         return sorted(missing + ranked, key=lambda pair: -pair[1])[: self.k]
@@ -129,6 +141,15 @@ def _has_faithful_text(type_: pa.DataType | None) -> bool:
         pa.types.is_date32,
     )  # fmt: skip
     return any(test(type_) for test in tests)
+
+
+def _reader(type_: pa.DataType | None) -> Callable[[str], Any]:
+    """Turns an item's text back into a value of its type."""
+    if pa.types.is_boolean(type_):
+        return lambda text: text == "true"
+    if pa.types.is_date32(type_):
+        return date.fromisoformat
+    return int if pa.types.is_signed_integer(type_) else str
 
 
 def _whole(value: object, name: str) -> int:
