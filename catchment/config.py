@@ -44,6 +44,7 @@ PROJECT = (
 SITE = (
     Option("spark_master", opt.text("a Spark master such as 'local[2]' or 'spark://host:7077'")),
     Option("listen", opt.address()),
+    Option("compute", opt.flag(), True),
 )
 LINK = (
     Option("from", opt.site_name(), required=True),
@@ -73,11 +74,15 @@ TABLES = ("project", "sites", "links", "spark", "security", "defaults")
 
 @dataclass(frozen=True)
 class Site:
-    """A place with a Spark runtime; `listen` is where its inbox waits, (host, port)."""
+    """A place with a Spark runtime; `listen` is where its inbox waits, (host, port).
+
+    One that does not `compute` only has streams: plans put no operator there.
+    """
 
     name: str
     spark_master: str | None = None
     listen: tuple[str, int] | None = None
+    compute: bool = True
 
 
 @dataclass(frozen=True)

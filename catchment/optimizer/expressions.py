@@ -20,7 +20,6 @@ _OPERATORS = (exp.Binary, exp.Unary, exp.Between, exp.In, exp.Is, exp.Case)
 _MIRRORED = {exp.LT: exp.GT, exp.GT: exp.LT, exp.LTE: exp.GTE, exp.GTE: exp.LTE, exp.EQ: exp.EQ, exp.NEQ: exp.NEQ,
              exp.NullSafeEQ: exp.NullSafeEQ}  # fmt: skip
 _NEGATED = {exp.LT: exp.GTE, exp.GTE: exp.LT, exp.GT: exp.LTE, exp.LTE: exp.GT, exp.EQ: exp.NEQ, exp.NEQ: exp.EQ}
-_COMMUTING = (exp.Add, exp.Mul)
 _INT_LIMIT = 2**31  # a literal below it is an INT in Spark, and so is what it folds to
 _ARITHMETIC: dict[type[exp.Expr], Callable[[int, int], int]] = {
     exp.Add: lambda a, b: a + b,
@@ -184,11 +183,11 @@ def _fold(node: exp.Expr) -> exp.Expr:
     return node if result is None or max(abs(v) for v in (left, right, result)) >= _INT_LIMIT else _number(result)
 
 
-def _fold_connector(node: exp.Expr, neutral: bool) -> exp.Expr:
+def _fold_connector(node: exp.Binary, neutral: bool) -> exp.Expr:
     """x AND TRUE is x, x AND FALSE is FALSE, whatever x is; OR likewise with TRUE and FALSE exchanged."""
     for side, other in ((node.left, node.right), (node.right, node.left)):
         if _is_constant(side, neutral):
-            return other.copy()  # type: ignore[no-any-return]
+            return other.copy()
         if _is_constant(side, not neutral):
             return exp.Boolean(this=not neutral)
     return node
@@ -204,7 +203,7 @@ def _number(value: int) -> exp.Expr:
 
 
 def _flip(node: exp.Expr) -> exp.Expr:
-    if type(node) not in _MIRRORED:
+    if not isinstance(node, exp.Binary) or type(node) not in _MIRRORED:
         return node
     left, right = node.left, node.right
     if (_is_literal(left), text(left)) > (_is_literal(right), text(right)):
@@ -222,7 +221,7 @@ def _order(node: exp.Expr) -> exp.Expr:
     for kind in (exp.And, exp.Or):
         if type(node) is kind and type(node.parent) is not kind:
             return _chain(kind, _sorted(operands(node, kind), unique=True))
-    if type(node) in _COMMUTING and text(node.left) > text(node.right):
+    if isinstance(node, exp.Add | exp.Mul) and text(node.left) > text(node.right):
         return type(node)(this=node.right.copy(), expression=node.left.copy())
     return node
 

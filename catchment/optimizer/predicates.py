@@ -50,7 +50,7 @@ def comparison(condition: str) -> Comparison | None:
     node = bare(condition)
     if isinstance(node, exp.In) and node.expressions:
         operator, constants = "in", node.expressions
-    elif type(node) in _ORDERED:
+    elif isinstance(node, exp.Binary) and type(node) in _ORDERED:
         operator, constants = _ORDERED[type(node)], [node.right]
     else:
         return None
