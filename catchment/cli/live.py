@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from catchment.cli.output import notes
 
@@ -51,31 +52,22 @@ class Rates:
         return (seen[-1][1] - seen[0][1]) / span if span > 0 else 0.0
 
 
-def status_table(status: Mapping[str, Any], rates: Rates) -> RenderableType:
-    """Sites and queries, as they are now."""
-    sites = Table(
-        "site",
-        "rows",
-        "rows/s",
-        "newest event",
-        "sent",
-        "waiting",
-        "link",
-        title=None,
-        box=None,
-        pad_edge=False,
-    )
+def status_table(status: Mapping[str, Any], rates: Rates | None = None) -> RenderableType:
+    """Sites and queries, as they are now; with their rates while they run."""
+    heads = ("site", "rows", *(("rows/s",) if rates else ()), "newest event", "sent", "waiting", "link")
+    sites = Table(*heads, box=None, pad_edge=False)
     for name, site in status["sites"].items():
-        link = "up" if site["connected"] else (site["last_error"] or "connecting")[:40]
-        sites.add_row(name, f"{site['rows']:,}", f"{rates.of(name, site['rows']):,.0f}", when(site["newest_event_us"]),
-                      size(site["bytes_sent"]), f"{site['pending_rows']:,} rows", link)  # fmt: skip
+        link = "up" if site["connected"] else (site["last_error"] or "down")[:40]
+        rate = [f"{rates.of(name, site['rows']):,.0f}"] if rates else []
+        sites.add_row(name, f"{site['rows']:,}", *rate, when(site["newest_event_us"]), size(site["bytes_sent"]),
+                      f"{site['pending_rows']:,} rows", Text(link))  # fmt: skip
     parts: list[RenderableType] = [sites]
     if status["center"]:
         queries = Table("query", "closed up to", "slowest site", "open slices", box=None, pad_edge=False)
         for name, query in status["center"]["queries"].items():
             slowest = min(query["marks_us"], key=lambda s: query["marks_us"][s] or -(2**62))
             queries.add_row(name, when(query["closed_us"]), slowest, str(query["open_slices"]))
-        parts.append(queries)
+        parts += ["", queries]
     return Group(*parts)
 
 

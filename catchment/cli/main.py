@@ -11,7 +11,7 @@ import typer
 
 import catchment
 from catchment.cli import bench, explain, project, shed, show, simulate, sql
-from catchment.cli.output import notes
+from catchment.cli.output import report
 from catchment.errors import CatchmentError
 
 app = typer.Typer(
@@ -47,11 +47,7 @@ def main() -> None:
     try:
         app()
     except CatchmentError as error:
-        notes.print(f"[bold red]error:[/] {error.message}", highlight=False)
-        if error.where:
-            notes.print(f"  at: {error.where}", highlight=False, markup=False)
-        if error.hint:
-            notes.print(f"  hint: {error.hint}", highlight=False, markup=False)
+        report(error)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)

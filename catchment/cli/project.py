@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from catchment.cli.live import size, watching
 from catchment.cli.output import JsonFlag, emit, notes
-from catchment.cli.show import result_table
-from catchment.config import PROJECT_FILE, QUERIES_FOLDER, template
+from catchment.cli.tables import result_table
+from catchment.config import PROJECT_FILE, QUERIES_FOLDER, Project, template
 from catchment.errors import ConfigError
+from catchment.wire.claims import CLAIM_FILE, claim_folder
 
 if TYPE_CHECKING:
     from catchment.spark.deploy import Deployment
@@ -50,13 +52,15 @@ def register(app: typer.Typer) -> None:
 
 def init(folder: Folder, as_json: JsonFlag = False) -> None:
     """Make a project folder: a commented catchment.toml and a first query."""
-    if (folder / PROJECT_FILE).exists():
-        raise ConfigError(f"{folder} has a {PROJECT_FILE} already", hint="choose another folder")
+    made = {folder / PROJECT_FILE: template(), folder / QUERIES_FOLDER / "events.sql": FIRST_QUERY}
+    taken = [path for path in (folder, folder / QUERIES_FOLDER) if path.is_file()] + [p for p in made if p.exists()]
+    if taken:
+        raise ConfigError(f"{taken[0]} is there already", where=str(folder), hint="choose another folder")
     (folder / QUERIES_FOLDER).mkdir(parents=True, exist_ok=True)
-    (folder / PROJECT_FILE).write_text(template(), encoding="utf-8")
-    (folder / QUERIES_FOLDER / "events.sql").write_text(FIRST_QUERY, encoding="utf-8")
-    made = [str(folder / PROJECT_FILE), str(folder / QUERIES_FOLDER / "events.sql")]
-    emit({"made": made}, as_json, lambda a: "made " + ", ".join(a["made"]) + f"\nnext: catchment run {folder}")
+    for path, text in made.items():
+        path.write_text(text, encoding="utf-8")
+    names = ", ".join(str(path) for path in made)
+    emit({"made": [str(p) for p in made]}, as_json, lambda _: f"made {names}\nnext: catchment run {folder}")
 
 
 def run(
@@ -81,14 +85,18 @@ def site(
     if name not in deployment.sites:
         raise ConfigError(
             f"no stream that a view reads is born at {name!r}",
+            where=str(project),
             hint=f"sites are {', '.join(deployment.sites)}",
         )
+    _check_address(deployment)
     _run(deployment, (name,), False, project, seconds=seconds, as_json=as_json)
 
 
 def center(project: ProjectOption = Path(), seconds: Seconds = None, as_json: JsonFlag = False) -> None:
     """Run the center of a project; its sites run elsewhere."""
-    _run(_load(project), (), True, project, seconds=seconds, as_json=as_json)
+    deployment = _load(project)
+    _check_address(deployment)
+    _run(deployment, (), True, project, seconds=seconds, as_json=as_json)
 
 
 def demo(
@@ -104,12 +112,32 @@ def demo(
 
 
 def _lay_out_demo(folder: Path) -> None:
-    """A fresh copy of the demo; a folder that is not one is left alone."""
-    if folder.exists() and not (folder / PROJECT_FILE).exists() and any(folder.iterdir()):
-        raise ConfigError(f"{folder} exists and is not a catchment project", hint="choose another with --folder")
-    shutil.rmtree(folder / "state", ignore_errors=True)
+    """A fresh copy of the demo; a folder that is not one, or that runs, is left alone."""
     with resources.as_file(resources.files("catchment") / "demo_project") as shipped:
+        is_demo = (folder / PROJECT_FILE).is_file() and Project.load(folder).name == Project.load(shipped).name
+        if folder.is_file() or (folder.is_dir() and any(folder.iterdir()) and not is_demo):
+            hint = "choose another folder with --folder"
+            raise ConfigError(f"{folder} is there already and is not the demo", where=str(folder), hint=hint)
+        _check_free(folder / "state")
+        shutil.rmtree(folder / "state", ignore_errors=True)
         shutil.copytree(shipped, folder, dirs_exist_ok=True)
+
+
+class _Holder:
+    """Claims are held while it lives."""
+
+
+def _check_free(folder: Path) -> None:
+    """See that no other process uses anything in a folder, before Spark is started for nothing."""
+    holder = _Holder()
+    for claim in sorted(folder.rglob(CLAIM_FILE)):
+        claim_folder(claim.parent, holder)
+
+
+def _check_address(deployment: Deployment) -> None:
+    from catchment.spark.deploy import center_address
+
+    center_address(deployment.project)
 
 
 def _load(folder: Path) -> Deployment:
@@ -130,8 +158,14 @@ def _drive(
     """Run until done, told to stop, or out of time; the last status."""
     from catchment.spark.run import Runner
     from catchment.spark.session import make_session
+    from catchment.spark.site_pipeline import site_folder
 
     project = deployment.project
+    for role in (
+        *(site_folder(project, s) for s in sites),
+        *([project.state_folder / "center"] if with_center else []),
+    ):
+        _check_free(role)
     master = project.sites[sites[0]].spark_master if len(sites) == 1 and not with_center else None
     with notes.status("starting Spark"):
         spark = make_session(project.name, project.spark, master=master, warehouse=project.state_folder / "warehouse")
@@ -201,4 +235,4 @@ def _render_demo(answer: Mapping[str, Any]) -> RenderableType:
         f"  catchment show results {first} -p {folder}\n"
         f'  catchment sql "{example}" -p {folder}'
     )
-    return Group(*shown, cost, where)
+    return Group(*shown, cost, Text(where, no_wrap=True, overflow="ignore"))

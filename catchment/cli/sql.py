@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from catchment.cli.output import JsonFlag, emit
-from catchment.cli.show import ProjectOption, plain_table
+from catchment.cli.show import ProjectOption
+from catchment.cli.tables import plain_table
 from catchment.config import Project
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from catchment.center.events import CenterQuery
 from catchment.center.results import RESERVED
-from catchment.config import Project
-from catchment.errors import QueryError
+from catchment.config import PROJECT_FILE, QUERIES_FOLDER, Project
+from catchment.errors import ConfigError, QueryError
 from catchment.query.build import plan_view
 from catchment.query.catalog import Catalog, load_catalog
 from catchment.query.plan import QueryPlan
@@ -36,7 +36,8 @@ class Deployment:
         """Plan every view of a catalog."""
         if not catalog.views:
             raise QueryError(
-                f"no materialized view is declared in {catalog.project.folder / 'queries'}",
+                "no materialized view is declared",
+                where=str(catalog.project.folder / QUERIES_FOLDER),
                 hint="add queries/NAME.sql with CREATE MATERIALIZED VIEW ... AS SELECT ...",
             )
         plans = tuple(plan_view(view, catalog) for view in catalog.views.values())
@@ -78,6 +79,18 @@ class Deployment:
             )
             for p in self.plans
         )
+
+
+def center_address(project: Project) -> str:
+    """host:port where the processes of sites find the center."""
+    listen = project.sites[project.center].listen
+    if listen is None or listen[1] == 0:
+        raise ConfigError(
+            f"processes of their own cannot find the center {project.center!r}: it has no fixed address",
+            where=str(project.folder / PROJECT_FILE),
+            hint=f'set listen = "host:port" in [sites.{project.center}], or run all in one process: catchment run',
+        )
+    return f"{listen[0]}:{listen[1]}"
 
 
 def _check_names(plan: QueryPlan, catalog: Catalog) -> None:

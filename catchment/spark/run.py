@@ -23,7 +23,7 @@ from catchment.errors import ConfigError
 from catchment.query.fragment import Fragment
 from catchment.spark.center_pipeline import CenterPipeline
 from catchment.spark.definitions import check_definitions
-from catchment.spark.deploy import Deployment
+from catchment.spark.deploy import Deployment, center_address
 from catchment.spark.evaluate import NativeEvaluator
 from catchment.spark.finish import make_finish, own_errors
 from catchment.spark.session import make_session
@@ -174,13 +174,7 @@ class Runner:
         if self._server is not None:
             host, _ = self.project.sites[self.project.center].listen or (LOOPBACK, 0)
             return f"{host}:{self._server.port}"
-        listen = self.project.sites[self.project.center].listen
-        if listen is None or listen[1] == 0:
-            raise ConfigError(
-                f"site processes cannot find the center {self.project.center!r}: it has no fixed address",
-                hint=f'set listen = "host:port" in [sites.{self.project.center}] of catchment.toml',
-            )
-        return f"{listen[0]}:{listen[1]}"
+        return center_address(self.project)
 
 
 def run_deployment(

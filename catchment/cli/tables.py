@@ -1,0 +1,147 @@
+"""Answers as tables for people: narrow enough for 80 columns, and no cell taken for markup.
+
+What is the same in every row is said once: the date above the times, the length of windows in the title. What is left
+out here (microseconds, exact bounds of zero) is in the JSON form, which is complete.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from catchment.timeline import format_duration
+
+Row = Mapping[str, Any]
+
+# What every row of a result says of itself; the rest is the user's.
+_META = {"window_start", "window_end", "bound", "published_at", "missing_sites", "revision", "coverage", "status"}
+
+
+def result_table(rows: Sequence[Row], title: str) -> RenderableType:
+    """Rows of a result: the window, the user's columns with their errors, and how far along they are."""
+    own = [c for c in (rows[0] if rows else ()) if c not in _META and not _repeats_window(rows, c)]
+    shown = [
+        {
+            "window": row["window_start"],
+            **{c: _Bounded(row[c], row["bound"].get(c, 0.0)) for c in own},
+            "status": _status(row),
+        }
+        for row in rows
+    ]
+    return plain_table(shown, title + _lengths(rows))
+
+
+def window_table(rows: Sequence[Row], title: str) -> RenderableType:
+    """Windows: which, how far along, and why."""
+    shown = [
+        {
+            "window": row["window_start"],
+            "rev": row["revision"],
+            "status": _status(row),
+            "why": row["reason"],
+            "published": row["published_at"].replace(microsecond=0),
+        }
+        for row in rows
+    ]
+    return plain_table(shown, title + _lengths(rows))
+
+
+def plain_table(rows: Sequence[Row], title: str) -> RenderableType:
+    """Rows as a table; nothing but the title if there are none."""
+    if not rows:
+        return Text(f"{title}: nothing", style="bold")
+    table = Table(title=Text(title), title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    columns = []
+    for name in rows[0]:
+        header, cells, number = _column(name, [row[name] for row in rows])
+        table.add_column(Text(header), justify="right" if number else "left", no_wrap=number, overflow="fold")
+        columns.append(cells)
+    for line in zip(*columns, strict=True):
+        table.add_row(*(Text(text) for text in line))
+    return table
+
+
+class _Bounded:
+    """A value and its relative error: 0 if exact, None if unknown."""
+
+    def __init__(self, value: Any, error: float | None) -> None:
+        self.value, self.error = value, error
+
+    def __str__(self) -> str:
+        if self.error == 0:
+            return cell(self.value)
+        return f"{cell(self.value)} ±{'?' if self.error is None else f'{100 * self.error:.2g}%'}"
+
+
+def _column(name: str, values: Sequence[Any]) -> tuple[str, list[str], bool]:
+    """Header, cells, and whether they are numbers."""
+    plain = [v.value if isinstance(v, _Bounded) else v for v in values]
+    known = [v for v in plain if v is not None]
+    if known and all(isinstance(v, datetime) for v in known):
+        day, cells = _instants(plain)
+        return f"{name}\n{day}" if day else name, cells, False
+    number = bool(known) and all(isinstance(v, int | float | Decimal) and not isinstance(v, bool) for v in known)
+    return name, [cell(v) for v in values], number
+
+
+def _instants(values: Sequence[datetime | None]) -> tuple[str | None, list[str]]:
+    """Times no finer than they need to be, and their date if it is one for all of them."""
+    known = [v for v in values if v is not None]
+    days = {v.date() for v in known}
+    fine = "%H:%M" if all(v.second == v.microsecond == 0 for v in known) else "%H:%M:%S"
+    if any(v.microsecond for v in known):
+        fine = "%H:%M:%S.%f"
+    form = fine if len(days) == 1 else f"%Y-%m-%d {fine}"
+    return str(days.pop()) if len(days) == 1 else None, ["-" if v is None else v.strftime(form) for v in values]
+
+
+def cell(value: Any) -> str:
+    """A value as people read it."""
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case float():
+            return f"{value:,.0f}" if 1000 <= abs(value) < math.inf else f"{value:.4g}"
+        case datetime():
+            return f"{value:%Y-%m-%d %H:%M:%S}"
+        case date():
+            return value.isoformat()
+        case bytes():
+            return value.hex()
+        case {"item": item, "count": count}:
+            return f"{cell(item)}:{cell(count)}"
+        case dict():
+            return ", ".join(f"{k} {cell(v)}" for k, v in value.items())
+        case list():
+            return " ".join(cell(v) for v in value)
+    return str(value)
+
+
+def _repeats_window(rows: Sequence[Row], column: str) -> bool:
+    return any(all(row[column] == row[edge] for row in rows) for edge in ("window_start", "window_end"))
+
+
+def _lengths(rows: Sequence[Row]) -> str:
+    """How long the windows are: the same for all of a view."""
+    if not rows:
+        return ""
+    length = rows[0]["window_end"] - rows[0]["window_start"]
+    return f" (windows of {format_duration(round(length.total_seconds() * 1e6))}, UTC)"
+
+
+def _status(row: Row) -> str:
+    missing = f", no {', '.join(row['missing_sites'])}" if row["missing_sites"] else ""
+    coverage = "" if row["coverage"] == 1 else f" {row['coverage']:.0%}"
+    return f"{row['status']}{coverage}{missing}"
