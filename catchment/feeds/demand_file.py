@@ -118,9 +118,21 @@ def write_columns(table: pa.Table, path: Path) -> None:
         if is_parquet(path):
             parquet.write_table(table, part)
         else:
-            arrow_csv.write_csv(table, part, arrow_csv.WriteOptions(quoting_style="needed"))
+            _write_csv(table, part)
         part.replace(path)
     except OSError as error:
         raise FeedError(f"the decisions cannot be written: {error}", where=str(path)) from error
     finally:
         part.unlink(missing_ok=True)
+
+
+def _write_csv(table: pa.Table, path: Path) -> None:
+    """Without quotes, which Arrow would put around every name, unless a name needs them."""
+    for style in ("none", "needed"):
+        with path.open("wb") as target:
+            target.write((",".join(table.column_names) + "\n").encode())
+            try:
+                arrow_csv.write_csv(table, target, arrow_csv.WriteOptions(include_header=False, quoting_style=style))
+                return
+            except pa.ArrowInvalid:
+                assert style == "none"

@@ -11,6 +11,7 @@ partitions, and what a partition holds does not grow with the graph: their numbe
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from catchment.feeds.residual import solve_lifts
 
 MAX_CONFLICTS = 5_000_000  # pairs the driver takes; beyond that the upload cost is out of all proportion
 WORTH_ANOTHER_PASS = 0.2  # raising the floors again pays while it drops at least this share of the rows
+FEW_ROWS = 1_000_000  # and while there are more than these: below, a pass costs more than a sort
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -48,6 +50,7 @@ def place_edges(
     *,
     budget: DataFrame | None = None,
     time_limit_s: float = 60.0,
+    few_rows: int = FEW_ROWS,
     clock: Callable[[], float] = time.perf_counter,
 ) -> SparkPlacement:
     """The cheapest viable assignment of rows `src, dst, rate`; `budget` has rows `device, budget`.
@@ -56,7 +59,7 @@ def place_edges(
     and the decisions read from it.
     """
     began = clock()
-    job = _Job(spark, scratch, *_scalars(costs))
+    job = _Job(spark, scratch, *_scalars(costs), few_rows)
     pairs = job.keep(_pairs(edges, loads=budget is not None), "pairs")
     _refuse_bad_pairs(pairs)
     rows = _both_ways(pairs)
@@ -163,6 +166,7 @@ class _Job:
     scratch: str
     upload: float
     download: float
+    few_rows: int
 
     def keep(self, frame: DataFrame, name: str) -> DataFrame:
         """The same table, computed once and kept in the scratch folder."""
@@ -174,8 +178,9 @@ class _Job:
         first = rows.groupBy("src").agg(self._floor(F.lit(0.0)).alias("floor"), F.max("own").alias("top"))
         floors = self.keep(first, "floors-0")
         kept = self.keep(_above(rows, floors), "kept-0")
-        before, after, turn = 0, kept.count(), 0
-        while after and (turn == 0 or after < (1 - WORTH_ANOTHER_PASS) * before):
+        after, turn = kept.count(), 0
+        before = math.inf
+        while after > self.few_rows and after < (1 - WORTH_ANOTHER_PASS) * before:
             turn += 1
             raised = kept.groupBy("src").agg(self._floor(F.col("floor")).alias("raised"))
             raised = floors.join(raised, "src", "left").select(
