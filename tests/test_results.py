@@ -401,6 +401,11 @@ def test_sql_sees_the_latest_revisions_under_the_name_of_the_view(queried: Path)
         {"country": "nl", "total": 9},
     ]
     assert query_results(queried, "SELECT count(*) AS n FROM Q__Revisions;").to_pylist() == [{"n": 3}]
+    sums = query_results(
+        queried, f"SELECT sum(total) AS s, sum(total) * {10**20} AS large, sum(NULL::INT) AS none FROM q"
+    )
+    assert sums.to_pylist() == [{"s": 10, "large": 10**21, "none": None}]
+    assert sums.schema.field("s").type == pa.int64(), "DuckDB sums integers in 128 bits"
     assert query_results(queried, "WITH t AS (SELECT 1 AS one) SELECT one FROM t").to_pylist() == [{"one": 1}]
 
 

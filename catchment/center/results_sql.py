@@ -6,6 +6,7 @@ from pathlib import Path
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from catchment.center.results import published_queries, read_results
 from catchment.errors import QueryError
@@ -26,7 +27,7 @@ def query_results(state: Path, statement: str) -> pa.Table:
             for name in names:
                 session.register(name, read_results(state, name))
                 session.register(f"{name}__revisions", read_results(state, name, revisions="all"))
-            return session.sql(statement).to_arrow_table()
+            return _with_integers(session.sql(statement))
         except (duckdb.Error, ValueError) as error:
             views = ", ".join(names) or "none has published yet"
             raise QueryError(str(error).strip(), where=statement, hint=f"views are: {views}") from error
@@ -37,3 +38,13 @@ def _check_select(session: duckdb.DuckDBPyConnection, statement: str) -> None:
     if kinds != [duckdb.StatementType.SELECT]:
         found = ", ".join(str(k).rsplit(".", 1)[-1] for k in kinds) or "nothing"
         raise ValueError(f"one SELECT was expected, and this is {found}")
+
+
+def _with_integers(found: duckdb.DuckDBPyRelation) -> pa.Table:
+    """The answer with DuckDB's 128 bit integers, which a sum gives, as 64 bit ones where they fit."""
+    table = found.to_arrow_table()
+    for place, (name, kind) in enumerate(zip(table.column_names, found.types, strict=True)):
+        column = table.column(place)
+        if kind == "HUGEINT" and (pc.max(pc.abs(column)).as_py() or 0) < 2**63:
+            table = table.set_column(place, name, column.cast(pa.int64()))
+    return table

@@ -57,7 +57,7 @@ def status_table(status: Mapping[str, Any], rates: Rates | None = None) -> Rende
     heads = ("site", "rows", *(("rows/s",) if rates else ()), "newest event", "sent", "waiting", "link")
     sites = Table(*heads, box=None, pad_edge=False)
     for name, site in status["sites"].items():
-        link = "up" if site["connected"] else (site["last_error"] or "down")[:40]
+        link = "up" if site["connected"] else (site["last_error"] or "down")[:60]
         rate = [f"{rates.of(name, site['rows']):,.0f}"] if rates else []
         sites.add_row(name, f"{site['rows']:,}", *rate, when(site["newest_event_us"]), size(site["bytes_sent"]),
                       f"{site['pending_rows']:,} rows", Text(link))  # fmt: skip

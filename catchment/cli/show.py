@@ -54,7 +54,7 @@ def results(query: Query, project: ProjectOption = Path(), limit: Limit = 20, as
     emit(
         {"query": query, "rows": newest.to_pylist()},
         as_json,
-        lambda a: result_table(a["rows"], f"{query}, newest first"),
+        lambda a: result_table(a["rows"], f"{query} by window, newest first"),
     )
 
 
@@ -70,7 +70,7 @@ def windows(query: Query, project: ProjectOption = Path(), limit: Limit = 20, as
     emit(
         {"query": query, "windows": newest.to_pylist()},
         as_json,
-        lambda a: window_table(a["windows"], f"windows of {query}"),
+        lambda a: window_table(a["windows"], f"windows of {query}, newest first"),
     )
 
 
@@ -100,7 +100,7 @@ def revisions(
     emit(
         {"query": query, "revisions": rows},
         as_json,
-        lambda a: window_table(a["revisions"], f"revisions of {query}"),
+        lambda a: window_table(a["revisions"], f"revisions of {query}, oldest first"),
     )
 
 
@@ -112,7 +112,7 @@ def quarantine(project: ProjectOption = Path(), limit: Limit = 20, as_json: Json
     counts: Counter[str] = Counter()
     records: list[dict[str, Any]] = []
     for folder in sorted(Project.load(project).state_folder.glob("sites/*/quarantine/*")):
-        kept = ds.dataset(folder, format="parquet", partitioning="hive").to_table(columns=["site", "_problem", "_raw"])
+        kept = ds.dataset(folder, format="parquet").to_table(columns=["site", "_problem", "_raw"])
         counts.update(kept["_problem"].to_pylist())
         records += [
             {"site": r["site"], "stream": folder.name, "reason": r["_problem"], "record": r["_raw"]}

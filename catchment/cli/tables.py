@@ -138,7 +138,7 @@ def _lengths(rows: Sequence[Row]) -> str:
     if not rows:
         return ""
     length = rows[0]["window_end"] - rows[0]["window_start"]
-    return f" (windows of {format_duration(round(length.total_seconds() * 1e6))}, UTC)"
+    return f" ({format_duration(round(length.total_seconds() * 1e6))} each, UTC)"
 
 
 def _status(row: Row) -> str:
