@@ -42,15 +42,18 @@ SETTINGS = {
 def find_java() -> Path:
     """The Java that Spark will run on; says what to install where there is none or an old one."""
     home = os.environ.get("JAVA_HOME")
-    found = Path(home, "bin", "java") if home else shutil.which("java")
-    if not found or not Path(found).exists():
+    found = shutil.which("java", path=str(Path(home, "bin")) if home else None)
+    if found is None:
         where = f" at JAVA_HOME={home}" if home else ""
         raise EngineError(f"no Java{where}; Spark needs Java {MINIMAL_JAVA} or later", hint=INSTALL_JAVA)
-    said = subprocess.run([str(found), "-version"], capture_output=True, text=True, check=False).stderr
-    version = re.search(r'version "(?:1\.)?(\d+)', said)
-    if not version or int(version.group(1)) < MINIMAL_JAVA:
-        first = said.splitlines()[0] if said else "it says nothing of its version"
-        raise EngineError(f"{found} is too old: {first}; Spark needs Java {MINIMAL_JAVA} or later", hint=INSTALL_JAVA)
+    said = subprocess.run([found, "-version"], capture_output=True, text=True, check=False).stderr
+    version = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', said)
+    if version is None:
+        raise EngineError(f"{found} does not say its version; Spark needs Java {MINIMAL_JAVA} or later: {said:.200}",
+                          hint=INSTALL_JAVA)  # fmt: skip
+    if int(version.group(2)) < MINIMAL_JAVA:
+        raise EngineError(f"{found} is Java {version.group(1)}; Spark needs Java {MINIMAL_JAVA} or later",
+                          hint=INSTALL_JAVA)  # fmt: skip
     return Path(found)
 
 
