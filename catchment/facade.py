@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,9 @@ from catchment.query.statements import Explain
 
 if TYPE_CHECKING:
     import pandas as pd
+
+# A query over results, behind whatever comments and brackets there are.
+_READS = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/|\()*(?:SELECT|WITH|FROM|VALUES)\b", re.IGNORECASE | re.DOTALL)
 
 
 class Results:
@@ -46,7 +50,7 @@ class Catchment:
 
     def sql(self, text: str) -> pa.Table | str | None:
         """CREATE and DROP change what the next `run` does; EXPLAIN gives a text; SELECT queries what was published."""
-        if text.lstrip().lower().startswith(("select", "with")):
+        if _READS.match(text):
             return query_results(self.project.state_folder, text)
         statements = parse_sql(text)
         self.catalog = self.catalog.add(*statements)
@@ -57,9 +61,7 @@ class Catchment:
         """What runs where for a view."""
         return explain_plan(plan_view(self.catalog.view(view), self.catalog), self.project)
 
-    def run(
-        self, *, once: bool = False, seconds: float | None = None, spark: Any = None
-    ) -> Mapping[str, Any]:
+    def run(self, *, once: bool = False, seconds: float | None = None, spark: Any = None) -> Mapping[str, Any]:
         """Run every site and the center in this process, until all streams have ended or the time is over.
 
         `once` reads what is there now and stops. A session that is given is used and left open.
