@@ -1,0 +1,187 @@
+"""What the documentation shows is true: its SQL plans, its commands and options exist, its links lead somewhere.
+
+Catches: pages that fell behind the code. Cannot catch: prose that is wrong, nor figures, which come from benchmarks.
+Nothing is run that takes long: commands are checked against the command line's own description of itself.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import shlex
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+import catchment
+from catchment.cli.main import app
+from catchment.config import Link, Project, Site
+from catchment.query.build import plan_views
+from catchment.query.catalog import Catalog
+from catchment.query.parse import parse_sql
+from catchment.query.statements import Stream, View
+
+ROOT = Path(catchment.__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+NAMES = [str(p.relative_to(ROOT)) for p in PAGES]
+
+SHELL = ("sh", "bash", "shell", "console", "")
+pages = pytest.mark.parametrize("page", PAGES, ids=NAMES)
+
+
+def blocks(page: Path, *tags: str) -> list[str]:
+    found = re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    return [text for tag, text in found if tag in tags]
+
+
+def prose(page: Path) -> str:
+    return re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+
+
+# --- SQL --------------------------------------------------------------------------------------------------------
+
+DECLARES = re.compile(r"\bCREATE\s+(STREAM|TABLE|MATERIALIZED)\b", re.IGNORECASE)
+
+
+@pages
+def test_sql_examples_are_parsed_and_those_that_are_whole_are_planned(page: Path) -> None:
+    text = "\n".join(b for b in blocks(page, "sql") if DECLARES.search(b))
+    statements = parse_sql(text, str(page)) if text else ()
+    declared = {s.name.lower() for s in statements if hasattr(s, "columns")}
+    views = [s for s in statements if isinstance(s, View)]
+    whole = [v for v in views if {r.lower() for r in v.reads} <= declared]
+    kept = [s for s in statements if not isinstance(s, View) or s in whole]
+    sites = {site for s in statements if isinstance(s, Stream) for site in s.sites or ()} | {"us", "eu"}
+    links = {(site, "center"): Link(site, "center") for site in sites - {"center"}}
+    project = Project("docs", ROOT, "center", {s: Site(s) for s in (*sorted(sites - {"center"}), "center")}, links)
+    assert set(plan_views(Catalog(project).add(*kept))) >= {v.name for v in whole if _stays(v, kept)}
+
+
+def _stays(view: View, statements: list[Any]) -> bool:
+    return not any(type(s).__name__ == "DropView" and s.name == view.name for s in statements)
+
+
+# --- commands ---------------------------------------------------------------------------------------------------
+
+
+def shown_commands(page: Path) -> Iterator[str]:
+    """Commands of catchment: lines of shell blocks, and what stands in backticks."""
+    for block in blocks(page, *SHELL):
+        for line in block.replace("\\\n", " ").splitlines():
+            for part in re.split(r"&&|;|(?<!\w)\|(?!\w)", line):
+                words = part.strip().removeprefix("$ ").removeprefix(".venv/bin/")
+                if words.startswith("catchment "):
+                    yield words
+    yield from re.findall(r"`(catchment [a-z-][^`]*)`", prose(page))
+
+
+@cache
+def root() -> Any:
+    return get_command(app)
+
+
+def resolve(words: list[str]) -> tuple[Any, list[str]]:
+    """The command that these words name, and the words behind it."""
+    command, rest = root(), words[1:]
+    while rest and getattr(command, "commands", None):
+        if rest[0].startswith("-"):
+            break
+        assert rest[0] in command.commands, f"there is no command {' '.join(words)!r}"
+        command, rest = command.commands[rest[0]], rest[1:]
+    return command, rest
+
+
+def check_command(text: str) -> None:
+    command, rest = resolve(shlex.split(text, comments=True))
+    options = {o: p for p in command.params for o in (*p.opts, *p.secondary_opts) if o.startswith("-")}
+    options |= dict.fromkeys(("--help", "-h"))
+    arguments = [p for p in command.params if not any(o.startswith("-") for o in p.opts)]
+    given = iter(rest)
+    places = 0
+    for word in given:
+        name, _, value = word.partition("=")
+        if not word.startswith("-"):
+            places += 1
+            continue
+        assert name in options, f"{text!r}: {command.name} has no option {name}, only {sorted(options)}"
+        taken = options[name]
+        if taken is not None and not taken.is_flag and not value:
+            next(given, None)
+    most = sum(1 if a.nargs == 1 else 10**6 for a in arguments)
+    assert places <= most, f"{text!r}: {command.name} takes {most} arguments"
+
+
+@pages
+def test_every_command_that_is_shown_exists_with_its_options(page: Path) -> None:
+    for text in shown_commands(page):
+        check_command(text)
+
+
+def test_the_check_of_commands_refuses_what_does_not_exist() -> None:
+    check_command("catchment show results traffic -p demo -n 5 --json  # a remark")
+    check_command('catchment sql "SELECT 1; SELECT 2" --project=demo')
+    for wrong in ("catchment shew", "catchment show nothing", "catchment run --twice", "catchment run a b"):
+        with pytest.raises(AssertionError):
+            check_command(wrong)
+
+
+@pages
+def test_every_make_target_that_is_shown_exists(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    lines = "\n".join(blocks(page, *SHELL))
+    shown = {*re.findall(r"^(?:\$ )?make ([\w-]+)", lines, re.MULTILINE), *re.findall(r"`make ([\w-]+)`", prose(page))}
+    assert shown <= targets
+
+
+def test_the_readme_begins_with_two_commands_that_the_makefile_has() -> None:
+    first = next(b for b in blocks(ROOT / "README.md", *SHELL) if "make " in b)
+    assert re.findall(r"^make (\w+)", first, re.MULTILINE) == ["demo", "test"]
+
+
+# --- Python -----------------------------------------------------------------------------------------------------
+
+
+@pages
+def test_python_examples_compile_and_import_what_exists(page: Path) -> None:
+    for block in blocks(page, "python"):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    importlib.import_module(alias.name)
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                module = importlib.import_module(node.module)
+                assert all(hasattr(module, alias.name) for alias in node.names), ast.unparse(node)
+
+
+def test_the_methods_that_the_readme_calls_exist() -> None:
+    for block in blocks(ROOT / "README.md", "python"):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.Attribute):
+                owners = (catchment, catchment.Catchment, catchment.Results)
+                assert any(hasattr(owner, node.attr) for owner in owners), ast.unparse(node)
+
+
+# --- links ------------------------------------------------------------------------------------------------------
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of headings, as GitHub makes them."""
+    heads = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.strip().lower()).replace(" ", "-") for head in heads}
+
+
+@pages
+def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        found = (page.parent / name).resolve() if name else page
+        assert found.exists(), f"{target} is not there"
+        if anchor and found.suffix == ".md":
+            assert anchor in anchors(found), f"{target}: headings are {sorted(anchors(found))}"
