@@ -38,6 +38,7 @@ from catchment.feeds.messages import (
     Notice,
     Program,
     Rates,
+    Reset,
     SetUpload,
     Uninstall,
 )
@@ -79,11 +80,10 @@ messages = st.one_of(
     st.builds(FeedEvent, names, keys, st.integers(0, 2**60), st.lists(scalars, max_size=3).map(tuple)),
     st.builds(Notice, names, names, keys, st.integers(0, 2**60), st.lists(scalars, max_size=3).map(tuple)),
     st.builds(Hello, st.integers(0, 2**50)),
-    st.builds(
-        Rates, st.lists(st.tuples(names, st.integers(0, 99)), max_size=3).map(tuple), st.integers(1, 2**40)
-    ),
+    st.builds(Rates, st.lists(st.tuples(names, st.integers(0, 99)), max_size=3).map(tuple), st.integers(1, 2**40)),
     st.builds(Confirmed, st.integers(0), st.integers(0)),
     st.builds(Program, names),
+    st.builds(Reset),
     st.builds(SetUpload, names, st.floats(0, 1), st.integers(0)),
     st.builds(Install, st.just(VIEW), st.integers(0)),
     st.builds(Uninstall, names, st.integers(0)),
@@ -178,11 +178,11 @@ def test_a_device_uploads_the_share_that_it_was_told() -> None:
     assert len(kept) == 25
 
 
-def test_a_device_without_a_program_records_nothing_and_says_so_when_instructed() -> None:
+def test_a_device_without_a_program_records_nothing_and_counts_what_it_ignores() -> None:
     made = Device(DeviceConfig("0"))
     assert made.handle(Produced("location", (0, 48.0, 2.0, 1.0)), 0) == []
-    with pytest.raises(FeedError, match="before its program"):
-        made.handle(Received(SetUpload("location@0", 1.0)), 0)
+    assert made.handle(Received(SetUpload("location@0", 1.0, 5)), 0) == []
+    assert made.ignored == 1
 
 
 def test_a_record_of_an_unknown_stream_or_width_is_refused() -> None:
@@ -201,6 +201,15 @@ def test_a_device_computes_its_view_over_its_own_feed_and_a_downloaded_one() -> 
     assert [a.notice.identity for a in actions if isinstance(a, Notify)] == [(VIEW.name, "0", (0, 0, 0))]
     again = made.handle(Received(FeedEvent("location@1", (0,), 2 * SECOND, (48.0, 2.0))), 2 * SECOND)
     assert again == []
+
+
+def test_a_device_forgets_what_an_earlier_cloud_told_it() -> None:
+    made = device()
+    made.handle(Received(SetUpload("location@0", 1.0)), 0)
+    assert sent(made.handle(Received(Reset()), 1)) == [Hello(0)]
+    assert produce(made, 2) == []
+    made.handle(Received(Program(TEXT)), 3)
+    assert produce(made, 4) == []
 
 
 def test_a_mark_is_confirmed_when_the_clock_is_past_it() -> None:

@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from catchment.errors import FeedError
-from catchment.feeds.channel import CONTROL, Receiver, Sender, at_cloud, at_device, traffic_class
+from catchment.feeds.channel import CONTROL, LinkTraffic, Receiver, Sender, at_cloud, at_device, traffic_class
 from catchment.feeds.messages import Downward, Upward
 
 MAX_QUEUED = 10_000
@@ -75,6 +75,11 @@ class Bus:
             session.down.append(data)
             if session.connected:
                 self.busy_down[device] = None
+
+    def traffic(self) -> dict[str, LinkTraffic]:
+        """What crossed each device's link."""
+        sessions = self.sessions.items()
+        return {name: LinkTraffic(s.device_sends.sent, s.device_receives.received) for name, s in sessions}
 
     def next_up(self, device: str) -> Upward | None:
         """The cloud takes one message of a device; None when it was a duplicate or unreadable."""

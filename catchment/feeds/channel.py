@@ -44,6 +44,14 @@ class WireCounter:
         self.bytes[kind] += size
 
 
+@dataclass(frozen=True, slots=True)
+class LinkTraffic:
+    """What crossed one device's link: sent by the device, and received by it."""
+
+    up: WireCounter
+    down: WireCounter
+
+
 @dataclass
 class Sender:
     """Numbers and encodes what leaves."""

@@ -42,7 +42,7 @@ class Cloud:
         """Answer one message; what it returns is to be sent, in order, before the next is handed in."""
         if not isinstance(message, FeedEvent):
             return self.controller.handle(device, message)
-        return self.plane.absorb([message]) if self.controller.may_send(device, message.feed) else ()
+        return self.plane.absorb([message]) if self.controller.admits(device, message) else ()
 
     def review(self, period_s: float) -> list[Deliver]:
         """Book the last period, and redeploy when the present placement has lost too much."""

@@ -21,6 +21,7 @@ from catchment.feeds.messages import (
     Notice,
     Program,
     Rates,
+    Reset,
     SetUpload,
     Uninstall,
 )
@@ -32,6 +33,7 @@ _ENCODE: dict[type, tuple[str, Callable[[Any], list[Any]]]] = {
     FeedEvent: ("e", lambda m: [m.feed, list(m.key), m.at_us, list(m.values)]),
     Notice: ("n", lambda m: [m.view, m.notified, list(m.key), m.at_us, list(m.values)]),
     Hello: ("h", lambda m: [m.boot]),
+    Reset: ("z", lambda m: []),
     Rates: ("r", lambda m: [[list(c) for c in m.counts], m.period_us]),
     Confirmed: ("c", lambda m: [m.token, m.since_us]),
     Program: ("p", lambda m: [m.text]),
@@ -42,10 +44,9 @@ _ENCODE: dict[type, tuple[str, Callable[[Any], list[Any]]]] = {
 }
 _DECODE: dict[str, Callable[..., Message]] = {
     "e": lambda feed, key, at, values: FeedEvent(_text(feed), _key(key), _int(at), _scalars(values)),
-    "n": lambda view, who, key, at, values: Notice(
-        _text(view), _text(who), _key(key), _int(at), _scalars(values)
-    ),
+    "n": lambda view, who, key, at, values: Notice(_text(view), _text(who), _key(key), _int(at), _scalars(values)),
     "h": lambda boot: Hello(_int(boot)),
+    "z": lambda: Reset(),
     "r": lambda counts, period: Rates(tuple((_text(f), _int(n)) for f, n in counts), _int(period)),
     "c": lambda token, since: Confirmed(_int(token), _int(since)),
     "p": lambda text: Program(_text(text)),
@@ -70,9 +71,7 @@ def decode(data: bytes) -> tuple[int, Message]:
         number, letter, *fields = json.loads(data)
         return _int(number), _DECODE[letter](*fields)
     except (ValueError, TypeError, KeyError, RecursionError, FeedError) as error:
-        raise WireError(
-            f"a message is refused: {type(error).__name__}: {error}; it begins {data[:60]!r}"
-        ) from error
+        raise WireError(f"a message is refused: {type(error).__name__}: {error}; it begins {data[:60]!r}") from error
 
 
 def _view_out(view: PhysicalView) -> list[Any]:

@@ -19,12 +19,14 @@ from dataclasses import dataclass, field
 
 from catchment.feeds.messages import (
     Confirmed,
+    FeedEvent,
     Hello,
     Install,
     Mark,
     Notice,
     Program,
     Rates,
+    Reset,
     SetUpload,
     Uninstall,
     Upward,
@@ -121,6 +123,10 @@ class Controller:
             self._open(view, None, hosts[view.name])
         return self._take_out()
 
+    def restart(self) -> list[Deliver]:
+        """Begin a new life with devices that may remember an earlier one: each is told to forget it."""
+        return [Deliver(device, Reset()) for device in self.graph.devices]
+
     def handle(self, device: str, message: Upward) -> list[Deliver]:
         """Answer a control message or a notice from a device."""
         if isinstance(message, Hello):
@@ -133,10 +139,14 @@ class Controller:
             self._measure(device, message)
         return self._take_out()
 
-    def may_send(self, device: str, feed: str) -> bool:
-        """Whether a device may send events of a feed: its own, or the output of a view that it computes."""
-        source = self.graph.feeds.get(feed)
-        allowed = source.device == device if source else self._computes(device, feed)
+    def admits(self, device: str, event: FeedEvent) -> bool:
+        """Whether a device may send an event: of its own feed, with values of the declared types, or of a view
+        that it computes."""
+        source = self.graph.feeds.get(event.feed)
+        if source is None:
+            allowed = self._computes(device, event.feed)
+        else:
+            allowed = source.device == device and self.graph.program.accepts(source.kind, event.values)
         self.counters.refused += not allowed
         return allowed
 

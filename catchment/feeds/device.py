@@ -30,6 +30,7 @@ from catchment.feeds.messages import (
     Notice,
     Program,
     Rates,
+    Reset,
     SetUpload,
     Uninstall,
     Upward,
@@ -116,6 +117,7 @@ class Device:
         self.connected = False
         self.outbox: deque[Upward] = deque()
         self.dropped = 0  # events that left the outbox at its bound
+        self.ignored = 0  # instructions that came before a program
         self.newest_us = 0
         self.notified = Seen()
 
@@ -176,12 +178,15 @@ class Device:
     def _receive(self, message: Downward) -> Iterator[DeviceAction]:
         if isinstance(message, Program):
             self._load(message.text)
+        elif isinstance(message, Reset):
+            self._forget()
+            yield Send(Hello(self.config.boot))
         elif isinstance(message, Notice):
             yield from self._notify(message)
         elif isinstance(message, Mark):
             self.marks.append(message)
         elif self.publisher is None:
-            raise FeedError(f"device {self.config.name!r} was sent {message!r} before its program")
+            self.ignored += 1
         elif isinstance(message, FeedEvent):
             yield from self._absorb(message)
         elif isinstance(message, SetUpload):
@@ -193,6 +198,11 @@ class Device:
         elif isinstance(message, Uninstall):
             self.publisher.host.uninstall(message.view)
             yield from self._confirm(message.token)
+
+    def _forget(self) -> None:
+        self.publisher = self.program_text = None
+        self.uploads.clear()
+        self.marks.clear()
 
     def _load(self, text: str) -> None:
         if text != self.program_text:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
-from catchment.feeds.bus import Bus
 from catchment.feeds.device import (
     Device,
     DeviceAction,
@@ -24,7 +23,7 @@ from catchment.feeds.device import (
     Tick,
 )
 from catchment.feeds.functions import BUILT_IN, Functions
-from catchment.feeds.messages import Notice
+from catchment.feeds.messages import Downward, Notice, Upward
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +36,25 @@ class Record:
     row: tuple[Any, ...]
 
 
+class DeviceLinks(Protocol):
+    """The device side of a transport."""
+
+    def connect(self, device: str) -> None: ...
+
+    def disconnect(self, device: str) -> None: ...
+
+    def send_up(self, device: str, message: Upward) -> None: ...
+
+    def next_down(self, device: str) -> Downward | None: ...
+
+
 class Fleet:
     """Devices by name, each with its session on the bus."""
 
     def __init__(
         self,
         configs: Iterable[DeviceConfig],
-        bus: Bus,
+        bus: DeviceLinks,
         functions: Functions = BUILT_IN,
         notify: Callable[[str, Notice], None] | None = None,
     ) -> None:
@@ -61,16 +72,19 @@ class Fleet:
 
     def connect(self, name: str, now_us: int) -> None:
         self.bus.connect(name)
-        self._handle(name, LinkUp(), now_us)
+        self.link_changed(name, True, now_us)
 
     def disconnect(self, name: str, now_us: int) -> None:
         self.bus.disconnect(name)
-        self._handle(name, LinkDown(), now_us)
+        self.link_changed(name, False, now_us)
+
+    def link_changed(self, name: str, up: bool, now_us: int) -> None:
+        """A device's link came up or went down."""
+        self._handle(name, LinkUp() if up else LinkDown(), now_us)
 
     def restart(self, name: str, now_us: int) -> None:
         """A device loses its memory and comes back under a later boot."""
         self.disconnect(name, now_us)
-        self.bus.restart(name)
         old = self.devices[name].config
         self.add(replace(old, boot=old.boot + 1_000_000))
         self.connect(name, now_us)

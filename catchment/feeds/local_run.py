@@ -8,15 +8,38 @@ quiet. With a `Carrier` of its own a test decides in which order links deliver.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from catchment.feeds.bus import Bus
-from catchment.feeds.cloud import Cloud
+from catchment.feeds.channel import LinkTraffic
 from catchment.feeds.fleet import Fleet, Record
+from catchment.feeds.messages import Downward, Upward
 from catchment.feeds.router import Deliver
 
 TICK_US = 1_000_000
+
+
+class Links(Protocol):
+    """Both sides of a transport, as a run in one process sees them."""
+
+    @property
+    def busy_up(self) -> Collection[str]: ...
+
+    @property
+    def busy_down(self) -> Collection[str]: ...
+
+    def next_up(self, device: str) -> Upward | None: ...
+
+    def send_down(self, device: str, message: Downward) -> None: ...
+
+    def traffic(self) -> dict[str, LinkTraffic]: ...
+
+
+class Answering(Protocol):
+    """A cloud, of whatever make: it takes messages of devices and answers, at once or later."""
+
+    def receive(self, device: str, message: Upward) -> Iterable[Deliver]: ...
 
 
 Carrier = Callable[["LocalRun"], None]
@@ -41,7 +64,7 @@ class _Scheduled:
 class LocalRun:
     """One cloud and one fleet on one bus."""
 
-    def __init__(self, cloud: Cloud, fleet: Fleet, bus: Bus, carry: Carrier = carry_until_quiet) -> None:
+    def __init__(self, cloud: Answering, fleet: Fleet, bus: Links, carry: Carrier = carry_until_quiet) -> None:
         self.cloud = cloud
         self.fleet = fleet
         self.bus = bus

@@ -75,6 +75,11 @@ class Confirmed:
 
 
 @dataclass(frozen=True, slots=True)
+class Reset:
+    """The cloud has begun a new life: forget what you were told, and say hello again."""
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
     """The templates that views of this device are made from."""
 
@@ -119,7 +124,7 @@ class Mark:
 
 
 Upward = FeedEvent | Notice | Hello | Rates | Confirmed
-Downward = FeedEvent | Notice | Program | SetUpload | Install | Uninstall | Mark
+Downward = FeedEvent | Notice | Reset | Program | SetUpload | Install | Uninstall | Mark
 Message = Upward | Downward
 
 UPWARD: tuple[type, ...] = get_args(Upward)

@@ -9,7 +9,10 @@ that met.
 
 from __future__ import annotations
 
-from hashlib import blake2b
+from hashlib import md5
+
+# The same for a match's key in Spark SQL, given the text "[1,2,3]" of the key.
+MATCH_RANK_SQL = "conv(substr(md5(substr({0}, 2, length({0}) - 2)), 1, 8), 16, 10) / 4294967296D"
 
 Key = tuple[int, ...]  # the number of an event in its feed; of a match, the numbers of both events
 
@@ -30,4 +33,4 @@ def _reverse_bits(number: int) -> int:
 
 def _hash(key: Key) -> int:
     text = ",".join(map(str, key)).encode()
-    return int.from_bytes(blake2b(text, digest_size=4).digest(), "big")
+    return int.from_bytes(md5(text, usedforsecurity=False).digest()[:4], "big")

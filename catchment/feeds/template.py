@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from catchment.errors import FeedError
 from catchment.feeds.functions import BUILT_IN, Functions
@@ -29,6 +30,15 @@ DEFAULT_LIFETIME_US = 60_000_000
 DEVICES = "devices"  # the implicit table of all known devices, with one column of the same name
 FEED_COLUMN = "__feed"  # in the relation of a view: the name of its physical view
 NOTIFIED_COLUMN = "__notified"  # in the relation of a view: the device that it notifies
+
+
+PYTHON_TYPES: dict[str, tuple[type, ...]] = {
+    "BIGINT": (int,),
+    "INT": (int,),
+    "DOUBLE": (float, int),
+    "STRING": (str,),
+    "BOOLEAN": (bool,),
+}
 
 
 @dataclass(frozen=True)
@@ -110,9 +120,7 @@ class FeedProgram:
     streams: dict[str, Declared]
     tables: dict[str, Declared]
     templates: dict[str, FeedTemplate]
-    consumed: frozenset[str] = (
-        frozenset()
-    )  # views that other views read: they keep matches, but notify nobody
+    consumed: frozenset[str] = frozenset()  # views that other views read: they keep matches, but notify nobody
     functions: Functions = field(default_factory=lambda: BUILT_IN, repr=False, compare=False)
 
     @cached_property
@@ -128,6 +136,14 @@ class FeedProgram:
     def _in_order(self, kind: str, columns: set[str]) -> tuple[str, ...]:
         stream = self.streams[stream_of(kind)]
         return tuple(c for c in stream.column_names if c in columns and c != stream.device)
+
+    def accepts(self, kind: str, values: tuple[Any, ...]) -> bool:
+        """Whether values have the number and the types of a feed kind's columns; NULL is always possible."""
+        stream, columns = self.streams[stream_of(kind)], self.pushed_columns[kind]
+        return len(values) == len(columns) and all(
+            value is None or type(value) in PYTHON_TYPES[stream.type_of(column)]
+            for value, column in zip(values, columns, strict=True)
+        )
 
     def columns_of(self, source: str, where: str | None) -> tuple[str, ...]:
         """The columns of the events that a view receives from a source."""
