@@ -60,14 +60,15 @@ def read(spark: SparkSession, stream: Stream, base: Path, site: str = "a") -> li
 
 
 def collect(stream: OpenedStream, base: Path) -> list[dict[str, Any]]:
+    from catchment.spark.streaming import start_query
+
     rows: list[dict[str, Any]] = []
-    query = (
+    writer = (
         stream.records.writeStream.foreachBatch(lambda batch, _: rows.extend(r.asDict() for r in batch.collect()))
         .option("checkpointLocation", str(base / "checkpoint"))
         .trigger(availableNow=True)
-        .start()
     )
-    query.awaitTermination()
+    start_query(writer).awaitTermination()
     return rows
 
 
@@ -118,6 +119,8 @@ def test_csv_without_a_header_is_read_in_declared_order_with_its_own_delimiter(
 def test_files_may_come_later_but_not_with_another_header(spark: SparkSession, tmp_path: Path) -> None:
     from pyspark.errors import StreamingQueryException
 
+    from catchment.spark.streaming import stopped
+
     folder = tmp_path / "data"
     folder.mkdir()
     stream = declare("path = 'data', format = 'csv'")
@@ -126,8 +129,15 @@ def test_files_may_come_later_but_not_with_another_header(spark: SparkSession, t
     (folder / "1.csv").write_text(f"ts,page,ms\n{iso(1)},/a,1\n")
     assert good(collect(waiting, tmp_path)) == [(1, "/a", 1.0)]
     (folder / "2.csv").write_text(f"page,ts,ms\n/b,{iso(2)},2\n")
-    with pytest.raises(StreamingQueryException, match="has the header page,ts,ms, and ts,page,ms was expected"):
+    with pytest.raises(StreamingQueryException) as caught:
         collect(waiting, tmp_path)
+    error = stopped("stream 'hits' at site 'a'", caught.value, tmp_path)
+    assert error.message == (
+        "stream 'hits' at site 'a' stopped: [USER_RAISED_EXCEPTION] a file of 'hits' has the header page,ts,ms, and "
+        "ts,page,ms was expected: all files of a stream have one header"
+    ), "one line, whatever the stacks that Spark tells"
+    assert error.hint is not None
+    assert "Traceback" in Path(error.hint.rpartition(" ")[2]).read_text()
 
 
 def test_parquet_columns_are_found_by_name_and_a_missing_event_time_is_a_problem(

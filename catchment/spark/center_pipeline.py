@@ -36,11 +36,10 @@ from catchment.config import Project
 from catchment.durable.events import EventCodec
 from catchment.durable.host import Host
 from catchment.durable.journal import Journal
-from catchment.errors import EngineError
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.spark.evaluate import merge_columns
 from catchment.spark.inbox_source import InboxSource
-from catchment.spark.streaming import make_offsets_durable, start_query
+from catchment.spark.streaming import make_offsets_durable, start_query, stopped
 from catchment.timeline import Clock
 from catchment.wire.codec import decode_segment
 from catchment.wire.inbox import Inbox
@@ -91,7 +90,7 @@ class CenterPipeline:
         self.inbox.check()
         failure = self.query.exception() if self.query is not None else None
         if failure is not None:
-            raise EngineError(f"the center stopped: {failure}")
+            raise stopped("the center", failure, self.folder) from failure
         if self.core.is_waiting(self.clock.now_us()):
             self.host.submit("tick", [Ticked()])
 

@@ -21,7 +21,6 @@ from catchment.config import Link, Project
 from catchment.durable.events import EventCodec
 from catchment.durable.host import Host
 from catchment.durable.journal import Journal
-from catchment.errors import EngineError
 from catchment.query.fragment import Fragment
 from catchment.query.statements import Stream
 from catchment.site.core import SiteCore
@@ -31,7 +30,7 @@ from catchment.site.policy import Policy
 from catchment.spark.batch_folder import BatchFolder
 from catchment.spark.evaluate import Evaluator
 from catchment.spark.sources import PROBLEM, RAW, OpenedStream, ddl, open_stream
-from catchment.spark.streaming import make_offsets_durable, start_query
+from catchment.spark.streaming import make_offsets_durable, start_query, stopped
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US, Clock
 from catchment.wire.messages import Message, Progress, Updates, pack, split_updates
 from catchment.wire.outbox import Outbox
@@ -263,7 +262,7 @@ class SitePipeline:
     def _raise_if_failed(self, state: StreamState) -> None:
         failure = state.query.exception() if state.query is not None else None
         if failure is not None:
-            raise EngineError(f"stream {state.stream.name!r} stopped at site {self.site!r}: {failure}")
+            raise stopped(f"stream {state.stream.name!r} at site {self.site!r}", failure, self.folder) from failure
 
     def _quarantine(self, stream: Stream) -> BatchFolder:
         return BatchFolder(self.folder / "quarantine" / stream.name)

@@ -6,6 +6,7 @@ one after another, and one that failed for that reason alone is started again, `
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from catchment.wire.files import sync_files
 
 STARTS = 6
 POLL_S = 0.05
+FAILURE_FILE = "failure.txt"
 _TOO_SLOW = "failed to connect back"
 
 
@@ -29,7 +31,7 @@ def start_query(writer: DataStreamWriter) -> StreamingQuery:
             return query
         if _TOO_SLOW not in failure:
             break
-    raise EngineError(f"a stream could not be started: {failure}")
+    raise EngineError(f"a stream could not be started: {reason_of(failure or '')}")
 
 
 def _failure_at_start(query: StreamingQuery) -> str | None:
@@ -46,3 +48,17 @@ def make_offsets_durable(checkpoint: Path, batch: int) -> None:
     be skipped with it. Where the checkpoint is not a local folder, its file system keeps what it was given.
     """
     sync_files([checkpoint / "offsets" / str(batch), *checkpoint.glob(f"sources/*/{batch}")])
+
+
+def stopped(what: str, failure: BaseException, folder: Path) -> EngineError:
+    """The error of a stream that has stopped: its reason in a line, and where the rest is."""
+    path = folder / FAILURE_FILE
+    path.write_text(str(failure), encoding="utf-8")
+    return EngineError(f"{what} stopped: {reason_of(str(failure))}", hint=f"all that Spark said of it is in {path}")
+
+
+def reason_of(failure: str) -> str:
+    """What went wrong at the bottom: Spark says it behind every stack that it passed."""
+    raised = re.findall(r"^(?:Caused by: )?[\w.]+(?:Exception|Error): (.+)$", failure, re.MULTILINE)
+    first = failure.strip().partition("\n")[0]
+    return re.sub(r" SQLSTATE: \w+$", "", (raised or [first])[-1])
