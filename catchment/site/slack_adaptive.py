@@ -17,6 +17,7 @@ from catchment.site.slack_parts import Outlook
 from catchment.site.slack_progress import ORDERLY, BySources, ProgressRule
 from catchment.site.slack_sources import RECORDS
 
+JUDGE_EVERY = 16  # micro-batches
 SPARSE = 1.0  # fewer records a source and window than this: its silence tells nothing
 
 
@@ -31,36 +32,49 @@ class Adaptive:
 
 
 class AdaptiveRule(Rule):
+    wants_needs = True
+
     def __init__(self, desk: Desk, config: Adaptive) -> None:
         super().__init__(desk)
         self._progress = ProgressRule(desk, BySources(config.impute))
         self._conformal = ConformalRule(desk, Conformal())
+        self._batches = 0
+        self.trusts_progress = True
 
-    @property
-    def trusts_progress(self) -> bool:
+    def observed(self, now_us: int) -> None:
+        self._batches += 1
+        if self._batches % JUDGE_EVERY == 1:
+            self.trusts_progress = self._is_orderly()
+
+    def _is_orderly(self) -> bool:
         sources = self.desk.sources
         if sources.inverted_share() > ORDERLY:
             return False
         rates = sources.rates()[sources.present, RECORDS]
         return bool(rates.sum() * self.desk.setting.window.size_us >= SPARSE * len(rates))
 
+    @property
+    def _chosen(self) -> Rule:
+        return self._progress if self.trusts_progress else self._conformal
+
     def outlook(self, end_us: int, now_us: int) -> Outlook:
-        return (self._progress if self.trusts_progress else self._conformal).outlook(end_us, now_us)
+        return self._chosen.outlook(end_us, now_us)
 
     def looked(self, outlook: Outlook) -> None:
-        if self.trusts_progress:
-            self._progress.looked(outlook)
+        self._chosen.looked(outlook)
 
     def learn(self, settled: Settled) -> None:
         self._progress.learn(settled)
         self._conformal.learn(settled)
 
     def is_over(self, end_us: int, front_us: int) -> bool:
-        return (self._progress if self.trusts_progress else self._conformal).is_over(end_us, front_us)
+        return self._chosen.is_over(end_us, front_us)
 
     def snapshot(self) -> dict[str, Any]:
-        return {"progress": self._progress.snapshot(), "conformal": self._conformal.snapshot()}
+        rules = {"progress": self._progress.snapshot(), "conformal": self._conformal.snapshot()}
+        return {**rules, "batches": self._batches, "trusts_progress": self.trusts_progress}
 
     def restore(self, state: dict[str, Any]) -> None:
         self._progress.restore(state["progress"])
         self._conformal.restore(state["conformal"])
+        self._batches, self.trusts_progress = state["batches"], state["trusts_progress"]

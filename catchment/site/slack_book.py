@@ -36,11 +36,11 @@ class _Page:
     def add(self, front_us: int, count: float, total: float) -> None:
         self.count += count
         self.total += total
-        if len(self.steps) < MAX_STEPS:
-            self.steps.append([float(front_us), count, total])
+        steps = self.steps
+        if steps and (steps[-1][0] == front_us or len(steps) >= MAX_STEPS):
+            steps[-1] = [float(front_us), steps[-1][1] + count, steps[-1][2] + total]
         else:
-            last = self.steps[-1]
-            self.steps[-1] = [float(front_us), last[1] + count, last[2] + total]
+            steps.append([float(front_us), count, total])
 
 
 class SliceBook:
@@ -55,15 +55,22 @@ class SliceBook:
 
     def record(self, batch: Batch, front_us: int) -> int:
         """Add what a micro-batch brought; gives how many of its records are of slices already forgotten."""
-        held = batch.count > 0
-        slices, place = np.unique(batch.slice_us[held], return_inverse=True)
-        counts, totals = np.bincount(place, batch.count[held]), np.bincount(place, batch.total[held])
+        sums: dict[int, list[float]] = {}
+        for start, count, total in zip(
+            batch.slice_us.tolist(), batch.count.tolist(), batch.total.tolist(), strict=True
+        ):
+            known = sums.get(start)
+            if known is None:
+                sums[start] = [count, total]
+            else:
+                known[0] += count
+                known[1] += total
         forgotten = 0
-        for start, count, total in zip(slices.tolist(), counts.tolist(), totals.tolist(), strict=True):
+        for start, (count, total) in sums.items():
             number = self._number(start)
             if number < self._kept_from:
                 forgotten += int(count)
-            else:
+            elif count:
                 self._page(number).add(front_us, count, total)
         return forgotten
 

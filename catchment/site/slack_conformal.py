@@ -40,6 +40,8 @@ class Conformal:
 
 
 class ConformalRule(Rule):
+    wants_needs = True
+
     def __init__(self, desk: Desk, config: Conformal) -> None:
         super().__init__(desk)
         self._config = config
@@ -59,9 +61,8 @@ class ConformalRule(Rule):
         return by_slack(self.desk, end_us, now_us, self.desk.sources.front_us(now_us) - end_us, self.k_us())
 
     def learn(self, settled: Settled) -> None:
-        measure, contract = self.desk.setting.measure, self.desk.setting.contract
-        self._needs.append(self.desk.book.needed_slack_us(settled.closed.end_us, measure, contract.max_error))
-        self.level += self._config.gain * (AIM * contract.delta - float(settled.violated))
+        self._needs.append(settled.needed_us)
+        self.level += self._config.gain * (AIM * self.desk.setting.contract.delta - float(settled.violated))
         self.level = min(max(self.level, 0.0), 0.5)
         self._k_us = None
 

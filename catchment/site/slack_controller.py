@@ -140,7 +140,9 @@ class Controller:
         count, total = self.desk.book.window(closed.end_us)
         measure, contract = self.setting.measure, self.setting.contract
         error = float(relative_error(measure, closed.published_count, closed.published, count, total))
-        return Settled(closed, count, total, error, error >= contract.max_error)
+        wanted = self.rule.wants_needs
+        need = self.desk.book.needed_slack_us(closed.end_us, measure, contract.max_error) if wanted else 0.0
+        return Settled(closed, count, total, error, error >= contract.max_error, need)
 
     def snapshot(self) -> dict[str, Any]:
         """The whole state as plain data, for JSON."""

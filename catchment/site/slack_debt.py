@@ -57,10 +57,15 @@ def silence(table: SourceTable, front_us: int) -> Floats:
 
 def idle(table: SourceTable, front_us: int) -> Mask:
     """Sources that have been silent for longer than any stall that they may be in."""
-    setting, silent = table.setting, silence(table, front_us)
-    patience = max(IDLE_STALLS * table.longest_stall_us, IDLE_WINDOWS * setting.window.size_us)
-    lasting = silent > min(patience, float(setting.max_wait_us))
-    return np.asarray(table.present & lasting & (silent * table.rates()[:, RECORDS] > GAP_RECORDS))
+    silent = silence(table, front_us)
+    unusual = silent * table.rates()[:, RECORDS] > GAP_RECORDS
+    return np.asarray(table.present & (silent > patience_us(table)) & unusual)
+
+
+def patience_us(table: SourceTable) -> float:
+    """How long a silent source is waited for: longer than any stall known, but never longer than a window is."""
+    known = max(IDLE_STALLS * table.longest_stall_us, IDLE_WINDOWS * table.setting.window.size_us)
+    return min(known, float(table.setting.max_wait_us))
 
 
 def behind(table: SourceTable) -> Mask:
@@ -77,7 +82,6 @@ def least_progress_us(table: SourceTable, front_us: int) -> int:
 def _stalled(table: SourceTable, silent: Floats, rate: Floats) -> Floats:
     """The chance that a silent source is stalled, against a pause and against having had nothing to say."""
     nothing = np.exp(-np.minimum(rate * silent, 700.0))
-    known = max(table.longest_stall_us, float(table.setting.window.size_us))
-    as_long = np.square(np.minimum(known / np.maximum(silent, 1.0), 1.0))
+    as_long = np.square(np.minimum(patience_us(table) / np.maximum(silent, 1.0), 1.0))
     stall, pause = table.stalls / table.rows * as_long, table.pauses / table.rows
     return np.asarray(stall / (stall + pause + nothing), dtype=np.float64)

@@ -43,6 +43,7 @@ class Settled:
     total: float
     error: float
     violated: bool
+    needed_us: float  # how far the front had to be beyond its end; 0 unless the rule wants to know
 
     @property
     def coverage(self) -> float:
@@ -101,6 +102,8 @@ class Desk:
 
 class Rule:
     """When a window may close. All but `outlook` may be left as they are."""
+
+    wants_needs = False  # whether it learns from how long windows needed to wait
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk

@@ -9,7 +9,7 @@ the longest stalls, as many as the budget pays for in full.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import ceil, log2
+from math import ceil, floor, log2
 from typing import Any
 
 MEMORY_WINDOWS = 10_000  # credit and debt are forgotten beyond what this many windows earn
@@ -103,29 +103,36 @@ SPENT_ON_STALLS = 0.9  # of the budget; the rest covers what is closed as safe a
 
 @dataclass
 class Patience:
-    """How long to wait in a stall before spending budget on it, from the stalls so far.
+    """How long to wait in a stall before spending budget on it, from what windows turned out to need.
 
-    A stall of length L costs about as many violations as windows end in it, and saves each of them its wait.
-    So the longest stalls are the best buy. The histogram of windows by the length of their stall gives the
-    shortest stalls that the budget pays for together with all longer ones.
+    Windows in a row that needed to wait were held up by one stall, as long as the longest of these waits. Closing them
+    at once would cost a violation each, and save each its wait; so the longest stalls are the best buy, and are known
+    by having lasted. The threshold is the length from which on the budget pays for all stalls.
     """
 
     unit_us: float
     delta: float
     total: float = 0.0
     by_length: dict[int, float] = field(default_factory=dict)
+    row_windows: int = 0
+    row_longest_us: float = 0.0
 
-    def passed(self, windows: float) -> None:
-        """Windows were closed, in a stall or not."""
-        self.total += windows
+    def learn(self, needed_us: float) -> None:
+        """The wait that the next window in order turned out to need."""
+        self.total += 1.0
+        if needed_us > self.unit_us:
+            self.row_windows += 1
+            self.row_longest_us = max(self.row_longest_us, needed_us)
+        elif self.row_windows:
+            self._end_row()
         if self.total > 2 * MEMORY_WINDOWS:
             self.total /= 2
             self.by_length = {stair: number / 2 for stair, number in self.by_length.items()}
 
-    def stalled(self, length_us: float, windows: float) -> None:
-        """A stall of this length ended, and these windows were held up by it."""
-        stair = self._stair(length_us)
-        self.by_length[stair] = self.by_length.get(stair, 0.0) + windows
+    def _end_row(self) -> None:
+        stair = self._stair(self.row_longest_us)
+        self.by_length[stair] = self.by_length.get(stair, 0.0) + self.row_windows
+        self.row_windows, self.row_longest_us = 0, 0.0
 
     def threshold_us(self, balance: float) -> float:
         """Age from which a stall is worth its violations, with what has been saved."""
@@ -133,17 +140,18 @@ class Patience:
         for stair in sorted(self.by_length, reverse=True):
             budget -= self.by_length[stair]
             if budget < 0:
-                return max(self.unit_us, self.unit_us * 2 ** ((stair + 1) / STAIRS_PER_DOUBLING))
+                return max(self.unit_us, self.unit_us * 2 ** (stair / STAIRS_PER_DOUBLING))
         return self.unit_us
 
     def _stair(self, length_us: float) -> int:
-        doublings = log2(max(length_us, 1.0) / self.unit_us)
-        top = MAX_DOUBLINGS * STAIRS_PER_DOUBLING
-        return min(max(int(doublings * STAIRS_PER_DOUBLING // 1), -top), top)
+        """Lengths by their logarithm: stair 0 begins at the unit."""
+        stair = floor(log2(length_us / self.unit_us) * STAIRS_PER_DOUBLING)
+        return min(stair, MAX_DOUBLINGS * STAIRS_PER_DOUBLING)
 
     def snapshot(self) -> dict[str, Any]:
-        return {"total": self.total, "by_length": {str(k): v for k, v in self.by_length.items()}}
+        own = {k: v for k, v in vars(self).items() if k not in ("by_length", "unit_us", "delta")}
+        return {**own, "by_length": {str(k): v for k, v in self.by_length.items()}}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.total = state["total"]
+        vars(self).update(state)
         self.by_length = {int(k): v for k, v in state["by_length"].items()}

@@ -45,16 +45,18 @@ class BySources:
 
 
 class ProgressRule(Rule):
+    wants_needs = True
+
     def __init__(self, desk: Desk, config: BySources) -> None:
         super().__init__(desk)
         setting = desk.setting
         self._impute = config.impute and setting.measure.name != "quantile"
+        desk.sources.tracks_drift |= self._impute
         self._z = NormalDist().inv_cdf(1.0 - setting.contract.delta / 2.0)
         self._calibration = Calibration()
         self._patience = Patience(float(setting.window.slide_us), setting.contract.delta)
         self._looks: dict[int, list[tuple[int, float, float]]] = {}
-        self._stalled_since: int | None = None
-        self._stalled_windows = 0
+        self._stalled_since: int | None = None  # the front when the first window had to wait
 
     def outlook(self, end_us: int, now_us: int) -> Outlook:
         sources = self.desk.sources
@@ -65,7 +67,7 @@ class ProgressRule(Rule):
         what = self._owed(end_us, debt, debt.time_us, debt.doubt_us2)
         predicted = self._risk(what)
         corrected = self._calibration.corrected(predicted)
-        reason = self._reason(corrected, front - end_us, now_us)
+        reason = self._reason(corrected, front - end_us, front)
         if reason == "waiting" and debt.forgone.any() and self._safe_without_forgone(end_us, debt):
             reason = "idle"
         added = (what.missing_count, what.missing_total) if self._impute else (0.0, 0.0)
@@ -74,12 +76,12 @@ class ProgressRule(Rule):
         return Outlook(end_us, now_us, reason != "waiting", reason, what.coverage, sure, corrected, front - end_us,
                        *names, *added, predicted)  # fmt: skip
 
-    def _reason(self, chance: float, slack_us: int, now_us: int) -> str:
+    def _reason(self, chance: float, slack_us: int, front_us: int) -> str:
         if self._is_safe(chance):
             return "covered"
         if slack_us >= self.desk.setting.max_wait_us:
             return "limit"
-        age = now_us - self._stalled_since if self._stalled_since is not None else 0
+        age = front_us - self._stalled_since if self._stalled_since is not None else 0
         ledger = self.desk.ledger
         worth_it = age >= self._patience.threshold_us(ledger.balance)
         return "budget" if worth_it and ledger.affords(chance) else "waiting"
@@ -117,19 +119,15 @@ class ProgressRule(Rule):
         self._follow_stall(outlook)
 
     def _follow_stall(self, outlook: Outlook) -> None:
-        """A stall lasts from the first window that must wait until one need not."""
-        if outlook.close:
-            self._patience.passed(1.0)
-            self._stalled_windows += self._stalled_since is not None
+        """A stall lasts from the first window that must wait until the newest need not."""
         if not outlook.close and self._stalled_since is None:
-            self._stalled_since, self._stalled_windows = outlook.at_us, 0
-        caught_up = outlook.reason == "covered" and outlook.slack_us < self.desk.setting.window.slide_us
-        if self._stalled_since is not None and caught_up:
-            self._patience.stalled(outlook.at_us - self._stalled_since, self._stalled_windows)
+            self._stalled_since = outlook.end_us + outlook.slack_us
+        elif outlook.reason == "covered" and outlook.slack_us < self.desk.setting.window.slide_us:
             self._stalled_since = None
 
     def learn(self, settled: Settled) -> None:
         setting = self.desk.setting
+        self._patience.learn(settled.needed_us)
         if self._impute:
             self.desk.sources.learn_drift()
         for place, count, total in self._looks.pop(settled.closed.end_us, ()):
@@ -152,11 +150,10 @@ class ProgressRule(Rule):
             "patience": self._patience.snapshot(),
             "looks": {str(end): [list(look) for look in looks] for end, looks in self._looks.items()},
             "stalled_since": self._stalled_since,
-            "stalled_windows": self._stalled_windows,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         self._calibration.restore(state["calibration"])
         self._patience.restore(state["patience"])
         self._looks = {int(e): [(p, c, t) for p, c, t in looks] for e, looks in state["looks"].items()}
-        self._stalled_since, self._stalled_windows = state["stalled_since"], state["stalled_windows"]
+        self._stalled_since = state["stalled_since"]

@@ -45,6 +45,9 @@ class SourceTable:
         self.names: list[str] = []
         self._index: dict[str, int] = {}
         self._last: tuple[tuple[str, ...], Ints] = ((), np.zeros(0, dtype=np.int64))
+        self._strangers = False  # whether the names of the last batch may hold new ones
+        self._left = False  # whether a source may be absent
+        self.tracks_drift = False  # whether `fast` is kept: it is needed only to impute
         self.progress: Ints = np.zeros(0, dtype=np.int64)
         self.present: Mask = np.zeros(0, dtype=bool)
         self.sums: Floats = np.zeros((0, 4))  # of records, values, squares and event time, older ones fading
@@ -63,31 +66,32 @@ class SourceTable:
 
     def observe(self, batch: Batch, now_us: int) -> None:
         """Take the rows of a micro-batch, each source's into its row."""
-        ceiling = now_us + self.setting.max_ahead_us
-        if len(batch) and batch.newest_us.max() > ceiling:
-            batch = self._set_future_aside(batch, ceiling)
         if not len(batch):
             return
+        newest_us = int(batch.newest_us.max())
+        if newest_us > now_us + self.setting.max_ahead_us:
+            self.observe(self._set_future_aside(batch, now_us + self.setting.max_ahead_us), now_us)
+            return
         rows, newest, oldest, gained = _by_source(self._rows_of(batch), batch)
-        self._move_front(int(newest.max()), int(oldest.min()), now_us)
-        before = self.progress[rows]
+        self._move_front(newest_us, int(oldest.min()), now_us)
+        before, known = self.progress[rows], self.sums[rows]
         advance = newest - before
-        self._count_rows(len(rows))
-        self.inversions += np.count_nonzero(oldest < before)
-        known = self.sums[rows]
-        expected = advance * known[:, RECORDS]
-        if (long := expected > GAP_RECORDS * (known[:, SPAN] + self._young_us)).any():
+        self._count_rows(len(rows), int(np.count_nonzero(oldest < before)))
+        long = advance * known[:, RECORDS] > GAP_RECORDS * (known[:, SPAN] + self._young_us)
+        if np.count_nonzero(long):
             advance[long] = self._after_gap(advance[long], (oldest - before)[long])
-        self.progress[rows] = np.maximum(before, newest)
-        self._learn_lag(rows)
+        self.progress[rows] = now_at = np.maximum(before, newest)
+        self._learn_lag(rows, (self.newest_us - now_at).astype(np.float64), known[:, SPAN])
         gained[:, SPAN] = np.maximum(advance, 0)
         keep = np.exp2(gained[:, SPAN] / -self._memory_us)[:, None]
         self.sums[rows] = known * keep + gained
-        self.fast[rows] = self.fast[rows] * keep**FAST + gained
+        if self.tracks_drift:
+            self.fast[rows] = self.fast[rows] * keep**FAST + gained
 
-    def _count_rows(self, number: int) -> None:
+    def _count_rows(self, number: int, inverted: int) -> None:
         """What is counted a row fades, so that a stream that changes its habits is seen to."""
         self.rows += number
+        self.inversions += inverted
         if self.rows > MAX_ROWS:
             self.rows, self.inversions = self.rows / 2, self.inversions / 2
             self.stalls, self.pauses = self.stalls / 2, self.pauses / 2
@@ -96,16 +100,19 @@ class SourceTable:
         """The source will send no more: nothing is expected of it from here on."""
         if name in self._index:
             self.present[self._index[name]] = False
+            self._left = True
 
     def _rows_of(self, batch: Batch) -> Ints:
         if batch.sources is not self._last[0]:
             self._last = (batch.sources, np.array([self._index.get(n, -1) for n in batch.sources], dtype=np.int64))
+            self._strangers = bool((self._last[1] < 0).any())
         rows: Ints = self._last[1][batch.source]
-        if rows.min() < 0:
+        if self._strangers and rows.min() < 0:
             self._join(batch, np.unique(batch.source[rows < 0]))
-            return self._rows_of(batch)
-        if not self.present.all():
+            rows = self._last[1][batch.source]
+        if self._left:
             self.present[rows] = True
+            self._left = not self.present.all()
         return rows
 
     def _join(self, batch: Batch, new: Ints) -> None:
@@ -148,11 +155,12 @@ class SourceTable:
         self.longest_stall_us = max(self.longest_stall_us, float(np.where(paused, 0, gap).max()))
         return np.where(paused, gap - skipped, gap)
 
-    def _learn_lag(self, rows: Ints) -> None:
-        off = self.newest_us - self.progress[rows] - self.lag[rows]
-        gain = np.where(self.sums[rows, SPAN] > 0, LAG_GAIN, 1.0)
-        self.lag[rows] += gain * off
-        self.lag_spread[rows] += LAG_GAIN * (np.abs(off) - self.lag_spread[rows])
+    def _learn_lag(self, rows: Ints, behind: Floats, span: Floats) -> None:
+        """How far behind the front each source is when it is heard; the first time is taken as it is."""
+        off = behind - self.lag[rows]
+        self.lag[rows] = np.where(span > 0, behind - (1.0 - LAG_GAIN) * off, behind)
+        spread = self.lag_spread[rows]
+        self.lag_spread[rows] = spread + LAG_GAIN * (np.abs(off) - spread)
 
     def learn_drift(self) -> None:
         """How far the rates of the last while stray from the long ones: the doubt in what is imputed."""
@@ -196,13 +204,14 @@ class SourceTable:
             setattr(self, name, np.array(state[name], dtype=like.dtype).reshape(-1, *like.shape[1:]))
         for name in _SCALARS:
             setattr(self, name, state[name])
+        self._last, self._left = ((), np.zeros(0, dtype=np.int64)), not self.present.all()
 
 
 def _by_source(rows: Ints, batch: Batch) -> tuple[Ints, Ints, Ints, Floats]:
     """One row a source: newest, oldest, and sums with room for the event time they span."""
     gained = np.zeros((len(rows), 4))
     gained[:, RECORDS], gained[:, TOTAL], gained[:, SQUARE] = batch.count, batch.total, batch.square
-    if len(rows) == 1 or (rows[1:] > rows[:-1]).all():
+    if (batch.source[1:] > batch.source[:-1]).all():
         return rows, batch.newest_us, batch.oldest_us, gained
     order = np.argsort(rows, kind="stable")
     ordered = rows[order]
