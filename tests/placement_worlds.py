@@ -1,8 +1,6 @@
-"""Worlds to place operators in: the paper's Figure 1, and random ones."""
+"""The world of the paper's Figure 1."""
 
 from __future__ import annotations
-
-import numpy as np
 
 from catchment.optimizer.operators import Operator, OperatorGraph
 from catchment.optimizer.topology import Topology, WanLink
@@ -36,30 +34,3 @@ def figure_one(*, as_drawn: bool = True) -> tuple[Topology, OperatorGraph]:
         "campaigns": [*campaigns, Operator("join AdInfo", ("union 2",), 0, "california")],
     })  # fmt: skip
     return Topology.of(links, tuple(near)), graph
-
-
-def random_instance(
-    rng: np.random.Generator, sites: int = 5, queries: int = 4, sources: int = 3
-) -> tuple[Topology, OperatorGraph]:
-    """Queries over some of the sources of a random WAN: reductions, some of them common, a union, an answer, a sink."""
-    computing, hosts = [f"c{i}" for i in range(sites)], [f"h{i}" for i in range(sources)]
-    links = [
-        WanLink(a, b, float(rng.uniform(20, 280)) * MB / 8, float(rng.uniform(0.01, 0.25)))
-        for a in (*hosts, *computing)
-        for b in computing
-        if a != b
-    ]
-    raw = {h: float(rng.uniform(0.5, 5)) * MB for h in hosts}
-    kinds = [float(rng.uniform(0.05, 1.5)) for _ in range(3)]
-    asked: dict[str, list[Operator]] = {}
-    for q in range(queries):
-        read = sorted(rng.choice(hosts, int(rng.integers(1, sources + 1)), replace=False))
-        kind = int(rng.integers(len(kinds)))
-        made = [Operator(f"read {h}", (), raw[h], h) for h in read]
-        made += [Operator(f"map {kind} of {h}", (f"read {h}",), raw[h] * kinds[kind]) for h in read]
-        total = sum(raw[h] for h in read) * kinds[kind]
-        union = f"union {kind} of {','.join(read)}"
-        made += [Operator(union, tuple(f"map {kind} of {h}" for h in read), total * 0.8)]
-        made += [Operator(f"answer {q}", (union,), total * float(rng.uniform(0.01, 0.5)))]
-        asked[f"q{q}"] = [*made, Operator(f"sink {q}", (f"answer {q}",), 0, str(rng.choice(computing)))]
-    return Topology.of(links, tuple(hosts)), OperatorGraph.of(asked)

@@ -68,9 +68,9 @@ def make_hits(rng: np.random.Generator, count: int) -> pa.Table:
 
 def lift_fragment(records: pa.Table, fragment: Fragment) -> pa.Table:
     """The partials of a fragment: filter and expressions by DuckDB, states by catchment.partials."""
-    asked = [f"{_duck(k.sql)} AS {_name(k.name)}" for k in fragment.keys]
-    asked += [f"{_duck(a.argument)} AS {_name('of_' + a.name)}" for a in fragment.aggregates if a.argument]
-    where = f"WHERE {_duck(fragment.where)}" if fragment.where else ""
+    asked = [f"{spark_as_duck(k.sql)} AS {_name(k.name)}" for k in fragment.keys]
+    asked += [f"{spark_as_duck(a.argument)} AS {_name('of_' + a.name)}" for a in fragment.aggregates if a.argument]
+    where = f"WHERE {spark_as_duck(fragment.where)}" if fragment.where else ""
     connection = duck()
     connection.register(fragment.stream, records)
     rows = connection.sql(f"SELECT {', '.join(['ts', *asked])} FROM {fragment.stream} {where}").to_arrow_table()
@@ -89,7 +89,8 @@ def answers(partials: pa.Table, fragment: Fragment) -> dict[tuple[object, ...], 
     return {tuple(row[k] for k in keys): tuple(row[a.name] for a in fragment.aggregates) for row in lowered.to_pylist()}
 
 
-def _duck(sql: str | None) -> str:
+def spark_as_duck(sql: str | None) -> str:
+    """Spark SQL of the plain kind that tests use, as DuckDB reads it."""
     return (sql or "").replace("`", '"').replace("STRING", "VARCHAR")
 
 

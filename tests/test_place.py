@@ -10,7 +10,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from placement_worlds import figure_one, random_instance
+from placement_worlds import figure_one
 
 from catchment.errors import PlanError
 from catchment.optimizer.cost import cost_of, link_rates, throughput
@@ -19,6 +19,7 @@ from catchment.optimizer.place import Kind, Placement, place_greedily, printed
 from catchment.optimizer.place_exact import place_exactly
 from catchment.optimizer.place_search import improve
 from catchment.optimizer.topology import Topology, WanLink
+from catchment.sim.wan_worlds import random_instance
 
 MB = 1e6
 

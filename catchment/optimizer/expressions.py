@@ -39,20 +39,23 @@ Rule = Callable[[exp.Expr], exp.Expr]
 
 def bare(sql: str) -> exp.Expr:
     """The expression of a text, without parentheses."""
-    return read_expression(sql).transform(lambda node: node.unnest() if isinstance(node, exp.Paren) else node)
+    return _bottom_up(read_expression(sql), lambda node: node.this.copy() if isinstance(node, exp.Paren) else node)
 
 
 def text(expression: exp.Expr) -> str:
     """The one text of a bare expression."""
-    return render(expression.transform(_wrap_operands))
+    return render(_bottom_up(expression, _wrap))
 
 
-def _wrap_operands(node: exp.Expr) -> exp.Expr:
-    if isinstance(node, _OPERATORS) and not isinstance(node, exp.Paren | exp.Case | exp.Dot):
-        for operand in [n for n in node.iter_expressions() if isinstance(n, _OPERATORS)]:
-            if not isinstance(operand, exp.Paren | exp.Dot):
-                operand.replace(exp.Paren(this=operand.copy()))
+def _wrap(node: exp.Expr) -> exp.Expr:
+    """An operand in parentheses, where it is an operator inside another."""
+    if isinstance(node, _OPERATORS) and not isinstance(node, exp.Paren | exp.Dot) and _is_operand(node):
+        return exp.Paren(this=node.copy())
     return node
+
+
+def _is_operand(node: exp.Expr) -> bool:
+    return isinstance(node.parent, _OPERATORS) and not isinstance(node.parent, exp.Paren | exp.Dot | exp.Case)
 
 
 def fold_constants(expression: exp.Expr) -> exp.Expr:
@@ -65,17 +68,16 @@ def push_negations(expression: exp.Expr) -> exp.Expr:
     return _bottom_up(_expand(expression), _push_not)
 
 
-def flip_comparisons(expression: exp.Expr) -> exp.Expr:
-    """A constant stands on the right; of two other sides the smaller text stands on the left."""
-    return _bottom_up(expression, _flip)
-
-
 def order_operands(expression: exp.Expr) -> exp.Expr:
-    """The operands of AND, OR, + and *, and the values of IN, in the order of their texts; AND, OR, IN once each."""
-    return _bottom_up(expression, _order)
+    """The operands of AND, OR, +, * and comparisons, and the values of IN, in the order of their texts.
+
+    In a comparison a constant stands on the right; in AND, OR and IN equal operands are one. One pass, operands first,
+    since the order of operands depends on their own texts.
+    """
+    return _bottom_up(expression, lambda node: _order(_flip(node)))
 
 
-EXPRESSION_RULES: tuple[Rule, ...] = (push_negations, fold_constants, flip_comparisons, order_operands)
+EXPRESSION_RULES: tuple[Rule, ...] = (push_negations, fold_constants, order_operands)
 
 
 @cache

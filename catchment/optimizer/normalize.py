@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from catchment.aggregates import Aggregate
-from catchment.optimizer.expressions import normal_text, rename_columns, split_conjunctions
+from catchment.optimizer.expressions import columns_of, normal_text, rename_columns, split_conjunctions
 from catchment.query.fragment import Key
 from catchment.query.plan import (
     Filter,
@@ -108,9 +108,9 @@ def aggregate_name(aggregate: Aggregate) -> str:
 
 
 def _word(sql: str) -> str:
-    """The last identifier of an expression, for people to recognise it by."""
-    words = [w for w in sql.replace("`", " ").replace(".", " ").split() if w.replace("_", "").isalnum()]
-    return words[-1].lower() if words else "value"
+    """The name of a column of an expression, for people to recognise it by."""
+    names = [c.rpartition(".")[2].strip("`") for c in sorted(columns_of(sql))]
+    return names[0].lower() if names and names[0].isidentifier() else "value"
 
 
 def _with_nodes(plan: QueryPlan, rule: Callable[[Node], Node]) -> QueryPlan:

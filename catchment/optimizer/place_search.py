@@ -1,72 +1,111 @@
 """Local search: from any placement to one that no small move improves.
 
-A move takes an operator from one site to another: for one query, or for all queries that share it there, alone or
-with everything that reads it up to what is pinned, or with its siblings that read the same input. The first move that
-lowers (overload, bytes, link cost) is taken, until there is none or `MAX_ROUNDS` have passed.
+A move takes operators from one site to another: one operator of one query, or of all queries that share it there,
+alone, with everything that reads it up to what is pinned, or with its siblings that read the same input. A move that
+lowers (overload, bytes, link cost) is taken, until a round finds none or `MAX_ROUNDS` have passed. What a move costs is
+reckoned from the flows of the queries it touches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
-from catchment.optimizer.cost import Cost, Flow, cost_of, flows, link_rates
+from catchment.errors import PlanError
+from catchment.optimizer.cost import Cost, Flow, cost_of, query_flows
 from catchment.optimizer.operators import OperatorGraph
 from catchment.optimizer.place import Placement
+from catchment.optimizer.topology import LinkName
 
 MAX_ROUNDS = 20
 
+Sites = dict[tuple[str, str], str]
 Keys = frozenset[tuple[str, str]]
 
 
 def improve(placement: Placement) -> Placement:
     """A placement that costs no more."""
-    sites = dict(placement.sites)
-    best = _cost(placement, sites)
+    trial = _Trial.of(placement, dict(placement.sites))
     for _ in range(MAX_ROUNDS):
-        found = best
-        for moved, target in _moves(placement.graph, sites, placement.topology.compute_sites):
-            changed = {**sites, **dict.fromkeys(moved, target)}
-            if not _reachable(placement, moved, changed):
-                continue
-            cost = _cost(placement, changed)
-            if cost.key < found.key:
-                sites, found = changed, cost
-        if found.key >= best.key:
+        before = trial.cost.key
+        for moved, target in _moves(placement.graph, trial.sites, placement.topology.compute_sites):
+            changed = trial.moved(moved, target)
+            if changed is not None and changed.cost.key < trial.cost.key:
+                trial = changed
+        if trial.cost.key >= before:
             break
-        best = found
-    return relocated(placement, sites)
+    return trial.placed()
 
 
-def relocated(placement: Placement, sites: dict[tuple[str, str], str]) -> Placement:
-    """The placement with other sites; the choices of what moved are those of its greedy start."""
-    users: dict[Flow, int] = {}
-    for query, names in placement.graph.queries.items():
-        mine = OperatorGraph(placement.graph.operators, {query: names})
-        for flow in dict(flows(mine, sites, placement.topology, placement.multicast)):
-            users[flow] = users.get(flow, 0) + 1
-    rates = link_rates(placement.graph, sites, placement.topology, placement.multicast)
-    return replace(placement, sites=sites, users=users, rates=rates)
+def relocated(placement: Placement, sites: Sites) -> Placement:
+    """The placement with other sites; the choices of what moved are those of its start."""
+    return _Trial.of(placement, sites).placed()
 
 
-def _cost(placement: Placement, sites: dict[tuple[str, str], str]) -> Cost:
-    rates = link_rates(placement.graph, sites, placement.topology, placement.multicast)
-    cost = cost_of(rates, placement.topology)
-    return cost if placement.capacity else replace(cost, overload=0.0)
+@dataclass(frozen=True)
+class _Trial:
+    """Sites, the flows of each query that follow from them, and what links carry."""
+
+    placement: Placement
+    sites: Sites
+    flows: dict[str, dict[Flow, str]]
+    users: dict[Flow, int]
+    rates: dict[LinkName, float]
+
+    @classmethod
+    def of(cls, placement: Placement, sites: Sites) -> _Trial:
+        empty = cls(placement, sites, {}, {}, {})
+        return empty._with({q: empty._flows_of(q, sites) for q in placement.graph.queries}, sites)
+
+    @property
+    def cost(self) -> Cost:
+        cost = cost_of(self.rates, self.placement.topology)
+        return cost if self.placement.capacity else replace(cost, overload=0.0)
+
+    def moved(self, moved: Keys, target: str) -> _Trial | None:
+        """The trial after a move, or None where a way would be missing."""
+        sites = {**self.sites, **dict.fromkeys(moved, target)}
+        try:
+            return self._with({q: self._flows_of(q, sites) for q in {q for q, _ in moved}}, sites)
+        except PlanError:
+            return None
+
+    def _flows_of(self, query: str, sites: Sites) -> dict[Flow, str]:
+        p = self.placement
+        return dict(query_flows(p.graph, query, p.graph.queries[query], sites, p.topology, p.multicast))
+
+    def _with(self, new: dict[str, dict[Flow, str]], sites: Sites) -> _Trial:
+        users, rates = dict(self.users), dict(self.rates)
+        for query, flows in new.items():
+            self._count(self.flows.get(query, {}).items(), -1, users, rates)
+            self._count(flows.items(), 1, users, rates)
+        return _Trial(self.placement, sites, {**self.flows, **new}, users, rates)
+
+    def _count(
+        self, flows: Iterable[tuple[Flow, str]], step: int, users: dict[Flow, int], rates: dict[LinkName, float]
+    ) -> None:
+        for flow, producer in flows:
+            before = users.get(flow, 0)
+            users[flow] = before + step
+            if (before > 0) != (before + step > 0):
+                rate = self.placement.graph.operators[producer].rate
+                rates[flow[1]] = rates.get(flow[1], 0.0) + step * rate
+
+    def placed(self) -> Placement:
+        fresh = _Trial(self.placement, self.sites, {}, {}, {})._with(self.flows, self.sites)  # no rounding left over
+        return replace(self.placement, sites=self.sites, users=fresh.users, rates=fresh.rates)
 
 
-def _moves(
-    graph: OperatorGraph, sites: dict[tuple[str, str], str], targets: tuple[str, ...]
-) -> Iterator[tuple[Keys, str]]:
+def _moves(graph: OperatorGraph, sites: Sites, targets: tuple[str, ...]) -> Iterator[tuple[Keys, str]]:
     seen: set[Keys] = set()
-    for moved in _movable(graph, sites):
+    for moved in list(_movable(graph, sites)):
         if moved and moved not in seen:
             seen.add(moved)
             here = {sites[k] for k in moved}
             yield from ((moved, target) for target in targets if here != {target})
 
 
-def _movable(graph: OperatorGraph, sites: dict[tuple[str, str], str]) -> Iterator[Keys]:
+def _movable(graph: OperatorGraph, sites: Sites) -> Iterator[Keys]:
     """Sets of (query, operator) that may move together."""
     free = [k for k in sites if graph.operators[k[1]].site is None]
     shared: dict[tuple[str, str], set[tuple[str, str]]] = {}
@@ -92,14 +131,3 @@ def _downstream(graph: OperatorGraph, query: str, name: str) -> Keys:
         if found & set(graph.operators[reader].inputs):
             found.add(reader)
     return frozenset((query, n) for n in found if graph.operators[n].site is None)
-
-
-def _reachable(placement: Placement, moved: Keys, sites: dict[tuple[str, str], str]) -> bool:
-    """Whether every way that the moved operators then need exists."""
-    route, graph = placement.topology.route, placement.graph
-    for query in {q for q, _ in moved}:
-        for reader in graph.queries[query]:
-            for read in graph.operators[reader].inputs:
-                if route(sites[query, read], sites[query, reader]) is None:
-                    return False
-    return True

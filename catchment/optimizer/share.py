@@ -21,7 +21,9 @@ from catchment.query.fragment import Fragment
 
 # Above this many groups of a batch, groups are not compared pair by pair any more: each query has found its best
 # group when it came, and only merges of whole groups are missed.
-MAX_PAIRED_GROUPS = 64
+MAX_PAIRED_GROUPS = 32
+# A query of a batch that no group serves as it is tries to widen this many, those most like it.
+MAX_WIDENED = 8
 
 BytesOf = Callable[[Demand], float]
 
@@ -126,42 +128,77 @@ def share(queries: Iterable[Query], strength: Strength, bytes_of: BytesOf) -> Sh
         for query in queries:
             state = state.add(query)
         return state
-    groups: list[_Group] = []
+    batch = _Batch(strength, bytes_of)
     names: set[str] = set()
     for query in queries:
         if query.name in names:
             raise PlanError(f"two queries are named {query.name!r}", hint="names are unique")
         names.add(query.name)
-        _place(_Group(query.demand, (query,)), groups, strength, bytes_of)
-    _merge_pairs(groups, strength, bytes_of)
-    return _as_state(groups, strength)
+        batch.place(_Group(query.demand, (query,)))
+    batch.merge_pairs()
+    return _as_state(batch.groups, strength)
 
 
-def _place(new: _Group, groups: list[_Group], strength: Strength, bytes_of: BytesOf) -> None:
-    """Put a query in the group where it adds least, or in one of its own where that is less still."""
-    wider = [(i, w) for i, g in enumerate(groups) if (w := g.widened(new)) is not None]
-    added = {i: bytes_of(w.demand) - bytes_of(groups[i].demand) for i, w in wider}
-    best = min(wider, key=lambda pair: added[pair[0]], default=None)
-    if best is None or (strength is Strength.FULL and added[best[0]] >= bytes_of(new.demand)):
-        groups.append(new)
-    else:
-        groups[best[0]] = best[1]
+@dataclass
+class _Batch:
+    """Groups under construction; what a demand sends is reckoned once."""
 
+    strength: Strength
+    estimate: BytesOf
+    groups: list[_Group] = field(default_factory=list)
+    known: dict[str, float] = field(default_factory=dict)
 
-def _merge_pairs(groups: list[_Group], strength: Strength, bytes_of: BytesOf) -> None:
-    """Merge the pair that saves most, again and again; with strength max, any that can be merged."""
-    while 1 < len(groups) <= MAX_PAIRED_GROUPS:
-        found = [
-            (bytes_of(a.demand) + bytes_of(b.demand) - bytes_of(w.demand), i, j, w)
-            for i, a in enumerate(groups)
-            for j, b in enumerate(groups[:i])
-            if (w := a.widened(b)) is not None
-        ]
-        best = max(found, key=lambda f: f[:3], default=None)
-        if best is None or (strength is Strength.FULL and best[0] <= 0):
+    def bytes_of(self, demand: Demand) -> float:
+        if demand.fingerprint not in self.known:
+            self.known[demand.fingerprint] = self.estimate(demand)
+        return self.known[demand.fingerprint]
+
+    def place(self, new: _Group) -> None:
+        """Put a query in the group where it adds least, or in one of its own where that is less still."""
+        for i, group in enumerate(self.groups):
+            if is_derivable(new.demand, group.demand):
+                self.groups[i] = _Group(group.demand, (*group.members, *new.members))
+                return
+        like = sorted(range(len(self.groups)), key=lambda i: _distance(self.groups[i].demand, new.demand))
+        wider = [(i, w) for i in like[:MAX_WIDENED] if (w := self.groups[i].widened(new)) is not None]
+        added = {i: self.bytes_of(w.demand) - self.bytes_of(self.groups[i].demand) for i, w in wider}
+        best = min(wider, key=lambda pair: added[pair[0]], default=None)
+        if best is None or (self.strength is Strength.FULL and added[best[0]] >= self.bytes_of(new.demand)):
+            self.groups.append(new)
+        else:
+            self.groups[best[0]] = best[1]
+
+    def merge_pairs(self) -> None:
+        """Merge the pair that saves most, again and again; with strength max, any that can be merged."""
+        if len(self.groups) > MAX_PAIRED_GROUPS:
             return
-        _, i, j, merged = best
-        groups[:] = [g for k, g in enumerate(groups) if k not in (i, j)] + [merged]
+        live = dict(enumerate(self.groups))
+        pairs = {(i, j): self._pair(live[i], live[j]) for i in live for j in live if j < i}
+        while True:
+            found = [(saved, pair, w) for pair, (saved, w) in pairs.items() if w is not None]
+            best = max(found, key=lambda f: f[:2], default=None)
+            if best is None or (self.strength is Strength.FULL and best[0] <= 0):
+                break
+            gone, new = set(best[1]), max(live) + 1
+            live = {i: g for i, g in live.items() if i not in gone}
+            pairs = {p: v for p, v in pairs.items() if not gone & set(p)}
+            pairs |= {(new, i): self._pair(best[2], g) for i, g in live.items()}
+            live[new] = best[2]
+        self.groups = list(live.values())
+
+    def _pair(self, a: _Group, b: _Group) -> tuple[float, _Group | None]:
+        """What one group for both saves."""
+        wider = a.widened(b)
+        if wider is None:
+            return 0.0, None
+        return self.bytes_of(a.demand) + self.bytes_of(b.demand) - self.bytes_of(wider.demand), wider
+
+
+def _distance(left: Demand, right: Demand) -> int:
+    """How unlike two demands are: keys, conditions and windows that only one of them has; sources above all."""
+    apart = 1_000 if left.source != right.source else 0
+    differing = (set(left.by_sql) ^ set(right.by_sql)) | (set(left.conditions) ^ set(right.conditions))
+    return apart + 2 * len(differing) + len(set(left.windows) ^ set(right.windows))
 
 
 def _as_state(groups: list[_Group], strength: Strength) -> SharingState:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,7 @@ class Statistics:
 
     def _distinct(self, sql: str, demand: Demand) -> float:
         """Distinct values of an expression: at most the product of those of its columns; fewer under a condition."""
-        columns = [_short(c, demand) for c in columns_of(sql)]
+        columns = [_short(c, demand.source.stream) for c in columns_of(sql)]
         known = self.of(demand.source.stream).distinct
         possible = math.prod(known.get(c, DEFAULT_DISTINCT) for c in columns)
         for condition in demand.conditions:
@@ -124,7 +125,7 @@ class Statistics:
 
     def _selectivity(self, condition: str, demand: Demand) -> float:
         known = self.of(demand.source.stream)
-        columns = [_short(c, demand) for c in columns_of(condition)]
+        columns = [_short(c, demand.source.stream) for c in columns_of(condition)]
         declared = [known.selectivity[c] for c in columns if c in known.selectivity]
         if declared:
             return min(declared)
@@ -144,10 +145,11 @@ def row_bytes(demand: Demand) -> float:
     return SLICE_BYTES + sum(map(width_of, (*(k.type for k in demand.keys), *states)))
 
 
-def _short(column: str, demand: Demand) -> str:
+@cache
+def _short(column: str, stream: str) -> str:
     """`stream`.`x` is x, `table`.`x` is table.x."""
     parts = [p.name for p in read_expression(column).parts]  # type: ignore[attr-defined]
-    return str(parts[-1]) if parts[0] == demand.source.stream else ".".join(parts[:2])
+    return str(parts[-1]) if parts[0] == stream else ".".join(parts[:2])
 
 
 def load_statistics(project: Project, catalog: Catalog) -> Statistics:

@@ -28,6 +28,7 @@ class Catalog:
     streams: Mapping[str, Stream] = field(default_factory=dict)
     tables: Mapping[str, Table] = field(default_factory=dict)
     views: Mapping[str, View] = field(default_factory=dict)
+    star: bool = True  # what can be run: every site linked to the center, results at the center; plans go further
 
     def add(self, *statements: Statement) -> Catalog:
         """The catalog after some statements; within one call, a view may read what is declared after it."""
@@ -96,7 +97,7 @@ class Catalog:
 
     def _check_link(self, stream: Stream, site: str) -> None:
         center = self.project.center
-        if site != center and (site, center) not in self.project.links:
+        if self.star and site != center and (site, center) not in self.project.links:
             raise QueryError(
                 f"stream {stream.name!r} is born at {site!r}, which has no link to the center {center!r}",
                 where=stream.where,
@@ -117,12 +118,14 @@ class Catalog:
 
     def _check_sink(self, view: View) -> None:
         sink, center = view.options.sink, self.project.center
-        if sink is not None and sink != center:
-            known = sink in self.project.sites
+        known = sink in self.project.sites
+        if sink is not None and sink != center and (self.star or not known):
             raise QueryError(
                 f"view {view.name!r} wants its results at {'' if known else 'the undeclared '}site {sink!r}",
                 where=view.where,
-                hint=f"for now results are published at the center: sink = '{center}'",
+                hint=f"for now results are published at the center: sink = '{center}'"
+                if self.star
+                else did_you_mean(sink, self.project.sites),
             )
 
     def _check_reads(self, view: View) -> None:
@@ -150,10 +153,10 @@ class Catalog:
         return ()
 
 
-def load_catalog(project: Project) -> Catalog:
+def load_catalog(project: Project, *, star: bool = True) -> Catalog:
     """Everything in the project's queries/*.sql; their order does not matter, and a DROP counts last."""
     statements = [s for path in project.query_files for s in parse_file(path)]
-    return Catalog(project).add(*sorted(statements, key=_rank))
+    return Catalog(project, star=star).add(*sorted(statements, key=_rank))
 
 
 def _kind(declared: Stream | Table | View) -> str:

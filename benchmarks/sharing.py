@@ -1,0 +1,214 @@
+"""What sharing saves on the WAN, as planned: no records flow here, rates are those declared in examples/wan_workload.
+
+Four comparisons: the strengths of sharing on the twelve queries, where source sites cannot compute (as in Sana) and
+where they can (as catchment runs); the same queries arriving one by one; the greedy rules and the local search against
+the exact program on random worlds; and how long many queries take to plan.
+"""
+
+from __future__ import annotations
+
+import statistics as stats
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from catchment.config import Project
+from catchment.optimizer.cost import throughput
+from catchment.optimizer.demand import Query, query_of
+from catchment.optimizer.operators import query_operators
+from catchment.optimizer.place import Placement, place_greedily, printed
+from catchment.optimizer.place_exact import place_exactly
+from catchment.optimizer.place_search import improve
+from catchment.optimizer.planner import Planner, WanPlan, place_shared, plan_wan, queries_of
+from catchment.optimizer.share import SharingState, Strength, share
+from catchment.optimizer.statistics import Statistics, load_statistics
+from catchment.optimizer.topology import Topology
+from catchment.query.build import plan_view
+from catchment.query.catalog import Catalog, load_catalog
+from catchment.query.parse import parse_sql
+from catchment.sim.wan_worlds import random_instance, random_views
+
+DESCRIPTION = "WAN bytes of none, strict, full and max sharing; greedy against exact; planning time (no Spark)"
+
+PROJECT = Path(__file__).parent.parent / "examples" / "wan_workload"
+SEED = 17
+EXACT_LIMIT_S = 30.0
+SLOWER = 8  # links at an eighth of their bandwidth: where they are the bottleneck
+
+
+def run(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
+    """All four comparisons."""
+    project = Project.load(PROJECT)
+    catalog = load_catalog(project, star=False)
+    known, topology = load_statistics(project, catalog), Topology.of_project(project)
+    queries = queries_of(catalog)
+    edge = replace(topology, compute_sites=topology.sites)
+    worlds = {"sources do not compute": topology, "sources compute": edge, "links 1/8": _slower(topology)}
+    report("sharing of the twelve queries")
+    return {
+        "compared": "planned bytes a second over the WAN, and planned throughput (worst link on a query's way)",
+        "data": "examples/wan_workload: 12 queries, 14 EC2 regions, rates of the wiki edits",
+        "strengths": [
+            row for name, world in worlds.items() for row in _strengths(name, queries, world, known, exact=not quick)
+        ],
+        "arrivals": _arrivals(queries, edge, known),
+        "gaps": _gaps(20 if quick else 200, report),
+        "many": _many(catalog, edge, known, 60 if quick else 300, report),
+    }
+
+
+def _slower(topology: Topology) -> Topology:
+    links = {
+        n: replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s / SLOWER)
+        for n, link in topology.links.items()
+    }
+    return replace(topology, links=links, _routes={})
+
+
+def _strengths(
+    world: str, queries: list[Query], topology: Topology, known: Statistics, *, exact: bool
+) -> Iterable[dict[str, Any]]:
+    """Each strength, and between strict and full what the paper has: equal fragments, and inputs by a router."""
+    planners = (Planner.GREEDY, Planner.EXACT) if exact else (Planner.GREEDY,)
+    for planner in planners:
+        for strength in Strength:
+            plan = plan_wan(queries, topology, known, strength, planner, time_limit_s=EXACT_LIMIT_S)
+            yield _row(world, strength.value, planner, plan)
+            if strength is Strength.STRICT:
+                both = place_shared(plan.sharing, topology, known, True, planner, time_limit_s=EXACT_LIMIT_S)
+                yield _row(world, "IN-OP and IN", planner, both)
+
+
+def _row(world: str, strength: str, planner: Planner, plan: WanPlan) -> dict[str, Any]:
+    placed = plan.placement
+    shares = throughput(placed.graph, placed.sites, placed.topology, placed.multicast)
+    return {
+        "world": world,
+        "sharing": strength,
+        "planner": planner.value,
+        "fragments": len(plan.sharing.fragments),
+        "wan_bytes_per_s": plan.wan_bytes_per_s,
+        "over_capacity_bytes_per_s": placed.cost.overload,
+        "throughput": stats.fmean(shares.values()),
+        "optimal": plan.optimal,
+    }
+
+
+def _arrivals(queries: list[Query], topology: Topology, known: Statistics) -> list[dict[str, Any]]:
+    """Queries one by one: what each adds, with nothing that runs being changed."""
+    state, placed = SharingState(Strength.FULL), Placement(topology, multicast=True)
+    rows = []
+    for query in queries:
+        before = placed.cost.wan_bytes_per_s
+        state = state.add(query)
+        placed = placed.add(query.name, query_operators(state, query.name, known))
+        added = placed.cost.wan_bytes_per_s - before
+        rows.append({"query": query.name, "added_bytes_per_s": added, "fragments": len(state.fragments)})
+    return rows
+
+
+def _gaps(count: int, report: Callable[[str], None]) -> dict[str, Any]:
+    """Bytes above those of the exact program, on worlds where it and the rule stay within capacity."""
+    report(f"greedy against exact on {count} random worlds")
+    rng = np.random.default_rng(SEED)
+    gaps: dict[str, list[float]] = {"printed": [], "greedy": [], "greedy and search": []}
+    over = dict.fromkeys(gaps, 0)
+    for _ in range(count):
+        topology, graph = random_instance(rng)
+        greedy = place_greedily(Placement(topology, True), graph)
+        placed = {
+            "printed": place_greedily(Placement(topology, True), graph, printed),
+            "greedy": greedy,
+            "greedy and search": improve(greedy),
+        }
+        exact = place_exactly(placed["greedy and search"]).placement.cost
+        for name, plan in placed.items():
+            if plan.cost.overload > exact.overload + 1:
+                over[name] += 1
+            elif exact.wan_bytes_per_s:
+                gaps[name].append(plan.cost.wan_bytes_per_s / exact.wan_bytes_per_s - 1)
+    return {
+        "worlds": count,
+        "sites": 5,
+        "queries": 4,
+        "rules": [
+            {"rule": n, "mean_gap": stats.fmean(g), "worst_gap": max(g), "more_over_capacity": over[n]}
+            for n, g in gaps.items()
+        ],
+    }
+
+
+def _many(
+    catalog: Catalog, topology: Topology, known: Statistics, count: int, report: Callable[[str], None]
+) -> dict[str, Any]:
+    """Many queries on one stream, planned together; then further ones, one by one."""
+    report(f"planning {count} queries on one stream")
+    further = 20
+    sinks = tuple(name for name, site in catalog.project.sites.items() if site.compute)
+    text = "\n".join(random_views(np.random.default_rng(SEED), count + further, sinks))
+    wider = Catalog(catalog.project, catalog.streams, catalog.tables, {}, star=False).add(*parse_sql(text, "many.sql"))
+    began = time.process_time()
+    queries = [query_of(plan_view(view, wider), wider) for view in wider.views.values()]
+    parsed = time.process_time()
+    state = share(queries[:count], Strength.FULL, known.sent)
+    placed = Placement(topology, multicast=True)
+    for query in queries[:count]:
+        placed = placed.add(query.name, query_operators(state, query.name, known))
+    planned = time.process_time()
+    each = []
+    for query in queries[count:]:
+        start = time.process_time()
+        state = state.add(query)
+        placed = placed.add(query.name, query_operators(state, query.name, known))
+        each.append(time.process_time() - start)
+    return {
+        "queries": count,
+        "fragments": len(state.fragments),
+        "read_cpu_s": (parsed - began) * count / (count + further),
+        "plan_cpu_s": planned - parsed,
+        "further_mean_cpu_s": stats.fmean(each),
+        "further_worst_cpu_s": max(each),
+    }
+
+
+def render(result: Mapping[str, Any]) -> RenderableType:
+    """Tables for a person."""
+    many = result["many"]
+    told = (
+        f"{many['queries']} queries on one stream, in CPU time: read {many['read_cpu_s']:.2f} s, planned {many['plan_cpu_s']:.2f} s; "
+        f"each further one {1000 * many['further_mean_cpu_s']:.1f} ms, at worst {1000 * many['further_worst_cpu_s']:.1f} ms."
+    )
+    return Group(_strength_table(result), _arrival_table(result), _gap_table(result), told)
+
+
+def _strength_table(result: Mapping[str, Any]) -> Table:
+    table = Table("world", "sharing", "planner", "fragments", "WAN MB/s", "over capacity", "throughput")
+    for row in result["strengths"]:
+        exact = " (optimal)" if row["optimal"] else ""
+        table.add_row(
+            row["world"], row["sharing"], row["planner"] + exact, str(row["fragments"]),
+            f"{row['wan_bytes_per_s'] / 1e6:.4f}", f"{row['over_capacity_bytes_per_s'] / 1e6:.2f}",
+            f"{100 * row['throughput']:.0f} %",
+        )  # fmt: skip
+    return table
+
+
+def _arrival_table(result: Mapping[str, Any]) -> Table:
+    table = Table("query, in order of arrival", "adds KB/s", "fragments")
+    for row in result["arrivals"]:
+        table.add_row(row["query"], f"{row['added_bytes_per_s'] / 1e3:.2f}", str(row["fragments"]))
+    return table
+
+
+def _gap_table(result: Mapping[str, Any]) -> Table:
+    table = Table("rule", "mean gap", "worst gap", "more over capacity", title=f"{result['gaps']['worlds']} worlds")
+    for row in result["gaps"]["rules"]:
+        gaps = (f"{100 * row[k]:.1f} %" for k in ("mean_gap", "worst_gap"))
+        table.add_row(row["rule"], *gaps, str(row["more_over_capacity"]))
+    return table

@@ -1,0 +1,102 @@
+"""A plan over the WAN as a document for programs: links, fragments, what is shared and which choices there were."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from catchment.optimizer.cost import utilisation
+from catchment.optimizer.derive import Derivation
+from catchment.optimizer.place import Choice
+from catchment.optimizer.planner import WanPlan
+from catchment.query.plan import describe_aggregate, describe_window
+
+
+def write_plan(plan: WanPlan) -> dict[str, Any]:
+    """`wan_bytes_per_s`, `links`, `fragments`, `shared`."""
+    return {
+        "wan_bytes_per_s": plan.wan_bytes_per_s,
+        "links": _links(plan),
+        "fragments": [_fragment(plan, name, site) for name in plan.sharing.fragments for site in _origins(plan, name)],
+        "shared": [*_shared_fragments(plan), *_shared_streams(plan)],
+    }
+
+
+def _links(plan: WanPlan) -> list[dict[str, Any]]:
+    """The links that carry something, the fullest first."""
+    topology = plan.placement.topology
+    rows = [
+        {"from": a, "to": b, "bytes_per_s": rate, "utilisation": utilisation((a, b), rate, topology)}
+        for (a, b), rate in plan.placement.rates.items()
+        if rate > 0
+    ]
+    return sorted(rows, key=lambda row: (-(row["utilisation"] or 0.0), row["from"], row["to"]))
+
+
+def _origins(plan: WanPlan, fragment: str) -> tuple[str, ...]:
+    return plan.sharing.fragments[fragment].source.sites
+
+
+def _fragment(plan: WanPlan, name: str, origin: str) -> dict[str, Any]:
+    """One fragment over the records of one site: where it is computed, and what else was possible."""
+    demand, users = plan.sharing.fragments[name], plan.sharing.users(name)
+    operator = f"aggregate {name} of {origin}"
+    first = plan.placement.decisions[users[0], operator]
+    return {
+        "name": name,
+        "stream": demand.source.stream,
+        "origin": origin,
+        "computed_at": list(plan.placement.running(operator)),
+        "merged_at": list(plan.placement.running(f"merge {name}")),
+        "queries": list(users),
+        "keys": [k.sql for k in demand.keys],
+        "aggregates": [describe_aggregate(a) for a in demand.aggregates],
+        "windows": [describe_window(w) for w in demand.windows],
+        "where": demand.fragment().where,
+        "bytes_per_s": plan.statistics.partials(demand, origin),
+        "choices": [_choice(c, c == first.chosen) for c in first.choices],
+    }
+
+
+def _choice(choice: Choice, chosen: bool) -> dict[str, Any]:
+    return {
+        "kind": choice.kind.value,
+        "site": choice.site,
+        "added_bytes_per_s": choice.added.wan_bytes_per_s,
+        "ahead_bytes_per_s": choice.ahead.wan_bytes_per_s,
+        "over_capacity_bytes_per_s": choice.added.overload + choice.ahead.overload,
+        "chosen": chosen,
+    }
+
+
+def _shared_fragments(plan: WanPlan) -> list[dict[str, Any]]:
+    """Fragments that serve several queries, and how each query's partials come from them."""
+    shared = {name: plan.sharing.users(name) for name in plan.sharing.fragments}
+    return [
+        {
+            "kind": "fragment",
+            "fragment": name,
+            "queries": list(users),
+            "derivations": [_derivation(plan.sharing.derivations[q]) for q in users],
+        }
+        for name, users in shared.items()
+        if len(users) > 1
+    ]
+
+
+def _derivation(derivation: Derivation) -> dict[str, Any]:
+    return {
+        "query": derivation.query,
+        "where": list(derivation.conditions),
+        "keys": {own: shared for shared, own in derivation.keys},
+        "states": {own: shared for shared, own in derivation.states},
+        "window": describe_window(derivation.window),
+    }
+
+
+def _shared_streams(plan: WanPlan) -> list[dict[str, Any]]:
+    """Streams of which one copy on a link serves several queries."""
+    return [
+        {"kind": "stream", "stream": made[0], "from": link[0], "to": link[1], "queries": users}
+        for (made, link), users in sorted(plan.placement.users.items())
+        if users > 1
+    ]

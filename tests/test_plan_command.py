@@ -1,0 +1,147 @@
+"""`catchment plan`: the document, what it refuses, and that plans of the example keep their promises.
+
+The strengths are compared by planned bytes on the example's own rates; what flows live is measured elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from catchment.cli import plan as command
+from catchment.config import Project
+from catchment.errors import CatchmentError, ConfigError, PlanError, QueryError
+from catchment.optimizer.planner import plan_wan, queries_of
+from catchment.optimizer.share import Strength
+from catchment.optimizer.statistics import load_statistics
+from catchment.optimizer.topology import Topology
+from catchment.query.catalog import load_catalog
+
+TOML = """
+[project]
+name = "small"
+center = "hub"
+[sites.hub]
+[sites.mid]
+[sites.edge]
+compute = false
+[[links]]
+from = "edge"
+to = "mid"
+bandwidth = "8 Mbit/s"
+latency = "10 ms"
+[[links]]
+from = "mid"
+to = "hub"
+bandwidth = "80 kbit/s"
+latency = "40 ms"
+"""
+STREAM = """CREATE STREAM hits (ts TIMESTAMP, page STRING, user INT, bytes BIGINT)
+  WITH (event_time = 'ts', sites = 'edge', path = 'data/{site}');"""
+VIEWS = """
+CREATE MATERIALIZED VIEW pages AS SELECT window.start, page, sum(bytes) AS b FROM hits
+  GROUP BY window(ts, '10 seconds'), page;
+CREATE MATERIALIZED VIEW means AS SELECT window.start, sum(bytes) AS b FROM hits GROUP BY window(ts, '1 minute');
+"""
+RATES = """[streams.hits]
+rows_per_s = 1000
+row_bytes = 100
+[streams.hits.distinct]
+page = 50
+"""
+
+
+def write(folder: Path, *, toml: str = TOML, sql: str = STREAM + VIEWS, rates: str | None = RATES) -> Path:
+    (folder / "queries").mkdir(exist_ok=True)
+    (folder / "catchment.toml").write_text(toml)
+    (folder / "queries" / "q.sql").write_text(sql)
+    if rates is not None:
+        (folder / "statistics.toml").write_text(rates)
+    return folder
+
+
+def run(folder: Path, *options: str) -> dict[str, Any]:
+    app = typer.Typer()
+    command.register(app)
+    found = CliRunner().invoke(app, [str(folder), *options, "--json"])
+    if found.exception is not None:
+        raise found.exception
+    answer: dict[str, Any] = json.loads(found.stdout)
+    return answer
+
+
+def test_the_document_has_exactly_its_keys_and_its_bytes_add_up(tmp_path: Path) -> None:
+    answer = run(write(tmp_path))
+    assert list(answer) == ["wan_bytes_per_s", "links", "fragments", "shared"]
+    assert all(list(link) == ["from", "to", "bytes_per_s", "utilisation"] for link in answer["links"])
+    assert answer["wan_bytes_per_s"] == pytest.approx(sum(link["bytes_per_s"] for link in answer["links"]))
+    assert {q for f in answer["fragments"] for q in f["queries"]} == {"pages", "means"}
+    assert answer["shared"][0]["queries"] == ["pages", "means"]
+
+
+def test_records_are_aggregated_on_the_way_and_partials_forwarded(tmp_path: Path) -> None:
+    """1000 records of 100 bytes a second go to mid; from there 50 groups of 32 bytes every ten seconds."""
+    answer = run(write(tmp_path))
+    rates = {(link["from"], link["to"]): link["bytes_per_s"] for link in answer["links"]}
+    assert rates["edge", "mid"] == 100_000
+    assert rates["mid", "hub"] <= 50 * 32 / 10 + 50 * 24 / 10 + 10
+    assert answer["fragments"][0]["computed_at"] == ["mid"]
+    assert [c["site"] for c in answer["fragments"][0]["choices"] if c["chosen"]] == ["mid"]
+
+
+@pytest.mark.parametrize("planner", ["greedy", "exact"])
+def test_more_sharing_never_sends_more_until_max(tmp_path: Path, planner: str) -> None:
+    folder = write(tmp_path)
+    sent = [run(folder, "--sharing", s, "--planner", planner)["wan_bytes_per_s"] for s in ("none", "strict", "full")]
+    assert sent[0] >= sent[1] >= sent[2]
+    assert sent[0] > 1.5 * sent[2]
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "message"),
+    [
+        ({"sql": STREAM + VIEWS.replace("FROM hits", "FROM hit")}, QueryError, "'hit', which is not declared"),
+        ({"sql": STREAM + VIEWS.replace("page,", "pager,")}, QueryError, "no column 'pager'"),
+        ({"sql": STREAM + VIEWS + VIEWS}, QueryError, "already taken"),
+        ({"sql": STREAM + VIEWS.replace("pages AS", "pages WITH (sink = 'moon') AS")}, QueryError, "undeclared site"),
+        ({"toml": TOML.replace('from = "edge"', 'from = "hub"')}, PlanError, "no way from site 'edge' to site 'hub'"),
+        ({"rates": None}, PlanError, "nothing is declared of the rates of stream 'hits'"),
+        ({"rates": RATES.replace("streams.hits", "streams.hots")}, ConfigError, "no stream 'hots'"),
+        ({"rates": RATES.replace("page =", "pag =")}, ConfigError, "no option 'pag'"),
+        ({"rates": RATES + "[streams.hits.share]\nedge = 0.5\n"}, ConfigError, "add up to 0.5"),
+        ({"rates": RATES.replace("row_bytes = 100", "")}, ConfigError, "lacks the option 'row_bytes'"),
+        ({"sql": "CREATE MATERIALIZED VIEW a AS SELECT count(*) AS n FROM a GROUP BY window(ts, '1 minute');"},
+         QueryError, "reads itself"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_an_error_before_anything_is_planned(
+    tmp_path: Path, change: dict[str, str], kind: type[CatchmentError], message: str
+) -> None:
+    with pytest.raises(kind, match=message) as caught:
+        run(write(tmp_path, **change))  # type: ignore[arg-type]
+    assert caught.value.hint
+
+
+def test_a_contract_that_a_link_cannot_carry_is_refused(tmp_path: Path) -> None:
+    views = VIEWS.replace("pages AS", "pages WITH (max_error = 0.1) AS")
+    slow = TOML.replace("80 kbit/s", "100 bytes/s")
+    with pytest.raises(PlanError, match="'pages' cannot meet its contract: the link mid -> hub"):
+        run(write(tmp_path, sql=STREAM + views, toml=slow))
+
+
+def test_sharing_of_the_example_saves_what_its_documentation_says() -> None:
+    """At least a third less than WAN-aware placement without sharing, and less than equal fragments alone."""
+    project = Project.load(Path(__file__).parent.parent / "examples" / "wan_workload")
+    catalog = load_catalog(project, star=False)
+    queries, topology = queries_of(catalog), Topology.of_project(project)
+    assert len(queries) == 12
+    assert len(topology.compute_sites) == 8
+    known = load_statistics(project, catalog)
+    sent = {s: plan_wan(queries, topology, known, s).wan_bytes_per_s for s in Strength}
+    assert sent[Strength.FULL] < 0.67 * sent[Strength.NONE]
+    assert sent[Strength.FULL] < sent[Strength.STRICT] < sent[Strength.NONE]
