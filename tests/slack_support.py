@@ -16,10 +16,15 @@ STEP_US = 20_000
 NAMES = ("adaptive", "adaptive:imputed", "progress", "conformal", "mp-k-slack", "pd", "fixed:0.5")
 
 
-def setting(measure: str = "sum", max_wait_s: float = 8.0, max_ahead_s: float = 5.0, error: float = 0.05) -> Setting:
-    return Setting(
-        WINDOW, Measure.parse(measure), Contract(error), round(max_wait_s * SECOND_US), round(max_ahead_s * SECOND_US)
-    )
+def setting(
+    measure: str = "sum",
+    max_wait_s: float = 8.0,
+    max_ahead_s: float = 5.0,
+    error: float = 0.05,
+    confidence: float = 0.95,
+) -> Setting:
+    times = (round(max_wait_s * SECOND_US), round(max_ahead_s * SECOND_US))
+    return Setting(WINDOW, Measure.parse(measure), Contract(error, confidence), *times)
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,7 @@ from catchment.site.slack import Batch, parse_slack, slack_names
 from catchment.timeline import SECOND_US, Slicing
 
 ROWS = st.lists(
-    st.lists(
-        st.tuples(st.sampled_from("abc"), st.integers(-2 * SECOND_US, SECOND_US), st.floats(-10, 10)), max_size=6
-    ),
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(-2 * SECOND_US, SECOND_US), st.floats(-10, 10)), max_size=6),
     min_size=5,
     max_size=60,
 )
@@ -75,7 +73,15 @@ def test_rows_may_come_in_any_order_and_any_grouping_within_a_micro_batch(name: 
         plain.deliver(rows, now)
         batch = batch_of(rows)
         order = rng.permutation(len(batch))
-        columns = (batch.source, batch.slice_us, batch.newest_us, batch.oldest_us, batch.count, batch.total, batch.square)
+        columns = (
+            batch.source,
+            batch.slice_us,
+            batch.newest_us,
+            batch.oldest_us,
+            batch.count,
+            batch.total,
+            batch.square,
+        )
         shuffled.controller.observe(Batch(batch.sources, *(c[order] for c in columns)), now)
         shuffled.closings += shuffled.controller.advance(now)
     assert [c.end_us for c in plain.closings] == [c.end_us for c in shuffled.closings]
@@ -143,8 +149,10 @@ def test_a_window_that_lacks_a_stalled_source_says_so_and_how_much_it_lacks() ->
 
 def test_imputing_publishes_what_the_stalled_source_will_send() -> None:
     sources = [*fleet(7), Source("slow", delay=stall(10.0, 5.0))]
-    asked = world("adaptive:imputed").run(sources, 12 * SECOND_US).controller.outlook(
-        round(11.8 * SECOND_US), 12 * SECOND_US
+    asked = (
+        world("adaptive:imputed")
+        .run(sources, 12 * SECOND_US)
+        .controller.outlook(round(11.8 * SECOND_US), 12 * SECOND_US)
     )
     assert asked.missing_total == pytest.approx(100.0, rel=0.12)
     assert asked.bound < 1 / 8

@@ -64,8 +64,8 @@ class Controller:
         front, closings = self.desk.sources.front_us(now_us), []
         if self.low_mark_us == START_OF_TIME_US:
             return []
-        self._pass_over_nothing(front)
         for _ in range(MAX_CLOSINGS):
+            self._pass_over_nothing(front)
             end = self.low_mark_us + self.setting.window.slide_us
             if end > front:
                 break

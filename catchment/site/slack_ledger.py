@@ -36,7 +36,7 @@ class Ledger:
 
     def windows_to_regain(self) -> int:
         """How many windows without a violation it takes until the contract is kept again."""
-        return max(0, ceil(-self.balance / self.delta))
+        return max(0, ceil(-self.balance / self.delta - 1e-9))
 
     def charge(self, risk: float) -> None:
         self.windows += 1

@@ -47,6 +47,7 @@ class SourceTable:
         self._last: tuple[tuple[str, ...], Ints] = ((), np.zeros(0, dtype=np.int64))
         self._strangers = False  # whether the names of the last batch may hold new ones
         self._left = False  # whether a source may be absent
+        self._joined = 0  # how many sources joined with the batch at hand
         self.tracks_drift = False  # whether `fast` is kept: it is needed only to impute
         self.progress: Ints = np.zeros(0, dtype=np.int64)
         self.present: Mask = np.zeros(0, dtype=bool)
@@ -73,6 +74,8 @@ class SourceTable:
             self.observe(self._set_future_aside(batch, now_us + self.setting.max_ahead_us), now_us)
             return
         rows, newest, oldest, gained = _by_source(self._rows_of(batch), batch)
+        if self._joined:
+            self._leave_out_first(rows, gained)
         self._move_front(newest_us, int(oldest.min()), now_us)
         before, known = self.progress[rows], self.sums[rows]
         advance = newest - before
@@ -122,7 +125,7 @@ class SourceTable:
             self.names.append(batch.sources[place])
         first = np.full(len(batch.sources), END_OF_TIME_US)
         np.minimum.at(first, batch.source, batch.oldest_us)
-        missing = len(self.names) - len(self.present)
+        self._joined = missing = len(self.names) - len(self.present)
         self.progress = np.append(self.progress, first[new])
         self.present = np.append(self.present, np.full(missing, True))
         self.sums = np.append(self.sums, np.zeros((missing, 4)), axis=0)
@@ -130,6 +133,12 @@ class SourceTable:
         self.lag, self.lag_spread, self.unsteady = (
             np.append(column, np.zeros(missing)) for column in (self.lag, self.lag_spread, self.unsteady)
         )
+
+    def _leave_out_first(self, rows: Ints, gained: Floats) -> None:
+        """Of n records in order only n - 1 fall into the time since the first: rates must not count it."""
+        new = rows >= len(self.names) - self._joined
+        gained[new] *= np.maximum(gained[new, :1] - 1.0, 0.0) / np.maximum(gained[new, :1], 1.0)
+        self._joined = 0
 
     def _set_future_aside(self, batch: Batch, ceiling_us: int) -> Batch:
         """Rows from the future count, and push nothing: a wrong clock must not close everybody's windows."""
