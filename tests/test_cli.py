@@ -261,6 +261,56 @@ def test_a_column_that_happens_to_equal_the_window_in_one_row_is_still_shown() -
     assert not re.search(r"\bstart\b", shown)
 
 
+def test_the_demo_ends_with_answers_costs_and_commands_that_can_be_copied(
+    published: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from catchment.center.results import read_results
+    from catchment.cli.project import _render_demo
+
+    state = published / "state"
+    answer = {
+        "rows": 6, "bytes_sent": {"us": 1_500, "eu": 500},
+        "shipping_every_record": {"raw_bytes": 40_000, "zstd_bytes": 9_000},
+        "windows": {"traffic": 3}, "answers": {"traffic": read_results(state, "traffic").to_pylist()},
+        "folder": "a-folder-with-a-name-so-long-that-the-command-does-not-fit-into-one-line-of-80",
+    }  # fmt: skip
+    emit(answer, False, _render_demo)
+    lines = capsys.readouterr().out.splitlines()
+    assert any(re.search(r"catchment: partial aggregates.* 2\.0 KB.* 5\.0%", line) for line in lines)
+    look = next(line.strip() for line in lines if line.strip().startswith("catchment sql"))
+    assert look.endswith(f"-p {answer['folder']}"), "a command is never broken into lines"
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"),
+    [(None, "-"), (0, "0 B"), (999, "999 B"), (1500, "1.5 KB"), (2.5e9, "2.5 GB"), (3e15, "3000.0 TB")],
+)
+def test_sizes_are_written_as_people_read_them(count: float | None, shown: str) -> None:
+    from catchment.cli.live import size
+
+    assert size(count) == shown
+
+
+def test_without_a_terminal_a_run_says_a_line_now_and_then(
+    published: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from catchment.cli import live
+
+    monkeypatch.setattr(live, "LINE_EVERY_S", 0.0)
+    status = {
+        "sites": {"us": json.loads((published / "state" / "sites" / "us" / "status.json").read_text())},
+        "center": json.loads((published / "state" / "center" / "status.json").read_text()),
+    }
+    with live.watching(quiet=False) as report:
+        report(status)
+    assert capsys.readouterr().err == (
+        "us 12,345 rows (0/s), 45.7 KB sent | traffic closed up to 2017-01-01 02:25:00\n"
+    )
+    with live.watching(quiet=True) as report:
+        report(status)
+    assert capsys.readouterr().err == ""
+
+
 # --- mistakes ---------------------------------------------------------------------------------------------------
 
 

@@ -29,7 +29,7 @@ def emit(answer: Mapping[str, Any], as_json: bool, render: Callable[[Mapping[str
     if isinstance(shown, str):  # a plan or a path: nothing in it is markup, and its lines are its own
         console.print(shown, markup=False, highlight=False, soft_wrap=True)
     else:
-        console.print(shown)
+        console.print(shown, crop=False)  # a command to be copied may be longer than the line
 
 
 def report(error: CatchmentError) -> None:
