@@ -13,13 +13,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from projects import as_lines, make_records, write_project
-from test_pipelines import check_answers
+from test_pipelines import check_answers, run_project
 
 from catchment.center.results import read_results, read_windows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.e2e
 
@@ -76,8 +79,10 @@ def make_project(folder: Path, seconds: float) -> tuple[Path, list[dict[str, Any
     return folder, [r for mine in records.values() for r in mine]
 
 
-def test_ten_kills_of_sites_and_center_change_no_answer(tmp_path: Path) -> None:
-    folder, records = make_project(tmp_path / "p", seconds=30)
+@pytest.fixture(scope="module")
+def survivor(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    """A project whose every role ran as a process of its own and was killed again and again; and its records."""
+    folder, records = make_project(tmp_path_factory.mktemp("kill") / "p", seconds=30)
     roles = [Role(folder, "center"), *(Role(folder, "site", s) for s in SITES)]
     chance, kills, deadline = random.Random(4), 0, time.monotonic() + DEADLINE_S
     try:
@@ -98,6 +103,11 @@ def test_ten_kills_of_sites_and_center_change_no_answer(tmp_path: Path) -> None:
         for role in roles:
             role.end()
     assert kills == KILLS, "the run was over before all kills: make it longer"
+    return folder, records
+
+
+def test_ten_kills_of_sites_and_center_change_no_answer(survivor: tuple[Path, list[dict[str, Any]]]) -> None:
+    folder, records = survivor
     check_answers(folder / "state", records)
     everything = read_results(folder / "state", "numbers", revisions="all").to_pylist()
     published = [(r["window_start"], r["page"], r["revision"]) for r in everything]
@@ -106,31 +116,15 @@ def test_ten_kills_of_sites_and_center_change_no_answer(tmp_path: Path) -> None:
     assert set(statuses.values()) == {"final"}
 
 
-def test_processes_of_their_own_and_one_process_for_all_give_the_same_answers(tmp_path: Path) -> None:
-    apart, records = make_project(tmp_path / "apart", seconds=4)
-    together, _ = make_project(tmp_path / "together", seconds=4)
-    roles = [Role(apart, "center"), *(Role(apart, "site", s) for s in SITES)]
-    whole = subprocess.run(
-        [sys.executable, "-m", "catchment.cli", "run", str(together), "--json"],
-        capture_output=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert whole.returncode == 0, whole.stderr.decode()[-3000:]
-    try:
-        for role in roles:
-            role.start()
-        deadline = time.monotonic() + DEADLINE_S
-        while not all(role.done for role in roles):
-            assert time.monotonic() < deadline, [(r.command, r.log.read_text()[-1500:]) for r in roles if not r.done]
-            time.sleep(0.2)
-    finally:
-        for role in roles:
-            role.end()
-    for folder in (apart, together):
-        check_answers(folder / "state", records)
+@pytest.mark.spark
+def test_processes_of_their_own_and_one_process_for_all_give_the_same_answers(
+    spark: SparkSession, survivor: tuple[Path, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    together, records = make_project(tmp_path / "together", seconds=4)
+    run_project(spark, together)
+    check_answers(together / "state", records)
     keep = ["window_start", "page", "n", "bytes", "low", "high"]
-    first, second = (
-        sorted(read_results(f / "state", "numbers").select(keep).to_pylist(), key=str) for f in (apart, together)
+    apart, whole = (
+        sorted(read_results(f / "state", "numbers").select(keep).to_pylist(), key=str) for f in (survivor[0], together)
     )
-    assert first == second
+    assert apart == whole
