@@ -28,7 +28,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 DESCRIPTION = "edge policies live: bytes, updates and staleness on shaped links (EDGAR log)"
-POLICIES = ("streaming", "batching", "hybrid:0.25", "spillway")
+POLICIES = ("streaming", "batching", "hybrid:0.25", "lazy-optimistic")
 QUERIES = {
     "small": ("country, code", "sum(bytes) AS answer"),
     "medium": ("client", "moments(bytes) AS answer"),

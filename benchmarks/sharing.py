@@ -181,8 +181,9 @@ def render(result: Mapping[str, Any]) -> RenderableType:
     """Tables for a person."""
     many = result["many"]
     told = (
-        f"{many['queries']} queries on one stream, in CPU time: read {many['read_cpu_s']:.2f} s, planned {many['plan_cpu_s']:.2f} s; "
-        f"each further one {1000 * many['further_mean_cpu_s']:.1f} ms, at worst {1000 * many['further_worst_cpu_s']:.1f} ms."
+        f"{many['queries']} queries on one stream, in CPU time: read {many['read_cpu_s']:.2f} s, "
+        f"planned {many['plan_cpu_s']:.2f} s; each further one {1000 * many['further_mean_cpu_s']:.1f} ms, "
+        f"at worst {1000 * many['further_worst_cpu_s']:.1f} ms."
     )
     return Group(_strength_table(result), _arrival_table(result), _gap_table(result), told)
 

@@ -24,8 +24,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from catchment.errors import ConfigError
 from catchment.aggregates.xxhash import Words, hash_rows, hash_text
+from catchment.errors import ConfigError
 
 Floats = NDArray[np.float64]
 

@@ -47,9 +47,7 @@ Friend = tuple[int, int, float, float, float]
 
 def random_friends(rng: random.Random, devices: int, count: int) -> list[Friend]:
     pairs = {tuple(rng.sample(range(devices), 2)) for _ in range(count)}
-    return [
-        (i, j, rng.choice(SHARES), rng.choice(SHARES), rng.choice((400.0, 1500.0))) for i, j in sorted(pairs)
-    ]
+    return [(i, j, rng.choice(SHARES), rng.choice(SHARES), rng.choice((400.0, 1500.0))) for i, j in sorted(pairs)]
 
 
 def graph_of(text: str, friends: list[Friend]) -> ViewGraph:
@@ -73,9 +71,7 @@ class Walkers:
             place[i] = [c + self.rng.gauss(0, 0.0008) for c in place[i]]
             for stream in streams:
                 yield Record(at_us, str(i), stream, self._row(i, stream, place[i]))
-            heapq.heappush(
-                heap, (at_us + round(SECOND / self.rate.setdefault(i, self.rng.choice((0.5, 1, 4)))), i)
-            )
+            heapq.heappush(heap, (at_us + round(SECOND / self.rate.setdefault(i, self.rng.choice((0.5, 1, 4)))), i))
 
     def _row(self, i: int, stream: str, place: list[float]) -> tuple[object, ...]:
         if stream == "status":
@@ -100,9 +96,7 @@ def carry_at_random(rng: random.Random) -> Carrier:
     return carry
 
 
-def start(
-    graph: ViewGraph, hosts: dict[str, str], devices: int, carry: Carrier = carry_until_quiet
-) -> LocalRun:
+def start(graph: ViewGraph, hosts: dict[str, str], devices: int, carry: Carrier = carry_until_quiet) -> LocalRun:
     """A run whose views are deployed and confirmed before the first record."""
     bus = Bus()
     fleet = Fleet([DeviceConfig(str(i), report_every_us=2 * SECOND) for i in range(devices)], bus)

@@ -20,9 +20,7 @@ WINDOW_US = 10
 Record = tuple[int, str, int]  # event time, key, value
 
 
-def fragment(
-    name: str = "f", windows: tuple[WindowSpec, ...] = (WindowSpec.tumbling(WINDOW_US),)
-) -> Fragment:
+def fragment(name: str = "f", windows: tuple[WindowSpec, ...] = (WindowSpec.tumbling(WINDOW_US),)) -> Fragment:
     return Fragment(
         name=name,
         stream="s",

@@ -69,9 +69,7 @@ def test_a_view_over_a_view_reads_the_physical_view_below_it() -> None:
 
 
 def test_a_view_over_one_stream_runs_on_every_known_device() -> None:
-    program = read_program(
-        DECLARED + "CREATE FEED VIEW north AS SELECT l.user FROM location l WHERE l.lat > 60;"
-    )
+    program = read_program(DECLARED + "CREATE FEED VIEW north AS SELECT l.user FROM location l WHERE l.lat > 60;")
     graph = generate_views(program, ReferenceData(devices=(7, 8)))
     assert [v.inputs for v in graph.views.values()] == [("location[lat > 60]@7",), ("location[lat > 60]@8",)]
     with pytest.raises(FeedError, match="known devices are not listed"):

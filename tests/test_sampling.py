@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from catchment.aggregates.xxhash import hash_rows
 from catchment.errors import CatchmentError, ConfigError
 from catchment.sampling import (
     MAX_STRATA,
@@ -26,7 +27,6 @@ from catchment.sampling import (
     stratum_rate_sql,
     text_sql,
 )
-from catchment.aggregates.xxhash import hash_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

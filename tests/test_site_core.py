@@ -61,9 +61,7 @@ def test_batching_sends_each_key_once_when_its_slice_is_due() -> None:
     core.handle(absorbed(F, [(4, "a", 5)]), 4)
     assert core.handle(LowMarkRaised("s", 9), 9)[0].rows == 0
     (update,) = messages_of(core.handle(LowMarkRaised("s", 10), 10), Updates)
-    assert sorted(
-        zip(update.table["k"].to_pylist(), update.table["total__sum"].to_pylist(), strict=True)
-    ) == [
+    assert sorted(zip(update.table["k"].to_pylist(), update.table["total__sum"].to_pylist(), strict=True)) == [
         ("a", 6),
         ("b", 1),
     ]

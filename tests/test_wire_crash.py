@@ -76,8 +76,7 @@ class World:
         assert self.stored <= pending | set(range(outbox.next_sequence)) - set(outbox.missing())
         assert not outbox.missing()
         landed = {
-            decode_segment(p.read_bytes()).sequence
-            for p in inbox.landed(inbox.first_position, inbox.last_position + 1)
+            decode_segment(p.read_bytes()).sequence for p in inbox.landed(inbox.first_position, inbox.last_position + 1)
         }
         assert self.acked <= landed | {sequence for sequence, _ in self.consumed}
         assert inbox.last_position + 1 >= self.position

@@ -105,9 +105,7 @@ def test_an_oversized_segment_is_stopped_on_either_side(inbox: Inbox, serve: Ser
     assert inbox.refused == {"oversized": 1}
 
 
-def test_a_sender_survives_restarts_of_the_server_in_the_middle(
-    tmp_path: Path, inbox: Inbox, serve: Serve
-) -> None:
+def test_a_sender_survives_restarts_of_the_server_in_the_middle(tmp_path: Path, inbox: Inbox, serve: Serve) -> None:
     outbox = Outbox(tmp_path / "out", "eu", "center", 10**9)
     server = serve()
     port = server.port
@@ -194,9 +192,7 @@ def test_a_token_names_the_site_and_gives_no_other_name(inbox: Inbox, serve: Ser
 
 
 @pytest.mark.parametrize("token", [None, "eu-secret2", "eu-secre", "", "Bearer eu-secret"])
-def test_a_wrong_token_is_refused_and_counted(
-    inbox: Inbox, serve: Serve, call: Call, token: str | None
-) -> None:
+def test_a_wrong_token_is_refused_and_counted(inbox: Inbox, serve: Serve, call: Call, token: str | None) -> None:
     error = refusal(lambda: call(serve(tokens=TOKENS), token).send(frame(0)))
     assert (error.reason, error.retryable) == ("unauthenticated", False)
     assert inbox.refused == {"unauthenticated": 1}
@@ -265,9 +261,7 @@ def test_with_tls_and_tokens_both_must_name_the_same_site(
     assert refusal(lambda: call(server, None, eu).send(frame(1))).reason == "unauthenticated"
 
 
-def test_tls_with_tokens_needs_no_client_certificate(
-    serve: Serve, call: Call, certificates: Certificates
-) -> None:
+def test_tls_with_tokens_needs_no_client_certificate(serve: Serve, call: Call, certificates: Certificates) -> None:
     own = certificates.issue(HOST)
     server = serve(tls=Tls(own.certificate, own.key), tokens=TOKENS)
     assert call(server, "eu-secret", Tls(authority=certificates.authority)).send(frame(0)) == 0

@@ -188,9 +188,7 @@ def pending(sizes: list[int]) -> list[Pending]:
     return [Pending(number, Path("x"), size) for number, size in enumerate(sizes)]
 
 
-@given(
-    st.lists(st.integers(1, 50), min_size=2, max_size=40), st.data(), st.sampled_from([0.1, 0.25, 0.5, 1.0])
-)
+@given(st.lists(st.integers(1, 50), min_size=2, max_size=40), st.data(), st.sampled_from([0.1, 0.25, 0.5, 1.0]))
 @settings(max_examples=100, deadline=None)
 def test_the_backlog_keeps_to_its_share_while_fresh_segments_wait(
     sizes: list[int], data: st.DataObject, share: float
@@ -416,9 +414,7 @@ def test_a_resend_is_counted_as_sent_and_not_as_acked(
     assert (counters.bytes_sent, counters.bytes_acked, counters.resent) == (3 * size, size, 2)
 
 
-def test_stopping_ends_a_long_wait_on_a_slow_link_and_keeps_what_is_not_acked(
-    outbox: Outbox, inbox: Inbox
-) -> None:
+def test_stopping_ends_a_long_wait_on_a_slow_link_and_keeps_what_is_not_acked(outbox: Outbox, inbox: Inbox) -> None:
     store(outbox, range(2))
     sender = Sender(outbox, lambda: LocalUplink(inbox), Shaper(bytes_per_s=0.001))
     sender.start()

@@ -65,16 +65,12 @@ def tables(draw: st.DrawFn) -> pa.Table:
         columns[f"c{number}"] = pa.array(picks, kind)
     table = pa.table(columns)
     cut = draw(st.integers(0, rows))
-    return draw(
-        st.sampled_from([table, table.slice(cut), pa.concat_tables([table.slice(0, cut), table.slice(cut)])])
-    )
+    return draw(st.sampled_from([table, table.slice(cut), pa.concat_tables([table.slice(0, cut), table.slice(cut)])]))
 
 
 _NAMES = st.text(min_size=1, max_size=8)
 _COUNTS = st.integers(0, 2**63 - 1)
-_UPDATES = st.builds(
-    Updates, _NAMES, tables(), st.lists(st.tuples(_INTEGERS, _COUNTS), max_size=3).map(tuple)
-)
+_UPDATES = st.builds(Updates, _NAMES, tables(), st.lists(st.tuples(_INTEGERS, _COUNTS), max_size=3).map(tuple))
 _PROGRESS = st.builds(Progress, _NAMES, _INTEGERS, _COUNTS)
 _MESSAGES = st.lists(_UPDATES | _PROGRESS, max_size=4).map(tuple)
 segments = st.builds(Segment, _NAMES, _NAMES, _COUNTS, _MESSAGES)
@@ -148,9 +144,7 @@ class FailingDisk:
         self.at, self.mode, self.calls, self.dead = at, mode, 0, False
         self._open: dict[int, Path] = {}
         self._unsynced: set[Path] = set()
-        self._undo: list[
-            tuple[Path, Callable[[], None]]
-        ] = []  # folder, and how to take a change of a name back
+        self._undo: list[tuple[Path, Callable[[], None]]] = []  # folder, and how to take a change of a name back
 
     def __getattr__(self, name: str) -> Any:
         return getattr(os, name)

@@ -79,7 +79,8 @@ def plan(
 def _render(answer: Mapping[str, Any]) -> RenderableType:
     parts = {f["name"] for f in answer["fragments"]}
     queries = {q for f in answer["fragments"] for q in f["queries"]}
-    head = f"{format_bandwidth(answer['wan_bytes_per_s'])} over the WAN for {len(queries)} queries, {len(parts)} fragments."
+    rate = format_bandwidth(answer["wan_bytes_per_s"])
+    head = f"{rate} over the WAN for {len(queries)} queries, {len(parts)} fragments."
     return Group(Text(head), Text(), _fragments(answer), _links(answer))
 
 

@@ -121,9 +121,7 @@ def _raise_floors(rows: _Rows, upload: Floats, first: int, last: int) -> tuple[F
     return floor, rows
 
 
-def _curves(
-    rows: _Rows, upload: Floats, capacity: Floats | None, floor: Floats, first: int, last: int
-) -> Curves:
+def _curves(rows: _Rows, upload: Floats, capacity: Floats | None, floor: Floats, first: int, last: int) -> Curves:
     own, device = rows.rate, rows.device
     starts = starts_of(device)
     who = device[starts]

@@ -95,9 +95,7 @@ class DemandGraph:
     ) -> DemandGraph:
         """Rows whose devices have names (numbers or strings); `devices`, when given, lists all that exist."""
         names, src_ids, dst_ids = faults.number_devices(src, dst, devices, where)
-        return cls.from_edges(
-            src_ids, dst_ids, rate, devices=names.shape[0], load=load, names=names, where=where
-        )
+        return cls.from_edges(src_ids, dst_ids, rate, devices=names.shape[0], load=load, names=names, where=where)
 
 
 def _build(rows: faults.Rows, devices: int, load: Floats | None) -> DemandGraph:

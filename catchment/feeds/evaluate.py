@@ -56,9 +56,7 @@ class CompiledProgram:
         }  # fmt: skip
         for kind, columns in program.pushed_columns.items():
             names = program.streams[stream_of(kind)].column_names
-            keep = compile_sql(
-                wheres[kind], {f".{c}": (0, at) for at, c in enumerate(names)}, program.functions
-            )
+            keep = compile_sql(wheres[kind], {f".{c}": (0, at) for at, c in enumerate(names)}, program.functions)
             positions = tuple(names.index(c) for c in columns)
             self.kinds.setdefault(stream_of(kind), []).append((kind, keep, positions))
 

@@ -199,9 +199,7 @@ class _Compiler:
             found, options = value(slots), [c(slots) for c in choices]
             if found is None:
                 return None
-            return (
-                True if found in [o for o in options if o is not None] else None if None in options else False
-            )
+            return True if found in [o for o in options if o is not None] else None if None in options else False
 
         return evaluate
 

@@ -35,9 +35,7 @@ class FeedFunction:
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            raise FeedError(
-                f"a function cannot be called {self.name!r}", hint="use lower case letters, digits and _"
-            )
+            raise FeedError(f"a function cannot be called {self.name!r}", hint="use lower case letters, digits and _")
         if self.arity < 0 or self.returns not in _RETURN_TYPES:
             raise FeedError(
                 f"function {self.name!r} has {self.arity} arguments and returns {self.returns!r}; "

@@ -40,9 +40,7 @@ class Hierarchy:
     rate: Floats
 
     @classmethod
-    def of(
-        cls, devices: int, home: ArrayLike, feed: ArrayLike, view: ArrayLike, rate: ArrayLike
-    ) -> Hierarchy:
+    def of(cls, devices: int, home: ArrayLike, feed: ArrayLike, view: ArrayLike, rate: ArrayLike) -> Hierarchy:
         """The same from anything that holds numbers."""
         return cls(
             devices,

@@ -157,9 +157,7 @@ class ViewHost:
             partners = self.buffers[other].between(event.at_us - near_us, event.at_us + near_us)
             yield from self._evaluate(installed, event, partners)
 
-    def _evaluate(
-        self, installed: _Installed, event: FeedEvent, partners: Sequence[FeedEvent]
-    ) -> Iterator[Match]:
+    def _evaluate(self, installed: _Installed, event: FeedEvent, partners: Sequence[FeedEvent]) -> Iterator[Match]:
         for ordinal, row in enumerate(installed.view.rows):
             role = row.inputs.index(event.feed)
             if event.rank >= row.shares[role]:

@@ -55,9 +55,7 @@ class LiftProblem:
         renumber = np.cumsum(levels) - 1
         inside = levels[self.left]
         start = np.concatenate(([0], np.cumsum(np.diff(self.start)[nodes])))
-        return LiftProblem(
-            start, self.cost[levels], renumber[self.left[inside]], renumber[self.right[inside]]
-        )
+        return LiftProblem(start, self.cost[levels], renumber[self.left[inside]], renumber[self.right[inside]])
 
     def cost_of(self, reached: Index) -> float:
         """What a choice costs: `reached[d]` levels of node d, 0 for none."""

@@ -44,13 +44,9 @@ class _Oracle:
         self.graph = graph
         self.program: FeedProgram = graph.program
         self.db = sqlite3.connect(":memory:")
-        self.db.create_function(
-            "event_rank", 1, lambda key: rank_of(tuple(json.loads(key))), deterministic=True
-        )
+        self.db.create_function("event_rank", 1, lambda key: rank_of(tuple(json.loads(key))), deterministic=True)
         for function in self.program.functions.values():
-            self.db.create_function(
-                function.name, function.arity, _strict(function.python), deterministic=True
-            )
+            self.db.create_function(function.name, function.arity, _strict(function.python), deterministic=True)
 
     # ---- raw records to feeds
 
@@ -84,9 +80,7 @@ class _Oracle:
 
     # ---- feeds to matches
 
-    def compute(
-        self, template: FeedTemplate, views: list[PhysicalView], since_us: Mapping[str, int]
-    ) -> set[Identity]:
+    def compute(self, template: FeedTemplate, views: list[PhysicalView], since_us: Mapping[str, int]) -> set[Identity]:
         self._make_rows(template, views, since_us)
         cursor = self.db.execute(self._query(template))
         if template.name in self.program.consumed:
@@ -98,9 +92,7 @@ class _Oracle:
             for view, notified, key, at_us, *_ in cursor
         }
 
-    def _make_rows(
-        self, template: FeedTemplate, views: list[PhysicalView], since_us: Mapping[str, int]
-    ) -> None:
+    def _make_rows(self, template: FeedTemplate, views: list[PhysicalView], since_us: Mapping[str, int]) -> None:
         width = len(template.inputs)
         names = [f"{part}{i}" for part in ("input", "share", "device") for i in range(width)]
         names += [f"p{i}" for i in range(len(template.params))]
@@ -124,9 +116,7 @@ class _Oracle:
             first, second, near = aliases[0], aliases[1], template.lifetime_us
             tables[1] += f" AND {second}.at_us BETWEEN {first}.at_us - {near} AND {first}.at_us + {near}"
         keys = " || ',' || ".join(f"trim({a}.key, '[]')" for a in aliases)
-        at_us = (
-            f"max({', '.join(f'{a}.at_us' for a in aliases)})" if len(aliases) == 2 else f"{aliases[0]}.at_us"
-        )
+        at_us = f"max({', '.join(f'{a}.at_us' for a in aliases)})" if len(aliases) == 2 else f"{aliases[0]}.at_us"
         outputs = ", ".join(self._sql(template, o.sql) for o in template.outputs)
         match = self._sql(template, template.match) if template.match else "true"
         return (
@@ -157,9 +147,7 @@ class _Oracle:
             f"INSERT INTO {_quoted(template.name)} VALUES ({marks})",
             [(view, key, at_us, *values) for view, _, key, at_us, *values in rows],
         )
-        self.db.execute(
-            f"CREATE INDEX {_quoted('by ' + template.name)} ON {_quoted(template.name)} (feed, at_us)"
-        )
+        self.db.execute(f"CREATE INDEX {_quoted('by ' + template.name)} ON {_quoted(template.name)} (feed, at_us)")
 
 
 def _quoted(name: str) -> str:

@@ -114,18 +114,14 @@ class _Planner:
         terms: list[exp.Expr] = []
         for join in select.args.get("joins") or []:
             if join.side or join.kind not in ("", "INNER", "CROSS") or join.args.get("using"):
-                raise self._error(
-                    f"found {join.side or join.kind or 'USING'} JOIN; possible: JOIN ... ON", join
-                )
+                raise self._error(f"found {join.side or join.kind or 'USING'} JOIN; possible: JOIN ... ON", join)
             self._add_source(join.this)
             terms += conjuncts(join.args.get("on"))
         return terms
 
     def _add_source(self, table: exp.Expr) -> None:
         if not isinstance(table, exp.Table):
-            raise self._error(
-                f"found {table.sql()!r} in FROM; possible: the name of a stream, table or view", table
-            )
+            raise self._error(f"found {table.sql()!r} in FROM; possible: the name of a stream, table or view", table)
         name, alias = table.name.lower(), (table.alias or table.name).lower()
         if alias in self.sources:
             raise self._error(f"found the alias {alias!r} twice", table, hint="give each use its own alias")
@@ -144,9 +140,7 @@ class _Planner:
     def _add_view(self, alias: str, template: FeedTemplate) -> None:
         if template.is_pair:
             static = frozenset(o.name for o in template.outputs if o.static_sql is not None)
-            self.sources[alias] = _Source(
-                alias, template.name, template.output_names, static=static, is_view=True
-            )
+            self.sources[alias] = _Source(alias, template.name, template.output_names, static=static, is_view=True)
         else:
             self._unfold(alias, template)
 
@@ -172,9 +166,7 @@ class _Planner:
         if all(use.table != DEVICES for use in template.tables):
             assert inner.device is not None
             assert stream.device is not None
-            self.conditions.append(
-                exp.EQ(this=_column(alias, stream.device), expression=rename(inner.device))
-            )
+            self.conditions.append(exp.EQ(this=_column(alias, stream.device), expression=rename(inner.device)))
         for sql in (template.static, template.match):
             self.conditions += [_rename(c, renamed) for c in conjuncts(parse_expression(sql))] if sql else []
         self.unfolded[alias] = {o.name: rename(o.sql) for o in template.outputs}
@@ -184,9 +176,7 @@ class _Planner:
         for item in self.view.select.expressions:
             name = item.alias_or_name.lower()
             if isinstance(item, exp.Star) or not name:
-                raise self._error(
-                    f"found {item.sql()!r} in SELECT; possible: columns, or expressions with AS", item
-                )
+                raise self._error(f"found {item.sql()!r} in SELECT; possible: columns, or expressions with AS", item)
             if name in outputs:
                 raise self._error(f"found two output columns called {name!r}", item, hint="use AS")
             outputs[name] = item.this if isinstance(item, exp.Alias) else item
@@ -203,9 +193,7 @@ class _Planner:
         name = call.name.lower()
         function = self.catalog.functions.get(name)
         if name == SAMPLE:
-            if call.parent is not None and not isinstance(
-                call.parent, exp.And | exp.Where | exp.Join | exp.Paren
-            ):
+            if call.parent is not None and not isinstance(call.parent, exp.And | exp.Where | exp.Join | exp.Paren):
                 raise self._error(f"found {call.sql()!r} inside an expression; possible: a term of AND", call)
         elif function is None:
             known = ", ".join(sorted([*self.catalog.functions, SAMPLE]))
@@ -228,17 +216,13 @@ class _Planner:
         name, alias = column.name.lower(), column.table.lower()
         if alias and alias not in self.sources:
             raise self._error(f"found the alias {alias!r}; possible: {', '.join(self.sources)}", column)
-        owners = [
-            s.alias for s in self.sources.values() if name in self._offered(s) and alias in ("", s.alias)
-        ]
+        owners = [s.alias for s in self.sources.values() if name in self._offered(s) and alias in ("", s.alias)]
         if len(owners) > 1:
             raise self._error(f"{name!r} is ambiguous: {', '.join(f'{o}.{name}' for o in owners)}", column)
         if not owners:
             offered = self.sources[alias] if alias else None
             possible = (
-                self._offered(offered)
-                if offered
-                else sorted({c for s in self.sources.values() for c in s.columns})
+                self._offered(offered) if offered else sorted({c for s in self.sources.values() for c in s.columns})
             )
             raise self._error(f"found the column {column.sql()!r}; possible: {', '.join(possible)}", column)
         resolved = _column(owners[0], name)
@@ -280,9 +264,7 @@ class _Planner:
             )
         share = term.expressions[1]
         if not self._only(share, lambda s, c: not s.is_input):
-            raise self._error(
-                f"the share {share.sql()!r} must come from reference tables or be a number", term
-            )
+            raise self._error(f"the share {share.sql()!r} must come from reference tables or be a number", term)
         return term.expressions[0].sql().lower(), share
 
     def _bind_devices(self) -> None:
@@ -332,9 +314,7 @@ class _Planner:
         return FeedTemplate(
             name=self.view.name,
             inputs=tuple(self._input(s, read) for s in self.sources.values() if s.is_input),
-            tables=tuple(
-                TableUse(s.alias, s.name, s.is_view) for s in self.sources.values() if s.device is None
-            ),
+            tables=tuple(TableUse(s.alias, s.name, s.is_view) for s in self.sources.values() if s.device is None),
             static=conjunction([c for c in map(self._over_tables, static) if not _says_nothing(c)]),
             match=conjunction(match),
             params=self._params(read),
@@ -383,10 +363,7 @@ class _Planner:
 
     def _params(self, read: list[exp.Expr]) -> tuple[str, ...]:
         found = {
-            column_name(c)
-            for node in read
-            for c in node.find_all(exp.Column)
-            if not self.sources[c.table].is_input
+            column_name(c) for node in read for c in node.find_all(exp.Column) if not self.sources[c.table].is_input
         }
         return tuple(sorted(found))
 

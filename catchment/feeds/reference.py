@@ -35,9 +35,7 @@ class ReferenceData:
     def rows(self, table: str, width: int) -> Sequence[Row]:
         found = self.tables.get(table)
         if found is None:
-            raise FeedError(
-                f"no rows are given for the reference table {table!r}", hint="an empty list is possible"
-            )
+            raise FeedError(f"no rows are given for the reference table {table!r}", hint="an empty list is possible")
         for number, row in enumerate(found):
             if len(row) != width:
                 raise FeedError(f"row {number} of {table!r} has {len(row)} values, expected {width}: {row!r}")
@@ -75,9 +73,7 @@ class _Step:
 
 def layout_of(relations: Sequence[Relation]) -> dict[str, tuple[int, int]]:
     """Where each "alias.column" lives in a joined row."""
-    return {
-        f"{r.alias}.{c}": (slot, at) for slot, r in enumerate(relations) for at, c in enumerate(r.columns)
-    }
+    return {f"{r.alias}.{c}": (slot, at) for slot, r in enumerate(relations) for at, c in enumerate(r.columns)}
 
 
 def join(relations: Sequence[Relation], condition: str | None, functions: Functions) -> Iterator[Slots]:
@@ -109,9 +105,7 @@ def _step(
 
 def _split_equality(term: exp.Expr, alias: str) -> tuple[exp.Column, exp.Column] | None:
     """(column of an earlier relation, column of this one) when the term is such an equality."""
-    if not (
-        isinstance(term, exp.EQ) and isinstance(term.left, exp.Column) and isinstance(term.right, exp.Column)
-    ):
+    if not (isinstance(term, exp.EQ) and isinstance(term.left, exp.Column) and isinstance(term.right, exp.Column)):
         return None
     sides = sorted((term.left, term.right), key=lambda c: c.table == alias)
     return (sides[0], sides[1]) if sides[1].table == alias != sides[0].table else None

@@ -66,9 +66,7 @@ class PhysicalView:
 
     def share_of(self, feed: str) -> float:
         """The share of an input that the view demands: the largest of its rows."""
-        return max(
-            s for row in self.rows for name, s in zip(row.inputs, row.shares, strict=True) if name == feed
-        )
+        return max(s for row in self.rows for name, s in zip(row.inputs, row.shares, strict=True) if name == feed)
 
 
 @dataclass(frozen=True)
@@ -181,13 +179,9 @@ class _Generator:
         self.shares = [self._compile(i.share, layout) for i in template.inputs]
         self.params = [layout[p] for p in template.params]
         self.names = [self._name_of(i, layout) for i in template.inputs]
-        self.static = [
-            self._compile(o.static_sql, layout) for o in template.outputs if o.static_sql is not None
-        ]
+        self.static = [self._compile(o.static_sql, layout) for o in template.outputs if o.static_sql is not None]
         first = template.inputs[0]
-        self.notified = (
-            self.devices[0] if first.is_stream else self._column(f"{first.alias}.{NOTIFIED_COLUMN}", layout)
-        )
+        self.notified = self.devices[0] if first.is_stream else self._column(f"{first.alias}.{NOTIFIED_COLUMN}", layout)
 
     def rows(self) -> Iterator[tuple[ViewRow, Row]]:
         """Each joined row as a view row, and as a row of the relation that views above this one read."""

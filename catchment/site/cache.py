@@ -20,9 +20,7 @@ from catchment.site.ledger import Slots
 
 SLOT_COLUMN = "__slot"
 _MAX_CHUNKS = 64  # pieces of an Arrow column before they are joined
-_LOG_SLACK_ROWS = (
-    4096  # the state log is merged when it holds this many rows more than twice the pending ones
-)
+_LOG_SLACK_ROWS = 4096  # the state log is merged when it holds this many rows more than twice the pending ones
 
 
 def _compacted(table: pa.Table) -> pa.Table:
@@ -91,9 +89,7 @@ class StateLog:
     def _merged(self, table: pa.Table) -> pa.Table:
         slots = np.asarray(table[SLOT_COLUMN].to_numpy(), dtype=np.int64)
         if len(np.unique(slots)) < len(slots):
-            table = (
-                combine(table, (SLOT_COLUMN,), self._aggregates).select(table.column_names).cast(table.schema)
-            )
+            table = combine(table, (SLOT_COLUMN,), self._aggregates).select(table.column_names).cast(table.schema)
             slots = np.asarray(table[SLOT_COLUMN].to_numpy(), dtype=np.int64)
         return table.take(pa.array(np.argsort(slots, kind="stable"))).combine_chunks()
 
@@ -101,15 +97,11 @@ class StateLog:
 class PartialCache:
     """Keys and states of one fragment, by slot."""
 
-    def __init__(
-        self, fragment: Fragment, index: pa.Table | None = None, log: pa.Table | None = None
-    ) -> None:
+    def __init__(self, fragment: Fragment, index: pa.Table | None = None, log: pa.Table | None = None) -> None:
         self._schema = fragment.schema
         keys = pa.schema([self._schema.field(n) for n in (SLICE_COLUMN, *fragment.key_names)])
         self._states = [n for n in self._schema.names if n not in keys.names]
-        log_schema = pa.schema(
-            [pa.field(SLOT_COLUMN, pa.int64()), *(self._schema.field(n) for n in self._states)]
-        )
+        log_schema = pa.schema([pa.field(SLOT_COLUMN, pa.int64()), *(self._schema.field(n) for n in self._states)])
         self._key_names = keys.names
         self.index = KeyIndex(keys.empty_table() if index is None else index.select(keys.names).cast(keys))
         self.log = StateLog(

@@ -154,18 +154,14 @@ class SiteCore:
             ledger = held.sluice.ledger
             held.sluice.validate(self._clock(held.fragment.stream).low_mark_us, self._link.blocked)
             assert held.cache.index.rows == ledger.size, "index and ledger differ in size"
-            assert set(held.cache.log.slots().tolist()) == set(ledger.pending_slots().tolist()), (
-                "states without slot"
-            )
+            assert set(held.cache.log.slots().tolist()) == set(ledger.pending_slots().tolist()), "states without slot"
             assert held.cache.index.table[SLICE_COLUMN].to_pylist() == ledger.slice_us.tolist()
 
     def _add(self, event: FragmentAdded) -> None:
         fragment, held = event.fragment, self._held.get(event.fragment.name)
         if held is None:
             sluice = Sluice(fragment.slicing, event.policy.build())
-            self._held[fragment.name] = _Held(
-                fragment, event.policy, event.weight, PartialCache(fragment), sluice
-            )
+            self._held[fragment.name] = _Held(fragment, event.policy, event.weight, PartialCache(fragment), sluice)
         elif held.fragment != fragment:
             raise SiteError("another fragment of this name is here", where=f"fragment {fragment.name!r}",
                             hint="drop it first, or give the new one another name")  # fmt: skip

@@ -81,9 +81,7 @@ class LinkMeasured:
 
     def __post_init__(self) -> None:
         if self.queued_bytes < 0 or (self.goodput_bytes_per_s is not None and self.goodput_bytes_per_s < 0):
-            raise SiteError(
-                f"a link cannot have goodput {self.goodput_bytes_per_s} and queue {self.queued_bytes}"
-            )
+            raise SiteError(f"a link cannot have goodput {self.goodput_bytes_per_s} and queue {self.queued_bytes}")
         if not 0 < self.wire_ratio < float("inf"):
             raise SiteError(f"the wire ratio {self.wire_ratio} is not a positive number")
 

@@ -144,9 +144,7 @@ def _check_header(header: bytes, body_bytes: int, limits: Limits) -> Envelope:
         raise WireError(f"the header of the frame cannot be read: {error}") from error
     _check(_is_name(origin, limits) and _is_name(epoch, limits), "names of origin and epoch")
     _check(_is_count(sequence), "number")
-    _check(
-        isinstance(entries, list) and len(entries) <= limits.messages, f"messages (at most {limits.messages})"
-    )
+    _check(isinstance(entries, list) and len(entries) <= limits.messages, f"messages (at most {limits.messages})")
     for entry in entries:
         _check_entry(entry, limits)
     updates = [entry for entry in entries if entry[0] == "u"]
@@ -168,9 +166,7 @@ def _check_entry(entry: Any, limits: Limits) -> None:
         isinstance(records, list) and len(records) <= limits.slices,
         f"record counts (at most {limits.slices})",
     )
-    _check(
-        all(isinstance(r, list) and len(r) == 2 and all(map(_is_int64, r)) for r in records), "record counts"
-    )
+    _check(all(isinstance(r, list) and len(r) == 2 and all(map(_is_int64, r)) for r in records), "record counts")
 
 
 def _check(holds: bool, what: str) -> None:

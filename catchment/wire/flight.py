@@ -144,9 +144,7 @@ def _read_answer(answers: list[bytes], address: str) -> int:
 class _Server(flight.FlightServerBase):
     """The Flight service: two actions, each answered by one JSON document."""
 
-    def __init__(
-        self, inbox: Inbox, host: str, port: int, tls: Tls | None, tokens: Mapping[str, bytes]
-    ) -> None:
+    def __init__(self, inbox: Inbox, host: str, port: int, tls: Tls | None, tokens: Mapping[str, bytes]) -> None:
         self._inbox, self._tokens = inbox, tokens
         self._mutual = tls is not None and tls.authority is not None
         secured = (
@@ -159,9 +157,7 @@ class _Server(flight.FlightServerBase):
             }
         )
         scheme = "grpc+tls" if tls else "grpc+tcp"
-        super().__init__(
-            f"{scheme}://{host}:{port}", middleware={_MIDDLEWARE: _TokenCheck(inbox, tokens)}, **secured
-        )
+        super().__init__(f"{scheme}://{host}:{port}", middleware={_MIDDLEWARE: _TokenCheck(inbox, tokens)}, **secured)
 
     def do_action(self, context: Any, action: Any) -> list[Any]:
         try:
@@ -192,9 +188,7 @@ class _Server(flight.FlightServerBase):
         if self._tokens:
             proved.append(context.get_middleware(_MIDDLEWARE).site)
         if len(set(proved)) > 1:
-            raise self._inbox.refuse(
-                "wrong_site", f"the certificate says {proved[0]!r}, the token {proved[1]!r}"
-            )
+            raise self._inbox.refuse("wrong_site", f"the certificate says {proved[0]!r}, the token {proved[1]!r}")
         return proved[0] if proved else None
 
 
@@ -222,9 +216,7 @@ class _TokenCheck(flight.ServerMiddlewareFactory):
 
 
 def _check_safety(host: str, tls: Tls | None, tokens: Mapping[str, str] | None) -> None:
-    if tokens is not None and (
-        not tokens or len(set(tokens.values())) < len(tokens) or not all(tokens.values())
-    ):
+    if tokens is not None and (not tokens or len(set(tokens.values())) < len(tokens) or not all(tokens.values())):
         raise WireError("every site needs a token of its own, and none may be empty")
     if tls is None:
         if not _is_loopback(host):

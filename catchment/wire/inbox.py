@@ -121,8 +121,7 @@ class Inbox:
         with self._lock:
             if start < self._first or end > self.last_position + 1:
                 raise self._error(
-                    f"positions [{start}, {end}) were asked for, "
-                    f"[{self._first}, {self.last_position + 1}) are here"
+                    f"positions [{start}, {end}) were asked for, [{self._first}, {self.last_position + 1}) are here"
                 )
             return [self._path(position) for position in range(start, end)]
 
@@ -130,9 +129,7 @@ class Inbox:
         """Everything below this position is consumed: its files go, the memory of what was seen stays."""
         with self._lock:
             if position > self.last_position + 1:
-                raise self._error(
-                    f"cannot discard below {position}: {self.last_position + 1} is the next one"
-                )
+                raise self._error(f"cannot discard below {position}: {self.last_position + 1} is the next one")
             consumed = range(self._first, position)
             if not consumed:
                 return

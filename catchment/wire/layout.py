@@ -68,9 +68,7 @@ def _restore(array: pa.Array) -> pa.Array:
 def _restore_indices(array: pa.Array) -> pa.Array:
     """Refuses a damaged dictionary, and indices outside of it."""
     array.dictionary.validate(full=True)
-    return pa.DictionaryArray.from_arrays(
-        _with_bytes(array.indices, _rows_first), array.dictionary, safe=True
-    )
+    return pa.DictionaryArray.from_arrays(_with_bytes(array.indices, _rows_first), array.dictionary, safe=True)
 
 
 def _check_expansion(arrays: Sequence[pa.Array], max_bytes: int) -> None:

@@ -30,9 +30,7 @@ class Updates:
         if not self.fragment:
             raise WireError("an update names no fragment")
         if self.table.num_rows and "slice_us" not in self.table.column_names:
-            raise WireError(
-                f"an update of {self.fragment!r} has no column slice_us, only {self.table.column_names}"
-            )
+            raise WireError(f"an update of {self.fragment!r} has no column slice_us, only {self.table.column_names}")
 
     @property
     def rows(self) -> int:
@@ -67,9 +65,7 @@ class Segment:
 
     def __post_init__(self) -> None:
         if not self.origin or not self.epoch or self.sequence < 0:
-            raise WireError(
-                f"a segment from {self.origin!r} has epoch {self.epoch!r} and number {self.sequence}"
-            )
+            raise WireError(f"a segment from {self.origin!r} has epoch {self.epoch!r} and number {self.sequence}")
 
     def updates(self) -> Iterator[Updates]:
         return (m for m in self.messages if isinstance(m, Updates))
@@ -85,9 +81,7 @@ def split_updates(updates: Updates, max_bytes: int) -> Iterator[Updates]:
     pieces = max(1, -(-updates.table.nbytes // max_bytes))
     step = max(1, -(-updates.rows // pieces))
     for start in range(0, max(updates.rows, 1), step):
-        yield Updates(
-            updates.fragment, updates.table.slice(start, step), updates.records if start == 0 else ()
-        )
+        yield Updates(updates.fragment, updates.table.slice(start, step), updates.records if start == 0 else ())
 
 
 def pack(messages: Iterable[Updates], max_bytes: int) -> Iterator[list[Message]]:

@@ -26,9 +26,7 @@ REASONS = {
 class RefusedError(WireError):
     """The far side refuses a segment or a connection."""
 
-    def __init__(
-        self, reason: str, message: str, *, where: str | None = None, hint: str | None = None
-    ) -> None:
+    def __init__(self, reason: str, message: str, *, where: str | None = None, hint: str | None = None) -> None:
         assert reason in REASONS, reason
         self.reason = reason
         self.retryable = REASONS[reason]

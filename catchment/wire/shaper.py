@@ -29,9 +29,7 @@ class TokenBucket:
 
     def __post_init__(self) -> None:
         if self.bytes_per_s <= 0 or self.burst_bytes < 0:
-            raise WireError(
-                f"a bandwidth of {self.bytes_per_s} bytes/s, burst {self.burst_bytes}: must be positive"
-            )
+            raise WireError(f"a bandwidth of {self.bytes_per_s} bytes/s, burst {self.burst_bytes}: must be positive")
         self._level = self.burst_bytes
 
     def take(self, size_bytes: int, now_s: float) -> float:

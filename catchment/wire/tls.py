@@ -26,9 +26,7 @@ class Tls:
             raise WireError("a certificate needs its key, and a key its certificate")
 
     @classmethod
-    def from_files(
-        cls, certificate: Path | None = None, key: Path | None = None, authority: Path | None = None
-    ) -> Tls:
+    def from_files(cls, certificate: Path | None = None, key: Path | None = None, authority: Path | None = None) -> Tls:
         return cls(*(_read(path) if path else None for path in (certificate, key, authority)))
 
 
