@@ -309,13 +309,13 @@ def test_keys_of_any_type_are_recalled_by_equal_keys(tmp_path: Path, type: pa.Da
 def test_states_of_sketches_come_back_byte_for_byte_and_still_merge(tmp_path: Path) -> None:
     tables = make_tables(tmp_path, keys=(COUNTRY,), aggregates=(*NUMBERS, *SKETCHES))
     chance = random.Random(4)
-    records = [(chance.choice(["nl", None]), None, chance.randrange(50)) for _ in range(500)]
-    tables.publish(1, [publish(tables, 0, records[:400])])
+    records = [(chance.choice(["nl", None]), None, chance.randrange(50)) for _ in range(300)]
+    tables.publish(1, [publish(tables, 0, records[:250])])
     recalled = tables.recall(wanted(tables, [(0, "nl"), (0, None)])).drop_columns([WINDOW_COLUMN])
-    kept = states(tables, records[:400])
+    kept = states(tables, records[:250])
     assert recalled.sort_by("country").equals(kept.cast(recalled.schema).sort_by("country"))
     merged = partials.combine(
-        pa.concat_tables([recalled, states(tables, records[400:]).cast(recalled.schema)]),
+        pa.concat_tables([recalled, states(tables, records[250:]).cast(recalled.schema)]),
         ["country"],
         tables.fragment.aggregates,
     )

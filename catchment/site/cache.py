@@ -42,7 +42,7 @@ class KeyIndex:
         known = self.rows
         codes, _ = group_codes(pa.concat_tables([self.table, keys]), self.table.column_names)
         slots = codes[known:].astype(np.int64)  # the known rows are distinct: each is its own code
-        if len(np.unique(slots)) < len(slots):
+        if _has_repeats(slots):
             raise SiteError("a micro-batch holds a (slice, key) twice: its partials are not grouped")
         fresh = slots >= known
         if fresh.any():
@@ -88,10 +88,15 @@ class StateLog:
 
     def _merged(self, table: pa.Table) -> pa.Table:
         slots = np.asarray(table[SLOT_COLUMN].to_numpy(), dtype=np.int64)
-        if len(np.unique(slots)) < len(slots):
+        if _has_repeats(slots):
             table = combine(table, (SLOT_COLUMN,), self._aggregates).select(table.column_names).cast(table.schema)
             slots = np.asarray(table[SLOT_COLUMN].to_numpy(), dtype=np.int64)
         return table.take(pa.array(np.argsort(slots, kind="stable"))).combine_chunks()
+
+
+def _has_repeats(slots: Slots) -> bool:
+    """Whether a slot stands twice; slots are small whole numbers, so that counting them is cheapest."""
+    return bool(slots.size) and int(np.bincount(slots).max()) > 1
 
 
 class PartialCache:
