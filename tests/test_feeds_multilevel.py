@@ -107,11 +107,12 @@ def test_the_friend_finder_has_its_closed_form(up: float, down: float) -> None:
 
 
 def test_the_price_of_the_parents_other_inputs_is_counted() -> None:
-    """Taking the first join pays only because the second can be taken too; its other input has a price."""
-    h = Hierarchy.of(2, [0, 1, CLOUD, VIEW, VIEW], [0, 2, 3, 1], [3, 3, 4, 4], [10.0, 1.0, 8.0, 1.0])
+    """The upper view would stay with the lower one, but its other input is dear: algorithm 3 as printed pays 16."""
+    rates = {"G0 -> J": 2.0, "N -> J": 1.0, "J -> V": 8.0, "G1 -> V": 7.5}
+    h = Hierarchy.of(2, [0, 1, CLOUD, VIEW, VIEW], [0, 2, 3, 1], [3, 3, 4, 4], list(rates.values()))
     found = assign_views(h, Costs(1.0, 1.0))
-    assert found.site[3:].tolist() == [0, 0]
-    assert found.cost == 3.0  # device 0 receives 1 + 1, device 1 sends 1
+    assert found.site[3:].tolist() == [CLOUD, CLOUD]
+    assert found.cost == 9.5
 
 
 def test_uploads_say_which_inputs_come_by_the_cloud() -> None:

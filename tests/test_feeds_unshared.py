@@ -9,6 +9,7 @@ from feeds_brute import graph_of, random_pairs
 from catchment.errors import FeedError
 from catchment.feeds.budget import Budget
 from catchment.feeds.costs import Costs
+from catchment.feeds.placement import CLOUD, place
 from catchment.feeds.unshared import assign_unshared
 
 RATIOS = ((1.0, 1.0), (1.0, 2.0), (3.0, 1.0), (20.0, 1.0))
@@ -49,6 +50,12 @@ def test_the_knapsacks_are_filled_at_the_least_cost_of_all_placements(
         assert (found.upload | found.upload[graph.counterpart]).all()
         free = assign_unshared(graph, Costs(*ratio))
         assert free.cost == pytest.approx(cost.min(), abs=1e-9)
+
+
+def test_views_go_where_the_knapsacks_put_them() -> None:
+    pairs, rates = np.asarray([[0, 1], [0, 2]]), np.asarray([[5.0, 1.0], [9.0, 1.0]])
+    found = assign_unshared(graph_of(3, pairs, rates), Costs(1.0, 1.0), budget=Budget(np.asarray([1.0, 1.0, 1.0])))
+    assert place(found).site.tolist() == [CLOUD, 0]
 
 
 def test_without_time_a_knapsack_is_filled_greedily_and_the_gap_is_true() -> None:

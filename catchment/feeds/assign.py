@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from catchment.feeds.budget import Budget
 from catchment.feeds.conflicts import apply_lifts, residual_problem
 from catchment.feeds.costs import Costs
-from catchment.feeds.curves import Edges, cost_curves
+from catchment.feeds.curves import Curves, Edges, cost_curves
 from catchment.feeds.demand import DemandGraph
 from catchment.feeds.outcome import Outcome
 from catchment.feeds.residual import solve_lifts
@@ -48,7 +48,7 @@ def assign(
     """The cheapest viable assignment; the time limit bounds the search in cyclic residual components."""
     began = clock()
     upload_cost, download_cost = costs.per_device(graph.devices)
-    edges = Edges(graph.start, graph.rate, _download_costs(graph, costs, download_cost), graph.load)
+    edges = Edges(graph.start, graph.rate, graph.peer_rate, download_cost, graph.load)
     curves = cost_curves(edges, upload_cost, None if budget is None else budget.per_device(graph))
     conflicts = residual_problem(graph, curves)
     lifts = solve_lifts(conflicts.problem, time_limit_s, clock)
@@ -56,7 +56,7 @@ def assign(
     cost = float(curves.best.sum()) + lifts.cost
     return Assignment(
         graph=graph,
-        upload=graph.rate <= np.repeat(threshold, np.diff(graph.start)),
+        upload=_uploads(graph, curves, threshold),
         threshold=threshold,
         cost=cost,
         all_upload_cost=_all_upload_cost(graph, upload_cost),
@@ -69,10 +69,12 @@ def assign(
     )
 
 
-def _download_costs(graph: DemandGraph, costs: Costs, download: Floats) -> Floats:
-    if np.ndim(costs.download) == 0:
-        return graph.peer_rate * float(costs.download)
-    return graph.peer_rate * np.repeat(download, np.diff(graph.start))
+def _uploads(graph: DemandGraph, curves: Curves, threshold: Floats) -> NDArray[np.bool_]:
+    """Everything but the rows above their device's threshold, which lifts can only have made fewer."""
+    upload = np.ones(graph.edges, dtype=np.bool_)
+    down = curves.down
+    upload[down[graph.rate[down] > threshold[graph.src_of(down)]]] = False
+    return upload
 
 
 def _all_upload_cost(graph: DemandGraph, upload: Floats) -> float:

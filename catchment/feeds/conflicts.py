@@ -34,16 +34,12 @@ class Conflicts:
 
 def residual_problem(graph: DemandGraph, curves: Curves) -> Conflicts:
     """The pairs on which both devices would download, as a residual problem."""
-    rows = _conflict_rows(graph, curves.threshold)
-    return conflicts_among(curves, graph.src[rows], graph.dst[rows], graph.rate[rows], graph.peer_rate[rows])
-
-
-def _conflict_rows(graph: DemandGraph, threshold: Floats) -> Index:
-    """Rows with src < dst on which neither side uploads."""
-    down = np.flatnonzero(graph.rate > np.repeat(threshold, np.diff(graph.start)))
-    both = graph.peer_rate[down] > threshold[graph.dst[down]]
-    down = down[both]
-    return down[graph.src[down] < graph.dst[down]]
+    rows = curves.down
+    rows = rows[graph.peer_rate[rows] > curves.threshold[graph.dst[rows]]]
+    src, dst = graph.src_of(rows), graph.dst[rows]
+    once = src < dst
+    rows = rows[once]
+    return conflicts_among(curves, src[once], dst[once], graph.rate[rows], graph.peer_rate[rows])
 
 
 def conflicts_among(

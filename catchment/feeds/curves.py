@@ -13,7 +13,7 @@ would need fl(Cd r_ji) < fl(Cu r_ij) and fl(Cd r_ij) < fl(Cu r_ji), impossible f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -34,7 +34,7 @@ class Curves:
     """Cost curves above the floors: one step a distinct rate, ascending within a device.
 
     Invariant: `cost[k]` is cost_i at t = `rate[k]` for i = `device[k]`, `inf` where a budget forbids it; the
-    device's choice is `threshold[i]`, at `best[i]`.
+    device's choice is `threshold[i]`, at `best[i]`; `down` are the rows above their device's threshold.
     """
 
     device: Index
@@ -42,6 +42,7 @@ class Curves:
     cost: Floats
     threshold: Floats  # a device
     best: Floats  # a device
+    down: Index
 
     def least_cost_from(self) -> Floats:
         """For each step the least cost of a threshold at or above it."""
@@ -54,7 +55,8 @@ class Edges:
 
     start: Index
     rate: Floats
-    download_cost: Floats  # Cd * r_ji
+    peer: Floats
+    download: Floats  # a device; downloading on a row costs download * peer
     load: Floats | None = None
 
     @property
@@ -65,7 +67,7 @@ class Edges:
 def cost_curves(edges: Edges, upload: Floats, capacity: Floats | None = None) -> Curves:
     """Each device's curve and choice; `capacity` bounds the load of what a device downloads on."""
     blocks = [_block_curves(edges, upload, capacity, first, last) for first, last in _blocks(edges.start)]
-    parts = zip(*((c.device, c.rate, c.cost, c.threshold, c.best) for c in blocks), strict=True)
+    parts = zip(*((c.device, c.rate, c.cost, c.threshold, c.best, c.down) for c in blocks), strict=True)
     return Curves(*(np.concatenate(part) for part in parts))
 
 
@@ -81,20 +83,24 @@ def _block_curves(edges: Edges, upload: Floats, capacity: Floats | None, first: 
     begin, end = int(edges.start[first]), int(edges.start[last])
     device = np.repeat(np.arange(first, last), np.diff(edges.start[first : last + 1]))
     rows = _Rows(
+        np.arange(begin, end),
         device,
         edges.rate[begin:end],
-        edges.download_cost[begin:end],
+        edges.download[device] * edges.peer[begin:end],
         None if edges.load is None or capacity is None else edges.load[begin:end],
     )
     floor, rows = _raise_floors(rows, upload, first, last)
     rows = rows.take(np.lexsort((rows.rate, rows.device)))
-    return _curves(rows, upload, capacity, floor, first, last)
+    curve = _curves(rows, upload, capacity, floor, first, last)
+    down = np.sort(rows.row[rows.rate > curve.threshold[rows.device - first]])
+    return replace(curve, down=down)
 
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
     """Rows of a block, those of a device together."""
 
+    row: Index
     device: Index
     rate: Floats
     download_cost: Floats
@@ -102,7 +108,7 @@ class _Rows:
 
     def take(self, which: NDArray[Any]) -> _Rows:
         load = None if self.load is None else self.load[which]
-        return _Rows(self.device[which], self.rate[which], self.download_cost[which], load)
+        return _Rows(self.row[which], self.device[which], self.rate[which], self.download_cost[which], load)
 
 
 def _raise_floors(rows: _Rows, upload: Floats, first: int, last: int) -> tuple[Floats, _Rows]:
@@ -134,7 +140,7 @@ def _curves(rows: _Rows, upload: Floats, capacity: Floats | None, floor: Floats,
         cost[_beyond(load, device) > capacity[device]] = np.inf
         at_floor[(who - first)[load[starts] > capacity[who]]] = np.inf
     step = _ends_of_steps(own, device)
-    curve = Curves(device[step], own[step], cost[step], floor, at_floor)
+    curve = Curves(device[step], own[step], cost[step], floor, at_floor, down=rows.row[:0])
     return _choose(curve, first)
 
 

@@ -95,6 +95,7 @@ def _local_step(hierarchy: Hierarchy, trees: Trees, costs: Costs) -> Taken:
             np.searchsorted(trees.parent[children], np.append(here, here[-1] + 1)) if here.size else _EMPTY,
             rate[children],
             price[children] + best[children],
+            np.ones(here.shape[0]),
         )
         curves = cost_curves(edges, upload[trees.device[here]])
         threshold[here], best[here] = curves.threshold, curves.best

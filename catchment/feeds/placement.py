@@ -35,6 +35,6 @@ def place(assignment: Assignment) -> Placement:
     graph = assignment.graph
     rows = np.flatnonzero(graph.src < graph.dst)
     src, dst = graph.src[rows], graph.dst[rows]
-    dst_downloads = graph.peer_rate[rows] > assignment.threshold[dst]
-    site = np.where(dst_downloads, dst, CLOUD)
+    dst_uploads = assignment.upload[graph.counterpart[rows]]
+    site = np.where(dst_uploads, CLOUD, dst)
     return Placement(src, dst, np.where(assignment.upload[rows], site, src).astype(np.int32))

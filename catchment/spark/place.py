@@ -318,5 +318,6 @@ def _curves(steps: DataFrame, choices: DataFrame) -> tuple[Curves, NDArray[Any]]
         table["cost"].to_numpy()[order],
         chosen["threshold"].to_numpy(),
         chosen["best"].to_numpy(),
+        down=np.zeros(0, dtype=np.int64),  # rows stay on the executors
     )
     return curves, names
