@@ -121,7 +121,7 @@ def cell(value: Any) -> str:
         case bytes():
             return value.hex()
         case {"item": item, "count": count}:
-            return f"{cell(item)}:{cell(count)}"
+            return f"{item if isinstance(item, int) else cell(item)}:{cell(count)}"  # an item is a name, not a number
         case dict():
             return ", ".join(f"{k} {cell(v)}" for k, v in value.items())
         case list():
