@@ -220,7 +220,8 @@ def test_json_is_json_whatever_is_in_the_answer(capsys: pytest.CaptureFixture[st
     [
         (None, "-"), (True, "yes"), (1234567, "1,234,567"), (0.0, "0"), (0.123456, "0.1235"), (123456.7, "123,457"),
         (float("nan"), "nan"), (float("inf"), "inf"), ("[red]x", "[red]x"), (b"\x01\xff", "01ff"),
-        ([{"item": "a", "count": 1200}, {"item": None, "count": 1}], "a:1,200 -:1"), ({"item": 9876, "count": 5}, "9876:5"), ([1.5, 2], "1.5 2"),
+        ([{"item": "a", "count": 1200}, {"item": None, "count": 1}], "a:1,200 -:1"),
+        ({"item": 9876, "count": 5}, "9876:5"), ([1.5, 2], "1.5 2"),
         ({"lat": 1, "lon": 2.5}, "lat 1, lon 2.5"),
     ],
 )  # fmt: skip
