@@ -103,7 +103,7 @@ def test_a_broken_connection_loses_nothing_and_doubles_nothing(config: MqttConfi
         taken.extend(m for _ in range(len(bus.cloud.waiting.get("1", ()))) if (m := bus.next_up("1")) is not None)
 
     for n in range(200):
-        bus.send_up("1", Confirmed(n, 0))
+        bus.send_up("1", Confirmed((n,), 0))
         if n % 50 == 25:
             wire = bus.devices.clients["1"].socket
             assert wire is not None
@@ -112,7 +112,7 @@ def test_a_broken_connection_loses_nothing_and_doubles_nothing(config: MqttConfi
             until(lambda: bus.devices.clients["1"].connected, take)
     until(lambda: len(taken) >= 200, take)
     bus.close()
-    assert [m.token for m in taken if isinstance(m, Confirmed)] == list(range(200))
+    assert [m.tokens for m in taken if isinstance(m, Confirmed)] == [(n,) for n in range(200)]
     assert bus.cloud.receivers["1"].missing == 0
 
 

@@ -34,7 +34,7 @@ from catchment.feeds.local_run import LocalRun
 from catchment.feeds.oracle import naive_notices
 from catchment.feeds.read_program import read_program
 from catchment.feeds.reference import ReferenceData
-from catchment.feeds.reoptimize import Instructions, ReoptimizeRule
+from catchment.feeds.reoptimize import MovePrice, ReoptimizeRule
 from catchment.feeds.routes import CLOUD, predict, source_of
 from catchment.feeds.view_graph import ViewGraph, generate_views
 
@@ -128,9 +128,9 @@ def test_a_rule_without_patience_or_time_is_refused() -> None:
 
 def test_the_price_of_a_move_is_its_instructions_and_the_overlap() -> None:
     rates = {"location@0": 2.0, "location@1": 1.0}
-    price = Instructions(messages_a_view=10)(PAIR, {NAME: CLOUD}, {NAME: "0"}, rates)
-    assert price == 10 + 3 * 1.0  # for 3 seconds device 0 downloads device 1's feed as well
-    assert Instructions()(PAIR, {NAME: "0"}, {NAME: "0"}, rates) == 0
+    price = MovePrice(a_device=5, a_view=10)(PAIR, {NAME: CLOUD}, {NAME: "0"}, rates)
+    assert price == 2 * 5 + 10 + 3 * 1.0  # for 3 seconds device 0 downloads device 1's feed as well
+    assert MovePrice()(PAIR, {NAME: "0"}, {NAME: "0"}, rates) == 0
 
 
 # ---- placements

@@ -44,6 +44,10 @@ class Cloud:
             return self.controller.handle(device, message)
         return self.plane.absorb([message]) if self.controller.admits(device, message) else ()
 
+    def take(self) -> Iterable[Deliver]:
+        """What there is to send beside the answers: nothing, for this cloud answers at once."""
+        return ()
+
     def review(self, period_s: float) -> list[Deliver]:
         """Book the last period, and redeploy when the present placement has lost too much."""
         rates = self.controller.rates

@@ -16,6 +16,8 @@ from catchment.feeds.messages import (
     FeedEvent,
     Hello,
     Install,
+    Instruction,
+    Instructions,
     Mark,
     Message,
     Notice,
@@ -25,20 +27,25 @@ from catchment.feeds.messages import (
     SetUpload,
     Uninstall,
 )
-from catchment.feeds.view_graph import PhysicalView, ViewRow
+from catchment.feeds.view_graph import PhysicalView, ViewRow, view_name
 
 MAX_MESSAGE_BYTES = 1_000_000
 
-_ENCODE: dict[type, tuple[str, Callable[[Any], list[Any]]]] = {
+_Fields = list[Any]
+
+_ENCODE: dict[type, tuple[str, Callable[[Any], _Fields]]] = {
     FeedEvent: ("e", lambda m: [m.feed, list(m.key), m.at_us, list(m.values)]),
     Notice: ("n", lambda m: [m.view, m.notified, list(m.key), m.at_us, list(m.values)]),
     Hello: ("h", lambda m: [m.boot]),
-    Reset: ("z", lambda m: []),
     Rates: ("r", lambda m: [[list(c) for c in m.counts], m.period_us]),
-    Confirmed: ("c", lambda m: [m.token, m.since_us]),
+    Confirmed: ("c", lambda m: [list(m.tokens), m.since_us]),
+    Reset: ("z", lambda m: []),
+    Instructions: ("b", lambda m: [_fields(item) for item in m.items]),
+}
+_ENCODE_ITEM: dict[type, tuple[str, Callable[[Any], _Fields]]] = {
     Program: ("p", lambda m: [m.text]),
     SetUpload: ("u", lambda m: [m.feed, m.share, m.token]),
-    Install: ("i", lambda m: [_view_out(m.view), m.token]),
+    Install: ("i", lambda m: [*_view_out(m.view), m.token]),
     Uninstall: ("x", lambda m: [m.view, m.token]),
     Mark: ("m", lambda m: [m.after_us, m.token]),
 }
@@ -46,12 +53,15 @@ _DECODE: dict[str, Callable[..., Message]] = {
     "e": lambda feed, key, at, values: FeedEvent(_text(feed), _key(key), _int(at), _scalars(values)),
     "n": lambda view, who, key, at, values: Notice(_text(view), _text(who), _key(key), _int(at), _scalars(values)),
     "h": lambda boot: Hello(_int(boot)),
-    "z": lambda: Reset(),
     "r": lambda counts, period: Rates(tuple((_text(f), _int(n)) for f, n in counts), _int(period)),
-    "c": lambda token, since: Confirmed(_int(token), _int(since)),
+    "c": lambda tokens, since: Confirmed(_key(tokens), _int(since)),
+    "z": lambda: Reset(),
+    "b": lambda *items: Instructions(tuple(_DECODE_ITEM[letter](*fields) for letter, *fields in items)),
+}
+_DECODE_ITEM: dict[str, Callable[..., Instruction]] = {
     "p": lambda text: Program(_text(text)),
     "u": lambda feed, share, token: SetUpload(_text(feed), _number(share), _int(token)),
-    "i": lambda view, token: Install(_view_in(*view), _int(token)),
+    "i": lambda template, inputs, rows, token: Install(_view_in(template, inputs, rows), _int(token)),
     "x": lambda view, token: Uninstall(_text(view), _int(token)),
     "m": lambda after, token: Mark(_int(after), _int(token)),
 }
@@ -74,18 +84,30 @@ def decode(data: bytes) -> tuple[int, Message]:
         raise WireError(f"a message is refused: {type(error).__name__}: {error}; it begins {data[:60]!r}") from error
 
 
-def _view_out(view: PhysicalView) -> list[Any]:
-    rows = [[list(r.inputs), list(r.shares), list(r.devices), list(r.params), r.notified] for r in view.rows]
-    return [view.name, view.template, list(view.inputs), rows]
+def _fields(item: Instruction) -> _Fields:
+    letter, fields = _ENCODE_ITEM[type(item)]
+    return [letter, *fields(item)]
 
 
-def _view_in(name: Any, template: Any, inputs: Any, rows: Any) -> PhysicalView:
-    return PhysicalView(_text(name), _text(template), _texts(inputs), tuple(_row_in(*r) for r in rows))
+def _view_out(view: PhysicalView) -> _Fields:
+    """A view without what its template and inputs say already: its name, and the inputs of each row."""
+    rows = [
+        [int(r.inputs != view.inputs), list(r.shares), list(r.devices), list(r.params), r.notified] for r in view.rows
+    ]
+    return [view.template, list(view.inputs), rows]
 
 
-def _row_in(inputs: Any, shares: Any, devices: Any, params: Any, notified: Any) -> ViewRow:
+def _view_in(template: Any, inputs: Any, rows: Any) -> PhysicalView:
+    template, inputs = _text(template), _texts(inputs)
+    return PhysicalView(view_name(template, inputs), template, inputs, tuple(_row_in(inputs, *r) for r in rows))
+
+
+def _row_in(inputs: tuple[str, ...], swapped: Any, shares: Any, devices: Any, params: Any, notified: Any) -> ViewRow:
+    roles = inputs[::-1] if _int(swapped) else inputs
     numbers = tuple(_number(s) for s in shares)
-    return ViewRow(_texts(inputs), numbers, _scalars(devices), _scalars(params), _text(notified))
+    if len(numbers) != len(roles) or len(devices) != len(roles):
+        raise TypeError(f"a row of a view with {len(roles)} inputs has {len(numbers)} shares")
+    return ViewRow(roles, numbers, _scalars(devices), _scalars(params), _text(notified))
 
 
 def _int(value: Any) -> int:

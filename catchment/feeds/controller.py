@@ -22,6 +22,8 @@ from catchment.feeds.messages import (
     FeedEvent,
     Hello,
     Install,
+    Instruction,
+    Instructions,
     Mark,
     Notice,
     Program,
@@ -37,11 +39,12 @@ from catchment.feeds.routes import CLOUD, FeedRoutes, Hosts, Instance, check_hos
 from catchment.feeds.view_graph import PhysicalView, ViewGraph
 from catchment.timeline import START_OF_TIME_US
 
+MAX_BATCH = 500  # instructions in one message, which keeps it well below the codec's bound
 MARK_GRID_US = 1_000_000  # drain times are rounded up to this, so that one mark serves many views
 SKEW_US = 1_000_000  # how far the clocks of devices may differ; matters for views over views only
 
 
-Instruction = SetUpload | Install | Uninstall | Mark
+Asked = SetUpload | Install | Uninstall | Mark  # what a device confirms
 
 
 @dataclass
@@ -55,6 +58,7 @@ class Move:
     since_us: int = START_OF_TIME_US
     waves: list[set[str]] | None = None  # devices still to be marked, wave by wave; None while opening
     wave: int = 0
+    frees: bool = False  # whether its end leaves less to send than before
 
 
 @dataclass
@@ -62,7 +66,7 @@ class Pending:
     """An instruction that a device has not yet confirmed, and the views that wait for it."""
 
     device: str
-    message: Instruction
+    message: Asked
     views: set[str] = field(default_factory=set)
 
 
@@ -98,6 +102,8 @@ class Controller:
         self.rates: dict[str, float] = {}
         self.counters = ControlCounters()
         self.next_token = 1
+        self.freed: set[str] = set()  # feeds of which less may be wanted after this call
+        self.told: dict[str, list[Instruction]] = {}  # instructions of this call, a message a device
         self.out: list[Deliver] = []
 
     # ---- what the driver calls
@@ -176,14 +182,15 @@ class Controller:
             hosts.append(new)
         for feed in view.inputs:
             self.readers.setdefault(feed, set()).add(view.name)
-        move = self.moves[view.name] = Move(view, old, new)
-        for feed in (*view.inputs, view.name):
-            self._raise_routes(feed, move)
+        move = self.moves[view.name] = Move(view, old, new, frees=old is not None)
+        for feed in view.inputs:
+            self._raise_routes(feed, routes_of(feed, self._sources(feed), [(view, new)]), move)
+        self._raise_routes(view.name, routes_of(view.name, [new], self._instances(view.name)), move)
         self._install(view, new, move)
         self._advance(move)
 
-    def _raise_routes(self, feed: str, move: Move) -> None:
-        needed = self._needed(feed)
+    def _raise_routes(self, feed: str, needed: FeedRoutes, move: Move) -> None:
+        """Ask for what one more instance needs; what is already sent for others serves it too."""
         for device, share in needed.uploads.items():
             upload = self.table.upload(feed, device)
             if share > upload.asked:
@@ -231,7 +238,7 @@ class Controller:
         self.next_token += 1
         return self.next_token - 1
 
-    def _instruct(self, device: str, message: Instruction) -> None:
+    def _instruct(self, device: str, message: Asked) -> None:
         self.pending[message.token] = Pending(device, message)
         self._deliver(device, message)
 
@@ -239,29 +246,32 @@ class Controller:
         """Devices that have not yet said hello are told everything when they do."""
         if device in self.boots:
             self.counters.instructions += 1
-            self.out.append(Deliver(device, message))
+            self.told.setdefault(device, []).append(message)
 
     def _await(self, token: int, move: Move) -> None:
         self.pending[token].views.add(move.view.name)
         move.waiting.add(token)
 
     def _confirm(self, device: str, message: Confirmed) -> None:
-        pending = self.pending.get(message.token)
-        if pending is None or pending.device != device:
-            return  # an answer that was already given, by a device that was told again
-        del self.pending[message.token]
+        for token in message.tokens:
+            pending = self.pending.get(token)
+            if pending is not None and pending.device == device:  # else it was already answered
+                del self.pending[token]
+                self._take_hold(device, pending, token, message.since_us)
+
+    def _take_hold(self, device: str, pending: Pending, token: int, since_us: int) -> None:
         if isinstance(pending.message, SetUpload):
-            self.table.upload(pending.message.feed, device).confirm(message.token, message.since_us)
+            self.table.upload(pending.message.feed, device).confirm(token, since_us)
         elif isinstance(pending.message, Uninstall):
             self._forget_retired(pending.message.view, device)
         elif isinstance(pending.message, Mark):
             self.marks.pop((device, pending.message.after_us), None)
         for name in sorted(pending.views):
             move = self.moves.get(name)
-            if move is not None and message.token in move.waiting:
-                move.waiting.discard(message.token)
+            if move is not None and token in move.waiting:
+                move.waiting.discard(token)
                 if move.waves is None:
-                    move.since_us = max(move.since_us, message.since_us)
+                    move.since_us = max(move.since_us, since_us)
                 self._advance(move)
 
     def _advance(self, move: Move) -> None:
@@ -310,8 +320,8 @@ class Controller:
         if move.old is not None and move.old != move.new:
             self.hosts[name].remove(move.old)
             self._uninstall(name, move.old)
-        for feed in (*move.view.inputs, name):
-            self._lower_routes(feed)
+        if move.frees:
+            self.freed.update((*move.view.inputs, name))
         self._retry()
 
     def _uninstall(self, name: str, host: str) -> None:
@@ -363,8 +373,7 @@ class Controller:
                 del self.readers[feed]
         for host in hosts:
             self._uninstall(name, host)
-        for feed in (*view.inputs, name):
-            self._lower_routes(feed)
+        self.freed.update((*view.inputs, name))
         self._retry()
 
     def _replace(self, view: PhysicalView) -> None:
@@ -377,8 +386,10 @@ class Controller:
             for host in self.hosts[view.name]:
                 self._install(view, host, move)
             for feed in view.inputs:
-                self._raise_routes(feed, move)
+                self._raise_routes(feed, self._needed(feed), move)
+            move.frees = True
         else:
+            self.freed.update(view.inputs)
             self._open(view, None, self.hosts[view.name][-1])
 
     # ---- devices
@@ -388,7 +399,7 @@ class Controller:
         if self.boots.get(device) == boot:
             return
         self.boots[device] = boot
-        self.out.append(Deliver(device, Program(self.graph.program.text)))
+        self._deliver(device, Program(self.graph.program.text))
         for feed, share in self.table.told(device):
             self._deliver(device, SetUpload(feed, share))
         for name in sorted(self.installed.get(device, ())):
@@ -417,7 +428,14 @@ class Controller:
         return self.graph.program.consumed
 
     def _take_out(self) -> list[Deliver]:
-        taken, self.out = self.out, []
+        """One message a device, or a few where there is very much to tell."""
+        for feed in sorted(self.freed):
+            self._lower_routes(feed)
+        self.freed.clear()
+        for device, items in self.told.items():
+            for at in range(0, len(items), MAX_BATCH):
+                self.out.append(Deliver(device, Instructions(tuple(items[at : at + MAX_BATCH]))))
+        taken, self.out, self.told = self.out, [], {}
         return taken
 
 

@@ -26,13 +26,14 @@ from catchment.feeds.messages import (
     FeedEvent,
     Hello,
     Install,
+    Instruction,
+    Instructions,
     Mark,
     Notice,
     Program,
     Rates,
     Reset,
     SetUpload,
-    Uninstall,
     Upward,
 )
 from catchment.feeds.publish import Publisher, Seen
@@ -176,28 +177,42 @@ class Device:
     # ---- messages
 
     def _receive(self, message: Downward) -> Iterator[DeviceAction]:
-        if isinstance(message, Program):
-            self._load(message.text)
+        if isinstance(message, Instructions):
+            yield from self._obey(message)
+        elif isinstance(message, Notice):
+            yield from self._notify(message)
         elif isinstance(message, Reset):
             self._forget()
             yield Send(Hello(self.config.boot))
-        elif isinstance(message, Notice):
-            yield from self._notify(message)
-        elif isinstance(message, Mark):
-            self.marks.append(message)
         elif self.publisher is None:
             self.ignored += 1
-        elif isinstance(message, FeedEvent):
+        else:
             yield from self._absorb(message)
-        elif isinstance(message, SetUpload):
-            self.uploads[message.feed] = message.share
-            yield from self._confirm(message.token)
-        elif isinstance(message, Install):
-            self.publisher.host.install(message.view)
-            yield from self._confirm(message.token)
-        elif isinstance(message, Uninstall):
-            self.publisher.host.uninstall(message.view)
-            yield from self._confirm(message.token)
+
+    def _obey(self, message: Instructions) -> Iterator[DeviceAction]:
+        """Follow instructions in order; one answer confirms them all."""
+        tokens = [token for item in message.items if (token := self._follow(item))]
+        if tokens:
+            yield from self._send(Confirmed(tuple(tokens), self.newest_us))
+
+    def _follow(self, item: Instruction) -> int:
+        """Do as told; the token to confirm, 0 for none."""
+        if isinstance(item, Program):
+            self._load(item.text)
+            return 0
+        if isinstance(item, Mark):
+            self.marks.append(item)
+            return 0
+        if self.publisher is None:
+            self.ignored += 1
+            return 0
+        if isinstance(item, SetUpload):
+            self.uploads[item.feed] = item.share
+        elif isinstance(item, Install):
+            self.publisher.host.install(item.view)
+        else:
+            self.publisher.host.uninstall(item.view)
+        return item.token
 
     def _forget(self) -> None:
         self.publisher = self.program_text = None
@@ -208,10 +223,6 @@ class Device:
         if text != self.program_text:
             self.program_text = text
             self.publisher = Publisher(compile_program(text, self.functions), self.config.limits)
-
-    def _confirm(self, token: int) -> Iterator[DeviceAction]:
-        if token:
-            yield from self._send(Confirmed(token, self.newest_us))
 
     # ---- the link
 
@@ -239,9 +250,10 @@ class Device:
     # ---- time
 
     def _due(self) -> Iterator[DeviceAction]:
-        for mark in [m for m in self.marks if self.newest_us > m.after_us]:
-            self.marks.remove(mark)
-            yield from self._send(Confirmed(mark.token, mark.after_us))
+        due = [m for m in self.marks if self.newest_us > m.after_us]
+        if due:
+            self.marks = [m for m in self.marks if self.newest_us <= m.after_us]
+            yield from self._send(Confirmed(tuple(m.token for m in due), self.newest_us))
         if self.reported_us is None:
             self.reported_us = self.newest_us
         elif self.newest_us - self.reported_us >= self.config.report_every_us and self.connected:

@@ -28,7 +28,7 @@ class FeedEvent:
     def __post_init__(self) -> None:
         if not self.feed or not self.key:
             raise FeedError(f"an event needs a feed and a key, not {self.feed!r} and {self.key!r}")
-        object.__setattr__(self, "rank", rank_of(self.key))
+        object.__setattr__(self, "rank", rank_of(self.feed, self.key))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +68,9 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """The instruction with this token holds for every event later than `since_us`."""
+    """The instructions with these tokens hold for every event later than `since_us`."""
 
-    token: int
+    tokens: tuple[int, ...]
     since_us: int
 
 
@@ -123,8 +123,18 @@ class Mark:
     token: int
 
 
+Instruction = Program | SetUpload | Install | Uninstall | Mark
+
+
+@dataclass(frozen=True, slots=True)
+class Instructions:
+    """Instructions for one device, in order, in one message."""
+
+    items: tuple[Instruction, ...]
+
+
 Upward = FeedEvent | Notice | Hello | Rates | Confirmed
-Downward = FeedEvent | Notice | Reset | Program | SetUpload | Install | Uninstall | Mark
+Downward = FeedEvent | Notice | Reset | Instructions
 Message = Upward | Downward
 
 UPWARD: tuple[type, ...] = get_args(Upward)

@@ -44,7 +44,7 @@ class _Oracle:
         self.graph = graph
         self.program: FeedProgram = graph.program
         self.db = sqlite3.connect(":memory:")
-        self.db.create_function("event_rank", 1, lambda key: rank_of(tuple(json.loads(key))), deterministic=True)
+        self.db.create_function("event_rank", 2, _rank, deterministic=True)
         for function in self.program.functions.values():
             self.db.create_function(function.name, function.arity, _strict(function.python), deterministic=True)
 
@@ -76,7 +76,12 @@ class _Oracle:
             f"FROM raw WHERE {condition}",
             (kind,),
         )
+        self._rank(kind)
         self.db.execute(f"CREATE INDEX {_quoted('by ' + kind)} ON {_quoted(kind)} (feed, at_us)")
+
+    def _rank(self, table: str) -> None:
+        self.db.execute(f"ALTER TABLE {_quoted(table)} ADD COLUMN rank REAL")
+        self.db.execute(f"UPDATE {_quoted(table)} SET rank = event_rank(feed, key)")
 
     # ---- feeds to matches
 
@@ -109,7 +114,7 @@ class _Oracle:
         aliases = [i.alias for i in template.inputs]
         tables = [
             f"JOIN {_quoted(feed_kind(i.source, i.where))} AS {i.alias} ON {i.alias}.feed = v.input{n}"
-            f" AND event_rank({i.alias}.key) < v.share{n} AND {i.alias}.at_us > coalesce(v.since_us, -1)"
+            f" AND {i.alias}.rank < v.share{n} AND {i.alias}.at_us > coalesce(v.since_us, -1)"
             for n, i in enumerate(template.inputs)
         ]  # fmt: skip
         if len(aliases) == 2:
@@ -147,6 +152,7 @@ class _Oracle:
             f"INSERT INTO {_quoted(template.name)} VALUES ({marks})",
             [(view, key, at_us, *values) for view, _, key, at_us, *values in rows],
         )
+        self._rank(template.name)
         self.db.execute(f"CREATE INDEX {_quoted('by ' + template.name)} ON {_quoted(template.name)} (feed, at_us)")
 
 
@@ -156,3 +162,7 @@ def _quoted(name: str) -> str:
 
 def _strict(function: Any) -> Any:
     return lambda *arguments: None if None in arguments else function(*arguments)
+
+
+def _rank(feed: str, key: str) -> float:
+    return rank_of(feed, tuple(json.loads(key)))

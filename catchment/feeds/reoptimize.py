@@ -26,16 +26,19 @@ RedeployCost = Callable[[ViewGraph, Hosts, Hosts, Mapping[str, float]], float]
 
 
 @dataclass(frozen=True)
-class Instructions:
-    """The cost of moving views: messages to and from devices, and two hosts for one lifetime."""
+class MovePrice:
+    """What it costs to move views, in events: messages a device, their contents a view, and two hosts for one
+    lifetime."""
 
-    messages_a_view: float = 10.0  # install, uninstall, raise, lower, mark, and their answers
+    a_device: float = 6.0  # told to open, to mark, to close; and the answers
+    a_view: float = 3.0  # install and uninstall are as long as about three events
     costs: LinkCosts = field(default_factory=LinkCosts)
 
     def __call__(self, graph: ViewGraph, old: Hosts, new: Hosts, rates: Mapping[str, float]) -> float:
-        moved = [name for name in graph.views if old[name] != new[name]]
-        told = self.messages_a_view * len(moved) * (self.costs.upload + self.costs.download) / 2
-        lifetimes = [graph.program.templates[graph.views[n].template].lifetime_us for n in moved]
+        moved = [graph.views[name] for name in graph.views if old[name] != new[name]]
+        devices = {device for view in moved for device in graph.origins(view.name)}
+        told = (self.a_view * len(moved) + self.a_device * len(devices)) * (self.costs.upload + self.costs.download) / 2
+        lifetimes = [graph.program.templates[view.template].lifetime_us for view in moved]
         return told + self._overlap(graph, old, new, rates) * max(lifetimes, default=0) / 1e6
 
     def _overlap(self, graph: ViewGraph, old: Hosts, new: Hosts, rates: Mapping[str, float]) -> float:
@@ -65,7 +68,7 @@ class ReoptimizeRule:
             raise FeedError(f"patience must be positive, not {self.patience}")
 
     def build(self, redeploy_cost: RedeployCost | None = None) -> Reoptimizer:
-        return Reoptimizer(self, redeploy_cost or Instructions(costs=self.costs))
+        return Reoptimizer(self, redeploy_cost or MovePrice(costs=self.costs))
 
 
 class Reoptimizer:

@@ -64,9 +64,17 @@ class PhysicalView:
     inputs: tuple[str, ...]
     rows: tuple[ViewRow, ...]
 
+    @cached_property
+    def shares(self) -> dict[str, float]:
+        """The share of each input that the view demands: the largest of its rows."""
+        found: dict[str, float] = {}
+        for row in self.rows:
+            for name, share in zip(row.inputs, row.shares, strict=True):
+                found[name] = max(share, found.get(name, 0.0))
+        return found
+
     def share_of(self, feed: str) -> float:
-        """The share of an input that the view demands: the largest of its rows."""
-        return max(s for row in self.rows for name, s in zip(row.inputs, row.shares, strict=True) if name == feed)
+        return self.shares[feed]
 
 
 @dataclass(frozen=True)

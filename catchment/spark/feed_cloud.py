@@ -111,6 +111,10 @@ class SparkCloud:
         self.batches = 0
 
     @property
+    def redeployed(self) -> int:
+        return self.cloud.redeployed
+
+    @property
     def controller(self) -> Controller:
         return self.cloud.controller
 
