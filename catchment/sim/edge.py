@@ -8,7 +8,7 @@ which is exact.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,7 +31,7 @@ OFFLINE = ("eager-optimal", "lazy-optimal")
 _ALL_STEPS = 32_768  # steps of a whole simulation, unless the scenario says how many a window has
 _LEAST_STEPS = 128  # of a window
 _MOST_EVEN_STEPS = 128  # ticks of a window that is simulated record by record, but for its tail
-_TAIL_SHRINK = 0.85  # each step of the tail leaves so much of the time to the window's end
+_TAIL_SHARE = 0.07  # of the time left to the window's end, the longest step
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +134,20 @@ def all_policy_names() -> tuple[str, ...]:
     return (*OFFLINE, *policy_names())
 
 
-def simulate_online(scenario: EdgeScenario, policy: Policy) -> EdgeOutcome:
-    """One online policy over the whole trace."""
+def simulate_online(
+    scenario: EdgeScenario, policy: Policy, on_window: Callable[[Integers], None] | None = None
+) -> EdgeOutcome:
+    """One online policy over the whole trace; `on_window` is told, before each window, which key each slot
+    will be.
+    """
     slicing = Slicing.of([WindowSpec.tumbling(scenario.window_us)])
     run = _Run(scenario, Sluice(slicing, policy.build()), FifoLink(scenario.bandwidth))
-    return EdgeOutcome(policy.name, tuple(run.window(w) for w in _windows(scenario)))
+    out = []
+    for window in _windows(scenario):
+        if on_window is not None:
+            on_window(window.codes)
+        out.append(run.window(window))
+    return EdgeOutcome(policy.name, tuple(out))
 
 
 def _online(name: str) -> Policy:
@@ -171,7 +180,7 @@ class _Window:
     """One window in steps: step i ends at `ends_us[i]` and holds rows `cuts[i]:cuts[i + 1]`, one a key."""
 
     start_us: int
-    distinct: int
+    codes: Integers  # of each slot
     ends_us: Integers
     cuts: Integers
     slots: Integers
@@ -219,19 +228,19 @@ def _cut(start_us: int, ends_us: Integers, step: Integers, records: Trace) -> _W
     slot_of[np.argsort(first_row, kind="stable")] = np.arange(len(distinct))
     cuts = np.searchsorted(step[rows], np.arange(len(ends_us) + 1), "left")
     last_us = records.ts_us[order[ends - 1]]
-    return _Window(start_us, len(distinct), ends_us, cuts, slot_of[local[rows]], ends - begins, last_us)
+    codes = distinct[np.argsort(slot_of)]
+    return _Window(start_us, codes, ends_us, cuts, slot_of[local[rows]], ends - begins, last_us)
 
 
 def step_ends(window_us: int, steps: int, floor_us: float) -> Integers:
-    """Offsets at which steps end: an even grid whose last step shrinks geometrically towards the window's
-    end.
-    """
-    grid = window_us * np.arange(1, steps) / steps
-    left, tail = window_us / steps, []
+    """Offsets at which steps end: even, until a step would be more than a share of the time left; then that."""
+    even_us = window_us / steps
+    evenly = np.arange(even_us, window_us - even_us / _TAIL_SHARE, even_us)
+    left, tail = window_us - (float(evenly[-1]) if len(evenly) else 0.0), []
     while left > floor_us:
+        left -= max(_TAIL_SHARE * left, floor_us)
         tail.append(window_us - left)
-        left *= _TAIL_SHRINK
-    ends = np.rint(np.concatenate([grid, tail, [window_us]])).astype(np.int64)
+    ends = np.rint(np.concatenate([evenly, tail, [window_us]])).astype(np.int64)
     return np.unique(ends[(ends > 0) & (ends <= window_us)])
 
 
@@ -252,13 +261,15 @@ class _Run:
             if rows.start < rows.stop:
                 slots = window.slots[rows]
                 slices = np.full(len(slots), window.start_us)
-                self._sluice.admit(slots, slices, window.arrivals[rows], self._clock, window.last_us[rows])
+                self._sluice.admit(
+                    slots, slices, window.codes[slots], window.arrivals[rows], self._clock, window.last_us[rows]
+                )
             self._clock.raise_to(end_us, end_us)
             self._release(end_us)
         self._sluice.sweep()
         end_s = (window.start_us + self._scenario.window_us) / 1e6
         staleness_s = max(self._link.finish_s() - end_s, 0.0)
-        return WindowOutcome(window.start_us / 1e6, self._sluice.updates_total - sent, window.distinct, staleness_s)
+        return WindowOutcome(window.start_us / 1e6, self._sluice.updates_total - sent, len(window.codes), staleness_s)
 
     def _release(self, now_us: int) -> None:
         now_s = now_us / 1e6

@@ -11,14 +11,16 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pandas.util import hash_array
 
 from catchment.aggregates import Aggregate
 from catchment.errors import SiteError
-from catchment.partials import combine, group_codes
+from catchment.partials import combine, group_codes, one_array
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.site.ledger import Slots
 
 SLOT_COLUMN = "__slot"
+_HASH_STEP = np.uint64(0x9E3779B97F4A7C15)  # odd and irregular: columns that swap values do not cancel out
 _MAX_CHUNKS = 64  # pieces of an Arrow column before they are joined
 _LOG_SLACK_ROWS = 4096  # the state log is merged when it holds this many rows more than twice the pending ones
 
@@ -134,6 +136,14 @@ class PartialCache:
 
     def slots_of(self, partials: pa.Table) -> Slots:
         return self.index.slots_of(partials.select(self._key_names))
+
+    def identities(self, partials: pa.Table) -> npt.NDArray[np.int64]:
+        """64 bits for each key, the same in every slice, process and life of the site."""
+        total = np.zeros(partials.num_rows, dtype=np.uint64)
+        for name in self._key_names[1:]:
+            values = one_array(partials[name]).to_pandas().to_numpy()
+            total = total * _HASH_STEP + hash_array(values, categorize=False)
+        return total.view(np.int64)
 
     def absorb(self, slots: Slots, partials: pa.Table, pending_rows: int) -> None:
         self.log.append(slots, partials.select(self._states), pending_rows)

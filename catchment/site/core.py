@@ -32,6 +32,7 @@ from catchment.site.events import (
     Send,
     Ticked,
 )
+from catchment.site.heat import HeatMap
 from catchment.site.ledger import COLUMNS, Ledger
 from catchment.site.policy import Policy
 from catchment.site.sluice import LinkView, Release, Sluice
@@ -136,6 +137,8 @@ class SiteCore:
             tables[f"{name}/index"] = held.cache.index.table
             tables[f"{name}/log"] = held.cache.log.table
             tables[f"{name}/ledger"] = pa.table(held.sluice.ledger.columns())
+            heat = held.sluice.heat
+            tables[f"{name}/heat"] = pa.table({"identity": heat.identities, "heat": heat.heat})
         return meta, tables
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -178,7 +181,8 @@ class SiteCore:
             partials = held.cache.conform(event.partials)
             slots = held.cache.slots_of(partials)
             slices = np.asarray(partials[SLICE_COLUMN].to_numpy(), dtype=np.int64)
-            held.sluice.admit(slots, slices, np.ones(len(slots), dtype=np.int64), clock, now_us)
+            once = np.ones(len(slots), dtype=np.int64)
+            held.sluice.admit(slots, slices, held.cache.identities(partials), once, clock, now_us)
             held.cache.absorb(slots, partials, held.sluice.ledger.pending_rows)
         held.sluice.note_records(event.records, clock)
 
@@ -238,7 +242,8 @@ def _revived(held: _Held, saved: dict[str, Any], tables: dict[str, pa.Table]) ->
     ledger = Ledger.from_columns({c: tables[f"{name}/ledger"][c].to_numpy() for c in COLUMNS})
     same = saved["policy"] == held.policy.name
     sluice = Sluice(fragment.slicing, held.policy.build(saved["sluice"]["state"] if same else None))
-    sluice.load(saved["sluice"], ledger)
+    heat = tables[f"{name}/heat"]
+    sluice.load(saved["sluice"], ledger, HeatMap(heat["identity"].to_numpy(), heat["heat"].to_numpy()))
     return _Held(fragment, held.policy, held.weight, cache, sluice)
 
 

@@ -16,7 +16,15 @@ Mask = npt.NDArray[np.bool_]
 Instants = int | npt.NDArray[np.int64]  # one for all, or one for each
 
 _FIRST_CAPACITY = 256
-COLUMNS = ("slice_us", "arrivals", "first_us", "last_us", "pending")
+COLUMNS = {
+    "slice_us": np.int64,
+    "identity": np.int64,  # of the key, the same in every slice
+    "heat": np.float64,  # arrivals a slice of the key, in the slices before
+    "arrivals": np.int64,
+    "first_us": np.int64,
+    "last_us": np.int64,
+    "pending": np.bool_,
+}
 
 
 class Ledger:
@@ -25,13 +33,22 @@ class Ledger:
     def __init__(self) -> None:
         self.size = 0
         self.pending_rows = 0
+        self.forgotten = 0  # times that slots of open slices were given up
         self._columns: dict[str, npt.NDArray[np.generic]] = {
-            name: np.zeros(_FIRST_CAPACITY, dtype=np.bool_ if name == "pending" else np.int64) for name in COLUMNS
+            name: np.zeros(_FIRST_CAPACITY, dtype=kind) for name, kind in COLUMNS.items()
         }
 
     @property
     def slice_us(self) -> npt.NDArray[np.int64]:
         return self._columns["slice_us"][: self.size]  # type: ignore[return-value]
+
+    @property
+    def identity(self) -> npt.NDArray[np.int64]:
+        return self._columns["identity"][: self.size]  # type: ignore[return-value]
+
+    @property
+    def heat(self) -> npt.NDArray[np.float64]:
+        return self._columns["heat"][: self.size]  # type: ignore[return-value]
 
     @property
     def arrivals(self) -> npt.NDArray[np.int64]:
@@ -49,11 +66,19 @@ class Ledger:
     def pending(self) -> Mask:
         return self._columns["pending"][: self.size]  # type: ignore[return-value]
 
-    def open(self, slices_us: npt.NDArray[np.int64], at_us: Instants) -> None:
-        """New slots, one for each given slice; nothing has arrived for them yet."""
+    def open(
+        self,
+        slices_us: npt.NDArray[np.int64],
+        identity: npt.NDArray[np.int64],
+        heat: npt.NDArray[np.float64],
+        at_us: Instants,
+    ) -> None:
+        """New slots, one for each given slice and key; nothing has arrived for them yet."""
         start, self.size = self.size, self.size + len(slices_us)
         self._reserve(self.size)
         self.slice_us[start:] = slices_us
+        self.identity[start:] = identity
+        self.heat[start:] = heat
         self.arrivals[start:] = 0
         self.first_us[start:] = at_us
         self.last_us[start:] = at_us

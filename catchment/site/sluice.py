@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from catchment.site.heat import HeatMap, Identities
 from catchment.site.ledger import Instants, Ledger, Mask, Slots
 from catchment.site.policy import NO_SLOTS, Moment, PolicyState, Proposal, SliceView
 from catchment.site.stream_clock import StreamClock
@@ -76,6 +77,7 @@ class Sluice:
     slicing: Slicing
     state: PolicyState
     ledger: Ledger = field(default_factory=Ledger)
+    heat: HeatMap = field(default_factory=HeatMap)
     announced_us: int = START_OF_TIME_US
     updates_total: int = 0
     refused: int = 0  # proposed slots that could not leave: a fault of the policy
@@ -85,6 +87,7 @@ class Sluice:
         self,
         slots: Slots,
         slices_us: npt.NDArray[np.int64],
+        identities: Identities,
         arrivals: npt.NDArray[np.int64],
         clock: StreamClock,
         at_us: Instants,
@@ -93,7 +96,8 @@ class Sluice:
         fresh = slots >= self.ledger.size
         if fresh.any():
             order = np.flatnonzero(fresh)[np.argsort(slots[fresh], kind="stable")]
-            self.ledger.open(slices_us[order], at_us[order] if isinstance(at_us, np.ndarray) else at_us)
+            born_us = at_us[order] if isinstance(at_us, np.ndarray) else at_us
+            self.ledger.open(slices_us[order], identities[order], self.heat.of(identities[order]), born_us)
         misses = self.ledger.arrive(slots, arrivals, at_us)
         for start, members in _groups(slices_us):
             piece = self._opened(start, clock)
@@ -148,6 +152,7 @@ class Sluice:
         """
         dead = self.ledger.size - sum(p.slots for p in self.open.values())
         if forget_sent:
+            self.ledger.forgotten += 1
             return self._keep(self.ledger.pending.copy())
         if dead == 0 or 2 * dead < self.ledger.size:
             return None
@@ -160,12 +165,14 @@ class Sluice:
             "announced_us": self.announced_us,
             "updates_total": self.updates_total,
             "refused": self.refused,
+            "forgotten": self.ledger.forgotten,
             "open": [asdict(p) for p in self.open.values()],
         }
 
-    def load(self, dump: dict[str, Any], ledger: Ledger) -> None:
+    def load(self, dump: dict[str, Any], ledger: Ledger, heat: HeatMap) -> None:
         """Become what was dumped (the policy's state is built by the caller)."""
-        self.ledger = ledger
+        self.ledger, self.heat = ledger, heat
+        self.ledger.forgotten = dump["forgotten"]
         self.announced_us = dump["announced_us"]
         self.updates_total = dump["updates_total"]
         self.refused = dump["refused"]
@@ -216,6 +223,8 @@ class Sluice:
 
     def _close(self, piece: OpenSlice, clock: StreamClock, link: LinkView, now_us: int) -> None:
         if not piece.stale:
+            mine = np.flatnonzero(self.ledger.slice_us == piece.start_us)
+            self.heat.learn(self.ledger.identity[mine], self.ledger.arrivals[mine])
             self.state.close(self._view(piece, NO_SLOTS), self._moment(piece, clock, link, now_us))
         del self.open[piece.start_us]
 

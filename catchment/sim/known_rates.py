@@ -1,0 +1,62 @@
+"""A yardstick: the spillway told the true rate of every key, as no policy at a site can be.
+
+On a memoryless trace nothing better can be known of the future, so what it sends above the optimum is the
+price of not knowing the future at all; what `spillway` sends beyond that is the price of learning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from catchment.sim.edge import EdgeOutcome, EdgeScenario, Integers, simulate_online
+from catchment.site.policy import Moment, SliceView
+from catchment.site.spillway import Spillway, SpillwayState
+from catchment.site.spillway_forecast import Outlook
+
+Floats = npt.NDArray[np.float64]
+
+
+class KnownForecast:
+    """The exact outlook of Poisson arrivals at known rates (records a second, by key code)."""
+
+    def __init__(self, rates: Floats) -> None:
+        self._rates = rates
+        self._codes: Integers = np.empty(0, dtype=np.int64)
+
+    def begin(self, codes: Integers) -> None:
+        """A window begins in which slot i will stand for the key codes[i]."""
+        self._codes = codes
+
+    def look(self, view: SliceView, moment: Moment) -> Outlook:
+        slots = view.slots()
+        chance = 1 - np.exp(-self._rates * moment.left_s)
+        mine = chance[self._codes[slots]]
+        return Outlook(slots, mine, float(chance.sum() - mine.sum()), 0.0)
+
+    def close(self, view: SliceView, moment: Moment) -> None:
+        return None
+
+    def dump(self) -> dict[str, Any]:
+        return {}
+
+
+@dataclass(frozen=True, eq=False)
+class KnownRates:
+    """The spillway with a known forecast."""
+
+    forecast: KnownForecast
+    name: str = "known-rates"
+
+    def build(self, resume: Mapping[str, Any] | None = None) -> SpillwayState:
+        return SpillwayState(Spillway(), self.forecast, {})
+
+
+def simulate_known_rates(scenario: EdgeScenario, rates: Floats) -> EdgeOutcome:
+    """The yardstick over a whole trace; `rates[code]` is the true rate of each key, in records a second."""
+    forecast = KnownForecast(rates)
+    return simulate_online(scenario, KnownRates(forecast), forecast.begin)

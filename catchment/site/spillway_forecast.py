@@ -1,0 +1,114 @@
+"""What the spillway expects of an open slice: which keys will return, and how many new ones will come."""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from catchment.site.ledger import Slots
+from catchment.site.policy import Moment, SliceView
+from catchment.site.spillway_inflow import Inflow, RecentRate
+from catchment.site.spillway_returns import Cells, Floats, ReturnTable, cells_of, instant_of
+
+_MOST_SAMPLED = 2048  # keys of a slice that are followed for learning, evenly chosen: enough for shares
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """For each slot of the slice, the chance that it has another record; how many new keys are to come; and
+    by how much of itself that number is usually off."""
+
+    slots: Slots
+    chance: Floats
+    new_keys: float
+    error: float
+
+
+class Forecast(Protocol):
+    """Gives an outlook, and learns when a slice is over."""
+
+    def look(self, view: SliceView, moment: Moment) -> Outlook: ...
+
+    def close(self, view: SliceView, moment: Moment) -> None: ...
+
+    def dump(self) -> dict[str, Any]: ...
+
+
+@dataclass
+class _Course:
+    """What is followed in one open slice: the rate of new keys, and at each instant so far the classes of its
+    keys.
+
+    A sample is (time, keys seen, stride, classes of every stride-th of them); slots of a slice keep their
+    order, so that is enough to find them again, unless the cache has forgotten some (`forgotten` counts
+    that): then samples are void.
+    """
+
+    recent: RecentRate = field(default_factory=RecentRate)
+    forgotten: int = 0
+    samples: dict[int, tuple[int, int, int, Cells]] = field(default_factory=dict)
+
+    def dump(self) -> dict[str, Any]:
+        samples = {
+            str(i): [at_us, seen, stride, b64encode(cells.astype(np.uint16).tobytes()).decode()]
+            for i, (at_us, seen, stride, cells) in self.samples.items()
+        }
+        return {"recent": asdict(self.recent), "forgotten": self.forgotten, "samples": samples}
+
+    @classmethod
+    def load(cls, dump: Mapping[str, Any]) -> _Course:
+        samples = {
+            int(i): (at_us, seen, stride, np.frombuffer(b64decode(cells), dtype=np.uint16).astype(np.int64))
+            for i, (at_us, seen, stride, cells) in dump["samples"].items()
+        }
+        return cls(RecentRate(**dump["recent"]), dump["forgotten"], samples)
+
+
+class LearnedForecast:
+    """Learns from the slices that are over."""
+
+    def __init__(self, resume: Mapping[str, Any]) -> None:
+        self._returns = ReturnTable(resume.get("returns"))
+        self._inflow = Inflow(resume.get("inflow"))
+        self._courses = {int(s): _Course.load(c) for s, c in resume.get("courses", {}).items()}
+
+    def look(self, view: SliceView, moment: Moment) -> Outlook:
+        slots = view.slots()
+        left = min(moment.left_s / moment.span_s, 1.0)
+        age_us = moment.now_us - view.ledger.last_us[slots]
+        age = age_us / max(moment.left_s * 1e6, 1.0)
+        cells = cells_of(view.ledger.arrivals[slots], view.ledger.heat[slots], age)
+        course = self._course(view)
+        stride = -(-len(slots) // _MOST_SAMPLED)
+        course.samples[instant_of(left)] = (moment.now_us, len(slots), stride, cells[::stride])
+        recent = course.recent.follow(len(slots), 1 - left)
+        new_keys = self._inflow.to_come(len(slots), left, recent)
+        return Outlook(slots, self._returns.chance(cells, left), new_keys, self._inflow.error)
+
+    def close(self, view: SliceView, moment: Moment) -> None:
+        course, slots = self._course(view), view.slots()
+        del self._courses[view.start_us]
+        if len(slots):
+            self._learn_returns(course, view.ledger.last_us[slots])
+            self._inflow.learn((moment.now_us - view.ledger.first_us[slots]) / (moment.span_s * 1e6))
+
+    def dump(self) -> dict[str, Any]:
+        courses = {str(s): c.dump() for s, c in self._courses.items()}
+        return {"returns": self._returns.dump(), "inflow": self._inflow.dump(), "courses": courses}
+
+    def _course(self, view: SliceView) -> _Course:
+        course = self._courses.setdefault(view.start_us, _Course())
+        if course.forgotten != view.ledger.forgotten:
+            course.samples, course.forgotten = {}, view.ledger.forgotten
+        return course
+
+    def _learn_returns(self, course: _Course, last_us: npt.NDArray[np.int64]) -> None:
+        self._returns.decay()
+        for instant, (at_us, seen, stride, cells) in course.samples.items():
+            self._returns.learn(instant, cells, last_us[:seen:stride] > at_us)
+        self._returns.settle()
