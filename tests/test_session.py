@@ -89,3 +89,12 @@ def test_a_session_runs_in_utc_on_this_interpreter_with_the_settings_of_the_proj
     assert spark.conf.get("spark.sql.shuffle.partitions") == "1", "a project's own settings win"
     assert spark.conf.get("spark.ui.enabled") == "false"
     assert spark.sparkContext.pythonExec == sys.executable
+
+
+@pytest.mark.spark
+def test_threads_have_stacks_for_the_search_that_spark_makes_when_a_query_is_stopped_within_a_batch(
+    spark: SparkSession,
+) -> None:
+    failure = "An error occurred while calling o1" + "\tat some.frame\n" * 1000 + "java.lang.InterruptedException"
+    search = r"An error occurred while calling((.|\r\n|\r|\n)*)(java.lang.InterruptedException)"
+    assert spark._jvm.java.util.regex.Pattern.matches(search, failure)  # type: ignore[union-attr]

@@ -105,7 +105,8 @@ def demo(
 ) -> None:
     """Three sites and a center replay ten hours of a real web log in about a minute."""
     _lay_out_demo(folder)
-    notes.print(f"A web log, born at three sites, is replayed from [bold]{folder}[/] at 600 times its pace.")
+    told = f"A web log, born at three sites, is replayed from {folder} at 600 times its pace."
+    notes.print(told, markup=False, highlight=False, soft_wrap=True)
     deployment = _load(folder)
     status = _drive(deployment, deployment.sites, True, quiet=as_json)
     emit(_demo_answer(folder, deployment, status), as_json, _render_demo)

@@ -22,6 +22,10 @@ INSTALL_JAVA = (
     "macOS: brew install openjdk@17"
 )
 
+# A query stopped within a batch makes Spark search the text of its failure, some 10,000 characters, with a regular
+# expression that recurses six frames a character: with stacks of the usual size it dies of that, loudly.
+LARGE_STACKS = "-Xss16m"
+
 # Settings that every session has; a project's own [spark.settings] come after them and win.
 SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
@@ -70,7 +74,7 @@ def make_session(
         **SETTINGS,
         "spark.driver.memory": config.memory,
         "spark.ui.enabled": str(config.ui).lower(),
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{quiet}",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{quiet} {LARGE_STACKS}",
         **({"spark.sql.warehouse.dir": str(warehouse)} if warehouse else {}),
         **dict(config.settings),
     }
