@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 
@@ -129,20 +130,20 @@ def _micros(seconds: float, option: str) -> int:
 
 
 def _render_order(answer: Mapping[str, Any]) -> RenderableType:
-    table = Table("controller", "mean s", "p95 s", "slack s", "violations", "late", "repaired", "cost", "final")
+    table = Table("controller", "mean s", "p95 s", "violations", "late", "repaired", "cost", "final", box=SIMPLE_HEAD)
     for column in table.columns[1:]:
         column.justify = "right"
     for c in answer["controllers"]:
-        share = f"{100 * c['violations']:.2f} %" + ("" if c["contract_kept"] else " !")
-        times = (_seconds(c[k]) for k in ("mean_latency_s", "p95_latency_s", "mean_slack_s"))
+        share = f"{100 * c['violations']:.2f} %" + ("  " if c["contract_kept"] else " !")
+        times = (_seconds(c[k]) for k in ("mean_latency_s", "p95_latency_s"))
         end = "exact" if c["final_exact"] else "WRONG"
-        cost = f"{100 * c['repair_cost']:.2f} %"
+        cost = f"{100 * c['repair_cost']:.1f} %"
         table.add_row(c["name"], *times, share, str(c["late_records"]), str(c["repaired_windows"]), cost, end)
     for name in ("oracle", "oracle_strict", "oracle_fixed"):
         table.add_row(name.replace("_", ", "), _seconds(answer[f"{name}_latency_s"]), style="dim")
     head = f"{answer['trace']}: {answer['records']:,} records, {answer['windows']:,} windows, {answer['aggregate']}"
-    legend = "mean s, p95 s: from a window's end to its closing; cost: of repair, in parts of the stream's work"
     contract = f"off by {answer['max_error']:g} or more in {100 * (1 - answer['confidence']):.3g} % at most"
+    legend = "mean, p95: seconds from a window's end to its closing; cost: of repair, in parts of the stream's work"
     return Group(f"{head}, {contract}", table, legend)
 
 

@@ -23,7 +23,7 @@ from catchment.timeline import Slicing, WindowSpec
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-MAX_STEPS = 5_000_000
+MAX_STEPS = 1_000_000
 NEVER = 2**62
 
 

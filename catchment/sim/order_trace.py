@@ -69,6 +69,8 @@ def read_trace(path: Path) -> Trace:
             where=str(path),
             hint="a trace needs event_time, arrival_time and value, and may have source and key",
         )
+    if not table.num_rows:
+        raise SimulationError("the trace has no records", where=str(path))
     source, sources = _codes(table, "source")
     key, keys = _codes(table, "key")
     return Trace(
