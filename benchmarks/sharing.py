@@ -36,10 +36,11 @@ from catchment.sim.wan_worlds import random_instance, random_views
 
 DESCRIPTION = "WAN bytes of none, strict, full and max sharing; greedy against exact; planning time (no Spark)"
 
+SLOW = "slow links"
 PROJECT = Path(__file__).parent.parent / "examples" / "wan_workload"
 SEED = 17
 EXACT_LIMIT_S = 30.0
-SLOWER = 8  # links at an eighth of their bandwidth: where they are the bottleneck
+SLOWER = 64  # links at this part of their bandwidth: where they are the bottleneck
 
 
 def run(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
@@ -49,13 +50,15 @@ def run(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
     known, topology = load_statistics(project, catalog), Topology.of_project(project)
     queries = queries_of(catalog)
     edge = replace(topology, compute_sites=topology.sites)
-    worlds = {"sources do not compute": topology, "sources compute": edge, "links 1/8": _slower(topology)}
+    worlds = {"sources do not compute": topology, "sources compute": edge, SLOW: _slower(topology)}
     report("sharing of the twelve queries")
     return {
         "compared": "planned bytes a second over the WAN, and planned throughput (worst link on a query's way)",
         "data": "examples/wan_workload: 12 queries, 14 EC2 regions, rates of the wiki edits",
         "strengths": [
-            row for name, world in worlds.items() for row in _strengths(name, queries, world, known, exact=not quick)
+            row
+            for name, world in worlds.items()
+            for row in _strengths(name, queries, world, known, exact=not quick and name != SLOW)
         ],
         "arrivals": _arrivals(queries, edge, known),
         "gaps": _gaps(20 if quick else 200, report),
@@ -180,10 +183,10 @@ def _many(
 def render(result: Mapping[str, Any]) -> RenderableType:
     """Tables for a person."""
     many = result["many"]
+    times = {name: many[f"{name}_cpu_s"] for name in ("read", "plan", "further_mean", "further_worst")}
     told = (
-        f"{many['queries']} queries on one stream, in CPU time: read {many['read_cpu_s']:.2f} s, "
-        f"planned {many['plan_cpu_s']:.2f} s; each further one {1000 * many['further_mean_cpu_s']:.1f} ms, "
-        f"at worst {1000 * many['further_worst_cpu_s']:.1f} ms."
+        f"{many['queries']} queries on one stream, CPU: read {times['read']:.2f} s, planned {times['plan']:.2f} s; "
+        f"each further one {1000 * times['further_mean']:.1f} ms, at worst {1000 * times['further_worst']:.1f} ms."
     )
     return Group(_strength_table(result), _arrival_table(result), _gap_table(result), told)
 

@@ -1,4 +1,7 @@
-"""Local search: from any placement to one that no small move improves.
+"""Local search: from a placement, and from a few plain ones, to one that no small move improves.
+
+Besides the given placement the search starts from everything at its query's sink, and from everything at the one site
+where that is cheapest: from there it finds what the greedy, which never looks back, cannot.
 
 A move takes operators from one site to another: one operator of one query, or of all queries that share it there,
 alone, with everything that reads it up to what is pinned, or with its siblings that read the same input. A move that
@@ -25,7 +28,39 @@ Keys = frozenset[tuple[str, str]]
 
 def improve(placement: Placement) -> Placement:
     """A placement that costs no more."""
-    trial = _Trial.of(placement, dict(placement.sites))
+    found = [_searched(trial) for trial in _starts(placement)]
+    return min(found, key=lambda trial: trial.cost.key).placed()
+
+
+def _starts(placement: Placement) -> list[_Trial]:
+    given = _Trial.of(placement, dict(placement.sites))
+    plain = [_all_at(given, target) for target in placement.topology.compute_sites]
+    reachable = [trial for trial in plain if trial is not None]
+    at_sinks = _all_at(given, None)
+    return [
+        given,
+        *([at_sinks] if at_sinks else []),
+        *sorted(reachable, key=lambda trial: trial.cost.key)[:1],
+    ]
+
+
+def _all_at(trial: _Trial, target: str | None) -> _Trial | None:
+    """Every operator that is free at one site, or at its query's sink where that computes; None if a way is missing."""
+    graph, topology = trial.placement.graph, trial.placement.topology
+    sites = dict(trial.sites)
+    for query, name in trial.sites:
+        if graph.operators[name].site is None:
+            wanted = target or graph.operators[graph.queries[query][-1]].site
+            if wanted in topology.compute_sites:
+                sites[query, name] = str(wanted)
+    try:
+        return _Trial.of(trial.placement, sites)
+    except PlanError:
+        return None
+
+
+def _searched(trial: _Trial) -> _Trial:
+    placement = trial.placement
     for _ in range(MAX_ROUNDS):
         before = trial.cost.key
         for moved, target in _moves(placement.graph, trial.sites, placement.topology.compute_sites):
@@ -34,7 +69,7 @@ def improve(placement: Placement) -> Placement:
                 trial = changed
         if trial.cost.key >= before:
             break
-    return trial.placed()
+    return trial
 
 
 def relocated(placement: Placement, sites: Sites) -> Placement:

@@ -2,12 +2,11 @@
 
     python examples/wan_workload/make.py DATA_FOLDER [--records]
 
-DATA_FOLDER has wan-regions/region_pairs.csv.zst (Skyplane's measurements, Apache-2.0) and
-wiki-edits/wikiticker.json.zst
-(Apache Druid's tutorial sample). Bandwidths are mapped linearly onto 20 to 280 Mbit/s, the range that Sana reports
-between EC2 regions; a link's latency is half its round trip (of the way back where only that was measured; where
-neither was, the median over 3). With --records each edit is given to a site by its channel, and its fields are
-renamed as queries/streams.sql has them.
+DATA_FOLDER has wan-regions/region_pairs.csv.zst (Skyplane's measurements, Apache-2.0) and, in wiki-edits,
+wikiticker.json.zst (Apache Druid's tutorial sample). Bandwidths are mapped linearly onto 20 to 280 Mbit/s, the range
+that Sana reports between EC2 regions; a link's latency is half its round trip (of the way back where only that was
+measured; where neither was, a sixth of the median one). With --records each edit is given to a site by its channel and
+page, and its fields are renamed as queries/streams.sql has them.
 """
 
 from __future__ import annotations
