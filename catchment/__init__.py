@@ -2,7 +2,7 @@
 
 >>> import catchment
 >>> geo = catchment.open("my-project")       # a folder with catchment.toml and queries/*.sql
->>> geo.run(once=True)                       # every site and the center, in this process
+>>> geo.run(seconds=30)                      # every site and the center, in this process
 >>> geo.results("totals").to_pandas()
 """
 

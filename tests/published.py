@@ -126,7 +126,7 @@ def _write_status(state: Path) -> None:
 
 
 def _write_quarantine(state: Path) -> None:
-    folder = state / "sites" / "us" / "quarantine" / "requests" / "batch=0" / "event_hour=__HIVE_DEFAULT_PARTITION__"
+    folder = state / "sites" / "us" / "quarantine" / "requests" / "batch=0"
     folder.mkdir(parents=True)
     reasons, raws = ["not readable as json", "no event time (ts)"], ["[bold]oh no[/bold]", '{"client": "c1"}']
     times = pa.array([START + timedelta(hours=1)] * 2, pa.timestamp("us", tz="UTC"))

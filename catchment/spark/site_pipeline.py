@@ -187,7 +187,7 @@ class SitePipeline:
         if keeps:
             # What is aggregated is what was kept: one read of the source, however many fragments there are.
             history = BatchFolder(self.folder / "history" / state.stream.name)
-            history.write(good, number, state.stream.event_time)
+            history.write(good, number)
             good = history.batch(self.spark, number, ddl(state.stream))
         events: list[Event] = []
         for fragment in state.fragments:
@@ -196,7 +196,7 @@ class SitePipeline:
         found = watch.get
         seen = Seen(found["rows"], found["bad"], found["low"], found["high"])
         if seen.bad:
-            self._quarantine(state.stream).write(_bad_rows(records, self.site), number, state.stream.event_time)
+            self._quarantine(state.stream).write(_bad_rows(records, self.site), number)
         return events, seen
 
     def _implausible(self, state: StreamState, records: DataFrame, seen: Seen) -> Plausible | None:
