@@ -153,13 +153,14 @@ def view_costs(
         inputs = h.feed[h.view == view]
         cost[(where[:, view] != CLOUD) & ~(where[:, inputs] == where[:, [view]]).any(axis=1)] = np.inf
     for vertex in range(h.vertices):
-        sent = np.zeros(len(where))
+        sent, got = np.zeros(len(where)), np.zeros((h.devices, len(where)))
         for e in np.flatnonzero(h.feed == vertex):
-            moved = where[:, vertex] != where[:, h.view[e]]
-            np.maximum(sent, np.where(moved & (where[:, vertex] != CLOUD), h.rate[e], 0.0), out=sent)
-            arrives = moved & (where[:, h.view[e]] != CLOUD)
-            cost += np.where(arrives, download[where[:, h.view[e]]] * h.rate[e], 0.0)
-        cost += np.where(where[:, vertex] == CLOUD, 0.0, upload[where[:, vertex]]) * sent
+            host, reader = where[:, vertex], where[:, h.view[e]]
+            np.maximum(sent, np.where((host != reader) & (host != CLOUD), h.rate[e], 0.0), out=sent)
+            for device in range(h.devices):  # a feed comes down once, however many views there read it
+                arrives = (host != reader) & (reader == device)
+                np.maximum(got[device], np.where(arrives, h.rate[e], 0.0), out=got[device])
+        cost += np.where(where[:, vertex] == CLOUD, 0.0, upload[where[:, vertex]]) * sent + download @ got
     for device, most in enumerate(capacity or []):
         cost[(where[:, views] == device).sum(axis=1) > most] = np.inf
     return cost, where

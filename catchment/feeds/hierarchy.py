@@ -20,7 +20,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from catchment.errors import FeedError
 from catchment.feeds.demand import DemandGraph
-from catchment.feeds.segments import prefix_sums, suffix_sums
 
 Floats = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -126,26 +125,6 @@ class Hierarchy:
             where="views",
             hint="a view may read other views, but not, directly or through others, itself",
         )
-
-    @cached_property
-    def others(self) -> Floats:
-        """For each edge the rates of the view's other inputs, added up without cancellation."""
-        order = np.argsort(self.view, kind="stable")
-        rate, view = self.rate[order], self.view[order]
-        before = _shift(prefix_sums(rate, view), view, 1)
-        behind = _shift(suffix_sums(rate, view), view, -1)
-        others = np.empty_like(rate)
-        others[order] = before + behind
-        return others
-
-
-def _shift(values: Floats, owner: Index, by: int) -> Floats:
-    """Each value's neighbour inside its segment; 0 where there is none."""
-    shifted = np.roll(values, by)
-    away = np.roll(owner, by) != owner
-    away[0 if by > 0 else -1] = True
-    shifted[away] = 0.0
-    return shifted
 
 
 @dataclass(frozen=True, eq=False)
