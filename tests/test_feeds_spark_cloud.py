@@ -44,12 +44,12 @@ def test_a_cloud_on_spark_notifies_like_the_naive_recomputation_while_views_move
     def settle() -> None:
         run.carry(run)
         while cloud.landing.rows or cloud.landing.controls:
-            run.send(cloud.step())
+            run.send(cloud.drain())
             run.carry(run)
 
     settle()
     assert not cloud.controller.moves
-    run.every(4 * SECOND, lambda r: r.send(cloud.step()))
+    run.every(4 * SECOND, lambda r: r.send(cloud.drain()))
     run.at(5 * SECOND, lambda r: r.send(cloud.deploy(random_hosts(rng, graph))))
     run.at(8 * SECOND, lambda r: r.fleet.disconnect("2", r.now_us))
     run.at(12 * SECOND, lambda r: r.fleet.connect("2", r.now_us))
@@ -80,7 +80,7 @@ def test_files_that_nothing_can_meet_any_more_are_deleted(spark: SparkSession, t
     cloud.deploy(dict.fromkeys(graph.views, CLOUD))
     for n in range(4):
         cloud.receive("0", FeedEvent("location@0", (n,), n * 4 * SECOND, (48.0, 2.0)))
-        list(cloud.step())
+        list(cloud.drain())
     assert len(cloud.landing.files) == 2
     assert len(list(cloud.landing.events_folder.glob("*.parquet"))) == 2
     cloud.stop()

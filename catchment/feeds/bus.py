@@ -35,17 +35,23 @@ class Session:
 class Bus:
     """Sessions of many devices with one cloud."""
 
-    def __init__(self, max_queued: int = MAX_QUEUED) -> None:
+    def __init__(self, max_queued: int = MAX_QUEUED, first_number: int = 0) -> None:
         self.max_queued = max_queued
+        self.first_number = first_number  # of the messages on each link
         self.sessions: dict[str, Session] = {}
         self.busy_up: dict[str, None] = {}  # devices with messages under way to the cloud
         self.busy_down: dict[str, None] = {}  # connected devices with messages under way to them
 
     def connect(self, device: str) -> None:
-        session = self.sessions.setdefault(device, Session())
+        session = self._session(device)
         session.connected = True
         if session.down:
             self.busy_down[device] = None
+
+    def _session(self, device: str) -> Session:
+        if device not in self.sessions:
+            self.sessions[device] = Session(Sender(self.first_number), cloud_sends=Sender(self.first_number))
+        return self.sessions[device]
 
     def disconnect(self, device: str) -> None:
         self.sessions[device].connected = False
@@ -67,7 +73,7 @@ class Bus:
 
     def send_down(self, device: str, message: Downward) -> None:
         """The cloud sends to a device, which may be away."""
-        session = self.sessions.setdefault(device, Session())
+        session = self._session(device)
         data = session.cloud_sends.wrap(message)
         if len(session.down) >= self.max_queued and traffic_class(message) != CONTROL:
             session.dropped += 1

@@ -48,6 +48,8 @@ class Cloud:
         """What there is to send beside the answers: nothing, for this cloud answers at once."""
         return ()
 
+    drain = take
+
     def review(self, period_s: float) -> list[Deliver]:
         """Book the last period, and redeploy when the present placement has lost too much."""
         rates = self.controller.rates

@@ -39,6 +39,11 @@ from catchment.feeds.messages import (
 from catchment.feeds.publish import Publisher, Seen
 
 
+def boot_number(now_us: int) -> int:
+    """A boot that is later than every number of a life that began a second or more before, at 1,000 events a second."""
+    return max(0, now_us // 1_000_000 - 1_600_000_000) * 1000
+
+
 @dataclass(frozen=True)
 class DeviceConfig:
     """What a device is told at its start; `boot` grows with every restart and numbers its events."""

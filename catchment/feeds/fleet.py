@@ -34,6 +34,7 @@ class Record:
     device: str
     stream: str
     row: tuple[Any, ...]
+    boot: int = 0  # of the device when it recorded this; events are numbered from it
 
 
 class DeviceLinks(Protocol):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from catchment.feeds.channel import LinkTraffic
@@ -137,5 +137,5 @@ class LocalRun:
 
     def _produce(self, record: Record) -> None:
         if self.produced is not None:
-            self.produced.append(record)
+            self.produced.append(replace(record, boot=self.fleet.devices[record.device].config.boot))
         self.fleet.produce(record)

@@ -19,18 +19,20 @@ import selectors
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
 from catchment.errors import FeedError
-from catchment.feeds.channel import LinkTraffic, Receiver, Sender, at_cloud, at_device
+from catchment.feeds.channel import LinkTraffic, Receiver, Sender, WireCounter, at_cloud, at_device
 from catchment.feeds.messages import Downward, Upward
 
 QOS = 1
 RETRY_S = 1.0  # between two attempts to reach the broker
+PATIENCE_S = 15.0  # how long a start waits for the broker
+MAX_IN_FLIGHT = 200  # messages of a client that the broker has not acknowledged
 MAX_PACKETS = 200  # read from one client before the next one has its turn
 _NAME = re.compile(r"[^/+#\x00]{1,64}")
 
@@ -51,6 +53,14 @@ class MqttConfig:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.app) or not 0 < self.port < 65536:
             raise FeedError(f"cannot use app {self.app!r} and port {self.port} for MQTT")
+
+    @classmethod
+    def parse(cls, text: str, app: str = "catchment") -> MqttConfig:
+        """The broker that a person writes as HOST:PORT or HOST."""
+        host, _, port = text.partition(":")
+        if not host or (port and not port.isdigit()):
+            raise FeedError(f"cannot read {text!r} as a broker", hint="write HOST:PORT, such as 127.0.0.1:1883")
+        return cls(host=host, port=int(port or 1883), app=app)
 
     def up(self, device: str) -> str:
         return f"{self.app}/up/{device}"
@@ -74,6 +84,7 @@ class MqttClient:
         self.tried_s = float("-inf")
         self.client = paho.Client(CallbackAPIVersion.VERSION2, f"{config.app}-{name}", clean_session=False)
         self.client.max_queued_messages_set(config.max_unsent)
+        self.client.max_inflight_messages_set(MAX_IN_FLIGHT)
         self.client.connect_timeout = 5.0
         if config.password is not None:
             self.client.username_pw_set(config.username or user, config.password)
@@ -259,11 +270,32 @@ class MqttCloud:
             del self.busy_up[device]
         return self.receivers.setdefault(device, at_cloud()).accept(data)
 
+    def traffic(self) -> dict[str, LinkTraffic]:
+        """What crossed each device's link, as the cloud saw it."""
+        nothing = WireCounter()
+        up, down = self.receivers, self.senders
+        return {
+            name: LinkTraffic(
+                up[name].received if name in up else nothing, down[name].sent if name in down else nothing
+            )
+            for name in {**up, **down}
+        }
+
     def poll(self, timeout_s: float = 0.0) -> None:
         self.poller.poll(timeout_s)
 
     def close(self) -> None:
         self.poller.close()
+
+
+def reach_broker(cloud: MqttCloud, patience_s: float = PATIENCE_S) -> None:
+    """Wait until the cloud can be heard by devices."""
+    deadline = time.monotonic() + patience_s
+    while not cloud.client.subscribed:
+        if time.monotonic() > deadline:
+            where = f"{cloud.config.host}:{cloud.config.port}"
+            raise FeedError("no MQTT broker answers", where=where, hint="start one, such as mosquitto")
+        cloud.poll(0.05)
 
 
 class MqttBus:
@@ -272,6 +304,18 @@ class MqttBus:
     def __init__(self, config: MqttConfig, boot: int) -> None:
         self.devices = MqttDevices(config)
         self.cloud = MqttCloud(config, boot)
+
+    def open(self, devices: Iterable[str], boot: int, patience_s: float = PATIENCE_S) -> None:
+        """Let devices join and wait until the broker has everybody's subscription."""
+        reach_broker(self.cloud, patience_s)
+        for device in devices:
+            self.devices.add(device, boot)
+            self.connect(device)
+        deadline = time.monotonic() + patience_s
+        while not all(client.subscribed for client in self.devices.clients.values()):
+            if time.monotonic() > deadline:
+                raise FeedError(f"the broker did not take all devices within {patience_s:g} s")
+            self.poll(0.02)
 
     @property
     def busy_up(self) -> dict[str, None]:

@@ -53,13 +53,15 @@ class _Oracle:
     def load(self, records: Iterable[Record]) -> None:
         by_stream: dict[str, list[tuple[Any, ...]]] = {}
         for number, record in enumerate(records):
-            by_stream.setdefault(record.stream, []).append((number, record.at_us, record.device, *record.row))
+            by_stream.setdefault(record.stream, []).append(
+                (number, record.at_us, record.device, record.boot, *record.row)
+            )
         for kind, where in self._kinds().items():
             stream = self.program.streams[stream_of(kind)]
             raw = ", ".join(_quoted(c) for c in stream.column_names)
             self.db.execute("DROP TABLE IF EXISTS raw")
-            self.db.execute(f"CREATE TABLE raw (number INT, at_us INT, device TEXT, {raw})")
-            marks = ",".join("?" * (3 + len(stream.columns)))
+            self.db.execute(f"CREATE TABLE raw (number INT, at_us INT, device TEXT, boot INT, {raw})")
+            marks = ",".join("?" * (4 + len(stream.columns)))
             self.db.executemany(f"INSERT INTO raw VALUES ({marks})", by_stream.get(stream.name, []))
             self._make_feed(kind, where)
 
@@ -72,7 +74,7 @@ class _Oracle:
         condition = parse_expression(where).sql(dialect="sqlite") if where else "true"
         self.db.execute(
             f"CREATE TABLE {_quoted(kind)} AS SELECT ? || '@' || device AS feed, at_us, "
-            f"'[' || (row_number() OVER (PARTITION BY device ORDER BY number) - 1) || ']' AS key{columns} "
+            f"'[' || (boot + row_number() OVER (PARTITION BY device, boot ORDER BY number) - 1) || ']' AS key{columns} "
             f"FROM raw WHERE {condition}",
             (kind,),
         )

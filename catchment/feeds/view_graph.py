@@ -110,11 +110,16 @@ class ViewGraph:
                 found.setdefault(name, []).append(view)
         return found
 
+    @cached_property
+    def _origins(self) -> dict[str, frozenset[str]]:
+        found = {name: frozenset({feed.device}) for name, feed in self.feeds.items()}
+        for name, view in self.views.items():
+            found[name] = frozenset().union(*(found[i] for i in view.inputs))
+        return found
+
     def origins(self, name: str) -> frozenset[str]:
         """The devices whose data is in a feed or a view."""
-        if name in self.feeds:
-            return frozenset({self.feeds[name].device})
-        return frozenset().union(*(self.origins(i) for i in self.views[name].inputs))
+        return self._origins[name]
 
     def delta_to(self, newer: ViewGraph) -> ViewDelta:
         """What must change to get from this graph to a newer one."""

@@ -2,49 +2,42 @@
 
 Devices, bus and cloud are the real cores; time is virtual unless the run is paced. The run has phases: *before* and,
 when rates change in mid-run, *after*, which begins when views have settled again. In each phase what crossed the
-wire is compared with what the placement predicts: messages from shares and rates, bytes from the size of a feed's
-own messages. Control messages and notices are counted on their own.
+wire is compared with what the placement predicts (see meter.py).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from catchment.errors import SimulationError
 from catchment.feeds.bus import Bus
-from catchment.feeds.channel import DATA, NOTICE
-from catchment.feeds.choose_hosts import STRATEGIES, LinkCosts
-from catchment.feeds.codec import encode
+from catchment.feeds.channel import NOTICE
+from catchment.feeds.choose_hosts import STRATEGIES
 from catchment.feeds.controller import Controller
-from catchment.feeds.device import DeviceConfig
+from catchment.feeds.device import DeviceConfig, boot_number
 from catchment.feeds.fleet import Fleet, Record
 from catchment.feeds.local_run import LocalRun
-from catchment.feeds.messages import FeedEvent, Upward
+from catchment.feeds.messages import Upward
+from catchment.feeds.meter import Totals, message_sizes, off, predict_traffic
+from catchment.feeds.mqtt import MqttBus
 from catchment.feeds.oracle import naive_notices
+from catchment.feeds.paced import carry_over_mqtt
+from catchment.feeds.project import World
 from catchment.feeds.router import Deliver
-from catchment.feeds.routes import CLOUD, Hosts, all_routes
+from catchment.feeds.routes import CLOUD, Hosts
+from catchment.feeds.status import Board
 from catchment.feeds.view_graph import ViewGraph
 
 SECOND_US = 1_000_000
 EPOCH_US = 1_700_000_000 * SECOND_US  # where virtual time begins: instants have as many digits as real ones
+BOOT = boot_number(EPOCH_US)
 WARM_UP_S = 5  # views are deployed and first events are out before a phase is measured
-
-
-class RunWorld(Protocol):
-    """Where records and their rates come from."""
-
-    source: str
-    rates: dict[str, float]
-
-    @property
-    def feed_rates(self) -> dict[str, float]: ...
-
-    def records(self, from_us: int = 0) -> Iterator[Record]: ...
-
-    def change_rates(self) -> None: ...
+LONGEST_WARM_UP_S = 60  # of a cloud that takes its time, before the first phase begins anyway
+FINISH_S = 60  # after the last record, in which moves end
+QUIET_S = 6  # after the last record in any case, for messages that are under way
 
 
 class RunCloud(Protocol):
@@ -64,6 +57,8 @@ class RunCloud(Protocol):
 
     def take(self) -> Iterable[Deliver]: ...
 
+    def drain(self) -> Iterable[Deliver]: ...
+
 
 @dataclass(frozen=True)
 class RunOptions:
@@ -71,7 +66,6 @@ class RunOptions:
 
     seconds: int = 60
     strategy: str = "ours"
-    costs: LinkCosts = field(default_factory=LinkCosts)
     change_at_s: int | None = None
     review_every_s: int = 5
     take_every_s: float = 1.0
@@ -81,49 +75,43 @@ class RunOptions:
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:
             raise SimulationError(f"unknown strategy {self.strategy!r}", hint=f"possible: {', '.join(STRATEGIES)}")
-        if self.seconds <= WARM_UP_S or (self.change_at_s or self.seconds) > self.seconds:
+        if self.seconds <= WARM_UP_S:
             raise SimulationError(f"a run of {self.seconds} s is too short; it warms up for {WARM_UP_S} s")
-
-
-@dataclass(frozen=True)
-class Totals:
-    """Data messages and bytes that crossed all links, each way, up to an instant."""
-
-    at_us: int
-    messages_up: float = 0.0
-    messages_down: float = 0.0
-    bytes_up: float = 0.0
-    bytes_down: float = 0.0
-
-    def per_second_since(self, earlier: Totals) -> dict[str, float]:
-        seconds = (self.at_us - earlier.at_us) / 1e6
-        names = ("messages_up", "messages_down", "bytes_up", "bytes_down")
-        return {name: (getattr(self, name) - getattr(earlier, name)) / seconds for name in names}
+        if self.change_at_s is not None and not WARM_UP_S < self.change_at_s < self.seconds:
+            raise SimulationError(f"rates cannot change at second {self.change_at_s} of a run of {self.seconds} s")
 
 
 class FeedRun:
     """One strategy over one world."""
 
-    def __init__(self, graph: ViewGraph, world: RunWorld, cloud: RunCloud, options: RunOptions) -> None:
+    def __init__(
+        self, graph: ViewGraph, world: World, cloud: RunCloud, options: RunOptions, bus: Bus | MqttBus | None = None
+    ) -> None:
         self.graph = graph
         self.world = world
         self.cloud = cloud
         self.options = options
-        self.bus = Bus()
-        configs = [DeviceConfig(d, report_every_us=options.report_every_s * SECOND_US) for d in world.rates]
+        self.bus = bus or Bus(first_number=BOOT)
+        configs = [DeviceConfig(d, BOOT, options.report_every_s * SECOND_US) for d in world.rates]
         self.fleet = Fleet(configs, self.bus, graph.program.functions)
         self.cpu_s = 0.0  # of the cloud alone, when it runs in this thread
         self.run = LocalRun(_Timed(self), self.fleet, self.bus)
         self.run.now_us = EPOCH_US
         self.phases: list[dict[str, Any]] = []
-        self.sizes = _message_sizes(graph, world)
+        self.sizes = message_sizes(graph, world, EPOCH_US, BOOT)
+        self.board = Board(options.strategy, cloud.controller, self.bus.traffic, world.costs, self.sizes)
 
     def deploy(self) -> None:
         """Connect the devices and bring the views to their first hosts."""
         options = self.options
         self.cloud.controller.rates.update(self.world.feed_rates)
-        self.run.connect_all()
-        hosts = STRATEGIES[options.strategy](self.graph, self.world.feed_rates, options.costs)
+        if isinstance(self.bus, MqttBus):
+            self.run.carry = carry_over_mqtt(self.bus)
+            self.bus.open(self.fleet.devices, boot=self.bus.cloud.boot)
+            self.run.carry(self.run)
+        else:
+            self.run.connect_all()
+        hosts = STRATEGIES[options.strategy](self.graph, self.world.feed_rates, self.world.costs)
         self.run.send(self.cloud.deploy(hosts))
         self.run.carry(self.run)
         self.run.every(int(options.take_every_s * SECOND_US), lambda run: run.send(self.cloud.take()))
@@ -133,68 +121,74 @@ class FeedRun:
         if options.check:
             self.run.produced = []
 
-    def play(self, records: Iterator[Record]) -> None:
-        """Run through the phases."""
-        change_at, end = self.options.change_at_s, self.options.seconds
-        self.run.run(records, EPOCH_US + WARM_UP_S * SECOND_US)
-        self._phase("before", records, change_at or end)
+    def play(self) -> None:
+        """Run to the end."""
+        for _ in self.steps():
+            pass
+
+    def steps(self) -> Iterator[int]:
+        """Run through the phases a second at a time; yields the second."""
+        records, change_at, end = self.world.records(EPOCH_US), self.options.change_at_s, self.options.seconds
+        yield from self._until(records, WARM_UP_S)
+        yield from self._settle(records, min(change_at or end, LONGEST_WARM_UP_S))
+        yield from self._phase("before", records, change_at or end)
         if change_at is not None:
             self.world.change_rates()
-            self._settle(records, change_at + (end - change_at) // 2)
-            self._phase("after", records, end)
+            yield from self._until(records, change_at + (end - change_at) // 2)
+            yield from self._settle(records, end - 1)
+            yield from self._phase("after", records, end)
+        self.finish()
 
-    def _phase(self, name: str, records: Iterator[Record], until_s: int) -> None:
+    @property
+    def second(self) -> int:
+        """How far the run is."""
+        return (self.run.now_us - EPOCH_US) // SECOND_US
+
+    def _until(self, records: Iterator[Record], until_s: int) -> Iterator[int]:
+        while (now_s := self.second) < until_s:
+            self.run.run(records, EPOCH_US + (now_s + 1) * SECOND_US)
+            self.board.sample(self.run.now_us, self.cloud.redeployed)
+            yield now_s + 1
+
+    def _settle(self, records: Iterator[Record], latest_s: int) -> Iterator[int]:
+        """Go on until all moves have ended."""
+        while self.cloud.controller.moves and self.second < latest_s:
+            yield from self._until(records, self.second + 1)
+
+    def _phase(self, name: str, records: Iterator[Record], until_s: int) -> Iterator[int]:
+        if self.second >= until_s:
+            return
         before, hosts = self.totals(), self.cloud.controller.settled()
         rates, redeployed = self.world.feed_rates, self.cloud.redeployed
-        self.run.run(records, EPOCH_US + until_s * SECOND_US)
+        yield from self._until(records, until_s)
         measured = self.totals().per_second_since(before)
-        predicted = self.predicted(hosts, rates)
+        predicted = predict_traffic(self.graph, hosts, {**self.cloud.controller.rates, **rates}, self.sizes)
         self.phases.append(
             {
                 "phase": name,
                 "seconds": (self.run.now_us - before.at_us) / 1e6,
                 "predicted": predicted,
                 "measured": measured,
-                "off": {k: _off(measured[k], predicted[k]) for k in predicted},
+                "off": off(measured, predicted),
                 "views_at_cloud": sum(h == CLOUD for h in hosts.values()),
                 "redeployed": self.cloud.redeployed - redeployed,
             }
         )
 
-    def _settle(self, records: Iterator[Record], not_before_s: int) -> None:
-        """Go on until the cloud has placed views anew and all moves have ended."""
-        self.run.run(records, EPOCH_US + not_before_s * SECOND_US)
-        while self.cloud.controller.moves and self.run.now_us < EPOCH_US + self.options.seconds * SECOND_US:
-            self.run.run(records, self.run.now_us + SECOND_US)
-
     def finish(self) -> None:
         """Deliver what is under way, and let moves end."""
         self.run.ahead = None
-        for _ in range(5):
+        since_us = self.run.now_us
+        while self.run.now_us < since_us + FINISH_S * SECOND_US:
             self.run.run(iter(()), self.run.now_us + 2 * SECOND_US)
-            self.run.send(self.cloud.take())
+            self.run.send(self.cloud.drain())
             self.run.carry(self.run)
+            if not self.cloud.controller.moves and self.run.now_us >= since_us + QUIET_S * SECOND_US:
+                break
 
     def totals(self) -> Totals:
         """What has crossed the wire so far."""
-        links = self.bus.traffic().values()
-        return Totals(
-            self.run.now_us,
-            sum(link.up.messages[DATA] for link in links),
-            sum(link.down.messages[DATA] for link in links),
-            sum(link.up.bytes[DATA] for link in links),
-            sum(link.down.bytes[DATA] for link in links),
-        )
-
-    def predicted(self, hosts: Hosts, rates: Mapping[str, float]) -> dict[str, float]:
-        """Messages and bytes per second of a placement."""
-        found = dict.fromkeys(("messages_up", "messages_down", "bytes_up", "bytes_down"), 0.0)
-        for feed, routes in all_routes(self.graph, hosts):
-            size = self.sizes.get(feed, 0.0)
-            for way, shares in (("up", routes.uploads.values()), ("down", routes.downloads.values())):
-                found[f"messages_{way}"] += rates.get(feed, 0.0) * sum(shares)
-                found[f"bytes_{way}"] += rates.get(feed, 0.0) * sum(shares) * size
-        return found
+        return Totals.of(self.bus.traffic().values(), self.run.now_us)
 
     def report(self) -> dict[str, Any]:
         """All that was measured."""
@@ -208,13 +202,14 @@ class FeedRun:
             "seconds": self.options.seconds,
             "views_at_cloud": sum(h == CLOUD for h in hosts.values()),
             "views_on_devices": sum(h != CLOUD for h in hosts.values()),
+            "devices_that_compute": len({h for h in hosts.values() if h != CLOUD}),
             "phases": self.phases,
             "redeployments": self.cloud.redeployed,
             "views_moved": controller.counters.moves_done - len(self.graph.views),
             "moves_unfinished": len(controller.moves),
             "instructions": controller.counters.instructions,
             "notices_on_the_wire": sum(link.up.messages[NOTICE] + link.down.messages[NOTICE] for link in links),
-            "cloud_cpu_s": self.cpu_s,
+            "cloud_cpu_s": round(self.cpu_s, 3),
             **self.notices(),
         }
 
@@ -223,9 +218,18 @@ class FeedRun:
         found = {n.identity for n in self.fleet.notices}
         counts: dict[str, Any] = {"notices": len(found), "doubled": len(self.fleet.notices) - len(found)}
         if self.run.produced is not None:
-            expected = naive_notices(self.graph, self.run.produced)
-            counts |= {"expected": len(expected), "lost": len(expected - found), "invented": len(found - expected)}
+            counts |= compare(self.graph, self.run.produced, found, self.cloud.controller.active_since_us)
         return counts
+
+
+def compare(graph: ViewGraph, records: list[Record], found: set[Any], since_us: dict[str, int]) -> dict[str, int]:
+    """Lost: due from when its view was active, and not found. Invented: found, and never due."""
+    every = naive_notices(graph, records)
+    first_us = min((r.at_us for r in records), default=0)
+    late = any(since >= first_us for since in since_us.values())
+    due = naive_notices(graph, records, since_us) if late else every
+    known = {identity for identity in due if identity[0] in since_us}
+    return {"expected": len(known), "lost": len(known - found), "invented": len(found - every)}
 
 
 class _Timed:
@@ -239,22 +243,3 @@ class _Timed:
         answers = list(self.owner.cloud.receive(device, message))
         self.owner.cpu_s += time.thread_time() - began
         return answers
-
-
-def _message_sizes(graph: ViewGraph, world: RunWorld) -> dict[str, float]:
-    """Bytes of a message of each feed: an event of it, encoded, with numbers of a usual length."""
-    sizes: dict[str, float] = {}
-    waiting = set(graph.feeds)
-    for record in world.records(EPOCH_US):
-        feed = f"{record.stream}@{record.device}"
-        if feed in waiting:
-            waiting.discard(feed)
-            sizes[feed] = float(len(encode(100, FeedEvent(feed, (100,), record.at_us, record.row[1:]))))
-        if not waiting:
-            break
-    return sizes
-
-
-def _off(measured: float, predicted: float) -> float:
-    """How far a measurement is from its prediction, as a share of it."""
-    return abs(measured - predicted) / predicted if predicted else float(measured > 0)

@@ -17,7 +17,7 @@ import io
 import os
 import random
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
@@ -27,24 +27,16 @@ import zstandard
 from numpy.typing import NDArray
 
 from catchment.errors import SimulationError
+from catchment.feeds.choose_hosts import LinkCosts
 from catchment.feeds.fleet import Record
 from catchment.feeds.reference import ReferenceData
+from catchment.feeds.template import FeedProgram
 
-TEMPLATE = """\
--- Who of my friends is near me? One physical view a pair of friends.
-CREATE STREAM location (user BIGINT, lat DOUBLE, lon DOUBLE) WITH (device = 'user');
-CREATE TABLE friends (user BIGINT, friend BIGINT, share DOUBLE, friend_share DOUBLE, radius DOUBLE);
-
-CREATE FEED VIEW nearby WITH (lifetime = '20 seconds', notify_every = '1 minute') AS
-SELECT a.user, b.user AS friend, distance(a.lat, a.lon, b.lat, b.lon) AS metres
-FROM location a
-JOIN friends f ON a.user = f.user
-JOIN location b ON f.friend = b.user
-WHERE distance(a.lat, a.lon, b.lat, b.lon) < f.radius
-  AND sample(a, f.share)         -- the share of a's feed that this pair demands
-  AND sample(b, f.friend_share);
-"""
-
+DECLARED = {
+    "location": (("user", "BIGINT"), ("lat", "DOUBLE"), ("lon", "DOUBLE")),
+    "friends": (("user", "BIGINT"), ("friend", "BIGINT"), ("share", "DOUBLE"), ("friend_share", "DOUBLE"),
+                ("radius", "DOUBLE")),
+}  # fmt: skip
 RADIUS_M = 10_000.0  # aircraft fly this in about 45 s
 MIN_SHARE = 0.02
 ZIPF_UNITS = np.arange(1, 11)
@@ -54,6 +46,7 @@ _TRACKS_USED = 400  # distinct trajectories that users share, each from its own 
 _MEETING_TIMES = 150
 
 Track = list[tuple[float, float, float]]  # seconds from its start, lat, lon
+Friend = tuple[int, int, float, float, float]  # user, friend, share of each one's feed, radius
 
 
 def data_folder() -> Path | None:
@@ -68,23 +61,15 @@ class NearbyWorld:
     """Users, friends, trajectories and rates; `rates` (events a second and device) may be changed during a run."""
 
     source: str
-    friends: list[tuple[int, int, float, float, float]]
+    program: FeedProgram
+    friends: list[Friend]
     tracks: list[Track]
     starts_s: list[float]
     rates: dict[str, float]
     seed: int
-    text: str = TEMPLATE
-    _generator: random.Random = field(init=False, repr=False)
+    costs: LinkCosts = field(default_factory=LinkCosts)
 
-    def __post_init__(self) -> None:
-        self._generator = random.Random(self.seed)
-
-    @property
-    def devices(self) -> list[str]:
-        return list(self.rates)
-
-    @property
-    def reference(self) -> ReferenceData:
+    def read_reference(self) -> ReferenceData:
         return ReferenceData({"friends": self.friends}, tuple(int(d) for d in self.rates))
 
     @property
@@ -95,41 +80,63 @@ class NearbyWorld:
         """Where a user is: along the trajectory, and back when it ends."""
         return _along(self.tracks[device % len(self.tracks)], at_s + self.starts_s[device])
 
-    def records(self, from_us: int = 0) -> Iterator[Record]:
-        """Each user's positions at the user's rate, merged in order of time; endless."""
-        heap = [(from_us + 1 + int(self._generator.random() * 1e6 / r), d) for d, r in self.rates.items()]
+    def records(self, from_us: int = 0, devices: Collection[str] | None = None) -> Iterator[Record]:
+        """Positions of (some) users at their rates, merged in order of time; endless."""
+        chosen = [d for d in self.rates if devices is None or d in devices]
+        heap = [(from_us + 1 + int(self._chance("phase", d) * 1e6 / self.rates[d]), d) for d in chosen]
         heapq.heapify(heap)
-        while True:
-            at_us, device = heapq.heappop(heap)
+        while heap:
+            at_us, device = heap[0]
             lat, lon = self.position(int(device), at_us / 1e6)
             yield Record(at_us, device, "location", (int(device), round(lat, 5), round(lon, 5)))
-            heapq.heappush(heap, (at_us + round(1e6 / self.rates[device]), device))
+            heapq.heapreplace(heap, (at_us + round(1e6 / self.rates[device]), device))
 
     def change_rates(self) -> None:
         """What the paper does in mid-run: half of the users report 5 times as often, the others 2.33 times less."""
         for device in self.rates:
-            self.rates[device] *= 5.0 if self._generator.random() < 0.5 else 1 / 2.33
+            self.rates[device] *= 5.0 if self._chance("change", device) < 0.5 else 1 / 2.33
+
+    def _chance(self, what: str, device: str) -> float:
+        """A number in [0, 1) that depends on the seed and the device alone, not on who else is asked for."""
+        return random.Random(f"{self.seed} {what} {device}").random()
 
 
-def make_world(devices: int, *, seed: int = 7, rate_unit: float = 0.1, real: bool | None = None) -> NearbyWorld:
+def make_world(
+    program: FeedProgram,
+    users: int,
+    *,
+    seed: int = 7,
+    rate_unit: float = 0.1,
+    real: bool | None = None,
+    costs: LinkCosts | None = None,
+) -> NearbyWorld:
     """A world of so many users; `real` insists on the real data (True) or does without it (False)."""
-    if devices < 2 or rate_unit <= 0:
-        raise SimulationError(f"a world needs 2 users or more and a positive rate, not {devices} and {rate_unit}")
+    if users < 2 or rate_unit <= 0:
+        raise SimulationError(f"a world needs 2 users or more and a positive rate, not {users} and {rate_unit}")
+    _check_program(program)
     folder = None if real is False else data_folder()
     if real and folder is None:
         raise SimulationError("the real data is not there", hint="set CATCHMENT_DATA to the folder of the data sets")
     rng = np.random.default_rng(seed)
-    pairs = _real_friends(folder, devices) if folder else _made_up_friends(rng, devices)
+    pairs = _real_friends(folder, users) if folder else _made_up_friends(rng, users)
     tracks = _real_tracks(folder, rng) if folder else _made_up_tracks(rng)
-    starts = [float(s) for s in rng.uniform(0, 3600, devices)]
+    starts = [float(s) for s in rng.uniform(0, 3600, users)]
     shares = _meeting_shares(tracks, starts, rng)
     draws = rng.choice(shares, size=(len(pairs), 2)).clip(MIN_SHARE, 1.0).round(4)
     friends = [row for (u, v), (p, q) in zip(pairs, draws.tolist(), strict=True)
                for row in ((u, v, p, q, RADIUS_M), (v, u, q, p, RADIUS_M))]  # fmt: skip
-    units = rng.choice(ZIPF_UNITS, devices, p=(zipf := ZIPF_UNITS**-2.0) / zipf.sum())
+    units = rng.choice(ZIPF_UNITS, users, p=(zipf := ZIPF_UNITS**-2.0) / zipf.sum())
     rates = {str(d): float(u) * rate_unit for d, u in enumerate(units)}
     source = "SNAP ego-Facebook, OpenSky trajectories" if folder else "made up: circles of friends, straight walks"
-    return NearbyWorld(source, friends, tracks, starts, rates, seed)
+    return NearbyWorld(source, program, friends, tracks, starts, rates, seed, costs or LinkCosts())
+
+
+def _check_program(program: FeedProgram) -> None:
+    """A program for this world reads the positions and friends that it makes."""
+    declared = {d.name: d.columns for d in (*program.streams.values(), *program.tables.values())}
+    if declared != DECLARED:
+        wanted = "; ".join(f"{n} ({', '.join(f'{c} {k}' for c, k in columns)})" for n, columns in DECLARED.items())
+        raise SimulationError(f"the program declares {', '.join(declared)}", hint=f"this world makes {wanted}")
 
 
 # ---- friends

@@ -20,24 +20,30 @@ import shutil
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from catchment.config import SparkConfig
 from catchment.errors import FeedError
 from catchment.feeds.cloud import Cloud
 from catchment.feeds.controller import Controller
 from catchment.feeds.messages import FeedEvent, Notice, Upward
 from catchment.feeds.publish import Seen
+from catchment.feeds.reference import ReferenceData
 from catchment.feeds.reoptimize import ReoptimizeRule
 from catchment.feeds.router import Deliver
 from catchment.feeds.routes import Hosts
+from catchment.feeds.template import FeedProgram
 from catchment.feeds.view_graph import PhysicalView, ViewGraph
 from catchment.spark.feed_joins import DELIVERY, DONE, MATCH, NOTICE, FeedJoins
 from catchment.spark.feed_landing import EVENT_SQL, Landing, event_of, event_row, rows_of
-from catchment.spark.feed_views import register_functions
+from catchment.spark.feed_views import register_functions, view_graph_on
+from catchment.spark.session import make_session
 from catchment.spark.streaming import start_query
 
 DEFAULT_RETENTION_US = 120_000_000
@@ -111,6 +117,10 @@ class SparkCloud:
         self.batches = 0
 
     @property
+    def graph(self) -> ViewGraph:
+        return self.cloud.graph
+
+    @property
     def redeployed(self) -> int:
         return self.cloud.redeployed
 
@@ -160,7 +170,7 @@ class SparkCloud:
         while not self.outgoing.empty():
             yield self.outgoing.get_nowait()
 
-    def step(self) -> Iterator[Deliver]:
+    def drain(self) -> Iterator[Deliver]:
         """As `take`, after everything received is processed."""
         assert self.query is not None
         self.landing.flush()
@@ -213,3 +223,25 @@ class SparkCloud:
         for control in controls:
             for delivery in self.cloud.controller.handle(control.device, control.message):
                 self.outgoing.put(delivery)
+
+
+@contextmanager
+def spark_cloud(
+    program: FeedProgram,
+    data: ReferenceData,
+    rates: Mapping[str, float],
+    rule: ReoptimizeRule,
+    master: str = "local[2]",
+) -> Iterator[SparkCloud]:
+    """A cloud on a Spark session of its own, for the time of a run; its view graph is generated there too."""
+    spark = make_session("feeds", SparkConfig(), master=master)
+    try:
+        with TemporaryDirectory(prefix="catchment-feeds-") as folder:
+            cloud = SparkCloud(spark, view_graph_on(spark, program, data), Path(folder) / "cloud", rates, rule)
+            cloud.start()
+            try:
+                yield cloud
+            finally:
+                cloud.stop()
+    finally:
+        spark.stop()
