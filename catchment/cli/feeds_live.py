@@ -24,7 +24,6 @@ from catchment.cli.feed_options import (
     cloud_for,
     open_project,
 )
-from catchment.cli.feeds_watch import CloudWatch
 from catchment.cli.output import JsonFlag, emit, notes
 from catchment.cli.usage import usage
 from catchment.errors import FeedError
@@ -74,6 +73,7 @@ def cloud(
     as_json: JsonFlag = False,
 ) -> None:
     """Place views, route feeds and compute the cloud's views for devices that speak MQTT."""
+    from catchment.cli.feeds_watch import CloudWatch
     from catchment.feeds.choose_hosts import STRATEGIES
     from catchment.feeds.device import boot_number
     from catchment.feeds.mqtt import MqttCloud, MqttConfig
