@@ -33,11 +33,12 @@ from catchment.durable.journal import Journal
 from catchment.query.fragment import SLICE_COLUMN, Fragment, Key
 from catchment.site import events as site_events
 from catchment.site.core import SiteCore
+from catchment.site.debts import BatchRepaired, BatchShed, Taken
 from catchment.site.policies import policy_by_name
 from catchment.timeline import ManualClock, WindowSpec
 from catchment.wire.codec import decode_segment
 from catchment.wire.inbox import Inbox
-from catchment.wire.messages import Message, Progress
+from catchment.wire.messages import Message, Progress, Repaired, Shed
 from catchment.wire.outbox import Outbox
 
 Record = tuple[int, str, int]  # event time, key, value
@@ -120,7 +121,10 @@ class Tables:
 
 
 class Site:
-    EVENTS = (site_events.Absorbed, site_events.LowMarkRaised, site_events.LinkMeasured, site_events.Ticked)
+    EVENTS = (
+        site_events.Absorbed, site_events.LowMarkRaised, site_events.LinkMeasured, site_events.Ticked, BatchShed,
+        BatchRepaired, Taken,
+    )  # fmt: skip
 
     def __init__(self, folder: Path, name: str, fragment: Fragment, policy: str, clock: ManualClock) -> None:
         self.folder, self.name, self.fragment, self.policy, self.clock = folder, name, fragment, policy, clock
@@ -158,7 +162,7 @@ class Site:
 
 
 class Center:
-    EVENTS = (Recalled, Merged, Landed, Ticked, Progress)
+    EVENTS = (Recalled, Merged, Landed, Ticked, Progress, Shed, Repaired)
 
     def __init__(self, folder: Path, query: CenterQuery, clock: ManualClock) -> None:
         self.folder, self.query, self.clock = folder, query, clock
@@ -216,4 +220,5 @@ class Center:
         rows = Counter({})
         for update in segment.updates():
             rows[update.fragment] += update.rows
-        return Landed(segment.origin, segment.sequence, tuple(rows.items()), tuple(segment.progress()))
+        progress, shed = tuple(segment.progress()), tuple(segment.shed())
+        return Landed(segment.origin, segment.sequence, tuple(rows.items()), progress, shed)

@@ -8,8 +8,8 @@ Invariants:
 - A partial is merged into each window that contains its slice exactly once.
 - A window closes when the mark of every site has passed its end, or, `freshness` after the first site passed it,
   without the sites that are missing. A site's mark counts only when every segment up to the one that states it is in.
-- A window's status never goes back: on_time (a site is missing), exact (nothing outstanding), final (the horizon
-  has passed too). Revisions of a window count 1, 2, 3, ...
+- A window's status never goes back: on_time (a site is missing, or has shed records of it), exact (nothing
+  outstanding), final (the horizon has passed too). Revisions of a window count 1, 2, 3, ...
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from catchment.center.events import (
 from catchment.center.frontier import Frontier
 from catchment.center.windows import QueryWindows
 from catchment.errors import CenterError
+from catchment.wire.messages import Repaired, Shed
 
 Snapshot = tuple[dict[str, Any], dict[str, pa.Table]]
 
@@ -57,10 +58,22 @@ class CenterCore:
                 for windows in self._fed_by(fragment):
                     windows.merge(partials, records)
             case Landed():
-                self.frontiers.setdefault(event.origin, Frontier()).land(event)
+                self._land(event)
             case Ticked():
                 return tuple(a for q in self.queries.values() for a in q.settle(self._marks(q.query), now_us))
         return ()
+
+    def _land(self, landed: Landed) -> None:
+        """What was shed counts at once; what was repaired, when everything sent before it is in too."""
+        for shed in landed.shed:
+            if isinstance(shed, Shed):
+                for windows in self._fed_by(shed.fragment):
+                    windows.debts.shed(landed.origin, shed)
+        for passed in self.frontiers.setdefault(landed.origin, Frontier()).land(landed):
+            for fact in passed.shed:
+                if isinstance(fact, Repaired):
+                    for windows in self._fed_by(fact.fragment):
+                        windows.debts.repaired(passed.origin, fact)
 
     def touched(self, merged: Merged) -> Iterator[tuple[str, pa.Table]]:
         """Which published states must be recalled before `merged` is handled:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from catchment.errors import CenterError
 from catchment.query.fragment import Fragment
 from catchment.timeline import Window, WindowSpec
-from catchment.wire.messages import Progress
+from catchment.wire.messages import Progress, Repaired, Shed
 
 # How far along a published window is. A status never goes back.
 EARLY, ON_TIME, EXACT, FINAL = "early", "on_time", "exact", "final"
@@ -65,12 +65,13 @@ class Merged:
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """A segment is in: how many update rows it held per fragment, and what progress it stated."""
+    """A segment is in: how many update rows it held per fragment, what progress it stated, what it says was shed."""
 
     origin: str
     sequence: int
     updates: tuple[tuple[str, int], ...] = ()
     progress: tuple[Progress, ...] = ()
+    shed: tuple[Shed | Repaired, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,7 @@ class Publish:
     reason: str
     rows: pa.Table = field(repr=False)
     published_us: int = 0
+    lowest_rate: float = 1.0  # at which a site has sampled the window's records and not sent the rest yet
 
 
 @dataclass(frozen=True, slots=True)

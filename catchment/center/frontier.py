@@ -12,7 +12,7 @@ from typing import Any
 from catchment.center.events import Landed
 from catchment.errors import CenterError
 from catchment.timeline import START_OF_TIME_US
-from catchment.wire.messages import Progress
+from catchment.wire.messages import Progress, Repaired
 
 
 @dataclass
@@ -27,14 +27,17 @@ class Frontier:
     def mark(self, fragment: str) -> int:
         return self.marks.get(fragment, START_OF_TIME_US)
 
-    def land(self, landed: Landed) -> None:
-        """Take a segment in; advance over every segment that is now in order."""
+    def land(self, landed: Landed) -> list[Landed]:
+        """Take a segment in; advance over every segment that is now in order, and give those."""
         if landed.sequence < self.next_sequence or landed.sequence in self.ahead:
             raise CenterError(f"segment {landed.sequence} of {landed.origin!r} reached the core twice")
         self.ahead[landed.sequence] = landed
+        passed = []
         while self.next_sequence in self.ahead:
-            self._advance(self.ahead.pop(self.next_sequence))
+            passed.append(self.ahead.pop(self.next_sequence))
+            self._advance(passed[-1])
             self.next_sequence += 1
+        return passed
 
     def _advance(self, landed: Landed) -> None:
         for fragment, rows in landed.updates:
@@ -54,6 +57,7 @@ class Frontier:
                 a.sequence,
                 [*a.updates],
                 [(p.fragment, p.low_mark_us, p.updates_total) for p in a.progress],
+                [(r.fragment, r.batch, r.gave_up) for r in a.shed if isinstance(r, Repaired)],
             ]
             for a in self.ahead.values()
         ]
@@ -67,7 +71,13 @@ class Frontier:
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> Frontier:
         ahead = {
-            seq: Landed(origin, seq, tuple((f, n) for f, n in updates), tuple(Progress(*p) for p in progress))
-            for origin, seq, updates, progress in state["ahead"]
+            seq: Landed(
+                origin,
+                seq,
+                tuple((f, n) for f, n in updates),
+                tuple(Progress(*p) for p in progress),
+                tuple(Repaired(*r) for r in repaired),
+            )
+            for origin, seq, updates, progress, repaired in state["ahead"]
         }
         return cls(state["next"], ahead, dict(state["marks"]), dict(state["rows"]))

@@ -10,7 +10,7 @@ again writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,15 +19,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from numpy.typing import NDArray
 
 from catchment import partials
-from catchment.center.events import Expired, Publish
+from catchment.center.events import ON_TIME, Expired, Publish
 from catchment.center.windows import WINDOW_COLUMN
 from catchment.errors import CenterError
+from catchment.quality.shed_terms import ShedTerms, scaled, shed_terms
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 
 INSTANT = pa.timestamp("us", tz="UTC")
 APPLICATION = "catchment"
+DELTA = 0.05
 
 # Columns that every result table has beside the user's own.
 RESERVED = (
@@ -50,6 +53,8 @@ class ResultTables:
     fragment: Fragment
     finish: Finish = field(compare=False)
     bounds: tuple[tuple[str, float | None], ...] = ()  # user's column -> own error of its aggregate, if it has one
+    sources: tuple[tuple[str, str], ...] = ()  # user's column -> the aggregate that it is, where it is one
+    delta: float = DELTA  # the chance that a sampled answer misses its bound
 
     def publish(self, sequence: int, revisions: Sequence[Publish]) -> None:
         """Append what one enactment publishes; nothing if it was appended before."""
@@ -87,13 +92,14 @@ class ResultTables:
     def _rows(self, revision: Publish) -> pa.Table:
         rows, n = revision.rows, revision.rows.num_rows
         lowered = partials.lower(rows, self.fragment.key_names, self.fragment.aggregates)
+        lowered, errors = self._scaled(rows, lowered, revision.lowest_rate)
         user = self.finish(_with_bounds(lowered, revision))
         meta = {
             "window_start": _instants(revision.window.start_us, n),
             "window_end": _instants(revision.window.end_us, n),
             **{c: user[c] for c in user.column_names if c not in ("retracted", "window_start", "window_end")},
             "coverage": pa.array([revision.coverage] * n, pa.float64()),
-            "bound": self._bound([revision] * n),
+            "bound": self._row_bound(revision, n, errors),
             "status": pa.array([revision.status] * n, pa.string()),
             "revision": pa.array([revision.revision] * n, pa.int32()),
             "published_at": _instants(revision.published_us, n),
@@ -107,10 +113,36 @@ class ResultTables:
         rows = _window_rows(sequence, revisions)
         return rows.add_column(rows.column_names.index("reason"), "bound", self._bound(revisions))
 
+    def _scaled(
+        self, rows: pa.Table, lowered: pa.Table, lowest_rate: float
+    ) -> tuple[pa.Table, dict[str, NDArray[np.float64]]]:
+        """The lowered rows with what was sampled scaled up, and by how much each aggregate may therefore be off."""
+        beside = {a.name for a in self.fragment.aggregates if isinstance(a, ShedTerms)}
+        errors = {}
+        for aggregate in self.fragment.aggregates:
+            if shed_terms(aggregate).name in beside:
+                values, errors[aggregate.name] = scaled(rows, aggregate, self.delta, lowest_rate)
+                place = lowered.column_names.index(aggregate.name)
+                lowered = lowered.set_column(place, lowered.schema.field(place), values)
+        return lowered, errors
+
+    def _row_bound(self, revision: Publish, n: int, errors: Mapping[str, NDArray[np.float64]]) -> pa.Array:
+        """As for a window, with what sampling adds to each row's error; a column that is computed from several
+        sampled ones has no bound."""
+        worst = np.max([*errors.values()], axis=0) if errors else np.zeros(n)
+        computed = np.where(worst > 0.0, np.inf, 0.0)
+        columns, sources = {}, dict(self.sources)
+        for column, own in self.bounds:
+            added = errors.get(sources.get(column, ""), computed)
+            unknown = ~np.isfinite(added) | (own is None or bool(revision.missing_sites))
+            columns[column] = pa.array(np.where(unknown, 0.0, added + (own or 0.0)), mask=unknown)
+        return _struct(columns, n)
+
     def _bound(self, revisions: Sequence[Publish]) -> pa.Array:
-        """The error of each column: that of its sketch; unknown while a site is missing."""
+        """The error of each column: that of its sketch; unknown while a site, or what it has shed, is missing."""
         errors = {
-            c: pa.array([None if r.missing_sites else e for r in revisions], pa.float64()) for c, e in self.bounds
+            c: pa.array([None if r.missing_sites or r.lowest_rate < 1.0 else e for r in revisions], pa.float64())
+            for c, e in self.bounds
         }
         return _struct(errors, len(revisions))
 
@@ -194,8 +226,12 @@ def _with_newest_status(rows: pa.Table, log: pa.Table) -> pa.Table:
     newest = newest_windows(log)
     place = pc.index_in(rows["window_start"], value_set=newest["window_start"].combine_chunks())
     fresh = {"status": place, "coverage": place, "missing_sites": place}
-    # A row's bound is its own, unless a site was missing when it was published: then it is the window's.
-    fresh["bound"] = pc.if_else(pc.equal(pc.list_value_length(rows["missing_sites"]), 0), None, place)
+    # A row's bound is its own, unless a site was missing when it was published, or what was has come: then it is the
+    # window's.
+    newer = newest["status"].take(pc.coalesce(place, pa.scalar(0, pa.int32()))) if newest.num_rows else rows["status"]
+    completed = pc.and_(pc.equal(rows["status"], ON_TIME), pc.not_equal(newer, ON_TIME))
+    whole = pc.and_(pc.equal(pc.list_value_length(rows["missing_sites"]), 0), pc.invert(completed))
+    fresh["bound"] = pc.if_else(whole, None, place)
     for name, at in fresh.items():
         both = pa.concat_arrays([newest[name].combine_chunks(), rows[name].combine_chunks().cast(newest[name].type)])
         own = pa.array(np.arange(rows.num_rows) + newest.num_rows)

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from catchment import partials
+from catchment.center.debts import Debts
 from catchment.center.events import EXACT, FINAL, ON_TIME, Action, CenterQuery, Expired, Publish
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.timeline import START_OF_TIME_US, Window
@@ -29,17 +30,16 @@ class ClosedWindow:
     status: str
     counts: dict[str, int]
     missing: dict[str, int | None] = field(default_factory=dict)  # site -> records expected of it, if known
+    shed: int = 0  # about how many records sites have shed of it
 
     @property
     def coverage(self) -> float:
         """The share of the window's records that are in: counted where known, else by the share of sites."""
-        if not self.missing:
-            return 1.0
-        expected = list(self.missing.values())
-        if any(e is None for e in expected):
+        got, lacking = sum(self.counts.values()), self.shed
+        if any(e is None for e in self.missing.values()):
             sites = len(self.counts.keys() | self.missing.keys())
-            return (sites - len(self.missing)) / sites
-        got, lacking = sum(self.counts.values()), sum(e or 0 for e in expected)
+            return (sites - len(self.missing)) / sites * (got / (got + lacking) if got else 1.0)
+        lacking += sum(e or 0 for e in self.missing.values())
         return got / (got + lacking) if got + lacking else 1.0
 
 
@@ -55,6 +55,7 @@ class QueryWindows:
         self.final_us = START_OF_TIME_US  # every window that ends here or before is final
         self.first_passed_us: dict[int, int] = {}  # window start -> when the first site passed its end
         self.usual: dict[str, int] = {}  # site -> its records in the newest complete window
+        self.debts = Debts(query.window)
         self._late: dict[int, list[pa.Table]] = {}
         self._recalled: dict[int, pa.Table] = {}
 
@@ -120,7 +121,9 @@ class QueryWindows:
             rows = self._combine([*([self._recalled[start]] if start in self._recalled else []), late])
             known = self.closed.setdefault(start, ClosedWindow(0, EXACT, {}))
             self._settle_missing(window, known, marks)
-            reason = f"late: {late.num_rows} {'row' if late.num_rows == 1 else 'rows'} changed"
+            reason = f"late: {late.num_rows} {'row' if late.num_rows == 1 else 'rows'} changed" + self._shed_reason(
+                window
+            )
             yield self._publish(window, known, reason, rows, now_us)
         self._late.clear()
         self._recalled.clear()
@@ -132,10 +135,11 @@ class QueryWindows:
                 return
             counts = self._counts(window)
             known = ClosedWindow(0, EXACT, counts, {s: self._lacking(s, counts) for s in missing})
-            known.status = ON_TIME if missing else EXACT
-            reason = f"closed without {', '.join(missing)}" if missing else "closed: every site has passed its end"
+            self._settle_missing(window, known, marks)
             if not missing:
                 self.usual = counts
+            reason = f"closed without {', '.join(missing)}" if missing else "closed: every site has passed its end"
+            reason += self._shed_reason(window)
             self.closed[window.start_us] = known
             rows = self._rows(window)
             self.closed_us = max(self.closed_us, window.end_us)
@@ -143,21 +147,24 @@ class QueryWindows:
             yield self._publish(window, known, reason, rows, now_us)
 
     def _complete(self, marks: Mapping[str, int], now_us: int) -> Iterator[Action]:
-        """Windows that were published without a site, which has since passed their end with nothing to add."""
+        """Windows that were published without a site, or a sample of it, and have since got all with nothing to add."""
         for start, known in self.closed.items():
-            if known.missing:
-                before = known.status
+            if known.status == ON_TIME:
                 self._settle_missing(self._window(start), known, marks)
-                if known.status != before:
+                if known.status != ON_TIME:
                     yield self._status(self._window(start), known, "every site has passed its end", now_us)
 
     def _finalize(self, marks: Mapping[str, int], now_us: int) -> Iterator[Action]:
-        self.final_us = max(self.final_us, min(marks.values()) - self.query.repair_horizon_us)
+        horizon_us = min(marks.values()) - self.query.repair_horizon_us
+        owed_us = self.debts.earliest_waiting_us()  # what was shed is repaired however old it has grown
+        self.final_us = max(self.final_us, horizon_us if owed_us is None else min(horizon_us, owed_us))
         done = [s for s, k in self.closed.items() if self._window(s).end_us <= self.final_us and not k.missing]
         for start in done:
             known = self.closed.pop(start)
-            known.status = FINAL
-            yield self._status(self._window(start), known, "the repair horizon has passed", now_us)
+            if not self.debts.owes(start):
+                known.status = FINAL
+                yield self._status(self._window(start), known, "the repair horizon has passed", now_us)
+            self.debts.forget(start)
         for slice_us in [
             s for s in self.records if s not in self.slices and s < self.final_us - self.query.window.size_us
         ]:
@@ -166,17 +173,26 @@ class QueryWindows:
     def _publish(self, window: Window, known: ClosedWindow, reason: str, rows: pa.Table, now_us: int) -> Publish:
         known.revision += 1
         return Publish(self.query.name, window, known.revision, known.status, known.coverage,
-                       tuple(sorted(known.missing)), reason, rows, now_us)  # fmt: skip
+                       tuple(sorted(known.missing)), reason, rows, now_us,
+                       self.debts.lowest_rate(window.start_us))  # fmt: skip
 
     def _status(self, window: Window, known: ClosedWindow, reason: str, now_us: int) -> Publish:
         empty = self._row_schema.empty_table()
         return Publish(self.query.name, window, known.revision, known.status, known.coverage,
-                       tuple(sorted(known.missing)), reason, empty, now_us)  # fmt: skip
+                       tuple(sorted(known.missing)), reason, empty, now_us,
+                       self.debts.lowest_rate(window.start_us))  # fmt: skip
 
     def _settle_missing(self, window: Window, known: ClosedWindow, marks: Mapping[str, int]) -> None:
         for site in [s for s in known.missing if marks.get(s, START_OF_TIME_US) >= window.end_us]:
             del known.missing[site]
-        known.status = ON_TIME if known.missing else EXACT
+        known.shed = self.debts.lacking(window.start_us)
+        known.status = ON_TIME if known.missing or self.debts.owes(window.start_us) else EXACT
+
+    def _shed_reason(self, window: Window) -> str:
+        if not self.debts.owes(window.start_us):
+            return ""
+        sites, rate = ", ".join(self.debts.sites(window.start_us)), self.debts.lowest_rate(window.start_us)
+        return f"; load was shed at {sites}, down to a share of {rate:.3g}"
 
     # --- helpers ------------------------------------------------------------------------------------------
 
@@ -262,6 +278,7 @@ class QueryWindows:
             "final_us": self.final_us,
             "first_passed_us": [list(item) for item in self.first_passed_us.items()],
             "usual": self.usual,
+            "debts": self.debts.dump(),
         }
 
     def from_dict(self, state: dict[str, Any], table: pa.Table) -> None:
@@ -271,6 +288,7 @@ class QueryWindows:
         self.closed_us, self.final_us = state["closed_us"], state["final_us"]
         self.first_passed_us = dict(state["first_passed_us"])
         self.usual = dict(state["usual"])
+        self.debts.load(state.get("debts", ()))
 
     def validate(self) -> None:
         for slice_us in self.slices:
@@ -278,7 +296,8 @@ class QueryWindows:
             assert max(ends) > self.closed_us, f"slice {slice_us} is kept although all its windows are closed"
         for start, known in self.closed.items():
             assert known.revision >= 1, f"window {start} is closed without a revision"
-            assert (known.status == ON_TIME) == bool(known.missing), f"window {start}: {known}"
+            owed = bool(known.missing) or self.debts.owes(start)
+            assert (known.status == ON_TIME) == owed or known.status == EXACT, f"window {start}: {known}"
 
 
 def _by_slice(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:

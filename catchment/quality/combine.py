@@ -21,11 +21,11 @@ Kinds of guarantee:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from catchment.errors import QualityError
 from catchment.quality.bounds import bound
@@ -50,6 +50,8 @@ from catchment.quality.tails import (
 
 # Sums of squares, of values and of ones: how the spread of x - t depends on t.
 Terms = tuple[Floats, Floats, Floats]
+# What a rate does to the spread of an error: see `catchment.quality.tails`.
+Factor = Callable[[ArrayLike], Floats]
 # The largest |y| of any record that may have been shed: at t = 0, and by how much it grows with t.
 Reach = tuple[Floats | float, float]
 
@@ -226,26 +228,36 @@ def _square_root(variance: Answers) -> Answers:
 
 
 def _bounded(kept: Kept, values: Floats, terms: Terms, weights: Floats, delta: float, reach: Reach | None) -> Answers:
-    """Both inequalities on second moments from above where the reach of y is known; else the sub-Gaussian
+    def sums(factor: Factor) -> Terms:
+        a, b, c = (kept.add(term * factor(kept.rates) / kept.rates) for term in terms)
+        return a, b, c
+
+    widths, guarantee, method = bounded_widths(sums, weights, kept.lowest(), delta, reach)
+    return _answers(kept, values, widths, guarantee, method)
+
+
+def bounded_widths(
+    sums: Callable[[Factor], Terms], weights: Floats, lowest: Floats, delta: float, reach: Reach | None
+) -> tuple[Floats, Guarantee, str]:
+    """How far estimates may be off. `sums(factor)` are the scaled sums of y^2, y and 1, each times the factor of its
+    rate. Both inequalities on second moments from above where the reach of y is known; else the sub-Gaussian
     one on the moments as the sample shows them."""
     if reach is None:
-        widths = _solve(kept, terms, weights, subgaussian_factor(kept.rates), 2.0 * log_term(delta))
-        return _answers(kept, values, widths, Guarantee.ESTIMATE, "moments of the sample")
+        widths = _solve(sums(subgaussian_factor), weights, 2.0 * log_term(delta))
+        return widths, Guarantee.ESTIMATE, "moments of the sample"
     log, moment_log = log_term(delta * (1 - 2 * _MOMENT_SHARE)), -math.log(delta * _MOMENT_SHARE)
-    lowest, found = kept.lowest(), []
+    found = []
     for factor in (subgaussian_factor, variance_factor):
         unseen = unseen_moment(np.where(lowest < 1.0, factor(lowest) / lowest, 0.0), moment_log)
         jump = 2.0 / 3.0 * log * jump_factor(lowest) if factor is variance_factor else 0.0
         shift = np.sqrt(2.0 * log * unseen) + jump
-        found.append(_solve(kept, terms, weights, factor(kept.rates), 2.0 * log, unseen, shift, reach))
-    return _answers(kept, values, np.minimum(*found), Guarantee.PROVED, "kearns-saul, bernstein")
+        found.append(_solve(sums(factor), weights, 2.0 * log, unseen, shift, reach))
+    return np.minimum(*found), Guarantee.PROVED, "kearns-saul, bernstein"
 
 
 def _solve(
-    kept: Kept,
-    terms: Terms,
+    sums: Terms,
     weights: Floats,
-    factors: Floats,
     square: float,
     unseen: Floats | float = 0.0,
     shift: Floats | float = 0.0,
@@ -254,9 +266,9 @@ def _solve(
     """The least t with  weight t >= shift r + sqrt(square (A + 2 |B| t + C t^2 + unseen r^2)),  r = reach
     at t.
 
-    A, B, C are the scaled sums of `terms`: sums of squares of y, of y, and of 1, where t shifts y.
+    A, B, C are the scaled sums of squares of y, of y, and of 1, where t shifts y.
     """
-    a, b, c = (kept.add(term * factors / kept.rates) for term in terms)
+    a, b, c = sums
     at_zero, grows = reach
     pull = weights - shift * grows
     lead = pull**2 - square * (c + unseen * grows)

@@ -21,6 +21,7 @@ import pyarrow as pa
 from catchment.errors import SiteError
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.site.cache import PartialCache
+from catchment.site.debts import BatchRepaired, BatchShed, DebtBook
 from catchment.site.events import (
     Absorbed,
     Action,
@@ -37,7 +38,7 @@ from catchment.site.ledger import COLUMNS, Ledger
 from catchment.site.policy import Policy
 from catchment.site.sluice import LinkView, Release, Sluice
 from catchment.site.stream_clock import StreamClock
-from catchment.wire.messages import Progress, Updates
+from catchment.wire.messages import Progress, Repaired, Shed, Updates
 
 Snapshot = tuple[dict[str, Any], dict[str, pa.Table]]
 
@@ -77,6 +78,8 @@ class SiteCore:
         self._held: dict[str, _Held] = {}
         self._clocks: dict[str, StreamClock] = {}
         self._link = LinkMeasured(None, 0, False)
+        self.debts = DebtBook()
+        self._facts: list[Shed | Repaired] = []  # of what was shed and repaired, until the link takes them
 
     @property
     def rows(self) -> int:
@@ -119,6 +122,10 @@ class SiteCore:
                 self._clock(stream).raise_to(mark, now_us)
             case LinkMeasured():
                 self._link = event
+            case BatchShed():
+                self._facts += self.debts.shed(event)
+            case BatchRepaired():
+                self._facts += self.debts.repaired(event)
             case Ticked():
                 pass
         return self._send(now_us)
@@ -128,6 +135,8 @@ class SiteCore:
         meta = {
             "clocks": {s: [c.low_mark_us, c.seen_at_us, c.pace] for s, c in self._clocks.items()},
             "link": list(astuple(self._link)),
+            "debts": self.debts.dump(),
+            "facts": [[type(f).__name__, *astuple(f)] for f in self._facts],
             "fragments": {
                 n: {"policy": h.policy.name, "sluice": h.sluice.dump()} for n, h in self._held.items()
             },
@@ -147,6 +156,8 @@ class SiteCore:
         meta, tables = snapshot
         self._clocks = {s: StreamClock(*values) for s, values in meta["clocks"].items()}
         self._link = LinkMeasured(*meta["link"])
+        self.debts = DebtBook(meta.get("debts", ()))
+        self._facts = [Shed(*f) if kind == "Shed" else Repaired(*f) for kind, *f in meta.get("facts", ())]
         for name, saved in meta["fragments"].items():
             if name in self._held:
                 self._held[name] = _revived(self._held[name], saved, tables)
@@ -189,7 +200,7 @@ class SiteCore:
     def _send(self, now_us: int) -> tuple[Action, ...]:
         if self._link.blocked:
             return ()
-        messages: list[Updates | Progress] = []
+        messages: list[Updates | Progress | Shed | Repaired] = []
         for held in self._held.values():
             clock = self._clock(held.fragment.stream)
             releases = held.sluice.release(clock, self._link_of(held), now_us)
@@ -198,6 +209,8 @@ class SiteCore:
         messages += self._relief()
         for held in self._held.values():
             messages += _progress(held, self._clock(held.fragment.stream).low_mark_us)
+        messages += self._facts
+        self._facts = []
         return (Send(tuple(messages)),) if messages else ()
 
     def _relief(self) -> list[Updates]:

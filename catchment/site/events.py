@@ -12,8 +12,9 @@ import pyarrow as pa
 
 from catchment.errors import SiteError
 from catchment.query.fragment import SLICE_COLUMN, Fragment
+from catchment.site.debts import BatchRepaired, BatchShed
 from catchment.site.policy import Policy
-from catchment.wire.messages import Progress, Updates
+from catchment.wire.messages import Progress, Repaired, Shed, Updates
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +92,14 @@ class Ticked:
     """Time has passed: a policy that paces itself may want to send."""
 
 
-Event = FragmentAdded | FragmentDropped | Absorbed | LowMarkRaised | LinkMeasured | Ticked
+Event = FragmentAdded | FragmentDropped | Absorbed | LowMarkRaised | LinkMeasured | Ticked | BatchShed | BatchRepaired
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
     """Put these messages into the outbox as one segment, in this order."""
 
-    messages: tuple[Updates | Progress, ...]
+    messages: tuple[Updates | Progress | Shed | Repaired, ...]
 
     def __post_init__(self) -> None:
         if not self.messages:

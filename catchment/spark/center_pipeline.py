@@ -43,9 +43,9 @@ from catchment.spark.streaming import make_offsets_durable, start_query, stopped
 from catchment.timeline import Clock
 from catchment.wire.codec import decode_segment
 from catchment.wire.inbox import Inbox
-from catchment.wire.messages import Progress, Segment
+from catchment.wire.messages import Progress, Repaired, Segment, Shed
 
-EVENTS = (Recalled, Merged, Landed, Ticked, Progress)
+EVENTS = (Recalled, Merged, Landed, Ticked, Progress, Shed, Repaired)
 CAUSE = "inbox"
 MERGE_ON_EXECUTORS_ABOVE_ROWS = 50_000
 
@@ -168,4 +168,5 @@ def _header(segment: Segment) -> Landed:
     rows: dict[str, int] = {}
     for update in segment.updates():
         rows[update.fragment] = rows.get(update.fragment, 0) + update.rows
-    return Landed(segment.origin, segment.sequence, tuple(rows.items()), tuple(segment.progress()))
+    facts = tuple(segment.progress()), tuple(segment.shed())
+    return Landed(segment.origin, segment.sequence, tuple(rows.items()), *facts)

@@ -24,6 +24,7 @@ from catchment.durable.journal import Journal
 from catchment.query.fragment import Fragment
 from catchment.query.statements import Stream
 from catchment.site.core import SiteCore
+from catchment.site.debts import BatchRepaired, BatchShed, Taken
 from catchment.site.events import Absorbed, Action, Event, FragmentAdded, LinkMeasured, LowMarkRaised, Ticked
 from catchment.site.plausible import Plausible, needs_check, plausible
 from catchment.site.policy import Policy
@@ -32,11 +33,11 @@ from catchment.spark.evaluate import Evaluator
 from catchment.spark.sources import PROBLEM, RAW, OpenedStream, ddl, open_stream
 from catchment.spark.streaming import make_offsets_durable, start_query, stopped
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US, Clock
-from catchment.wire.messages import Message, Progress, Updates, pack, split_updates
+from catchment.wire.messages import Message, Progress, Repaired, Shed, Updates, pack, split_updates
 from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
 
-EVENTS = (Absorbed, LowMarkRaised, LinkMeasured, Ticked)
+EVENTS = (Absorbed, LowMarkRaised, LinkMeasured, Ticked, BatchShed, BatchRepaired, Taken)
 ROOM_CHECK_S = 0.2
 RATIO_SMOOTHING = 0.2
 SEGMENT_BYTES = 32 * 2**20  # of Arrow data; well under what the far side takes in one frame
@@ -219,14 +220,15 @@ class SitePipeline:
             state.newest_us = seen.high_us if state.newest_us is None else max(state.newest_us, seen.high_us)
 
     def _enact(self, number: int, actions: Sequence[Action]) -> int:
-        """Segments of every update, none too large for the wire, then the newest progress of each fragment."""
+        """Segments of every update, none too large for the wire, then what was shed, and the newest progress."""
         sent = [m for action in actions for m in action.messages]
-        newest: dict[str, Message] = {m.fragment: m for m in sent if isinstance(m, Progress)}
+        newest: list[Message] = [m for m in sent if isinstance(m, Shed | Repaired)]
+        newest += {m.fragment: m for m in sent if isinstance(m, Progress)}.values()
         pieces = [p for m in sent if isinstance(m, Updates) for p in split_updates(m, SEGMENT_BYTES)]
         segments = [*pack(pieces, SEGMENT_BYTES)] or [[]]
         for place, messages in enumerate(segments):
             last = place == len(segments) - 1
-            self.outbox.append(number + place, [*messages, *(newest.values() if last else ())])
+            self.outbox.append(number + place, [*messages, *(newest if last else ())])
             self._note_size(number + place, messages)
         return len(segments)
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 from catchment.errors import WireError
 from catchment.wire.layout import from_wire, to_wire
 from catchment.wire.limits import DEFAULT_LIMITS, Limits
-from catchment.wire.messages import Message, Progress, Segment, Updates
+from catchment.wire.messages import Message, Progress, Repaired, Segment, Shed, Updates
 
 MAGIC = b"CTCH"
 VERSION = 1
@@ -86,6 +86,10 @@ def segment_sizes(data: bytes) -> Mapping[str, int]:
 def _pack(message: Message) -> tuple[list[Any], bytes]:
     if isinstance(message, Progress):
         return ["p", message.fragment, message.low_mark_us, message.updates_total], b""
+    if isinstance(message, Shed):
+        return ["s", message.fragment, message.batch, message.rate, message.lacking], b""
+    if isinstance(message, Repaired):
+        return ["r", message.fragment, message.batch, message.gave_up], b""
     table, coded = to_wire(message.table.unify_dictionaries())
     raw = _table_bytes(table)
     packed: bytes = pa.Codec("zstd", ZSTD_LEVEL).compress(raw, asbytes=True)
@@ -102,6 +106,11 @@ def _table_bytes(table: pa.Table) -> pa.Buffer:
 def _unpack(entry: Any, body: memoryview, limits: Limits) -> tuple[Message, memoryview]:
     if entry[0] == "p":
         return Progress(*entry[1:]), body
+    if entry[0] == "s":
+        _, fragment, batch, rate, lacking = entry
+        return Shed(fragment, batch, rate, tuple((start, count) for start, count in lacking)), body
+    if entry[0] == "r":
+        return Repaired(*entry[1:]), body
     _, fragment, rows, raw, size, records, coded = entry
     table = _read_table(body[:size], raw, coded, limits, f"the update of {fragment!r}")
     if table.num_rows != rows:
@@ -155,13 +164,25 @@ def _check_header(header: bytes, body_bytes: int, limits: Limits) -> Envelope:
 
 
 def _check_entry(entry: Any, limits: Limits) -> None:
-    _check(isinstance(entry, list) and len(entry) in (4, 7) and _is_name(entry[1], limits), "message")
+    _check(isinstance(entry, list) and len(entry) in (4, 5, 7) and _is_name(entry[1], limits), "message")
     if entry[0] == "p":
         _check(len(entry) == 4 and _is_int64(entry[2]) and _is_count(entry[3]), "progress")
+        return
+    if entry[0] == "s":
+        rate = entry[3]
+        _check(len(entry) == 5 and _is_count(entry[2]) and type(rate) is float and 0 < rate < 1, "rate of a sample")
+        _check_counts(entry[4], limits)
+        return
+    if entry[0] == "r":
+        _check(len(entry) == 4 and _is_count(entry[2]) and type(entry[3]) is bool, "repair")
         return
     _check(entry[0] == "u" and len(entry) == 7 and all(map(_is_count, entry[2:5])), "update")
     records, coded = entry[5:]
     _check(isinstance(coded, list) and all(map(_is_count, coded)), "column numbers")
+    _check_counts(records, limits)
+
+
+def _check_counts(records: Any, limits: Limits) -> None:
     _check(
         isinstance(records, list) and len(records) <= limits.slices,
         f"record counts (at most {limits.slices})",

@@ -1,8 +1,9 @@
 """What crosses a link: facts and progress.
 
 Every message is a statement that stays true for ever, so duplicates, resends and any order are harmless: an
-`Updates` is a set of partials to be merged once, a `Progress` says how many of them there are. A `Segment` is
-the unit of durability and of acknowledgement: numbered without gaps per (origin, destination), merged once.
+`Updates` is a set of partials to be merged once, a `Progress` says how many of them there are, a `Shed` that some
+stand for more records than they hold, and a `Repaired` that they no longer do. A `Segment` is the unit of durability
+and of acknowledgement: numbered without gaps per (origin, destination), merged once.
 """
 
 from __future__ import annotations
@@ -51,7 +52,37 @@ class Progress:
             raise WireError(f"a progress of {self.fragment!r} counts {self.updates_total} updates")
 
 
-Message = Updates | Progress
+@dataclass(frozen=True, slots=True)
+class Shed:
+    """The origin let only the share `rate` of a micro-batch into this fragment's partials.
+
+    `lacking` has the slices that this may touch, each with about how many records it lacks.
+    """
+
+    fragment: str
+    batch: int
+    rate: float
+    lacking: tuple[tuple[int, int], ...]
+
+    def __post_init__(self) -> None:
+        if not self.fragment or self.batch < 0 or not 0.0 < self.rate < 1.0:
+            raise WireError(f"a shed batch {self.batch} of {self.fragment!r} has the rate {self.rate}")
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """The origin has sent what it had shed of a micro-batch; or, where it `gave_up`, it never will."""
+
+    fragment: str
+    batch: int
+    gave_up: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.fragment or self.batch < 0:
+            raise WireError(f"a repair of batch {self.batch} of {self.fragment!r} names nothing")
+
+
+Message = Updates | Progress | Shed | Repaired
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +103,9 @@ class Segment:
 
     def progress(self) -> Iterator[Progress]:
         return (m for m in self.messages if isinstance(m, Progress))
+
+    def shed(self) -> Iterator[Shed | Repaired]:
+        return (m for m in self.messages if isinstance(m, Shed | Repaired))
 
 
 def split_updates(updates: Updates, max_bytes: int) -> Iterator[Updates]:

@@ -1,0 +1,126 @@
+"""What a site owes: micro-batches of which only a sample is in the answers, until they are repaired.
+
+Part of the site core's state, and so as durable as it is. A debt says where the records of its batch still are, at
+which rate each fragment took them, and what was believed of their event times, so that a repair finds exactly those
+that were left out. Bound: `MAX_DEBTS` batches a site; at the bound the oldest is given up, and the center hears of
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from catchment.errors import SiteError
+from catchment.wire.messages import Repaired, Shed
+
+MAX_DEBTS = 10_000
+
+Lacking = tuple[tuple[int, int], ...]  # (slice, about how many records)
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The share of a batch that one fragment took, and what its slices lack; `repair` says whether it will get the
+    rest."""
+
+    fragment: str
+    rate: float
+    lacking: Lacking
+    repair: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class BatchShed:
+    """A micro-batch was sampled. Its records are [start, end) of its source, or in history where `start` is None.
+
+    `limits` are the event times that were believed (see `catchment.site.plausible`), None: all of them.
+    """
+
+    stream: str
+    batch: int
+    taken: tuple[Taken, ...]
+    start: int | None = None
+    end: int | None = None
+    limits: tuple[int, int, int, int] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.taken or any(not 0.0 < t.rate < 1.0 for t in self.taken):
+            raise SiteError(
+                f"batch {self.batch} of {self.stream!r} was shed by {self.taken}: a rate is between 0 and 1"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRepaired:
+    """These fragments have got the rest of a batch; an empty list: only its history was caught up on."""
+
+    stream: str
+    batch: int
+    fragments: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Debt:
+    """What is still owed of one batch."""
+
+    batch: int
+    rates: tuple[tuple[str, float], ...]
+    start: int | None = None
+    end: int | None = None
+    limits: tuple[int, int, int, int] | None = None
+
+    @property
+    def in_history(self) -> bool:
+        """Whether its records have been written to history."""
+        return self.start is None
+
+
+class DebtBook:
+    """The debts of a site, by stream, oldest first."""
+
+    def __init__(self, saved: Sequence[Any] = ()) -> None:
+        self._debts = {(stream, d["batch"]): _debt(d) for stream, d in saved}
+
+    def __len__(self) -> int:
+        return len(self._debts)
+
+    def of(self, stream: str) -> tuple[Debt, ...]:
+        return tuple(d for (s, _), d in self._debts.items() if s == stream)
+
+    def shed(self, event: BatchShed) -> Iterator[Shed | Repaired]:
+        """Note a debt; the facts that the center must hear."""
+        for taken in event.taken:
+            yield Shed(taken.fragment, event.batch, taken.rate, taken.lacking)
+            if not taken.repair:
+                yield Repaired(taken.fragment, event.batch, gave_up=True)
+        rates = tuple((t.fragment, t.rate) for t in event.taken if t.repair)
+        if rates or event.start is not None:
+            key = event.stream, event.batch
+            self._debts[key] = Debt(event.batch, rates, event.start, event.end, event.limits)
+        while len(self._debts) > MAX_DEBTS:
+            oldest = next(iter(self._debts))
+            yield from (Repaired(f, oldest[1], gave_up=True) for f, _ in self._debts.pop(oldest).rates)
+
+    def repaired(self, event: BatchRepaired) -> Iterator[Repaired]:
+        """Fragments have got the rest of a batch, and all of it is in history."""
+        key = event.stream, event.batch
+        debt = self._debts.get(key)
+        if debt is None:
+            raise SiteError(f"nothing is owed of batch {event.batch} of stream {event.stream!r}")
+        rates = tuple((f, r) for f, r in debt.rates if f not in event.fragments)
+        if rates:
+            self._debts[key] = replace(debt, rates=rates, start=None, end=None)
+        else:
+            del self._debts[key]
+        yield from (Repaired(f, event.batch) for f, _ in debt.rates if f in event.fragments)
+
+    def dump(self) -> list[Any]:
+        return [[stream, asdict(debt)] for (stream, _), debt in self._debts.items()]
+
+
+def _debt(saved: dict[str, Any]) -> Debt:
+    rates = tuple((f, r) for f, r in saved["rates"])
+    limits = None if saved["limits"] is None else tuple(saved["limits"])
+    return Debt(saved["batch"], rates, saved["start"], saved["end"], limits)

@@ -1,0 +1,220 @@
+"""Is a stream more than its site can take, and what should then be sampled?
+
+Pure: it is told what each micro-batch held and what its parts cost, and says at which rate each fragment takes the
+next. The load equation is that of Babcock et al. (section 2): rows a second times the seconds that a row costs, over
+the parts of the pipeline. Reading and keeping the raw records, where that cannot be put off, is load that no sampler
+takes away. The rates are those of `catchment.optimizer.shed` over the forest  stream -> prepare -> a fragment each
+-> its aggregates: all fragments share one preparation (reading, parsing), at the rate of the neediest.
+
+Hysteresis: samplers go in as soon as the load is over `ENTER`; they go out after `CALM_BATCHES` batches in a row under
+`LEAVE`. While they are in, the load is held at `TARGET`, which leaves room to work off a backlog.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from catchment.errors import PlanError
+from catchment.optimizer.shed import shed_load
+from catchment.optimizer.shed_forest import WHOLE, Operator, Query, ShedForest, Stream
+from catchment.quality.kinds import Population
+from catchment.site.cost_model import CostModel
+
+ENTER = 0.9
+LEAVE = 0.6
+TARGET = 0.65
+CALM_BATCHES = 3
+LEAST_ROWS = 4_000  # in a batch: below it the fixed cost of jobs is nearly all, and no sampler lowers that
+LEAST_RATE = 0.002
+LEAST_CAPACITY = 0.05  # for the samplers to divide, where what cannot be shed takes everything
+DRAIN_S = 10.0  # in which a backlog should be worked off
+GROUP_MASS = 0.9  # share of the records whose groups the planned error is about
+PRIOR_CV = 1.0  # spread of values over their mean, until a sample has shown it
+PREPARE, KEEP = "prepare", "keep"
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Sheddable:
+    """A fragment as the planner sees it, its aggregates as (name, function). `fixed`: it is never sampled."""
+
+    name: str
+    aggregates: tuple[tuple[str, str], ...]
+    window_s: float
+    max_error: float | None = None
+    weight: float = 1.0
+    fixed: bool = False
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """A micro-batch as it comes: its rows, the seconds they took to come, and the rows that wait behind them."""
+
+    rows: int
+    interval_s: float
+    backlog_rows: int = 0
+
+    @property
+    def rows_per_s(self) -> float:
+        return (self.rows + self.backlog_rows * self.interval_s / DRAIN_S) / max(self.interval_s, 1e-6)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The rate of each fragment for one micro-batch, what was expected, and why; no rates: take it whole."""
+
+    rates: Mapping[str, float]
+    load: float
+    errors: Mapping[str, float]
+    reason: str
+
+    @property
+    def sheds(self) -> bool:
+        return any(rate < 1.0 for rate in self.rates.values())
+
+    @property
+    def highest(self) -> float:
+        return max(self.rates.values(), default=1.0)
+
+
+@dataclass
+class Shape:
+    """What a fragment's answers are made of: of the records that reach it, those of a typical group a second, and the
+    mean and spread of what is aggregated."""
+
+    selectivity: float = 1.0
+    group_share: float = 1.0
+    event_rows_per_s: float = 0.0
+    moments: dict[str, tuple[float, float]] = field(default_factory=dict)  # aggregate -> (mean, std)
+
+
+class LoadMonitor:
+    """One stream at one site. `deferrable`: its records can be read again, so that history can wait while it sheds."""
+
+    def __init__(self, stream: str, fragments: Sequence[Sheddable], delta: float, deferrable: bool) -> None:
+        self.stream, self.fragments, self.delta, self.deferrable = stream, tuple(fragments), delta, deferrable
+        self.whole = {name: CostModel() for name in (KEEP, *(f.name for f in fragments))}
+        self.sampled = {name: CostModel() for name in (PREPARE, *(f.name for f in fragments))}
+        self.shapes = {f.name: Shape() for f in fragments}
+        self.shedding = False
+        self.load = 0.0
+        self.calm = 0
+        self.last: Decision | None = None
+
+    # --- learning -----------------------------------------------------------------------------------------
+
+    def learn_whole(self, rows: int, seconds: Mapping[str, float]) -> None:
+        """A batch that was taken whole: the seconds of each part of it."""
+        for part, took_s in seconds.items():
+            self.whole[part].learn(rows, took_s)
+
+    def learn_sampled(self, rows: int, rates: Mapping[str, float], seconds: Mapping[str, float]) -> None:
+        """A batch that was sampled."""
+        highest = max(rates.values(), default=1.0)
+        for part, took_s in seconds.items():
+            self.sampled[part].learn(rows * rates.get(part, highest), took_s)
+
+    def learn_shape(self, name: str, rows: float, groups: Floats, event_span_s: float) -> None:
+        """How many records reach a fragment (scaled), by group, of so many rows over a stretch of event time."""
+        reached = float(groups.sum())
+        shape = self.shapes[name]
+        if rows <= 0 or reached <= 0:
+            return
+        shape.selectivity = reached / rows
+        shape.group_share = _typical(groups) / reached
+        shape.event_rows_per_s = reached / max(event_span_s, 1e-3)
+
+    def learn_moments(self, name: str, aggregate: str, mean: float, std: float) -> None:
+        """The mean and the spread of what an aggregate is over."""
+        if math.isfinite(mean) and math.isfinite(std):
+            self.shapes[name].moments[aggregate] = (mean, std)
+
+    # --- deciding -----------------------------------------------------------------------------------------
+
+    def decide(self, arrivals: Arrivals) -> Decision:
+        """How to take the batch that comes."""
+        self.load = arrivals.rows_per_s * self._seconds_per_row()
+        self._follow(arrivals)
+        if not self.shedding or arrivals.rows < LEAST_ROWS:
+            decision = Decision({}, self.load, {}, "")
+        else:
+            decision = self._plan(arrivals.rows_per_s)
+        self.last = decision
+        return decision
+
+    @property
+    def has_room(self) -> bool:
+        """Whether repairs may run beside the stream."""
+        return not self.shedding and self.load <= LEAVE
+
+    def _seconds_per_row(self) -> float:
+        return math.fsum(model.seconds_per_row for model in self.whole.values())
+
+    def _follow(self, arrivals: Arrivals) -> None:
+        if self.load > ENTER and arrivals.rows >= LEAST_ROWS:
+            self.shedding, self.calm = True, 0
+        elif self.load < LEAVE:
+            self.calm += 1
+            self.shedding = self.shedding and self.calm < CALM_BATCHES
+        else:
+            self.calm = 0
+
+    def _plan(self, rows_per_s: float) -> Decision:
+        forest = self._forest(rows_per_s)
+        why = f"{rows_per_s:,.0f} rows/s are a load of {self.load:.2f}"
+        try:
+            plan = shed_load(forest, spare_free=True)
+        except PlanError as error:
+            rates = {f.name: 1.0 if f.fixed else LEAST_RATE for f in self.fragments}
+            return Decision(rates, self.load, {}, f"{why}; {error.message}")
+        rates = {f.name: min(1.0, max(LEAST_RATE, plan.rates[_work(f.name), WHOLE])) for f in self.fragments}
+        errors = {f.name: max(plan.errors[q.name] for q in self._queries(f)) for f in self.fragments}
+        return Decision(rates, self.load, errors, why)
+
+    def _forest(self, rows_per_s: float) -> ShedForest:
+        kept_load = 0.0 if self.deferrable else rows_per_s * self.whole[KEEP].seconds_per_row
+        prepare = Operator(PREPARE, self.stream, 1.0, self._cost(PREPARE) if self.deferrable else 0.0)
+        works = [
+            Operator(_work(f.name), PREPARE, self.shapes[f.name].selectivity, self._cost(f.name))
+            for f in self.fragments
+        ]
+        queries = tuple(q for f in self.fragments for q in self._queries(f))
+        capacity = max(TARGET - kept_load, LEAST_CAPACITY)
+        stream = Stream(self.stream, rows_per_s)
+        return ShedForest(capacity, self.delta, (stream,), (prepare, *works), queries, f"stream {self.stream!r}")
+
+    def _cost(self, part: str) -> float:
+        model = self.sampled[part]
+        return model.seconds_per_row if model.known else self.whole[KEEP if part == PREPARE else part].seconds_per_row
+
+    def _queries(self, fragment: Sheddable) -> tuple[Query, ...]:
+        if fragment.fixed:  # no bound: no rate below 1 promises anything
+            return (Query(f"{fragment.name}/whole", _work(fragment.name), "count", Population(0.0)),)
+        return tuple(
+            Query(f"{fragment.name}/{name}", _work(fragment.name), function, self._population(fragment, name, function),
+                  fragment.weight, fragment.max_error)
+            for name, function in fragment.aggregates
+        )  # fmt: skip
+
+    def _population(self, fragment: Sheddable, name: str, function: str) -> Population:
+        shape = self.shapes[fragment.name]
+        count = max(shape.event_rows_per_s * fragment.window_s * shape.group_share, 1.0)
+        mean, std = shape.moments.get(name, (1.0, PRIOR_CV))
+        return Population(count) if function == "count" or mean == 0.0 else Population(count, mean, std)
+
+
+def _work(fragment: str) -> str:
+    return f"work:{fragment}"
+
+
+def _typical(groups: Floats) -> float:
+    """The size of the smallest of the groups that carry the mass."""
+    ordered = np.sort(groups)[::-1]
+    held = np.cumsum(ordered)
+    return float(ordered[min(int(np.searchsorted(held, GROUP_MASS * held[-1])), len(ordered) - 1)])
