@@ -98,11 +98,8 @@ class Tables:
 
     def recall(self, wanted: pa.Table) -> pa.Table:
         known = self.latest()
-        found = [
-            (r[WINDOW_COLUMN], known[r[WINDOW_COLUMN], r["k"]])
-            for r in wanted.to_pylist()
-            if (r[WINDOW_COLUMN], r["k"]) in known
-        ]
+        asked = {(r[WINDOW_COLUMN], r["k"]) for r in wanted.to_pylist()}  # a window may be asked for by several slices
+        found = [(place[0], known[place]) for place in sorted(asked & known.keys())]
         schema = pa.schema(
             [
                 pa.field(WINDOW_COLUMN, pa.int64()),
