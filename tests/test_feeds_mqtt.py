@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import random
-import shutil
 import socket
-import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from feeds_broker import broker, needs_broker, until
 from feeds_world import DECLARED, NEARBY, SECOND, Walkers, graph_of, identities, random_friends, random_hosts
 
 from catchment.errors import FeedError
@@ -26,31 +24,11 @@ from catchment.feeds.oracle import naive_notices
 from catchment.feeds.paced import carry_over_mqtt, pace
 from catchment.feeds.router import Router
 
-MOSQUITTO = shutil.which("mosquitto") or ("/usr/sbin/mosquitto" if Path("/usr/sbin/mosquitto").exists() else None)
-needs_broker = pytest.mark.skipif(MOSQUITTO is None, reason="needs the mosquitto broker: apt-get install mosquitto")
-PATIENCE_S = 20.0  # how long a test waits for a condition before it fails
-
 
 @pytest.fixture
 def config(tmp_path: Path) -> Iterator[MqttConfig]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    settings = f"listener {port} 127.0.0.1\nallow_anonymous true\npersistence false\nmax_queued_messages 0\n"
-    (tmp_path / "mosquitto.conf").write_text(settings)
-    assert MOSQUITTO is not None
-    broker = subprocess.Popen([MOSQUITTO, "-c", str(tmp_path / "mosquitto.conf")], stderr=subprocess.DEVNULL)
-    yield MqttConfig(port=port, app="test")
-    broker.terminate()
-    broker.wait()
-
-
-def until(condition: Callable[[], bool], act: Callable[[], None]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        act()
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.01)
+    with broker(tmp_path) as port:
+        yield MqttConfig(port=port, app="test")
 
 
 @needs_broker
