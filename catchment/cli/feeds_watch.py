@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from catchment.feeds.mqtt import MqttCloud
     from catchment.spark.feed_cloud import SparkCloud
 
+USAGE_EVERY = 5  # seconds between two looks at processor time and memory
+
 
 class CloudWatch:
     """What the cloud's process does once a second: sample, show, log, and follow the reference data."""
@@ -85,6 +87,8 @@ class CloudWatch:
         controller, now = self.cloud.controller, self.board.totals[-1]
         totals = [now.at_us, now.messages_up, now.messages_down, now.bytes_up, now.bytes_down]
         self._line(["traffic", *totals, len(controller.moves), self.cloud.redeployed])
+        if self.board.samples % USAGE_EVERY == 0:
+            self._line(["usage", now.at_us, *usage().values()])
         hosts = controller.settled()
         if hosts != self.hosts:
             self.hosts = hosts

@@ -21,7 +21,7 @@ from catchment.feeds.router import Deliver
 from catchment.timeline import Clock
 
 POLL_S = 0.02
-TAKE_EVERY_S = 0.5  # a cloud on Spark writes a file each time
+TAKE_EVERY_S = 1.0  # a cloud on Spark writes a file each time
 TICK_US = 1_000_000
 
 

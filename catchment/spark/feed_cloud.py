@@ -130,7 +130,7 @@ class SparkCloud:
 
     # ---- what a driver calls
 
-    def start(self, trigger_ms: int = 500) -> None:
+    def start(self, trigger_ms: int = 1000) -> None:
         """Begin to process what is landed."""
         stream = self.spark.readStream.schema(EVENT_SQL).parquet(str(self.landing.events_folder))
         writer = stream.writeStream.foreachBatch(self._batch).trigger(processingTime=f"{trigger_ms} milliseconds")
