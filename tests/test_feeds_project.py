@@ -82,6 +82,26 @@ def test_a_mistake_in_a_project_is_named_with_its_place(folder: Path, name: str,
         graph_in(folder)
 
 
+FUNCTIONS = """from catchment.feeds.functions import FeedFunction
+FUNCTIONS = (FeedFunction("taxi", 4, lambda a, b, c, d: abs(a - c) + abs(b - d)),)
+"""
+
+
+def test_a_project_brings_its_own_functions(folder: Path) -> None:
+    (folder / "feeds.sql").write_text(PROGRAM.replace("distance(", "taxi("))
+    with pytest.raises(FeedError, match="taxi"):
+        open_world(folder)
+    (folder / "functions.py").write_text(FUNCTIONS)
+    assert open_world(folder).program.functions["taxi"].python(1, 2, 3, 5) == 5
+
+
+@pytest.mark.parametrize("text", ["x = 1", "FUNCTIONS = (", "FUNCTIONS = 3", "import nowhere_at_all"])
+def test_functions_that_cannot_be_read_are_named(folder: Path, text: str) -> None:
+    (folder / "functions.py").write_text(text)
+    with pytest.raises(FeedError, match=r"functions.py: cannot be read"):
+        open_world(folder)
+
+
 @pytest.mark.parametrize("name", ["feeds.sql", "friends.csv", "location.csv"])
 def test_a_missing_file_is_named(folder: Path, name: str) -> None:
     (folder / name).unlink()

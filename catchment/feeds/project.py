@@ -2,6 +2,7 @@
 
     feeds.sql        CREATE STREAM, CREATE TABLE and CREATE FEED VIEW statements
     feeds.toml       optional: what a message costs each way, and a world that makes the records
+    functions.py     optional: FUNCTIONS, a tuple of black-box functions that views may call
     <table>.csv      a header with the declared columns, one row a reference row
     <stream>.csv     the same with a column at_s before them: when, in seconds from the start of the recording
 
@@ -12,6 +13,7 @@ is repeated when a run is longer than it, with a pause of its mean interval.
 from __future__ import annotations
 
 import csv
+import importlib.util
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
@@ -22,13 +24,14 @@ from catchment.errors import FeedError
 from catchment.feeds.choose_hosts import LinkCosts
 from catchment.feeds.evaluate import CompiledProgram
 from catchment.feeds.fleet import Record
-from catchment.feeds.functions import BUILT_IN, Functions
+from catchment.feeds.functions import BUILT_IN, Functions, with_functions
 from catchment.feeds.read_program import read_program
 from catchment.feeds.reference import ReferenceData, Row
 from catchment.feeds.statements import Declared
 from catchment.feeds.template import FeedProgram
 
 PROGRAM_FILE = "feeds.sql"
+FUNCTIONS_FILE = "functions.py"
 MAX_ROWS = 5_000_000  # of one file: it is held in memory
 
 _PARSE: dict[str, Callable[[str], Any]] = {
@@ -108,6 +111,23 @@ def read_program_file(folder: Path, functions: Functions = BUILT_IN) -> FeedProg
     except FeedError as error:
         where = f"{path}, {error.where}" if error.where else str(path)
         raise FeedError(error.message, where=where, hint=error.hint) from error
+
+
+def load_functions(folder: Path) -> Functions:
+    """The built-in functions and those of a project's own."""
+    path = folder / FUNCTIONS_FILE
+    if not path.is_file():
+        return BUILT_IN
+    spec = importlib.util.spec_from_file_location("catchment_project_functions", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        return with_functions(*module.FUNCTIONS)
+    except (AttributeError, ImportError, SyntaxError, TypeError) as error:
+        hint = "it defines FUNCTIONS, a tuple of catchment.feeds.functions.FeedFunction"
+        raise FeedError(f"cannot be read: {error}", where=str(path), hint=hint) from error
 
 
 def read_tables(folder: Path, program: FeedProgram) -> dict[str, list[Row]]:

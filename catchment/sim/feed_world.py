@@ -13,8 +13,7 @@ from typing import Any
 
 from catchment.errors import FeedError
 from catchment.feeds.choose_hosts import LinkCosts
-from catchment.feeds.functions import BUILT_IN, Functions
-from catchment.feeds.project import World, open_recording, read_program_file
+from catchment.feeds.project import World, load_functions, open_recording, read_program_file
 from catchment.options import Kind, Option, read_options
 from catchment.sim.nearby import make_world
 from catchment.toml_file import TomlFile
@@ -67,9 +66,9 @@ class WorldChoice:
         return {**settings, **{name: value for name, value in chosen.items() if value is not None}}
 
 
-def open_world(folder: Path, choice: WorldChoice | None = None, functions: Functions = BUILT_IN) -> World:
+def open_world(folder: Path, choice: WorldChoice | None = None) -> World:
     """The world of a project folder."""
-    choice = choice or WorldChoice()
+    choice, functions = choice or WorldChoice(), load_functions(folder)
     costs_given, world = _settings(folder)
     made = choice.over(world)
     costs = LinkCosts(
