@@ -21,6 +21,7 @@ from typer.main import get_command
 import catchment
 from catchment.cli.main import app
 from catchment.config import Link, Project, Site
+from catchment.feeds.read_program import read_program
 from catchment.query.build import plan_views
 from catchment.query.catalog import Catalog
 from catchment.query.parse import parse_sql
@@ -64,6 +65,12 @@ def test_sql_examples_are_parsed_and_those_that_are_whole_are_planned(page: Path
 
 def _stays(view: View, statements: list[Any]) -> bool:
     return not any(type(s).__name__ == "DropView" and s.name == view.name for s in statements)
+
+
+@pages
+def test_feed_programs_are_read(page: Path) -> None:
+    for block in blocks(page, "feedsql"):
+        assert read_program(block).templates
 
 
 # --- commands ---------------------------------------------------------------------------------------------------
@@ -164,6 +171,11 @@ def test_the_methods_that_the_readme_calls_exist() -> None:
             if isinstance(node, ast.Attribute):
                 owners = (catchment, catchment.Catchment, catchment.Results)
                 assert any(hasattr(owner, node.attr) for owner in owners), ast.unparse(node)
+
+
+def test_the_library_example_of_feeds_runs() -> None:
+    for block in blocks(ROOT / "docs" / "feeds.md", "python"):
+        exec(compile(block, "docs/feeds.md", "exec"), {})
 
 
 # --- links ------------------------------------------------------------------------------------------------------
