@@ -68,6 +68,7 @@ DEFAULTS = (
     Option("freshness", opt.duration(none=True), 60 * SECOND_US),
     Option("policy", opt.policy(), "batching"),
     Option("history", opt.flag(), True),
+    Option("sharing", opt.choice("none", "strict", "full", "max"), "full"),
 )
 TABLES = ("project", "sites", "links", "spark", "security", "defaults")
 
@@ -135,6 +136,7 @@ class Defaults:
     freshness_us: int | None = 60 * SECOND_US
     policy: str = "batching"
     history: bool = True
+    sharing: str = "full"
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ blocked links and restarts; they cannot catch a policy that is merely wasteful.
 
 from __future__ import annotations
 
-import json
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from site_support import WINDOW_US, Received, absorbed, drive, fragment, recomputed
 
+from catchment.durable.events import EventCodec
 from catchment.errors import SiteError
 from catchment.site.core import Limits, SiteCore
 from catchment.site.events import (
@@ -26,6 +27,7 @@ from catchment.site.events import (
     LowMarkRaised,
     Ticked,
 )
+from catchment.site.journalled import JOURNALLED
 from catchment.site.policies import policy_by_name, policy_names
 from catchment.site.policy import Moment, Proposal, SliceView
 from catchment.timeline import END_OF_TIME_US, WindowSpec
@@ -146,10 +148,11 @@ def test_an_unknown_policy_is_refused_with_the_names_that_exist() -> None:
         policy_by_name("eagerish")
 
 
+@dataclass(frozen=True)
 class Saboteur:
     """Proposes slots that do not exist, are not pending, or twice."""
 
-    name = "saboteur"
+    name: str = "saboteur"
 
     def build(self, resume: object = None) -> Saboteur:
         return self
@@ -196,7 +199,8 @@ def restarted(core: SiteCore, policy: object) -> SiteCore:
     meta, tables = core.snapshot()
     fresh = SiteCore(core.limits)
     fresh.handle(FragmentAdded(F, policy), 0)  # type: ignore[arg-type]
-    fresh.restore((json.loads(json.dumps(meta)), tables))
+    codec = EventCodec([*JOURNALLED, Saboteur])
+    fresh.restore((codec.decode(codec.encode(meta)), tables))
     return fresh
 
 

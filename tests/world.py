@@ -26,6 +26,7 @@ from catchment.center.events import (
     Recalled,
     Ticked,
 )
+from catchment.center.journalled import JOURNALLED as CENTER_JOURNALLED
 from catchment.center.windows import WINDOW_COLUMN
 from catchment.durable.events import EventCodec
 from catchment.durable.host import Host
@@ -33,7 +34,7 @@ from catchment.durable.journal import Journal
 from catchment.query.fragment import SLICE_COLUMN, Fragment, Key
 from catchment.site import events as site_events
 from catchment.site.core import SiteCore
-from catchment.site.debts import BatchRepaired, BatchShed, Taken
+from catchment.site.journalled import JOURNALLED as SITE_JOURNALLED
 from catchment.site.policies import policy_by_name
 from catchment.timeline import ManualClock, WindowSpec
 from catchment.wire.codec import decode_segment
@@ -118,11 +119,6 @@ class Tables:
 
 
 class Site:
-    EVENTS = (
-        site_events.Absorbed, site_events.LowMarkRaised, site_events.LinkMeasured, site_events.Ticked, BatchShed,
-        BatchRepaired, Taken,
-    )  # fmt: skip
-
     def __init__(self, folder: Path, name: str, fragment: Fragment, policy: str, clock: ManualClock) -> None:
         self.folder, self.name, self.fragment, self.policy, self.clock = folder, name, fragment, policy, clock
         self.batches = 0
@@ -133,7 +129,7 @@ class Site:
         self.core.handle(site_events.FragmentAdded(self.fragment, policy_by_name(self.policy)), 0)
         self.outbox = Outbox(self.folder / "outbox", self.name, "center", 10**9)
         self.host: Host[Any, Any] = Host(
-            self.core, Journal(self.folder / "journal", EventCodec(self.EVENTS)), self._enact, self.clock
+            self.core, Journal(self.folder / "journal", EventCodec(SITE_JOURNALLED)), self._enact, self.clock
         )
         self.host.recover()
 
@@ -159,8 +155,6 @@ class Site:
 
 
 class Center:
-    EVENTS = (Recalled, Merged, Landed, Ticked, Progress, Shed, Repaired)
-
     def __init__(self, folder: Path, query: CenterQuery, clock: ManualClock) -> None:
         self.folder, self.query, self.clock = folder, query, clock
         self.tables = Tables(query.fragment)
@@ -173,7 +167,7 @@ class Center:
         self.inbox = Inbox(self.folder / "inbox")
         self.host: Host[Any, Any] = Host(
             self.core,
-            Journal(self.folder / "journal", EventCodec(self.EVENTS)),
+            Journal(self.folder / "journal", EventCodec(CENTER_JOURNALLED)),
             self.tables.enact,
             self.clock,
         )

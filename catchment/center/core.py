@@ -8,6 +8,7 @@ Invariants:
 - A partial is merged into each window that contains its slice exactly once.
 - A window closes when the mark of every site has passed its end, or, `freshness` after the first site passed it,
   without the sites that are missing. A site's mark counts only when every segment up to the one that states it is in.
+- A query that comes or goes changes nothing of another (`catchment.center.intake` says where it begins).
 - A window's status never goes back: on_time (a site is missing, or has shed records of it), exact (nothing
   outstanding), final (the horizon has passed too). Revisions of a window count 1, 2, 3, ...
 """
@@ -15,24 +16,29 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from catchment.center.events import (
     Action,
-    CenterQuery,
     Event,
     Landed,
     Merged,
     QueryAdded,
     QueryDropped,
+    QueryMoved,
     Recalled,
     Ticked,
 )
 from catchment.center.frontier import Frontier
+from catchment.center.intake import Intake, LaterWindows
 from catchment.center.windows import QueryWindows
 from catchment.errors import CenterError
+from catchment.query.fragment import SLICE_COLUMN
+from catchment.timeline import START_OF_TIME_US
 from catchment.wire.messages import Repaired, Shed
 
 Snapshot = tuple[dict[str, Any], dict[str, pa.Table]]
@@ -44,23 +50,29 @@ class CenterCore:
     def __init__(self) -> None:
         self.frontiers: dict[str, Frontier] = {}
         self.queries: dict[str, QueryWindows] = {}
+        self.intakes: dict[str, Intake] = {}
+        self.newest: dict[str, int] = {}  # fragment -> the newest slice that was merged of it
 
     def handle(self, event: Event, now_us: int) -> tuple[Action, ...]:
         """Take one event; the actions that follow from it, in order."""
         match event:
-            case QueryAdded(query):
-                self._add(query)
+            case QueryAdded():
+                self._add(event)
             case QueryDropped(name):
                 self.queries.pop(name, None)
+                self.intakes.pop(name, None)
+            case QueryMoved(name, derivation, waits):
+                self._query(name)
+                self.intakes[name].move(derivation, self._floor_us(derivation.fragment), waits)
             case Recalled(query, states):
-                self._query(query).recall(states)
-            case Merged(fragment, partials, records):
-                for windows in self._fed_by(fragment):
-                    windows.merge(partials, records)
+                if query in self.queries:  # else it was dropped meanwhile
+                    self._query(query).recall(states)
+            case Merged():
+                self._merge(event)
             case Landed():
                 self._land(event)
             case Ticked():
-                return tuple(a for q in self.queries.values() for a in q.settle(self._marks(q.query), now_us))
+                return tuple(a for name in self.queries for a in self._settle(name, now_us))
         return ()
 
     def _land(self, landed: Landed) -> None:
@@ -78,45 +90,98 @@ class CenterCore:
     def touched(self, merged: Merged) -> Iterator[tuple[str, pa.Table]]:
         """Which published states must be recalled before `merged` is handled:
         per query a table (window_start_us, keys...)."""
-        for query in self._fed_by(merged.fragment):
-            wanted = query.touched(merged.partials)
-            if wanted.num_rows:
-                yield query.query.name, wanted
+        for name, windows in self.queries.items():
+            for own, _ in self.intakes[name].peek(merged.fragment, merged.partials):
+                wanted = windows.touched(own)
+                if wanted.num_rows:
+                    yield name, wanted
 
     def is_waiting(self, now_us: int) -> bool:
         """Whether some window has been waiting for a missing site long enough: a `Ticked` would publish."""
-        return any(q.is_due(self._marks(q.query), now_us) for q in self.queries.values())
+        return any(self._begun(n) and q.is_due(self.marks(n), now_us) for n, q in self.queries.items())
 
     def marks(self, name: str) -> Mapping[str, int]:
         """How far each site of a query has come."""
-        return self._marks(self._query(name).query)
+        none, intake = Frontier(), self.intakes[self._query(name).query.name]
+        return {s: intake.mark(self.frontiers.get(s, none)) for s in intake.query.sites}
 
-    def _marks(self, query: CenterQuery) -> dict[str, int]:
-        none = Frontier()
-        return {s: self.frontiers.get(s, none).mark(query.fragment.name) for s in query.sites}
+    @property
+    def fragments(self) -> frozenset[str]:
+        """The fragments that some query takes something from."""
+        return frozenset(f for intake in self.intakes.values() for f in intake.fragments)
 
-    def _add(self, query: CenterQuery) -> None:
+    def bounds(self) -> dict[str, int]:
+        """Fragments that no query takes anything from after an instant, with that instant."""
+        open_ended = {i.inflows[-1].fragment for i in self.intakes.values()}
+        ends: dict[str, int] = {}
+        for intake in self.intakes.values():
+            for inflow in intake.inflows[:-1]:
+                ends[inflow.fragment] = max(ends.get(inflow.fragment, START_OF_TIME_US), inflow.until_us)
+        return {f: end for f, end in ends.items() if f not in open_ended}
+
+    def _settle(self, name: str, now_us: int) -> Iterator[Action]:
+        windows, intake = self.queries[name], self.intakes[name]
+        for own, records in intake.settle(self.frontiers):
+            self._begin(name)
+            windows.merge(own, records)
+        if self._begun(name):
+            self._begin(name)
+            yield from windows.settle(self.marks(name), now_us)
+            intake.forget(windows.final_us)
+
+    def _begun(self, name: str) -> bool:
+        return self.intakes[name].start_us is not None
+
+    def _begin(self, name: str) -> None:
+        """Answer from the first window on that is wholly seen."""
+        start, windows = self.intakes[name].start_us, self.queries[name]
+        if start is not None and start > START_OF_TIME_US and not isinstance(windows.query.window, LaterWindows):
+            spec = windows.query.window
+            later = LaterWindows(spec.size_us, spec.slide_us, spec.offset_us, start)
+            windows.query = replace(windows.query, window=later)
+
+    def _merge(self, event: Merged) -> None:
+        for name, windows in self.queries.items():
+            for own, records in self.intakes[name].take(event.fragment, event.partials, event.records):
+                windows.merge(own, records)
+        if event.partials.num_rows:
+            newest = pc.max(event.partials[SLICE_COLUMN]).as_py()
+            self.newest[event.fragment] = max(self.newest.get(event.fragment, START_OF_TIME_US), newest)
+
+    def _fed_by(self, fragment: str) -> list[QueryWindows]:
+        return [self.queries[name] for name, intake in self.intakes.items() if fragment in intake.fragments]
+
+    def _floor_us(self, fragment: str) -> int:
+        """Just after the newest slice that was merged of a fragment before now."""
+        return self.newest[fragment] + 1 if fragment in self.newest else START_OF_TIME_US
+
+    def _add(self, event: QueryAdded) -> None:
+        query = event.query
         if query.name in self.queries:
             raise CenterError(f"query {query.name!r} is already running", hint="drop it first")
         self.queries[query.name] = QueryWindows(query)
+        self.intakes[query.name] = Intake(query, self._floor_us(query.feed), event.waits)
 
     def _query(self, name: str) -> QueryWindows:
         if name not in self.queries:
             raise CenterError(f"query {name!r} is not running; running are {sorted(self.queries)}")
         return self.queries[name]
 
-    def _fed_by(self, fragment: str) -> list[QueryWindows]:
-        return [q for q in self.queries.values() if q.query.fragment.name == fragment]
-
     def snapshot(self) -> Snapshot:
-        """All state but the queries themselves, which their owner adds again before restoring."""
+        """All its state, the definitions of its queries included."""
         facts: dict[str, Any] = {
             "frontiers": {s: f.to_dict() for s, f in self.frontiers.items()},
+            "newest": dict(self.newest),
             "queries": {},
         }
         tables: dict[str, pa.Table] = {}
         for name, windows in self.queries.items():
-            facts["queries"][name] = windows.to_dict()
+            intake = self.intakes[name]
+            facts["queries"][name] = {
+                "query": intake.query,
+                "inflows": intake.to_dict(),
+                "windows": windows.to_dict(),
+            }
             tables[name] = windows.open_table()
         return facts, tables
 
@@ -124,9 +189,13 @@ class CenterCore:
         """Take back the state of a snapshot; queries that it does not know start empty."""
         facts, tables = snapshot
         self.frontiers = {s: Frontier.from_dict(d) for s, d in facts["frontiers"].items()}
+        self.newest = dict(facts["newest"])
         for name, state in facts["queries"].items():
-            if name in self.queries:
-                self.queries[name].from_dict(state, tables[name])
+            query = self.intakes[name].query if name in self.intakes else state["query"]
+            self.queries[name], self.intakes[name] = QueryWindows(query), Intake(query)
+            self.intakes[name].from_dict(state["inflows"])
+            self._begin(name)
+            self.queries[name].from_dict(state["windows"], tables[name])
 
     def validate(self) -> None:
         """Assert the invariants that can be seen from inside."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from catchment.errors import CenterError
+from catchment.optimizer.derive import Derivation
 from catchment.query.fragment import Fragment
 from catchment.timeline import Window, WindowSpec
 from catchment.wire.messages import Progress, Repaired, Shed
@@ -18,7 +19,10 @@ STATUSES = (EARLY, ON_TIME, EXACT, FINAL)
 
 @dataclass(frozen=True)
 class CenterQuery:
-    """What the center needs to know of a query: its fragment, its window, who feeds it and how long to wait."""
+    """What the center needs to know of a query: its own fragment, its window, who feeds it and how long to wait.
+
+    With a derivation its partials are derived from those of a shared fragment; without, its own fragment is run.
+    """
 
     name: str
     fragment: Fragment
@@ -26,6 +30,12 @@ class CenterQuery:
     sites: tuple[str, ...]
     repair_horizon_us: int
     freshness_us: int | None = None
+    derivation: Derivation | None = None
+
+    @property
+    def feed(self) -> str:
+        """The fragment that its partials come from."""
+        return self.derivation.fragment if self.derivation is not None else self.fragment.name
 
     def __post_init__(self) -> None:
         if not self.sites:
@@ -36,12 +46,24 @@ class CenterQuery:
 
 @dataclass(frozen=True, slots=True)
 class QueryAdded:
+    """A query begins. `waits`: its fragment was begun during a run, and the first mark of each site says where."""
+
     query: CenterQuery
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class QueryDropped:
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueryMoved:
+    """From where every site has begun it, a query takes its slices from another fragment."""
+
+    name: str
+    derivation: Derivation
+    waits: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +101,7 @@ class Ticked:
     """Time has passed."""
 
 
-Event = QueryAdded | QueryDropped | Recalled | Merged | Landed | Ticked
+Event = QueryAdded | QueryDropped | QueryMoved | Recalled | Merged | Landed | Ticked
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,11 @@ class Frontier:
     ahead: dict[int, Landed] = field(default_factory=dict)
     marks: dict[str, int] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
+    firsts: dict[str, int] = field(default_factory=dict)  # fragment -> the first mark that was stated of it
+
+    def first(self, fragment: str) -> int | None:
+        """The first mark of a fragment: where the site began, if the fragment was begun during a run."""
+        return self.firsts.get(fragment)
 
     def mark(self, fragment: str) -> int:
         return self.marks.get(fragment, START_OF_TIME_US)
@@ -48,6 +53,7 @@ class Frontier:
                     f"{landed.origin!r} states {fact.updates_total} updates of {fact.fragment!r} up to segment "
                     f"{landed.sequence}, but {self.rows.get(fact.fragment, 0)} are in"
                 )
+            self.firsts.setdefault(fact.fragment, fact.low_mark_us)
             self.marks[fact.fragment] = max(self.mark(fact.fragment), fact.low_mark_us)
 
     def to_dict(self) -> dict[str, Any]:
@@ -66,6 +72,7 @@ class Frontier:
             "ahead": ahead,
             "marks": dict(self.marks),
             "rows": dict(self.rows),
+            "firsts": dict(self.firsts),
         }
 
     @classmethod
@@ -80,4 +87,4 @@ class Frontier:
             )
             for origin, seq, updates, progress, repaired in state["ahead"]
         }
-        return cls(state["next"], ahead, dict(state["marks"]), dict(state["rows"]))
+        return cls(state["next"], ahead, dict(state["marks"]), dict(state["rows"]), dict(state["firsts"]))

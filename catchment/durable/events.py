@@ -1,4 +1,4 @@
-"""Events as bytes: any tree of frozen dataclasses, plain values and Arrow tables, without pickle.
+"""Events as bytes: any tree of frozen dataclasses, plain values, Arrow tables and types, without pickle.
 
 A document is a JSON head and the Arrow tables it refers to by number. What is read back equals what was written;
 a class that the reader does not know is refused.
@@ -6,10 +6,11 @@ a class that the reader does not know is refused.
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ import pyarrow as pa
 from catchment.errors import WireError
 
 _LENGTH = struct.Struct("<I")
-_TABLE, _CLASS = "$table", "$class"
+_TABLE, _CLASS, _TYPE = "$table", "$class", "$type"
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
@@ -36,6 +37,17 @@ class EventCodec:
         head, *tables = _parts(data)
         return self._unpack(json.loads(head), [_table(t) for t in tables])
 
+    def to_plain(self, value: Any) -> Any:
+        """A value without tables as plain JSON."""
+        tables: list[pa.Table] = []
+        plain = self._pack(value, tables)
+        assert not tables, "a table is no plain JSON"
+        return plain
+
+    def from_plain(self, plain: Any) -> Any:
+        """What `to_plain` was given."""
+        return self._unpack(plain, [])
+
     def _pack(self, value: Any, tables: list[pa.Table]) -> Any:
         if isinstance(value, pa.Table):
             tables.append(value)
@@ -45,7 +57,9 @@ class EventCodec:
                 raise WireError(f"no way to write a {type(value).__name__}; known are {sorted(self.classes)}")
             fields = {f.name: self._pack(getattr(value, f.name), tables) for f in dataclasses.fields(value)}
             return {_CLASS: type(value).__name__, **fields}
-        if isinstance(value, dict):
+        if isinstance(value, pa.DataType):
+            return {_TYPE: base64.b64encode(pa.schema([pa.field("", value)]).serialize()).decode()}
+        if isinstance(value, Mapping):
             return {key: self._pack(v, tables) for key, v in value.items()}
         if isinstance(value, list | tuple):
             return [self._pack(v, tables) for v in value]
@@ -58,6 +72,8 @@ class EventCodec:
             return value
         if _TABLE in value:
             return tables[value[_TABLE]]
+        if _TYPE in value:
+            return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(value[_TYPE]))).field(0).type
         fields = {key: self._unpack(v, tables) for key, v in value.items() if key != _CLASS}
         if _CLASS not in value:
             return fields

@@ -33,13 +33,17 @@ SKETCH_BYTES = 512  # a sketch of few values; a full one takes some thousands
 
 @dataclass(frozen=True)
 class Source:
-    """A stream with its look-ups: what two demands must have in common. `types` are those of its columns, by text."""
+    """A stream with its look-ups: what two demands must have in common. `types` are those of its columns, by text.
+
+    `policy` says when partials leave a site, where the query asks for one by name: a fragment has one policy.
+    """
 
     stream: str
     event_time: str
     sites: tuple[str, ...]
     lookups: tuple[Lookup, ...] = ()
     types: tuple[tuple[str, pa.DataType], ...] = ()
+    policy: str = ""
 
     @cached_property
     def type_of(self) -> Mapping[str, pa.DataType]:
@@ -76,7 +80,7 @@ class Demand:
         return digest([
             self.source.stream, *self.source.sites, *lookups, "keys", *(k.sql for k in self.keys), "aggregates",
             *(describe_aggregate(a) for a in self.aggregates), "windows", *(describe_window(w) for w in self.windows),
-            "where", *self.conditions,
+            "where", *self.conditions, *([self.source.policy] if self.source.policy else []),
         ])  # fmt: skip
 
     @property
@@ -142,7 +146,9 @@ def _source(normal: QueryPlan, catalog: Catalog) -> Source:
     owners |= {k.alias: catalog.tables[k.table].columns for k in fragment.lookups}
     types = {f"{quote(owner)}.{quote(c.name)}": c.type for owner, columns in owners.items() for c in columns}
     scan = normal.scan
-    return Source(scan.stream, scan.event_time, scan.sites, fragment.lookups, tuple(sorted(types.items(), key=str)))
+    ordered = tuple(sorted(types.items(), key=str))
+    policy = normal.options.policy or ""
+    return Source(scan.stream, scan.event_time, scan.sites, fragment.lookups, ordered, policy)
 
 
 def atoms_of(aggregate: Aggregate) -> tuple[Aggregate, ...]:

@@ -8,7 +8,7 @@ one fragment's partials tell of another's goes beyond it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -54,11 +54,17 @@ class SharingState:
         """A fragment as a site runs it."""
         return replace(self.fragments[name].fragment(), name=name)
 
-    def add(self, query: Query) -> SharingState:
-        """The state with one query more; what runs for others is used or left alone, never changed."""
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "strength", Strength(self.strength))
+
+    def add(self, query: Query, leave: Collection[str] = (), suffix: str = "") -> SharingState:
+        """The state with one query more; what runs for others is used or left alone, never changed.
+
+        Fragments to `leave` are about to end and serve nobody new; a new fragment's name ends with the suffix.
+        """
         if query.name in self.queries:
             raise PlanError(f"the query {query.name!r} is already there", hint="drop it first, or choose another name")
-        derivation = self._reused(query) or self._new(query)
+        derivation = self._reused(query, leave) or self._new(query, suffix)
         fragments = self.fragments
         if derivation.fragment not in fragments:
             fragments = {**fragments, derivation.fragment: query.demand}
@@ -82,17 +88,19 @@ class SharingState:
             derivations=derivations,
         )
 
-    def _new(self, query: Query) -> Derivation:
+    def _new(self, query: Query, suffix: str) -> Derivation:
         name = query.name if self.strength is Strength.NONE else query.demand.name
-        derivation = derivation_of(query, query.demand, name)
+        derivation = derivation_of(query, query.demand, name + suffix)
         assert derivation is not None
         return derivation
 
-    def _reused(self, query: Query) -> Derivation | None:
+    def _reused(self, query: Query, leave: Collection[str]) -> Derivation | None:
         """From the least fragment that tells the query's partials, if one does."""
-        if self.strength in (Strength.NONE, Strength.STRICT):
-            return None  # a fragment named by its contents is found again by that name
-        fit = [n for n, shared in self.fragments.items() if is_derivable(query.demand, shared)]
+        if self.strength is Strength.NONE:
+            return None
+        fits = (lambda d: d == query.demand) if self.strength is Strength.STRICT else (
+            lambda d: is_derivable(query.demand, d))  # fmt: skip
+        fit = [n for n, shared in self.fragments.items() if n not in leave and fits(shared)]
         if not fit:
             return None
         least = min(fit, key=lambda n: (len(self.fragments[n].keys), len(self.fragments[n].aggregates), n))

@@ -40,6 +40,7 @@ from catchment.toml_file import TomlFile
 
 FILE = "statistics.toml"
 
+DEFAULT_ROWS_PER_S = 1_000.0  # at each site of a stream of which nothing is declared or measured
 DEFAULT_DISTINCT = 100  # values of a column of which nothing is declared
 DEFAULT_SELECTIVITY = 1 / 3  # of a condition that is no equality
 SLICE_BYTES = 8
@@ -162,6 +163,15 @@ def load_statistics(project: Project, catalog: Catalog) -> Statistics:
         if isinstance(s.connector, Generator)
     }
     return Statistics({**generated, **declared})
+
+
+def assumed(known: Statistics, catalog: Catalog) -> Statistics:
+    """What is known, and a guess for streams of which nothing is: enough to compare ways of sharing."""
+    guessed = {
+        s.name: StreamStatistics(dict.fromkeys(s.sites or (), DEFAULT_ROWS_PER_S), _raw_bytes(s))
+        for s in catalog.streams.values()
+    }
+    return Statistics({**guessed, **known.streams})
 
 
 def _raw_bytes(stream: Stream) -> float:

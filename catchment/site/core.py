@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from catchment.errors import SiteError
 from catchment.query.fragment import SLICE_COLUMN, Fragment
@@ -27,6 +28,7 @@ from catchment.site.events import (
     Action,
     Event,
     FragmentAdded,
+    FragmentBounded,
     FragmentDropped,
     LinkMeasured,
     LowMarkRaised,
@@ -38,6 +40,7 @@ from catchment.site.ledger import COLUMNS, Ledger
 from catchment.site.policy import Policy
 from catchment.site.sluice import LinkView, Release, Sluice
 from catchment.site.stream_clock import StreamClock
+from catchment.timeline import END_OF_TIME_US
 from catchment.wire.messages import Progress, Repaired, Shed, Updates
 
 Snapshot = tuple[dict[str, Any], dict[str, pa.Table]]
@@ -68,6 +71,8 @@ class _Held:
     weight: float
     cache: PartialCache
     sluice: Sluice
+    begin_us: int | None = None  # to be stated
+    until_us: int = END_OF_TIME_US
 
 
 class SiteCore:
@@ -104,6 +109,19 @@ class SiteCore:
     def fragments(self) -> tuple[str, ...]:
         return tuple(self._held)
 
+    @property
+    def definitions(self) -> tuple[Fragment, ...]:
+        """The fragments that are here."""
+        return tuple(h.fragment for h in self._held.values())
+
+    def policy_of(self, name: str) -> Policy:
+        """The policy by which partials of a fragment leave."""
+        return self._held_of(name).policy
+
+    def until_us(self, name: str) -> int:
+        """Up to where slices of a fragment are wanted."""
+        return self._held_of(name).until_us
+
     def low_mark_us(self, stream: str) -> int:
         """How far the stream has come here."""
         return self._clock(stream).low_mark_us
@@ -116,6 +134,8 @@ class SiteCore:
             case FragmentDropped(name=name):
                 self._held_of(name)
                 del self._held[name]
+            case FragmentBounded(name=name, until_us=until):
+                self._held_of(name).until_us = until
             case Absorbed():
                 self._absorb(event, now_us)
             case LowMarkRaised(stream=stream, low_mark_us=mark):
@@ -131,14 +151,16 @@ class SiteCore:
         return self._send(now_us)
 
     def snapshot(self) -> Snapshot:
-        """All state but the fragments themselves: plain JSON, and tables by name."""
+        """All state, the definitions of the fragments included; and tables by name."""
         meta = {
             "clocks": {s: [c.low_mark_us, c.seen_at_us, c.pace] for s, c in self._clocks.items()},
             "link": list(astuple(self._link)),
             "debts": self.debts.dump(),
             "facts": [[type(f).__name__, *astuple(f)] for f in self._facts],
             "fragments": {
-                n: {"policy": h.policy.name, "sluice": h.sluice.dump()} for n, h in self._held.items()
+                n: {"policy": h.policy.name, "sluice": h.sluice.dump(), "until_us": h.until_us,
+                    "added": FragmentAdded(h.fragment, h.policy, h.weight, h.begin_us)}
+                for n, h in self._held.items()
             },
         }  # fmt: skip
         tables: dict[str, pa.Table] = {}
@@ -151,16 +173,17 @@ class SiteCore:
         return meta, tables
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Take back the state of a snapshot. The owner adds the fragments first: those it no longer has are
-        forgotten, those the snapshot does not know start empty, a policy that was changed starts fresh."""
+        """Take back the state of a snapshot. What the owner has added before counts: fragments that the snapshot does
+        not know start empty, a policy that was changed starts fresh."""
         meta, tables = snapshot
         self._clocks = {s: StreamClock(*values) for s, values in meta["clocks"].items()}
         self._link = LinkMeasured(*meta["link"])
         self.debts = DebtBook(meta.get("debts", ()))
         self._facts = [Shed(*f) if kind == "Shed" else Repaired(*f) for kind, *f in meta.get("facts", ())]
         for name, saved in meta["fragments"].items():
-            if name in self._held:
-                self._held[name] = _revived(self._held[name], saved, tables)
+            if name not in self._held:
+                self._add(saved["added"])
+            self._held[name] = _revived(self._held[name], saved, tables)
 
     def validate(self) -> None:
         """Its own invariants, as asserts; tests call it after each event."""
@@ -175,7 +198,8 @@ class SiteCore:
         fragment, held = event.fragment, self._held.get(event.fragment.name)
         if held is None:
             sluice = Sluice(fragment.slicing, event.policy.build())
-            self._held[fragment.name] = _Held(fragment, event.policy, event.weight, PartialCache(fragment), sluice)
+            cache = PartialCache(fragment)
+            self._held[fragment.name] = _Held(fragment, event.policy, event.weight, cache, sluice, event.begin_us)
         elif held.fragment != fragment:
             raise SiteError("another fragment of this name is here", where=f"fragment {fragment.name!r}",
                             hint="drop it first, or give the new one another name")  # fmt: skip
@@ -187,6 +211,7 @@ class SiteCore:
 
     def _absorb(self, event: Absorbed, now_us: int) -> None:
         held = self._held_of(event.fragment)
+        event = _bounded(event, held.until_us)
         clock = self._clock(held.fragment.stream)
         if event.partials.num_rows:
             partials = held.cache.conform(event.partials)
@@ -198,9 +223,9 @@ class SiteCore:
         held.sluice.note_records(event.records, clock)
 
     def _send(self, now_us: int) -> tuple[Action, ...]:
+        messages: list[Updates | Progress | Shed | Repaired] = [*self._begins()]
         if self._link.blocked:
-            return ()
-        messages: list[Updates | Progress | Shed | Repaired] = []
+            return (Send(tuple(messages)),) if messages else ()
         for held in self._held.values():
             clock = self._clock(held.fragment.stream)
             releases = held.sluice.release(clock, self._link_of(held), now_us)
@@ -212,6 +237,14 @@ class SiteCore:
         messages += self._facts
         self._facts = []
         return (Send(tuple(messages)),) if messages else ()
+
+    def _begins(self) -> list[Progress]:
+        """Where fragments that were added during a run begin: stated at once, even onto a blocked link."""
+        new = [h for h in self._held.values() if h.begin_us is not None]
+        stated = [Progress(h.fragment.name, h.begin_us or 0, h.sluice.updates_total) for h in new]
+        for held in new:
+            held.begin_us = None
+        return stated
 
     def _relief(self) -> list[Updates]:
         """At the bound: forget what was sent, then send what was touched least recently."""
@@ -257,7 +290,15 @@ def _revived(held: _Held, saved: dict[str, Any], tables: dict[str, pa.Table]) ->
     sluice = Sluice(fragment.slicing, held.policy.build(saved["sluice"]["state"] if same else None))
     heat = tables[f"{name}/heat"]
     sluice.load(saved["sluice"], ledger, HeatMap(heat["identity"].to_numpy(), heat["heat"].to_numpy()))
-    return _Held(fragment, held.policy, held.weight, cache, sluice)
+    return _Held(fragment, held.policy, held.weight, cache, sluice, saved["added"].begin_us, saved["until_us"])
+
+
+def _bounded(event: Absorbed, until_us: int) -> Absorbed:
+    """The part of a micro-batch's partials that somebody wants."""
+    if until_us == END_OF_TIME_US or not event.partials.num_rows:
+        return event
+    table = event.partials.filter(pc.less(event.partials[SLICE_COLUMN], until_us))
+    return Absorbed(event.fragment, table, tuple(r for r in event.records if r[0] < until_us))
 
 
 def _updates(held: _Held, releases: list[Release]) -> list[Updates]:

@@ -19,11 +19,16 @@ from catchment.wire.messages import Progress, Repaired, Shed, Updates
 
 @dataclass(frozen=True, slots=True)
 class FragmentAdded:
-    """Partials of this fragment will come from now on; `weight` is its share of the link among its peers."""
+    """Partials of this fragment will come from now on; `weight` is its share of the link among its peers.
+
+    `begin_us`: the stream has been read before, and records from this instant on are all yet to come; it is the first
+    mark that is stated of the fragment. None: the stream is read from its beginning.
+    """
 
     fragment: Fragment
     policy: Policy
     weight: float = 1.0
+    begin_us: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.weight < float("inf"):
@@ -39,6 +44,14 @@ class FragmentDropped:
     """Nobody wants this fragment any more: what is pending for it is forgotten."""
 
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentBounded:
+    """Nobody wants slices of this fragment that start at this instant or after; those before it go on."""
+
+    name: str
+    until_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +105,10 @@ class Ticked:
     """Time has passed: a policy that paces itself may want to send."""
 
 
-Event = FragmentAdded | FragmentDropped | Absorbed | LowMarkRaised | LinkMeasured | Ticked | BatchShed | BatchRepaired
+Event = (
+    FragmentAdded | FragmentDropped | FragmentBounded | Absorbed | LowMarkRaised | LinkMeasured | Ticked
+    | BatchShed | BatchRepaired
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,8 @@ class SpillwayState:
         self._policy = policy
         self._forecast = forecast
         self._capacity = Capacity(resume.get("capacity"))
-        self._looks = {int(start): _Looks(**looks) for start, looks in resume.get("looks", {}).items()}
+        saved = resume.get("looks", {}).items()
+        self._looks = {int(start): _Looks(**{**looks, "rates": list(looks["rates"])}) for start, looks in saved}
 
     def propose(self, view: SliceView, moment: Moment) -> Proposal:
         looks = self._looks.setdefault(view.start_us, _Looks(moment.now_us, moment.now_us))

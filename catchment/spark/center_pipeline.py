@@ -9,7 +9,7 @@ when the journal has them.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -27,25 +27,25 @@ from catchment.center.events import (
     Landed,
     Merged,
     Publish,
-    QueryAdded,
     Recalled,
     Ticked,
 )
+from catchment.center.journalled import JOURNALLED
 from catchment.center.results import ResultTables
 from catchment.config import Project
 from catchment.durable.events import EventCodec
 from catchment.durable.host import Host
 from catchment.durable.journal import Journal
 from catchment.query.fragment import SLICE_COLUMN, Fragment
+from catchment.spark.center_deploy import changes
 from catchment.spark.evaluate import merge_columns
 from catchment.spark.inbox_source import InboxSource
 from catchment.spark.streaming import make_offsets_durable, start_query, stopped
 from catchment.timeline import Clock
 from catchment.wire.codec import decode_segment
 from catchment.wire.inbox import Inbox
-from catchment.wire.messages import Progress, Repaired, Segment, Shed
+from catchment.wire.messages import Segment
 
-EVENTS = (Recalled, Merged, Landed, Ticked, Progress, Shed, Repaired)
 CAUSE = "inbox"
 MERGE_ON_EXECUTORS_ABOVE_ROWS = 50_000
 
@@ -58,6 +58,8 @@ class CenterPipeline:
     project: Project
     inbox: Inbox
     queries: Sequence[CenterQuery]
+    fragments: Mapping[str, Fragment]
+    begun: Collection[str]  # the fragments that were begun during a run
     tables: Mapping[str, ResultTables]
     clock: Clock
     published: int = field(default=0, init=False)
@@ -66,11 +68,24 @@ class CenterPipeline:
     def __post_init__(self) -> None:
         self.folder = self.project.state_folder / "center"
         self.core = CenterCore()
-        journal = Journal(self.folder / "journal", EventCodec(EVENTS))
+        journal = Journal(self.folder / "journal", EventCodec(JOURNALLED))
         self.host: Host[Event, Action] = Host(self.core, journal, self._enact, self.clock, self._settle_tables)
-        for query in self.queries:
-            self.core.handle(QueryAdded(query), self.clock.now_us())
         self.host.recover()
+        self._bring()
+
+    def deploy(
+        self, queries: Sequence[CenterQuery], fragments: Mapping[str, Fragment], begun: Collection[str],
+        tables: Mapping[str, ResultTables],
+    ) -> None:  # fmt: skip
+        """Answer these queries from now on; those that go on are not touched."""
+        self.queries, self.fragments, self.begun = queries, fragments, begun
+        self.tables = tables
+        self._bring()
+
+    def _bring(self) -> None:
+        events = list(changes(self.core, self.queries, self.begun))
+        if events:
+            self.host.submit("deploy", events)
 
     def start(self) -> None:
         """Begin to consume the inbox."""
@@ -118,7 +133,7 @@ class CenterPipeline:
         self.inbox.discard(end)
 
     def _merge(self, segments: Iterable[Segment]) -> list[Merged]:
-        fragments = {q.fragment.name: q.fragment for q in self.queries}
+        fragments = self.fragments
         tables: dict[str, list[pa.Table]] = {}
         records: dict[str, list[tuple[str, int, int]]] = {}
         for segment in segments:

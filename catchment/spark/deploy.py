@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -9,22 +10,30 @@ from pathlib import Path
 from catchment.center.events import CenterQuery
 from catchment.center.results import RESERVED
 from catchment.config import PROJECT_FILE, QUERIES_FOLDER, Project
+from catchment.durable.deployments import DeploymentStore
 from catchment.errors import ConfigError, QueryError
+from catchment.optimizer.demand import query_of
+from catchment.optimizer.deployed import Deployed
+from catchment.optimizer.live import check_contracts_of, deploy_again, deploy_first, live_catalog
+from catchment.optimizer.share import Strength
+from catchment.optimizer.statistics import assumed, load_statistics
 from catchment.query.build import plan_view
 from catchment.query.catalog import Catalog, load_catalog
 from catchment.query.plan import QueryPlan
-from catchment.query.statements import Stream
+from catchment.query.statements import Stream, View
 from catchment.site.policies import policy_by_name
-from catchment.spark.site_pipeline import FragmentPlan
+from catchment.spark.site_deploy import FragmentPlan
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """A project with all its views planned."""
+    """A project with all its views planned, and what they share."""
 
     project: Project
     catalog: Catalog
     plans: tuple[QueryPlan, ...]
+    deployed: Deployed
+    declared: Catalog  # without what was submitted
 
     @classmethod
     def load(cls, folder: Path) -> Deployment:
@@ -32,9 +41,11 @@ class Deployment:
         return cls.plan(load_catalog(Project.load(folder)))
 
     @classmethod
-    def plan(cls, catalog: Catalog) -> Deployment:
-        """Plan every view of a catalog."""
-        if not catalog.views:
+    def plan(cls, declared: Catalog, deployed: Deployed | None = None) -> Deployment:
+        """Plan every view of a catalog, going on from what is deployed in the project's state folder."""
+        known = deployed or DeploymentStore(declared.project.state_folder).read()
+        catalog = live_catalog(declared, known)
+        if not catalog.views and known is None:
             raise QueryError(
                 "no materialized view is declared",
                 where=str(catalog.project.folder / QUERIES_FOLDER),
@@ -42,9 +53,8 @@ class Deployment:
             )
         plans = tuple(plan_view(view, catalog) for view in catalog.views.values())
         for plan in plans:
-            _check_names(plan, catalog)
-            _check_options(plan, catalog)
-        return cls(catalog.project, catalog, plans)
+            check_plan(plan, catalog)
+        return cls(catalog.project, catalog, plans, _share(catalog, plans, known), declared)
 
     def streams_at(self, site: str) -> tuple[Stream, ...]:
         """The streams born at a site that some view reads."""
@@ -53,12 +63,32 @@ class Deployment:
 
     def fragments_at(self, site: str) -> tuple[FragmentPlan, ...]:
         """The fragments that run at a site, with their policies."""
-        default = self.project.defaults.policy
+        default, deployed = self.project.defaults.policy, self.deployed
         return tuple(
-            FragmentPlan(p.fragment, policy_by_name(p.options.policy or default))
-            for p in self.plans
-            if site in (self.catalog.streams[p.fragment.stream].sites or ())
+            FragmentPlan(
+                deployed.sharing.fragment(name),
+                policy_by_name(demand.source.policy or default),
+                name in deployed.begun,
+                deployed.leaving.get(name),
+            )
+            for name, demand in deployed.sharing.fragments.items()
+            if site in demand.source.sites
         )
+
+    def at(self, deployed: Deployed) -> Deployment:
+        """The same project at another version of what is deployed."""
+        return Deployment.plan(self.declared, deployed)
+
+    def add(self, views: Sequence[View]) -> Deployment:
+        """With views that are submitted while everything runs."""
+        catalog, deployed, plans = self.catalog.add(*views), self.deployed, list(self.plans)
+        for view in views:
+            plan = plan_view(view, catalog)
+            check_plan(plan, catalog)
+            plans.append(plan)
+            deployed = deployed.add(query_of(plan, catalog), view.to_sql())
+        check_contracts_of(self.project, deployed.sharing, load_statistics(self.project, catalog))
+        return Deployment(self.project, catalog, tuple(plans), deployed, self.declared)
 
     @cached_property
     def sites(self) -> tuple[str, ...]:
@@ -76,9 +106,21 @@ class Deployment:
                 tuple(self.catalog.streams[p.fragment.stream].sites or ()),
                 defaults.repair_horizon_us,
                 defaults.freshness_us if p.options.freshness_us is None else p.options.freshness_us,
+                self.deployed.derivation(p.name),
             )
             for p in self.plans
         )
+
+
+def _share(catalog: Catalog, plans: tuple[QueryPlan, ...], known: Deployed | None) -> Deployed:
+    queries, strength = [query_of(p, catalog) for p in plans], Strength(catalog.project.defaults.sharing)
+    declared = load_statistics(catalog.project, catalog)
+    if known is None:
+        deployed = deploy_first(queries, strength, assumed(declared, catalog).sent)
+    else:
+        deployed = deploy_again(known, queries, strength)
+    check_contracts_of(catalog.project, deployed.sharing, declared)
+    return deployed
 
 
 def center_address(project: Project) -> str:
@@ -91,6 +133,12 @@ def center_address(project: Project) -> str:
             hint=f'set listen = "host:port" in [sites.{project.center}], or run all in one process: catchment run',
         )
     return f"{listen[0]}:{listen[1]}"
+
+
+def check_plan(plan: QueryPlan, catalog: Catalog) -> None:
+    """Refuse a view that can be planned but not run."""
+    _check_names(plan, catalog)
+    _check_options(plan, catalog)
 
 
 def _check_names(plan: QueryPlan, catalog: Catalog) -> None:

@@ -20,12 +20,13 @@ from catchment.center.fitness import check_segment
 from catchment.center.results import ResultTables
 from catchment.config import Project
 from catchment.errors import ConfigError
-from catchment.query.fragment import Fragment
+from catchment.query.plan import QueryPlan
 from catchment.spark.center_pipeline import CenterPipeline
 from catchment.spark.definitions import check_definitions
 from catchment.spark.deploy import Deployment, center_address
 from catchment.spark.evaluate import NativeEvaluator
 from catchment.spark.finish import make_finish, own_errors
+from catchment.spark.follow import Follower
 from catchment.spark.session import make_session
 from catchment.spark.site_pipeline import SitePipeline, link_to_center, site_folder
 from catchment.spark.sources import read_table
@@ -66,26 +67,31 @@ class Runner:
         self.center: CenterPipeline | None = None
         self.pipelines: list[SitePipeline] = []
         self._server: InboxServer | None = None
+        self.follower = Follower(self.deployment)
 
     def start(self) -> None:
         """Bring up the center first, so that sites find someone to speak to; then the sites."""
+        self.follower.establish()
         if self.with_center:
             self._start_center()
-        evaluator = NativeEvaluator(
+        self._evaluator = NativeEvaluator(
             {
                 n: read_table(self.spark, t, self.project.folder).cache()
                 for n, t in self.deployment.catalog.tables.items()
             }
         )
         for site in self.sites:
-            check_definitions(site_folder(self.project, site), self.deployment.plans)
-            pipeline = SitePipeline(
-                self.spark, self.project, site, self.deployment.streams_at(site), self.deployment.fragments_at(site),
-                evaluator, partial(self._sender, site), self.clock,
-            )  # fmt: skip
-            self.pipelines.append(pipeline)
-            self._closing.callback(pipeline.stop)
-            pipeline.start(once=self.once)
+            self._start_site(site)
+
+    def _start_site(self, site: str) -> None:
+        check_definitions(site_folder(self.project, site), self.deployment.plans)
+        pipeline = SitePipeline(
+            self.spark, self.project, site, self.deployment.streams_at(site), self.deployment.fragments_at(site),
+            self._evaluator, partial(self._sender, site), self.clock,
+        )  # fmt: skip
+        self.pipelines.append(pipeline)
+        self._closing.callback(pipeline.stop)
+        pipeline.start(once=self.once)
 
     def run(self, report: Report | None = None, seconds: float | None = None) -> None:
         """Tick until every stream has ended and is answered, or `stop` is called, or the time is over."""
@@ -116,7 +122,7 @@ class Runner:
         if not self.center.consumed:
             return False
         ended = (
-            m == END_OF_TIME_US for q in self.deployment.center_queries for m in self.center.core.marks(q.name).values()
+            m == END_OF_TIME_US for q in list(self.center.core.queries) for m in self.center.core.marks(q).values()
         )
         return all(ended) or (self.once and bool(self.pipelines))
 
@@ -125,7 +131,32 @@ class Runner:
         sites = {p.site: site_status(p) for p in self.pipelines}
         return {"sites": sites, "center": center_status(self.center) if self.center else None}
 
+    def _follow(self) -> None:
+        """Bring every role here to what is deployed now, the center first."""
+        found = self.follower.news()
+        if found is not None:
+            self.deployment = found
+            if self.center is not None:
+                check_definitions(self.center.folder, found.plans)
+                deployed = found.deployed
+                tables = {p.name: self.center.tables.get(p.name) or self._tables(p) for p in found.plans}
+                self.center.deploy(found.center_queries, deployed.known, deployed.begun, tables)
+        if self.center is not None:
+            self.follower.reached()
+        if self.follower.sites_may_follow():
+            self._follow_sites()
+
+    def _follow_sites(self) -> None:
+        for pipeline in self.pipelines:
+            check_definitions(pipeline.folder, self.deployment.plans)
+            pipeline.deploy(self.deployment.streams_at(pipeline.site), self.deployment.fragments_at(pipeline.site))
+        running = {p.site for p in self.pipelines}
+        for site in self.deployment.sites if self.with_center and self.pipelines else ():
+            if site not in running:  # all of the project runs here, and a query reads a stream that nobody read before
+                self._start_site(site)
+
     def _tick(self) -> None:
+        self._follow()
         for pipeline in self.pipelines:
             pipeline.sender.check()
             pipeline.tick()
@@ -141,18 +172,15 @@ class Runner:
 
     def _start_center(self) -> None:
         folder = self.project.state_folder / "center"
-        fragments = {p.fragment.name: p.fragment for p in self.deployment.plans}
-        inbox = Inbox(folder / "inbox", check=partial(self._take, fragments))
+        deployed = self.deployment.deployed
+        inbox = Inbox(folder / "inbox", check=self._take)
         check_definitions(folder, self.deployment.plans)
-        tables = {
-            p.name: ResultTables(
-                self.project.state_folder, p.name, p.fragment, make_finish(self.spark, p), own_errors(p)
-            )
-            for p in self.deployment.plans
-        }
+        tables = {p.name: self._tables(p) for p in self.deployment.plans}
+        queries = self.deployment.center_queries
         self.center = CenterPipeline(
-            self.spark, self.project, inbox, self.deployment.center_queries, tables, self.clock
+            self.spark, self.project, inbox, queries, deployed.known, deployed.begun, tables, self.clock
         )
+        self.follower.reached()
         host, port = self.project.sites[self.project.center].listen or (LOOPBACK, 0)
         self._server = InboxServer(inbox, host, port, _tls(self.project), _tokens(self.project))
         self._server.start()
@@ -160,8 +188,13 @@ class Runner:
         self.center.start()
         self._closing.callback(self.center.stop)
 
-    def _take(self, fragments: Mapping[str, Fragment], segment: Segment) -> None:
-        check_segment(segment, fragments)
+    def _tables(self, plan: QueryPlan) -> ResultTables:
+        finish = make_finish(self.spark, plan)
+        return ResultTables(self.project.state_folder, plan.name, plan.fragment, finish, own_errors(plan))
+
+    def _take(self, segment: Segment) -> None:
+        assert self.center is not None
+        check_segment(segment, self.center.fragments)
         self.on_segment(segment)
 
     def _sender(self, site: str, outbox: Outbox) -> Sender:

@@ -24,12 +24,12 @@ from catchment.durable.journal import Journal
 from catchment.query.fragment import Fragment
 from catchment.query.statements import Stream
 from catchment.site.core import SiteCore
-from catchment.site.debts import BatchRepaired, BatchShed, Taken
-from catchment.site.events import Absorbed, Action, Event, FragmentAdded, LinkMeasured, LowMarkRaised, Ticked
+from catchment.site.events import Absorbed, Action, Event, LinkMeasured, LowMarkRaised, Ticked
+from catchment.site.journalled import JOURNALLED
 from catchment.site.plausible import Plausible, needs_check, plausible
-from catchment.site.policy import Policy
 from catchment.spark.batch_folder import BatchFolder
 from catchment.spark.evaluate import Evaluator
+from catchment.spark.site_deploy import FragmentPlan, changes
 from catchment.spark.sources import PROBLEM, RAW, OpenedStream, ddl, open_stream
 from catchment.spark.streaming import make_offsets_durable, start_query, stopped
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US, Clock
@@ -37,7 +37,6 @@ from catchment.wire.messages import Message, Progress, Repaired, Shed, Updates, 
 from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
 
-EVENTS = (Absorbed, LowMarkRaised, LinkMeasured, Ticked, BatchShed, BatchRepaired, Taken)
 ROOM_CHECK_S = 0.2
 RATIO_SMOOTHING = 0.2
 SEGMENT_BYTES = 32 * 2**20  # of Arrow data; well under what the far side takes in one frame
@@ -51,20 +50,14 @@ class StreamState:
     stream: Stream
     opened: OpenedStream
     fragments: tuple[Fragment, ...]
+    deployed: Sequence[FragmentPlan]  # those that the fragments are of
     newest_us: int | None = None
     rows: int = 0
     quarantined: int = 0
     last_rows: int = 0
     query: StreamingQuery | None = None
     finished: bool = False
-
-
-@dataclass(frozen=True)
-class FragmentPlan:
-    """A fragment to run, and the policy by which its partials leave."""
-
-    fragment: Fragment
-    policy: Policy
+    between: threading.Lock = field(default_factory=threading.Lock)  # held during a batch, and to change fragments
 
 
 @dataclass
@@ -82,6 +75,7 @@ class SitePipeline:
     _states: dict[str, StreamState] = field(default_factory=dict, init=False)
     _stopping: threading.Event = field(default_factory=threading.Event, init=False)
     _wire_ratio: float = field(default=1.0, init=False)
+    _once: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self.folder = site_folder(self.project, self.site)
@@ -89,27 +83,63 @@ class SitePipeline:
         self.outbox = Outbox(self.folder / "outbox", self.site, self.project.center, link.outbox_max_bytes)
         self.sender = self.make_sender(self.outbox)
         self.core = SiteCore()
-        journal = Journal(self.folder / "journal", EventCodec(EVENTS))
+        journal = Journal(self.folder / "journal", EventCodec(JOURNALLED))
         self.host: Host[Event, Action] = Host(self.core, journal, self._enact, self.clock)
-        for plan in self.plans:
-            self.core.handle(FragmentAdded(plan.fragment, plan.policy), self.clock.now_us())
         self.host.recover()
+        for stream in {f.stream for f in self.core.definitions} | {s.name for s in self.streams}:
+            self._bring(stream, self._newest_read(stream))
 
     # --- life -----------------------------------------------------------------------------------------------
 
     def start(self, *, once: bool = False) -> None:
         """Begin to read. With `once`, read what is there now, close its windows and stop."""
         self.sender.start()
+        self._once = once
         for stream in self.streams:
             self._start_stream(stream, once)
+
+    def deploy(self, streams: Sequence[Stream], plans: Sequence[FragmentPlan]) -> None:
+        """Run these fragments from the next micro-batch of their streams on; end the streams that nobody reads."""
+        self.streams, self.plans = tuple(streams), tuple(plans)
+        wanted = {s.name for s in streams}
+        for name in [n for n in self._states if n not in wanted]:
+            self._end_stream(name)
+        for stream in (s for s in streams if s.name not in self._states):
+            self._bring(stream.name, self._newest_read(stream.name))
+            self._start_stream(stream, self._once)
+
+    def _bring(self, stream: str, newest_us: int | None) -> None:
+        events = list(changes(self.core, stream, self.plans, newest_us))
+        if events:
+            self.host.submit("deploy", events)
+
+    def _refresh(self, state: StreamState) -> None:
+        """Bring a stream to what is deployed; called between its batches."""
+        if state.deployed is not self.plans:
+            plans = self.plans
+            self._bring(state.stream.name, state.newest_us)
+            state.fragments = tuple(p.fragment for p in plans if p.fragment.stream == state.stream.name)
+            state.deployed = plans
+
+    def _end_stream(self, name: str) -> None:
+        query = self._states.pop(name).query
+        if query is not None:
+            query.stop()
+        self._bring(name, None)
+
+    def _newest_read(self, stream: str) -> int | None:
+        """The newest event time that was read in an earlier life."""
+        mark = self.core.low_mark_us(stream)
+        declared = next((s for s in self.streams if s.name == stream), None)
+        known = declared is not None and START_OF_TIME_US < mark < END_OF_TIME_US
+        return mark + self._slack_us(declared) if declared is not None and known else None
 
     def _start_stream(self, stream: Stream, once: bool) -> None:
         jump_us, spools = self._jump_us(stream), self.folder / "spool"
         opened = open_stream(self.spark, stream, self.site, self.project.folder, spools, jump_us)
         fragments = tuple(p.fragment for p in self.plans if p.fragment.stream == stream.name)
-        mark = self.core.low_mark_us(stream.name)
-        state = StreamState(stream, opened, fragments)
-        state.newest_us = mark + self._slack_us(stream) if START_OF_TIME_US < mark < END_OF_TIME_US else None
+        state = StreamState(stream, opened, fragments, self.plans)
+        state.newest_us = self._newest_read(stream.name)
         self._states[stream.name] = state
         writer = (
             opened.records.writeStream.queryName(f"{self.site}.{stream.name}")
@@ -124,6 +154,11 @@ class SitePipeline:
         """Let time pass: find ended streams, feed the link's measurements back, let the policy send."""
         for state in self._states.values():
             self._raise_if_failed(state)
+            if state.deployed is not self.plans and state.between.acquire(blocking=False):
+                try:
+                    self._refresh(state)  # an idle stream has no batch that would do it
+                finally:
+                    state.between.release()
             if not state.finished and self._has_ended(state):
                 state.finished = True
                 self.host.submit(state.stream.name, [LowMarkRaised(state.stream.name, self._end_mark(state))])
@@ -149,6 +184,11 @@ class SitePipeline:
     # --- a micro-batch ----------------------------------------------------------------------------------------
 
     def _on_batch(self, state: StreamState, batch: DataFrame, number: int) -> None:
+        with state.between:
+            self._refresh(state)
+            self._take_batch(state, batch, number)
+
+    def _take_batch(self, state: StreamState, batch: DataFrame, number: int) -> None:
         name = state.stream.name
         if self.host.committed(name, number):
             return

@@ -1,0 +1,73 @@
+"""From the views of a project to what is deployed, at its first run and ever after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from catchment.config import Project
+from catchment.errors import PlanError
+from catchment.optimizer.demand import Query
+from catchment.optimizer.deployed import Deployed
+from catchment.optimizer.share import BytesOf, SharingState, Strength, share
+from catchment.optimizer.statistics import Statistics
+from catchment.options import format_bandwidth
+from catchment.query.catalog import Catalog
+from catchment.query.parse import parse_sql
+from catchment.query.statements import DropView
+
+
+def live_catalog(declared: Catalog, deployed: Deployed | None) -> Catalog:
+    """The declared views with those that were submitted, without those that were dropped."""
+    if deployed is None:
+        return declared
+    gone = [DropView(n) for n in deployed.dropped if n in declared.views]
+    came = [s for n, sql in deployed.submitted.items() if n not in declared.views for s in parse_sql(sql, "submitted")]
+    return declared.add(*gone, *came)
+
+
+def deploy_first(queries: Iterable[Query], strength: Strength, bytes_of: BytesOf) -> Deployed:
+    """What is deployed when nothing was: all queries are shared at once."""
+    return Deployed(share(queries, strength, bytes_of))
+
+
+def deploy_again(deployed: Deployed, queries: Sequence[Query], strength: Strength) -> Deployed:
+    """What is deployed after views were declared or taken away between two runs."""
+    wanted = {q.name for q in queries}
+    now = replace(deployed, sharing=replace(deployed.sharing, strength=strength))
+    for name in [n for n in deployed.sharing.queries if n not in wanted]:
+        now = now.drop(name)
+    for query in (q for q in queries if q.name not in deployed.sharing.queries):
+        now = now.add(query)
+    return now
+
+
+def site_rates(sharing: SharingState, statistics: Statistics) -> dict[str, float]:
+    """Bytes a second that each site sends: the partials of every fragment of its streams, once."""
+    rates: dict[str, float] = {}
+    for demand in sharing.fragments.values():
+        for site in demand.source.sites:
+            rates[site] = rates.get(site, 0.0) + statistics.partials(demand, site)
+    return rates
+
+
+def check_contracts_of(project: Project, sharing: SharingState, statistics: Statistics) -> None:
+    """Refuse a query with a contract that a link could not carry in time, where the rates of its stream are known."""
+    streams = statistics.streams
+    told = {n: d for n, d in sharing.fragments.items() if d.source.stream in streams}
+    rates = site_rates(replace(sharing, fragments=told), statistics)
+    for query in sharing.queries.values():
+        source = query.demand.source
+        if query.has_contract and source.stream in streams:
+            for site in (s for s in source.sites if s != project.center):
+                _check_link(project, query, site, rates[site])
+
+
+def _check_link(project: Project, query: Query, site: str, rate: float) -> None:
+    limit = project.link(site, project.center).bandwidth_bytes_per_s
+    if limit is not None and rate > limit:
+        raise PlanError(
+            f"the query {query.name!r} cannot meet its contract: the link {site} -> {project.center} would carry "
+            f"{format_bandwidth(rate)} of {format_bandwidth(limit)}",
+            hint='share more (sharing = "full"), give the link more bandwidth, or drop the contract',
+        )
