@@ -121,7 +121,7 @@ class CenterCore:
 
     def _settle(self, name: str, now_us: int) -> Iterator[Action]:
         windows, intake = self.queries[name], self.intakes[name]
-        for own, records in intake.settle(self.frontiers):
+        for own, records in intake.settle(self.frontiers, self.newest):
             self._begin(name)
             windows.merge(own, records)
         if self._begun(name):

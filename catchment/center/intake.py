@@ -122,13 +122,21 @@ class Intake:
             if inflow.fragment == fragment and inflow.from_us is not None:
                 yield inflow.cut((inflow.derived(partials), records))
 
-    def settle(self, frontiers: Mapping[str, Frontier]) -> Iterator[Taken]:
-        """Learn where inflows begin; what was held for them."""
-        for place, inflow in enumerate(self.inflows):
+    def settle(self, frontiers: Mapping[str, Frontier], newest: Mapping[str, int]) -> Iterator[Taken]:
+        """Learn where inflows begin; what was held for them. `newest`: the newest slice merged of each fragment."""
+        before: Inflow | None = None
+        for inflow in self.inflows:
+            if before is not None and inflow.from_us is None:
+                if before.from_us is None:
+                    return
+                # What was taken of the fragment before stays taken: the next one begins after it.
+                taken_us = newest.get(before.fragment, START_OF_TIME_US) + 1
+                inflow.floor_us = max(inflow.floor_us, before.from_us, taken_us)
             if inflow.begin(self.query.sites, frontiers, self.slicing):
-                if place:
-                    self.inflows[place - 1].until_us = inflow.from_us or START_OF_TIME_US
+                if before is not None and inflow.from_us is not None:
+                    before.until_us = inflow.from_us
                 yield from inflow.release()
+            before = inflow
 
     def forget(self, final_us: int) -> None:
         """Let go of inflows whose windows are all final."""
