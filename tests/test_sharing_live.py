@@ -35,13 +35,13 @@ Change = tuple[str, Any]
 class Town:
     """Two sites and a center, a plan of records, and changes at given steps."""
 
-    def __init__(self, folder: Path, seed: int, policy: str, steps: int = 8) -> None:
+    def __init__(self, folder: Path, seed: int, policy: str, steps: int = 6) -> None:
         self.clock = ManualClock()
         self.sites = [LiveSite(folder / n, n, policy, 5 * SECOND, self.clock) for n in ("us", "eu")]
         self.center = LiveCenter(folder / "center", self.sites, self.clock)
         self.chance = random.Random(seed)
         rng = np.random.default_rng(seed)
-        self.records = {s.name: make_hits(rng, 90).sort_by("ts") for s in self.sites}
+        self.records = {s.name: make_hits(rng, 60).sort_by("ts") for s in self.sites}
         self.parts = {n: _disordered(t, steps, rng) for n, t in self.records.items()}
         self.steps = steps
 
@@ -88,7 +88,7 @@ class Town:
 def _disordered(table: pa.Table, steps: int, rng: np.random.Generator) -> list[pa.Table]:
     """Batches in order of arrival: most records with their neighbours, some late, beyond the slack."""
     place = np.arange(table.num_rows) + rng.integers(0, 3, table.num_rows)
-    place = place + (rng.random(table.num_rows) < 0.1) * rng.integers(0, 12, table.num_rows)
+    place = place + (rng.random(table.num_rows) < 0.1) * rng.integers(0, 8, table.num_rows)
     batch = np.minimum(place * steps // table.num_rows, steps - 1)
     return [table.filter(pa.array(batch == n)) for n in range(steps)]
 
@@ -110,7 +110,7 @@ def check_answers(town: Town, query: Query) -> None:
         assert all(_close(a, b) for a, b in zip(found[key], values, strict=True)), (query.name, key)
 
 
-@settings(deadline=None, max_examples=6)
+@settings(deadline=None, max_examples=5)
 @given(
     st.lists(selects(), min_size=2, max_size=4),
     st.sampled_from(list(Strength)),
@@ -129,7 +129,7 @@ def test_live_answers_of_shared_queries_equal_their_own(
             check_answers(town, query)
 
 
-@settings(deadline=None, max_examples=6)
+@settings(deadline=None, max_examples=5)
 @given(
     st.lists(selects(), min_size=3, max_size=5),
     st.sampled_from(list(Strength)),
@@ -146,9 +146,9 @@ def test_a_query_that_comes_or_goes_changes_no_answer_and_no_revision_of_another
     begin = deploy_first([first, *before], strength, size)
     changes: dict[int, list[Change]] = {}
     for query in after:
-        changes.setdefault(data.draw(st.integers(0, 6)), []).append(("add", query))
+        changes.setdefault(data.draw(st.integers(0, 4)), []).append(("add", query))
     for query in before:
-        changes.setdefault(data.draw(st.integers(0, 7)), []).append(("drop", query.name))
+        changes.setdefault(data.draw(st.integers(0, 5)), []).append(("drop", query.name))
     with tempfile.TemporaryDirectory() as folder:
         alone, busy = Town(Path(folder) / "a", seed, policy), Town(Path(folder) / "b", seed, policy)
         alone.run(begin, {})
@@ -163,12 +163,12 @@ def test_a_query_that_comes_or_goes_changes_no_answer_and_no_revision_of_another
             assert set(site.core.fragments) == set(deployed.sharing.fragments)
 
 
-@settings(deadline=None, max_examples=6)
+@settings(deadline=None, max_examples=5)
 @given(
     st.lists(selects(), min_size=2, max_size=4),
     st.sampled_from(["batching", "streaming"]),
     st.integers(0, 10**6),
-    st.dictionaries(st.integers(1, 6), st.sampled_from(list(Strength)), min_size=1, max_size=2),
+    st.dictionaries(st.integers(1, 4), st.sampled_from(list(Strength)), min_size=1, max_size=2),
 )
 def test_answers_are_the_same_whatever_fragments_the_queries_are_moved_to(
     texts: list[str], policy: str, seed: int, moves: dict[int, Strength]
@@ -183,9 +183,15 @@ def test_answers_are_the_same_whatever_fragments_the_queries_are_moved_to(
 
 def test_what_is_left_by_a_move_is_bounded_then_ends(tmp_path: Path) -> None:
     queries = make_queries(select("page, sum(bytes) AS b", "page"), select("page, count(*) AS n", "page"))
-    town = Town(tmp_path, 3, "batching", steps=20)
-    deployed = town.run(deploy_first(queries, Strength.NONE, size), {3: [("move", Strength.MAX)]})
-    assert [*deployed.leaving] == []
+    town = Town(tmp_path, 3, "batching", steps=12)
+    deployed = town.run(deploy_first(queries, Strength.NONE, size), {2: [("move", Strength.MAX)]})
+    for site in town.sites:
+        for name, until_us in deployed.leaving.items():
+            assert until_us is not None
+            assert site.core.until_us(name) == until_us < 300 * SECOND
+    assert set(deployed.leaving) == {"q0", "q1"}, "late records may still come for their windows"
+    deployed = town.follow(deployed)
+    assert not deployed.leaving
     (shared,) = deployed.sharing.fragments
     assert set(deployed.retired) == {"q0", "q1"}
     assert deployed.begun == (shared,)

@@ -39,7 +39,7 @@ from catchment.site.policies import policy_by_name
 from catchment.timeline import ManualClock, WindowSpec
 from catchment.wire.codec import decode_segment
 from catchment.wire.inbox import Inbox
-from catchment.wire.messages import Message, Progress, Repaired, Shed
+from catchment.wire.messages import Message, Progress
 from catchment.wire.outbox import Outbox
 
 Record = tuple[int, str, int]  # event time, key, value
