@@ -5,6 +5,8 @@ The same seed gives the same world.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from catchment.optimizer.operators import Operator, OperatorGraph
@@ -12,6 +14,23 @@ from catchment.optimizer.topology import Topology, WanLink
 
 MB = 1e6
 MBIT = MB / 8
+
+# Table 1 of Sana (Jonathan et al., SoCC'18) over Wikipedia edits: each bracketed list of a category, entry by entry.
+# tweet: an edit; hashtag: a page; retweet: a minor edit; language: the edition (channel); location: the country;
+# topic: the namespace; gender and age group: whether a robot, whether anonymous; sentiment: the category by look-up.
+RATE, COUNT = "count(*) / {seconds}.0D AS rate", "count(*) AS total"
+USE, REQUESTS = "sum(added) AS bytes", "count(*) AS requests"
+TABLE_1: tuple[tuple[str, int, tuple[tuple[str, ...], ...]], ...] = (
+    ("statistics", 3, ((RATE, COUNT), ("", "approx_count_distinct(page) AS pages"),
+                       ("country", "channel", "namespace"))),
+    ("users", 3, ((RATE, COUNT), ("", "approx_count_distinct(page) AS pages", "count(*) FILTER (WHERE minor) AS minor"),
+                  ("robot", "anonymous"), ("country", "channel"))),
+    ("top", 2, (("approx_top_k(page, 10) AS best", "approx_top_k(user, 10) AS best"), ("channel", "country"))),
+    ("sentiment", 2, (("sum(added) AS added", "count(*) AS edits"), ("category",), ("channel", "country", "namespace"))),
+    ("load", 2, ((USE, REQUESTS), ("channel", "country"))),
+)  # fmt: skip
+TABLE_1_WINDOWS = (10, 30, 60, 300)  # seconds
+TABLE_1_FILTERS = ("", "", "NOT robot", "", "", "anonymous", "", "", "edits.namespace = 'Main'")
 
 KEYS = ("channel", "namespace", "country", "robot")
 CALLS = ("count(*)", "sum(added)", "avg(added)", "max(added)", "sum(delta)", "count(delta)", "stddev_pop(delta)")
@@ -60,3 +79,32 @@ def _random_view(rng: np.random.Generator, name: str, sink: str) -> str:
     filtered = f" WHERE {' AND '.join(where)}" if len(where) else ""
     head = f"CREATE MATERIALIZED VIEW {name} WITH (sink = '{sink}')"
     return f"{head} AS SELECT {columns} FROM edits{filtered} GROUP BY {grouped};"
+
+
+Choose = Callable[[int, int], int]  # of a list of some length, for the query of a number: which entry
+
+
+def table_views(sinks: tuple[str, ...], rng: np.random.Generator | None = None) -> list[str]:
+    """Twelve queries of the five categories of Table 1, three of each of the first two and two of each other.
+
+    Without a generator, the query of number i takes entry i (counted round) of every list: of its category's, of the
+    windows, the filters and the sinks. With one, every entry is drawn, each with equal chance.
+    """
+    choose: Choose = (lambda n, i: i % n) if rng is None else (lambda n, i: int(rng.integers(n)))
+    names = [(kind, lists) for kind, count, lists in TABLE_1 for _ in range(count)]
+    return [_table_view(f"{kind}_{i}", lists, i, sinks, choose) for i, (kind, lists) in enumerate(names)]
+
+
+def _table_view(name: str, lists: tuple[tuple[str, ...], ...], i: int, sinks: tuple[str, ...], choose: Choose) -> str:
+    seconds = TABLE_1_WINDOWS[choose(len(TABLE_1_WINDOWS), i)]
+    chosen = [entry for entries in lists if (entry := entries[choose(len(entries), i)])]
+    calls = [c.format(seconds=seconds) for c in chosen if " AS " in c]
+    looks_up = "category" in chosen
+    keys = [f"edits.{k}" if looks_up and k == "namespace" else k for k in chosen if " AS " not in k]
+    where = TABLE_1_FILTERS[choose(len(TABLE_1_FILTERS), i)]
+    joined = " JOIN categories ON edits.namespace = categories.namespace" if looks_up else ""
+    head = f"CREATE MATERIALIZED VIEW {name} WITH (sink = '{sinks[choose(len(sinks), i)]}')"
+    columns = ", ".join(["window.start", *keys, *calls])
+    filtered = f" WHERE {where}" if where else ""
+    grouped = ", ".join([f"window(time, '{seconds} seconds')", *keys])
+    return f"{head} AS\n  SELECT {columns}\n  FROM edits{joined}{filtered} GROUP BY {grouped};"

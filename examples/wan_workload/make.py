@@ -23,6 +23,8 @@ from typing import Any
 
 import zstandard
 
+from catchment.sim.wan_worlds import table_views
+
 HERE = Path(__file__).parent
 REGIONS = {
     "virginia": "us-east-1", "california": "us-west-1", "canada": "ca-central-1", "london": "eu-west-2",
@@ -100,6 +102,9 @@ def main() -> None:
     rows = edits(data)
     (HERE / "catchment.toml").write_text(topology(data), encoding="utf-8")
     (HERE / "statistics.toml").write_text(measured(rows), encoding="utf-8")
+    sinks = tuple(site for site in REGIONS if site not in SOURCES)
+    head = "-- Made by make.py of this folder: Table 1 of Sana by the rule in README.md, in the order of submission.\n"
+    (HERE / "queries" / "views.sql").write_text(head + "\n".join(table_views(sinks)) + "\n", encoding="utf-8")
     if "--records" in sys.argv:
         for site in SOURCES:
             folder = HERE / "data" / site
