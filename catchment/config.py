@@ -69,6 +69,7 @@ DEFAULTS = (
     Option("policy", opt.policy(), "batching"),
     Option("history", opt.flag(), True),
     Option("sharing", opt.choice("none", "strict", "full", "max"), "full"),
+    Option("reoptimize", opt.flag(), True),
 )
 TABLES = ("project", "sites", "links", "spark", "security", "defaults")
 
@@ -137,6 +138,7 @@ class Defaults:
     policy: str = "batching"
     history: bool = True
     sharing: str = "full"
+    reoptimize: bool = True
 
 
 @dataclass(frozen=True)

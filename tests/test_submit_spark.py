@@ -31,7 +31,7 @@ CREATE MATERIALIZED VIEW slowest AS
   SELECT window.start, max(ms) AS high FROM hits GROUP BY window(ts, '1 minute');
 """
 SHARED = """CREATE MATERIALIZED VIEW mean_bytes AS
-  SELECT window.start, avg(bytes) AS mean FROM hits WHERE page = '/a' GROUP BY window(ts, '2 minutes');"""
+  SELECT window.start, sum(bytes) / count(*) AS mean FROM hits WHERE page = '/a' GROUP BY window(ts, '2 minutes');"""
 NEW = """CREATE MATERIALIZED VIEW users AS
   SELECT window.start, user, count(*) AS n FROM hits GROUP BY window(ts, '1 minute'), user;"""
 REPLAY = "connector = 'replay', path = 'data/{site}.jsonl', format = 'json', speed = 40"

@@ -115,7 +115,7 @@ class Statistics:
 
     def _distinct(self, sql: str, demand: Demand) -> float:
         """Distinct values of an expression: at most the product of those of its columns; fewer under a condition."""
-        columns = [_short(c, demand.source.stream) for c in columns_of(sql)]
+        columns = [short_name(c, demand.source.stream) for c in columns_of(sql)]
         known = self.of(demand.source.stream).distinct
         possible = math.prod(known.get(c, DEFAULT_DISTINCT) for c in columns)
         for condition in demand.conditions:
@@ -126,7 +126,7 @@ class Statistics:
 
     def _selectivity(self, condition: str, demand: Demand) -> float:
         known = self.of(demand.source.stream)
-        columns = [_short(c, demand.source.stream) for c in columns_of(condition)]
+        columns = [short_name(c, demand.source.stream) for c in columns_of(condition)]
         declared = [known.selectivity[c] for c in columns if c in known.selectivity]
         if declared:
             return min(declared)
@@ -147,7 +147,7 @@ def row_bytes(demand: Demand) -> float:
 
 
 @cache
-def _short(column: str, stream: str) -> str:
+def short_name(column: str, stream: str) -> str:
     """`stream`.`x` is x, `table`.`x` is table.x."""
     parts = [p.name for p in read_expression(column).parts]  # type: ignore[attr-defined]
     return str(parts[-1]) if parts[0] == stream else ".".join(parts[:2])

@@ -27,6 +27,7 @@ from catchment.spark.deploy import Deployment, center_address
 from catchment.spark.evaluate import NativeEvaluator
 from catchment.spark.finish import make_finish, own_errors
 from catchment.spark.follow import Follower
+from catchment.spark.move import Mover
 from catchment.spark.session import make_session
 from catchment.spark.site_pipeline import SitePipeline, link_to_center, site_folder
 from catchment.spark.sources import read_table
@@ -68,6 +69,7 @@ class Runner:
         self.pipelines: list[SitePipeline] = []
         self._server: InboxServer | None = None
         self.follower = Follower(self.deployment)
+        self.mover = Mover(self.follower)
 
     def start(self) -> None:
         """Bring up the center first, so that sites find someone to speak to; then the sites."""
@@ -143,6 +145,7 @@ class Runner:
                 self.center.deploy(found.center_queries, deployed.known, deployed.begun, tables)
         if self.center is not None:
             self.follower.reached()
+            self.mover.look(self.center.core, self.clock.now_us())
         if self.follower.sites_may_follow():
             self._follow_sites()
 

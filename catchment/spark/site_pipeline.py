@@ -26,6 +26,7 @@ from catchment.query.statements import Stream
 from catchment.site.core import SiteCore
 from catchment.site.events import Absorbed, Action, Event, LinkMeasured, LowMarkRaised, Ticked
 from catchment.site.journalled import JOURNALLED
+from catchment.site.meter import SiteMeter
 from catchment.site.plausible import Plausible, needs_check, plausible
 from catchment.spark.batch_folder import BatchFolder
 from catchment.spark.evaluate import Evaluator
@@ -79,9 +80,10 @@ class SitePipeline:
 
     def __post_init__(self) -> None:
         self.folder = site_folder(self.project, self.site)
-        link = link_to_center(self.project, self.site)
-        self.outbox = Outbox(self.folder / "outbox", self.site, self.project.center, link.outbox_max_bytes)
+        self.link = link_to_center(self.project, self.site)
+        self.outbox = Outbox(self.folder / "outbox", self.site, self.project.center, self.link.outbox_max_bytes)
         self.sender = self.make_sender(self.outbox)
+        self.meter = SiteMeter()
         self.core = SiteCore()
         journal = Journal(self.folder / "journal", EventCodec(JOURNALLED))
         self.host: Host[Event, Action] = Host(self.core, journal, self._enact, self.clock)
@@ -162,6 +164,7 @@ class SitePipeline:
             if not state.finished and self._has_ended(state):
                 state.finished = True
                 self.host.submit(state.stream.name, [LowMarkRaised(state.stream.name, self._end_mark(state))])
+        self.meter.link(self.sender.snapshot(), self.outbox.size_bytes, self.clock.now_us())
         measured = self._measure()
         if self.core.pending_rows or measured.blocked:
             self.host.submit("tick", [measured, Ticked()])
@@ -201,6 +204,7 @@ class SitePipeline:
             if limits is not None:
                 events, seen = self._reduce(state, records, number, limits)
         self._note(state, seen)
+        self.meter.batch(name, seen.rows, state.fragments, events, self.clock.now_us())
         mark = (
             [LowMarkRaised(name, state.newest_us - self._slack_us(state.stream))] if state.newest_us is not None else []
         )

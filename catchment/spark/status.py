@@ -30,6 +30,8 @@ def site_status(pipeline: SitePipeline) -> dict[str, Any]:
         "queued_bytes": pipeline.outbox.size_bytes,
         "goodput_bytes_per_s": link.goodput_bytes_per_s,
         "round_trip_s": link.round_trip_s,
+        **pipeline.meter.use(pipeline.link.bandwidth_bytes_per_s, link.goodput_bytes_per_s),
+        "statistics": pipeline.meter.statistics(),
         "connected": link.connected,
         "last_error": link.last_error,
         "finished": pipeline.finished,

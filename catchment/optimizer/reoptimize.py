@@ -1,0 +1,56 @@
+"""Re-optimisation at run time: move queries to other fragments when what is lost by not doing so has paid for it.
+
+The rule of Chandramouli et al. (RACE, VLDB'13, section 4.5), with the patience that `catchment.feeds.reoptimize` found
+it to need: keep the accumulated loss of not re-optimising, act when it exceeds twice the cost of redeployment. Between
+two plans that is 3-competitive against knowing the future; between more, no rule is. Hysteresis: a plan that is better
+by less than `LEAST_GAIN` counts as no better, and a loss that ends is forgotten.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from catchment.optimizer.deployed import Deployed
+from catchment.optimizer.live import site_rates
+from catchment.optimizer.share import SharingState, Strength, share
+from catchment.optimizer.statistics import Statistics
+from catchment.timeline import SECOND_US
+
+LEAST_GAIN = 0.1
+PATIENCE = 2.0  # how many times the cost of a move is lost before it is made
+
+
+@dataclass
+class Reoptimizer:
+    """The loss of one deployment, added up since its last move."""
+
+    loss_bytes: float = 0.0
+    looked_us: int | None = None
+
+    def look(self, deployed: Deployed, statistics: Statistics, now_us: int) -> SharingState | None:
+        """The sharing to move to, if it is time; call it now and then, with what is measured."""
+        elapsed_s = 0.0 if self.looked_us is None else (now_us - self.looked_us) / SECOND_US
+        self.looked_us = now_us
+        if deployed.leaving or deployed.strength in (Strength.NONE, Strength.STRICT):
+            return None  # one move at a time; and weaker sharing leaves nothing to choose
+        target = share(deployed.sharing.queries.values(), deployed.strength, statistics.sent)
+        now, then = _rate(deployed.sharing, statistics), _rate(target, statistics)
+        if now - then <= LEAST_GAIN * now:
+            self.loss_bytes = 0.0
+            return None
+        self.loss_bytes += (now - then) * elapsed_s
+        if self.loss_bytes <= PATIENCE * redeployment_bytes(deployed, target, statistics):
+            return None
+        self.loss_bytes = 0.0
+        return target
+
+
+def redeployment_bytes(deployed: Deployed, target: SharingState, statistics: Statistics) -> float:
+    """What a move costs: old and new fragments both send until the longest slice that is under way has passed."""
+    new = {f: d for f, d in target.fragments.items() if d not in deployed.sharing.fragments.values()}
+    windows = [w.size_us for d in deployed.sharing.fragments.values() for w in d.windows]
+    return sum(statistics.sent(d) for d in new.values()) * max(windows, default=0) / SECOND_US
+
+
+def _rate(sharing: SharingState, statistics: Statistics) -> float:
+    return sum(site_rates(sharing, statistics).values())

@@ -1,0 +1,119 @@
+"""What a site learns of its streams while it reduces them: rates, selectivities, distinct keys; and of its link.
+
+Plain counts and sketches, no clock of its own. Distinct values are those of a key over the life of the process (HLL,
+about 2% off; of a batch at most `MAX_VALUES` of a key are looked at, so very many are underestimated); a rate is that
+of the last `RATE_SPAN_US` of the clock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow.compute as pc
+from datasketches import hll_sketch
+
+from catchment.query.fragment import Fragment
+from catchment.site.events import Absorbed
+from catchment.wire.counters import LinkCounters
+
+RATE_SPAN_US = 60_000_000
+MAX_READINGS = 600
+MAX_VALUES = 10_000
+_LOG_BUCKETS = 11
+
+
+@dataclass
+class Rate:
+    """How fast a running total has grown of late."""
+
+    readings: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=MAX_READINGS))
+
+    def note(self, total: float, now_us: int) -> None:
+        self.readings.append((now_us, total))
+        while len(self.readings) > 2 and now_us - self.readings[1][0] > RATE_SPAN_US:
+            self.readings.popleft()
+
+    @property
+    def per_s(self) -> float | None:
+        """None until two readings are there."""
+        if not self.readings:
+            return None
+        (first_us, first), (last_us, last) = self.readings[0], self.readings[-1]
+        return (last - first) / (last_us - first_us) * 1e6 if last_us > first_us else None
+
+
+@dataclass
+class FragmentMeter:
+    """Of one fragment: records read and kept, and the distinct values of each key."""
+
+    read: int = 0
+    kept: int = 0
+    distinct: dict[str, hll_sketch] = field(default_factory=dict)
+
+    def note(self, fragment: Fragment, event: Absorbed, rows: int) -> None:
+        self.read += rows
+        self.kept += sum(count for _, count in event.records)
+        for key in fragment.keys:
+            sketch = self.distinct.setdefault(key.sql, hll_sketch(_LOG_BUCKETS))
+            for value in pc.unique(event.partials[key.name])[:MAX_VALUES].to_pylist():
+                sketch.update(str(value))
+
+
+@dataclass
+class SiteMeter:
+    """Of all that runs at a site."""
+
+    rows: dict[str, int] = field(default_factory=dict)
+    rates: dict[str, Rate] = field(default_factory=dict)
+    fragments: dict[str, FragmentMeter] = field(default_factory=dict)
+    sent: Rate = field(default_factory=Rate)
+    asked: Rate = field(default_factory=Rate)
+
+    def batch(
+        self, stream: str, rows: int, fragments: Iterable[Fragment], events: Iterable[object], now_us: int
+    ) -> None:
+        """A micro-batch was reduced."""
+        self.rows[stream] = self.rows.get(stream, 0) + rows
+        self.rates.setdefault(stream, Rate()).note(self.rows[stream], now_us)
+        absorbed = {e.fragment: e for e in events if isinstance(e, Absorbed)}
+        for fragment in fragments:
+            if fragment.name in absorbed:
+                meter = self.fragments.setdefault(fragment.name, FragmentMeter())
+                meter.note(fragment, absorbed[fragment.name], rows)
+
+    def link(self, counters: LinkCounters, queued_bytes: int, now_us: int) -> None:
+        """What the sender says; what waits was asked of the link too."""
+        self.sent.note(counters.bytes_acked, now_us)
+        self.asked.note(counters.bytes_acked + queued_bytes, now_us)
+
+    def statistics(self) -> dict[str, Any]:
+        """As plain JSON, for the planner."""
+        return {
+            "rows_per_s": {stream: rate.per_s for stream, rate in self.rates.items()},
+            "fragments": {
+                name: {
+                    "selectivity": m.kept / m.read if m.read else None,
+                    "distinct": {sql: s.get_estimate() for sql, s in m.distinct.items()},
+                }
+                for name, m in self.fragments.items()
+            },
+        }
+
+    def use(self, bandwidth_bytes_per_s: float | None, goodput_bytes_per_s: float | None) -> dict[str, Any]:
+        """Use over capacity: of what was carried (utilisation) and of what was asked (congestion, above 1 it grows).
+
+        The capacity is the declared bandwidth, or, where none is declared, the goodput that was measured.
+        """
+        capacity = bandwidth_bytes_per_s or goodput_bytes_per_s
+
+        def share(rate: float | None) -> float | None:
+            return rate / capacity if rate is not None and capacity else None
+
+        return {
+            "sent_bytes_per_s": self.sent.per_s,
+            "utilisation": share(self.sent.per_s),
+            "congestion": share(self.asked.per_s),
+        }

@@ -1,0 +1,73 @@
+"""Moving queries to other fragments while they run: the center looks, decides, and writes what is wanted.
+
+Slices under way are finished where they began: `catchment.center.intake` says where the new fragment takes over, sites
+hear until where the old one is wanted, and it ends when the windows that it feeds are final.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from catchment.center.core import CenterCore
+from catchment.optimizer.deployed import Deployed
+from catchment.optimizer.measured import measured
+from catchment.optimizer.reoptimize import Reoptimizer
+from catchment.optimizer.statistics import Statistics, assumed, load_statistics
+from catchment.spark.deploy import Deployment
+from catchment.spark.follow import Follower
+from catchment.spark.status import STATUS_FILE
+from catchment.timeline import SECOND_US
+
+LOOK_EVERY_US = 10 * SECOND_US
+FIRST_LOOK_US = 60 * SECOND_US  # rates of the first minute are those of starting up
+
+
+@dataclass
+class Mover:
+    """Looks now and then whether another sharing would send less, from what the sites have measured."""
+
+    follower: Follower
+    reoptimizer: Reoptimizer = field(default_factory=Reoptimizer)
+    next_us: int | None = None
+
+    def look(self, core: CenterCore, now_us: int) -> None:
+        """Bound and end what was left; move, if that has come to pay."""
+        deployed = self.follower.deployment.deployed
+        if deployed.leaving:
+            self._finish(core)
+        if self.next_us is None:
+            self.next_us = now_us + FIRST_LOOK_US
+        if now_us < self.next_us or not self.follower.deployment.project.defaults.reoptimize:
+            return
+        self.next_us = now_us + LOOK_EVERY_US
+        target = self.reoptimizer.look(deployed, known_statistics(self.follower.deployment), now_us)
+        if target is not None:
+            self._change(lambda now: now.move(target) if now.version == deployed.version else now)
+
+    def _finish(self, core: CenterCore) -> None:
+        ends, needed = core.bounds(), core.fragments
+        self._change(lambda now: now.bound(ends).retire(needed))
+
+    def _change(self, make: Callable[[Deployed], Deployed]) -> None:
+        deployed = self.follower.deployment.deployed
+        if make(deployed) is not deployed:
+            self.follower.store.change(lambda now: make(now or deployed))
+
+
+def known_statistics(deployment: Deployment) -> Statistics:
+    """What is declared, with what the sites of the project's state folder have measured of late."""
+    return measured(
+        assumed(load_statistics(deployment.project, deployment.catalog), deployment.catalog),
+        deployment.deployed.sharing.fragments,
+        site_statistics(deployment),
+    )
+
+
+def site_statistics(deployment: Deployment) -> Mapping[str, Mapping[str, Any]]:
+    """What each site last wrote down of its streams."""
+    files = {s: deployment.project.state_folder / "sites" / s / STATUS_FILE for s in deployment.sites}
+    said = {site: json.loads(path.read_text()) for site, path in files.items() if path.is_file()}
+    return {site: status["statistics"] for site, status in said.items() if "statistics" in status}
