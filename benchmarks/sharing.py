@@ -1,4 +1,4 @@
-"""What sharing saves on the WAN, as planned: no records flow here, rates are those declared in examples/wan_workload.
+"""What sharing saves on the WAN: planned at the rates declared in examples/wan_workload, and live, scaled down.
 
 Comparisons: the strengths of sharing on the twelve queries, where source sites cannot compute (as in Sana) and where
 they can (as catchment runs); the same on twenty random draws of twelve queries; the queries arriving one by one; the
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _sharing_live import run_live
 from rich.console import Group, RenderableType
 from rich.table import Table
 
@@ -35,7 +36,7 @@ from catchment.query.catalog import Catalog, load_catalog
 from catchment.query.parse import parse_sql
 from catchment.sim.wan_worlds import random_instance, random_views, table_views
 
-DESCRIPTION = "WAN bytes of none, strict, full and max sharing; greedy against exact; planning time (no Spark)"
+DESCRIPTION = "WAN bytes and throughput of none, strict, full and max sharing, planned and live; greedy against exact"
 
 SLOW = "sources compute, slow links"
 PROJECT = Path(__file__).parent.parent / "examples" / "wan_workload"
@@ -70,6 +71,7 @@ def run(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
         "arrivals": _arrivals(queries, edge, known),
         "gaps": _gaps(20 if quick else 200, report),
         "many": _many(catalog, edge, known, 60 if quick else 300, report),
+        "live": [] if quick else run_live(report),
     }
 
 
@@ -220,7 +222,16 @@ def render(result: Mapping[str, Any]) -> RenderableType:
         f"{many['queries']} queries on one stream, CPU: read {times['read']:.2f} s, planned {times['plan']:.2f} s; "
         f"each further one {1000 * times['further_mean']:.1f} ms, at worst {1000 * times['further_worst']:.1f} ms."
     )
-    return Group(_strength_table(result), _draw_table(result), _arrival_table(result), _gap_table(result), told)
+    tables = (_strength_table, _draw_table, _arrival_table, _gap_table, _live_table)
+    return Group(*(table(result) for table in tables), told)
+
+
+def _live_table(result: Mapping[str, Any]) -> Table:
+    table = Table("sharing", "fragments", "WAN bytes", "seconds", "records/s", title="live, links shaped")
+    for row in result["live"]:
+        table.add_row(row["sharing"], str(row["fragments"]), f"{row['wan_bytes']:,}", f"{row['seconds']:.1f}",
+                      f"{row['records_per_s']:,.0f}")  # fmt: skip
+    return table
 
 
 def _draw_table(result: Mapping[str, Any]) -> Table:

@@ -7,11 +7,12 @@ fragment that outlives its last query. The oracle is plain arithmetic over the r
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from projects import as_lines, expected_numbers, group, make_records, write_project
+from projects import START, as_lines, expected_numbers, group, make_records, write_project
 
 from catchment.center.results import read_results, read_windows
 from catchment.config import Project
@@ -34,37 +35,69 @@ SHARED = """CREATE MATERIALIZED VIEW mean_bytes AS
   SELECT window.start, sum(bytes) / count(*) AS mean FROM hits WHERE page = '/a' GROUP BY window(ts, '2 minutes');"""
 NEW = """CREATE MATERIALIZED VIEW users AS
   SELECT window.start, user, count(*) AS n FROM hits GROUP BY window(ts, '1 minute'), user;"""
-REPLAY = "connector = 'replay', path = 'data/{site}.jsonl', format = 'json', speed = 40"
+PART_S, PARTS = 120, 5
 
 
-def replayed(folder: Path, sites: tuple[str, ...] = ("a", "b")) -> tuple[Path, list[dict[str, Any]]]:
-    lines = {name: make_records(300, seed) for seed, name in enumerate(sites)}
-    made = write_project(folder, list(sites), {n: as_lines(r) for n, r in lines.items()}, connector=REPLAY,
-                         queries=QUERIES)  # fmt: skip
-    return made, [r for records in lines.values() for r in records]
+def laid_out(folder: Path, sites: tuple[str, ...] = ("a", "b")) -> tuple[Path, dict[str, list[dict[str, Any]]]]:
+    """A project without records yet, and those that are to come."""
+    made = write_project(folder, list(sites), {n: [] for n in sites}, queries=QUERIES)
+    return made, {name: make_records(300, seed, PART_S * PARTS) for seed, name in enumerate(sites)}
 
 
-def run_with(spark: SparkSession, folder: Path, steps: list[Callable[[], object]]) -> Any:
-    """Run to the end; take the next step whenever two more windows of `numbers` have closed."""
+class Script:
+    """Feeds a run: two minutes of records, a step when their windows have closed, the next two minutes when every
+    site has followed, and so on to the end."""
+
+    def __init__(
+        self, folder: Path, records: dict[str, list[dict[str, Any]]], steps: list[Callable[[], object]]
+    ) -> None:
+        self.folder, self.records, self.steps = folder, records, steps
+        self.part = -1
+        self.fed = False
+
+    def follow(self, runner: Any, status: Mapping[str, Any]) -> None:
+        if not self.fed:
+            if _settled(runner):
+                self._feed()
+            return
+        closed = status["center"]["queries"]["numbers"]["closed_us"]
+        if closed is None or closed < int(START.timestamp() + self.part * PART_S + 60) * 1_000_000:
+            return
+        if self.part + 1 == PARTS:
+            runner.stop()
+            return
+        if self.part < len(self.steps):
+            self.steps[self.part]()
+        self.fed = False
+
+    def _feed(self) -> None:
+        self.part, self.fed = self.part + 1, True
+        for site, records in self.records.items():
+            mine = [r for r in records if self.part * PART_S <= _second(r) < (self.part + 1) * PART_S]
+            whole = self.folder / f"{site}.part"
+            whole.write_text("".join(line + "\n" for line in as_lines(mine)))
+            whole.rename(self.folder / "data" / site / f"more{self.part}.json")
+
+
+def _second(record: dict[str, Any]) -> float:
+    return (datetime.fromisoformat(record["ts"]) - START).total_seconds()
+
+
+def _settled(runner: Any) -> bool:
+    newest = runner.follower.store.version == runner.follower.followed
+    return newest and all(s.deployed is p.plans for p in runner.pipelines for s in p.states)
+
+
+def run_with(spark: SparkSession, script: Script) -> Any:
     from catchment.spark.deploy import Deployment
     from catchment.spark.run import Runner
 
-    deployment = Deployment.load(folder)
+    deployment = Deployment.load(script.folder)
     runner = Runner(deployment, spark, deployment.sites, True)
-    closed: list[int] = []
-
-    def report(status: Mapping[str, Any]) -> None:
-        now = status["center"]["queries"]["numbers"]["closed_us"]
-        if now is not None and (not closed or now > closed[-1]):
-            closed.append(now)
-            if len(closed) >= 2 and steps:
-                steps.pop(0)()
-
     try:
         runner.start()
-        runner.run(report, seconds=150)
-        assert runner.finished, runner.status()
-        assert not steps
+        runner.run(lambda status: script.follow(runner, status), seconds=150)
+        assert script.part + 1 == PARTS, runner.status()
         return runner
     finally:
         runner.close()
@@ -74,7 +107,7 @@ def run_with(spark: SparkSession, folder: Path, steps: list[Callable[[], object]
 def test_queries_come_and_go_during_a_run_and_no_other_notices(spark: SparkSession, tmp_path: Path) -> None:
     from catchment.spark.submit import drop, submit
 
-    folder, records = replayed(tmp_path / "p")
+    folder, by_site = laid_out(tmp_path / "p")
     project, state = Project.load(folder), folder / "state"
     for name, text in (("shared.sql", SHARED), ("new.sql", NEW)):
         (folder / name).write_text(text)
@@ -84,29 +117,33 @@ def test_queries_come_and_go_during_a_run_and_no_other_notices(spark: SparkSessi
         lambda: told.append(submit(project, folder / "new.sql")),
         lambda: told.append(drop(project, "slowest")),
     ]
-    runner = run_with(spark, folder, steps)
+    runner = run_with(spark, Script(folder, by_site, steps))
     assert told[0]["queries"][0]["shared_with"] == ["numbers"]
     assert told[1]["queries"][0]["new_fragment"]
     assert len(told[2]["ended_fragments"]) == 1
+    records = [r for mine in by_site.values() for r in mine]
 
     rows = {(r["start"], r["page"]): (r["n"], r["bytes"]) for r in read_results(state, "numbers").to_pylist()}
-    assert rows == {place: (w["n"], w["bytes"]) for place, w in expected_numbers(records).items()}
+    wanted = {place: (w["n"], w["bytes"]) for place, w in expected_numbers(records).items()}
+    assert rows == {place: values for place, values in wanted.items() if place[0] <= max(start for start, _ in rows)}
+    assert max(start for start, _ in rows) >= START + timedelta(minutes=8)
     assert {w["revision"] for w in read_windows(state, "numbers").to_pylist()} == {1}
 
     means = {r["start"]: r["mean"] for r in read_results(state, "mean_bytes").to_pylist()}
     groups = group([r for r in records if r["page"] == "/a"], 120, 120, None)
-    wanted = {start: sum(r["bytes"] for r in rows) / len(rows) for (start, _), rows in groups.items()}
-    assert 0 < len(means) < len(wanted), "it began during the run"
-    assert means == {start: wanted[start] for start in wanted if start >= min(means)}
+    by_start = {start: sum(r["bytes"] for r in rows) / len(rows) for (start, _), rows in groups.items()}
+    assert min(means) == START + timedelta(minutes=2), "it came after the first window, in which it shares nothing"
+    assert means == {start: by_start[start] for start in sorted(by_start)[1 : 1 + len(means)]}
 
     users = {(r["start"], r["user"]): r["n"] for r in read_results(state, "users").to_pylist()}
     counted = {place: len(rows) for place, rows in group(records, 60, 60, "user").items()}
-    assert users
-    assert users == {place: n for place, n in counted.items() if place[0] >= min(start for start, _ in users)}
+    first, last = START + timedelta(minutes=4), max(start for start, _ in users)
+    assert last > first
+    assert users == {place: n for place, n in counted.items() if first <= place[0] <= last}
 
     gone = {r["start"]: r["high"] for r in read_results(state, "slowest").to_pylist()}
     highs = {start: max(r["ms"] for r in rows) for (start, _), rows in group(records, 60, 60, None).items()}
-    assert 0 < len(gone) < len(highs), "it ended during the run"
+    assert set(gone) == {s for s in highs if s < START + timedelta(minutes=5)}, "it ended during the run"
     assert gone.items() <= highs.items()
 
     ended = told[2]["ended_fragments"][0]
@@ -127,7 +164,7 @@ BAD = {
 def test_nothing_is_deployed_of_a_file_with_a_mistake(tmp_path: Path, case: str) -> None:
     from catchment.spark.submit import submit
 
-    folder, _ = replayed(tmp_path / "p")
+    folder, _ = laid_out(tmp_path / "p")
     select, message = BAD[case]
     (folder / "bad.sql").write_text(f"{NEW}\nCREATE MATERIALIZED VIEW v AS {select};")
     with pytest.raises(CatchmentError, match=message):
@@ -138,7 +175,7 @@ def test_nothing_is_deployed_of_a_file_with_a_mistake(tmp_path: Path, case: str)
 def test_a_taken_name_a_dropped_name_and_a_stream_are_refused(tmp_path: Path) -> None:
     from catchment.spark.submit import drop, submit
 
-    folder, _ = replayed(tmp_path / "p")
+    folder, _ = laid_out(tmp_path / "p")
     project = Project.load(folder)
     (folder / "new.sql").write_text(NEW)
     submit(project, folder / "new.sql")
@@ -159,7 +196,7 @@ def test_a_taken_name_a_dropped_name_and_a_stream_are_refused(tmp_path: Path) ->
 def test_a_contract_that_a_link_cannot_carry_is_refused(tmp_path: Path) -> None:
     from catchment.spark.submit import submit
 
-    folder, _ = replayed(tmp_path / "p")
+    folder, _ = laid_out(tmp_path / "p")
     (folder / "statistics.toml").write_text(
         "[streams.hits]\nrows_per_s = 50_000_000\nrow_bytes = 60\n[streams.hits.distinct]\nuser = 10_000_000\n"
     )
@@ -173,7 +210,7 @@ def test_what_was_submitted_and_dropped_is_known_after_a_restart(tmp_path: Path)
     from catchment.spark.deploy import Deployment
     from catchment.spark.submit import drop, submit
 
-    folder, _ = replayed(tmp_path / "p")
+    folder, _ = laid_out(tmp_path / "p")
     project = Project.load(folder)
     (folder / "new.sql").write_text(NEW)
     submit(project, folder / "new.sql")

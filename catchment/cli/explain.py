@@ -9,7 +9,6 @@ import typer
 
 from catchment.cli.output import JsonFlag, emit
 from catchment.config import Project
-from catchment.query.build import plan_view
 from catchment.query.catalog import load_catalog
 from catchment.query.explain import explain as explain_text
 from catchment.query.explain import explain_data
@@ -26,9 +25,17 @@ def explain(
     as_json: JsonFlag = False,
 ) -> None:
     """Show the plan of each view: what runs at its sites, what crosses the links, what is finished at the center."""
+    from catchment.optimizer.explain_sharing import explain_sharing
+    from catchment.optimizer.explain_sharing import explain_text as sharing_text
+    from catchment.spark.deploy import Deployment
+    from catchment.spark.move import known_statistics
+
     project = Project.load(folder)
-    catalog = load_catalog(project)
-    views = [catalog.view(query)] if query else list(catalog.views.values())
-    plans = [plan_view(view, catalog) for view in views]
-    answer = {"views": [explain_data(plan, project) for plan in plans]}
-    emit(answer, as_json, lambda _: "\n\n".join(explain_text(plan, project) for plan in plans))
+    deployment = Deployment.plan(load_catalog(project))
+    wanted = deployment.catalog.view(query).name if query else None
+    plans = [p for p in deployment.plans if wanted in (None, p.name)]
+    statistics = known_statistics(deployment)
+    shared = {p.name: explain_sharing(p.name, deployment.deployed, statistics, project) for p in plans}
+    answer = {"views": [{**explain_data(p, project), "sharing": shared[p.name]} for p in plans]}
+    texts = (explain_text(p, project) + "\n" + sharing_text(shared[p.name]) for p in plans)
+    emit(answer, as_json, lambda _: "\n\n".join(texts))

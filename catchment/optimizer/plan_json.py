@@ -76,14 +76,15 @@ def _shared_fragments(plan: WanPlan) -> list[dict[str, Any]]:
             "kind": "fragment",
             "fragment": name,
             "queries": list(users),
-            "derivations": [_derivation(plan.sharing.derivations[q]) for q in users],
+            "derivations": [write_derivation(plan.sharing.derivations[q]) for q in users],
         }
         for name, users in shared.items()
         if len(users) > 1
     ]
 
 
-def _derivation(derivation: Derivation) -> dict[str, Any]:
+def write_derivation(derivation: Derivation) -> dict[str, Any]:
+    """How a query's partials come from a shared fragment."""
     return {
         "query": derivation.query,
         "where": list(derivation.conditions),

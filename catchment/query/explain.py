@@ -36,6 +36,8 @@ def explain_data(plan: QueryPlan, project: Project) -> dict[str, Any]:
         "sink": plan.root.site,
         "contract": {"max_error": options.max_error, "confidence": options.confidence} if options.max_error else None,
         "policy": options.policy or project.defaults.policy,
+        "freshness_us": project.defaults.freshness_us if options.freshness_us is None else options.freshness_us,
+        "error": {a.name: 0.0 if a.exact else a.relative_error for a in fragment.aggregates},
     }
 
 

@@ -1,0 +1,125 @@
+"""The twelve queries of examples/wan_workload as they run: three sites, one center, shaped links, real edits.
+
+Scaled down to one machine: a star of three of the source sites, every answer at the center, a day of edits read at
+once. The rule for the links, fixed beforehand: a first run without sharing and without shaping tells how many bytes
+each site sends; then every link gets the bandwidth that would carry its site's bytes in `SPAN_S` seconds.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from catchment.errors import ConfigError
+from catchment.optimizer.share import Strength
+
+EXAMPLE = Path(__file__).parent.parent / "examples" / "wan_workload"
+SITES = ("ohio", "ireland", "mumbai")
+SPAN_S = 30.0
+
+
+def run_live(report: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Bytes over the WAN and records a second of each strength, links being the bottleneck."""
+    from catchment.config import SparkConfig
+    from catchment.spark.session import make_session
+
+    records = _records()
+    spark = make_session("sharing", SparkConfig(master="local[2]"))
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            report("live, unshaped, no sharing")
+            free = _run(spark, Path(folder) / "free", records, Strength.NONE, {})
+            speeds = {site: sent / SPAN_S for site, sent in free["bytes_by_site"].items()}
+            rows = []
+            for strength in Strength:
+                report(f"live, shaped, {strength.value}")
+                rows.append(_run(spark, Path(folder) / strength.value, records, strength, speeds))
+            return rows
+    finally:
+        spark.stop()
+
+
+def _records() -> Mapping[str, list[str]]:
+    """The edits of each site, as lines."""
+    data = os.environ.get("CATCHMENT_DATA")
+    if data is None or not (Path(data) / "wiki-edits").is_dir():
+        raise ConfigError("the live part needs the wiki edits", hint="set CATCHMENT_DATA to the folder of wiki-edits")
+    spec = importlib.util.spec_from_file_location("wan_workload_make", EXAMPLE / "make.py")
+    assert spec is not None
+    assert spec.loader is not None
+    make = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(make)
+    lines: dict[str, list[str]] = {site: [] for site in SITES}
+    for edit in sorted(make.edits(Path(data)), key=lambda e: e["time"]):
+        lines[SITES[make.SOURCES.index(make.site_of(edit)) % len(SITES)]].append(json.dumps(edit))
+    return lines
+
+
+def _run(
+    spark: Any, folder: Path, records: Mapping[str, list[str]], strength: Strength, speeds: Mapping[str, float]
+) -> dict[str, Any]:
+    from catchment.spark.deploy import Deployment
+    from catchment.spark.run import Runner
+
+    _lay_out(folder, records, strength, speeds)
+    deployment = Deployment.load(folder)
+    runner = Runner(deployment, spark, deployment.sites, True, once=True)
+    began = time.monotonic()
+    try:
+        runner.start()
+        runner.run(seconds=280)
+        took, status = time.monotonic() - began, runner.status()
+        if not runner.finished:
+            raise ConfigError(f"the run with sharing {strength.value} did not end in time")
+    finally:
+        runner.close()
+    sent = {site: s["bytes_sent"] for site, s in status["sites"].items()}
+    count = sum(s["rows"] for s in status["sites"].values())
+    return {
+        "sharing": strength.value,
+        "fragments": len(deployment.deployed.sharing.fragments),
+        "wan_bytes": sum(sent.values()),
+        "bytes_by_site": sent,
+        "records": count,
+        "seconds": took,
+        "records_per_s": count / took,
+    }
+
+
+def _lay_out(folder: Path, records: Mapping[str, list[str]], strength: Strength, speeds: Mapping[str, float]) -> None:
+    (folder / "queries").mkdir(parents=True)
+    links = "".join(
+        f'[[links]]\nfrom = "{s}"\nto = "virginia"\n'
+        + (f'bandwidth = "{speeds[s]:.0f} bytes/s"\n' if s in speeds else "")
+        for s in SITES
+    )
+    sites = "".join(f"[sites.{s}]\n" for s in (*SITES, "virginia"))
+    (folder / "catchment.toml").write_text(
+        f'[project]\nname = "live"\ncenter = "virginia"\n{sites}{links}'
+        f'[defaults]\nsharing = "{strength.value}"\nfreshness = "none"\nhistory = false\nreoptimize = false\n'
+        '[spark]\nmaster = "local[2]"\n'
+    )
+    streams = (EXAMPLE / "queries" / "streams.sql").read_text()
+    streams = re.sub(r"sites = '[^']*'", f"sites = '{','.join(SITES)}'", streams)
+    (folder / "queries" / "streams.sql").write_text(streams)
+    views = (EXAMPLE / "queries" / "views.sql").read_text()
+    (folder / "queries" / "views.sql").write_text(re.sub(r"WITH \(sink = '[a-z]*'\) ", "", views))
+    (folder / "categories.csv").write_text((EXAMPLE / "categories.csv").read_text())
+    (folder / "statistics.toml").write_text(_declared())
+    for site, lines in records.items():
+        (folder / "data" / site).mkdir(parents=True)
+        (folder / "data" / site / "edits.json").write_text("\n".join(lines) + "\n")
+
+
+def _declared() -> str:
+    """The example's statistics at the pace of the edits themselves: 39,244 in a day; shares of the sites equal."""
+    text = (EXAMPLE / "statistics.toml").read_text()
+    text = re.sub(r"rows_per_s = \d+", f"rows_per_s = {39_244 / 86_400:.4f}", text)
+    return re.sub(r"\[streams.edits.share\].*?\n\n", "", text, flags=re.DOTALL)
