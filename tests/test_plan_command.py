@@ -144,4 +144,4 @@ def test_sharing_of_the_example_saves_what_its_documentation_says() -> None:
     known = load_statistics(project, catalog)
     sent = {s: plan_wan(queries, topology, known, s).wan_bytes_per_s for s in Strength}
     assert sent[Strength.FULL] < 0.67 * sent[Strength.NONE]
-    assert sent[Strength.FULL] < sent[Strength.STRICT] < sent[Strength.NONE]
+    assert sent[Strength.FULL] < sent[Strength.STRICT] <= sent[Strength.NONE]

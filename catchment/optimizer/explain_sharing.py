@@ -83,8 +83,8 @@ def _why(choices: Sequence[Mapping[str, Any]], strength: Strength) -> str:
         return "no other fragment reads this stream through the same look-ups in a way that fits"
     least = min(others, key=lambda c: c["added_bytes_per_s"])
     return (
-        f"its own fragment sends {_rate(chosen['added_bytes_per_s'])}; to {least['kind']} {least['fragment']} would add "
-        f"{_rate(least['added_bytes_per_s'])}, or change what runs for others"
+        f"its own fragment sends {_rate(chosen['added_bytes_per_s'])}; to {least['kind']} {least['fragment']} would "
+        f"add {_rate(least['added_bytes_per_s'])}, or change what runs for others"
     )
 
 
