@@ -15,7 +15,7 @@ Identities = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 MAX_KEYS = 500_000
-_KEEP = 0.7  # of a key's heat when the next slice is over
+HEAT_KEEP = 0.85  # of a key's heat when the next slice is over
 _LEAST = 0.02  # colder than this is forgotten
 
 
@@ -36,7 +36,7 @@ class HeatMap:
     def learn(self, identities: Identities, arrivals: npt.NDArray[Any]) -> None:
         """A slice is over in which these keys, each named once, had so many arrivals."""
         every, place = np.unique(np.concatenate([self.identities, identities]), return_inverse=True)
-        added = np.concatenate([_KEEP * self.heat, (1 - _KEEP) * arrivals])
+        added = np.concatenate([HEAT_KEEP * self.heat, (1 - HEAT_KEEP) * arrivals])
         heat = np.asarray(np.bincount(place, added, minlength=len(every)), dtype=np.float64)
         kept = heat >= max(_LEAST, _bar(heat))
         self.identities, self.heat = every[kept], heat[kept]

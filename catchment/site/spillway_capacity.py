@@ -2,8 +2,9 @@
 
 Rate times time, if the rate stays what it was when last measured. On links that weaken towards the end of
 slices, for instance because every site sends then, it does not; and while nothing is sent nothing is
-measured. So what the link offered after each instant of the slices before is remembered, and no more than
-that is counted upon.
+measured. So the course of the slices before is remembered: what the link took after each instant, and its
+rate there. That much is counted upon, and less in proportion when the rate is now below what it usually is at
+this instant; never more.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from catchment.site.spillway_returns import INSTANTS, LEFT
+from catchment.site.spillway_returns import INSTANTS, LEFT, Floats
 
 _KEEP = 0.5  # of what the slices before say when the next one is over
 
@@ -21,20 +22,21 @@ Readings = Sequence[tuple[int, float]]  # (time in microseconds, updates a secon
 
 
 class Capacity:
-    """For each instant, the updates that the link could have carried after it, averaged over recent slices."""
+    """For each instant, the link's rate and what it could have carried from then on, over recent slices."""
 
     def __init__(self, resume: Mapping[str, Any] | None = None) -> None:
         self._carried = np.asarray(resume["carried"], dtype=np.float64) if resume else np.zeros(INSTANTS)
+        self._rates = np.asarray(resume["rates"], dtype=np.float64) if resume else np.zeros(INSTANTS)
         self._weight = float(resume["weight"]) if resume else 0.0
 
     def until_due(self, rate: float, left_s: float, span_s: float) -> float:
         """Updates that the link will carry in the time left."""
-        steady = rate * left_s
         if not self._weight:
-            return steady
+            return rate * left_s
         left = min(left_s / span_s, 1.0)
-        usual = float(np.interp(left, [0.0, *LEFT[::-1]], [0.0, *self._carried[::-1]])) / self._weight
-        return min(steady, usual)
+        usual_rate = _at(left, self._rates, float(self._rates[-1])) / self._weight
+        usual = _at(left, self._carried, 0.0) / self._weight
+        return usual * min(rate / max(usual_rate, 1e-9), 1.0)
 
     def learn(self, readings: Readings, due_us: int, span_s: float) -> None:
         """A slice is over in which the rate had these readings, each valid until the next."""
@@ -47,7 +49,13 @@ class Capacity:
         first = carried[0] + rates[0] * (longest - left[0]) * span_s
         curve = np.interp(LEFT, [0.0, *left[::-1], longest], [0.0, *carried[::-1], first])
         self._carried = _KEEP * self._carried + curve
+        self._rates = _KEEP * self._rates + np.interp(LEFT, left[::-1], rates[::-1])
         self._weight = _KEEP * self._weight + 1
 
     def dump(self) -> dict[str, Any]:
-        return {"carried": self._carried.tolist(), "weight": self._weight}
+        return {"carried": self._carried.tolist(), "rates": self._rates.tolist(), "weight": self._weight}
+
+
+def _at(left: float, sums: Floats, end: float) -> float:
+    """A sum at any share left; beyond the last instant it runs straight to its end."""
+    return float(np.interp(left, [0.0, *LEFT[::-1]], [end, *sums[::-1]]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
@@ -10,10 +9,12 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from catchment.site.heat import HEAT_KEEP
 from catchment.site.ledger import Slots
+from catchment.site.packed import pack_small, unpack_small
 from catchment.site.policy import Moment, SliceView
 from catchment.site.spillway_inflow import Inflow, RecentRate
-from catchment.site.spillway_returns import Cells, Floats, ReturnTable, cells_of, instant_of
+from catchment.site.spillway_returns import Cells, Floats, ReturnTable, cells_of, instant_of, rates_of
 
 _MOST_SAMPLED = 2048  # keys of a slice that are followed for learning, evenly chosen: enough for shares
 
@@ -55,15 +56,14 @@ class _Course:
 
     def dump(self) -> dict[str, Any]:
         samples = {
-            str(i): [at_us, seen, stride, b64encode(cells.astype(np.uint16).tobytes()).decode()]
-            for i, (at_us, seen, stride, cells) in self.samples.items()
+            str(i): [at_us, seen, stride, pack_small(cells)] for i, (at_us, seen, stride, cells) in self.samples.items()
         }
         return {"recent": asdict(self.recent), "forgotten": self.forgotten, "samples": samples}
 
     @classmethod
     def load(cls, dump: Mapping[str, Any]) -> _Course:
         samples = {
-            int(i): (at_us, seen, stride, np.frombuffer(b64decode(cells), dtype=np.uint16).astype(np.int64))
+            int(i): (at_us, seen, stride, unpack_small(cells))
             for i, (at_us, seen, stride, cells) in dump["samples"].items()
         }
         return cls(RecentRate(**dump["recent"]), dump["forgotten"], samples)
@@ -73,6 +73,7 @@ class LearnedForecast:
     """Learns from the slices that are over."""
 
     def __init__(self, resume: Mapping[str, Any]) -> None:
+        self._slices = int(resume.get("slices", 0))
         self._returns = ReturnTable(resume.get("returns"))
         self._inflow = Inflow(resume.get("inflow"))
         self._courses = {int(s): _Course.load(c) for s, c in resume.get("courses", {}).items()}
@@ -80,18 +81,20 @@ class LearnedForecast:
     def look(self, view: SliceView, moment: Moment) -> Outlook:
         slots = view.slots()
         left = min(moment.left_s / moment.span_s, 1.0)
-        age_us = moment.now_us - view.ledger.last_us[slots]
-        age = age_us / max(moment.left_s * 1e6, 1.0)
-        cells = cells_of(view.ledger.arrivals[slots], view.ledger.heat[slots], age)
+        records = view.ledger.arrivals[slots]
+        rates = rates_of(records, view.ledger.heat[slots], left, 1 - HEAT_KEEP**self._slices)
+        age = (moment.now_us - view.ledger.last_us[slots]) / max(moment.left_s * 1e6, 1.0)
+        cells = cells_of(rates, records, age)
         course = self._course(view)
         stride = -(-len(slots) // _MOST_SAMPLED)
         course.samples[instant_of(left)] = (moment.now_us, len(slots), stride, cells[::stride])
         recent = course.recent.follow(len(slots), 1 - left)
         new_keys = self._inflow.to_come(len(slots), left, recent)
-        return Outlook(slots, self._returns.chance(cells, left), new_keys, self._inflow.error)
+        return Outlook(slots, self._returns.chance(rates, cells, left), new_keys, self._inflow.error)
 
     def close(self, view: SliceView, moment: Moment) -> None:
         course, slots = self._course(view), view.slots()
+        self._slices += 1
         del self._courses[view.start_us]
         if len(slots):
             self._learn_returns(course, view.ledger.last_us[slots])
@@ -99,7 +102,8 @@ class LearnedForecast:
 
     def dump(self) -> dict[str, Any]:
         courses = {str(s): c.dump() for s, c in self._courses.items()}
-        return {"returns": self._returns.dump(), "inflow": self._inflow.dump(), "courses": courses}
+        told = {"slices": self._slices, "returns": self._returns.dump(), "inflow": self._inflow.dump()}
+        return {**told, "courses": courses}
 
     def _course(self, view: SliceView) -> _Course:
         course = self._courses.setdefault(view.start_us, _Course())

@@ -32,12 +32,13 @@ class Inflow:
         self._weight = float(resume["weight"]) if resume else 0.0
         self._seen = np.asarray(resume["seen"], dtype=np.float64) if resume else np.zeros(INSTANTS)
         self._after = np.asarray(resume["after"], dtype=np.float64) if resume else np.zeros(INSTANTS)
-        self._error = float(resume["error"]) if resume else _FIRST_ERROR**2
+        self._squares = float(resume["squares"]) if resume else _FIRST_ERROR**2
+        self._judged = float(resume["judged"]) if resume else 1.0
 
     @property
     def error(self) -> float:
         """By how much of itself the forecast is usually off, beyond what chance does to a count."""
-        return float(np.sqrt(self._error))
+        return float(np.sqrt(max(self._squares / self._judged, 0.0)))
 
     def to_come(self, seen: int, left: float, recent_rate: float) -> float:
         """New keys expected in the share left of the slice; `recent_rate` is new keys per slice, lately."""
@@ -58,7 +59,7 @@ class Inflow:
 
     def dump(self) -> dict[str, Any]:
         sums = {"seen": self._seen.tolist(), "after": self._after.tolist()}
-        return {"weight": self._weight, "error": self._error, **sums}
+        return {"weight": self._weight, "squares": self._squares, "judged": self._judged, **sums}
 
     def _judge(self, seen: npt.NDArray[np.float64], after: npt.NDArray[np.float64]) -> None:
         """Compare what would have been forecast at the instants of a slice with what came."""
@@ -68,7 +69,8 @@ class Inflow:
         if judged.any():
             forecast, after = forecast[judged], after[judged]
             squares = ((after - forecast) / forecast) ** 2 - 1 / forecast
-            self._error = _ERROR_KEEP * self._error + (1 - _ERROR_KEEP) * max(float(squares.mean()), 0.0)
+            self._squares = _ERROR_KEEP * self._squares + float(squares.mean())
+            self._judged = _ERROR_KEEP * self._judged + 1
 
     def _scale(self, seen: int, left: float) -> float:
         """How much busier this slice is than those before; early in a slice there is little to tell it by."""
