@@ -253,5 +253,5 @@ def address() -> Kind:
 
 
 def policy() -> Kind:
-    expected = "the name of a policy such as 'batching', 'streaming' or 'hybrid:0.25+lfu'"
+    expected = "the name of a policy such as 'spillway', 'batching' or 'hybrid:0.25+lfu'"
     return matching(r"[a-z][a-z-]*(:[0-9.]+)?(\+[a-z]+)?", expected)

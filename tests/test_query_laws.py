@@ -108,6 +108,7 @@ view_options = st.builds(
     st.sampled_from([None, "batching", "hybrid:0.25+lfu"]),
     durations,
     st.booleans(),
+    st.sampled_from([1.0, 0.5, 3.0]),
 )
 
 

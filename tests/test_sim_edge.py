@@ -136,7 +136,7 @@ def test_a_send_later_than_lazy_makes_the_window_staler(trace: Trace, rate: floa
     assert done[-1] - 1.0 > window.staleness_s + 1e-9
 
 
-@pytest.mark.parametrize("name", ONLINE)
+@pytest.mark.parametrize("name", [*ONLINE, "spillway", "spillway:2"])
 @settings(max_examples=15, deadline=None)
 @given(trace=traces())
 def test_no_policy_sends_less_than_one_update_a_key_or_beats_the_least_staleness(name: str, trace: Trace) -> None:
@@ -179,6 +179,35 @@ def test_the_site_core_sends_what_the_simulator_sends(name: str) -> None:
     assert sent == [w.updates for w in simulate_online(scenario, policy_by_name(name)).windows]
 
 
+@pytest.mark.parametrize("name", ["spillway", "spillway:2", "hybrid:0.25"])
+@pytest.mark.parametrize("rate", [150.0, 900.0])
+def test_the_site_core_sends_what_the_simulator_sends_when_it_hears_of_the_queue(name: str, rate: float) -> None:
+    ends = step_ends(W, 64, 0.5e6 / rate)
+    trace = once_a_step(zipf_trace(1500, 4, keys=200), ends)
+    scenario = EdgeScenario(trace, W, Bandwidth((rate,)), steps=64)
+    of = Fragment(
+        "f", "s", "ts", (Key("k", "k", pa.int64()),), (make_aggregate("count", "*", None, name="n"),),
+        (WindowSpec.tumbling(W),),
+    )  # fmt: skip
+    core, link, sent = SiteCore(), FifoLink(Bandwidth((rate,))), []
+    core.handle(FragmentAdded(of, policy_by_name(name)), 0)
+    for start in range(0, 4 * W, W):
+        core.handle(LowMarkRaised("s", start), start)
+        sent.append(0)
+        for after, until in pairwise([-1, *ends.tolist()]):
+            link.measure((start + until) / 1e6)
+            queued, goodput = link.queued((start + until) / 1e6), link.goodput or rate
+            core.handle(LinkMeasured(None, 0, blocked=True), start + until)
+            _absorb_step(core, trace, start, after, until)
+            core.handle(LowMarkRaised("s", start + until), start + until)
+            measured = LinkMeasured(goodput * ROW_BYTES, queued * ROW_BYTES, blocked=False)  # type: ignore[arg-type]
+            rows = sum(a.rows for a in core.handle(measured, start + until))
+            link.send(rows, (start + until) / 1e6)
+            sent[-1] += rows
+            core.validate()
+    assert sent == [w.updates for w in simulate_online(scenario, policy_by_name(name)).windows]
+
+
 ROW_BYTES = 24  # slice, key and count
 
 
@@ -192,15 +221,19 @@ def once_a_step(trace: Trace, ends: npt.NDArray[np.int64]) -> Trace:
 
 def _core_step(core: SiteCore, of: Fragment, trace: Trace, start: int, after: int, until: int) -> int:
     """The records of (after, until] as one micro-batch, then the low mark; how many updates left."""
-    inside = (trace.ts_us > start + after) & (trace.ts_us <= start + min(until, W - 1))
-    keys, counts = np.unique(trace.codes[inside], return_counts=True)
-    rows = 0
-    if len(keys):
-        partials = pa.table({"slice_us": np.full(len(keys), start), "k": keys, "n__count": counts})
-        rows += sum(a.rows for a in core.handle(Absorbed("f", partials), start + until))
+    rows = _absorb_step(core, trace, start, after, until)
     rows += sum(a.rows for a in core.handle(LowMarkRaised("s", start + until), start + until))
     core.validate()
     return rows
+
+
+def _absorb_step(core: SiteCore, trace: Trace, start: int, after: int, until: int) -> int:
+    inside = (trace.ts_us > start + after) & (trace.ts_us <= start + min(until, W - 1))
+    keys, counts = np.unique(trace.codes[inside], return_counts=True)
+    if not len(keys):
+        return 0
+    partials = pa.table({"slice_us": np.full(len(keys), start), "k": keys, "n__count": counts})
+    return sum(a.rows for a in core.handle(Absorbed("f", partials), start + until))
 
 
 @settings(max_examples=50, deadline=None)

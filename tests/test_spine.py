@@ -48,7 +48,7 @@ def deliver(site: Site, center: Center, chance: random.Random, all_of_it: bool =
     data=records,
     window=windows,
     sites=st.sampled_from([1, 3, 8]),
-    policy=st.sampled_from(["streaming", "batching"]),
+    policy=st.sampled_from(["streaming", "batching", "spillway"]),
     slack=st.sampled_from([0, 7, 100]),
     seed=st.integers(0, 10_000),
 )

@@ -62,6 +62,8 @@ def status_table(status: Mapping[str, Any], rates: Rates | None = None) -> Rende
         sites.add_row(name, f"{site['rows']:,}", *rate, when(site["newest_event_us"]), size(site["bytes_sent"]),
                       f"{site['pending_rows']:,} rows", Text(link))  # fmt: skip
     parts: list[RenderableType] = [sites]
+    if any(site.get("fragments") for site in status["sites"].values()):
+        parts += ["", _releases(status["sites"])]
     if status["center"]:
         queries = Table("query", "closed up to", "slowest site", "open slices", box=None, pad_edge=False)
         for name, query in status["center"]["queries"].items():
@@ -69,6 +71,17 @@ def status_table(status: Mapping[str, Any], rates: Rates | None = None) -> Rende
             queries.add_row(name, when(query["closed_us"]), slowest, str(query["open_slices"]))
         parts += ["", queries]
     return Group(*parts)
+
+
+def _releases(sites: Mapping[str, Any]) -> RenderableType:
+    """What left each site for each query, and why."""
+    table = Table("site", "query", "policy", "updates", "why they left", box=None, pad_edge=False)
+    for site, found in sites.items():
+        for name, fragment in found.get("fragments", {}).items():
+            ranked = sorted(fragment["reasons"].items(), key=lambda item: -item[1])
+            why = ", ".join(f"{reason} {count:,}" for reason, count in ranked)
+            table.add_row(site, name, fragment["policy"], f"{fragment['updates']:,}", Text(why or "-"))
+    return table
 
 
 @contextmanager

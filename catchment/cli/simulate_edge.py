@@ -24,7 +24,7 @@ _EXAMPLES = """Examples:
 
   catchment simulate edge trace.csv --window 60 --bandwidth 200 --plot frontier.png
 """
-DEFAULT_POLICIES = "streaming,batching,eager-optimal,hybrid:0.25"
+DEFAULT_POLICIES = "streaming,batching,eager-optimal,hybrid:0.25,spillway"
 
 
 def register(simulate_app: typer.Typer) -> None:

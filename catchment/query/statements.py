@@ -157,6 +157,7 @@ class ViewOptions:
     policy: str | None = None
     emit_early_us: int | None = None
     repair: bool = True
+    weight: float = 1.0
 
     def to_options(self) -> dict[str, Any]:
         return {
@@ -167,6 +168,7 @@ class ViewOptions:
             "policy": self.policy,
             "emit_early": _duration(self.emit_early_us),
             "repair": self.repair,
+            "weight": self.weight if self.weight != 1.0 else None,
         }
 
 

@@ -65,6 +65,7 @@ VIEW = (
     Option("sink", opt.site_name()),
     Option("freshness", opt.duration(positive=True)),
     Option("policy", opt.policy()),
+    Option("weight", opt.number(), 1.0),
     Option("emit_early", opt.duration(none=True, positive=True)),
     Option("repair", opt.flag(), True),
 )
@@ -150,4 +151,5 @@ def read_view_options(given: Given, name: str, where: Where) -> ViewOptions:
         read["policy"],
         read["emit_early"],
         read["repair"],
+        read["weight"],
     )

@@ -118,9 +118,27 @@ class SiteCore:
         """The policy by which partials of a fragment leave."""
         return self._held_of(name).policy
 
+    def weight_of(self, name: str) -> float:
+        """Its share of the link among its peers."""
+        return self._held_of(name).weight
+
     def until_us(self, name: str) -> int:
         """Up to where slices of a fragment are wanted."""
         return self._held_of(name).until_us
+
+    def account(self) -> dict[str, dict[str, Any]]:
+        """Per fragment: its policy and weight, what waits, what was sent, and why."""
+        return {
+            name: {
+                "policy": held.policy.name,
+                "weight": held.weight,
+                "pending": held.sluice.ledger.pending_rows,
+                "updates": held.sluice.updates_total,
+                "reasons": dict(held.sluice.tally.counts),
+                "last_reason": held.sluice.tally.last or None,
+            }
+            for name, held in self._held.items()
+        }
 
     def low_mark_us(self, stream: str) -> int:
         """How far the stream has come here."""
@@ -305,7 +323,7 @@ def _updates(held: _Held, releases: list[Release]) -> list[Updates]:
     """At most two messages: what is on time, and what is late."""
     messages = []
     for late in (False, True):
-        mine = [r for r in releases if r.late is late]
+        mine = [r for r in releases if r.late == late]
         if mine:
             table = held.cache.take(np.concatenate([r.slots for r in mine]))
             records = tuple((r.slice_us, r.records) for r in mine if r.records)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from catchment.site.policy import NOTHING, Moment, Proposal, SliceView
+from catchment.site.reasons import STREAMED
 
 
 class _Memoryless:
@@ -25,7 +26,7 @@ class _Memoryless:
 
 class _StreamingState(_Memoryless):
     def propose(self, view: SliceView, moment: Moment) -> Proposal:
-        return Proposal(view.pending, "streaming sends every partial as it comes")
+        return Proposal(view.pending, STREAMED)
 
 
 class _BatchingState(_Memoryless):

@@ -14,8 +14,6 @@ from catchment.site.policy import Policy
 from catchment.site.size_policies import DEFAULT_EVICTION, SizePolicy
 from catchment.site.spillway import Spillway
 
-DEFAULT_POLICY = "batching"
-
 
 def policy_names() -> tuple[str, ...]:
     """Every name that `policy_by_name` knows, one example for those with a parameter."""

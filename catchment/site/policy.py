@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from catchment.site.ledger import Ledger, Slots
+from catchment.site.reasons import OVER_SIZE
 
 NO_SLOTS: Slots = np.empty(0, dtype=np.int64)
 
@@ -57,10 +58,11 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Slots that should leave now, and why, in a few words that `show` and the dashboard repeat."""
+    """Slots that should leave now, and why: one of the reasons, and a few words that `show` repeats."""
 
     slots: Slots
-    reason: str = ""
+    reason: str = OVER_SIZE
+    detail: str = ""
 
 
 NOTHING = Proposal(NO_SLOTS)

@@ -16,6 +16,7 @@ from catchment.site.cache_sizes import SIZES, Size, Sizing, hybrid
 from catchment.site.evictions import EVICTIONS
 from catchment.site.history import SliceHistory
 from catchment.site.policy import NOTHING, Moment, Proposal, SliceView
+from catchment.site.reasons import OVER_SIZE
 
 DEFAULT_EVICTION = "lfu"
 _ROUNDING = 1e-9  # a size that is a whole number but for rounding is that number
@@ -58,7 +59,8 @@ class SizePolicyState:
             return NOTHING
         return Proposal(
             self._evict(view, ceil(excess - _ROUNDING)),
-            f"{self._policy.name}: the cache should hold {size:.0f}",
+            OVER_SIZE,
+            f"the cache should hold {size:.0f} keys and held {len(view.pending)}",
         )
 
     def close(self, view: SliceView, moment: Moment) -> None:

@@ -21,12 +21,9 @@ import numpy.typing as npt
 from catchment.site.heat import HeatMap, Identities
 from catchment.site.ledger import Instants, Ledger, Mask, Slots
 from catchment.site.policy import NO_SLOTS, Moment, PolicyState, Proposal, SliceView
+from catchment.site.reasons import DUE, LATE, RELIEF, Tally
 from catchment.site.stream_clock import StreamClock
 from catchment.timeline import START_OF_TIME_US, Slicing
-
-DUE = "the slice is due"
-LATE = "late: the slice had already been announced"
-RELIEF = "the cache is at its bound"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +77,7 @@ class Sluice:
     heat: HeatMap = field(default_factory=HeatMap)
     announced_us: int = START_OF_TIME_US
     updates_total: int = 0
+    tally: Tally = field(default_factory=Tally)
     refused: int = 0  # proposed slots that could not leave: a fault of the policy
     open: dict[int, OpenSlice] = field(default_factory=dict)
 
@@ -126,7 +124,7 @@ class Sluice:
                 proposal = self.state.propose(view, self._moment(piece, clock, link, now_us))
                 chosen = self._checked(proposal, view)
                 if len(chosen):
-                    self._enact(piece, chosen, proposal.reason, False, out)
+                    self._enact(piece, chosen, proposal.reason, False, out, proposal.detail)
         return out
 
     def relieve(self, rows: int) -> list[Release]:
@@ -164,6 +162,7 @@ class Sluice:
             "state": self.state.dump(),
             "announced_us": self.announced_us,
             "updates_total": self.updates_total,
+            "tally": self.tally.dump(),
             "refused": self.refused,
             "forgotten": self.ledger.forgotten,
             "open": [asdict(p) for p in self.open.values()],
@@ -175,6 +174,7 @@ class Sluice:
         self.ledger.forgotten = dump["forgotten"]
         self.announced_us = dump["announced_us"]
         self.updates_total = dump["updates_total"]
+        self.tally = Tally.load(dump["tally"])
         self.refused = dump["refused"]
         self.open = {p["start_us"]: OpenSlice(**p) for p in dump["open"]}
 
@@ -189,6 +189,7 @@ class Sluice:
             assert blocked or piece.end_us > low_mark_us, f"slice {piece.start_us} is due and still here"
             assert blocked or piece.empty or piece.end_us > self.announced_us, "announced what is still pending"
         assert self.announced_us <= max(low_mark_us, START_OF_TIME_US)
+        assert self.tally.counts.total() == self.updates_total, "an update left without a reason"
         assert np.isin(self.ledger.slice_us[pending], list(self.open)).all()
 
     def _opened(self, start_us: int, clock: StreamClock) -> OpenSlice:
@@ -208,7 +209,9 @@ class Sluice:
         for start in sorted(self.open):
             yield self.open[start], pending[members[start]] if start in members else NO_SLOTS
 
-    def _enact(self, piece: OpenSlice, slots: Slots, reason: str, late: bool, out: list[Release]) -> None:
+    def _enact(
+        self, piece: OpenSlice, slots: Slots, reason: str, late: bool, out: list[Release], detail: str = ""
+    ) -> None:
         # Record counts are known per slice, not per key: each release carries its share, the last one the
         # rest.
         share = piece.unreported if len(slots) == piece.pending else piece.unreported * len(slots) // piece.pending
@@ -219,6 +222,7 @@ class Sluice:
         piece.sent += len(slots)
         piece.unreported -= share
         self.updates_total += len(slots)
+        self.tally.add(reason, len(slots), detail)
         out.append(Release(piece.start_us, slots, share, reason, late))
 
     def _close(self, piece: OpenSlice, clock: StreamClock, link: LinkView, now_us: int) -> None:

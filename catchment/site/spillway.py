@@ -21,16 +21,21 @@ import numpy as np
 from catchment.errors import SiteError
 from catchment.site.ledger import Mask
 from catchment.site.policy import NOTHING, Moment, Proposal, SliceView
+from catchment.site.reasons import DRAIN, FINISHED, PROBE
 from catchment.site.spillway_capacity import Capacity
 from catchment.site.spillway_forecast import Forecast, LearnedForecast, Outlook
 
 _LOOK_AGAIN = 0.04  # of the time left until the next look
 _AHEAD = 1.2  # times what the link takes until the next look is let go, so that it never runs dry
 _LOADS = (0.9, 1.0, 1.6)  # at these loads ...
-_CHANCES = (0.003, 0.4, 0.6)  # ... a key leaves if its chance to return is at most this
+_CHANCES = (0.003, 0.3, 0.5)  # ... a key leaves if its chance to return is at most this
 _AGAIN = 0.2  # of the pending keys that will return do so after they were sent
 _MARGIN = 1.5  # times the usual error of the forecast inflow, kept in reserve
 _SPREADS = 2.0  # standard deviations of it, kept in reserve
+_LEAST_RELEASE = 8  # updates: what surrounds them on the wire costs about as much as so many
+_SMALL = 0.1  # of what the link takes in the time left: near the end smaller releases are worth their price
+_SAME_RATE = 0.01  # a reading that differs by less from the one before says nothing new
+MAX_READINGS = 256  # of the link's rate in one slice
 _SPARE = 2.0  # updates that the link could still take when the last one is through
 
 
@@ -63,6 +68,14 @@ class _Looks:
     next_us: int
     rates: list[tuple[int, float]] = field(default_factory=list)
 
+    def note(self, now_us: int, rate: float) -> None:
+        """Keep a reading that says something new; at the bound, the newest stands for the last."""
+        if self.rates and abs(rate - self.rates[-1][1]) <= _SAME_RATE * rate:
+            return
+        if len(self.rates) >= MAX_READINGS:
+            self.rates.pop()
+        self.rates.append((now_us, rate))
+
 
 class SpillwayState:
     """A forecast of the keys, one of the link, and the looks at each open slice."""
@@ -83,7 +96,7 @@ class SpillwayState:
         # A runner may come by less often than wished for: then the last pause is the best guess of the next.
         pause_s = max((moment.now_us - looks.last_us) / 1e6, wait_s)
         looks.last_us, looks.next_us = moment.now_us, moment.now_us + int(wait_s * 1e6)
-        looks.rates.append((moment.now_us, rate))
+        looks.note(moment.now_us, rate)
         return self._let_go(view, moment, self._forecast.look(view, moment), rate, pause_s)
 
     def close(self, view: SliceView, moment: Moment) -> None:
@@ -106,12 +119,16 @@ class SpillwayState:
         limit = float(np.interp(load, _LOADS, _CHANCES))
         room = ceil(_AHEAD * rate * pause_s - moment.queued)
         room = max(room, 1) if moment.queued < 1 else room  # an idle link is asked what it can do
+        least = ceil(min(_LEAST_RELEASE, _SMALL * rate * moment.left_s))
         candidates = np.flatnonzero(pending & (outlook.chance <= limit))
-        if room <= 0 or not len(candidates):
+        if room <= 0 or len(candidates) < max(least, 1):
             return NOTHING
-        best = candidates[np.argsort(outlook.chance[candidates], kind="stable")[:room]]
+        best = candidates[np.argsort(outlook.chance[candidates], kind="stable")[: max(room, least)]]
+        reason = FINISHED if load < _LOADS[0] else DRAIN
         return Proposal(
-            outlook.slots[best], f"load {load:.2f}: keys with a chance to return of up to {limit:.2f} leave"
+            outlook.slots[best],
+            PROBE if rate == 0 else reason,
+            f"load {min(load, 99):.2f}: keys with a chance to return of up to {limit:.3f} leave",
         )
 
 

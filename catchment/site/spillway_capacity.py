@@ -49,7 +49,8 @@ class Capacity:
         first = carried[0] + rates[0] * (longest - left[0]) * span_s
         curve = np.interp(LEFT, [0.0, *left[::-1], longest], [0.0, *carried[::-1], first])
         self._carried = _KEEP * self._carried + curve
-        self._rates = _KEEP * self._rates + np.interp(LEFT, left[::-1], rates[::-1])
+        valid = np.maximum(np.searchsorted(-left, -LEFT, "right") - 1, 0)  # the reading of each instant
+        self._rates = _KEEP * self._rates + rates[valid]
         self._weight = _KEEP * self._weight + 1
 
     def dump(self) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class Inflow:
     def to_come(self, seen: int, left: float, recent_rate: float) -> float:
         """New keys expected in the share left of the slice; `recent_rate` is new keys per slice, lately."""
         lately = recent_rate * left
-        if not self._weight:
+        if not self._seen[-1]:  # nothing has ever come
             return lately
         usual = self._at(self._after, left) * self._scale(seen, left)
         return max(usual, min(lately, _MOST_EXCESS * usual))
@@ -51,7 +51,7 @@ class Inflow:
     def learn(self, first_left: npt.NDArray[np.float64]) -> None:
         """A slice is over: the share that was left when each key first came."""
         after = np.searchsorted(np.sort(first_left), LEFT, "left").astype(np.float64)
-        if self._weight:
+        if self._seen[-1]:
             self._judge(len(first_left) - after, after)
         self._seen = _KEEP * self._seen + (len(first_left) - after)
         self._after = _KEEP * self._after + after

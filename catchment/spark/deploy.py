@@ -70,10 +70,16 @@ class Deployment:
                 policy_by_name(demand.source.policy or default),
                 name in deployed.begun,
                 deployed.leaving.get(name),
+                self._weight(name),
             )
             for name, demand in deployed.sharing.fragments.items()
             if site in demand.source.sites
         )
+
+    def _weight(self, fragment: str) -> float:
+        """The weights of the views that a fragment serves, together; one that nobody uses any more has the least."""
+        users = self.deployed.sharing.users(fragment)
+        return sum(p.options.weight for p in self.plans if p.name in users) or 1.0
 
     def at(self, deployed: Deployed) -> Deployment:
         """The same project at another version of what is deployed."""

@@ -21,12 +21,14 @@ class FragmentPlan:
     """A fragment to run, and the policy by which its partials leave.
 
     `begun`: it came while its stream was being read already. `until_us`: only slices before it are wanted.
+    `weight`: its share of the link among its peers.
     """
 
     fragment: Fragment
     policy: Policy
     begun: bool = False
     until_us: int | None = None
+    weight: float = 1.0
 
 
 def changes(core: SiteCore, stream: str, plans: Iterable[FragmentPlan], newest_us: int | None) -> Iterator[Event]:
@@ -35,9 +37,9 @@ def changes(core: SiteCore, stream: str, plans: Iterable[FragmentPlan], newest_u
     here = {f.name for f in core.definitions if f.stream == stream}
     yield from (FragmentDropped(name) for name in sorted(here - wanted.keys()))
     for name, plan in wanted.items():
-        if name not in here or core.policy_of(name) != plan.policy:
+        if name not in here or (core.policy_of(name), core.weight_of(name)) != (plan.policy, plan.weight):
             begin_us = _begin_us(newest_us) if plan.begun and name not in here else None
-            yield FragmentAdded(plan.fragment, plan.policy, begin_us=begin_us)
+            yield FragmentAdded(plan.fragment, plan.policy, plan.weight, begin_us)
         if plan.until_us is not None and (name not in here or core.until_us(name) != plan.until_us):
             yield FragmentBounded(name, plan.until_us)
 

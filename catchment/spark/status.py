@@ -25,6 +25,7 @@ def site_status(pipeline: SitePipeline) -> dict[str, Any]:
         "quarantined": sum(s.quarantined for s in pipeline.states),
         "newest_event_us": max((s.newest_us for s in pipeline.states if s.newest_us is not None), default=None),
         "pending_rows": pipeline.core.pending_rows,
+        "fragments": pipeline.core.account(),
         "bytes_sent": link.bytes_sent,
         "bytes_by_fragment": dict(link.fragment_bytes),
         "queued_bytes": pipeline.outbox.size_bytes,
