@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from site_support import absorbed, fragment
 
 from catchment.aggregates import make_aggregate
+from catchment.durable.events import EventCodec
 from catchment.errors import SiteError
 from catchment.query.fragment import Fragment, Key
 from catchment.sim.edge import EdgeScenario, simulate
@@ -26,6 +27,7 @@ from catchment.site import cache
 from catchment.site.core import SiteCore
 from catchment.site.events import Absorbed, FragmentAdded, LinkMeasured, LowMarkRaised, Ticked
 from catchment.site.heat import HeatMap
+from catchment.site.journalled import JOURNALLED
 from catchment.site.policies import policy_by_name
 from catchment.site.reasons import DRAIN, DUE, REASONS
 from catchment.site.spillway import MAX_READINGS
@@ -218,7 +220,8 @@ def test_every_update_has_a_reason_and_restarts_keep_the_count() -> None:
     assert core.account()["f"]["reasons"] == {DUE: 7}
     meta, tables = core.snapshot()
     again = core_of((of, 1.0), goodput=1e9)
-    again.restore((json.loads(json.dumps(meta)), tables))
+    codec = EventCodec(JOURNALLED)
+    again.restore((codec.decode(codec.encode(meta)), tables))
     assert again.account() == core.account()
     assert set(core.account()["f"]["reasons"]) <= set(REASONS)
 
