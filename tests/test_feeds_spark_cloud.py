@@ -70,6 +70,20 @@ def test_a_cloud_on_spark_notifies_like_the_naive_recomputation_while_views_move
 
 
 @pytest.mark.spark
+def test_a_cloud_on_spark_follows_a_change_of_the_reference_data(spark: SparkSession, tmp_path: Path) -> None:
+    from catchment.feeds.reference import ReferenceData
+    from catchment.spark.feed_cloud import SparkCloud
+
+    before, after = [(0, 1, 1.0, 1.0, 1e9), (1, 2, 1.0, 1.0, 1e9)], [(1, 2, 1.0, 1.0, 1e9), (0, 2, 0.5, 1.0, 1e9)]
+    cloud = SparkCloud(spark, graph_of(DECLARED + NEARBY, before), tmp_path / "cloud")
+    cloud.deploy(dict.fromkeys(cloud.graph.views, CLOUD))
+    newer = cloud.views_of(ReferenceData({"friends": after}, (0, 1, 2)))
+    assert newer.views == graph_of(DECLARED + NEARBY, after).views
+    cloud.update(newer)
+    assert set(cloud.plane.installed) == {"nearby(location@1,location@2)", "nearby(location@0,location@2)"}
+
+
+@pytest.mark.spark
 def test_files_that_nothing_can_meet_any_more_are_deleted(spark: SparkSession, tmp_path: Path) -> None:
     from catchment.feeds.messages import FeedEvent
     from catchment.spark.feed_cloud import SparkCloud

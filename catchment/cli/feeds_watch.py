@@ -19,7 +19,6 @@ from catchment.feeds.meter import message_sizes
 from catchment.feeds.project import World, table_files
 from catchment.feeds.router import Deliver
 from catchment.feeds.status import Board
-from catchment.feeds.view_graph import generate_views
 
 if TYPE_CHECKING:
     from catchment.feeds.cloud import Cloud
@@ -73,7 +72,7 @@ class CloudWatch:
             return []
         self.written = now
         try:
-            newer = generate_views(self.world.program, self.world.read_reference())
+            newer = self.cloud.views_of(self.world.read_reference())
         except FeedError as error:
             notes.print(f"the reference data is not followed: {error}", highlight=False, markup=False)
             return []

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping
 from catchment.feeds.choose_hosts import place_one_by_one
 from catchment.feeds.controller import Controller
 from catchment.feeds.messages import FeedEvent, Upward
+from catchment.feeds.reference import ReferenceData
 from catchment.feeds.reoptimize import ReoptimizeRule
 from catchment.feeds.router import DataPlane, Deliver
 from catchment.feeds.routes import Hosts
-from catchment.feeds.view_graph import ViewGraph
+from catchment.feeds.view_graph import ViewGraph, generate_views
 
 
 class Cloud:
@@ -60,6 +61,10 @@ class Cloud:
             return []
         self.redeployed += 1
         return self.deploy(best)
+
+    def views_of(self, data: ReferenceData) -> ViewGraph:
+        """The views that the program has over other reference data."""
+        return generate_views(self.graph.program, data)
 
     def update(self, newer: ViewGraph) -> list[Deliver]:
         """Follow a change of the reference data: added views go where they add least; the rest stays."""

@@ -79,11 +79,25 @@ class _Oracle:
             (kind,),
         )
         self._rank(kind)
-        self.db.execute(f"CREATE INDEX {_quoted('by ' + kind)} ON {_quoted(kind)} (feed, at_us)")
+        self._forget_unwanted(kind)
+        self._index(kind)
 
     def _rank(self, table: str) -> None:
         self.db.execute(f"ALTER TABLE {_quoted(table)} ADD COLUMN rank REAL")
         self.db.execute(f"UPDATE {_quoted(table)} SET rank = event_rank(feed, key)")
+
+    def _forget_unwanted(self, kind: str) -> None:
+        """Events that every view of their feed samples out can meet nothing."""
+        shares = [(f, max(v.share_of(f) for v in readers)) for f, readers in self.graph.consumers.items()]
+        self.db.execute("CREATE TEMP TABLE IF NOT EXISTS wanted (feed TEXT PRIMARY KEY, share REAL)")
+        self.db.executemany("INSERT OR REPLACE INTO wanted VALUES (?, ?)", shares)
+        sampled = f"SELECT share FROM wanted WHERE wanted.feed = {_quoted(kind)}.feed"
+        self.db.execute(f"DELETE FROM {_quoted(kind)} WHERE rank >= coalesce(({sampled}), 0)")
+
+    def _index(self, table: str) -> None:
+        """Two ways in: the sampled events of a feed, and those near an instant."""
+        for columns in ("feed, rank, at_us", "feed, at_us, rank"):
+            self.db.execute(f"CREATE INDEX {_quoted(f'{table} by {columns}')} ON {_quoted(table)} ({columns})")
 
     # ---- feeds to matches
 
@@ -155,7 +169,7 @@ class _Oracle:
             [(view, key, at_us, *values) for view, _, key, at_us, *values in rows],
         )
         self._rank(template.name)
-        self.db.execute(f"CREATE INDEX {_quoted('by ' + template.name)} ON {_quoted(template.name)} (feed, at_us)")
+        self._index(template.name)
 
 
 def _quoted(name: str) -> str:
