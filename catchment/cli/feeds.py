@@ -152,7 +152,8 @@ def _play(
             show([run.board.snapshot() for run in runs], runs[0].second, options[0].seconds)
             if shown is not None:
                 shown.show(_page_data(folder, runs, kind, mqtt))
-        notes.print("comparing with the naive recomputation ..." if options[0].check else "", end="\n")
+        if options[0].check:
+            notes.print("comparing with the naive recomputation ...")
         return [run.report() for run in runs]
 
 
