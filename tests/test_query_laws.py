@@ -107,7 +107,8 @@ view_options = st.builds(
     durations,
     st.sampled_from([None, "batching", "hybrid:0.25+lfu"]),
     durations,
-    st.booleans(),
+    st.sampled_from(["always", "on_demand", "never"]),
+    st.sampled_from(["bounded", "any", "never"]),
     st.sampled_from([1.0, 0.5, 3.0]),
 )
 

@@ -18,13 +18,21 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shed_project import write_shed_project
 from test_spine import deliver
 from world import Center, Record, Site, make_fragment, naive
 
 from catchment import partials
+from catchment.aggregates.shed_terms import ShedTerms, terms_in, with_terms
 from catchment.center.events import EXACT, FINAL, ON_TIME, CenterQuery
-from catchment.quality.shed_partials import companions
-from catchment.quality.shed_terms import ShedTerms, add_terms, negated, scaled, with_terms
+from catchment.cli.repair import ask
+from catchment.config import Project
+from catchment.durable.requests import asked_repairs
+from catchment.errors import ConfigError, QueryError
+from catchment.quality.shed_terms import add_terms, negated, scaled
+from catchment.query.build import plan_view
+from catchment.query.catalog import load_catalog
+from catchment.query.explain import explain_data
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.sampling import SamplingRule
 from catchment.site.debts import BatchRepaired, BatchShed, Taken
@@ -49,7 +57,8 @@ def partials_of(fragment: Fragment, records: Sequence[Record], rate: float) -> t
     })  # fmt: skip
     base = [a for a in fragment.aggregates if not isinstance(a, ShedTerms)]
     keys = [SLICE_COLUMN, "k"]
-    table = partials.lift(raw, keys, [*base, *companions(base)])
+    moments = [m for m in (t.moments for t in terms_in(fragment.aggregates)) if m is not None]
+    table = partials.lift(raw, keys, [*base, *moments])
     counts = raw.group_by(keys, use_threads=False).aggregate([("one", "sum")])["one_sum"]
     full = add_terms(table, fragment.aggregates, counts.combine_chunks(), rate)
     return full.select(fragment.schema.names).cast(fragment.schema), Counter(slices)
@@ -242,3 +251,35 @@ def test_a_row_of_which_nothing_was_sampled_keeps_its_own_value_and_type() -> No
     assert values.to_pylist() == [7]
     assert values.type == pa.int64()
     assert errors.tolist() == [0.0]
+
+
+def test_explain_says_what_becomes_of_each_view_under_overload(tmp_path: Path) -> None:
+    folder = write_shed_project(tmp_path / "p", "replay", {})
+    catalog = load_catalog(Project.load(folder))
+    said = {n: explain_data(plan_view(v, catalog), catalog.project)["shed"] for n, v in catalog.views.items()}
+    assert said["pages"] == "sampled, weight 1; made exact afterwards: always"
+    assert said["users"] == "not sampled: a sample of approx_count_distinct has no bound"
+    assert said["lost"].endswith("never")
+
+
+def test_asking_for_a_repair_needs_a_view_that_may_be_shed_and_a_site_that_has_run(tmp_path: Path) -> None:
+    folder = write_shed_project(tmp_path / "p", "replay", {})
+    with pytest.raises(ConfigError, match="there is no view 'page'"):
+        ask(folder, "page")
+    with pytest.raises(ConfigError, match="nothing has run here yet"):
+        ask(folder, "asked")
+    (folder / "state" / "sites" / "a" / "journal").mkdir(parents=True)
+    assert ask(folder, "asked") == {"query": "asked", "sites": ["a"]}
+    assert asked_repairs(folder / "state" / "sites" / "a") == {"asked"}
+    sql = folder / "queries" / "q.sql"
+    sql.write_text(sql.read_text().replace(", shed = true", ""))
+    with pytest.raises(ConfigError, match="nothing of 'pages' is ever shed"):
+        ask(folder, "pages")
+
+
+def test_a_stream_without_history_cannot_be_shed(tmp_path: Path) -> None:
+    folder = write_shed_project(tmp_path / "p", "replay", {})
+    sql = folder / "queries" / "q.sql"
+    sql.write_text(sql.read_text().replace("shed = true", "shed = true, history = off"))
+    with pytest.raises(QueryError, match="is to be shed and has no history"):
+        load_catalog(Project.load(folder))

@@ -22,10 +22,11 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from numpy.typing import NDArray
 
 from catchment import partials
+from catchment.aggregates.shed_terms import ShedTerms, shed_terms
 from catchment.center.events import ON_TIME, Expired, Publish
 from catchment.center.windows import WINDOW_COLUMN
 from catchment.errors import CenterError
-from catchment.quality.shed_terms import ShedTerms, scaled, shed_terms
+from catchment.quality.shed_terms import scaled
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 
 INSTANT = pa.timestamp("us", tz="UTC")

@@ -61,7 +61,7 @@ def status_table(status: Mapping[str, Any], rates: Rates | None = None) -> Rende
         rate = [f"{rates.of(name, site['rows']):,.0f}"] if rates else []
         sites.add_row(name, f"{site['rows']:,}", *rate, when(site["newest_event_us"]), size(site["bytes_sent"]),
                       f"{site['pending_rows']:,} rows", Text(link))  # fmt: skip
-    parts: list[RenderableType] = [sites]
+    parts: list[RenderableType] = [sites, *_shedding(status["sites"])]
     if any(site.get("fragments") for site in status["sites"].values()):
         parts += ["", _releases(status["sites"])]
     if status["center"]:
@@ -82,6 +82,19 @@ def _releases(sites: Mapping[str, Any]) -> RenderableType:
             why = ", ".join(f"{reason} {count:,}" for reason, count in ranked)
             table.add_row(site, name, fragment["policy"], f"{fragment['updates']:,}", Text(why or "-"))
     return table
+
+
+def _shedding(sites: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """What is shed where, how much and why, and what is still owed; nothing where nothing is."""
+    told = [(n, s, d) for n, site in sites.items() for s, d in site.get("shedding", {}).items()]
+    told = [(n, s, d) for n, s, d in told if d["shedding"] or d["owed_batches"]]
+    if told:
+        table = Table("site", "stream", "load", "behind", "share kept", "owed", "why", box=None, pad_edge=False)
+        for site, stream, shed in told:
+            rates = ", ".join(f"{view} {rate:.3g}" for view, rate in shed["rates"].items()) or "all"
+            table.add_row(site, stream, f"{shed['load']:.2f}", f"{shed['backlog_rows']:,} rows", rates,
+                          f"{shed['owed_batches']:,} batches", Text(shed["reason"]))  # fmt: skip
+        yield from ("", table)
 
 
 @contextmanager

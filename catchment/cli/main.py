@@ -10,7 +10,7 @@ import sys
 import typer
 
 import catchment
-from catchment.cli import bench, explain, feeds, place, plan, project, shed, show, simulate, sql, submit
+from catchment.cli import bench, explain, feeds, place, plan, project, repair, shed, show, simulate, sql, submit
 from catchment.cli.output import report
 from catchment.errors import CatchmentError
 
@@ -38,7 +38,7 @@ def _root(
     """Wide-area streaming analytics on Spark: fast now, exact later, few bytes."""
 
 
-for group in (project, submit, explain, plan, show, sql, simulate, place, feeds, shed, bench):
+for group in (project, submit, explain, plan, show, sql, simulate, place, feeds, shed, repair, bench):
     group.register(app)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from catchment.aggregates.distinct import ApproxCountDistinct
 from catchment.aggregates.quantiles import ApproxPercentile
+from catchment.aggregates.shed_terms import ShedTerms
 from catchment.aggregates.simple import Average, Count, Extreme, Sum
 from catchment.aggregates.spread import Moments, Spread
 from catchment.aggregates.topk import ApproxTopK
@@ -16,7 +17,18 @@ from catchment.optimizer.derive import Derivation
 from catchment.query.fragment import Fragment, Key, Lookup
 from catchment.timeline import WindowSpec
 
-AGGREGATES = (Count, Sum, Average, Extreme, Spread, Moments, ApproxCountDistinct, ApproxPercentile, ApproxTopK)
+AGGREGATES = (
+    Count,
+    Sum,
+    Average,
+    Extreme,
+    Spread,
+    Moments,
+    ApproxCountDistinct,
+    ApproxPercentile,
+    ApproxTopK,
+    ShedTerms,
+)
 FRAGMENTS = (Fragment, Key, Lookup, WindowSpec, *AGGREGATES)
 DEFINITIONS = (*FRAGMENTS, Derivation)
 SHARING = (*DEFINITIONS, Source, Demand, Query)

@@ -13,7 +13,6 @@ free of any residue of theirs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -21,86 +20,21 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from catchment.aggregates import Aggregate
-from catchment.aggregates.base import Groups, StateColumn
-from catchment.aggregates.segments import floats_of, sum_integers
+from catchment.aggregates.segments import floats_of
+from catchment.aggregates.shed_terms import ShedTerms, shed_terms, terms_in
 from catchment.partials import one_array
 from catchment.quality.combine import Factor, Terms, bounded_widths
-from catchment.quality.shed_partials import companion
 from catchment.quality.tails import Floats, subgaussian_factor, variance_factor
-
-FUNCTION = "shed"
-BOUNDED = ("count", "sum", "avg")
-_SUFFIX = "__terms"
-_COUNT_SUMS = ("more", "g", "v")  # more records; the two proxies of their error
-_VALUE_SUMS = ("more", "more_x", "g", "g_x", "g_xx")
-
-
-@dataclass(frozen=True)
-class ShedTerms(Aggregate):
-    """The sums that travel beside one aggregate; `of` is its function. Its value is how many records were sampled."""
-
-    of: str = "count"
-
-    @property
-    def sums(self) -> tuple[StateColumn, ...]:
-        names = _COUNT_SUMS if self.of == "count" else _VALUE_SUMS if self.of in BOUNDED else ()
-        return tuple(self.column(name, pa.float64()) for name in names)
-
-    @property
-    def states(self) -> tuple[StateColumn, ...]:
-        return (self.column("kept", pa.int64()), *self.sums)
-
-    @property
-    def result_type(self) -> pa.DataType:
-        return pa.int64()
-
-    def lift_sql(self) -> tuple[str, ...]:
-        """Of records that were not sampled: nothing."""
-        return ("0L", *("0D" for _ in self.sums))
-
-    def merge_sql(self) -> tuple[str, ...]:
-        return tuple(f"sum({state.sql})" for state in self.states)
-
-    def lift(self, values: pa.Array | None, groups: Groups, size: int) -> list[pa.Array]:
-        return [pa.array(np.zeros(size, np.int64)), *(pa.array(np.zeros(size)) for _ in self.sums)]
-
-    def combine(self, states: Sequence[pa.Array], groups: Groups, size: int) -> list[pa.Array]:
-        kept, *sums = states
-        added = (np.bincount(groups, weights=floats_of(s), minlength=size) for s in sums)
-        return [sum_integers(kept, groups, size).fill_null(0), *(pa.array(a.astype(np.float64)) for a in added)]
-
-    def lower(self, states: Sequence[pa.Array]) -> pa.Array:
-        return states[0]
-
-
-def shed_terms(aggregate: Aggregate) -> ShedTerms:
-    """What must travel beside an aggregate."""
-    return ShedTerms(
-        f"{aggregate.name}{_SUFFIX}", FUNCTION, aggregate.argument, aggregate.argument_type, aggregate.function
-    )
-
-
-def with_terms(aggregates: Sequence[Aggregate]) -> tuple[Aggregate, ...]:
-    """Aggregates, and what travels beside each."""
-    return (*aggregates, *map(shed_terms, aggregates))
-
-
-def bounded(aggregate: Aggregate) -> bool:
-    """Whether a sampled answer of this aggregate has a bound."""
-    return aggregate.function in BOUNDED
 
 
 def add_terms(partials: pa.Table, aggregates: Sequence[Aggregate], records: pa.Array, rate: float) -> pa.Table:
     """Partials of records that passed at `rate`, with the terms that must travel with them.
 
-    `partials` has the states of the aggregates and, below a rate of 1, of their companions; `records` counts the raw
-    records of each row.
+    `partials` has, below a rate of 1, the states of the terms' `moments`; `records` counts the raw records of each row.
     """
-    by_name = {a.name: a for a in aggregates}
-    for terms in (a for a in aggregates if isinstance(a, ShedTerms)):
+    for terms in terms_in(aggregates):
         if rate < 1.0:
-            sums = _sums(partials, by_name[terms.name.removesuffix(_SUFFIX)], rate)
-            columns = [records.cast(pa.int64()), *map(pa.array, sums)]
+            columns = [records.cast(pa.int64()), *map(pa.array, _sums(partials, terms, rate))]
         else:
             columns = terms.lift(None, np.zeros(0, dtype=np.intp), partials.num_rows)
         for state, column in zip(terms.states, columns, strict=True):
@@ -134,7 +68,7 @@ def scaled(partials: pa.Table, aggregate: Aggregate, delta: float, lowest_rate: 
     plain = aggregate.lower(states)
     # Fewer than none: the repair is in, and what it repairs is still on its way.
     kept = np.asarray(one_array(partials[terms.states[0].name])) > 0
-    if not bounded(aggregate):
+    if not terms.bounded:
         return plain, np.where(kept | (lowest_rate < 1.0), np.inf, 0.0)
     sums = [np.where(kept, floats_of(one_array(partials[s.name])), 0.0) for s in terms.sums]
     values, widths = _scaled(aggregate, states, sums, np.full(len(kept), lowest_rate), delta)
@@ -144,16 +78,16 @@ def scaled(partials: pa.Table, aggregate: Aggregate, delta: float, lowest_rate: 
     return _typed(values, plain, kept), np.asarray(errors, dtype=np.float64)
 
 
-def _sums(partials: pa.Table, aggregate: Aggregate, rate: float) -> list[Floats]:
+def _sums(partials: pa.Table, terms: ShedTerms, rate: float) -> list[Floats]:
     more, g, v = 1.0 / rate - 1.0, float(subgaussian_factor(rate)) / rate, float(variance_factor(rate)) / rate
-    if aggregate.function == "count":
-        n = floats_of(one_array(partials[aggregate.states[0].name]))
-        return [more * n, g * n, v * n]
-    if not bounded(aggregate):
+    moments = terms.moments
+    if moments is None:
         return []
-    spread = companion(aggregate)
-    assert spread is not None
-    n, mean, m2 = (floats_of(one_array(partials[s.name])) for s in spread.states)
+    states = [floats_of(one_array(partials[s.name])) for s in moments.states]
+    if terms.of == "count":
+        (n,) = states
+        return [more * n, g * n, v * n]
+    n, mean, m2 = states
     total = n * mean
     return [more * n, more * total, g * n, g * total, g * (m2 + total * mean)]
 

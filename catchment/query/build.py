@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 import pyarrow as pa
 from sqlglot import exp
 
+from catchment.aggregates.shed_terms import with_terms
 from catchment.query.calls import AggregateSet, Call, fresh_name, input_text, resolve_inputs
 from catchment.query.catalog import Catalog
 from catchment.query.dialect import read_expression, render
@@ -32,7 +33,7 @@ from catchment.query.plan import (
 )
 from catchment.query.relations import From, conjuncts, read_from
 from catchment.query.scope import Scope, typed
-from catchment.query.statements import View
+from catchment.query.statements import NEVER, View
 from catchment.query.types import sql_type
 
 OWN_NAMES = (SLICE_COLUMN, WINDOW_START, WINDOW_END)
@@ -56,7 +57,9 @@ def plan_view(view: View, catalog: Catalog) -> QueryPlan:
     if not aggregates.found:
         aggregates.add(Call(view.select, "count", None))
     conditions = _read_where(view, read.scope)
-    made = (tuple(keys.values()), tuple(aggregates.found.values()))
+    found = tuple(aggregates.found.values())
+    sheds = read.stream.shed and view.options.shed != NEVER
+    made = (tuple(keys.values()), with_terms(found) if sheds else found)
     source = _source(read, conditions, [*(k.sql for k in made[0]), *(a.argument for a in made[1] if a.argument)])
     finish = Finish(WindowAggregate(source, grouping.window, *made), columns, condition)
     return QueryPlan(Sink(finish, view.name, view.options.sink or catalog.project.center, view.options))

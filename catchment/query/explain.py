@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from catchment.aggregates.shed_terms import terms_in
 from catchment.config import Project
 from catchment.options import format_bandwidth
 from catchment.query.plan import QueryPlan
+from catchment.query.statements import BOUNDED
 from catchment.query.types import sql_type
 from catchment.timeline import format_duration
 
@@ -38,6 +40,7 @@ def explain_data(plan: QueryPlan, project: Project) -> dict[str, Any]:
         "policy": options.policy or project.defaults.policy,
         "freshness_us": project.defaults.freshness_us if options.freshness_us is None else options.freshness_us,
         "error": {a.name: 0.0 if a.exact else a.relative_error for a in fragment.aggregates},
+        "shed": _shed(plan),
     }
 
 
@@ -53,6 +56,16 @@ def _site_lines(plan: QueryPlan, project: Project) -> list[str]:
     for site in plan.scan.sites:
         lines.append(f"  {site} -> {plan.root.site}: {_link(site, plan.root.site, project)}")
     return lines
+
+
+def _shed(plan: QueryPlan) -> str:
+    """What becomes of the view when its sites cannot take all records."""
+    terms, options = terms_in(plan.fragment.aggregates), plan.options
+    if not terms:
+        return "never sampled"
+    if options.shed == BOUNDED and not all(t.bounded for t in terms):
+        return "not sampled: a sample of " + ", ".join(t.of for t in terms if not t.bounded) + " has no bound"
+    return f"sampled, weight {options.weight:g}; made exact afterwards: {options.repair.replace('_', ' ')}"
 
 
 def _link(site: str, sink: str, project: Project) -> str:
@@ -74,5 +87,7 @@ def _contract_lines(plan: QueryPlan, project: Project) -> list[str]:
     if sketches:
         lines.append(f"estimated from sketches: {', '.join(sketches)}")
     lines.append(f"policy: {options.policy or project.defaults.policy}")
+    if terms_in(plan.fragment.aggregates):
+        lines.append(f"under overload: {_shed(plan)}")
     finish = "none, the aggregates are the answer" if plan.trivial else "the SELECT list and HAVING, at the center"
     return [*lines, f"after the aggregates: {finish}"]

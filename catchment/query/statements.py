@@ -102,12 +102,18 @@ class Stream(Relation):
     slack_us: int | None = None
     max_jump_us: int | None = None
     history: bool | None = None
+    shed: bool = False
     where: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "event_time", self._check_time(self.event_time, "event time").name)
 
+        if self.shed and self.history is False:
+            raise QueryError(
+                f"stream {self.name!r} is to be shed and has no history",
+                hint="what is shed is repaired from history: leave history = false out, or shed = true",
+            )
         if isinstance(self.connector, Replay) and self.connector.arrival is not None:
             self._check_time(self.connector.arrival, "arrival")
 
@@ -130,6 +136,7 @@ class Stream(Relation):
             "slack": _duration(self.slack_us),
             "max_jump": _duration(self.max_jump_us),
             "history": self.history,
+            "shed": self.shed or None,
             **_connector_options(self.connector),
         }
         return f"CREATE STREAM {quote(self.name)} {_columns(self)} {_with(options)}"
@@ -146,6 +153,11 @@ class Table(Relation):
         return f"CREATE TABLE {quote(self.name)} {_columns(self)} {_with(_connector_options(self.connector))}"
 
 
+# When what was shed of a view is made good, and whether a view may be shed at all.
+ALWAYS, ON_DEMAND, NEVER = "always", "on_demand", "never"
+BOUNDED, ANY = "bounded", "any"
+
+
 @dataclass(frozen=True)
 class ViewOptions:
     """What a view promises and where; None leaves a setting to the project's defaults."""
@@ -156,7 +168,8 @@ class ViewOptions:
     freshness_us: int | None = None
     policy: str | None = None
     emit_early_us: int | None = None
-    repair: bool = True
+    repair: str = ALWAYS
+    shed: str = BOUNDED
     weight: float = 1.0
 
     def to_options(self) -> dict[str, Any]:
@@ -167,7 +180,8 @@ class ViewOptions:
             "freshness": _duration(self.freshness_us),
             "policy": self.policy,
             "emit_early": _duration(self.emit_early_us),
-            "repair": self.repair,
+            "repair": self.repair if self.repair != ALWAYS else None,
+            "shed": self.shed if self.shed != BOUNDED else None,
             "weight": self.weight if self.weight != 1.0 else None,
         }
 

@@ -9,7 +9,18 @@ from typing import Any
 from catchment import options as opt
 from catchment.errors import QueryError
 from catchment.options import Kind, Option, did_you_mean, read_options
-from catchment.query.statements import Connector, Files, Generator, Replay, ViewOptions
+from catchment.query.statements import (
+    ALWAYS,
+    ANY,
+    BOUNDED,
+    NEVER,
+    ON_DEMAND,
+    Connector,
+    Files,
+    Generator,
+    Replay,
+    ViewOptions,
+)
 
 Given = Mapping[str, Any]
 Where = Callable[[str | None], str]
@@ -56,6 +67,7 @@ STREAM = (
     Option("slack", opt.duration()),
     Option("max_jump", opt.duration(positive=True)),
     Option("history", opt.flag()),
+    Option("shed", opt.flag(), False),
 )
 _FIELDS = {"slack": "slack_us", "max_jump": "max_jump_us"}
 TABLE = (Option("connector", opt.choice("files"), "files"), *FILES)
@@ -67,8 +79,17 @@ VIEW = (
     Option("policy", opt.policy()),
     Option("weight", opt.number(), 1.0),
     Option("emit_early", opt.duration(none=True, positive=True)),
-    Option("repair", opt.flag(), True),
+    Option("repair", Kind("'always', 'on_demand' or 'never'", lambda v: _repair(v)), ALWAYS),
+    Option("shed", opt.choice(BOUNDED, ANY, NEVER), BOUNDED),
 )
+
+
+def _repair(value: Any) -> str:
+    """On and off are always and never."""
+    try:
+        return ALWAYS if opt.flag().read(value) else NEVER
+    except ValueError:
+        return str(opt.choice(ALWAYS, ON_DEMAND, NEVER).read(value))
 
 
 def _one_character(value: Any) -> str:
@@ -151,5 +172,6 @@ def read_view_options(given: Given, name: str, where: Where) -> ViewOptions:
         read["policy"],
         read["emit_early"],
         read["repair"],
+        read["shed"],
         read["weight"],
     )

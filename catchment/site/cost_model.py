@@ -1,7 +1,7 @@
 """What work costs: seconds of a job as a fixed part and a part per row, learned from what jobs took.
 
-The fixed part is the least that a job ever took, forgotten slowly; the rest is put down to the rows. Small batches tell
-nothing about the cost of a row and are not learned from.
+The quickest job is remembered (and slowly forgotten); what a larger one took more is put down to the rows that it had
+more. Until batches of different sizes were seen nothing is known of the cost of a row, and it is said to be 0.
 """
 
 from __future__ import annotations
@@ -9,24 +9,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 LEARN_FROM_ROWS = 4_000
+LARGER = 1.5  # times the rows of the quickest job
 _KEEP = 0.7  # of what was known when the next batch is learned from
-_FORGET = 1.01  # by which the least time grows with each job
+_FORGET = 1.01  # by which the time of the quickest job grows with each job
 
 
 @dataclass
 class CostModel:
     """One kind of job."""
 
-    fixed_s: float | None = None
+    quickest_s: float | None = None
+    quickest_rows: float = 0.0
     _seconds: float = 0.0
     _rows: float = 0.0
 
     def learn(self, rows: float, seconds: float) -> None:
         """A job over so many rows took so long."""
-        self.fixed_s = seconds if self.fixed_s is None else min(self.fixed_s * _FORGET, seconds)
-        if rows >= LEARN_FROM_ROWS:
-            self._seconds = _KEEP * self._seconds + max(seconds - self.fixed_s, 0.0)
-            self._rows = _KEEP * self._rows + rows
+        if self.quickest_s is None or seconds <= self.quickest_s * _FORGET:
+            self.quickest_s, self.quickest_rows = seconds, rows
+            return
+        self.quickest_s *= _FORGET
+        if rows >= LEARN_FROM_ROWS and rows > LARGER * self.quickest_rows:
+            self._seconds = _KEEP * self._seconds + max(seconds - self.quickest_s, 0.0)
+            self._rows = _KEEP * self._rows + rows - self.quickest_rows
 
     @property
     def known(self) -> bool:

@@ -33,7 +33,8 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class BatchShed:
-    """A micro-batch was sampled. Its records are [start, end) of its source, or in history where `start` is None.
+    """A micro-batch was sampled, or only its history put off. Its records are [start, end) of its source, or in history
+    where `start` is None.
 
     `limits` are the event times that were believed (see `catchment.site.plausible`), None: all of them.
     """
@@ -46,7 +47,8 @@ class BatchShed:
     limits: tuple[int, int, int, int] | None = None
 
     def __post_init__(self) -> None:
-        if not self.taken or any(not 0.0 < t.rate < 1.0 for t in self.taken):
+        nothing = not self.taken and self.start is None
+        if nothing or any(not 0.0 < t.rate < 1.0 for t in self.taken):
             raise SiteError(
                 f"batch {self.batch} of {self.stream!r} was shed by {self.taken}: a rate is between 0 and 1"
             )

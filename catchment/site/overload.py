@@ -107,6 +107,13 @@ class LoadMonitor:
         self.calm = 0
         self.last: Decision | None = None
 
+    def adopt(self, known: LoadMonitor) -> None:
+        """Take over what another monitor of the same stream has learned of the parts that are here too."""
+        for mine, theirs in ((self.whole, known.whole), (self.sampled, known.sampled)):
+            mine.update({part: model for part, model in theirs.items() if part in mine})
+        self.shapes.update({name: shape for name, shape in known.shapes.items() if name in self.shapes})
+        self.shedding, self.load, self.calm = known.shedding, known.load, known.calm
+
     # --- learning -----------------------------------------------------------------------------------------
 
     def learn_whole(self, rows: int, seconds: Mapping[str, float]) -> None:

@@ -20,8 +20,9 @@ from catchment.optimizer.statistics import assumed, load_statistics
 from catchment.query.build import plan_view
 from catchment.query.catalog import Catalog, load_catalog
 from catchment.query.plan import QueryPlan
-from catchment.query.statements import Stream, View
+from catchment.query.statements import ALWAYS, ANY, NEVER, ON_DEMAND, Stream, View, ViewOptions
 from catchment.site.policies import policy_by_name
+from catchment.spark.shedding import ShedChoice
 from catchment.spark.site_deploy import FragmentPlan
 
 
@@ -71,6 +72,7 @@ class Deployment:
                 name in deployed.begun,
                 deployed.leaving.get(name),
                 self._weight(name),
+                self._shed_choice(name),
             )
             for name, demand in deployed.sharing.fragments.items()
             if site in demand.source.sites
@@ -80,6 +82,10 @@ class Deployment:
         """The weights of the views that a fragment serves, together; one that nobody uses any more has the least."""
         users = self.deployed.sharing.users(fragment)
         return sum(p.options.weight for p in self.plans if p.name in users) or 1.0
+
+    def _shed_choice(self, fragment: str) -> ShedChoice:
+        users = self.deployed.sharing.users(fragment)
+        return shed_choice([p for p in self.plans if p.name in users])
 
     def at(self, deployed: Deployed) -> Deployment:
         """The same project at another version of what is deployed."""
@@ -129,6 +135,23 @@ def _share(catalog: Catalog, plans: tuple[QueryPlan, ...], known: Deployed | Non
     return deployed
 
 
+def shed_choice(plans: Sequence[QueryPlan]) -> ShedChoice:
+    """How a fragment may be shed that these views are derived from: as the most demanding of them allows."""
+    given = [p.options for p in plans]
+    errors = [o.max_error for o in given if o.max_error is not None]
+    always = any(o.repair == ALWAYS for o in given) or not given
+    asked = any(o.repair == ON_DEMAND for o in given)
+    return ShedChoice(
+        min(errors, default=None),
+        max((o.confidence for o in given), default=ViewOptions().confidence),
+        max((o.weight for o in given), default=1.0),
+        bool(given) and all(o.shed == ANY for o in given),
+        ALWAYS if always else ON_DEMAND if asked else NEVER,
+        tuple(p.name for p in plans),
+        any(o.shed == NEVER for o in given),
+    )
+
+
 def center_address(project: Project) -> str:
     """host:port where the processes of sites find the center."""
     listen = project.sites[project.center].listen
@@ -157,9 +180,14 @@ def _check_names(plan: QueryPlan, catalog: Catalog) -> None:
             )
 
 
+def _never_repaired(plan: QueryPlan, catalog: Catalog) -> bool:
+    """Where load is shed, it says what becomes of that; late records are merged whatever it says."""
+    return plan.options.repair != ALWAYS and not catalog.streams[plan.fragment.stream].shed
+
+
 def _check_options(plan: QueryPlan, catalog: Catalog) -> None:
     """An option that would be accepted and not heeded is refused."""
-    asked = {"emit_early": plan.options.emit_early_us is not None, "repair = false": not plan.options.repair}
+    asked = {"emit_early": plan.options.emit_early_us is not None, "repair = 'never'": _never_repaired(plan, catalog)}
     for option, wanted in asked.items():
         if wanted:
             raise QueryError(

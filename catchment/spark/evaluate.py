@@ -7,7 +7,7 @@ Spark SQL where an expression allows it. All evaluators give equal partials.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +15,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from catchment.aggregates import Aggregate
+from catchment.aggregates.shed_terms import terms_in
+from catchment.partials import one_array
+from catchment.quality.shed_terms import add_terms
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 
 _RECORDS = "_records"
@@ -22,11 +25,24 @@ _RECORDS = "_records"
 Records = tuple[tuple[int, int], ...]  # (slice, how many raw records)
 
 
+class Reduced(NamedTuple):
+    """The partials of some records per (slice, keys), how many records each slice had, and how many each row; of a
+    sample also the moments that its terms were made of."""
+
+    table: pa.Table
+    records: Records
+    counts: pa.Array
+    moments: pa.Table
+
+
 class Evaluator(Protocol):
     """Evaluates fragments on the records of one micro-batch."""
 
     def partials(self, records: DataFrame, fragment: Fragment) -> tuple[pa.Table, Records]:
         """The partials of the records per (slice, keys), and how many records each slice had."""
+
+    def reduce(self, records: DataFrame, fragment: Fragment, rate: float = 1.0) -> Reduced:
+        """The same of records that passed a sampler of this rate, with what must travel with them."""
 
 
 class NativeEvaluator:
@@ -36,15 +52,25 @@ class NativeEvaluator:
         self.tables = tables
 
     def partials(self, records: DataFrame, fragment: Fragment) -> tuple[pa.Table, Records]:
+        reduced = self.reduce(records, fragment)
+        return reduced.table, reduced.records
+
+    def reduce(self, records: DataFrame, fragment: Fragment, rate: float = 1.0) -> Reduced:
         rows = self._joined(records, fragment)
         if fragment.where:
             rows = rows.where(F.expr(fragment.where))
         micros = f"unix_micros({_qualified(fragment)})"
         keys = [F.expr(fragment.slicing.sql(micros)).alias(SLICE_COLUMN)]
         keys += [F.expr(key.sql).alias(key.name) for key in fragment.keys]
-        measures = [F.count(F.lit(1)).alias(_RECORDS), *lift_columns(fragment.aggregates)]
-        table = rows.groupBy(*keys).agg(*measures).toArrow()
-        return table.select(fragment.schema.names).cast(fragment.schema), _per_slice(table)
+        terms = terms_in(fragment.aggregates)
+        lifted = tuple(a for a in fragment.aggregates if a not in terms)
+        moments = tuple(m for m in (t.moments for t in terms) if m is not None) if rate < 1.0 else ()
+        measures = [F.count(F.lit(1)).alias(_RECORDS), *lift_columns((*lifted, *moments))]
+        found = rows.groupBy(*keys).agg(*measures).toArrow()
+        counts = one_array(found[_RECORDS]).cast(pa.int64())
+        table = add_terms(found, fragment.aggregates, counts, rate)
+        table = table.select(fragment.schema.names).cast(fragment.schema)
+        return Reduced(table, _per_slice(found), counts, found.select([s.name for m in moments for s in m.states]))
 
     def _joined(self, records: DataFrame, fragment: Fragment) -> DataFrame:
         rows = records.alias(fragment.stream_alias or fragment.stream)

@@ -31,6 +31,12 @@ def own_errors(plan: QueryPlan) -> tuple[tuple[str, float | None], ...]:
     return tuple((c.name, errors.get(c.source or "", computed)) for c in plan.columns if c.source not in copied)
 
 
+def sources_of(plan: QueryPlan) -> tuple[tuple[str, str], ...]:
+    """The columns that are an aggregate as it is, and which."""
+    aggregates = {a.name for a in plan.aggregate.aggregates}
+    return tuple((c.name, c.source) for c in plan.columns if c.source in aggregates and c.source is not None)
+
+
 def _rename(plan: QueryPlan, rows: pa.Table) -> pa.Table:
     columns = {c.name: rows[c.source] for c in plan.columns if c.source is not None}
     return pa.table({**columns, RETRACTED: pa.array([False] * rows.num_rows, pa.bool_())})

@@ -21,14 +21,16 @@ from catchment.center.results import ResultTables
 from catchment.config import Project
 from catchment.errors import ConfigError
 from catchment.query.plan import QueryPlan
+from catchment.site.overload import LoadMonitor
 from catchment.spark.center_pipeline import CenterPipeline
 from catchment.spark.definitions import check_definitions
 from catchment.spark.deploy import Deployment, center_address
 from catchment.spark.evaluate import NativeEvaluator
-from catchment.spark.finish import make_finish, own_errors
+from catchment.spark.finish import make_finish, own_errors, sources_of
 from catchment.spark.follow import Follower
 from catchment.spark.move import Mover
 from catchment.spark.session import make_session
+from catchment.spark.shedding import MakeMonitor
 from catchment.spark.site_pipeline import SitePipeline, link_to_center, site_folder
 from catchment.spark.sources import read_table
 from catchment.spark.status import center_status, site_status, write_status
@@ -60,6 +62,7 @@ class Runner:
     once: bool = False
     on_segment: Callable[[Segment], None] = lambda segment: None  # hears of every segment that is about to land
     wrap_uplink: Callable[[Uplink], Uplink] = lambda uplink: uplink  # where a test puts faults onto the wire
+    make_monitor: MakeMonitor = LoadMonitor  # who decides what is shed
 
     def __post_init__(self) -> None:
         self.project = self.deployment.project
@@ -89,7 +92,7 @@ class Runner:
         check_definitions(site_folder(self.project, site), self.deployment.plans)
         pipeline = SitePipeline(
             self.spark, self.project, site, self.deployment.streams_at(site), self.deployment.fragments_at(site),
-            self._evaluator, partial(self._sender, site), self.clock,
+            self._evaluator, partial(self._sender, site), self.clock, self.make_monitor,
         )  # fmt: skip
         self.pipelines.append(pipeline)
         self._closing.callback(pipeline.stop)
@@ -193,7 +196,10 @@ class Runner:
 
     def _tables(self, plan: QueryPlan) -> ResultTables:
         finish = make_finish(self.spark, plan)
-        return ResultTables(self.project.state_folder, plan.name, plan.fragment, finish, own_errors(plan))
+        delta = 1.0 - plan.options.confidence
+        return ResultTables(
+            self.project.state_folder, plan.name, plan.fragment, finish, own_errors(plan), sources_of(plan), delta
+        )
 
     def _take(self, segment: Segment) -> None:
         assert self.center is not None

@@ -7,18 +7,19 @@ just after the newest event time that was read before. Between two batches that 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from catchment.query.fragment import Fragment
 from catchment.site.core import SiteCore
 from catchment.site.events import Event, FragmentAdded, FragmentBounded, FragmentDropped
 from catchment.site.policy import Policy
+from catchment.spark.shedding import ShedChoice
 from catchment.timeline import START_OF_TIME_US
 
 
 @dataclass(frozen=True)
 class FragmentPlan:
-    """A fragment to run, and the policy by which its partials leave.
+    """A fragment to run, the policy by which its partials leave, and how it may be shed.
 
     `begun`: it came while its stream was being read already. `until_us`: only slices before it are wanted.
     `weight`: its share of the link among its peers.
@@ -29,6 +30,7 @@ class FragmentPlan:
     begun: bool = False
     until_us: int | None = None
     weight: float = 1.0
+    shed: ShedChoice = field(default_factory=ShedChoice)
 
 
 def changes(core: SiteCore, stream: str, plans: Iterable[FragmentPlan], newest_us: int | None) -> Iterator[Event]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -21,15 +22,31 @@ from catchment.config import Link, Project
 from catchment.durable.events import EventCodec
 from catchment.durable.host import Host
 from catchment.durable.journal import Journal
+from catchment.durable.requests import asked_repairs, forget_repairs
 from catchment.query.fragment import Fragment
 from catchment.query.statements import Stream
+from catchment.sampling import SamplingRule
 from catchment.site.core import SiteCore
+from catchment.site.debts import Debt
 from catchment.site.events import Absorbed, Action, Event, LinkMeasured, LowMarkRaised, Ticked
 from catchment.site.journalled import JOURNALLED
 from catchment.site.meter import SiteMeter
+from catchment.site.overload import LoadMonitor
 from catchment.site.plausible import Plausible, needs_check, plausible
 from catchment.spark.batch_folder import BatchFolder
 from catchment.spark.evaluate import Evaluator
+from catchment.spark.records import Seen, judged, placed, seen_by, watch_records
+from catchment.spark.repairs import Repairer, repair_events
+from catchment.spark.replay import ROW
+from catchment.spark.shedding import (
+    MakeMonitor,
+    Sample,
+    StreamShedding,
+    again,
+    again_whole,
+    shed_event,
+    stream_shedding,
+)
 from catchment.spark.site_deploy import FragmentPlan, changes
 from catchment.spark.sources import PROBLEM, RAW, OpenedStream, ddl, open_stream
 from catchment.spark.streaming import make_offsets_durable, start_query, stopped
@@ -59,6 +76,7 @@ class StreamState:
     query: StreamingQuery | None = None
     finished: bool = False
     between: threading.Lock = field(default_factory=threading.Lock)  # held during a batch, and to change fragments
+    shedding: StreamShedding | None = None
 
 
 @dataclass
@@ -73,6 +91,7 @@ class SitePipeline:
     evaluator: Evaluator
     make_sender: Callable[[Outbox], Sender]
     clock: Clock
+    make_monitor: MakeMonitor = LoadMonitor
     _states: dict[str, StreamState] = field(default_factory=dict, init=False)
     _stopping: threading.Event = field(default_factory=threading.Event, init=False)
     _wire_ratio: float = field(default=1.0, init=False)
@@ -90,6 +109,7 @@ class SitePipeline:
         self.host.recover()
         for stream in {f.stream for f in self.core.definitions} | {s.name for s in self.streams}:
             self._bring(stream, self._newest_read(stream))
+        self.repairer = Repairer(self._repair_one)
 
     # --- life -----------------------------------------------------------------------------------------------
 
@@ -99,6 +119,8 @@ class SitePipeline:
         self._once = once
         for stream in self.streams:
             self._start_stream(stream, once)
+        if any(s.shed for s in self.streams):
+            self.repairer.start()
 
     def deploy(self, streams: Sequence[Stream], plans: Sequence[FragmentPlan]) -> None:
         """Run these fragments from the next micro-batch of their streams on; end the streams that nobody reads."""
@@ -122,6 +144,8 @@ class SitePipeline:
             self._bring(state.stream.name, state.newest_us)
             state.fragments = tuple(p.fragment for p in plans if p.fragment.stream == state.stream.name)
             state.deployed = plans
+            if state.shedding is not None:
+                state.shedding.follow([p for p in plans if p.fragment.stream == state.stream.name], self.make_monitor)
 
     def _end_stream(self, name: str) -> None:
         query = self._states.pop(name).query
@@ -142,6 +166,12 @@ class SitePipeline:
         fragments = tuple(p.fragment for p in self.plans if p.fragment.stream == stream.name)
         state = StreamState(stream, opened, fragments, self.plans)
         state.newest_us = self._newest_read(stream.name)
+        if stream.shed:
+            plans = [p for p in self.plans if p.fragment.stream == stream.name]
+            state.shedding = stream_shedding(
+                stream.name, plans, opened, self.evaluator, self.folder / "checkpoints" / stream.name, self.clock,
+                self.project.defaults.trigger_us / 1e6, not once, self.make_monitor,
+            )  # fmt: skip
         self._states[stream.name] = state
         writer = (
             opened.records.writeStream.queryName(f"{self.site}.{stream.name}")
@@ -154,6 +184,7 @@ class SitePipeline:
 
     def tick(self) -> None:
         """Let time pass: find ended streams, feed the link's measurements back, let the policy send."""
+        self.repairer.check()
         for state in self._states.values():
             self._raise_if_failed(state)
             if state.deployed is not self.plans and state.between.acquire(blocking=False):
@@ -173,7 +204,7 @@ class SitePipeline:
     def finished(self) -> bool:
         """Whether every stream has ended and everything it led to has been acknowledged."""
         ended = all(s.finished for s in self._states.values())
-        return ended and not self.core.pending_rows and not self.outbox.pending()
+        return ended and not self.next_debt() and not self.core.pending_rows and not self.outbox.pending()
 
     def stop(self) -> None:
         """Stop reading and sending; what is not sent yet waits in the outbox."""
@@ -181,6 +212,7 @@ class SitePipeline:
         for state in self._states.values():
             if state.query is not None:
                 state.query.stop()
+        self.repairer.stop()
         self.sender.stop()
         self.host.journal.close()
 
@@ -197,12 +229,16 @@ class SitePipeline:
             return
         self._wait_for_room()
         small = 0 < state.last_rows < SMALL_BATCH_ROWS
-        records = batch.coalesce(1) if small else batch
-        events, seen = self._reduce(state, records, number, None)
+        records, sample = batch.coalesce(1) if small else batch, None
+        if state.shedding is not None:
+            sample = state.shedding.begin(number)
+            if sample is not None:
+                records = again(state.opened, sample)
+        events, seen = self._reduce(state, records, number, None, sample)
         if seen.rows and seen.low_us is not None and seen.high_us is not None:
             limits = self._implausible(state, records, seen)
             if limits is not None:
-                events, seen = self._reduce(state, records, number, limits)
+                events, seen = self._reduce(state, records, number, limits, sample)
         self._note(state, seen)
         self.meter.batch(name, seen.rows, state.fragments, events, self.clock.now_us())
         mark = (
@@ -213,36 +249,114 @@ class SitePipeline:
         self.sender.notify()
 
     def _reduce(
-        self, state: StreamState, records: DataFrame, number: int, limits: Plausible | None
+        self, state: StreamState, records: DataFrame, number: int, limits: Plausible | None, sample: Sample | None
     ) -> tuple[list[Event], Seen]:
         """Keep the batch and reduce it to partials; what was seen on the way."""
-        time = f"`{state.stream.event_time}`"
-        if limits is not None:
-            believed = limits.sql(f"unix_micros({time})")
-            far = f"CASE WHEN {believed} THEN NULL ELSE 'the event time is far from the stream' END"
-            records = records.withColumn(PROBLEM, F.coalesce(F.col(PROBLEM), F.expr(far)))
-        watch = Observation()
-        usable = F.when(F.col(PROBLEM).isNull(), F.expr(f"unix_micros({time})"))
-        watched = records.observe(
-            watch, F.count(F.lit(1)).alias("rows"), F.count(PROBLEM).alias("bad"),
-            F.min(usable).alias("low"), F.max(usable).alias("high"),
-        )  # fmt: skip
+        records = judged(records, state.stream.event_time, limits)
+        watch, watched = watch_records(records, state.stream.event_time)
         good = watched.where(F.col(PROBLEM).isNull()).drop(RAW, PROBLEM)
-        keeps = self.project.defaults.history if state.stream.history is None else state.stream.history
-        if keeps:
-            # What is aggregated is what was kept: one read of the source, however many fragments there are.
-            history = BatchFolder(self.folder / "history" / state.stream.name)
-            history.write(good, number)
-            good = history.batch(self.spark, number, ddl(state.stream))
-        events: list[Event] = []
-        for fragment in state.fragments:
-            table, counts = self.evaluator.partials(good, fragment)
-            events.append(Absorbed(fragment.name, table, counts))
-        found = watch.get
-        seen = Seen(found["rows"], found["bad"], found["low"], found["high"])
-        if seen.bad:
+        if state.shedding is not None:
+            events, seen = self._reduce_shedding(state, state.shedding, good, watch, number, limits, sample)
+        else:
+            if self._keeps(state.stream):
+                # What is aggregated is what was kept: one read of the source, however many fragments there are.
+                good = self._keep(state.stream, good, number)
+            events = [Absorbed(f.name, *self.evaluator.partials(good, f)) for f in state.fragments]
+            seen = seen_by(watch)
+        if seen.bad and sample is None:
             self._quarantine(state.stream).write(_bad_rows(records, self.site), number)
         return events, seen
+
+    def _reduce_shedding(
+        self, state: StreamState, shedding: StreamShedding, good: DataFrame, watch: Observation, number: int,
+        limits: Plausible | None, sample: Sample | None,
+    ) -> tuple[list[Event], Seen]:  # fmt: skip
+        """The same where load may be shed: what a part of the work takes is measured, and a sample may be taken."""
+        if sample is not None:
+            good = shedding.hold(good)
+        else:
+            began = time.monotonic()
+            good = self._keep(state.stream, good, number)
+            shedding.kept(time.monotonic() - began)
+        seen = seen_by(watch)
+        rows = seen.rows if sample is None else (sample.end or 0) - (sample.start or 0)
+        if sample is None:
+            sample = shedding.after_history(rows)
+            good = good if sample is None else placed(good, number)
+        newest_us = state.newest_us or 0
+        span = (newest_us if seen.low_us is None else seen.low_us, newest_us if seen.high_us is None else seen.high_us)
+        events, taken = shedding.reduce(good, state.fragments, sample, rows, span)
+        believed = None if limits is None else (limits.start_us, limits.end_us, limits.now_us, limits.jump_us)
+        events += shed_event(state.stream.name, number, taken, sample, believed)
+        good.unpersist()
+        shedding.ended(rows, sample)
+        return events, replace(seen, rows=rows, bad=seen.bad if sample is None or not sample.deferred else 0)
+
+    def _keeps(self, stream: Stream) -> bool:
+        return self.project.defaults.history if stream.history is None else stream.history
+
+    def _keep(self, stream: Stream, good: DataFrame, number: int) -> DataFrame:
+        """Write the records of a batch to history, and read them from there."""
+        history = BatchFolder(self.folder / "history" / stream.name)
+        history.write(good, number)
+        return history.batch(self.spark, number, ddl(stream))
+
+    # --- repairs ----------------------------------------------------------------------------------------------
+
+    def next_debt(self) -> tuple[StreamState, Debt, tuple[Fragment, ...]] | None:
+        """The oldest batch of which something is to be made good."""
+        asked = asked_repairs(self.folder)
+        wanted = {p.fragment.name for p in self.plans if p.shed.is_repaired(asked)}
+        for state in self._states.values():
+            for debt in self.core.debts.of(state.stream.name) if state.shedding is not None else ():
+                names = wanted & {name for name, _ in debt.rates}
+                if names or not debt.in_history:
+                    return state, debt, tuple(f for f in state.fragments if f.name in names)
+        if asked:
+            forget_repairs(self.folder)
+        return None
+
+    def _repair_one(self) -> bool:
+        """Make one batch good, if the load allows; whether there was one."""
+        found = self.next_debt()
+        if found is None or self._stopping.is_set():
+            return False
+        state, debt, fragments = found
+        if not (state.finished or (state.shedding is not None and state.shedding.has_room())):
+            return False
+        rows = self._whole_batch(state, debt)
+        try:
+            events = repair_events(state.stream.name, debt, rows, fragments, self.evaluator)
+        finally:
+            rows.unpersist()
+        self.host.submit("repair", [*events, self._measure()])
+        self.sender.notify()
+        return True
+
+    def _whole_batch(self, state: StreamState, debt: Debt) -> DataFrame:
+        """All good records of a batch with their places; they are in history when this returns."""
+        stream = state.stream
+        if debt.in_history:
+            return placed(BatchFolder(self.folder / "history" / stream.name).batch(self.spark, debt.batch, ddl(stream)),
+                          debt.batch)  # fmt: skip
+        limits = None if debt.limits is None else Plausible(*debt.limits)
+        records = judged(again_whole(state.opened, debt), stream.event_time, limits)
+        watch, watched = watch_records(records, stream.event_time)
+        rows = watched.where(F.col(PROBLEM).isNull()).drop(RAW, PROBLEM).persist()
+        rows.count()
+        seen = seen_by(watch)
+        further = None if limits is not None or seen.low_us is None else self._implausible(state, records, seen)
+        if further is not None:  # among what was left out is what nobody believes
+            records = judged(records, stream.event_time, further)
+            taken = F.expr(SamplingRule(stream.name, (ROW,)).keep_sql(max((r for _, r in debt.rates), default=1.0)))
+            believed = F.expr(further.sql(f"unix_micros(`{stream.event_time}`)"))
+            rows = rows.where(believed | taken)
+            seen = replace(seen, bad=records.where(F.col(PROBLEM).isNotNull()).count())
+        self._keep(stream, rows.drop(ROW), debt.batch)
+        state.quarantined += seen.bad
+        if seen.bad:
+            self._quarantine(stream).write(_bad_rows(records.drop(ROW), self.site), debt.batch)
+        return rows
 
     def _implausible(self, state: StreamState, records: DataFrame, seen: Seen) -> Plausible | None:
         """The limits of belief, if the batch has event times beyond them."""
@@ -341,16 +455,6 @@ def _is_over(state: StreamState) -> bool:
         return False
     offset = progress["sources"][0]["endOffset"]
     return state.opened.is_over(json.loads(offset) if isinstance(offset, str) else offset)
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What a micro-batch turned out to hold."""
-
-    rows: int
-    bad: int
-    low_us: int | None
-    high_us: int | None
 
 
 def _bad_rows(records: DataFrame, site: str) -> DataFrame:

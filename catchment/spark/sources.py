@@ -22,7 +22,8 @@ from catchment.query.statements import Files, Generator, Relation, Replay, Strea
 from catchment.query.types import sql_type
 from catchment.spark.csv_header import csv_schema, is_record
 from catchment.spark.generator import generate, has_generated
-from catchment.spark.replay import ReplaySource
+from catchment.spark.replay import ROW, ReplaySource
+from catchment.spark.spool import Instants, read_arrivals, read_beginning
 from catchment.spark.spool_writer import make_spool, read_header
 
 RAW, PROBLEM = "_raw", "_problem"
@@ -32,10 +33,16 @@ MAX_FILES_PER_BATCH = 256
 
 @dataclass(frozen=True)
 class OpenedStream:
-    """A stream that is being read at one site; `is_over` tells by the offset reached that it will never have more."""
+    """A stream that is being read at one site; `is_over` tells by the offset reached that it will never have more.
+
+    Where the records can be read again, `again(start, end, rate)` gives a sample of those between two offsets, with the
+    number of each (`ROW`), and `arrived` how many have come by now.
+    """
 
     records: DataFrame
     is_over: Callable[[Any], bool] = lambda offset: False
+    again: Callable[[int, int, float], DataFrame] | None = None
+    arrived: Callable[[int], int | None] = lambda now_us: None
 
 
 def open_stream(spark: SparkSession, stream: Stream, site: str, base: Path, spools: Path, jump_us: int) -> OpenedStream:
@@ -80,8 +87,10 @@ def ddl(relation: Relation) -> str:
     return ", ".join(f"`{c.name}` {sql_type(c.type)}" for c in relation.columns)
 
 
-def parse_lines(lines: DataFrame, relation: Relation, connector: Files, header: list[str]) -> DataFrame:
-    """Lines of text as records, with `_raw` and `_problem`."""
+def parse_lines(
+    lines: DataFrame, relation: Relation, connector: Files, header: list[str], carried: tuple[str, ...] = ()
+) -> DataFrame:
+    """Lines of text as records, with `_raw` and `_problem`, and other columns that are carried along."""
     text = F.col("value")
     if connector.format == "json":
         schema = f"{ddl(relation)}, `{_CORRUPT}` STRING"
@@ -92,9 +101,9 @@ def parse_lines(lines: DataFrame, relation: Relation, connector: Files, header: 
                                            "sep": connector.delimiter})  # fmt: skip
         if connector.header:
             lines = lines.where(is_record(text, relation, connector, header))
-    rows = lines.where(F.trim(text) != "").select(text.alias(RAW), parsed.alias("_r"))
+    rows = lines.where(F.trim(text) != "").select(text.alias(RAW), parsed.alias("_r"), *carried)
     columns = [F.col(f"_r.`{c.name}`").alias(c.name) for c in relation.columns]
-    return rows.select(*columns, RAW, _problem(relation, connector.format).alias(PROBLEM))
+    return rows.select(*columns, *carried, RAW, _problem(relation, connector.format).alias(PROBLEM))
 
 
 def _problem(relation: Relation, format: str) -> SparkColumn:
@@ -110,12 +119,13 @@ def _problem(relation: Relation, format: str) -> SparkColumn:
     return problem
 
 
-def _checked(records: DataFrame, stream: Stream) -> DataFrame:
+def _checked(records: DataFrame, stream: Stream, carried: tuple[str, ...] = ()) -> DataFrame:
     """Records that are typed already: only the event time can be missing."""
     missing = F.col(f"`{stream.event_time}`").isNull()
     raw = F.when(missing, F.to_json(F.struct(*[F.col(f"`{c.name}`") for c in stream.columns])))
     problem = F.when(missing, F.lit(f"no event time ({stream.event_time})"))
-    return records.select(*[F.col(f"`{c.name}`") for c in stream.columns], raw.alias(RAW), problem.alias(PROBLEM))
+    columns = [F.col(f"`{c.name}`") for c in stream.columns]
+    return records.select(*columns, *carried, raw.alias(RAW), problem.alias(PROBLEM))
 
 
 def _open_files(spark: SparkSession, stream: Stream, files: Files, path: Path) -> DataFrame:
@@ -129,11 +139,38 @@ def _open_replay(
 ) -> OpenedStream:
     rows = make_spool(path, spool, replay, stream.schema, replay.arrival or stream.event_time, jump_us)
     spark.dataSource.register(ReplaySource)
-    text = replay.format != "parquet"
+    text, header = replay.format != "parquet", _header(path, stream, replay)
+    columns = "value STRING" if text else ddl(stream)
+
+    def parsed(records: DataFrame, carried: tuple[str, ...] = ()) -> DataFrame:
+        return parse_lines(records, stream, replay, header, carried) if text else _checked(records, stream, carried)
+
+    def again(start: int, end: int, rate: float) -> DataFrame:
+        options = {"spool": str(spool), "start": start, "end": end, "stream": stream.name, "rate": repr(rate)}
+        table = spark.read.format(ReplaySource.name()).options(**options).schema(f"{columns}, `{ROW}` BIGINT")
+        return parsed(table.load(), (ROW,))
+
     reader = spark.readStream.format(ReplaySource.name()).option("spool", str(spool)).option("speed", str(replay.speed))
-    records = reader.schema("value STRING" if text else ddl(stream)).load()
-    parsed = parse_lines(records, stream, replay, _header(path, stream, replay)) if text else _checked(records, stream)
-    return OpenedStream(parsed, lambda offset: int(offset["row"]) >= rows)
+    records = parsed(reader.schema(columns).load())
+    arrived = ArrivedRows(spool, replay.speed)
+    return OpenedStream(records, lambda offset: int(offset["row"]) >= rows, again, arrived)
+
+
+class ArrivedRows:
+    """How many rows of a replayed log have come by an instant of the wall clock, read or not."""
+
+    def __init__(self, spool: Path, speed: float) -> None:
+        self._spool, self._speed = spool, speed
+        self._arrivals: Instants | None = None
+
+    def __call__(self, now_us: int) -> int | None:
+        began = read_beginning(self._spool)
+        if began is None or self._speed <= 0:
+            return None
+        if self._arrivals is None:
+            self._arrivals = read_arrivals(self._spool)
+        reached = began[1] + (now_us - began[0]) * self._speed
+        return int(self._arrivals.searchsorted(reached, side="right"))
 
 
 def _watch(spark: SparkSession, path: Path) -> DataStreamReader:

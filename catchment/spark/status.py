@@ -35,6 +35,11 @@ def site_status(pipeline: SitePipeline) -> dict[str, Any]:
         "statistics": pipeline.meter.statistics(),
         "connected": link.connected,
         "last_error": link.last_error,
+        "shedding": {
+            s.stream.name: s.shedding.status(len(pipeline.core.debts.of(s.stream.name)))
+            for s in pipeline.states
+            if s.shedding is not None
+        },
         "finished": pipeline.finished,
     }
 
@@ -46,6 +51,7 @@ def center_status(center: CenterPipeline) -> dict[str, Any]:
         marks = {s: m if m > START_OF_TIME_US else None for s, m in center.core.marks(name).items()}
         closed = windows.closed_us if windows.closed_us > START_OF_TIME_US else None
         queries[name] = {"marks_us": marks, "closed_us": closed, "open_slices": len(windows.slices)}
+        queries[name]["shed_windows"] = len(windows.debts)
     return {"published": center.published, "refused": dict(center.inbox.refused), "queries": queries}
 
 

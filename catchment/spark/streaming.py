@@ -6,6 +6,7 @@ one after another, and one that failed for that reason alone is started again, `
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from pathlib import Path
@@ -48,6 +49,21 @@ def make_offsets_durable(checkpoint: Path, batch: int) -> None:
     be skipped with it. Where the checkpoint is not a local folder, its file system keeps what it was given.
     """
     sync_files([checkpoint / "offsets" / str(batch), *checkpoint.glob(f"sources/*/{batch}")])
+
+
+def rows_of_batch(checkpoint: Path, batch: int) -> tuple[int, int] | None:
+    """The rows [start, end) that Spark has planned for a batch, where its source counts rows and both are known."""
+    end = _row_offset(checkpoint, batch)
+    start = 0 if batch == 0 else _row_offset(checkpoint, batch - 1)
+    return None if start is None or end is None else (start, end)
+
+
+def _row_offset(checkpoint: Path, batch: int) -> int | None:
+    path = checkpoint / "offsets" / str(batch)
+    if not path.exists():
+        return None
+    offset = json.loads(path.read_text().rstrip().rsplit("\n", 1)[-1])
+    return int(offset["row"]) if isinstance(offset, dict) and "row" in offset else None
 
 
 def stopped(what: str, failure: BaseException, folder: Path) -> EngineError:

@@ -1,0 +1,430 @@
+"""A real burst, shed live: the busiest hours of a web log, replayed so that many times what a site can take arrives.
+
+The log is a 1% sample of what the server saw, so each record is written `COPIES` times, a hundredth of a second
+apart. One site and a center run in this process; seven views share the stream, with selectivities from 1% to 100% and
+windows from half a minute to five. First the site's capacity is measured, from what its micro-batches cost per row
+while it is not overloaded. Then the burst is replayed at 2 to 20 times that: shed as planned, and at 10 times also
+not at all, and with one rate for all (uniform at the source) for the same load. What dropping the newest or the
+oldest records of each batch would have answered is computed from the raw log and the batches of the planned run. The
+truth is a recomputation from the raw log by numpy, not by catchment.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+import re
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import zstandard
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from catchment.site.overload import LEAST_RATE, TARGET, Arrivals, Decision, LoadMonitor
+
+DESCRIPTION = "a burst of 2 to 20 times the capacity: planned shedding against none, uniform and dropping"
+TIMES = (2, 5, 10, 20)
+BURST_HOURS = (14, 15)  # of the busiest of the day, by the log's own counts
+COPIES = 100
+START_S = 1_700_000_100
+CALM_SHARE = 0.35  # of the capacity, before and after the burst
+CALM_S, BURST_S = 12.0, 10.0
+REPAIR_S = 150.0  # for repairs after the calm
+MOST_ROWS = 4_000_000  # of a burst: beyond it, the burst is shorter
+TOML = """
+[project]
+name = "burst"
+center = "center"
+[sites.edge]
+[sites.center]
+[[links]]
+from = "edge"
+to = "center"
+[defaults]
+repair_horizon = "1 hour"
+"""
+STREAM = """
+CREATE STREAM hits (arrived TIMESTAMP, ts TIMESTAMP, code INT, size BIGINT, crawler BOOLEAN, ip STRING)
+  WITH (event_time = 'ts', sites = 'edge', connector = 'replay', path = '{path}', format = 'parquet',
+        arrival = 'arrived', speed = 1, shed = {shed});
+"""
+PRIVATE = "ip LIKE '1%' AND ip RLIKE '^[0-9]+[.][0-9]+[.][0-9]*[02468][.]'"
+VIEWS = {
+    "everything": ("count(*) AS n, sum(size) AS bytes", "", 2, ""),
+    "by_code": ("code, count(*) AS n", "", 2, ", code"),
+    "served": ("count(*) AS n, sum(size) AS bytes", "WHERE code = 200", 4, ""),
+    "errors": ("count(*) AS n", "WHERE code >= 400", 4, ""),
+    "missing": ("count(*) AS n", "WHERE code = 404", 10, ""),
+    "crawlers": ("count(*) AS n, avg(size) AS mean", "WHERE crawler", 5, ""),
+    "subnets": ("count(*) AS n", f"WHERE {PRIVATE}", 4, ""),
+}
+MAIN_CODES = (200, 301)  # the groups of by_code that hold 90% of its records
+
+
+class Uniform(LoadMonitor):
+    """One rate for every view: what a sampler at the source can do. It notes what it took of each batch."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.taken: list[tuple[int, float]] = []
+
+    def decide(self, arrivals: Arrivals) -> Decision:
+        decision = super().decide(arrivals)
+        self.taken.append((arrivals.rows, decision.highest))
+        return decision
+
+    def _plan(self, rows_per_s: float) -> Decision:
+        planned = super()._plan(rows_per_s)
+        costs = self._cost("prepare") + math.fsum(self._cost(f.name) for f in self.fragments)
+        rate = min(1.0, max(LEAST_RATE, TARGET / max(rows_per_s * costs, 1e-9)))
+        return Decision({f.name: rate for f in self.fragments}, planned.load, {}, "uniform")
+
+
+class Never(LoadMonitor):
+    """Takes everything whole, however late."""
+
+    def decide(self, arrivals: Arrivals) -> Decision:
+        self.load = arrivals.rows_per_s * self._seconds_per_row()
+        return Decision({}, self.load, {}, "")
+
+
+@dataclass
+class Watched:
+    """What was seen of a run, twice a second."""
+
+    backlog: list[tuple[float, int]] = field(default_factory=list)
+    batches: list[float] = field(default_factory=list)
+    rates: list[Mapping[str, float]] = field(default_factory=list)
+    errors: list[float] = field(default_factory=list)
+
+
+def data_folder() -> Path:
+    return Path(os.environ.get("CATCHMENT_DATA", "data"))
+
+
+def read_log() -> dict[str, np.ndarray]:
+    """The busiest hours as columns, in order."""
+    path = data_folder() / "web-log-edgar" / "edgar_20170101_1pct.csv.zst"
+    text = io.TextIOWrapper(zstandard.ZstdDecompressor().stream_reader(path.open("rb")), encoding="utf-8")
+    rows = [r for r in csv.DictReader(text) if int(r["time"][:2]) in BURST_HOURS]
+    return {
+        "code": np.array([int(float(r["code"])) for r in rows], dtype=np.int32),
+        "size": np.array([int(float(r["size"] or 0)) for r in rows], dtype=np.int64),
+        "crawler": np.array([float(r["crawler"] or 0) > 0 for r in rows]),
+        "ip": np.array([r["ip"] for r in rows]),
+    }
+
+
+def make_log(path: Path, log: Mapping[str, np.ndarray], phases: list[tuple[float, float]], start_s: int) -> pa.Table:
+    """Records in the log's order, arriving in phases of (rows a second, seconds); event time is arrival time."""
+    arrivals, at = [], float(start_s)
+    for rate, seconds in phases:
+        count = int(rate * seconds)
+        arrivals.append(at + np.arange(count) / rate)
+        at += seconds
+    times = np.concatenate(arrivals)
+    origin = np.repeat(np.arange(len(log["code"])), COPIES)
+    place = origin[np.arange(len(times)) % len(origin)]
+    micros = pa.array((times * 1e6).astype(np.int64), pa.timestamp("us", tz="UTC"))
+    table = pa.table({"arrived": micros, "ts": micros, **{c: pa.array(log[c][place]) for c in log}})
+    pq.write_table(table, path, compression="zstd", row_group_size=500_000)
+    return table
+
+
+def truth_of(table: pa.Table) -> dict[str, dict[tuple[int, Any], dict[str, float]]]:
+    """Every window of every view, recomputed from the raw records."""
+    micros = np.asarray(table["ts"].cast(pa.int64()))
+    code, size = np.asarray(table["code"]), np.asarray(table["size"], dtype=np.float64)
+    crawler = np.asarray(table["crawler"])
+    ips = table["ip"].combine_chunks().dictionary_encode()
+    fits = np.array(
+        [re.match(r"^1[0-9]*[.][0-9]+[.][0-9]*[02468][.]", ip) is not None for ip in ips.dictionary.to_pylist()]
+    )
+    masks = {"everything": None, "by_code": None, "served": code == 200, "errors": code >= 400, "missing": code == 404,
+             "crawlers": crawler, "subnets": fits[np.asarray(ips.indices)]}  # fmt: skip
+    answers = {}
+    for view, (_, _, seconds, _) in VIEWS.items():
+        chosen = slice(None) if masks[view] is None else masks[view]
+        starts = micros[chosen] // (seconds * 1_000_000) * (seconds * 1_000_000)
+        keys = code[chosen] if view == "by_code" else np.zeros(len(starts), dtype=np.int32)
+        pairs, inverse = np.unique(np.stack([starts, keys]), axis=1, return_inverse=True)
+        n = np.bincount(inverse)
+        total = np.bincount(inverse, weights=size[chosen])
+        answers[view] = {
+            (int(s), int(k)): {"n": float(c), "bytes": float(t), "mean": float(t / c)}
+            for (s, k), c, t in zip(pairs.T, n, total, strict=True)
+        }
+    return answers
+
+
+def write_project(folder: Path, log: Path, shed: bool) -> Path:
+    (folder / "queries").mkdir(parents=True)
+    (folder / "catchment.toml").write_text(TOML)
+    views = "".join(
+        f"CREATE MATERIALIZED VIEW {name} AS SELECT window.start, {what} FROM hits {where} "
+        f"GROUP BY window(ts, '{seconds} seconds'){key};\n"
+        for name, (what, where, seconds, key) in VIEWS.items()
+    )
+    sql = STREAM.replace("{path}", str(log)).replace("{shed}", str(shed).lower())
+    (folder / "queries" / "q.sql").write_text(sql + views)
+    return folder
+
+
+def run_project(spark: Any, folder: Path, monitor: Callable[..., LoadMonitor], seconds: float) -> Watched:
+    """Run until everything is answered and repaired, or the time is over; watch it meanwhile."""
+    from catchment.spark.deploy import Deployment
+    from catchment.spark.run import Runner
+
+    deployment, seen = Deployment.load(folder), Watched()
+    runner = Runner(deployment, spark, deployment.sites, True, make_monitor=monitor)
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.5):
+            for pipeline in runner.pipelines:
+                for state in pipeline.states:
+                    if state.shedding is not None:
+                        _look(seen, state.shedding)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    try:
+        runner.start()
+        watcher.start()
+        runner.run(seconds=seconds)
+    finally:
+        done.set()
+        runner.close()
+    return seen
+
+
+def _look(seen: Watched, shedding: Any) -> None:
+    status = shedding.status(0)
+    seen.backlog.append((time.time(), status["backlog_rows"]))
+    seen.batches.append(status["micro_batch_s"])
+    if status["rates"]:
+        seen.rates.append(status["rates"])
+        seen.errors.append(max(status["expected_errors"].values(), default=0.0))
+
+
+def judge(folder: Path, truth: Mapping[str, Mapping[Any, Mapping[str, float]]]) -> dict[str, Any]:
+    """Freshness, errors of what was first published, how many miss their bound, and whether the end is exact."""
+    from catchment.center.results import read_results
+    from catchment.errors import CenterError
+
+    began = (folder / "state" / "sites" / "edge" / "spool" / "hits.began").read_text().split()
+    offset_s = int(began[0]) / 1e6 - int(began[1]) / 1e6  # of the wall clock before the log's
+    freshness: list[float] = []
+    errors: dict[str, float] = {}
+    stated, missed, exact, rows = 0, 0, True, 0
+    for view in VIEWS:
+        try:
+            published = read_results(folder / "state", view, revisions="all").to_pylist()
+        except CenterError:
+            continue
+        for row in published:
+            place = (int(row["window_start"].timestamp() * 1e6), row.get("code") or 0)
+            wanted = truth[view].get(place)
+            if row["revision"] != 1 or wanted is None:
+                continue
+            freshness.append(row["published_at"].timestamp() - offset_s - row["window_end"].timestamp())
+            if view == "by_code" and row["code"] not in MAIN_CODES:
+                continue
+            for column, bound in row["bound"].items():
+                off = abs(row[column] - wanted[column]) / wanted[column] if wanted[column] else 0.0
+                errors[view] = max(errors.get(view, 0.0), off)
+                if row["status"] == "on_time" and bound:
+                    stated, missed = stated + 1, missed + (off > bound)
+        latest = read_results(folder / "state", view).to_pylist()
+        rows += len(latest)
+        for row in latest:
+            wanted = truth[view].get((int(row["window_start"].timestamp() * 1e6), row.get("code") or 0))
+            exact &= (
+                row["status"] in ("exact", "final")
+                and wanted is not None
+                and all(math.isclose(row[c], wanted[c], rel_tol=1e-12) for c in row["bound"])
+            )
+    return {
+        "windows": len(freshness), "freshness_median_s": float(np.median(freshness)) if freshness else None,
+        "freshness_worst_s": max(freshness, default=None), "error": max(errors.values(), default=None),
+        "errors": errors,
+        "bounds": stated, "missed": missed, "exact_in_the_end": exact and rows > 0,
+    }  # fmt: skip
+
+
+def capacity_of(spark: Any, scratch: Path, log: Mapping[str, np.ndarray], report: Callable[[str], None]) -> float:
+    """Rows a second that the site can take whole: one over what a row costs it, learned at two paces."""
+    made: list[LoadMonitor] = []
+    phases = [(10_000.0, 5.0), (40_000.0, 12.0)]
+    make_log(scratch / "calibrate.parquet", log, phases, START_S)
+    folder = write_project(scratch / "calibrate", scratch / "calibrate.parquet", True)
+    run_project(spark, folder, lambda *given: _noted(made, Never(*given)), 60)
+    rows_per_s = 1.0 / max(made[0]._seconds_per_row(), 1e-9)
+    report(f"capacity: {rows_per_s:,.0f} rows/s")
+    return rows_per_s
+
+
+def _noted(made: list[LoadMonitor], monitor: LoadMonitor) -> LoadMonitor:
+    made.append(monitor)
+    return monitor
+
+
+def overhead(spark: Any, scratch: Path, log: Mapping[str, np.ndarray], repeats: int) -> dict[str, float]:
+    """Seconds of one micro-batch of a million rows: without shedding, able to shed, and with a sampler that lets all
+    pass. The variants take turns, so that noise meets all alike; medians."""
+    from pyspark.sql import functions as F
+
+    from catchment.sampling import SamplingRule
+    from catchment.spark.batch_folder import BatchFolder
+    from catchment.spark.deploy import Deployment
+    from catchment.spark.evaluate import NativeEvaluator
+    from catchment.spark.records import placed
+    from catchment.spark.sources import ddl
+
+    make_log(scratch / "cost.parquet", log, [(1e6, 1.0)], START_S)
+    projects = {shed: write_project(scratch / f"cost_{shed}", scratch / "cost.parquet", shed) for shed in (False, True)}
+    deployed = {shed: Deployment.load(folder) for shed, folder in projects.items()}
+    columns = ddl(deployed[True].catalog.streams["hits"])
+    evaluator, history = NativeEvaluator({}), BatchFolder(scratch / "history")
+    raw = spark.read.parquet(str(scratch / "cost.parquet"))
+    keep_all = F.expr(SamplingRule("hits", ("_row",)).keep_sql(1.0))
+
+    def batch(shed: bool, sampler: bool) -> float:
+        began = time.perf_counter()
+        history.write(raw, 0)
+        rows = history.batch(spark, 0, columns)
+        rows = placed(rows, 0).where(keep_all) if sampler else rows
+        for plan in deployed[shed].plans:
+            evaluator.reduce(rows, plan.fragment)
+        return time.perf_counter() - began
+
+    variants = {"off": (False, False), "on": (True, False), "sampling": (True, True)}
+    times: dict[str, list[float]] = {name: [] for name in variants}
+    for turn in range(repeats + 1):  # the first warms the JVM
+        for name, variant in variants.items():
+            seconds = batch(*variant)
+            times[name] += [seconds] if turn else []
+    return {name: float(np.median(found)) for name, found in times.items()}
+
+
+def run(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
+    """Measure every cell."""
+    from catchment.config import SparkConfig
+    from catchment.spark.session import make_session
+
+    spark = make_session("bench shed", SparkConfig(master="local[2]", memory="3g"))
+    log, cells = read_log(), []
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            costs = overhead(spark, Path(scratch), log, 3 if quick else 7)
+            report(f"a batch of a million rows, seconds: {costs}")
+            capacity = capacity_of(spark, Path(scratch), log, report)
+            for times in (10,) if quick else TIMES:
+                monitors = {"planned": LoadMonitor} | ({"uniform": Uniform, "none": Never} if times == 10 else {})
+                for name, kind in monitors.items():
+                    cells += measure(spark, Path(scratch), log, capacity, times, name, kind)
+                    report(f"{times} times, {name}: {cells[-1]}")
+    finally:
+        spark.stop()
+    return {
+        "compared": "planned shedding, one rate at the source, none; seven views over one stream at one site",
+        "data": f"EDGAR web log, hours {BURST_HOURS}, each record {COPIES} times; bursts of at most {BURST_S:g} s",
+        "capacity_rows_per_s": capacity,
+        "batch_s": costs,
+        "cells": cells,
+    }
+
+
+def measure(
+    spark: Any, scratch: Path, log: Mapping[str, np.ndarray], capacity: float, times: int, name: str,
+    kind: Callable[..., LoadMonitor],
+) -> list[dict[str, Any]]:  # fmt: skip
+    """One burst: calm, then `times` the capacity, then calm again, and until everything is repaired."""
+    phases = [(CALM_SHARE * capacity * s, CALM_S / 3) for s in (0.3, 1.0, 0.6)]
+    burst_s = min(BURST_S, MOST_ROWS / (times * capacity))
+    phases += [(times * capacity, burst_s), (CALM_SHARE * capacity, CALM_S)]
+    table = make_log(scratch / "burst.parquet", log, phases, START_S)
+    folder, made = write_project(scratch / "burst", scratch / "burst.parquet", True), list[LoadMonitor]()
+    try:
+        limit_s = CALM_S * 2 + burst_s + (REPAIR_S if name == "planned" else 10.0)
+        seen = run_project(spark, folder, lambda *given: _noted(made, kind(*given)), limit_s)
+        truth = truth_of(table)
+        judged = judge(folder, truth)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    worst = max((b for _, b in seen.backlog), default=0)
+    lowest = {v: min(r[v] for r in seen.rates) for v in seen.rates[0]} if seen.rates else {}
+    cell = {
+        "times": times, "how": name, "rows": table.num_rows, "burst_s": burst_s, **judged,
+        "windows_in_all": sum(len(found) for found in truth.values()),
+        "predicted_error": max(seen.errors, default=None), "lowest_rates": lowest,
+        "backlog_worst_rows": worst, "backlog_worst_s": worst / (times * capacity),
+        "micro_batch_worst_s": max(seen.batches, default=0.0),
+        "micro_batch_median_s": float(np.median(seen.batches)) if seen.batches else 0.0,
+    }  # fmt: skip
+    return [cell, *(dropped(table, truth, made[0], times) if isinstance(made[0], Uniform) else ())]
+
+
+def dropped(
+    table: pa.Table, truth: Mapping[str, Mapping[Any, Mapping[str, float]]], uniform: Uniform, times: int
+) -> Iterator[dict[str, Any]]:
+    """What the views would have said had each batch of the uniform run kept as many, but its oldest or newest."""
+    rows = np.array([n for n, _ in uniform.taken], dtype=np.int64)
+    ends = table.num_rows - np.concatenate([np.cumsum(rows[::-1])[::-1][1:], [0]]) if len(rows) else rows
+    for name in ("drop newest", "drop oldest"):
+        keep = np.ones(table.num_rows, dtype=bool)
+        for end, (n, rate) in zip(ends, uniform.taken, strict=True):
+            lost = n - round(n * rate)
+            keep[(slice(end - lost, end) if name == "drop newest" else slice(end - n, end - n + lost))] = False
+        answers = truth_of(table.filter(pa.array(keep)))
+        errors = {view: _worst(view, truth[view], answers[view]) for view in VIEWS}
+        yield {"times": times, "how": f"{name} (computed)", "error": max(errors.values()), "errors": errors}
+
+
+def _worst(view: str, truth: Mapping[Any, Mapping[str, float]], found: Mapping[Any, Mapping[str, float]]) -> float:
+    columns = [c for c in ("n", "bytes", "mean") if f" AS {c}" in VIEWS[view][0]]
+    nothing = dict.fromkeys(columns, 0.0)
+    return max(
+        abs(found.get(place, nothing)[c] - wanted[c]) / wanted[c]
+        for place, wanted in truth.items()
+        if view != "by_code" or place[1] in MAIN_CODES
+        for c in columns
+        if wanted[c]
+    )
+
+
+def render(result: Mapping[str, Any]) -> RenderableType:
+    """One line a cell."""
+    title = f"capacity {result['capacity_rows_per_s']:,.0f} rows/s; {result['data']}"
+    heads = ("times", "how", "freshness", "worst", "backlog", "predicted", "achieved", "bounds missed", "exact")
+    table = Table(*heads, title=title, title_justify="left")
+    for c in result["cells"]:
+        behind = f"{c['backlog_worst_s']:.1f} s" if "backlog_worst_s" in c else "-"
+        missed = f"{c['missed']} of {c['bounds']}" if c.get("bounds") else "-"
+        table.add_row(
+            str(c["times"]), c["how"], _seconds(c.get("freshness_median_s")), _seconds(c.get("freshness_worst_s")),
+            behind, _percent(c.get("predicted_error")), _percent(c["error"]), missed,
+            "yes" if c.get("exact_in_the_end") else "no",
+        )  # fmt: skip
+    costs = result["batch_s"]
+    able, samples = (100 * (costs[name] / costs["off"] - 1) for name in ("on", "sampling"))
+    return Group(table, f"a batch of a million rows: able to shed {able:+.1f} %, with a sampler {samples:+.1f} %")
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f} s"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.2f} %"

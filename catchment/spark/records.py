@@ -1,0 +1,56 @@
+"""The records of a micro-batch: which are believed, what is seen of them on the way, and where each has its place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as F
+
+from catchment.site.plausible import Plausible
+from catchment.spark.replay import ROW
+from catchment.spark.sources import PROBLEM
+
+# Where a record lies in its history: the number of its file within the batch, and its row there.
+_PLACE = "CAST(regexp_extract(_metadata.file_name, 'part-([0-9]+)', 1) AS BIGINT), _metadata.row_index"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a micro-batch turned out to hold."""
+
+    rows: int
+    bad: int
+    low_us: int | None
+    high_us: int | None
+
+
+def judged(records: DataFrame, event_time: str, limits: Plausible | None) -> DataFrame:
+    """The records, those with an event time beyond belief marked as bad."""
+    if limits is None:
+        return records
+    believed = limits.sql(f"unix_micros(`{event_time}`)")
+    far = f"CASE WHEN {believed} THEN NULL ELSE 'the event time is far from the stream' END"
+    return records.withColumn(PROBLEM, F.coalesce(F.col(PROBLEM), F.expr(far)))
+
+
+def watch_records(records: DataFrame, event_time: str) -> tuple[Observation, DataFrame]:
+    """The records, counted and measured as they pass."""
+    watch = Observation()
+    usable = F.when(F.col(PROBLEM).isNull(), F.expr(f"unix_micros(`{event_time}`)"))
+    watched = records.observe(
+        watch, F.count(F.lit(1)).alias("rows"), F.count(PROBLEM).alias("bad"),
+        F.min(usable).alias("low"), F.max(usable).alias("high"),
+    )  # fmt: skip
+    return watch, watched
+
+
+def seen_by(watch: Observation) -> Seen:
+    """What was seen, once the records have passed."""
+    found = watch.get
+    return Seen(found["rows"], found["bad"], found["low"], found["high"])
+
+
+def placed(history: DataFrame, batch: int) -> DataFrame:
+    """The records of a batch in history, each with a place of its own."""
+    return history.select("*", F.expr(f"xxhash64({batch}L, {_PLACE})").alias(ROW))

@@ -1,0 +1,295 @@
+"""Shedding at one stream of a site: what a micro-batch costs, how it is sampled, and what is then owed.
+
+The decision is `LoadMonitor`'s; here is the Spark side of it. A stream whose records can be read again (a replayed
+log) is sampled in the tasks that read it, and its history waits until the batch is repaired; any other is written to
+history first and sampled from there. The rule is the same, by a hash of the record's place, and what was decided is
+journalled with the partials that follow from it: a batch that is replayed is decided anew, a batch that is in the
+journal never again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.storagelevel import StorageLevel
+
+from catchment.aggregates.base import StateColumn
+from catchment.aggregates.shed_terms import terms_in
+from catchment.partials import group_codes
+from catchment.query.fragment import Fragment
+from catchment.query.statements import ALWAYS, NEVER
+from catchment.sampling import SamplingRule
+from catchment.site.debts import BatchShed, Debt, Taken
+from catchment.site.events import Absorbed, Event
+from catchment.site.overload import KEEP, PREPARE, Arrivals, Decision, LoadMonitor, Sheddable
+from catchment.spark.evaluate import Evaluator, Records, Reduced
+from catchment.spark.replay import ROW
+from catchment.spark.sources import OpenedStream
+from catchment.spark.streaming import rows_of_batch
+from catchment.timeline import Clock, Slicing
+
+IDLE_S = 3.0  # without a micro-batch
+MakeMonitor = Callable[[str, Sequence[Sheddable], float, bool], LoadMonitor]
+MAX_LACKING = 2_000  # slices that one fact names; beyond it, the newest
+
+
+@dataclass(frozen=True)
+class ShedChoice:
+    """What the queries of a fragment allow: how wrong, how much it matters, and when what was shed is made good."""
+
+    max_error: float | None = None
+    confidence: float = 0.95
+    weight: float = 1.0
+    any_aggregate: bool = False  # also those whose sampled answers have no bound
+    repair: str = ALWAYS
+    queries: tuple[str, ...] = ()
+    never: bool = False  # one of the queries is not to be sampled
+
+    def is_repaired(self, asked: frozenset[str]) -> bool:
+        """Whether it is made good, given the queries whose repair was asked for."""
+        return self.repair == ALWAYS or any(q in asked for q in self.queries)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """How one micro-batch is taken: at which rates, and its rows [start, end) where they are read again later."""
+
+    decision: Decision
+    start: int | None = None
+    end: int | None = None
+
+    @property
+    def deferred(self) -> bool:
+        return self.start is not None
+
+
+@dataclass
+class StreamShedding:
+    """One stream. `owes` says of each fragment whether what it loses will be repaired."""
+
+    stream: str
+    monitor: LoadMonitor
+    opened: OpenedStream
+    evaluator: Evaluator
+    checkpoint: Path
+    clock: Clock
+    trigger_s: float
+    owes: Mapping[str, bool]
+    paced: bool = True  # False: the stream is read as fast as can be, and nothing is too fast
+    backlog_rows: int = 0
+    shed_rows: int = 0
+    shed_batches: int = 0
+    _opened: float = field(default_factory=time.monotonic, init=False)
+    _began: float | None = field(default=None, init=False)
+    _lasted_s: float = field(default=0.0, init=False)
+    _interval_s: float | None = field(default=None, init=False)
+    _spent: dict[str, float] = field(default_factory=dict, init=False)
+
+    @property
+    def rule(self) -> SamplingRule:
+        return SamplingRule(self.stream, (ROW,))
+
+    def has_room(self) -> bool:
+        """Whether repairs may run beside the stream: it is calm, or has stood still for a while."""
+        return self.monitor.has_room or time.monotonic() - (self._began or self._opened) > IDLE_S
+
+    def follow(self, plans: Sequence[Planned], make_monitor: MakeMonitor) -> None:
+        """Other fragments run from now on; what is known of those that stay is kept."""
+        known = self.monitor
+        self.monitor = make_monitor(self.stream, [_sheddable(p) for p in plans], _delta(plans), known.deferrable)
+        self.monitor.adopt(known)
+        self.owes = {p.fragment.name: p.shed.repair != NEVER for p in plans}
+
+    def status(self, owed: int) -> dict[str, object]:
+        """What is shed, how much and why; `owed` batches are still to be made good."""
+        last = self.monitor.last
+        sheds = self.monitor.shedding and last is not None
+        return {
+            "shedding": self.monitor.shedding,
+            "load": self.monitor.load,
+            "rates": dict(last.rates) if sheds and last is not None else {},
+            "expected_errors": {q: e for q, e in last.errors.items() if e < float("inf")} if sheds and last else {},
+            "reason": last.reason if sheds and last is not None else "",
+            "backlog_rows": self.backlog_rows,
+            "micro_batch_s": self._lasted_s,
+            "shed_batches": self.shed_batches,
+            "shed_rows": self.shed_rows,
+            "owed_batches": owed,
+        }
+
+    # --- a micro-batch ------------------------------------------------------------------------------------
+
+    def begin(self, number: int) -> Sample | None:
+        """A micro-batch begins: how it is taken, if its rows are known beforehand and it must be shed."""
+        now = time.monotonic()
+        waited = None if self._began is None else now - self._began
+        self._interval_s = None if waited is None else min(waited, max(self.trigger_s, self._lasted_s))
+        self._began, self._spent = now, {}
+        rows = rows_of_batch(self.checkpoint, number) if self.monitor.deferrable else None
+        if rows is None:
+            return None
+        decision = self._decide(rows[1] - rows[0], rows[1])
+        return Sample(decision, *rows) if decision is not None else None
+
+    def after_history(self, rows: int) -> Sample | None:
+        """The batch is in history, and so many rows it has: how its fragments take it."""
+        if self.monitor.deferrable:
+            return None
+        decision = self._decide(rows, None)
+        return Sample(decision) if decision is not None and decision.sheds else None
+
+    def _decide(self, rows: int, end: int | None) -> Decision | None:
+        arrived = self.opened.arrived(self.clock.now_us())
+        self.backlog_rows = 0 if arrived is None or end is None else max(arrived - end, 0)
+        if self._interval_s is None or not self.paced:
+            return None
+        decision = self.monitor.decide(Arrivals(rows, self._interval_s, self.backlog_rows))
+        return decision if decision.rates else None
+
+    def ended(self, rows: int, sample: Sample | None) -> None:
+        """The batch is done: learn from what its parts took."""
+        if self._began is not None:
+            self._lasted_s = time.monotonic() - self._began
+        if sample is not None and sample.deferred:
+            self.monitor.learn_sampled(rows, sample.decision.rates, self._spent)
+        elif sample is not None:
+            self.monitor.learn_whole(rows, {KEEP: self._spent.pop(KEEP)})
+            self.monitor.learn_sampled(rows, sample.decision.rates, self._spent)
+        else:
+            self.monitor.learn_whole(rows, self._spent)
+        if sample is not None and sample.decision.sheds:
+            self.shed_batches += 1
+            self.shed_rows += rows
+
+    # --- its parts ----------------------------------------------------------------------------------------
+
+    def hold(self, good: DataFrame) -> DataFrame:
+        """The sample, read and parsed once for all fragments."""
+        began = time.monotonic()
+        held = good.persist(StorageLevel.MEMORY_AND_DISK)
+        held.count()
+        self._spent[PREPARE] = time.monotonic() - began
+        return held
+
+    def kept(self, seconds: float) -> None:
+        """Reading, parsing and keeping the raw records took so long."""
+        self._spent[KEEP] = seconds
+
+    def reduce(
+        self, good: DataFrame, fragments: Sequence[Fragment], sample: Sample | None, rows: int, span: tuple[int, int]
+    ) -> tuple[list[Event], tuple[Taken, ...]]:
+        """The partials of every fragment, sampled as was decided, and what is owed of them. `span` are the least and
+        the greatest event time that were seen."""
+        events: list[Event] = []
+        taken: list[Taken] = []
+        for fragment in fragments:
+            rate = sample.decision.rates.get(fragment.name, 1.0) if sample is not None else 1.0
+            reduced = self._evaluate(good, fragment, rate, sample)
+            self._learn(fragment, reduced, rate, rows, (span[1] - span[0]) / 1e6)
+            events.append(Absorbed(fragment.name, reduced.table, reduced.records))
+            if rate < 1.0:
+                lacking = lacking_of(fragment.slicing, reduced.records, rate, span)
+                taken.append(Taken(fragment.name, rate, lacking, self.owes.get(fragment.name, True)))
+        return events, tuple(taken)
+
+    def _evaluate(self, good: DataFrame, fragment: Fragment, rate: float, sample: Sample | None) -> Reduced:
+        began = time.monotonic()
+        read_at = sample.decision.highest if sample is not None and sample.deferred else 1.0
+        chosen = good.where(F.expr(self.rule.keep_sql(rate))) if rate < read_at else good
+        reduced = self.evaluator.reduce(chosen, fragment, rate)
+        self._spent[fragment.name] = time.monotonic() - began
+        return reduced
+
+    def _learn(self, fragment: Fragment, reduced: Reduced, rate: float, rows: int, span_s: float) -> None:
+        codes, _ = group_codes(reduced.table, fragment.key_names)
+        groups = np.bincount(codes, weights=np.asarray(reduced.counts) / rate).astype(np.float64)
+        self.monitor.learn_shape(fragment.name, rows, groups, span_s)
+        for terms in terms_in(fragment.aggregates) if rate < 1.0 else ():
+            if terms.moments is not None and len(terms.moments.states) > 1:
+                self.monitor.learn_moments(fragment.name, terms.name, *_spread(reduced.moments, terms.moments.states))
+
+
+class Planned(Protocol):
+    """A fragment that is to run, with what its queries allow."""
+
+    @property
+    def fragment(self) -> Fragment: ...
+    @property
+    def shed(self) -> ShedChoice: ...
+
+
+def stream_shedding(
+    stream: str, plans: Sequence[Planned], opened: OpenedStream, evaluator: Evaluator, checkpoint: Path, clock: Clock,
+    trigger_s: float, paced: bool, make_monitor: MakeMonitor = LoadMonitor,
+) -> StreamShedding:  # fmt: skip
+    """The shedding of one stream with these fragments."""
+    monitor = make_monitor(stream, [_sheddable(p) for p in plans], _delta(plans), opened.again is not None)
+    owes = {p.fragment.name: p.shed.repair != NEVER for p in plans}
+    return StreamShedding(stream, monitor, opened, evaluator, checkpoint, clock, trigger_s, owes, paced)
+
+
+def _delta(plans: Sequence[Planned]) -> float:
+    return min((1.0 - p.shed.confidence for p in plans), default=0.05)
+
+
+def _sheddable(plan: Planned) -> Sheddable:
+    terms, choice = terms_in(plan.fragment.aggregates), plan.shed
+    fixed = not terms or choice.never or not (choice.any_aggregate or all(t.bounded for t in terms))
+    window_s = min(w.size_us for w in plan.fragment.windows) / 1e6
+    aggregates = tuple((t.name, t.of if t.bounded else "count") for t in terms)
+    return Sheddable(plan.fragment.name, aggregates, window_s, choice.max_error, choice.weight, fixed)
+
+
+def again(opened: OpenedStream, sample: Sample) -> DataFrame:
+    """The records of a batch that pass at the highest rate that any fragment takes them at."""
+    assert opened.again is not None
+    assert sample.start is not None
+    assert sample.end is not None
+    return opened.again(sample.start, sample.end, sample.decision.highest)
+
+
+def again_whole(opened: OpenedStream, debt: Debt) -> DataFrame:
+    """All records of a batch whose history was put off."""
+    assert opened.again is not None
+    assert debt.start is not None
+    assert debt.end is not None
+    return opened.again(debt.start, debt.end, 1.0)
+
+
+def shed_event(
+    stream: str, number: int, taken: tuple[Taken, ...], sample: Sample | None, limits: tuple[int, int, int, int] | None
+) -> Iterator[Event]:
+    """The debt that a sampled batch leaves, if it leaves one."""
+    if sample is not None and (taken or sample.deferred):
+        yield BatchShed(stream, number, taken, sample.start, sample.end, limits)
+
+
+def lacking_of(slicing: Slicing, records: Records, rate: float, span: tuple[int, int]) -> tuple[tuple[int, int], ...]:
+    """The slices that a batch may have lost records of: all that its sample spans, and one to either side, for the
+    outermost records are likely to be lost."""
+    kept = dict(records)
+    start = slicing.start_of(slicing.start_of(span[0]) - 1)
+    found: list[tuple[int, int]] = []
+    while start <= span[1] or len(found) < 2:
+        found.append((start, round(kept.get(start, 0) * (1 / rate - 1))))
+        start = slicing.end_of(start)
+    found.append((start, 0))
+    return tuple(found[-MAX_LACKING:])
+
+
+def _spread(moments: pa.Table, states: Sequence[StateColumn]) -> tuple[float, float]:
+    """The mean and the standard deviation of all that was aggregated."""
+    n, mean, m2 = (np.asarray(moments[s.name], dtype=np.float64) for s in states)
+    total = n.sum()
+    if not total:
+        return 0.0, 0.0
+    centre = float((n * mean).sum() / total)
+    return centre, float(np.sqrt(max((m2 + n * (mean - centre) ** 2).sum() / total, 0.0)))
