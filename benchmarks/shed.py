@@ -54,6 +54,7 @@ from = "edge"
 to = "center"
 [defaults]
 repair_horizon = "1 hour"
+sharing = "none"
 """
 STREAM = """
 CREATE STREAM hits (arrived TIMESTAMP, ts TIMESTAMP, code INT, size BIGINT, crawler BOOLEAN, ip STRING)

@@ -29,6 +29,7 @@ from = "b"
 to = "center"
 [defaults]
 trigger = "1 s"
+sharing = "{sharing}"
 """
 VIEWS = """
 CREATE MATERIALIZED VIEW pages AS SELECT window.start, page, count(*) AS n, sum(bytes) AS bytes, avg(ms) AS mean
@@ -78,9 +79,10 @@ def make_hits(count: int, seed: int) -> list[dict[str, Any]]:
 
 
 def write_shed_project(folder: Path, connector: str, hits: dict[str, list[dict[str, Any]]], files: int = 6) -> Path:
+    """Files are read by views that share a fragment, and so its rate and its repair; a replay by views of their own."""
     (folder / "queries").mkdir(parents=True)
     (folder / "data").mkdir()
-    (folder / "catchment.toml").write_text(TOML)
+    (folder / "catchment.toml").write_text(TOML.replace("{sharing}", "full" if connector == "files" else "none"))
     stream = (
         "CREATE STREAM hits (ts TIMESTAMP, page STRING, bytes BIGINT, ms DOUBLE)\n"
         f"  WITH (event_time = 'ts', sites = 'a,b', {SOURCES[connector]}, format = 'json', shed = true);\n"
