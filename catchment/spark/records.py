@@ -11,8 +11,8 @@ from catchment.site.plausible import Plausible
 from catchment.spark.replay import ROW
 from catchment.spark.sources import PROBLEM
 
-# Where a record lies in its history: the number of its file within the batch, and its row there.
-_PLACE = "CAST(regexp_extract(_metadata.file_name, 'part-([0-9]+)', 1) AS BIGINT), _metadata.row_index"
+# Where a record lies in its history: the number of its file within the batch (part-00012-...), and its row there.
+_PLACE = "substr(_metadata.file_name, 6, 5), _metadata.row_index"
 
 
 @dataclass(frozen=True)
