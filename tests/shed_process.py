@@ -18,7 +18,7 @@ def main(folder: Path) -> None:
     spark = make_session("shed", SparkConfig(master="local[2]", settings={"spark.sql.shuffle.partitions": "1"}))
     runner = Runner(deployment, spark, deployment.sites, True, make_monitor=ForcedMonitor)
     runner.start()
-    runner.run(seconds=90)
+    runner.run(seconds=240)
     runner.close()
     spark.stop()
 

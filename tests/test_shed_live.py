@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Answers = dict[tuple[Any, str | None], dict[str, float]]
 
 
-def run(spark: SparkSession, folder: Path, rows: int | None = None, seconds: float = 100) -> Any:
+def run(spark: SparkSession, folder: Path, rows: int | None = None, seconds: float = 180) -> Any:
     """Run to the end; or until so many rows were read and nothing is left to repair."""
     from catchment.spark.deploy import Deployment
     from catchment.spark.run import Runner
@@ -144,13 +144,13 @@ def test_a_process_that_is_killed_while_it_sheds_ends_with_the_answers_of_the_or
     hits = {"a": make_hits(3000, 3), "b": make_hits(2000, 4)}
     folder, chance = write_shed_project(tmp_path / "p", "replay", hits), random.Random(5)
     command = [sys.executable, str(Path(__file__).parent / "shed_process.py"), str(folder)]
-    for _ in range(4):
+    for _ in range(3):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_for_windows(folder, process)
         time.sleep(chance.uniform(0.2, 2.0))
         process.kill()
         process.wait()
-    subprocess.run(command, check=True, timeout=120, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.run(command, check=True, timeout=300, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     everything = [*hits["a"], *hits["b"]]
     check_exact(folder / "state", "pages", expected(everything, 10, 10, True), ("n", "bytes", "mean"))
     check_exact(folder / "state", "totals", expected(everything, 20, 10, False), ("n", "bytes"))
