@@ -42,6 +42,7 @@ SLOW = "sources compute, slow links"
 PROJECT = Path(__file__).parent.parent / "examples" / "wan_workload"
 SEED = 20261116
 DRAWS = 20
+STAR_DRAWS = 200
 EXACT_LIMIT_S = 30.0
 ASKED = (
     2.0  # slow links: all are slowed alike until the fullest one of the unshared plan is asked for so many times its
@@ -67,6 +68,7 @@ def run(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
             for name, world in worlds.items()
             for row in _strengths(name, queries, world, known, exact=not quick and name != SLOW)
         ],
+        "star_draws": _star_draws(catalog, known, 20 if quick else STAR_DRAWS),
         "draws": _draws(catalog, edge, known, 3 if quick else DRAWS, report),
         "arrivals": _arrivals(queries, edge, known),
         "gaps": _gaps(20 if quick else 200, report),
@@ -86,17 +88,32 @@ def _slower(topology: Topology, queries: list[Query], known: Statistics) -> Topo
     return replace(topology, links=links, _routes={})
 
 
+def _drawn(catalog: Catalog, draw: int) -> list[Query]:
+    """Twelve queries of Table 1, every entry drawn."""
+    sinks = tuple(name for name, site in catalog.project.sites.items() if site.compute)
+    text = "\n".join(table_views(sinks, np.random.default_rng([SEED, draw])))
+    bare = Catalog(catalog.project, catalog.streams, catalog.tables, {}, star=False)
+    return queries_of(bare.add(*parse_sql(text, "draw.sql")))
+
+
+def _star_draws(catalog: Catalog, known: Statistics, count: int) -> list[dict[str, float]]:
+    """Bytes a second that leave the sites of a star, as catchment runs: partials of every fragment, once."""
+    rows = []
+    for draw in range(count):
+        queries = _drawn(catalog, draw)
+        states = {s.value: share(queries, s, known.sent) for s in Strength}
+        rows.append({n: sum(known.sent(d) for d in state.fragments.values()) for n, state in states.items()})
+    return rows
+
+
 def _draws(
     catalog: Catalog, topology: Topology, known: Statistics, count: int, report: Callable[[str], None]
 ) -> list[dict[str, Any]]:
     """Twelve random queries of Table 1 at a time: bytes and throughput of each strength."""
-    sinks = tuple(name for name, site in catalog.project.sites.items() if site.compute)
     rows = []
     for draw in range(count):
         report(f"random draw {draw + 1} of {count}")
-        text = "\n".join(table_views(sinks, np.random.default_rng([SEED, draw])))
-        drawn = Catalog(catalog.project, catalog.streams, catalog.tables, {}, star=False)
-        queries = queries_of(drawn.add(*parse_sql(text, "draw.sql")))
+        queries = _drawn(catalog, draw)
         slow = _slower(topology, queries, known)
         plenty = {r["sharing"]: r for r in _strengths("", queries, topology, known, exact=False)}
         scarce = {r["sharing"]: r for r in _strengths("", queries, slow, known, exact=False)}
@@ -222,8 +239,18 @@ def render(result: Mapping[str, Any]) -> RenderableType:
         f"{many['queries']} queries on one stream, CPU: read {times['read']:.2f} s, planned {times['plan']:.2f} s; "
         f"each further one {1000 * times['further_mean']:.1f} ms, at worst {1000 * times['further_worst']:.1f} ms."
     )
-    tables = (_strength_table, _draw_table, _arrival_table, _gap_table, _live_table)
+    tables = (_strength_table, _star_table, _draw_table, _arrival_table, _gap_table, _live_table)
     return Group(*(table(result) for table in tables), told)
+
+
+def _star_table(result: Mapping[str, Any]) -> Table:
+    draws = result["star_draws"]
+    table = Table("sharing", "bytes saved: mean", "median", "least", "most", title=f"a star, {len(draws)} random draws")
+    for name in draws[0]:
+        saved = [1 - d[name] / d["none"] for d in draws]
+        told = (stats.fmean(saved), stats.median(saved), min(saved), max(saved))
+        table.add_row(name, *(f"{100 * v:.1f} %" for v in told))
+    return table
 
 
 def _live_table(result: Mapping[str, Any]) -> Table:
