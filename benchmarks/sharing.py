@@ -1,9 +1,9 @@
 """What sharing saves on the WAN: planned at the rates declared in examples/wan_workload, and live, scaled down.
 
 Comparisons: the strengths of sharing on the twelve queries, where source sites cannot compute (as in Sana) and where
-they can (as catchment runs); the same on twenty random draws of twelve queries; the queries arriving one by one; the
-greedy rules and the local search against the exact program on random worlds; and how long many queries take to plan.
-Workload, links, draws and seeds were fixed before any of them was planned.
+they can, on links of plenty and slowed; two hundred random draws of twelve queries in a star, as catchment runs; the
+queries arriving one by one; the greedy rules and the local search against the exact program on random worlds; and how
+long many queries take to plan. Workload, draws and seeds were fixed before any of them was planned.
 """
 
 from __future__ import annotations
@@ -38,10 +38,8 @@ from catchment.sim.wan_worlds import random_instance, random_views, table_views
 
 DESCRIPTION = "WAN bytes and throughput of none, strict, full and max sharing, planned and live; greedy against exact"
 
-SLOW = "sources compute, slow links"
 PROJECT = Path(__file__).parent.parent / "examples" / "wan_workload"
 SEED = 20261116
-DRAWS = 20
 STAR_DRAWS = 200
 EXACT_LIMIT_S = 30.0
 ASKED = (
@@ -57,8 +55,8 @@ def run(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
     known, topology = load_statistics(project, catalog), Topology.of_project(project)
     queries = queries_of(catalog)
     edge = replace(topology, compute_sites=topology.sites)
-    slow = _slower(edge, queries, known)
-    worlds = {"sources do not compute": topology, "sources compute": edge, SLOW: slow}
+    slow = {f"sources do not compute, links asked for {a} times": _slower(topology, queries, known, a) for a in ASKED}
+    worlds = {"sources do not compute": topology, "sources compute": edge, **(slow if not quick else {})}
     report("sharing of the twelve queries")
     return {
         "compared": "planned bytes a second over the WAN, and planned throughput (worst link on a query's way)",
@@ -66,10 +64,9 @@ def run(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
         "strengths": [
             row
             for name, world in worlds.items()
-            for row in _strengths(name, queries, world, known, exact=not quick and name != SLOW)
+            for row in _strengths(name, queries, world, known, exact=not quick and name not in slow)
         ],
         "star_draws": _star_draws(catalog, known, 20 if quick else STAR_DRAWS),
-        "draws": _draws(catalog, edge, known, 3 if quick else DRAWS, report),
         "arrivals": _arrivals(queries, edge, known),
         "gaps": _gaps(20 if quick else 200, report),
         "many": _many(catalog, edge, known, 60 if quick else 300, report),
@@ -77,12 +74,12 @@ def run(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
     }
 
 
-def _slower(topology: Topology, queries: list[Query], known: Statistics) -> Topology:
+def _slower(topology: Topology, queries: list[Query], known: Statistics, asked: float) -> Topology:
     """The same links, all slowed by one factor, so that they are the bottleneck of the unshared plan."""
     unshared = plan_wan(queries, topology, known, Strength.NONE).placement
     fullest = max(rate / topology.links[n].bandwidth_bytes_per_s for n, rate in unshared.rates.items())
     links = {
-        n: replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s * fullest / ASKED)
+        n: replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s * fullest / asked)
         for n, link in topology.links.items()
     }
     return replace(topology, links=links, _routes={})
@@ -103,25 +100,6 @@ def _star_draws(catalog: Catalog, known: Statistics, count: int) -> list[dict[st
         queries = _drawn(catalog, draw)
         states = {s.value: share(queries, s, known.sent) for s in Strength}
         rows.append({n: sum(known.sent(d) for d in state.fragments.values()) for n, state in states.items()})
-    return rows
-
-
-def _draws(
-    catalog: Catalog, topology: Topology, known: Statistics, count: int, report: Callable[[str], None]
-) -> list[dict[str, Any]]:
-    """Twelve random queries of Table 1 at a time: bytes and throughput of each strength."""
-    rows = []
-    for draw in range(count):
-        report(f"random draw {draw + 1} of {count}")
-        queries = _drawn(catalog, draw)
-        slow = _slower(topology, queries, known)
-        plenty = {r["sharing"]: r for r in _strengths("", queries, topology, known, exact=False)}
-        scarce = {r["sharing"]: r for r in _strengths("", queries, slow, known, exact=False)}
-        rows.append({
-            "draw": draw,
-            "wan_bytes_per_s": {n: r["wan_bytes_per_s"] for n, r in plenty.items()},
-            "slow_throughput": {n: r["throughput"] for n, r in scarce.items()},
-        })  # fmt: skip
     return rows
 
 
@@ -239,7 +217,7 @@ def render(result: Mapping[str, Any]) -> RenderableType:
         f"{many['queries']} queries on one stream, CPU: read {times['read']:.2f} s, planned {times['plan']:.2f} s; "
         f"each further one {1000 * times['further_mean']:.1f} ms, at worst {1000 * times['further_worst']:.1f} ms."
     )
-    tables = (_strength_table, _star_table, _draw_table, _arrival_table, _gap_table, _live_table)
+    tables = (_strength_table, _star_table, _arrival_table, _gap_table, _live_table)
     return Group(*(table(result) for table in tables), told)
 
 
@@ -258,18 +236,6 @@ def _live_table(result: Mapping[str, Any]) -> Table:
     for row in result["live"]:
         table.add_row(row["sharing"], str(row["fragments"]), f"{row['wan_bytes']:,}", f"{row['seconds']:.1f}",
                       f"{row['records_per_s']:,.0f}")  # fmt: skip
-    return table
-
-
-def _draw_table(result: Mapping[str, Any]) -> Table:
-    """Over the draws: what each strength sends less than none, and lets through more."""
-    draws = result["draws"]
-    table = Table("sharing", "bytes saved: mean", "least", "most", "throughput gained: mean", title="random draws")
-    for name in draws[0]["wan_bytes_per_s"]:
-        saved = [1 - d["wan_bytes_per_s"][name] / d["wan_bytes_per_s"]["none"] for d in draws]
-        gained = [d["slow_throughput"][name] / d["slow_throughput"]["none"] - 1 for d in draws]
-        told = (f"{100 * v:.1f} %" for v in (stats.fmean(saved), min(saved), max(saved), stats.fmean(gained)))
-        table.add_row(name, *told)
     return table
 
 
