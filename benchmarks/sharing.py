@@ -42,14 +42,12 @@ PROJECT = Path(__file__).parent.parent / "examples" / "wan_workload"
 SEED = 20261116
 STAR_DRAWS = 200
 EXACT_LIMIT_S = 30.0
-ASKED = (
-    2.0  # slow links: all are slowed alike until the fullest one of the unshared plan is asked for so many times its
-)
-# bandwidth
+# All links are slowed alike until the fullest one of the unshared plan is asked for so many times its bandwidth.
+ASKED = (2, 4, 8, 16)
 
 
 def run(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
-    """All four comparisons."""
+    """All comparisons."""
     project = Project.load(PROJECT)
     catalog = load_catalog(project, star=False)
     known, topology = load_statistics(project, catalog), Topology.of_project(project)
