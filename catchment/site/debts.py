@@ -89,7 +89,7 @@ class DebtBook:
         return len(self._debts)
 
     def of(self, stream: str) -> tuple[Debt, ...]:
-        return tuple(d for (s, _), d in self._debts.items() if s == stream)
+        return tuple(d for (s, _), d in list(self._debts.items()) if s == stream)  # a copy: repairs look from a thread
 
     def shed(self, event: BatchShed) -> Iterator[Shed | Repaired]:
         """Note a debt; the facts that the center must hear."""

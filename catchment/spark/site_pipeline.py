@@ -307,7 +307,7 @@ class SitePipeline:
         """The oldest batch of which something is to be made good."""
         asked = asked_repairs(self.folder)
         wanted = {p.fragment.name for p in self.plans if p.shed.is_repaired(asked)}
-        for state in self._states.values():
+        for state in list(self._states.values()):
             for debt in self.core.debts.of(state.stream.name) if state.shedding is not None else ():
                 names = wanted & {name for name, _ in debt.rates}
                 if names or not debt.in_history:
