@@ -102,6 +102,24 @@ def test_sources_that_are_not_in_order_in_themselves_are_waited_for_as_recent_wi
     assert by_name["adaptive"]["final_exact"]
 
 
+def test_with_keys_the_answers_of_every_key_are_judged_too() -> None:
+    plain = generate(LIKE["game1"].shortened(3_000), 2)
+    keyed = Trace(
+        plain.event_us, plain.arrival_us, plain.value, plain.source, plain.sources, plain.source, plain.sources
+    )
+    question = Question(WINDOW, Measure("sum"), Contract(0.05), step_us=20_000)
+    done = simulate(keyed, question, [parse_slack("fixed:0")])
+    off = []
+    for end, closed in zip(done.windows.ends_us.tolist(), done.runs[0].replay.closed_at_us.tolist(), strict=True):
+        inside = (keyed.event_us < end) & (keyed.event_us >= end - WINDOW.size_us)
+        for key in np.unique(keyed.source[inside]):
+            mine = inside & (keyed.source == key)
+            held = mine & (-(-keyed.arrival_us // 20_000) * 20_000 <= closed)
+            off.append(keyed.value[mine & ~held].sum() >= 0.05 * keyed.value[mine].sum())
+    assert 0.0 < np.mean(off) < 1.0
+    assert done.figures()["controllers"][0]["keyed_violations"] == pytest.approx(np.mean(off))
+
+
 @pytest.fixture
 def command() -> typer.Typer:
     app = typer.Typer()

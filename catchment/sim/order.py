@@ -57,6 +57,7 @@ class Run:
     bounds: Floats
     max_error: float
     delta: float
+    keyed_errors: Floats | None = None  # of every (window, key), where the trace has keys
 
     @property
     def latency_s(self) -> Floats:
@@ -66,6 +67,9 @@ class Run:
     def violated(self) -> npt.NDArray[np.bool_]:
         return np.asarray(self.errors >= self.max_error)
 
+    def _share_off(self, off: Floats) -> float:
+        return float(np.mean(off >= self.max_error))
+
     def overdrawn_s(self) -> float:
         """For how long more windows had violated the contract than it allows of those so far."""
         over = np.cumsum(self.violated) > self.delta * np.arange(1, len(self.errors) + 1) + 1.0
@@ -74,12 +78,14 @@ class Run:
 
     def figures(self, records: int) -> dict[str, Any]:
         """What the command prints of it."""
+        keyed = {} if self.keyed_errors is None else {"keyed_violations": self._share_off(self.keyed_errors)}
         return {
             "name": self.name,
             "mean_slack_s": float(self.replay.slack_us.mean()) / SECOND_US,
             "mean_latency_s": float(self.latency_s.mean()),
             "p95_latency_s": float(np.quantile(self.latency_s, 0.95)),
-            "violations": float(self.violated.mean()),
+            "violations": self._share_off(self.errors),
+            **keyed,
             "contract_kept": bool(self.violated.mean() <= self.delta),
             "overdrawn_s": self.overdrawn_s(),
             "bound_misses": float(np.mean(self.errors > self.bounds)),
@@ -144,7 +150,16 @@ def _judged(name: str, trace: Trace, question: Question, windows: Windows, truth
     off = errors(trace, windows, question.measure, said, truth)
     bounds = np.array([o.bound if (o := played.outlooks.get(e)) else np.inf for e in windows.ends_us.tolist()])
     contract = question.contract
-    return Run(name, played, mended, said, off, bounds, contract.max_error, contract.delta)
+    keyed = _keyed_errors(trace, windows, question.measure, mended) if trace.key is not None else None
+    return Run(name, played, mended, said, off, bounds, contract.max_error, contract.delta, keyed)
+
+
+def _keyed_errors(trace: Trace, windows: Windows, measure: Measure, mended: Repair) -> Floats:
+    """How far the answers of each key in each window were off, as far as they were in when the window closed."""
+    assert trace.key is not None
+    keyed, order = windows.by_key(trace.key)
+    in_time = answers(trace, keyed, measure, mended.known[order])
+    return errors(trace, keyed, measure, in_time.value, answers(trace, keyed, measure))
 
 
 def published(trace: Trace, windows: Windows, measure: Measure, played: Replay, mended: Repair) -> Floats:

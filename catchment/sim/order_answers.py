@@ -44,6 +44,12 @@ class Windows:
     def __len__(self) -> int:
         return len(self.ends_us)
 
+    def by_key(self, key: npt.NDArray[np.int32]) -> tuple[Windows, Ints]:
+        """The same pairs with each (window, key) as a window of its own, and the order in which they now stand."""
+        groups, group = np.unique(np.stack([self.window, key[self.record]]), axis=1, return_inverse=True)
+        order = np.argsort(group.reshape(-1), kind="stable")
+        return Windows(self.spec, self.ends_us[groups[0]], self.record[order], group.reshape(-1)[order]), order
+
 
 def _pairs(event_us: Ints, spec: WindowSpec) -> Iterator[tuple[Ints, Ints]]:
     """For k = 0, 1, ...: the records that lie in the k-th last window that may contain them, and its end."""

@@ -125,7 +125,7 @@ class Controller:
             return False
         self.desk.ledger.charge(outlook.risk)
         said = (total + outlook.missing_total, count + outlook.missing_count)
-        self._closed.append(Closed(outlook.end_us, outlook.at_us, count, *said, outlook.risk))
+        self._closed.append(Closed(outlook.end_us, outlook.at_us, count, *said, outlook.risk, outlook.bound))
         return True
 
     def _settle(self, now_us: int) -> None:

@@ -32,6 +32,7 @@ class Closed:
     published: float
     published_count: float
     risk: float
+    bound: float
 
 
 @dataclass(frozen=True, slots=True)

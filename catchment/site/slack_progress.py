@@ -14,6 +14,7 @@ With `impute`, what is owed is added to sums, counts and averages, and the chanc
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import exp
 from statistics import NormalDist
 from typing import Any
 
@@ -31,6 +32,8 @@ from catchment.site.slack_sources import RECORDS
 SAFE_SHARE = 0.2  # of delta: a window of less risk than this is closed at once
 MAX_LOOKS = 16  # at one window, kept for calibration
 ORDERLY = 0.02  # inversions up to this share: a window is over as soon as all sources are past it
+STRETCH_GAIN = 0.05
+MAX_STRETCH = 4.0
 NAMED_SHARE = 0.001  # a source is named as missing when it owes more than this share of the window
 
 
@@ -56,6 +59,7 @@ class ProgressRule(Rule):
         self._calibration = Calibration()
         self._patience = Patience(float(setting.window.slide_us), setting.contract.delta)
         self._looks: dict[int, list[tuple[int, float, float]]] = {}
+        self._stretch = 1.0  # of the bounds, so that they are missed no more often than they say
         self._stalled_since: int | None = None  # the front when the first window had to wait
 
     def outlook(self, end_us: int, now_us: int) -> Outlook:
@@ -71,7 +75,7 @@ class ProgressRule(Rule):
         if reason == "waiting" and debt.forgone.any() and self._safe_without_forgone(end_us, debt):
             reason = "idle"
         added = (what.missing_count, what.missing_total) if self._impute else (0.0, 0.0)
-        sure = bound(self.desk.setting.measure, self._z, what, self._impute)
+        sure = self._stretch * bound(self.desk.setting.measure, self._z, what, self._impute)
         names = self._names(what, debt)
         return Outlook(end_us, now_us, reason != "waiting", reason, what.coverage, sure, corrected, front - end_us,
                        *names, *added, predicted)  # fmt: skip
@@ -128,6 +132,9 @@ class ProgressRule(Rule):
     def learn(self, settled: Settled) -> None:
         setting = self.desk.setting
         self._patience.learn(settled.needed_us)
+        missed = float(settled.error > settled.closed.bound)
+        stretch = self._stretch * exp(STRETCH_GAIN * (missed - setting.contract.delta))
+        self._stretch = min(max(stretch, 1.0), MAX_STRETCH)
         if self._impute:
             self.desk.sources.learn_drift()
         for place, count, total in self._looks.pop(settled.closed.end_us, ()):
@@ -149,6 +156,7 @@ class ProgressRule(Rule):
             "calibration": self._calibration.snapshot(),
             "patience": self._patience.snapshot(),
             "looks": {str(end): [list(look) for look in looks] for end, looks in self._looks.items()},
+            "stretch": self._stretch,
             "stalled_since": self._stalled_since,
         }
 
@@ -156,4 +164,4 @@ class ProgressRule(Rule):
         self._calibration.restore(state["calibration"])
         self._patience.restore(state["patience"])
         self._looks = {int(e): [(p, c, t) for p, c, t in looks] for e, looks in state["looks"].items()}
-        self._stalled_since = state["stalled_since"]
+        self._stretch, self._stalled_since = state["stretch"], state["stalled_since"]
