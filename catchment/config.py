@@ -64,6 +64,8 @@ DEFAULTS = (
     Option("trigger", opt.duration(positive=True), SECOND_US // 2),
     Option("slack", opt.duration(), 0),
     Option("repair_horizon", opt.duration(), 3600 * SECOND_US),
+    Option("repair_spread", opt.duration(), 5 * SECOND_US),
+    Option("repair_after", opt.duration(), 10 * SECOND_US),
     Option("max_jump", opt.duration(positive=True), 86400 * SECOND_US),
     Option("freshness", opt.duration(none=True), 60 * SECOND_US),
     Option("policy", opt.policy(), "batching"),
@@ -133,6 +135,8 @@ class Defaults:
     trigger_us: int = SECOND_US // 2
     slack_us: int = 0
     repair_horizon_us: int = 3600 * SECOND_US
+    repair_spread_us: int = 5 * SECOND_US
+    repair_after_us: int = 10 * SECOND_US
     max_jump_us: int = 86400 * SECOND_US
     freshness_us: int | None = 60 * SECOND_US
     policy: str = "batching"
@@ -333,5 +337,5 @@ class _Reader:
 
     def defaults(self) -> Defaults:
         read = self.table("defaults", DEFAULTS)
-        in_us = ("trigger", "slack", "repair_horizon", "max_jump", "freshness")
+        in_us = ("trigger", "slack", "repair_horizon", "repair_spread", "repair_after", "max_jump", "freshness")
         return Defaults(**{f"{name}_us" if name in in_us else name: value for name, value in read.items()})

@@ -115,6 +115,10 @@ def _write_status(state: Path) -> None:
         "rows": 12345, "quarantined": 2, "newest_event_us": newest, "pending_rows": 3, "bytes_sent": 45_678,
         "bytes_by_fragment": {"traffic": 40_000}, "queued_bytes": 0, "goodput_bytes_per_s": 1e4, "round_trip_s": 0.02,
         "connected": True, "last_error": None, "finished": False,
+        "contracts": {"traffic": {
+            "controller": "adaptive", "slack_us": 2_500_000, "contract_kept": False, "windows_to_regain": 12,
+            "violations": 3, "settled": 40, "idle": ["c7"], "behind": [],
+        }},
     }  # fmt: skip
     away = {**site, "connected": False, "last_error": "cannot reach [::1]:9410: connection refused by the far side"}
     queries = {"traffic": {"marks_us": {"us": newest, "eu": None}, "closed_us": newest, "open_slices": 1}}

@@ -117,6 +117,7 @@ def test_results_in_json_are_complete(shell: Shell, published: Path) -> None:
         "revision": 1,
         "published_at": "2026-11-15T22:01:02.345678+00:00",
         "missing_sites": ["eu"],
+        "missing_sources": [],
     }
     assert [r["window_start"][11:16] for r in rows] == ["02:20", "02:10", "02:00", "02:00"]
     described = set(re.findall(r"`(\w+)`", (ROOT / "docs" / "commands.md").read_text()))

@@ -27,7 +27,7 @@ from catchment.center.events import (
     Ticked,
 )
 from catchment.center.journalled import JOURNALLED as CENTER_JOURNALLED
-from catchment.center.windows import WINDOW_COLUMN
+from catchment.center.repair import WINDOW_COLUMN
 from catchment.durable.events import EventCodec
 from catchment.durable.host import Host
 from catchment.durable.journal import Journal
@@ -125,8 +125,11 @@ class Site:
         self.open()
 
     def open(self) -> None:
+        self.open_with(site_events.FragmentAdded(self.fragment, policy_by_name(self.policy)))
+
+    def open_with(self, added: site_events.FragmentAdded) -> None:
         self.core = SiteCore()
-        self.core.handle(site_events.FragmentAdded(self.fragment, policy_by_name(self.policy)), 0)
+        self.core.handle(added, 0)
         self.outbox = Outbox(self.folder / "outbox", self.name, "center", 10**9)
         self.host: Host[Any, Any] = Host(
             self.core, Journal(self.folder / "journal", EventCodec(SITE_JOURNALLED)), self._enact, self.clock
@@ -183,18 +186,25 @@ class Center:
         if end > self.consumed:
             segments = [decode_segment(p.read_bytes()) for p in self.inbox.landed(self.consumed, end)]
             events: list[Any] = [self._merged(segments), *(self._header(s) for s in segments), Ticked()]
-            wanted = [pair for e in events if isinstance(e, Merged) for pair in self.core.touched(e)]
-            recalled = [Recalled(name, self.tables.recall(keys)) for name, keys in wanted]
-            self.host.submit("inbox", [*recalled, *events], batch=self.batches)
+            self.host.submit("inbox", events, batch=self.batches)
             self.batches += 1
             self.consumed = end
+        self.repair()
         if discard:
             self.inbox.discard(self.consumed)
         self.core.validate()
 
     def tick(self) -> None:
         self.host.submit("tick", [Ticked()])
+        self.repair()
         self.core.validate()
+
+    def repair(self) -> None:
+        """The repairs that are due, and what they allow: a repaired window may be final."""
+        due = list(self.core.repairs(self.clock.now_us()))
+        recalled = [Recalled(r.query, r.windows, self.tables.recall(r.wanted), r.reason) for r in due]
+        if recalled:
+            self.host.submit("repair", [*recalled, Ticked()])
 
     def _merged(self, segments: Sequence[Any]) -> Merged:
         tables = [u.table.cast(self.query.fragment.schema) for s in segments for u in s.updates()]
@@ -211,5 +221,5 @@ class Center:
         rows = Counter({})
         for update in segment.updates():
             rows[update.fragment] += update.rows
-        progress, shed = tuple(segment.progress()), tuple(segment.shed())
-        return Landed(segment.origin, segment.sequence, tuple(rows.items()), progress, shed)
+        facts = tuple(segment.progress()), tuple(segment.shed()), tuple(segment.standings())
+        return Landed(segment.origin, segment.sequence, tuple(rows.items()), *facts)

@@ -9,19 +9,22 @@ Invariants:
 - A window closes when the mark of every site has passed its end, or, `freshness` after the first site passed it,
   without the sites that are missing. A site's mark counts only when every segment up to the one that states it is in.
 - A query that comes or goes changes nothing of another (`catchment.center.intake` says where it begins).
-- A window's status never goes back: on_time (a site is missing, or has shed records of it), exact (nothing
-  outstanding), final (the horizon has passed too). Revisions of a window count 1, 2, 3, ...
+- A window's status never goes back: early (still open), on_time (a site is missing, expects more, or has shed records
+  of it), exact (nothing outstanding), final (the horizon has passed too). Revisions of a window count 1, 2, 3, ...
+- A record is of one of three classes (Yang et al., HPM, section 2): its window is open, and it is merged; closed, and
+  it is registered until a repair merges it; or final, and it is registered for good. None is dropped in silence.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from catchment.center.closed import SitesSay
 from catchment.center.events import (
     Action,
     Event,
@@ -44,6 +47,16 @@ from catchment.wire.messages import Repaired, Shed
 Snapshot = tuple[dict[str, Any], dict[str, pa.Table]]
 
 
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """A repair that is due: of which windows, which published rows it changes (window_start_us, keys...), and why."""
+
+    query: str
+    windows: tuple[int, ...]
+    wanted: pa.Table
+    reason: str
+
+
 class CenterCore:
     """Drives the windows of every query by what lands from every site."""
 
@@ -64,11 +77,11 @@ class CenterCore:
             case QueryMoved(name, derivation, waits):
                 self._query(name)
                 self.intakes[name].move(derivation, self._floor_us(derivation.fragment), waits)
-            case Recalled(query, states):
+            case Recalled(query, starts, states, reason):
                 if query in self.queries:  # else it was dropped meanwhile
-                    self._query(query).recall(states)
+                    return tuple(self.queries[query].repair(starts, states, reason, self._say(query), now_us))
             case Merged():
-                self._merge(event)
+                self._merge(event, now_us)
             case Landed():
                 self._land(event)
             case Ticked():
@@ -87,17 +100,22 @@ class CenterCore:
                     for windows in self._fed_by(fact.fragment):
                         windows.debts.repaired(passed.origin, fact)
 
-    def touched(self, merged: Merged) -> Iterator[tuple[str, pa.Table]]:
-        """Which published states must be recalled before `merged` is handled:
-        per query a table (window_start_us, keys...)."""
+    def repairs(self, now_us: int, everything: bool = False) -> Iterator[Repair]:
+        """The repairs that are due, or all that there could be: each becomes a `Recalled` when the published states
+        that it wants have been fetched. Nothing else may reach the core between the question and that event."""
         for name, windows in self.queries.items():
-            for own, _ in self.intakes[name].peek(merged.fragment, merged.partials):
-                wanted = windows.touched(own)
-                if wanted.num_rows:
-                    yield name, wanted
+            if windows.late:
+                for reason, starts in windows.due(self._say(name), now_us, everything).items():
+                    yield Repair(name, starts, windows.wanted(starts), reason)
+
+    @property
+    def outstanding(self) -> int:
+        """Registered late records that no repair has merged yet."""
+        return sum(q.late.records for q in self.queries.values())
 
     def is_waiting(self, now_us: int) -> bool:
-        """Whether some window has been waiting for a missing site long enough: a `Ticked` would publish."""
+        """Whether a `Ticked` would publish though nothing landed: a window has waited long enough, or early answers are
+        due."""
         return any(self._begun(n) and q.is_due(self.marks(n), now_us) for n, q in self.queries.items())
 
     def marks(self, name: str) -> Mapping[str, int]:
@@ -123,11 +141,19 @@ class CenterCore:
         windows, intake = self.queries[name], self.intakes[name]
         for own, records in intake.settle(self.frontiers, self.newest):
             self._begin(name)
-            windows.merge(own, records)
+            windows.merge(own, records, now_us)
         if self._begun(name):
             self._begin(name)
-            yield from windows.settle(self.marks(name), now_us)
+            yield from windows.settle(self._say(name), now_us)
             intake.forget(windows.final_us)
+            for frontier in self.frontiers.values():
+                frontier.forget(name, windows.closed_us)
+
+    def _say(self, name: str) -> SitesSay:
+        none, marks, query = Frontier(), self.marks(name), self.queries[name].query
+        known = {s: self.frontiers.get(s, none) for s in query.sites}
+        overs = {s: f.over(name) for s, f in known.items()} if query.contract else marks
+        return SitesSay(marks, overs, {s: f.closings.get(name, {}) for s, f in known.items()})
 
     def _begun(self, name: str) -> bool:
         return self.intakes[name].start_us is not None
@@ -140,10 +166,10 @@ class CenterCore:
             later = LaterWindows(spec.size_us, spec.slide_us, spec.offset_us, start)
             windows.query = replace(windows.query, window=later)
 
-    def _merge(self, event: Merged) -> None:
+    def _merge(self, event: Merged, now_us: int) -> None:
         for name, windows in self.queries.items():
             for own, records in self.intakes[name].take(event.fragment, event.partials, event.records):
-                windows.merge(own, records)
+                windows.merge(own, records, now_us)
         if event.partials.num_rows:
             newest = pc.max(event.partials[SLICE_COLUMN]).as_py()
             self.newest[event.fragment] = max(self.newest.get(event.fragment, START_OF_TIME_US), newest)
@@ -182,7 +208,7 @@ class CenterCore:
                 "inflows": intake.to_dict(),
                 "windows": windows.to_dict(),
             }
-            tables[name] = windows.open_table()
+            tables[name], tables[f"{name}/late"] = windows.open_table(), windows.late_table()
         return facts, tables
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -195,7 +221,7 @@ class CenterCore:
             self.queries[name], self.intakes[name] = QueryWindows(query), Intake(query)
             self.intakes[name].from_dict(state["inflows"])
             self._begin(name)
-            self.queries[name].from_dict(state["windows"], tables[name])
+            self.queries[name].from_dict(state["windows"], tables[name], tables[f"{name}/late"])
 
     def validate(self) -> None:
         """Assert the invariants that can be seen from inside."""

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from catchment.center.repair import RepairRule
 from catchment.errors import CenterError
 from catchment.optimizer.derive import Derivation
+from catchment.quality.coverage import Contract
 from catchment.query.fragment import Fragment
 from catchment.timeline import Window, WindowSpec
-from catchment.wire.messages import Progress, Repaired, Shed
+from catchment.wire.messages import Progress, Repaired, Shed, Standing
 
 # How far along a published window is. A status never goes back.
 EARLY, ON_TIME, EXACT, FINAL = "early", "on_time", "exact", "final"
@@ -22,6 +24,10 @@ class CenterQuery:
     """What the center needs to know of a query: its own fragment, its window, who feeds it and how long to wait.
 
     With a derivation its partials are derived from those of a shared fragment; without, its own fragment is run.
+
+    With a `contract` its sites say what they lack when they let a window go. `early_us` asks for early answers that
+    often; without `repair` what is late is registered and counted, not merged. `source_key` is the key, if any, that is
+    the stream's source, so that coverage is known row by row.
     """
 
     name: str
@@ -31,6 +37,10 @@ class CenterQuery:
     repair_horizon_us: int
     freshness_us: int | None = None
     derivation: Derivation | None = None
+    contract: Contract | None = None
+    early_us: int | None = None
+    repair: RepairRule | None = field(default_factory=RepairRule)
+    source_key: str | None = None
 
     @property
     def feed(self) -> str:
@@ -68,11 +78,13 @@ class QueryMoved:
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """Published states of closed windows, fetched because late partials touch them: a table
+    """A repair is due: these windows, and the published states that their late partials touch, fetched for it: a table
     (window_start_us, keys..., states...)."""
 
     query: str
+    windows: tuple[int, ...]
     states: pa.Table = field(repr=False)
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +99,14 @@ class Merged:
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """A segment is in: how many update rows it held per fragment, what progress it stated, what it says was shed."""
+    """A segment is in: how many update rows it held per fragment, and what it states: progress, shedding, standings."""
 
     origin: str
     sequence: int
     updates: tuple[tuple[str, int], ...] = ()
     progress: tuple[Progress, ...] = ()
     shed: tuple[Shed | Repaired, ...] = ()
+    standings: tuple[Standing, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +119,11 @@ Event = QueryAdded | QueryDropped | QueryMoved | Recalled | Merged | Landed | Ti
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """A new revision of a window: the rows that changed, as (keys..., states...), or none if only its status did."""
+    """A new revision of a window: the rows that changed, as (keys..., states...), or none if only its status did.
+
+    `errors`: per aggregate, by how much what is not in yet may change it, relative; None where that is not known.
+    `sources`: the (site, source, share of its window) that are known to be missing.
+    """
 
     query: str
     window: Window
@@ -118,15 +135,19 @@ class Publish:
     rows: pa.Table = field(repr=False)
     published_us: int = 0
     lowest_rate: float = 1.0  # at which a site has sampled the window's records and not sent the rest yet
+    errors: tuple[tuple[str, float | None], ...] = ()
+    sources: tuple[tuple[str, str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """Partials that came after the repair horizon: registered and counted, never merged, never dropped in silence."""
+    """Partials that came after the repair horizon, or to a query without repair: registered and counted, never merged,
+    never dropped in silence."""
 
     query: str
     window: Window
     rows: pa.Table = field(repr=False)
+    registered_us: int = 0
 
 
 Action = Publish | Expired

@@ -1,7 +1,7 @@
-"""How far one site has come: which segments are in, and the marks that therefore hold.
+"""How far one site has come: which segments are in, and the marks and standings that therefore hold.
 
-Segments may land in any order. A stated mark holds only when every segment up to the one that states it is in;
-the count of update rows that comes with it is then checked.
+Segments may land in any order. A stated mark or standing holds only when every segment up to the one that states it is
+in; the count of update rows that comes with a mark is then checked.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 from catchment.center.events import Landed
 from catchment.errors import CenterError
 from catchment.timeline import START_OF_TIME_US
-from catchment.wire.messages import Progress, Repaired
+from catchment.wire.messages import Closing, Progress, Repaired, Standing
+from catchment.wire.standing_codec import pack_standing, unpack_standing
 
 
 @dataclass
@@ -24,6 +25,8 @@ class Frontier:
     marks: dict[str, int] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
     firsts: dict[str, int] = field(default_factory=dict)  # fragment -> the first mark that was stated of it
+    overs: dict[str, int] = field(default_factory=dict)  # query -> nothing more is expected before
+    closings: dict[str, dict[int, Closing]] = field(default_factory=dict)  # query -> window's end -> how it was let go
 
     def first(self, fragment: str) -> int | None:
         """The first mark of a fragment: where the site began, if the fragment was begun during a run."""
@@ -55,6 +58,21 @@ class Frontier:
                 )
             self.firsts.setdefault(fact.fragment, fact.low_mark_us)
             self.marks[fact.fragment] = max(self.mark(fact.fragment), fact.low_mark_us)
+        for standing in landed.standings:
+            self._stand(standing)
+
+    def _stand(self, standing: Standing) -> None:
+        self.overs[standing.query] = max(self.over(standing.query), standing.over_us)
+        self.closings.setdefault(standing.query, {}).update({c.end_us: c for c in standing.closings})
+
+    def over(self, query: str) -> int:
+        return self.overs.get(query, START_OF_TIME_US)
+
+    def forget(self, query: str, closed_us: int) -> None:
+        """Closings of windows that are closed and over are of no more use."""
+        known, until = self.closings.get(query, {}), min(closed_us, self.over(query))
+        for end in [e for e in known if e <= until]:
+            del known[end]
 
     def to_dict(self) -> dict[str, Any]:
         ahead = [
@@ -64,6 +82,7 @@ class Frontier:
                 [*a.updates],
                 [(p.fragment, p.low_mark_us, p.updates_total) for p in a.progress],
                 [(r.fragment, r.batch, r.gave_up) for r in a.shed if isinstance(r, Repaired)],
+                [pack_standing(s) for s in a.standings],
             ]
             for a in self.ahead.values()
         ]
@@ -73,18 +92,20 @@ class Frontier:
             "marks": dict(self.marks),
             "rows": dict(self.rows),
             "firsts": dict(self.firsts),
+            "standings": [
+                pack_standing(Standing("-", query, self.over(query), tuple(self.closings.get(query, {}).values())))
+                for query in self.overs
+            ],
         }
 
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> Frontier:
         ahead = {
-            seq: Landed(
-                origin,
-                seq,
-                tuple((f, n) for f, n in updates),
-                tuple(Progress(*p) for p in progress),
-                tuple(Repaired(*r) for r in repaired),
-            )
-            for origin, seq, updates, progress, repaired in state["ahead"]
-        }
-        return cls(state["next"], ahead, dict(state["marks"]), dict(state["rows"]), dict(state["firsts"]))
+            seq: Landed(origin, seq, tuple((f, n) for f, n in updates), tuple(Progress(*p) for p in progress),
+                        tuple(Repaired(*r) for r in repaired), tuple(unpack_standing(s) for s in standings))
+            for origin, seq, updates, progress, repaired, standings in state["ahead"]
+        }  # fmt: skip
+        frontier = cls(state["next"], ahead, dict(state["marks"]), dict(state["rows"]), dict(state["firsts"]))
+        for packed in state["standings"]:
+            frontier._stand(unpack_standing(packed))
+        return frontier

@@ -12,10 +12,13 @@ from catchment.center.events import (
     Recalled,
     Ticked,
 )
+from catchment.center.repair import RepairRule
 from catchment.durable.definitions import DEFINITIONS
-from catchment.wire.messages import Progress, Repaired, Shed
+from catchment.quality.coverage import Contract
+from catchment.quality.lateness import Estimate
+from catchment.wire.messages import Closing, Progress, Repaired, Shed, Standing
 
 JOURNALLED = (
     Recalled, Merged, Landed, Ticked, Progress, Shed, Repaired, QueryAdded, QueryDropped, QueryMoved, CenterQuery,
-    *DEFINITIONS,
+    Standing, Closing, Estimate, Contract, RepairRule, *DEFINITIONS,
 )  # fmt: skip

@@ -2,7 +2,11 @@
 
 Two tables a query. `results/<query>`: one row a (window, key, revision), only the rows that a revision changed,
 with the aggregate state that late partials are merged into. `windows/<query>`: one row a published revision or
-status of a window, with its reason. A third, `late/<query>`, registers partials that came after the repair horizon.
+status of a window, with its reason. A third, `late/<query>`, registers partials that are not merged: they came after
+the repair horizon, or the query asks for no repair.
+
+A row's `bound` is the error of its sketch and of what is not in yet. What is not in is known for whole windows: in a
+query with keys, a row's bound is unknown while something is, unless the key is the source of the records.
 
 Every append carries the number of the enactment it belongs to as its application transaction, so that enacting
 again writes nothing.
@@ -23,8 +27,8 @@ from numpy.typing import NDArray
 
 from catchment import partials
 from catchment.aggregates.shed_terms import ShedTerms, shed_terms
-from catchment.center.events import ON_TIME, Expired, Publish
-from catchment.center.windows import WINDOW_COLUMN
+from catchment.center.events import EARLY, EXACT, FINAL, Expired, Publish
+from catchment.center.repair import WINDOW_COLUMN
 from catchment.errors import CenterError
 from catchment.quality.shed_terms import scaled
 from catchment.query.fragment import SLICE_COLUMN, Fragment
@@ -36,9 +40,10 @@ DELTA = 0.05
 # Columns that every result table has beside the user's own.
 RESERVED = (
     "window_start", "window_end", "coverage", "bound", "status", "revision",
-    "published_at", "missing_sites", "retracted", "state",
+    "published_at", "missing_sites", "missing_sources", "retracted", "state",
 )  # fmt: skip
 COMPACT_ABOVE_FILES = 64
+_NAMES = pa.list_(pa.string())
 _NOTHING = "nothing"  # the one field of an empty struct: Delta has no struct without fields
 
 Finish = Callable[[pa.Table], pa.Table]
@@ -56,6 +61,7 @@ class ResultTables:
     bounds: tuple[tuple[str, float | None], ...] = ()  # user's column -> own error of its aggregate, if it has one
     sources: tuple[tuple[str, str], ...] = ()  # user's column -> the aggregate that it is, where it is one
     delta: float = DELTA  # the chance that a sampled answer misses its bound
+    source_key: str | None = None  # the key that is the source of the records, if one is
 
     def publish(self, sequence: int, revisions: Sequence[Publish]) -> None:
         """Append what one enactment publishes; nothing if it was appended before."""
@@ -99,12 +105,13 @@ class ResultTables:
             "window_start": _instants(revision.window.start_us, n),
             "window_end": _instants(revision.window.end_us, n),
             **{c: user[c] for c in user.column_names if c not in ("retracted", "window_start", "window_end")},
-            "coverage": pa.array([revision.coverage] * n, pa.float64()),
+            "coverage": self._row_coverage(revision),
             "bound": self._row_bound(revision, n, errors),
             "status": pa.array([revision.status] * n, pa.string()),
             "revision": pa.array([revision.revision] * n, pa.int32()),
             "published_at": _instants(revision.published_us, n),
-            "missing_sites": pa.array([list(revision.missing_sites)] * n, pa.list_(pa.string())),
+            "missing_sites": pa.array([list(revision.missing_sites)] * n, _NAMES),
+            "missing_sources": pa.array([_source_names(revision)] * n, _NAMES),
             "retracted": user["retracted"],
             "state": _state(rows, self.fragment),
         }
@@ -134,18 +141,47 @@ class ResultTables:
         computed = np.where(worst > 0.0, np.inf, 0.0)
         columns, sources = {}, dict(self.sources)
         for column, own in self.bounds:
-            added = errors.get(sources.get(column, ""), computed)
+            added = errors.get(sources.get(column, ""), computed) + self._late_rows(column, revision)
             unknown = ~np.isfinite(added) | (own is None or bool(revision.missing_sites))
             columns[column] = pa.array(np.where(unknown, 0.0, added + (own or 0.0)), mask=unknown)
         return _struct(columns, n)
 
     def _bound(self, revisions: Sequence[Publish]) -> pa.Array:
-        """The error of each column: that of its sketch; unknown while a site, or what it has shed, is missing."""
-        errors = {
-            c: pa.array([None if r.missing_sites or r.lowest_rate < 1.0 else e for r in revisions], pa.float64())
-            for c, e in self.bounds
-        }
-        return _struct(errors, len(revisions))
+        """The error of each column over all rows: that of its sketch and of what is not in yet."""
+        columns = {c: [self._error(c, own, r) for r in revisions] for c, own in self.bounds}
+        return _struct({c: pa.array(errors, pa.float64()) for c, errors in columns.items()}, len(revisions))
+
+    def _error(self, column: str, own: float | None, revision: Publish) -> float | None:
+        """Unknown while a site, or what it has shed, is missing; else what is late adds to what the sketch has."""
+        if revision.missing_sites or own is None or revision.lowest_rate < 1.0:
+            return None
+        late = self._late_error(column, revision)
+        return None if late is None else own + late
+
+    def _late_error(self, column: str, revision: Publish) -> float | None:
+        """What the records that are not in yet may change of a column; None where that is not known."""
+        if not revision.errors:
+            return None if revision.status == EARLY else 0.0
+        return dict(revision.errors).get(dict(self.sources).get(column, ""))
+
+    def _late_rows(self, column: str, revision: Publish) -> NDArray[np.float64]:
+        """The same row by row, infinite where it is not known: in a query with keys only of whole rows."""
+        n, late = revision.rows.num_rows, self._late_error(column, revision)
+        if self.fragment.keys and revision.errors:
+            whole = self._row_coverage(revision).to_numpy() == 1.0 if self.source_key else np.zeros(n, dtype=bool)
+            return np.where(whole, 0.0, np.inf)
+        return np.full(n, np.inf if late is None else late)
+
+    def _row_coverage(self, revision: Publish) -> pa.Array:
+        """The window's coverage; row by row where the key is the source of the records and the sites are all in."""
+        n = revision.rows.num_rows
+        if self.source_key is None or not revision.sources or revision.missing_sites:
+            return pa.array([revision.coverage] * n, pa.float64())
+        lacking: dict[str, float] = {}
+        for _, source, share in revision.sources:
+            lacking[source] = max(lacking.get(source, 0.0), share)
+        keys = revision.rows[self.source_key].cast(pa.string()).to_pylist()
+        return pa.array([1.0 - lacking.get(str(k), 0.0) for k in keys], pa.float64())
 
     @cached_property
     def _state_fields(self) -> list[pa.Field]:
@@ -163,6 +199,7 @@ class ResultTables:
             self.folder / kind / self.query,
             _rebuilt(make()),
             mode="append",
+            schema_mode="merge",
             commit_properties=CommitProperties(app_transactions=[Transaction(APPLICATION, sequence)]),
         )
 
@@ -226,13 +263,14 @@ def _with_newest_status(rows: pa.Table, log: pa.Table) -> pa.Table:
     """Rows with the newest word on their window; one whose window is not in the log yet keeps its own."""
     newest = newest_windows(log)
     place = pc.index_in(rows["window_start"], value_set=newest["window_start"].combine_chunks())
-    fresh = {"status": place, "coverage": place, "missing_sites": place}
-    # A row's bound is its own, unless a site was missing when it was published, or what was has come: then it is the
-    # window's.
-    newer = newest["status"].take(pc.coalesce(place, pa.scalar(0, pa.int32()))) if newest.num_rows else rows["status"]
-    completed = pc.and_(pc.equal(rows["status"], ON_TIME), pc.not_equal(newer, ON_TIME))
-    whole = pc.and_(pc.equal(pc.list_value_length(rows["missing_sites"]), 0), pc.invert(completed))
-    fresh["bound"] = pc.if_else(whole, None, place)
+    fresh = {"status": place, "missing_sites": place, "missing_sources": place}
+    # A row's coverage and bound are its own, unless it was published while something was missing and the window has
+    # become whole, or a site was missing: then they are the window's.
+    whole = pc.take(pc.is_in(newest["status"], value_set=pa.array([EXACT, FINAL])), place).combine_chunks()
+    stale = pc.or_(whole, pc.greater(pc.list_value_length(rows["missing_sites"]), 0).combine_chunks())
+    lacked = pc.less(rows["coverage"], 1.0).combine_chunks()
+    fresh["coverage"] = pc.if_else(pc.fill_null(stale, False), place.combine_chunks(), None)
+    fresh["bound"] = pc.if_else(pc.fill_null(pc.and_(stale, lacked), False), place.combine_chunks(), None)
     for name, at in fresh.items():
         both = pa.concat_arrays([newest[name].combine_chunks(), rows[name].combine_chunks().cast(newest[name].type)])
         own = pa.array(np.arange(rows.num_rows) + newest.num_rows)
@@ -293,7 +331,8 @@ def _window_rows(sequence: int, revisions: Sequence[Publish]) -> pa.Table:
         "revision": pa.array([r.revision for r in revisions], pa.int32()),
         "status": pa.array([r.status for r in revisions], pa.string()),
         "coverage": pa.array([r.coverage for r in revisions], pa.float64()),
-        "missing_sites": pa.array([list(r.missing_sites) for r in revisions], pa.list_(pa.string())),
+        "missing_sites": pa.array([list(r.missing_sites) for r in revisions], _NAMES),
+        "missing_sources": pa.array([_source_names(r) for r in revisions], _NAMES),
         "rows_changed": pa.array([r.rows.num_rows for r in revisions], pa.int64()),
         "reason": pa.array([r.reason for r in revisions], pa.string()),
         "published_at": pa.array([r.published_us for r in revisions], pa.timestamp("us")).cast(INSTANT),
@@ -307,8 +346,14 @@ def _late_rows(expired: Expired) -> pa.Table:
     return pa.table({
         "window_start": _instants(expired.window.start_us, n),
         "window_end": _instants(expired.window.end_us, n),
+        "registered_at": _instants(expired.registered_us, n),
         "state": _struct({c: expired.rows[c] for c in expired.rows.column_names}, n),
     })  # fmt: skip
+
+
+def _source_names(revision: Publish) -> list[str]:
+    """Sources that are known to lack something, as site/source."""
+    return sorted({f"{site}/{source}" for site, source, _ in revision.sources})
 
 
 def _instants(at_us: int, n: int) -> pa.Array:

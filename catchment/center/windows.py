@@ -1,46 +1,26 @@
 """The windows of one query at the center: what is open, what closes now, what late partials change.
 
 See `catchment.center.core` for the invariants. A slice is kept while a window that contains it is open. A closed
-window leaves only a small record here; its rows are recalled from the result table when late partials touch them.
+window leaves only a small record here; its rows are recalled from the result table when a repair touches them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from catchment import partials
+from catchment.center.closed import ClosedWindow, SitesSay
 from catchment.center.debts import Debts
-from catchment.center.events import EXACT, FINAL, ON_TIME, Action, CenterQuery, Expired, Publish
+from catchment.center.early import EarlyWindow, Recent
+from catchment.center.events import EARLY, FINAL, Action, CenterQuery, Expired, Publish
+from catchment.center.repair import WINDOW_COLUMN, LateRegistry, RepairRule
+from catchment.quality.measured import measured
 from catchment.query.fragment import SLICE_COLUMN
-from catchment.timeline import START_OF_TIME_US, Window
-
-WINDOW_COLUMN = "window_start_us"
-
-
-@dataclass
-class ClosedWindow:
-    """What is remembered of a published window until it is final."""
-
-    revision: int
-    status: str
-    counts: dict[str, int]
-    missing: dict[str, int | None] = field(default_factory=dict)  # site -> records expected of it, if known
-    shed: int = 0  # about how many records sites have shed of it
-
-    @property
-    def coverage(self) -> float:
-        """The share of the window's records that are in: counted where known, else by the share of sites."""
-        got, lacking = sum(self.counts.values()), self.shed
-        if any(e is None for e in self.missing.values()):
-            sites = len(self.counts.keys() | self.missing.keys())
-            return (sites - len(self.missing)) / sites * (got / (got + lacking) if got else 1.0)
-        lacking += sum(e or 0 for e in self.missing.values())
-        return got / (got + lacking) if got + lacking else 1.0
+from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US, Window
 
 
 class QueryWindows:
@@ -48,6 +28,7 @@ class QueryWindows:
 
     def __init__(self, query: CenterQuery) -> None:
         self.query = query
+        self.measured = measured(query.fragment.aggregates)
         self.slices: dict[int, list[pa.Table]] = {}
         self.records: dict[int, dict[str, int]] = {}
         self.closed: dict[int, ClosedWindow] = {}
@@ -56,143 +37,234 @@ class QueryWindows:
         self.first_passed_us: dict[int, int] = {}  # window start -> when the first site passed its end
         self.usual: dict[str, int] = {}  # site -> its records in the newest complete window
         self.debts = Debts(query.window)
-        self._late: dict[int, list[pa.Table]] = {}
-        self._recalled: dict[int, pa.Table] = {}
+        self.late = LateRegistry(query.repair or RepairRule())
+        self.recent = Recent(self.measured, query.fragment.aggregates)
+        self.early: dict[int, EarlyWindow] = {}
+        self.early_at_us = START_OF_TIME_US
+        self.late_records = 0  # that came to a closed window
+        self.unmerged_records = 0  # of these, registered for good
+        self._expired: dict[int, list[pa.Table]] = {}
 
     # --- taking partials in -------------------------------------------------------------------------------
 
-    def touched(self, table: pa.Table) -> pa.Table:
-        """(window_start_us, keys...) of the closed windows that these partials change."""
-        parts = [_with_window(rows.select(self._keys), w) for w, rows in self._by_window(table) if self._is_late(w)]
-        return pa.concat_tables(parts) if parts else pa.table({WINDOW_COLUMN: pa.array([], pa.int64())})
-
-    def recall(self, states: pa.Table) -> None:
-        """Take published states back for the revision that is about to be made."""
-        for start in pc.unique(states[WINDOW_COLUMN]).to_pylist():
-            chosen = states.filter(pc.equal(states[WINDOW_COLUMN], start))
-            self._recalled[start] = chosen.drop_columns([WINDOW_COLUMN]).cast(self._row_schema)
-
-    def merge(self, table: pa.Table, records: tuple[tuple[str, int, int], ...]) -> None:
-        """Merge partials into every window, open or closed, that contains their slice."""
+    def merge(self, table: pa.Table, records: tuple[tuple[str, int, int], ...], now_us: int) -> None:
+        """Merge partials into every open window that contains their slice; register them for every closed one."""
         for slice_us, rows in _by_slice(table):
             if any(w.end_us > self.closed_us for w in self.query.window.containing(slice_us)):
                 self.slices.setdefault(slice_us, []).append(rows)
-        for window, rows in self._by_window(table):
-            if window.end_us <= self.closed_us:
-                self._late.setdefault(window.start_us, []).append(rows.drop_columns([SLICE_COLUMN]))
+            for window in self.query.window.containing(slice_us):
+                if window.end_us <= self.closed_us:
+                    self._register(window, rows.drop_columns([SLICE_COLUMN]), slice_us, now_us)
         for site, slice_us, count in records:
             counts = self.records.setdefault(slice_us, {})
             counts[site] = counts.get(site, 0) + count
             self._count_late(site, slice_us, count)
 
+    def _register(self, window: Window, rows: pa.Table, slice_us: int, now_us: int) -> None:
+        if self._is_repaired(window):
+            self.late.register(window.start_us, rows, slice_us, now_us)
+        else:
+            self._expired.setdefault(window.start_us, []).append(rows)
+
+    def _is_repaired(self, window: Window) -> bool:
+        """Whether what comes late to a closed window is merged in the end."""
+        return self.query.repair is not None and window.end_us > self.final_us
+
     def _count_late(self, site: str, slice_us: int, count: int) -> None:
-        for window in self.query.window.containing(slice_us):
+        late = [w for w in self.query.window.containing(slice_us) if w.end_us <= self.closed_us]
+        if not late:
+            return
+        repaired = [w.start_us for w in late if self._is_repaired(w)]
+        self.late_records += count
+        self.unmerged_records += 0 if repaired else count
+        if repaired:
+            self.late.count(repaired, count)
+        for window in late:
             known = self.closed.get(window.start_us)
-            if known and window.end_us <= self.closed_us:
-                known.counts[site] = known.counts.get(site, 0) + count
-                expected = known.missing.get(site)
-                if expected is not None:
-                    known.missing[site] = max(expected - count, 0)
+            if known is not None:
+                self._count_into(known, site, count, window.start_us in repaired)
 
-    def _by_window(self, table: pa.Table) -> Iterator[tuple[Window, pa.Table]]:
-        for slice_us, rows in _by_slice(table):
-            for window in self.query.window.containing(slice_us):
-                yield window, rows
-
-    def _is_late(self, window: Window) -> bool:
-        return self.final_us < window.end_us <= self.closed_us
+    def _count_into(self, known: ClosedWindow, site: str, count: int, merged: bool) -> None:
+        if not merged:
+            known.unmerged += count
+            return
+        known.counts[site] = known.counts.get(site, 0) + count
+        expected = known.missing.get(site)
+        if expected is not None:
+            known.missing[site] = max(expected - count, 0)
 
     # --- publishing ---------------------------------------------------------------------------------------
 
-    def settle(self, marks: Mapping[str, int], now_us: int) -> Iterator[Action]:
-        """Publish all that can be: revisions of closed windows, windows that close now, and better statuses."""
-        yield from self._revise(marks, now_us)
-        yield from self._close(marks, now_us)
-        yield from self._complete(marks, now_us)
-        yield from self._finalize(marks, now_us)
+    def settle(self, say: SitesSay, now_us: int) -> Iterator[Action]:
+        """Publish all that can be without a repair: windows that close now, better statuses, early answers."""
+        yield from self._expire(now_us)
+        yield from self._close(say, now_us)
+        yield from self._complete(say, now_us)
+        yield from self._finalize(say, now_us)
+        yield from self._emit_early(now_us)
 
-    def _revise(self, marks: Mapping[str, int], now_us: int) -> Iterator[Action]:
-        for start, tables in sorted(self._late.items()):
-            window = self._window(start)
-            if window.end_us <= self.final_us:
-                yield Expired(self.query.name, window, pa.concat_tables(tables))
-                continue
-            late = self._combine(tables)
-            rows = self._combine([*([self._recalled[start]] if start in self._recalled else []), late])
-            known = self.closed.setdefault(start, ClosedWindow(0, EXACT, {}))
-            self._settle_missing(window, known, marks)
-            reason = f"late: {late.num_rows} {'row' if late.num_rows == 1 else 'rows'} changed" + self._shed_reason(
-                window
+    def due(self, say: SitesSay, now_us: int, everything: bool = False) -> dict[str, tuple[int, ...]]:
+        """The windows whose repair is due, by the reason why."""
+        reason = "no more will come" if everything and self.late else self.late.due(now_us)
+        if reason is not None:
+            return {reason: self.late.starts_us}
+        whole = tuple(s for s in self.late.starts_us if self._is_whole(s, say))
+        return {"every site has passed its end": whole} if whole else {}
+
+    def _is_whole(self, start_us: int, say: SitesSay) -> bool:
+        """Whether a repair makes the window what it was not before: exact; or must come before it is final."""
+        end, known = self._window(start_us).end_us, self.closed.get(start_us)
+        least = min(say.marks.values())
+        if least == END_OF_TIME_US or end <= least - self.query.repair_horizon_us:
+            return True
+        lacking = known is not None and bool(known.missing or known.awaited or known.owed)
+        return (
+            lacking
+            and not self.debts.owes(start_us)
+            and all(say.passed(s, end) and say.is_over(s, end) for s in say.marks)
+        )
+
+    def wanted(self, starts_us: Sequence[int]) -> pa.Table:
+        """(window_start_us, keys...) of the published rows that a repair of these windows changes."""
+        return self.late.wanted(starts_us, self._keys)
+
+    def repair(
+        self, starts_us: Sequence[int], states: pa.Table, reason: str, say: SitesSay, now_us: int
+    ) -> Iterator[Action]:
+        """Merge what is registered for these windows into their published states."""
+        for start in starts_us:
+            window, late = self._window(start), self.late.take(start)
+            changed = self._combine([late.partials])
+            before = states.filter(pc.equal(states[WINDOW_COLUMN], start)).drop_columns([WINDOW_COLUMN])
+            rows = self._combine([before.cast(self._row_schema), changed])
+            known = self.closed.setdefault(start, ClosedWindow(0, {}))
+            self._assess(window, known, say)
+            number = changed.num_rows
+            told = (
+                f"late: {late.records} records in {number} {'row' if number == 1 else 'rows'}; {reason}"
+                + self._shed_reason(window)
             )
-            yield self._publish(window, known, reason, rows, now_us)
-        self._late.clear()
-        self._recalled.clear()
+            yield self._publish(window, known, told, rows, now_us)
 
-    def _close(self, marks: Mapping[str, int], now_us: int) -> Iterator[Action]:
+    def _expire(self, now_us: int) -> Iterator[Action]:
+        for start, tables in sorted(self._expired.items()):
+            yield Expired(self.query.name, self._window(start), pa.concat_tables(tables), now_us)
+            known = self.closed.get(start)
+            if known is not None:
+                yield self._status(self._window(start), known, "late records were registered, not merged", now_us)
+        self._expired.clear()
+
+    def _close(self, say: SitesSay, now_us: int) -> Iterator[Action]:
         for window in self._open_windows():
-            missing = [s for s, mark in marks.items() if mark < window.end_us]
-            if missing and not self._waited_enough(window, marks, now_us):
+            missing = [s for s, mark in say.marks.items() if mark < window.end_us]
+            if missing and not self._waited_enough(window, say.marks, now_us):
                 return
-            counts = self._counts(window)
-            known = ClosedWindow(0, EXACT, counts, {s: self._lacking(s, counts) for s in missing})
-            self._settle_missing(window, known, marks)
+            counts, before = self._counts(window), self.early.pop(window.start_us, None)
+            lacking = {s: self._lacking(s, counts) for s in missing}
+            known = ClosedWindow(
+                before.revision if before else 0, counts, lacking, repaired=self.query.repair is not None
+            )
+            self._assess(window, known, say)
             if not missing:
                 self.usual = counts
-            reason = f"closed without {', '.join(missing)}" if missing else "closed: every site has passed its end"
-            reason += self._shed_reason(window)
             self.closed[window.start_us] = known
             rows = self._rows(window)
+            if self.query.early_us is not None:
+                self.recent.note(sum(counts.values()), rows)
             self.closed_us = max(self.closed_us, window.end_us)
             self._forget(window)
+            reason = self._why_closed(window, known, say) + self._shed_reason(window)
             yield self._publish(window, known, reason, rows, now_us)
 
-    def _complete(self, marks: Mapping[str, int], now_us: int) -> Iterator[Action]:
-        """Windows that were published without a site, or a sample of it, and have since got all with nothing to add."""
-        for start, known in self.closed.items():
-            if known.status == ON_TIME:
-                self._settle_missing(self._window(start), known, marks)
-                if known.status != ON_TIME:
-                    yield self._status(self._window(start), known, "every site has passed its end", now_us)
+    def _why_closed(self, window: Window, known: ClosedWindow, say: SitesSay) -> str:
+        if known.missing:
+            return f"closed without {', '.join(known.missing)}"
+        told = {c.reason for s in known.awaited if (c := say.closings.get(s, {}).get(window.end_us))}
+        if not told:
+            return "closed: every site has passed its end"
+        return f"closed under its contract ({', '.join(sorted(told))})"
 
-    def _finalize(self, marks: Mapping[str, int], now_us: int) -> Iterator[Action]:
-        horizon_us = min(marks.values()) - self.query.repair_horizon_us
+    def _complete(self, say: SitesSay, now_us: int) -> Iterator[Action]:
+        """Closed windows that a missing site has passed, or for which the last of what was awaited or shed is in."""
+        for start, known in self.closed.items():
+            if (known.missing or known.awaited or known.owed) and start not in self.late:
+                window = self._window(start)
+                if self._assess(window, known, say):
+                    reason = (
+                        "every site has passed its end" if not known.missing else "a missing site has passed its end"
+                    )
+                    yield self._status(window, known, reason, now_us)
+
+    def _finalize(self, say: SitesSay, now_us: int) -> Iterator[Action]:
+        horizon_us = min(say.marks.values()) - self.query.repair_horizon_us
         owed_us = self.debts.earliest_waiting_us()  # what was shed is repaired however old it has grown
         self.final_us = max(self.final_us, horizon_us if owed_us is None else min(horizon_us, owed_us))
-        done = [s for s, k in self.closed.items() if self._window(s).end_us <= self.final_us and not k.missing]
-        for start in done:
-            known = self.closed.pop(start)
-            if not self.debts.owes(start):
-                known.status = FINAL
-                yield self._status(self._window(start), known, "the repair horizon has passed", now_us)
+        for start in [s for s, k in self.closed.items() if self._is_final(s, k)]:
+            known, owed = self.closed.pop(start), self.debts.owes(start)
             self.debts.forget(start)
+            if owed:
+                continue
+            if known.awaited:  # what the horizon has passed is not waited for any more
+                known.awaited, known.errors, known.sources = (), (), ()
+            whole = (
+                "the repair horizon has passed"
+                if not known.unmerged
+                else "the horizon has passed; late records are out"
+            )
+            yield self._status(self._window(start), known, whole, now_us, None if known.unmerged else FINAL)
         for slice_us in [
             s for s in self.records if s not in self.slices and s < self.final_us - self.query.window.size_us
         ]:
             del self.records[slice_us]
 
-    def _publish(self, window: Window, known: ClosedWindow, reason: str, rows: pa.Table, now_us: int) -> Publish:
-        known.revision += 1
-        return Publish(self.query.name, window, known.revision, known.status, known.coverage,
-                       tuple(sorted(known.missing)), reason, rows, now_us,
-                       self.debts.lowest_rate(window.start_us))  # fmt: skip
+    def _is_final(self, start_us: int, known: ClosedWindow) -> bool:
+        return self._window(start_us).end_us <= self.final_us and not known.missing and start_us not in self.late
 
-    def _status(self, window: Window, known: ClosedWindow, reason: str, now_us: int) -> Publish:
-        empty = self._row_schema.empty_table()
-        return Publish(self.query.name, window, known.revision, known.status, known.coverage,
-                       tuple(sorted(known.missing)), reason, empty, now_us,
-                       self.debts.lowest_rate(window.start_us))  # fmt: skip
+    def _emit_early(self, now_us: int) -> Iterator[Action]:
+        """What has changed in open windows since it was last told."""
+        if not self._early_due(now_us):
+            return
+        self.early_at_us = now_us
+        for window in self._open_windows():
+            records = sum(self._counts(window).values())
+            known = self.early.setdefault(window.start_us, EarlyWindow(0, 0))
+            if records == known.records:
+                continue
+            known.records, known.revision = records, known.revision + 1
+            rows = self._rows(window)
+            errors, reason = self.recent.errors(records, rows), "early: the window is still open"
+            yield Publish(self.query.name, window, known.revision, EARLY, self.recent.coverage(records), (), reason,
+                          rows, now_us, self.debts.lowest_rate(window.start_us), errors)  # fmt: skip
 
-    def _settle_missing(self, window: Window, known: ClosedWindow, marks: Mapping[str, int]) -> None:
-        for site in [s for s in known.missing if marks.get(s, START_OF_TIME_US) >= window.end_us]:
-            del known.missing[site]
-        known.shed = self.debts.lacking(window.start_us)
-        known.status = ON_TIME if known.missing or self.debts.owes(window.start_us) else EXACT
+    def _early_due(self, now_us: int) -> bool:
+        return self.query.early_us is not None and now_us - self.early_at_us >= self.query.early_us
+
+    def _assess(self, window: Window, known: ClosedWindow, say: SitesSay) -> bool:
+        """Take in what is known by now; tells whether anything that is published of the window changed."""
+        before = (known.status, tuple(known.missing))
+        known.owed, known.shed = self.debts.owes(window.start_us), self.debts.lacking(window.start_us)
+        known.assess(window.end_us, self.measured, say, self.query.contract is not None)
+        return before != (known.status, tuple(known.missing))
 
     def _shed_reason(self, window: Window) -> str:
         if not self.debts.owes(window.start_us):
             return ""
         sites, rate = ", ".join(self.debts.sites(window.start_us)), self.debts.lowest_rate(window.start_us)
         return f"; load was shed at {sites}, down to a share of {rate:.3g}"
+
+    def _publish(self, window: Window, known: ClosedWindow, reason: str, rows: pa.Table, now_us: int) -> Publish:
+        known.revision += 1
+        return Publish(self.query.name, window, known.revision, known.status, known.coverage,
+                       tuple(sorted(known.missing)), reason, rows, now_us,
+                       self.debts.lowest_rate(window.start_us), known.errors, known.sources)  # fmt: skip
+
+    def _status(
+        self, window: Window, known: ClosedWindow, reason: str, now_us: int, status: str | None = None
+    ) -> Publish:
+        empty = self._row_schema.empty_table()
+        return Publish(self.query.name, window, known.revision, status or known.status, known.coverage,
+                       tuple(sorted(known.missing)), reason, empty, now_us,
+                       self.debts.lowest_rate(window.start_us), known.errors, known.sources)  # fmt: skip
 
     # --- helpers ------------------------------------------------------------------------------------------
 
@@ -202,14 +274,19 @@ class QueryWindows:
         return sorted(found, key=lambda w: w.end_us)
 
     def is_due(self, marks: Mapping[str, int], now_us: int) -> bool:
-        """Whether the next window to close has waited for its missing sites as long as it may."""
-        if self.query.freshness_us is None:
-            return False
+        """Whether early answers are due, or the next window has waited for its missing sites as long as it may."""
         window = next(iter(self._open_windows()), None)
-        if window is None or max(marks.values()) < window.end_us:
+        if window is not None and self._early_due(now_us) and self._has_news():
+            return True
+        if self.query.freshness_us is None or window is None or max(marks.values()) < window.end_us:
             return False
         since = self.first_passed_us.get(window.start_us)
         return since is None or now_us - since >= self.query.freshness_us
+
+    def _has_news(self) -> bool:
+        """Whether an open window has changed since it was last published early."""
+        told = {w.start_us: self.early.get(w.start_us, EarlyWindow(0, 0)).records for w in self._open_windows()}
+        return any(sum(self._counts(self._window(start)).values()) != records for start, records in told.items())
 
     def _waited_enough(self, window: Window, marks: Mapping[str, int], now_us: int) -> bool:
         if self.query.freshness_us is None or max(marks.values()) < window.end_us:
@@ -269,26 +346,38 @@ class QueryWindows:
         tables = [t for kept in self.slices.values() for t in kept]
         return pa.concat_tables(tables) if tables else self.query.fragment.schema.empty_table()
 
+    def late_table(self) -> pa.Table:
+        """Every registered late partial, with its window."""
+        return self.late.to_table(self._row_schema)
+
     def to_dict(self) -> dict[str, Any]:
-        assert not self._late, "a snapshot is taken between batches"
+        assert not self._expired, "a snapshot is taken between batches"
         return {
             "records": [[s, c] for s, c in self.records.items()],
-            "closed": [[s, k.revision, k.status, k.counts, k.missing] for s, k in self.closed.items()],
+            "closed": [[s, k.to_list()] for s, k in self.closed.items()],
+            "debts": self.debts.dump(),
+            "late": self.late.to_dict(),
+            "recent": self.recent.to_list(),
+            "early": [[s, e.revision, e.records] for s, e in self.early.items()],
+            "counters": [self.early_at_us, self.late_records, self.unmerged_records],
             "closed_us": self.closed_us,
             "final_us": self.final_us,
             "first_passed_us": [list(item) for item in self.first_passed_us.items()],
             "usual": self.usual,
-            "debts": self.debts.dump(),
         }
 
-    def from_dict(self, state: dict[str, Any], table: pa.Table) -> None:
+    def from_dict(self, state: dict[str, Any], table: pa.Table, late: pa.Table) -> None:
         self.slices = {s: [rows] for s, rows in _by_slice(table)}
         self.records = {s: dict(c) for s, c in state["records"]}
-        self.closed = {s: ClosedWindow(r, status, dict(c), dict(m)) for s, r, status, c, m in state["closed"]}
+        self.closed = {s: ClosedWindow.from_list(known) for s, known in state["closed"]}
+        self.debts.load(state["debts"])
+        self.late.from_dict(state["late"], late)
+        self.recent.from_list(state["recent"])
+        self.early = {s: EarlyWindow(revision, records) for s, revision, records in state["early"]}
+        self.early_at_us, self.late_records, self.unmerged_records = state["counters"]
         self.closed_us, self.final_us = state["closed_us"], state["final_us"]
         self.first_passed_us = dict(state["first_passed_us"])
         self.usual = dict(state["usual"])
-        self.debts.load(state.get("debts", ()))
 
     def validate(self) -> None:
         for slice_us in self.slices:
@@ -296,8 +385,7 @@ class QueryWindows:
             assert max(ends) > self.closed_us, f"slice {slice_us} is kept although all its windows are closed"
         for start, known in self.closed.items():
             assert known.revision >= 1, f"window {start} is closed without a revision"
-            owed = bool(known.missing) or self.debts.owes(start)
-            assert (known.status == ON_TIME) == owed or known.status == EXACT, f"window {start}: {known}"
+            assert 0.0 <= known.coverage <= 1.0, f"window {start}: {known}"
 
 
 def _by_slice(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
@@ -305,7 +393,3 @@ def _by_slice(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
     found = sorted(pc.unique(starts).to_pylist())
     for slice_us in found:
         yield slice_us, table if len(found) == 1 else table.filter(pc.equal(starts, slice_us))
-
-
-def _with_window(rows: pa.Table, window: Window) -> pa.Table:
-    return rows.add_column(0, WINDOW_COLUMN, pa.array([window.start_us] * rows.num_rows, pa.int64()))

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import typer
 from rich.console import RenderableType
 
+from catchment.cli import show_order
 from catchment.cli.live import status_table
 from catchment.cli.output import JsonFlag, emit
 from catchment.cli.tables import plain_table, result_table, window_table
@@ -24,11 +25,15 @@ ProjectOption = Annotated[Path, typer.Option("--project", "-p", help="The projec
 Query = Annotated[str, typer.Argument(help="The name of a materialized view.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="How many rows to show.")]
 
-show_app = typer.Typer(help="Look at a project: status, results, windows, revisions, quarantine.", no_args_is_help=True)
+show_app = typer.Typer(
+    help="Look at a project: results, windows, contracts, late records.",
+    no_args_is_help=True,
+)
 
 
 def register(app: typer.Typer) -> None:
     """Add the group."""
+    show_order.register(show_app)
     app.add_typer(show_app, name="show")
 
 

@@ -22,7 +22,10 @@ from catchment.timeline import format_duration
 Row = Mapping[str, Any]
 
 # What every row of a result says of itself; the rest is the user's.
-_META = {"window_start", "window_end", "bound", "published_at", "missing_sites", "revision", "coverage", "status"}
+_META = {
+    "window_start", "window_end", "bound", "published_at", "missing_sites", "missing_sources", "revision", "coverage",
+    "status",
+}  # fmt: skip
 
 
 def result_table(rows: Sequence[Row], title: str) -> RenderableType:
@@ -142,6 +145,7 @@ def _lengths(rows: Sequence[Row]) -> str:
 
 
 def _status(row: Row) -> str:
-    missing = f", no {', '.join(row['missing_sites'])}" if row["missing_sites"] else ""
+    lacking = [*row["missing_sites"], *(row.get("missing_sources") or ())]
+    missing = f", no {', '.join(lacking)}" if lacking else ""
     coverage = "" if row["coverage"] == 1 else f" {row['coverage']:.0%}"
     return f"{row['status']}{coverage}{missing}"

@@ -15,6 +15,7 @@ from catchment.timeline import Clock
 
 Event = TypeVar("Event", contravariant=True)
 Action = TypeVar("Action", covariant=True)
+Answer = TypeVar("Answer")
 
 SNAPSHOT_EVERY_ENTRIES = 256
 SNAPSHOT_EVERY_BYTES = 64 * 1024 * 1024
@@ -74,6 +75,11 @@ class Host(Generic[Event, Action]):
             self._apply(entry)
             if self.journal.size_bytes > SNAPSHOT_EVERY_BYTES or self._entries_since_snapshot >= SNAPSHOT_EVERY_ENTRIES:
                 self.checkpoint()
+
+    def look(self, question: Callable[[], Answer]) -> Answer:
+        """The answer to a question about the core, which no entry changes meanwhile."""
+        with self._lock:
+            return question()
 
     def checkpoint(self) -> None:
         """Write the core's state, so that a restart need not replay what came before."""

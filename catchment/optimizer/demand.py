@@ -24,6 +24,7 @@ from catchment.query.catalog import Catalog
 from catchment.query.dialect import quote
 from catchment.query.fragment import Fragment, Key, Lookup
 from catchment.query.plan import Filter, QueryPlan, describe_aggregate, describe_window
+from catchment.query.statements import ViewOptions
 from catchment.query.walk import find
 from catchment.timeline import Slicing, WindowSpec
 
@@ -44,6 +45,7 @@ class Source:
     lookups: tuple[Lookup, ...] = ()
     types: tuple[tuple[str, pa.DataType], ...] = ()
     policy: str = ""
+    slack: str = ""  # how its windows wait, where the query has a contract: a fragment waits one way
 
     @cached_property
     def type_of(self) -> Mapping[str, pa.DataType]:
@@ -81,6 +83,7 @@ class Demand:
             self.source.stream, *self.source.sites, *lookups, "keys", *(k.sql for k in self.keys), "aggregates",
             *(describe_aggregate(a) for a in self.aggregates), "windows", *(describe_window(w) for w in self.windows),
             "where", *self.conditions, *([self.source.policy] if self.source.policy else []),
+            *([self.source.slack] if self.source.slack else []),
         ])  # fmt: skip
 
     @property
@@ -148,7 +151,7 @@ def _source(normal: QueryPlan, catalog: Catalog) -> Source:
     scan = normal.scan
     ordered = tuple(sorted(types.items(), key=str))
     policy = normal.options.policy or ""
-    return Source(scan.stream, scan.event_time, scan.sites, fragment.lookups, ordered, policy)
+    return Source(scan.stream, scan.event_time, scan.sites, fragment.lookups, ordered, policy, _slack(normal.options))
 
 
 def atoms_of(aggregate: Aggregate) -> tuple[Aggregate, ...]:
@@ -176,3 +179,10 @@ def width_of(type_: pa.DataType) -> int:
     if pa.types.is_binary(type_):
         return SKETCH_BYTES
     return int(type_.bit_width) // 8 if pa.types.is_primitive(type_) or pa.types.is_decimal(type_) else TEXT_BYTES
+
+
+def _slack(options: ViewOptions) -> str:
+    """How a view waits, as text: by its contract and controller; empty where it goes by its stream's slack."""
+    if options.max_error is None and options.slack is None:
+        return ""
+    return f"slack {options.slack} {options.max_error} {options.confidence}"

@@ -103,6 +103,7 @@ class Stream(Relation):
     max_jump_us: int | None = None
     history: bool | None = None
     shed: bool = False
+    source: str | None = None  # the column that says where a record comes from, where its stream's disorder is between
     where: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -116,6 +117,17 @@ class Stream(Relation):
             )
         if isinstance(self.connector, Replay) and self.connector.arrival is not None:
             self._check_time(self.connector.arrival, "arrival")
+        if self.source is not None:
+            object.__setattr__(self, "source", self._check_source(self.source).name)
+
+    def _check_source(self, name: str) -> Column:
+        column = self.column(name)
+        if column is None:
+            names = ", ".join(c.name for c in self.columns)
+            raise QueryError(
+                f"the source {name!r} of stream {self.name!r} is not among its columns", hint=f"name one: {names}"
+            )
+        return column
 
     def _check_time(self, name: str, what: str) -> Column:
         """The TIMESTAMP column of a name."""
@@ -137,6 +149,7 @@ class Stream(Relation):
             "max_jump": _duration(self.max_jump_us),
             "history": self.history,
             "shed": self.shed or None,
+            "source": self.source,
             **_connector_options(self.connector),
         }
         return f"CREATE STREAM {quote(self.name)} {_columns(self)} {_with(options)}"
@@ -171,6 +184,7 @@ class ViewOptions:
     repair: str = ALWAYS
     shed: str = BOUNDED
     weight: float = 1.0
+    slack: str | None = None
 
     def to_options(self) -> dict[str, Any]:
         return {
@@ -183,6 +197,7 @@ class ViewOptions:
             "repair": self.repair if self.repair != ALWAYS else None,
             "shed": self.shed if self.shed != BOUNDED else None,
             "weight": self.weight if self.weight != 1.0 else None,
+            "slack": self.slack,
         }
 
 

@@ -65,6 +65,7 @@ STREAM = (
     Option("sites", Kind("names of sites with commas between them, such as 'us,eu'", _sites)),
     Option("connector", opt.choice(*CONNECTORS), "files"),
     Option("slack", opt.duration()),
+    Option("source", opt.text("the name of a column, such as 'device'")),
     Option("max_jump", opt.duration(positive=True)),
     Option("history", opt.flag()),
     Option("shed", opt.flag(), False),
@@ -81,6 +82,7 @@ VIEW = (
     Option("emit_early", opt.duration(none=True, positive=True)),
     Option("repair", Kind("'always', 'on_demand' or 'never'", lambda v: _repair(v)), ALWAYS),
     Option("shed", opt.choice(BOUNDED, ANY, NEVER), BOUNDED),
+    Option("slack", opt.text("the name of a slack controller, such as 'adaptive', 'mp-k-slack' or 'fixed:5 s'")),
 )
 
 
@@ -174,4 +176,5 @@ def read_view_options(given: Given, name: str, where: Where) -> ViewOptions:
         read["repair"],
         read["shed"],
         read["weight"],
+        read["slack"],
     )

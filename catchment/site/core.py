@@ -32,16 +32,18 @@ from catchment.site.events import (
     FragmentDropped,
     LinkMeasured,
     LowMarkRaised,
+    Observed,
     Send,
     Ticked,
 )
 from catchment.site.heat import HeatMap
 from catchment.site.ledger import COLUMNS, Ledger
 from catchment.site.policy import Policy
+from catchment.site.slack_query import QuerySlack, SlackPlan
 from catchment.site.sluice import LinkView, Release, Sluice
 from catchment.site.stream_clock import StreamClock
 from catchment.timeline import END_OF_TIME_US
-from catchment.wire.messages import Progress, Repaired, Shed, Updates
+from catchment.wire.messages import Progress, Repaired, Shed, Standing, Updates
 
 Snapshot = tuple[dict[str, Any], dict[str, pa.Table]]
 
@@ -73,6 +75,7 @@ class _Held:
     sluice: Sluice
     begin_us: int | None = None  # to be stated
     until_us: int = END_OF_TIME_US
+    slacks: tuple[QuerySlack, ...] = ()
 
 
 class SiteCore:
@@ -122,6 +125,10 @@ class SiteCore:
         """Its share of the link among its peers."""
         return self._held_of(name).weight
 
+    def slacks_of(self, name: str) -> tuple[SlackPlan, ...]:
+        """What the queries of a fragment wait by."""
+        return _plans(self._held_of(name))
+
     def until_us(self, name: str) -> int:
         """Up to where slices of a fragment are wanted."""
         return self._held_of(name).until_us
@@ -156,8 +163,13 @@ class SiteCore:
                 self._held_of(name).until_us = until
             case Absorbed():
                 self._absorb(event, now_us)
-            case LowMarkRaised(stream=stream, low_mark_us=mark):
-                self._clock(stream).raise_to(mark, now_us)
+            case LowMarkRaised():
+                self._raise(event, now_us)
+            case Observed(fragment=name, query=query, table=table):
+                for slack in self._held_of(name).slacks:
+                    if slack.plan.query == query:
+                        slack.observe(table, now_us)
+                self._follow(self._held_of(name), now_us)
             case LinkMeasured():
                 self._link = event
             case BatchShed():
@@ -165,8 +177,32 @@ class SiteCore:
             case BatchRepaired():
                 self._facts += self.debts.repaired(event)
             case Ticked():
-                pass
+                for held in self._held.values():
+                    for slack in held.slacks:
+                        slack.tick(now_us)
+                    self._follow(held, now_us)
         return self._send(now_us)
+
+    def is_waiting(self, now_us: int) -> bool:
+        """Whether a `Ticked` would let a window go though nothing was read."""
+        return any(slack.is_due(now_us) for held in self._held.values() for slack in held.slacks)
+
+    def contracts(self, now_us: int) -> dict[str, Any]:
+        """How the contract of each query that has one stands here."""
+        return {s.plan.query: s.status(now_us) for held in self._held.values() for s in held.slacks}
+
+    def _raise(self, event: LowMarkRaised, now_us: int) -> None:
+        self._clock(event.stream).raise_to(event.low_mark_us, now_us)
+        for held in self._held.values():
+            if event.ended and held.slacks and held.fragment.stream == event.stream:
+                for slack in held.slacks:
+                    slack.end(event.low_mark_us)
+                self._follow(held, now_us)
+
+    def _follow(self, held: _Held, now_us: int) -> None:
+        """A fragment with controllers has come as far as the slowest of them."""
+        if held.slacks:
+            self._clock_of(held).raise_to(min(slack.low_mark_us for slack in held.slacks), now_us)
 
     def snapshot(self) -> Snapshot:
         """All state, the definitions of the fragments included; and tables by name."""
@@ -177,7 +213,8 @@ class SiteCore:
             "facts": [[type(f).__name__, *astuple(f)] for f in self._facts],
             "fragments": {
                 n: {"policy": h.policy.name, "sluice": h.sluice.dump(), "until_us": h.until_us,
-                    "added": FragmentAdded(h.fragment, h.policy, h.weight, h.begin_us)}
+                    "added": FragmentAdded(h.fragment, h.policy, h.weight, h.begin_us, _plans(h)),
+                    "slacks": [s.snapshot() for s in h.slacks]}
                 for n, h in self._held.items()
             },
         }  # fmt: skip
@@ -207,7 +244,7 @@ class SiteCore:
         """Its own invariants, as asserts; tests call it after each event."""
         for held in self._held.values():
             ledger = held.sluice.ledger
-            held.sluice.validate(self._clock(held.fragment.stream).low_mark_us, self._link.blocked)
+            held.sluice.validate(self._clock_of(held).low_mark_us, self._link.blocked)
             assert held.cache.index.rows == ledger.size, "index and ledger differ in size"
             assert set(held.cache.log.slots().tolist()) == set(ledger.pending_slots().tolist()), "states without slot"
             assert held.cache.index.table[SLICE_COLUMN].to_pylist() == ledger.slice_us.tolist()
@@ -216,8 +253,9 @@ class SiteCore:
         fragment, held = event.fragment, self._held.get(event.fragment.name)
         if held is None:
             sluice = Sluice(fragment.slicing, event.policy.build())
-            cache = PartialCache(fragment)
-            self._held[fragment.name] = _Held(fragment, event.policy, event.weight, cache, sluice, event.begin_us)
+            cache, slacks = PartialCache(fragment), tuple(QuerySlack(plan) for plan in event.slacks)
+            begin = event.begin_us
+            self._held[fragment.name] = _Held(fragment, event.policy, event.weight, cache, sluice, begin, slacks=slacks)
         elif held.fragment != fragment:
             raise SiteError("another fragment of this name is here", where=f"fragment {fragment.name!r}",
                             hint="drop it first, or give the new one another name")  # fmt: skip
@@ -225,12 +263,15 @@ class SiteCore:
             if held.policy != event.policy:
                 held.policy, held.sluice.state = event.policy, event.policy.build()
             held.weight = event.weight
+            if _plans(held) != event.slacks:  # queries came or went: those that stay go on
+                known = {slack.plan: slack for slack in held.slacks}
+                held.slacks = tuple(known.get(plan) or QuerySlack(plan) for plan in event.slacks)
         self._clock(fragment.stream)
 
     def _absorb(self, event: Absorbed, now_us: int) -> None:
         held = self._held_of(event.fragment)
         event = _bounded(event, held.until_us)
-        clock = self._clock(held.fragment.stream)
+        clock = self._clock_of(held)
         if event.partials.num_rows:
             partials = held.cache.conform(event.partials)
             slots = held.cache.slots_of(partials)
@@ -241,17 +282,18 @@ class SiteCore:
         held.sluice.note_records(event.records, clock)
 
     def _send(self, now_us: int) -> tuple[Action, ...]:
-        messages: list[Updates | Progress | Shed | Repaired] = [*self._begins()]
+        messages: list[Updates | Progress | Shed | Repaired | Standing] = [*self._begins()]
         if self._link.blocked:
             return (Send(tuple(messages)),) if messages else ()
         for held in self._held.values():
-            clock = self._clock(held.fragment.stream)
+            clock = self._clock_of(held)
             releases = held.sluice.release(clock, self._link_of(held), now_us)
             messages += _updates(held, releases)
             _swept(held)
         messages += self._relief()
         for held in self._held.values():
-            messages += _progress(held, self._clock(held.fragment.stream).low_mark_us)
+            messages += [m for slack in held.slacks for m in slack.standings(held.fragment.name)]
+            messages += _progress(held, self._clock_of(held).low_mark_us)
         messages += self._facts
         self._facts = []
         return (Send(tuple(messages)),) if messages else ()
@@ -293,6 +335,10 @@ class SiteCore:
     def _clock(self, stream: str) -> StreamClock:
         return self._clocks.setdefault(stream, StreamClock())
 
+    def _clock_of(self, held: _Held) -> StreamClock:
+        """The clock that a fragment goes by: its own where controllers say how far it is."""
+        return self._clock(f"{held.fragment.stream}/{held.fragment.name}" if held.slacks else held.fragment.stream)
+
     def _held_of(self, name: str) -> _Held:
         held = self._held.get(name)
         if held is None:
@@ -308,7 +354,14 @@ def _revived(held: _Held, saved: dict[str, Any], tables: dict[str, pa.Table]) ->
     sluice = Sluice(fragment.slicing, held.policy.build(saved["sluice"]["state"] if same else None))
     heat = tables[f"{name}/heat"]
     sluice.load(saved["sluice"], ledger, HeatMap(heat["identity"].to_numpy(), heat["heat"].to_numpy()))
-    return _Held(fragment, held.policy, held.weight, cache, sluice, saved["added"].begin_us, saved["until_us"])
+    for slack, state in zip(held.slacks, saved["slacks"], strict=True):
+        slack.restore(state)
+    begin = saved["added"].begin_us
+    return _Held(fragment, held.policy, held.weight, cache, sluice, begin, saved["until_us"], held.slacks)
+
+
+def _plans(held: _Held) -> tuple[SlackPlan, ...]:
+    return tuple(slack.plan for slack in held.slacks)
 
 
 def _bounded(event: Absorbed, until_us: int) -> Absorbed:

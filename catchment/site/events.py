@@ -14,7 +14,8 @@ from catchment.errors import SiteError
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.site.debts import BatchRepaired, BatchShed
 from catchment.site.policy import Policy
-from catchment.wire.messages import Progress, Repaired, Shed, Updates
+from catchment.site.slack_query import SlackPlan
+from catchment.wire.messages import Progress, Repaired, Shed, Standing, Updates
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class FragmentAdded:
     policy: Policy
     weight: float = 1.0
     begin_us: int | None = None
+    slacks: tuple[SlackPlan, ...] = ()  # of the queries that wait under a contract; none: the stream's own mark counts
 
     def __post_init__(self) -> None:
         if not 0 < self.weight < float("inf"):
@@ -74,10 +76,21 @@ class Absorbed:
 
 @dataclass(frozen=True, slots=True)
 class LowMarkRaised:
-    """Everything of this stream before the mark is normally in (END_OF_TIME_US at the end of the stream)."""
+    """Everything of this stream before the mark is normally in (END_OF_TIME_US at the end of the stream). Fragments
+    with controllers of their own follow it only when the stream has `ended`."""
 
     stream: str
     low_mark_us: int
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What the controllers of a query are told of a micro-batch: one row a (source, slice)."""
+
+    fragment: str
+    query: str
+    table: pa.Table = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +119,7 @@ class Ticked:
 
 
 Event = (
-    FragmentAdded | FragmentDropped | FragmentBounded | Absorbed | LowMarkRaised | LinkMeasured | Ticked
+    FragmentAdded | FragmentDropped | FragmentBounded | Absorbed | LowMarkRaised | Observed | LinkMeasured | Ticked
     | BatchShed | BatchRepaired
 )  # fmt: skip
 
@@ -115,7 +128,7 @@ Event = (
 class Send:
     """Put these messages into the outbox as one segment, in this order."""
 
-    messages: tuple[Updates | Progress | Shed | Repaired, ...]
+    messages: tuple[Updates | Progress | Standing | Shed | Repaired, ...]
 
     def __post_init__(self) -> None:
         if not self.messages:

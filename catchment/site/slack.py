@@ -6,7 +6,7 @@ A query states how wrong an early answer may be; a controller chooses how long t
 - `adaptive:imputed`: the same, publishing an estimate of the whole window instead of what is in;
 - `progress`, `progress:imputed`, `conformal`: one of the two alone;
 - `mp-k-slack`: the longest delay seen; `pd` or `aq-k-slack`: the PD loop of Yang et al.;
-- `fixed:SECONDS`: a watermark.
+- `fixed:SECONDS`, or with a unit as in `fixed:5 minutes`: a watermark.
 
 **How to drive one.** A controller works for one stream and one query; sources are whatever the stream's disorder is
 between: devices, partitions, files; at a center, the sites. Once a micro-batch, with the clock as an argument:
@@ -29,7 +29,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from catchment.errors import SiteError
+from catchment.errors import CatchmentError, SiteError
 from catchment.site.slack_adaptive import Adaptive
 from catchment.site.slack_batch import Batch
 from catchment.site.slack_conformal import Conformal
@@ -38,6 +38,7 @@ from catchment.site.slack_desk import Desk, Rule
 from catchment.site.slack_kslack import Fixed, MpKSlack, PdSlack
 from catchment.site.slack_parts import Outlook, Setting
 from catchment.site.slack_progress import BySources
+from catchment.timeline import SECOND_US, parse_duration
 
 __all__ = ["DEFAULT_SLACK", "Batch", "Controller", "Outlook", "Setting", "SlackConfig", "parse_slack", "slack_names"]
 
@@ -96,7 +97,11 @@ def parse_slack(text: str) -> SlackConfig:
 def _seconds(argument: str, text: str) -> float:
     try:
         return float(argument)
-    except ValueError as cause:
+    except ValueError:
+        pass
+    try:
+        return parse_duration(argument) / SECOND_US
+    except CatchmentError as cause:
         raise SiteError(
-            f"cannot read the slack {text!r}", hint="write fixed: and seconds, such as fixed:2.5"
+            f"cannot read the slack {text!r}", hint="write fixed: and seconds or a duration: fixed:2.5, fixed:5 minutes"
         ) from cause

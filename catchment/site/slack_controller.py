@@ -44,7 +44,7 @@ class Controller:
                 late = (batch.count > 0) & (self._first_ends_us(batch.slice_us) <= self.low_mark_us)
                 self.late_records += int(batch.count[late].sum())
             self.desk.book.record(batch, self.desk.sources.front_us(now_us))
-        self._settle(now_us)
+        self.settle(now_us)
         self.rule.observed(now_us)
 
     def heartbeat(self, progress_us: dict[str, int], now_us: int) -> None:
@@ -76,6 +76,21 @@ class Controller:
             if not outlook.close:
                 break
         return closings
+
+    @property
+    def over_us(self) -> int:
+        """Of windows that end at or before it nothing more is expected."""
+        return self._closed[0].end_us - self.setting.window.slide_us if self._closed else self.low_mark_us
+
+    def is_due(self, now_us: int) -> bool:
+        """Whether the mere passing of time would close a window, or settle one."""
+        front = self.desk.sources.front_us(now_us)
+        if self.low_mark_us == START_OF_TIME_US:
+            return False
+        if (self._closed and self.rule.is_over(self._closed[0].end_us, front)) or self._clear_us(front):
+            return True
+        end = self.low_mark_us + self.setting.window.slide_us
+        return end <= front and self.rule.outlook(end, now_us).close
 
     def status(self, now_us: int) -> dict[str, Any]:
         """How the contract stands, and which sources are not as they should be; for `show`."""
@@ -109,13 +124,17 @@ class Controller:
 
     def _pass_over_nothing(self, front_us: int) -> None:
         """Where no window holds records, the mark follows the sources at once, however far they jumped."""
+        self.low_mark_us += self._clear_us(front_us)
+
+    def _clear_us(self, front_us: int) -> int:
+        """How far the mark may rise over windows without records."""
         slide = self.setting.window.slide_us
         if self.desk.book.window(self.low_mark_us + slide)[0]:
-            return
+            return 0
         clear = max(least_progress_us(self.desk.sources, front_us), front_us - self.setting.max_wait_us)
         begin = self.desk.book.first_slice_us(self.low_mark_us + slide - self.setting.window.size_us)
         steps = (min(clear, front_us, begin) - self.low_mark_us) // slide
-        self.low_mark_us += max(steps, 0) * slide
+        return max(steps, 0) * slide
 
     def _enact(self, outlook: Outlook) -> bool:
         """The window is closed; tells whether it held records."""
@@ -128,7 +147,8 @@ class Controller:
         self._closed.append(Closed(outlook.end_us, outlook.at_us, count, *said, outlook.risk, outlook.bound))
         return True
 
-    def _settle(self, now_us: int) -> None:
+    def settle(self, now_us: int) -> None:
+        """Learn from the windows that are over."""
         front = self.desk.sources.front_us(now_us)
         while self._closed and self.rule.is_over(self._closed[0].end_us, front):
             settled = self._judge(self._closed.popleft())

@@ -70,3 +70,4 @@ class Outlook:
     missing_count: float = 0.0
     missing_total: float = 0.0
     predicted: float = 1.0  # the risk before it was corrected by experience
+    owed: tuple[float, ...] = ()  # of each missing source, the share of the window that it owes

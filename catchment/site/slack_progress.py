@@ -76,9 +76,9 @@ class ProgressRule(Rule):
             reason = "idle"
         added = (what.missing_count, what.missing_total) if self._impute else (0.0, 0.0)
         sure = self._stretch * bound(self.desk.setting.measure, self._z, what, self._impute)
-        names = self._names(what, debt)
+        idle, missing, shares = self._names(what, debt)
         return Outlook(end_us, now_us, reason != "waiting", reason, what.coverage, sure, corrected, front - end_us,
-                       *names, *added, predicted)  # fmt: skip
+                       idle, missing, *added, predicted, shares)  # fmt: skip
 
     def _reason(self, chance: float, slack_us: int, front_us: int) -> str:
         if self._is_safe(chance):
@@ -106,11 +106,12 @@ class ProgressRule(Rule):
         setting = self.desk.setting
         return risk(setting.measure, setting.contract.max_error, what, self._impute)
 
-    def _names(self, what: Owed, debt: Debt) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The idle sources, and those that owe a part of the window that is worth naming."""
+    def _names(self, what: Owed, debt: Debt) -> tuple[tuple[str, ...], tuple[str, ...], tuple[float, ...]]:
+        """The idle sources, and those that owe a part of the window that is worth naming, with that part."""
         least = NAMED_SHARE * max(what.count + what.missing_count, 1.0)
         owing = debt.rates[:, RECORDS] * debt.time_us > least
-        return self.desk.sources.named(debt.idle), self.desk.sources.named(owing)
+        shares = tuple((debt.time_us[owing] / self.desk.setting.window.size_us).tolist())
+        return self.desk.sources.named(debt.idle), self.desk.sources.named(owing), shares
 
     def looked(self, outlook: Outlook) -> None:
         count, total = self.desk.book.window(outlook.end_us)

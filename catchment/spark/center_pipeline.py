@@ -2,13 +2,14 @@
 
 One Structured Streaming query reads the inbox. Each of its micro-batches merges the landed partials per (slice,
 keys), large ones natively on the executors, small ones in the driver's vectorised core (equal answers, and no job
-to schedule); journals them with the states they must be merged into; and publishes. Segments leave the inbox only
-when the journal has them.
+to schedule); journals them; and publishes. Segments leave the inbox only when the journal has them. A repair that is
+due is an entry of its own: late partials that the core has registered, with the published states that they change.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -64,6 +65,7 @@ class CenterPipeline:
     clock: Clock
     published: int = field(default=0, init=False)
     query: StreamingQuery | None = field(default=None, init=False)
+    _turn: threading.RLock = field(default_factory=threading.RLock, init=False)  # one repair or batch at a time
 
     def __post_init__(self) -> None:
         self.folder = self.project.state_folder / "center"
@@ -83,9 +85,10 @@ class CenterPipeline:
         self._bring()
 
     def _bring(self) -> None:
-        events = list(changes(self.core, self.queries, self.begun))
-        if events:
-            self.host.submit("deploy", events)
+        with self._turn:
+            events = list(changes(self.core, self.queries, self.begun))
+            if events:
+                self.host.submit("deploy", events)
 
     def start(self) -> None:
         """Begin to consume the inbox."""
@@ -106,13 +109,20 @@ class CenterPipeline:
         failure = self.query.exception() if self.query is not None else None
         if failure is not None:
             raise stopped("the center", failure, self.folder) from failure
-        if self.core.is_waiting(self.clock.now_us()):
-            self.host.submit("tick", [Ticked()])
+        with self._turn:
+            if self.core.is_waiting(self.clock.now_us()):
+                self.host.submit("tick", [Ticked()])
+            self._repair()
+
+    def finish(self) -> None:
+        """Nothing more will come for now: repair all that is registered."""
+        with self._turn:
+            self._repair(everything=True)
 
     @property
     def consumed(self) -> bool:
-        """Whether everything that landed has been handled."""
-        return self.inbox.size_bytes == 0
+        """Whether everything that landed has been handled, late records too."""
+        return self.inbox.size_bytes == 0 and not self.core.outstanding
 
     def stop(self) -> None:
         if self.query is not None:
@@ -127,9 +137,11 @@ class CenterPipeline:
         if not self.host.committed(CAUSE, number):
             segments = [decode_segment(path.read_bytes()) for path in self.inbox.landed(start, end)]
             merged = self._merge(segments)
-            events: list[Event] = [*self._recall(merged), *merged, *(_header(s) for s in segments), Ticked()]
+            events: list[Event] = [*merged, *(_header(s) for s in segments), Ticked()]
             make_offsets_durable(self.folder / "checkpoint", number)
-            self.host.submit(CAUSE, events, batch=number)
+            with self._turn:
+                self.host.submit(CAUSE, events, batch=number)
+                self._repair()
         self.inbox.discard(end)
 
     def _merge(self, segments: Iterable[Segment]) -> list[Merged]:
@@ -153,10 +165,14 @@ class CenterPipeline:
             return partials.combine(table, keys, fragment.aggregates)
         return merge_on_executors(self.spark, fragment, table)
 
-    def _recall(self, merged: Iterable[Merged]) -> list[Recalled]:
-        """Published states that late partials are about to change."""
-        wanted = [pair for m in merged for pair in self.core.touched(m)]
-        return [Recalled(name, self.tables[name].recall(keys)) for name, keys in wanted]
+    def _repair(self, everything: bool = False) -> None:
+        """Repairs that are due, with the published states that they change; a repaired window may then be final."""
+        due = list(self.core.repairs(self.clock.now_us(), everything))
+        recalled: list[Event] = [
+            Recalled(r.query, r.windows, self.tables[r.query].recall(r.wanted), r.reason) for r in due
+        ]
+        if recalled:
+            self.host.submit("repair", [*recalled, Ticked()])
 
     def _enact(self, number: int, actions: Sequence[Action]) -> int:
         for name, tables in self.tables.items():
@@ -183,5 +199,5 @@ def _header(segment: Segment) -> Landed:
     rows: dict[str, int] = {}
     for update in segment.updates():
         rows[update.fragment] = rows.get(update.fragment, 0) + update.rows
-    facts = tuple(segment.progress()), tuple(segment.shed())
+    facts = tuple(segment.progress()), tuple(segment.shed()), tuple(segment.standings())
     return Landed(segment.origin, segment.sequence, tuple(rows.items()), *facts)

@@ -22,8 +22,11 @@ from catchment.query.catalog import Catalog, load_catalog
 from catchment.query.plan import QueryPlan
 from catchment.query.statements import ALWAYS, ANY, NEVER, ON_DEMAND, Stream, View, ViewOptions
 from catchment.site.policies import policy_by_name
+from catchment.site.policy import Policy
+from catchment.site.policy_early import EarlyPolicy
+from catchment.spark.deploy_order import check_slack, contract_of, find_source_key, repair_rule, slack_plan
 from catchment.spark.shedding import ShedChoice
-from catchment.spark.site_deploy import FragmentPlan
+from catchment.spark.site_deploy import FragmentPlan, Watch
 
 
 @dataclass(frozen=True)
@@ -64,15 +67,16 @@ class Deployment:
 
     def fragments_at(self, site: str) -> tuple[FragmentPlan, ...]:
         """The fragments that run at a site, with their policies."""
-        default, deployed = self.project.defaults.policy, self.deployed
+        deployed = self.deployed
         return tuple(
             FragmentPlan(
                 deployed.sharing.fragment(name),
-                policy_by_name(demand.source.policy or default),
+                self._policy(name, demand.source.policy),
                 name in deployed.begun,
                 deployed.leaving.get(name),
                 self._weight(name),
                 self._shed_choice(name),
+                self._watches(name),
             )
             for name, demand in deployed.sharing.fragments.items()
             if site in demand.source.sites
@@ -86,6 +90,25 @@ class Deployment:
     def _shed_choice(self, fragment: str) -> ShedChoice:
         users = self.deployed.sharing.users(fragment)
         return shed_choice([p for p in self.plans if p.name in users])
+
+    def _fed_by(self, fragment: str) -> list[QueryPlan]:
+        return [p for p in self.plans if self.deployed.derivation(p.name).fragment == fragment]
+
+    def _policy(self, fragment: str, named: str) -> Policy:
+        """How partials leave: by the policy's choice, and for early answers as often as these are wanted."""
+        chosen = policy_by_name(named or self.project.defaults.policy)
+        early = [p.options.emit_early_us for p in self._fed_by(fragment) if p.options.emit_early_us is not None]
+        return EarlyPolicy(chosen, min(early)) if early else chosen
+
+    def _watches(self, fragment: str) -> tuple[Watch, ...]:
+        """What the queries of a fragment wait by, those that have a contract or a controller of their choice."""
+        found = []
+        for plan in self._fed_by(fragment):
+            stream = self.catalog.streams[plan.fragment.stream]
+            jump = self.project.defaults.max_jump_us if stream.max_jump_us is None else stream.max_jump_us
+            slack = slack_plan(plan, stream, jump)
+            found += [Watch(slack, plan.fragment)] if slack is not None else []
+        return tuple(found)
 
     def at(self, deployed: Deployed) -> Deployment:
         """The same project at another version of what is deployed."""
@@ -119,9 +142,18 @@ class Deployment:
                 defaults.repair_horizon_us,
                 defaults.freshness_us if p.options.freshness_us is None else p.options.freshness_us,
                 self.deployed.derivation(p.name),
+                contract_of(p, self.catalog.streams[p.fragment.stream]),
+                p.options.emit_early_us,
+                repair_rule(p, self.catalog.streams[p.fragment.stream], defaults),
+                self.source_key(p),
             )
             for p in self.plans
         )
+
+    def source_key(self, plan: QueryPlan) -> str | None:
+        """The key of a query that is its stream's source, if one is."""
+        stream = self.catalog.streams[plan.fragment.stream]
+        return find_source_key(plan, stream.source)
 
 
 def _share(catalog: Catalog, plans: tuple[QueryPlan, ...], known: Deployed | None) -> Deployed:
@@ -167,7 +199,7 @@ def center_address(project: Project) -> str:
 def check_plan(plan: QueryPlan, catalog: Catalog) -> None:
     """Refuse a view that can be planned but not run."""
     _check_names(plan, catalog)
-    _check_options(plan, catalog)
+    check_slack(plan, catalog.streams[plan.fragment.stream], catalog.views[plan.name].where)
 
 
 def _check_names(plan: QueryPlan, catalog: Catalog) -> None:
@@ -177,21 +209,4 @@ def _check_names(plan: QueryPlan, catalog: Catalog) -> None:
                 f"view {plan.name!r} has a column {column.name!r}, a name that every result table uses itself",
                 where=catalog.views[plan.name].where,
                 hint=f"give it another name: {column.sql} AS my_{column.name} (reserved are {', '.join(RESERVED)})",
-            )
-
-
-def _never_repaired(plan: QueryPlan, catalog: Catalog) -> bool:
-    """Where load is shed, it says what becomes of that; late records are merged whatever it says."""
-    return plan.options.repair != ALWAYS and not catalog.streams[plan.fragment.stream].shed
-
-
-def _check_options(plan: QueryPlan, catalog: Catalog) -> None:
-    """An option that would be accepted and not heeded is refused."""
-    asked = {"emit_early": plan.options.emit_early_us is not None, "repair = 'never'": _never_repaired(plan, catalog)}
-    for option, wanted in asked.items():
-        if wanted:
-            raise QueryError(
-                f"view {plan.name!r} asks for {option}, which cannot be run yet",
-                where=catalog.views[plan.name].where,
-                hint="leave it out: windows are published when they close, and late records always repair them",
             )

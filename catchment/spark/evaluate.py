@@ -44,6 +44,9 @@ class Evaluator(Protocol):
     def reduce(self, records: DataFrame, fragment: Fragment, rate: float = 1.0) -> Reduced:
         """The same of records that passed a sampler of this rate, with what must travel with them."""
 
+    def rows(self, records: DataFrame, fragment: Fragment) -> DataFrame:
+        """The records that a fragment takes, with what it looks up."""
+
 
 class NativeEvaluator:
     """Native Spark SQL: look-ups, filter, and one group-by on the executors."""
@@ -56,10 +59,8 @@ class NativeEvaluator:
         return reduced.table, reduced.records
 
     def reduce(self, records: DataFrame, fragment: Fragment, rate: float = 1.0) -> Reduced:
-        rows = self._joined(records, fragment)
-        if fragment.where:
-            rows = rows.where(F.expr(fragment.where))
-        micros = f"unix_micros({_qualified(fragment)})"
+        rows = self.rows(records, fragment)
+        micros = f"unix_micros({qualified(fragment, fragment.event_time)})"
         keys = [F.expr(fragment.slicing.sql(micros)).alias(SLICE_COLUMN)]
         keys += [F.expr(key.sql).alias(key.name) for key in fragment.keys]
         terms = terms_in(fragment.aggregates)
@@ -71,6 +72,10 @@ class NativeEvaluator:
         table = add_terms(found, fragment.aggregates, counts, rate)
         table = table.select(fragment.schema.names).cast(fragment.schema)
         return Reduced(table, _per_slice(found), counts, found.select([s.name for m in moments for s in m.states]))
+
+    def rows(self, records: DataFrame, fragment: Fragment) -> DataFrame:
+        rows = self._joined(records, fragment)
+        return rows.where(F.expr(fragment.where)) if fragment.where else rows
 
     def _joined(self, records: DataFrame, fragment: Fragment) -> DataFrame:
         rows = records.alias(fragment.stream_alias or fragment.stream)
@@ -90,8 +95,9 @@ def merge_columns(aggregates: tuple[Aggregate, ...]) -> list[Column]:
     return [F.expr(sql).alias(s.name) for a in aggregates for s, sql in zip(a.states, a.merge_sql(), strict=True)]
 
 
-def _qualified(fragment: Fragment) -> str:
-    return f"`{fragment.stream_alias or fragment.stream}`.`{fragment.event_time}`"
+def qualified(fragment: Fragment, column: str) -> str:
+    """A column of the fragment's stream, as Spark SQL."""
+    return f"`{fragment.stream_alias or fragment.stream}`.`{column}`"
 
 
 def _per_slice(table: pa.Table) -> Records:

@@ -125,6 +125,8 @@ class Runner:
         if self.center is None:
             return True
         if not self.center.consumed:
+            if self.once and self.pipelines:
+                self.center.finish()
             return False
         ended = (
             m == END_OF_TIME_US for q in list(self.center.core.queries) for m in self.center.core.marks(q).values()
@@ -196,10 +198,11 @@ class Runner:
 
     def _tables(self, plan: QueryPlan) -> ResultTables:
         finish = make_finish(self.spark, plan)
-        delta = 1.0 - plan.options.confidence
+        delta, source_key = 1.0 - plan.options.confidence, self.deployment.source_key(plan)
         return ResultTables(
-            self.project.state_folder, plan.name, plan.fragment, finish, own_errors(plan), sources_of(plan), delta
-        )
+            self.project.state_folder, plan.name, plan.fragment, finish, own_errors(plan), sources_of(plan), delta,
+            source_key,
+        )  # fmt: skip
 
     def _take(self, segment: Segment) -> None:
         assert self.center is not None

@@ -13,8 +13,17 @@ from catchment.query.fragment import Fragment
 from catchment.site.core import SiteCore
 from catchment.site.events import Event, FragmentAdded, FragmentBounded, FragmentDropped
 from catchment.site.policy import Policy
+from catchment.site.slack_query import SlackPlan
 from catchment.spark.shedding import ShedChoice
 from catchment.timeline import START_OF_TIME_US
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What a query waits by, and its own fragment: the records that its controllers are told of."""
+
+    slack: SlackPlan
+    fragment: Fragment
 
 
 @dataclass(frozen=True)
@@ -31,6 +40,11 @@ class FragmentPlan:
     until_us: int | None = None
     weight: float = 1.0
     shed: ShedChoice = field(default_factory=ShedChoice)
+    watches: tuple[Watch, ...] = ()
+
+    @property
+    def slacks(self) -> tuple[SlackPlan, ...]:
+        return tuple(watch.slack for watch in self.watches)
 
 
 def changes(core: SiteCore, stream: str, plans: Iterable[FragmentPlan], newest_us: int | None) -> Iterator[Event]:
@@ -39,9 +53,10 @@ def changes(core: SiteCore, stream: str, plans: Iterable[FragmentPlan], newest_u
     here = {f.name for f in core.definitions if f.stream == stream}
     yield from (FragmentDropped(name) for name in sorted(here - wanted.keys()))
     for name, plan in wanted.items():
-        if name not in here or (core.policy_of(name), core.weight_of(name)) != (plan.policy, plan.weight):
+        wants = (plan.policy, plan.weight, plan.slacks)
+        if name not in here or (core.policy_of(name), core.weight_of(name), core.slacks_of(name)) != wants:
             begin_us = _begin_us(newest_us) if plan.begun and name not in here else None
-            yield FragmentAdded(plan.fragment, plan.policy, plan.weight, begin_us)
+            yield FragmentAdded(plan.fragment, plan.policy, plan.weight, begin_us, plan.slacks)
         if plan.until_us is not None and (name not in here or core.until_us(name) != plan.until_us):
             yield FragmentBounded(name, plan.until_us)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -28,13 +28,15 @@ from catchment.query.statements import Stream
 from catchment.sampling import SamplingRule
 from catchment.site.core import SiteCore
 from catchment.site.debts import Debt
-from catchment.site.events import Absorbed, Action, Event, LinkMeasured, LowMarkRaised, Ticked
+from catchment.site.events import Absorbed, Action, Event, LinkMeasured, LowMarkRaised, Observed, Ticked
 from catchment.site.journalled import JOURNALLED
 from catchment.site.meter import SiteMeter
 from catchment.site.overload import LoadMonitor
 from catchment.site.plausible import Plausible, needs_check, plausible
+from catchment.site.slack_query import watched_values
 from catchment.spark.batch_folder import BatchFolder
 from catchment.spark.evaluate import Evaluator
+from catchment.spark.observe import observe_sources
 from catchment.spark.records import Seen, judged, placed, seen_by, watch_records
 from catchment.spark.repairs import Repairer, repair_events
 from catchment.spark.replay import ROW
@@ -51,7 +53,7 @@ from catchment.spark.site_deploy import FragmentPlan, changes
 from catchment.spark.sources import PROBLEM, RAW, OpenedStream, ddl, open_stream
 from catchment.spark.streaming import make_offsets_durable, start_query, stopped
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US, Clock
-from catchment.wire.messages import Message, Progress, Repaired, Shed, Updates, pack, split_updates
+from catchment.wire.messages import Message, Progress, Repaired, Shed, Standing, Updates, pack, split_updates
 from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
 
@@ -194,10 +196,12 @@ class SitePipeline:
                     state.between.release()
             if not state.finished and self._has_ended(state):
                 state.finished = True
-                self.host.submit(state.stream.name, [LowMarkRaised(state.stream.name, self._end_mark(state))])
+                ended = LowMarkRaised(state.stream.name, self._end_mark(state), ended=True)
+                self.host.submit(state.stream.name, [ended])
         self.meter.link(self.sender.snapshot(), self.outbox.size_bytes, self.clock.now_us())
         measured = self._measure()
-        if self.core.pending_rows or measured.blocked:
+        waiting = self.host.look(lambda: self.core.is_waiting(self.clock.now_us()))
+        if self.core.pending_rows or measured.blocked or waiting:
             self.host.submit("tick", [measured, Ticked()])
 
     @property
@@ -261,7 +265,7 @@ class SitePipeline:
             if self._keeps(state.stream):
                 # What is aggregated is what was kept: one read of the source, however many fragments there are.
                 good = self._keep(state.stream, good, number)
-            events = [Absorbed(f.name, *self.evaluator.partials(good, f)) for f in state.fragments]
+            events = [e for f in state.fragments for e in self._taken(state, good, f)]
             seen = seen_by(watch)
         if seen.bad and sample is None:
             self._quarantine(state.stream).write(_bad_rows(records, self.site), number)
@@ -300,6 +304,14 @@ class SitePipeline:
         history = BatchFolder(self.folder / "history" / stream.name)
         history.write(good, number)
         return history.batch(self.spark, number, ddl(stream))
+
+    def _taken(self, state: StreamState, records: DataFrame, fragment: Fragment) -> Iterator[Event]:
+        """The partials of a fragment, and what the controllers of its queries are told."""
+        yield Absorbed(fragment.name, *self.evaluator.partials(records, fragment))
+        for watch in (w for p in state.deployed if p.fragment.name == fragment.name for w in p.watches):
+            values = watched_values(watch.slack)
+            table = observe_sources(self.evaluator, records, watch.fragment, state.stream.source, values)
+            yield Observed(fragment.name, watch.slack.query, table)
 
     # --- repairs ----------------------------------------------------------------------------------------------
 
@@ -380,7 +392,7 @@ class SitePipeline:
     def _enact(self, number: int, actions: Sequence[Action]) -> int:
         """Segments of every update, none too large for the wire, then what was shed, and the newest progress."""
         sent = [m for action in actions for m in action.messages]
-        newest: list[Message] = [m for m in sent if isinstance(m, Shed | Repaired)]
+        newest: list[Message] = [m for m in sent if isinstance(m, Shed | Repaired | Standing)]
         newest += {m.fragment: m for m in sent if isinstance(m, Progress)}.values()
         pieces = [p for m in sent if isinstance(m, Updates) for p in split_updates(m, SEGMENT_BYTES)]
         segments = [*pack(pieces, SEGMENT_BYTES)] or [[]]

@@ -41,6 +41,7 @@ def site_status(pipeline: SitePipeline) -> dict[str, Any]:
             if s.shedding is not None
         },
         "finished": pipeline.finished,
+        "contracts": pipeline.host.look(lambda: pipeline.core.contracts(pipeline.clock.now_us())),
     }
 
 
@@ -50,8 +51,11 @@ def center_status(center: CenterPipeline) -> dict[str, Any]:
     for name, windows in center.core.queries.items():
         marks = {s: m if m > START_OF_TIME_US else None for s, m in center.core.marks(name).items()}
         closed = windows.closed_us if windows.closed_us > START_OF_TIME_US else None
-        queries[name] = {"marks_us": marks, "closed_us": closed, "open_slices": len(windows.slices)}
-        queries[name]["shed_windows"] = len(windows.debts)
+        queries[name] = {
+            "marks_us": marks, "closed_us": closed, "open_slices": len(windows.slices),
+            "late_records": windows.late_records, "outstanding_records": windows.late.records,
+            "unmerged_records": windows.unmerged_records, "shed_windows": len(windows.debts),
+        }  # fmt: skip
     return {"published": center.published, "refused": dict(center.inbox.refused), "queries": queries}
 
 

@@ -23,7 +23,8 @@ import pyarrow as pa
 from catchment.errors import WireError
 from catchment.wire.layout import from_wire, to_wire
 from catchment.wire.limits import DEFAULT_LIMITS, Limits
-from catchment.wire.messages import Message, Progress, Repaired, Segment, Shed, Updates
+from catchment.wire.messages import Message, Progress, Repaired, Segment, Shed, Standing, Updates
+from catchment.wire.standing_codec import check_standing, pack_standing, unpack_standing
 
 MAGIC = b"CTCH"
 VERSION = 1
@@ -90,6 +91,8 @@ def _pack(message: Message) -> tuple[list[Any], bytes]:
         return ["s", message.fragment, message.batch, message.rate, message.lacking], b""
     if isinstance(message, Repaired):
         return ["r", message.fragment, message.batch, message.gave_up], b""
+    if isinstance(message, Standing):
+        return pack_standing(message), b""
     table, coded = to_wire(message.table.unify_dictionaries())
     raw = _table_bytes(table)
     packed: bytes = pa.Codec("zstd", ZSTD_LEVEL).compress(raw, asbytes=True)
@@ -111,6 +114,8 @@ def _unpack(entry: Any, body: memoryview, limits: Limits) -> tuple[Message, memo
         return Shed(fragment, batch, rate, tuple((start, count) for start, count in lacking)), body
     if entry[0] == "r":
         return Repaired(*entry[1:]), body
+    if entry[0] == "w":
+        return unpack_standing(entry), body
     _, fragment, rows, raw, size, records, coded = entry
     table = _read_table(body[:size], raw, coded, limits, f"the update of {fragment!r}")
     if table.num_rows != rows:
@@ -165,6 +170,9 @@ def _check_header(header: bytes, body_bytes: int, limits: Limits) -> Envelope:
 
 def _check_entry(entry: Any, limits: Limits) -> None:
     _check(isinstance(entry, list) and len(entry) in (4, 5, 7) and _is_name(entry[1], limits), "message")
+    if entry[0] == "w":
+        _check(check_standing(entry, limits), "standing")
+        return
     if entry[0] == "p":
         _check(len(entry) == 4 and _is_int64(entry[2]) and _is_count(entry[3]), "progress")
         return

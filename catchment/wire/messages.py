@@ -2,8 +2,9 @@
 
 Every message is a statement that stays true for ever, so duplicates, resends and any order are harmless: an
 `Updates` is a set of partials to be merged once, a `Progress` says how many of them there are, a `Shed` that some
-stand for more records than they hold, and a `Repaired` that they no longer do. A `Segment` is the unit of durability
-and of acknowledgement: numbered without gaps per (origin, destination), merged once.
+stand for more records than they hold, a `Repaired` that they no longer do, and a `Standing` what a site believed to
+lack when it let windows go. A `Segment` is the unit of durability and of acknowledgement: numbered without gaps per
+(origin, destination), merged once.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from catchment.errors import WireError
+from catchment.quality.lateness import Estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,33 @@ class Repaired:
             raise WireError(f"a repair of batch {self.batch} of {self.fragment!r} names nothing")
 
 
-Message = Updates | Progress | Shed | Repaired
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """The origin let the window that ends at `end_us` go: why, what it is believed to lack of each watched quantity,
+    and the sources that owe it something, each with the share of its window that is missing."""
+
+    end_us: int
+    reason: str
+    estimates: tuple[Estimate, ...]
+    sources: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How the windows of one query stand at the origin: no more is expected for those that end at or before `over_us`,
+    and what was let go since the last word."""
+
+    fragment: str
+    query: str
+    over_us: int
+    closings: tuple[Closing, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.fragment or not self.query:
+            raise WireError(f"a standing names fragment {self.fragment!r} and query {self.query!r}")
+
+
+Message = Updates | Progress | Shed | Repaired | Standing
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +134,9 @@ class Segment:
 
     def shed(self) -> Iterator[Shed | Repaired]:
         return (m for m in self.messages if isinstance(m, Shed | Repaired))
+
+    def standings(self) -> Iterator[Standing]:
+        return (m for m in self.messages if isinstance(m, Standing))
 
 
 def split_updates(updates: Updates, max_bytes: int) -> Iterator[Updates]:

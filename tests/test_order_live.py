@@ -1,0 +1,132 @@
+"""Contracts, early answers and repair on real Spark: three sites replay a stream whose devices stall.
+
+Catches: observations that Spark miscounts, standings that are lost on the way, results that do not add up. Cannot
+catch: how well a contract is kept at full speed; `catchment bench order` measures that.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import defaultdict
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from projects import START, write_project
+from test_pipelines import run_project
+
+from catchment.center.results import open_table, read_results, read_windows
+from catchment.errors import QueryError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+QUERIES = """
+CREATE STREAM readings (ts TIMESTAMP, arrived TIMESTAMP, device STRING, value BIGINT)
+  WITH (event_time = 'ts', sites = '{sites}', source = 'device', {connector});
+CREATE MATERIALIZED VIEW totals WITH (max_error = 0.05, confidence = 0.95, emit_early = '500 ms') AS
+  SELECT window.start, count(*) AS n, sum(value) AS total FROM readings GROUP BY window(ts, '1 second');
+CREATE MATERIALIZED VIEW devices WITH (max_error = 0.05) AS
+  SELECT window.start, device, count(*) AS n FROM readings GROUP BY window(ts, '2 seconds'), device;
+CREATE MATERIALIZED VIEW untouched WITH (slack = 'fixed:0', repair = false) AS
+  SELECT window.start, count(*) AS n FROM readings GROUP BY window(ts, '1 second');
+"""
+
+
+def readings(site: int) -> list[dict[str, Any]]:
+    """Four devices for 16 s, 20 records/s each; the last one is stalled from the 6th second to the 9th."""
+    chance, rows = random.Random(site), []
+    for device in range(4):
+        for i in range(320):
+            at = i / 20 + chance.random() / 40
+            stalled = device == 3 and 6.0 <= at < 9.0
+            arrives = 9.0 + at / 1000 if stalled else at + 0.02
+            rows.append((arrives, at, f"d{site}{device}", chance.randrange(1, 10)))
+    stamp = lambda s: (START + timedelta(seconds=s)).isoformat()  # noqa: E731
+    return [{"ts": stamp(at), "arrived": stamp(come), "device": d, "value": v} for come, at, d, v in sorted(rows)]
+
+
+def counted(
+    records: list[dict[str, Any]], seconds: int, key: str | None
+) -> dict[tuple[datetime, Any], tuple[int, int]]:
+    found: dict[tuple[datetime, Any], tuple[int, int]] = defaultdict(lambda: (0, 0))
+    for r in records:
+        past = (datetime.fromisoformat(r["ts"]) - START).total_seconds()
+        place = START + timedelta(seconds=past // seconds * seconds), r[key] if key else None
+        found[place] = found[place][0] + 1, found[place][1] + r["value"]
+    return dict(found)
+
+
+@pytest.mark.spark
+def test_answers_are_published_early_and_under_contract_and_end_exact(spark: SparkSession, tmp_path: Path) -> None:
+    from catchment.spark.deploy import Deployment
+    from catchment.spark.run import Runner
+
+    sites = {f"s{i}": readings(i) for i in range(3)}
+    connector = "connector = 'replay', path = 'data/{site}.jsonl', arrival = 'arrived', speed = 2"
+    folder = write_project(tmp_path / "p", list(sites), {s: [json.dumps(r) for r in rs] for s, rs in sites.items()},
+                           connector=connector, queries=QUERIES)  # fmt: skip
+    deployment = Deployment.load(folder)
+    runner = Runner(deployment, spark, deployment.sites, True)
+    try:
+        runner.start()
+        runner.run(seconds=150)
+        assert runner.finished, runner.status()
+        status = runner.status()
+    finally:
+        runner.close()
+    everything, state = [r for rs in sites.values() for r in rs], folder / "state"
+    rows = read_results(state, "totals").to_pylist()
+    assert {(r["start"], None): (r["n"], r["total"]) for r in rows} == counted(everything, 1, None)
+    found = {(r["start"], r["device"]): r["n"] for r in read_results(state, "devices").to_pylist()}
+    assert found == {place: n for place, (n, _) in counted(everything, 2, "device").items()}
+    for view in ("totals", "devices"):
+        log = read_windows(state, view).to_pylist()
+        last = {w["window_start"]: w for w in log}
+        assert {w["status"] for w in last.values()} == {"final"}
+        assert all(w["coverage"] == 1.0 and not w["missing_sources"] for w in last.values())
+        for window in (w for w in log if w["status"] == "on_time"):
+            assert not window["missing_sites"]
+            assert 0.0 < window["coverage"] <= 1.0
+    assert any(w["status"] == "early" for w in read_windows(state, "totals").to_pylist())
+    merged = {r["start"]: r["n"] for r in read_results(state, "untouched").to_pylist()}
+    late = open_table(state / "late" / "untouched")
+    registered = late.to_pyarrow_table().to_pylist() if late is not None else []
+    assert sum(merged.values()) + sum(r["state"]["n__count"] for r in registered) == len(everything)
+    contracts = status["sites"]["s0"]["contracts"]
+    assert set(contracts) == {"totals", "devices", "untouched"}
+    assert contracts["totals"]["controller"] == "adaptive"
+
+
+@pytest.mark.spark
+def test_late_files_are_repaired_in_one_go(spark: SparkSession, tmp_path: Path) -> None:
+    records = readings(0)
+    folder = write_project(tmp_path / "p", ["a"], {"a": [json.dumps(r) for r in records]}, queries=QUERIES)
+    run_project(spark, folder)
+    late = [r for r in readings(1) if r["device"] == "d11"]
+    (folder / "data" / "a" / "late.json").write_text("\n".join(json.dumps(r) for r in late))
+    run_project(spark, folder)
+    rows = read_results(folder / "state", "totals").to_pylist()
+    assert {(r["start"], None): (r["n"], r["total"]) for r in rows} == counted([*records, *late], 1, None)
+    revised = [w for w in read_windows(folder / "state", "totals").to_pylist() if w["reason"].startswith("late: ")]
+    assert revised
+    assert all("; " in w["reason"] for w in revised)
+
+
+@pytest.mark.parametrize(
+    ("options", "mistake"),
+    [
+        ("slack = 'adaptive'", "states none"),
+        ("max_error = 0.05, slack = 'adaptive:imputed'", "records that it does not have"),
+        ("slack = 'soon'", "no slack controller"),
+    ],
+)
+def test_a_slack_that_cannot_be_had_is_refused_before_anything_runs(tmp_path: Path, options: str, mistake: str) -> None:
+    from catchment.spark.deploy import Deployment
+
+    queries = QUERIES.replace("slack = 'fixed:0', repair = false", options)
+    folder = write_project(tmp_path / "p", ["a"], {"a": []}, queries=queries)
+    with pytest.raises(QueryError, match=mistake):
+        Deployment.load(folder)
