@@ -9,6 +9,7 @@ link has half its rate from the middle of the drain on, in every window; `halved
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from _edge_traces import NamedTrace, traces
 from catchment.sim.edge import EdgeOutcome, EdgeScenario, simulate
 from catchment.sim.known_rates import simulate_known_rates
 from catchment.sim.network import Bandwidth
+from catchment.sim.synthetic import memoryless, zipf_rates
 
 DESCRIPTION = "edge policies simulated: traffic and staleness over capacities, wrong beliefs, a weakening link"
 OURS, INSURED, THEIRS = "spillway", "spillway:2", "hybrid:0.25"
@@ -54,7 +56,16 @@ def run(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
         "data": "EDGAR 2017-01-01 (1% sample), Wikipedia edits 2015-09-12, GitHub events 2015-01-01, synthetic traces",
         "cells": cells,
         "claims": claims(cells),
+        "speed": speed(1_000_000 if quick else 10_000_000),
     }
+
+
+def speed(records: int) -> dict[str, Any]:
+    """Seconds of one core for so many records of 50,000 keys through the policy, in 20 windows."""
+    trace = memoryless(zipf_rates(50_000, 0.9, records / 20), 20, 60.0, 1)
+    begun = time.process_time()
+    simulate(EdgeScenario(trace, 60_000_000, Bandwidth((6000.0,))), OURS)
+    return {"records": trace.records, "cpu_s": time.process_time() - begun}
 
 
 def _cells(named: NamedTrace, quick: bool) -> list[Cell]:
@@ -178,4 +189,5 @@ def render(result: Mapping[str, Any]) -> RenderableType:
     kept = Table("claim", "kept", "not in")
     for claim, found in result["claims"].items():
         kept.add_row(claim, f"{found['kept']} of {found['cells']}", ", ".join(found["not_kept_in"]))
-    return Group(table, kept)
+    speed = "{records:,} records in {cpu_s:.1f} s of one core".format(**result["speed"])
+    return Group(table, kept, speed)

@@ -68,7 +68,7 @@ DEFAULTS = (
     Option("repair_after", opt.duration(), 10 * SECOND_US),
     Option("max_jump", opt.duration(positive=True), 86400 * SECOND_US),
     Option("freshness", opt.duration(none=True), 60 * SECOND_US),
-    Option("policy", opt.policy(), "batching"),
+    Option("policy", opt.policy(), "spillway"),
     Option("history", opt.flag(), True),
     Option("sharing", opt.choice("none", "strict", "full", "max"), "full"),
     Option("reoptimize", opt.flag(), True),
@@ -139,7 +139,7 @@ class Defaults:
     repair_after_us: int = 10 * SECOND_US
     max_jump_us: int = 86400 * SECOND_US
     freshness_us: int | None = 60 * SECOND_US
-    policy: str = "batching"
+    policy: str = "spillway"
     history: bool = True
     sharing: str = "full"
     reoptimize: bool = True

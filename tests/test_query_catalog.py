@@ -130,7 +130,7 @@ def test_explain_shows_plan_sites_links_and_contract() -> None:
     assert "slice_us BIGINT, n__count BIGINT" in text
     assert "  us -> center: 2.5 MB/s, latency 40 ms\n  eu -> center: unshaped\n" in text
     assert "contract: off by 0.1 or more in at most 0.05 of the windows" in text
-    assert "policy: batching" in text
+    assert "policy: spillway" in text
 
 
 def test_explain_for_programs_says_the_same() -> None:

@@ -6,6 +6,7 @@ Whole runs are compared with the offline optimum and with hybrid:0.25 on traces 
 
 from __future__ import annotations
 
+import io
 import json
 
 import numpy as np
@@ -13,9 +14,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 from site_support import absorbed, fragment
 
 from catchment.aggregates import make_aggregate
+from catchment.cli.live import status_table
+from catchment.config import Defaults
 from catchment.durable.events import EventCodec
 from catchment.errors import SiteError
 from catchment.query.fragment import Fragment, Key
@@ -30,7 +34,7 @@ from catchment.site.heat import HeatMap
 from catchment.site.journalled import JOURNALLED
 from catchment.site.policies import policy_by_name
 from catchment.site.reasons import DRAIN, DUE, REASONS
-from catchment.site.spillway import MAX_READINGS
+from catchment.site.spillway import MAX_READINGS, Spillway
 from catchment.site.spillway_capacity import Capacity
 from catchment.site.spillway_inflow import Inflow, RecentRate
 from catchment.site.spillway_returns import INSTANTS, LEFT, ReturnTable, cells_of, instant_of, rates_of
@@ -90,6 +94,10 @@ def test_insurance_holds_less_back_and_pays_for_it() -> None:
 def test_a_wrong_spillway_is_refused(name: str) -> None:
     with pytest.raises(SiteError):
         policy_by_name(name)
+
+
+def test_it_is_the_default_of_projects() -> None:
+    assert policy_by_name(Defaults().policy) == Spillway()
 
 
 # --- its parts stay sound, whatever they are taught ---------------------------------------------------------
@@ -268,3 +276,18 @@ def test_a_stream_that_stands_still_does_not_pile_up_readings() -> None:
         core.handle(LinkMeasured(1e4 * (1 + tick % 7), 10**6, blocked=False), (200 + tick) * SECOND)
     state = core.snapshot()[0]["fragments"]["f"]["sluice"]["state"]
     assert len(state["looks"]["0"]["rates"]) <= MAX_READINGS
+
+
+def test_the_status_tells_why_updates_left_within_the_width_of_a_terminal() -> None:
+    of = fragment(windows=LONG)
+    core = core_of((of, 1.0), goodput=1e9)
+    core.handle(absorbed(of, keys(7, SECOND)), SECOND)
+    core.handle(LowMarkRaised("s", 100 * SECOND), 100 * SECOND)
+    site = {
+        "rows": 7, "newest_event_us": SECOND, "bytes_sent": 100, "pending_rows": 0, "connected": True,
+        "last_error": None, "fragments": core.account(),
+    }  # fmt: skip
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(status_table({"sites": {"eu": site}, "center": None}))
+    (line,) = [line for line in console.export_text().splitlines() if "spillway" in line]
+    assert line.split() == ["eu", "f", "spillway", "7", "due", "7"]
