@@ -35,9 +35,10 @@ def plot_frontier(outcomes: Sequence[EdgeOutcome], path: Path, title: str) -> No
         axes.annotate(
             outcome.name,
             (outcome.traffic_ratio, _shown(outcome)),
-            xytext=(5, 4),
+            xytext=(3, 6),
             textcoords="offset points",
             fontsize=8,
+            rotation=40,  # neighbours lie side by side: level names would cover each other
         )
     axes.set_yscale("log")
     axes.set_xlabel("updates sent / updates needed")
