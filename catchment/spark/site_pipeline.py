@@ -324,13 +324,13 @@ class SitePipeline:
                 names = wanted & {name for name, _ in debt.rates}
                 if names or not debt.in_history:
                     return state, debt, tuple(f for f in state.fragments if f.name in names)
-        if asked:
-            forget_repairs(self.folder)
         return None
 
     def _repair_one(self) -> bool:
         """Make one batch good, if the load allows; whether there was one."""
         found = self.next_debt()
+        if found is None and asked_repairs(self.folder):
+            forget_repairs(self.folder)  # every stream is up, and nothing that was asked for is owed
         if found is None or self._stopping.is_set():
             return False
         state, debt, fragments = found
