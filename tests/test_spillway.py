@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +22,7 @@ from catchment.aggregates import make_aggregate
 from catchment.cli.live import status_table
 from catchment.config import Defaults
 from catchment.durable.events import EventCodec
-from catchment.errors import SiteError
+from catchment.errors import QueryError, SiteError
 from catchment.query.fragment import Fragment, Key
 from catchment.sim.edge import EdgeScenario, simulate
 from catchment.sim.known_rates import simulate_known_rates
@@ -38,6 +39,7 @@ from catchment.site.spillway import MAX_READINGS, Spillway
 from catchment.site.spillway_capacity import Capacity
 from catchment.site.spillway_inflow import Inflow, RecentRate
 from catchment.site.spillway_returns import INSTANTS, LEFT, ReturnTable, cells_of, instant_of, rates_of
+from catchment.spark.deploy import Deployment
 from catchment.timeline import WindowSpec
 
 SECOND = 1_000_000
@@ -291,3 +293,25 @@ def test_the_status_tells_why_updates_left_within_the_width_of_a_terminal() -> N
     console.print(status_table({"sites": {"eu": site}, "center": None}))
     (line,) = [line for line in console.export_text().splitlines() if "spillway" in line]
     assert line.split() == ["eu", "f", "spillway", "7", "due", "7"]
+
+
+def test_views_weigh_their_share_of_the_link_in_sql(tmp_path: Path) -> None:
+    (tmp_path / "queries").mkdir()
+    (tmp_path / "catchment.toml").write_text(
+        '[project]\nname = "p"\ncenter = "c"\n[sites.c]\n[sites.us]\n[[links]]\nfrom = "us"\nto = "c"\n'
+    )
+    select = "SELECT window.start, {0}, count(*) AS n FROM hits GROUP BY window(ts, '1 minute'), {0}"
+    (tmp_path / "queries" / "q.sql").write_text(
+        "CREATE STREAM hits (ts TIMESTAMP, page STRING, user INT) WITH (event_time = 'ts', sites = 'us', path = 'd');\n"
+        f"CREATE MATERIALIZED VIEW pages WITH (weight = 2) AS {select.format('page')};\n"
+        f"CREATE MATERIALIZED VIEW users AS {select.format('user')};\n"
+    )
+    plans = {p.fragment.key_names[0].split("_")[0]: p for p in Deployment.load(tmp_path).fragments_at("us")}
+    assert {key: (p.weight, p.policy.name) for key, p in plans.items()} == {
+        "page": (2.0, "spillway"),
+        "user": (1.0, "spillway"),
+    }
+    bad = (tmp_path / "queries" / "q.sql").read_text().replace("weight = 2", "weight = 0")
+    (tmp_path / "queries" / "q.sql").write_text(bad)
+    with pytest.raises(QueryError, match="weight"):
+        Deployment.load(tmp_path)
