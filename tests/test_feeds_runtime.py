@@ -26,7 +26,7 @@ from feeds_world import (
     random_hosts,
     start,
 )
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from catchment.feeds.local_run import LocalRun
@@ -51,6 +51,7 @@ def test_notifications_are_those_of_the_naive_recomputation_wherever_views_are_p
 
 @settings(max_examples=15, deadline=None)
 @given(seeds, st.sampled_from([NEARBY, HOURLY, LAYERED]))
+@example(1682, LAYERED)  # the last matches of a view that has moved are still under way to the view that reads it
 def test_no_notification_is_lost_or_doubled_while_views_move_and_devices_come_and_go(seed: int, view: str) -> None:
     rng = random.Random(seed)
     graph = graph_of(DECLARED + view, random_friends(rng, DEVICES, 9))

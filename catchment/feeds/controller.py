@@ -208,7 +208,8 @@ class Controller:
         move.since_us = max(move.since_us, self.plane.newest_us(feed) or START_OF_TIME_US)
 
     def _needed(self, feed: str) -> FeedRoutes:
-        return routes_of(feed, self._sources(feed), self._instances(feed))
+        """What must be sent of a feed. A host that was told to stop may still have matches under way to readers."""
+        return routes_of(feed, [*self._sources(feed), *self.retired.get(feed, ())], self._instances(feed))
 
     def _sources(self, feed: str) -> list[str]:
         source = self.graph.feeds.get(feed)
@@ -264,6 +265,7 @@ class Controller:
             self.table.upload(pending.message.feed, device).confirm(token, since_us)
         elif isinstance(pending.message, Uninstall):
             self._forget_retired(pending.message.view, device)
+            self.freed.add(pending.message.view)
         elif isinstance(pending.message, Mark):
             self.marks.pop((device, pending.message.after_us), None)
         for name in sorted(pending.views):
