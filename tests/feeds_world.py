@@ -100,6 +100,8 @@ def start(graph: ViewGraph, hosts: dict[str, str], devices: int, carry: Carrier 
     """A run whose views are deployed and confirmed before the first record."""
     bus = Bus(max_queued=1_000_000)  # links of these tests may be very slow; bounds have their own tests
     fleet = Fleet([DeviceConfig(str(i), report_every_us=2 * SECOND) for i in range(devices)], bus)
+    for device in fleet.devices.values():
+        device.notified.capacity = 1_000_000
     cloud = Cloud(graph, Router(compile_program(graph.program.text, BUILT_IN)))
     run = LocalRun(cloud, fleet, bus)
     run.produced = []

@@ -44,6 +44,7 @@ from catchment.feeds.messages import (
     SetUpload,
     Uninstall,
 )
+from catchment.feeds.publish import Seen
 from catchment.feeds.sampling import rank_of
 
 TEXT = DECLARED + NEARBY
@@ -292,6 +293,11 @@ def test_a_buffer_keeps_order_of_time_and_takes_a_key_once() -> None:
     assert [e.at_us for e in buffer.events] == [3, 3, 5, 7, 9]
     assert [e.at_us for e in buffer.between(3, 7)] == [3, 3, 5, 7]
     assert not buffer.ordered
+
+
+def test_what_was_seen_is_forgotten_at_the_bound_oldest_first() -> None:
+    seen = Seen(capacity=2)
+    assert [seen.first_time(n) for n in (1, 2, 1, 3, 2, 1)] == [True, True, False, True, False, True]
 
 
 def test_a_view_of_an_unknown_template_is_refused() -> None:
