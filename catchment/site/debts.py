@@ -72,11 +72,12 @@ class Debt:
     start: int | None = None
     end: int | None = None
     limits: tuple[int, int, int, int] | None = None
+    kept: bool = False  # its history was caught up on; its sample is still told by places in the source
 
     @property
     def in_history(self) -> bool:
         """Whether its records have been written to history."""
-        return self.start is None
+        return self.start is None or self.kept
 
 
 class DebtBook:
@@ -113,7 +114,7 @@ class DebtBook:
             raise SiteError(f"nothing is owed of batch {event.batch} of stream {event.stream!r}")
         rates = tuple((f, r) for f, r in debt.rates if f not in event.fragments)
         if rates:
-            self._debts[key] = replace(debt, rates=rates, start=None, end=None)
+            self._debts[key] = replace(debt, rates=rates, kept=True)
         else:
             del self._debts[key]
         yield from (Repaired(f, event.batch) for f, _ in debt.rates if f in event.fragments)
@@ -125,4 +126,4 @@ class DebtBook:
 def _debt(saved: dict[str, Any]) -> Debt:
     rates = tuple((f, r) for f, r in saved["rates"])
     limits = None if saved["limits"] is None else tuple(saved["limits"])
-    return Debt(saved["batch"], rates, saved["start"], saved["end"], limits)
+    return Debt(saved["batch"], rates, saved["start"], saved["end"], limits, saved.get("kept", False))

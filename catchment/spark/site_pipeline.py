@@ -348,7 +348,7 @@ class SitePipeline:
     def _whole_batch(self, state: StreamState, debt: Debt) -> DataFrame:
         """All good records of a batch with their places; they are in history when this returns."""
         stream = state.stream
-        if debt.in_history:
+        if debt.start is None:
             return placed(BatchFolder(self.folder / "history" / stream.name).batch(self.spark, debt.batch, ddl(stream)),
                           debt.batch)  # fmt: skip
         limits = None if debt.limits is None else Plausible(*debt.limits)
