@@ -30,6 +30,7 @@ PUBLISHED_COLUMNS = (
     "revision",
     "published_at",
     "missing_sites",
+    "missing_sources",
     "retracted",
     "state",
 )
