@@ -151,6 +151,7 @@ def test_the_commands_make_a_trace_and_simulate_it(command: typer.Typer, tmp_pat
     ("options", "message"),
     [
         (["--window", "0"], "--window is a positive number"),
+        (["--window", "1000000"], "no window of"),
         (["--window", "1", "--slide", "2"], "longer than the window"),
         (["--window", "1", "--aggregate", "mode"], "no measure"),
         (["--window", "1", "--controllers", "hope"], "no slack controller"),

@@ -125,7 +125,7 @@ def _refuse_foreign(given: Given, connector: str, name: str, where: Where) -> No
             raise QueryError(
                 f"stream {name!r} has connector {connector!r}, which has no option {option!r}",
                 where=where(option),
-                hint=f"it belongs to connector {' or '.join(owners)}; {did_you_mean(option, here)}",
+                hint=f"it belongs to connector {' or '.join(owners)}; possible here: {', '.join(sorted(here))}",
             )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from catchment.errors import SimulationError
 from catchment.quality.coverage import Contract, Measure
 from catchment.sim.order_answers import Answers, Windows, answers, errors
 from catchment.sim.order_oracle import Oracle, oracle
@@ -22,7 +23,7 @@ from catchment.sim.order_repair import Repair, RepairPolicy, repair
 from catchment.sim.order_replay import Replay, cut_in_steps, replay
 from catchment.sim.order_trace import Trace
 from catchment.site.slack import Setting, SlackConfig
-from catchment.timeline import SECOND_US, WindowSpec
+from catchment.timeline import SECOND_US, WindowSpec, format_duration
 
 Floats = npt.NDArray[np.float64]
 
@@ -132,6 +133,12 @@ def simulate(
 ) -> Simulation:
     """Run every controller over the trace."""
     windows = Windows.of(trace, question.window)
+    if not len(windows):
+        raise SimulationError(
+            f"no window of {format_duration(question.window.size_us)} has ended by the newest event time",
+            where=trace.name,
+            hint="use a shorter window, or a longer trace",
+        )
     truth = answers(trace, windows, question.measure)
     steps = cut_in_steps(trace, question.window, question.clock_us)
     setting = Setting(question.window, question.measure, question.contract, question.max_wait_us)
