@@ -8,7 +8,7 @@ from typing import Any
 
 from catchment import options as opt
 from catchment.errors import QueryError
-from catchment.options import Kind, Option, did_you_mean, read_options
+from catchment.options import Kind, Option, read_options
 from catchment.query.statements import (
     ALWAYS,
     ANY,
