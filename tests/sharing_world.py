@@ -133,12 +133,18 @@ class LiveCenter:
             events += self._landed(site, number)
         self.seen[site.name] = numbers.stop if len(numbers) else self.seen[site.name]
         merged = [e for e in events if isinstance(e, Merged)]
-        wanted = [pair for m in _united(merged, self.fragments) for pair in self.core.touched(m)]
-        recalled = [Recalled(name, self._recall(name, keys)) for name, keys in wanted]
         landed = [e for e in events if isinstance(e, Landed)]
-        self.host.submit("inbox", [*recalled, *_united(merged, self.fragments), *landed, Ticked()], batch=self.batches)
+        self.host.submit("inbox", [*_united(merged, self.fragments), *landed, Ticked()], batch=self.batches)
         self.batches += 1
+        self.repair()
         self.core.validate()
+
+    def repair(self, everything: bool = False) -> None:
+        """The repairs that are due, or all, and what they allow."""
+        due = list(self.core.repairs(self.clock.now_us(), everything))
+        recalled = [Recalled(r.query, r.windows, self._recall(r.query, r.wanted), r.reason) for r in due]
+        if recalled:
+            self.host.submit("repair", [*recalled, Ticked()])
 
     def _landed(self, site: LiveSite, number: int) -> list[Any]:
         messages = site.out[number]
@@ -156,8 +162,8 @@ class LiveCenter:
         fragment = self.own[name].own
         latest = {(p.window.start_us, *key): row for p in self.published if p.query == name
                   for key, row in _rows(p.rows, fragment)}  # fmt: skip
-        found = [(w, latest[w, *key]) for key, row in _rows(wanted, fragment)
-                 if (w := row[WINDOW_COLUMN], *key)[0:] and (w, *key) in latest]  # fmt: skip
+        asked = {(row[WINDOW_COLUMN], *key) for key, row in _rows(wanted, fragment)}  # several slices may ask for a row
+        found = [(place[0], latest[place]) for place in latest if place in asked]
         fields = [pa.field(WINDOW_COLUMN, pa.int64()), *(f for f in fragment.schema if f.name != SLICE_COLUMN)]
         return pa.Table.from_pylist([{WINDOW_COLUMN: w, **row} for w, row in found], pa.schema(fields))
 

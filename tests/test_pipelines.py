@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from projects import QUERIES, as_lines, expected_numbers, expected_sections, group, make_records, write_project
+from projects import as_lines, expected_numbers, expected_sections, group, make_records, write_project
 from wire_support import FaultyUplink
 from world import make_fragment
 
 from catchment.center.fitness import check_segment
 from catchment.center.results import read_results, read_windows
-from catchment.errors import ConfigError, QueryError, WireError
+from catchment.errors import ConfigError, WireError
 from catchment.timeline import WindowSpec
 from catchment.wire.codec import encode_segment
 from catchment.wire.inbox import Inbox
@@ -208,12 +208,3 @@ def test_a_site_with_other_queries_than_the_center_is_refused_and_hears_why(tmp_
         with pytest.raises(WireError, match=why):
             inbox.accept(encode_segment(Segment("a", "e", 1, (message,))))
     assert inbox.refused == {"unfit": 2}
-
-
-def test_an_option_that_cannot_be_run_yet_is_refused(tmp_path: Path) -> None:
-    from catchment.spark.deploy import Deployment
-
-    queries = QUERIES.replace("VIEW numbers AS", "VIEW numbers WITH (emit_early = '5 s') AS")
-    folder = write_project(tmp_path / "p", ["a"], {"a": []}, queries=queries)
-    with pytest.raises(QueryError, match="'numbers' asks for emit_early"):
-        Deployment.load(folder)

@@ -66,6 +66,7 @@ class Town:
             self.center.consume(site, len(site.out))
         for site in self.sites:
             self.center.consume(site, len(site.out))
+        self.center.repair(everything=True)
         return deployed
 
     def deploy(self, deployed: Deployed) -> None:
