@@ -122,7 +122,9 @@ def test_bytes_that_are_no_message_are_refused_with_a_reason(data: bytes) -> Non
 
 @given(st.binary(max_size=60))
 def test_no_bytes_make_a_receiver_fail(data: bytes) -> None:
-    at_device().accept(data)
+    receiver = at_device()
+    taken = receiver.accept(data)
+    assert (taken is None) == (receiver.refused == 1), "bytes are a message, or are counted as refused"
 
 
 def test_a_message_of_the_wrong_direction_is_refused() -> None:
