@@ -87,7 +87,10 @@ def test_every_slice_that_a_sample_spans_is_named_and_one_to_either_side(
     assert len(named) <= MAX_LACKING
 
 
-def test_a_sampled_window_is_published_with_bounds_and_read_without_them_once_it_is_whole(tmp_path: Path) -> None:
+@pytest.mark.parametrize("coverage", [0.5, 1.0], ids=["half is in", "about all is in"])
+def test_a_sampled_window_is_published_with_bounds_and_read_without_them_once_it_is_whole(
+    tmp_path: Path, coverage: float
+) -> None:
     fragment, window = shed_fragment(WindowSpec.tumbling(10)), Window(0, 10)
 
     def finish(rows: pa.Table) -> pa.Table:
@@ -99,7 +102,7 @@ def test_a_sampled_window_is_published_with_bounds_and_read_without_them_once_it
     sampled = partials_of(fragment, [(i % 10, "a", 4) for i in range(200)], 0.5)[0]
     untouched = partials_of(fragment, [(1, "b", 4)], 1.0)[0]
     rows = pa.concat_tables([sampled.slice(0, 1), untouched]).drop_columns([SLICE_COLUMN])
-    first = Publish("q", window, 1, ON_TIME, 0.5, (), "shed", rows, 0, lowest_rate=0.5)
+    first = Publish("q", window, 1, ON_TIME, coverage, (), "shed", rows, 0, lowest_rate=0.5)
     tables.publish(0, [first])
     a, b = sorted(read_results(tmp_path, "q").to_pylist(), key=lambda r: r["k"])
     assert (a["n"], a["total"]) == (2 * 200, 2 * 800)

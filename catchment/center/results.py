@@ -264,13 +264,11 @@ def _with_newest_status(rows: pa.Table, log: pa.Table) -> pa.Table:
     newest = newest_windows(log)
     place = pc.index_in(rows["window_start"], value_set=newest["window_start"].combine_chunks())
     fresh = {"status": place, "missing_sites": place, "missing_sources": place}
-    # A row's coverage and bound are its own, unless it was published while something was missing and the window has
-    # become whole, or a site was missing: then they are the window's.
+    # A row's coverage and bound are its own, unless the window has become whole since, or a site was missing: then
+    # they are the window's. Its coverage does not tell: a row of which all is in may have waited for another batch.
     whole = pc.take(pc.is_in(newest["status"], value_set=pa.array([EXACT, FINAL])), place).combine_chunks()
     stale = pc.or_(whole, pc.greater(pc.list_value_length(rows["missing_sites"]), 0).combine_chunks())
-    lacked = pc.less(rows["coverage"], 1.0).combine_chunks()
-    fresh["coverage"] = pc.if_else(pc.fill_null(stale, False), place.combine_chunks(), None)
-    fresh["bound"] = pc.if_else(pc.fill_null(pc.and_(stale, lacked), False), place.combine_chunks(), None)
+    fresh["coverage"] = fresh["bound"] = pc.if_else(pc.fill_null(stale, False), place.combine_chunks(), None)
     for name, at in fresh.items():
         both = pa.concat_arrays([newest[name].combine_chunks(), rows[name].combine_chunks().cast(newest[name].type)])
         own = pa.array(np.arange(rows.num_rows) + newest.num_rows)
