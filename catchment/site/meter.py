@@ -2,7 +2,8 @@
 
 Plain counts and sketches, no clock of its own. Distinct values are those of a key over the life of the process (HLL,
 about 2% off; of a batch at most `MAX_VALUES` of a key are looked at, so very many are underestimated); a rate is that
-of the last `RATE_SPAN_US` of the clock.
+of the last `RATE_SPAN_US` of the clock. Between batches a sketch is bytes, as in a partial: one that lived on in a
+thread of Spark's gateway would outlive the interpreter, which its library complains of.
 """
 
 from __future__ import annotations
@@ -51,15 +52,17 @@ class FragmentMeter:
 
     read: int = 0
     kept: int = 0
-    distinct: dict[str, hll_sketch] = field(default_factory=dict)
+    distinct: dict[str, bytes] = field(default_factory=dict)  # key -> HLL sketch
 
     def note(self, fragment: Fragment, event: Absorbed, rows: int) -> None:
         self.read += rows
         self.kept += sum(count for _, count in event.records)
         for key in fragment.keys:
-            sketch = self.distinct.setdefault(key.sql, hll_sketch(_LOG_BUCKETS))
+            known = self.distinct.get(key.sql)
+            sketch = hll_sketch(_LOG_BUCKETS) if known is None else hll_sketch.deserialize(known)
             for value in pc.unique(event.partials[key.name])[:MAX_VALUES].to_pylist():
                 sketch.update(str(value))
+            self.distinct[key.sql] = sketch.serialize_compact()
 
 
 @dataclass
@@ -96,7 +99,7 @@ class SiteMeter:
             "fragments": {
                 name: {
                     "selectivity": m.kept / m.read if m.read else None,
-                    "distinct": {sql: s.get_estimate() for sql, s in m.distinct.items()},
+                    "distinct": {sql: hll_sketch.deserialize(s).get_estimate() for sql, s in m.distinct.items()},
                 }
                 for name, m in self.fragments.items()
             },
