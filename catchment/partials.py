@@ -83,6 +83,16 @@ def combine(table: pa.Table, keys: Sequence[str], aggregates: Sequence[Aggregate
     return pa.table({name: columns[name] for name in wanted}).cast(table.select(wanted).schema)
 
 
+def matching(rows: pa.Table, wanted: pa.Table) -> pa.Table:
+    """The rows that agree with some wanted row in the wanted columns; null keys match null keys."""
+    names = wanted.column_names
+    both = pa.concat_tables([wanted, rows.select(names)], promote_options="permissive")
+    codes, distinct = group_codes(both, names)
+    asked = np.zeros(distinct.num_rows, dtype=bool)
+    asked[codes[: wanted.num_rows]] = True
+    return rows.filter(pa.array(asked[codes[wanted.num_rows :]]))
+
+
 def lower(table: pa.Table, keys: Sequence[str], aggregates: Sequence[Aggregate]) -> pa.Table:
     """The keys, and one value column per aggregate, named as the aggregate is."""
     _kept_columns(table, keys, aggregates)

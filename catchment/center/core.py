@@ -38,6 +38,7 @@ from catchment.center.events import (
 )
 from catchment.center.frontier import Frontier
 from catchment.center.intake import Intake, LaterWindows
+from catchment.center.joined import JoinedIntake, make_intake, make_windows
 from catchment.center.windows import QueryWindows
 from catchment.errors import CenterError
 from catchment.query.fragment import SLICE_COLUMN
@@ -63,7 +64,7 @@ class CenterCore:
     def __init__(self) -> None:
         self.frontiers: dict[str, Frontier] = {}
         self.queries: dict[str, QueryWindows] = {}
-        self.intakes: dict[str, Intake] = {}
+        self.intakes: dict[str, Intake | JoinedIntake] = {}
         self.newest: dict[str, int] = {}  # fragment -> the newest slice that was merged of it
 
     def handle(self, event: Event, now_us: int) -> tuple[Action, ...]:
@@ -121,7 +122,10 @@ class CenterCore:
     def marks(self, name: str) -> Mapping[str, int]:
         """How far each site of a query has come."""
         none, intake = Frontier(), self.intakes[self._query(name).query.name]
-        return {s: intake.mark(self.frontiers.get(s, none)) for s in intake.query.sites}
+        return {
+            s: min(p.mark(self.frontiers.get(s, none)) for p in intake.parts if s in p.query.sites)
+            for s in intake.query.sites
+        }
 
     @property
     def fragments(self) -> frozenset[str]:
@@ -130,10 +134,11 @@ class CenterCore:
 
     def bounds(self) -> dict[str, int]:
         """Fragments that no query takes anything from after an instant, with that instant."""
-        open_ended = {i.inflows[-1].fragment for i in self.intakes.values()}
+        parts = [p for intake in self.intakes.values() for p in intake.parts]
+        open_ended = {p.inflows[-1].fragment for p in parts}
         ends: dict[str, int] = {}
-        for intake in self.intakes.values():
-            for inflow in intake.inflows[:-1]:
+        for part in parts:
+            for inflow in part.inflows[:-1]:
                 ends[inflow.fragment] = max(ends.get(inflow.fragment, START_OF_TIME_US), inflow.until_us)
         return {f: end for f, end in ends.items() if f not in open_ended}
 
@@ -185,8 +190,8 @@ class CenterCore:
         query = event.query
         if query.name in self.queries:
             raise CenterError(f"query {query.name!r} is already running", hint="drop it first")
-        self.queries[query.name] = QueryWindows(query)
-        self.intakes[query.name] = Intake(query, self._floor_us(query.feed), event.waits)
+        self.queries[query.name] = make_windows(query)
+        self.intakes[query.name] = make_intake(query, self._floor_us, event.waits)
 
     def _query(self, name: str) -> QueryWindows:
         if name not in self.queries:
@@ -218,7 +223,7 @@ class CenterCore:
         self.newest = dict(facts["newest"])
         for name, state in facts["queries"].items():
             query = self.intakes[name].query if name in self.intakes else state["query"]
-            self.queries[name], self.intakes[name] = QueryWindows(query), Intake(query)
+            self.queries[name], self.intakes[name] = make_windows(query), make_intake(query)
             self.intakes[name].from_dict(state["inflows"])
             self._begin(name)
             self.queries[name].from_dict(state["windows"], tables[name], tables[f"{name}/late"])

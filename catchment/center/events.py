@@ -11,6 +11,7 @@ from catchment.errors import CenterError
 from catchment.optimizer.derive import Derivation
 from catchment.quality.coverage import Contract
 from catchment.query.fragment import Fragment
+from catchment.query.join import Join
 from catchment.timeline import Window, WindowSpec
 from catchment.wire.messages import Progress, Repaired, Shed, Standing
 
@@ -27,7 +28,8 @@ class CenterQuery:
 
     With a `contract` its sites say what they lack when they let a window go. `early_us` asks for early answers that
     often; without `repair` what is late is registered and counted, not merged. `source_key` is the key, if any, that is
-    the stream's source, so that coverage is known row by row.
+    the stream's source, so that coverage is known row by row. With a `join` it has two `sides`, each with a derivation of
+    its own, and its fragment is the pairing of both.
     """
 
     name: str
@@ -41,6 +43,13 @@ class CenterQuery:
     early_us: int | None = None
     repair: RepairRule | None = field(default_factory=RepairRule)
     source_key: str | None = None
+    join: Join | None = None
+    sides: tuple[CenterQuery, ...] = ()
+
+    @property
+    def parts(self) -> tuple[CenterQuery, ...]:
+        """What it is made of over one stream each: itself, or its sides."""
+        return self.sides or (self,)
 
     @property
     def feed(self) -> str:
@@ -52,6 +61,8 @@ class CenterQuery:
             raise CenterError(f"query {self.name!r} has no sites that feed it")
         if self.repair_horizon_us < 0 or (self.freshness_us is not None and self.freshness_us < 0):
             raise CenterError(f"query {self.name!r} has a negative horizon or freshness")
+        if (self.join is None) != (not self.sides):
+            raise CenterError(f"query {self.name!r} has a join without sides, or sides without a join")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +133,8 @@ class Publish:
     """A new revision of a window: the rows that changed, as (keys..., states...), or none if only its status did.
 
     `errors`: per aggregate, by how much what is not in yet may change it, relative; None where that is not known.
-    `sources`: the (site, source, share of its window) that are known to be missing.
+    `sources`: the (site, source, share of its window) that are known to be missing. `kept`: of a join, the partials of
+    its sides that changed, from which the window can be answered again.
     """
 
     query: str
@@ -137,6 +149,7 @@ class Publish:
     lowest_rate: float = 1.0  # at which a site has sampled the window's records and not sent the rest yet
     errors: tuple[tuple[str, float | None], ...] = ()
     sources: tuple[tuple[str, str, float], ...] = ()
+    kept: pa.Table | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

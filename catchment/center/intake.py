@@ -106,6 +106,16 @@ class Intake:
             self.inflows.append(Inflow(derivation.fragment, derivation, floor_us, waits))
 
     @property
+    def parts(self) -> tuple[Intake, ...]:
+        """The intakes over one stream that it is made of."""
+        return (self,)
+
+    def feed(self, query: str) -> str:
+        """The fragment that a query, or a side of one, takes its newest slices from."""
+        assert query == self.query.name
+        return self.inflows[-1].fragment
+
+    @property
     def moving(self) -> bool:
         return len(self.inflows) > 1
 

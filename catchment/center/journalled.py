@@ -16,9 +16,10 @@ from catchment.center.repair import RepairRule
 from catchment.durable.definitions import DEFINITIONS
 from catchment.quality.coverage import Contract
 from catchment.quality.lateness import Estimate
+from catchment.query.join import Join, JoinedKey, Pair
 from catchment.wire.messages import Closing, Progress, Repaired, Shed, Standing
 
 JOURNALLED = (
     Recalled, Merged, Landed, Ticked, Progress, Shed, Repaired, QueryAdded, QueryDropped, QueryMoved, CenterQuery,
-    Standing, Closing, Estimate, Contract, RepairRule, *DEFINITIONS,
+    Standing, Closing, Estimate, Contract, RepairRule, Join, JoinedKey, Pair, *DEFINITIONS,
 )  # fmt: skip

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -62,6 +62,7 @@ class ResultTables:
     sources: tuple[tuple[str, str], ...] = ()  # user's column -> the aggregate that it is, where it is one
     delta: float = DELTA  # the chance that a sampled answer misses its bound
     source_key: str | None = None  # the key that is the source of the records, if one is
+    kinds: ClassVar[tuple[str, ...]] = ("results", "windows")  # the tables that grow with every window
 
     def publish(self, sequence: int, revisions: Sequence[Publish]) -> None:
         """Append what one enactment publishes; nothing if it was appended before."""
@@ -79,19 +80,23 @@ class ResultTables:
 
     def recall(self, wanted: pa.Table) -> pa.Table:
         """The newest published state of (window_start_us, keys...): a table of those with the states."""
-        schema = pa.schema([pa.field(WINDOW_COLUMN, pa.int64()), *self._state_fields])
-        table = self._open("results")
+        return self._recall("results", self.fragment, wanted)
+
+    def _recall(self, kind: str, fragment: Fragment, wanted: pa.Table) -> pa.Table:
+        states = (f for f in fragment.schema if f.name != SLICE_COLUMN)
+        schema = pa.schema([pa.field(WINDOW_COLUMN, pa.int64()), *states])
+        table = self._open(kind)
         if table is None:
             return schema.empty_table()
         starts = pc.unique(wanted[WINDOW_COLUMN]).cast(pa.timestamp("us")).cast(INSTANT)
         found = table.to_pyarrow_table(
             columns=["window_start", "revision", "state"], filters=pc.field("window_start").isin(starts)
         )
-        return _matching(_flatten(_newest(found)), wanted).cast(schema)
+        return partials.matching(_flatten(_newest(found)), wanted).cast(schema)
 
     def compact(self) -> None:
         """Fold many small files into few; readers are not disturbed."""
-        for kind in ("results", "windows"):
+        for kind in self.kinds:
             table = self._open(kind)
             if table is not None and len(table.file_uris()) > COMPACT_ABOVE_FILES:
                 table.optimize.compact()
@@ -102,18 +107,18 @@ class ResultTables:
         lowered, errors = self._scaled(rows, lowered, revision.lowest_rate)
         user = self.finish(_with_bounds(lowered, revision))
         meta = {
-            "window_start": _instants(revision.window.start_us, n),
-            "window_end": _instants(revision.window.end_us, n),
+            "window_start": instants(revision.window.start_us, n),
+            "window_end": instants(revision.window.end_us, n),
             **{c: user[c] for c in user.column_names if c not in ("retracted", "window_start", "window_end")},
             "coverage": self._row_coverage(revision),
             "bound": self._row_bound(revision, n, errors),
             "status": pa.array([revision.status] * n, pa.string()),
             "revision": pa.array([revision.revision] * n, pa.int32()),
-            "published_at": _instants(revision.published_us, n),
+            "published_at": instants(revision.published_us, n),
             "missing_sites": pa.array([list(revision.missing_sites)] * n, _NAMES),
             "missing_sources": pa.array([_source_names(revision)] * n, _NAMES),
             "retracted": user["retracted"],
-            "state": _state(rows, self.fragment),
+            "state": state_of(rows, self.fragment),
         }
         return pa.table(meta)
 
@@ -182,10 +187,6 @@ class ResultTables:
             lacking[source] = max(lacking.get(source, 0.0), share)
         keys = revision.rows[self.source_key].cast(pa.string()).to_pylist()
         return pa.array([1.0 - lacking.get(str(k), 0.0) for k in keys], pa.float64())
-
-    @cached_property
-    def _state_fields(self) -> list[pa.Field]:
-        return [f for f in self.fragment.schema if f.name != SLICE_COLUMN]
 
     def _open(self, kind: str) -> DeltaTable | None:
         return open_table(self.folder / kind / self.query)
@@ -276,7 +277,7 @@ def _with_newest_status(rows: pa.Table, log: pa.Table) -> pa.Table:
     return rows
 
 
-def _state(rows: pa.Table, fragment: Fragment) -> pa.Array:
+def state_of(rows: pa.Table, fragment: Fragment) -> pa.Array:
     """A row's key and mergeable state, as one struct<key, partial>."""
     keys = {c: rows[c] for c in fragment.key_names}
     states = {c: rows[c] for c in rows.column_names if c not in keys}
@@ -306,20 +307,10 @@ def _fields(state: pa.ChunkedArray, part: str) -> dict[str, pa.Array]:
     return {f.name: pc.struct_field(inner, f.name) for f in inner.type if f.name != _NOTHING}
 
 
-def _matching(rows: pa.Table, wanted: pa.Table) -> pa.Table:
-    """The rows whose (window, keys) are wanted; null keys match null keys."""
-    names = wanted.column_names
-    both = pa.concat_tables([wanted, rows.select(names)], promote_options="permissive")
-    codes, distinct = partials.group_codes(both, names)
-    asked = np.zeros(distinct.num_rows, dtype=bool)
-    asked[codes[: wanted.num_rows]] = True
-    return rows.filter(pa.array(asked[codes[wanted.num_rows :]]))
-
-
 def _with_bounds(lowered: pa.Table, revision: Publish) -> pa.Table:
     n = lowered.num_rows
-    lowered = lowered.add_column(0, "window_end", _instants(revision.window.end_us, n))
-    return lowered.add_column(0, "window_start", _instants(revision.window.start_us, n))
+    lowered = lowered.add_column(0, "window_end", instants(revision.window.end_us, n))
+    return lowered.add_column(0, "window_start", instants(revision.window.start_us, n))
 
 
 def _window_rows(sequence: int, revisions: Sequence[Publish]) -> pa.Table:
@@ -342,9 +333,9 @@ def _window_rows(sequence: int, revisions: Sequence[Publish]) -> pa.Table:
 def _late_rows(expired: Expired) -> pa.Table:
     n = expired.rows.num_rows
     return pa.table({
-        "window_start": _instants(expired.window.start_us, n),
-        "window_end": _instants(expired.window.end_us, n),
-        "registered_at": _instants(expired.registered_us, n),
+        "window_start": instants(expired.window.start_us, n),
+        "window_end": instants(expired.window.end_us, n),
+        "registered_at": instants(expired.registered_us, n),
         "state": _struct({c: expired.rows[c] for c in expired.rows.column_names}, n),
     })  # fmt: skip
 
@@ -354,7 +345,7 @@ def _source_names(revision: Publish) -> list[str]:
     return sorted({f"{site}/{source}" for site, source, _ in revision.sources})
 
 
-def _instants(at_us: int, n: int) -> pa.Array:
+def instants(at_us: int, n: int) -> pa.Array:
     return pa.array([at_us] * n, pa.timestamp("us")).cast(INSTANT)
 
 

@@ -144,7 +144,14 @@ class QueryWindows:
                 f"late: {late.records} records in {number} {'row' if number == 1 else 'rows'}; {reason}"
                 + self._shed_reason(window)
             )
-            yield self._publish(window, known, told, rows, now_us)
+            yield self._revise(window, known, told, rows, changed, now_us)
+
+    def _revise(
+        self, window: Window, known: ClosedWindow, reason: str, rows: pa.Table, changed: pa.Table, now_us: int
+    ) -> Publish:
+        """Publish recalled rows, into which what has changed is merged."""
+        assert rows.num_rows >= changed.num_rows, "a repair publishes every row that late partials touch"
+        return self._publish(window, known, reason, rows, now_us)
 
     def _expire(self, now_us: int) -> Iterator[Action]:
         for start, tables in sorted(self._expired.items()):
@@ -234,7 +241,11 @@ class QueryWindows:
             rows = self._rows(window)
             errors, reason = self.recent.errors(records, rows), "early: the window is still open"
             yield Publish(self.query.name, window, known.revision, EARLY, self.recent.coverage(records), (), reason,
-                          rows, now_us, self.debts.lowest_rate(window.start_us), errors)  # fmt: skip
+                          self._answer(rows), now_us, self.debts.lowest_rate(window.start_us), errors)  # fmt: skip
+
+    def _answer(self, rows: pa.Table) -> pa.Table:
+        """What is published of a window's rows."""
+        return rows
 
     def _early_due(self, now_us: int) -> bool:
         return self.query.early_us is not None and now_us - self.early_at_us >= self.query.early_us
@@ -261,7 +272,7 @@ class QueryWindows:
     def _status(
         self, window: Window, known: ClosedWindow, reason: str, now_us: int, status: str | None = None
     ) -> Publish:
-        empty = self._row_schema.empty_table()
+        empty = self._answer(self._row_schema.empty_table())
         return Publish(self.query.name, window, known.revision, status or known.status, known.coverage,
                        tuple(sorted(known.missing)), reason, empty, now_us,
                        self.debts.lowest_rate(window.start_us), known.errors, known.sources)  # fmt: skip

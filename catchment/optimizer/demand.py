@@ -118,14 +118,21 @@ class Query:
     key_of: Mapping[str, str]  # its own key names to the names in the demand
     result_bytes: int = 0  # of one row of its answers
     has_contract: bool = False
+    view: str = ""  # the view that it is a side of, if it is one
 
     @property
     def window(self) -> WindowSpec:
         return self.own.windows[0]
 
 
+def queries_of(plan: QueryPlan, catalog: Catalog) -> tuple[Query, ...]:
+    """A planned view as sharing sees it: one query, or those of the two sides of its join."""
+    found = tuple(query_of(side, catalog) for side in plan.sides)
+    return found if plan.join is None else tuple(replace(q, view=plan.name) for q in found)
+
+
 def query_of(plan: QueryPlan, catalog: Catalog) -> Query:
-    """A planned view as sharing sees it."""
+    """A planned view of one stream as sharing sees it."""
     normal = normalize(plan)
     atoms = {a.name: a for given in plan.aggregate.aggregates for a in atoms_of(given)}
     keys = {k.name: k for k in normal.aggregate.keys}

@@ -35,19 +35,22 @@ class Deployed:
 
     def add(self, query: Query, sql: str | None = None) -> Deployed:
         """With one query more, that came during the life of this state."""
-        if query.name in self.dropped:
+        view = query.view or query.name
+        if view in self.dropped:
             raise PlanError(
-                f"a query {query.name!r} was dropped, and its answers are kept",
+                f"a query {view!r} was dropped, and its answers are kept",
                 hint="choose another name: answers of two queries under one name could not be told apart",
             )
         sharing = self.sharing.add(query, self.leaving, f"_{self.version + 1}")
         new = tuple(f for f in sharing.fragments if f not in self.sharing.fragments)
-        submitted = self.submitted if sql is None else {**self.submitted, query.name: sql}
+        submitted = self.submitted if sql is None else {**self.submitted, view: sql}
         return replace(self, sharing=sharing, begun=(*self.begun, *new), submitted=submitted, version=self.version + 1)
 
     def drop(self, name: str) -> Deployed:
-        """Without a query; what nobody else needs ends."""
-        sharing = self.sharing.drop(name)
+        """Without a query, or the sides of a join; what nobody else needs ends."""
+        sharing = self.sharing
+        for part in self.parts(name) or (name,):
+            sharing = sharing.drop(part)
         left = {f: self.sharing.fragments[f] for f in self.leaving}
         submitted = {n: sql for n, sql in self.submitted.items() if n != name}
         changed = replace(self, submitted=submitted, dropped=(*self.dropped, name), version=self.version + 1)
@@ -84,6 +87,15 @@ class Deployed:
         """Every fragment of which something may land."""
         ended = {n: replace(d.fragment(), name=n) for n, d in self.retired.items()}
         return {**ended, **{n: self.sharing.fragment(n) for n in self.sharing.fragments}}
+
+    def parts(self, view: str) -> tuple[str, ...]:
+        """The queries that a view is: itself, or the sides of its join."""
+        return tuple(n for n, q in self.sharing.queries.items() if view in (n, q.view))
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        """Everything that is answered, by the names that users gave."""
+        return tuple(dict.fromkeys(q.view or n for n, q in self.sharing.queries.items()))
 
     def derivation(self, query: str) -> Derivation:
         return self.sharing.derivations[query]

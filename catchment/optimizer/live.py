@@ -33,9 +33,9 @@ def deploy_first(queries: Iterable[Query], strength: Strength, bytes_of: BytesOf
 
 def deploy_again(deployed: Deployed, queries: Sequence[Query], strength: Strength) -> Deployed:
     """What is deployed after views were declared or taken away between two runs."""
-    wanted = {q.name for q in queries}
+    wanted = {q.view or q.name for q in queries}
     now = replace(deployed, sharing=replace(deployed.sharing, strength=strength))
-    for name in [n for n in deployed.sharing.queries if n not in wanted]:
+    for name in [v for v in deployed.views if v not in wanted]:
         now = now.drop(name)
     for query in (q for q in queries if q.name not in deployed.sharing.queries):
         now = now.add(query)

@@ -12,7 +12,8 @@ from enum import StrEnum
 
 from catchment.errors import PlanError
 from catchment.optimizer.cost import query_flows, utilisation
-from catchment.optimizer.demand import Query, query_of
+from catchment.optimizer import demand
+from catchment.optimizer.demand import Query
 from catchment.optimizer.operators import operators_of
 from catchment.optimizer.place import Placement, place_greedily
 from catchment.optimizer.place_exact import TIME_LIMIT_S, place_exactly
@@ -51,7 +52,7 @@ class WanPlan:
 
 def queries_of(catalog: Catalog) -> list[Query]:
     """The views of a catalog as sharing sees them."""
-    return [query_of(plan, catalog) for plan in plan_views(catalog).values()]
+    return [query for plan in plan_views(catalog).values() for query in demand.queries_of(plan, catalog)]
 
 
 def plan_wan(

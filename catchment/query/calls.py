@@ -103,9 +103,11 @@ class AggregateSet:
 
     def add(self, call: Call, preferred: str | None = None) -> Aggregate:
         """The aggregate of a call, made unless an equal one exists."""
-        argument = self._argument(call)
-        parameters = call.parameters
-        identity = (canonical_name(call.function) or call.function, argument, parameters)
+        return self.put(call, self._argument(call), preferred)
+
+    def put(self, call: Call, argument: Typed | None, preferred: str | None = None) -> Aggregate:
+        """The aggregate of a call whose argument and condition are this."""
+        identity = (canonical_name(call.function) or call.function, argument, call.parameters)
         if identity not in self.found:
             name = fresh_name(preferred or _automatic_name(call, argument), self.taken)
             self.found[identity] = self._make(call, argument, name)
@@ -114,13 +116,11 @@ class AggregateSet:
 
     def _argument(self, call: Call) -> Typed | None:
         what = f"an argument of {call.function}"
-        condition = call.condition and resolve_inputs(call.condition, self.scope, what)
-        if call.argument is None:
-            return Typed(f"CASE WHEN {render(condition)} THEN 1 END", pa.int32()) if condition else None
-        value = self._value(call, resolve_inputs(call.argument, self.scope, what))
-        return Typed(f"CASE WHEN {render(condition)} THEN {value.sql} END", value.type) if condition else value
+        condition = resolve_inputs(call.condition, self.scope, what) if call.condition else None
+        value = self.value(call, resolve_inputs(call.argument, self.scope, what)) if call.argument else None
+        return filtered(value, condition)
 
-    def _value(self, call: Call, value: exp.Expr) -> Typed:
+    def value(self, call: Call, value: exp.Expr) -> Typed:
         if call.function == "count" and infer(value) is None:
             return Typed(f"{render(exp.paren(value))} IS NOT NULL OR NULL", pa.bool_())
         return typed(value, self.scope.text, f"the argument of {call.function},")
@@ -133,6 +133,14 @@ class AggregateSet:
             known = FUNCTIONS.get(canonical_name(call.function) or "")
             hint = cause.hint or (f"write {known.signature}" if known else None)
             raise self.scope.text.error(cause.message, call.node, hint=hint) from cause
+
+
+def filtered(value: Typed | None, condition: exp.Expr | None) -> Typed | None:
+    """What is aggregated where a condition holds; without a value every record counts."""
+    if condition is None:
+        return value
+    then = value or Typed("1", pa.int32())
+    return Typed(f"CASE WHEN {render(condition)} THEN {then.sql} END", then.type)
 
 
 def _automatic_name(call: Call, argument: Typed | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sqlglot import exp
@@ -36,8 +37,9 @@ class Grouping:
     keys: tuple[exp.Expr, ...]
 
 
-def read_grouping(select: exp.Select, scope: Scope, stream: Stream) -> Grouping:
-    """The GROUP BY of a SELECT; ordinals and aliases are followed."""
+def read_grouping(select: exp.Select, scope: Scope, streams: Mapping[str, Stream]) -> Grouping:
+    """The GROUP BY of a SELECT; ordinals and aliases are followed. `streams` are those it reads, by their names in the
+    plan: the window is over the event time of one of them."""
     group = select.args.get("group")
     if group is None:
         raise scope.text.error("there is no GROUP BY", select, hint=f"add GROUP BY {WINDOW_FORM}, keys...")
@@ -54,7 +56,7 @@ def read_grouping(select: exp.Select, scope: Scope, stream: Stream) -> Grouping:
     if len(windows) != 1:
         found, way_out = ("no window", "add") if not windows else (f"{len(windows)} windows", "keep only")
         raise scope.text.error(f"GROUP BY has {found}", group, hint=f"{way_out} one {WINDOW_FORM}")
-    spec = _read_window(windows[0], scope, stream)
+    spec = _read_window(windows[0], scope, streams)
     keys = {render(key): key for key in (_key(item, scope) for item in items if item is not windows[0])}
     return Grouping(windows[0], spec, tuple(keys.values()))
 
@@ -93,7 +95,7 @@ def _key(item: exp.Expr, scope: Scope) -> exp.Expr:
     return key
 
 
-def _read_window(call: exp.Expr, scope: Scope, stream: Stream) -> WindowSpec:
+def _read_window(call: exp.Expr, scope: Scope, streams: Mapping[str, Stream]) -> WindowSpec:
     name = window_name(call)
     assert name is not None
     if name != "WINDOW":
@@ -101,7 +103,7 @@ def _read_window(call: exp.Expr, scope: Scope, stream: Stream) -> WindowSpec:
     arguments = call.expressions
     if not 2 <= len(arguments) <= 4:
         raise scope.text.error(f"window(...) has {len(arguments)} argument(s)", call, hint=f"write {WINDOW_FORM}")
-    _check_event_time(arguments[0], scope, stream)
+    _check_event_time(arguments[0], scope, streams)
     lengths = [_duration(a, scope.text) for a in arguments[1:]]
     try:
         size, slide, offset = (*lengths, *(lengths[0], 0)[len(lengths) - 1 :])
@@ -114,14 +116,16 @@ def _read_window(call: exp.Expr, scope: Scope, stream: Stream) -> WindowSpec:
     return spec
 
 
-def _check_event_time(argument: exp.Expr, scope: Scope, stream: Stream) -> None:
+def _check_event_time(argument: exp.Expr, scope: Scope, streams: Mapping[str, Stream]) -> None:
     column = scope.resolve(argument) if isinstance(argument, exp.Column) else argument
-    expected = exp.column(stream.event_time, table=stream.name, quoted=True)
-    if render(column) != render(expected):
+    times = {render(exp.column(s.event_time, table=name, quoted=True)) for name, s in streams.items()}
+    if render(column) not in times:
+        known = {s.name: s.event_time for s in streams.values()}
+        said = ", ".join(f"of stream {name!r} is {time!r}" for name, time in known.items())
         raise scope.text.error(
             f"the window is over {show(argument)}, not over the event time",
             argument,
-            hint=f"the event time of stream {stream.name!r} is {stream.event_time!r}",
+            hint=f"the event time {said}",
         )
 
 

@@ -14,8 +14,10 @@ import pyarrow as pa
 
 from catchment.aggregates import Aggregate
 from catchment.errors import QueryError
+from catchment.query.dialect import quote
 from catchment.query.fragment import SLICE_COLUMN, Fragment, Key, Lookup
-from catchment.query.statements import ViewOptions
+from catchment.query.join import SIDES, Join, JoinedKey, Pair
+from catchment.query.statements import NEVER, ViewOptions
 from catchment.query.types import TIMESTAMP, sql_type
 from catchment.timeline import WindowSpec, format_duration
 
@@ -140,6 +142,46 @@ class WindowAggregate(Node):
 
 
 @dataclass(frozen=True)
+class WindowJoin(Node):
+    """Pair the records of two streams that agree in `on` and lie in one window, from what either side has aggregated.
+
+    Its columns are window_start, window_end, the keys and the aggregates over all pairs.
+    """
+
+    left: WindowAggregate
+    right: WindowAggregate
+    on: tuple[tuple[str, str], ...]
+    joined: tuple[JoinedKey, ...]
+    pairs: tuple[Pair, ...]
+
+    def __post_init__(self) -> None:
+        if self.left.window != self.right.window:
+            raise QueryError("two streams are joined in windows of their own")
+        if not self.on or not self.pairs:
+            raise QueryError("a join of two streams has no equality, or computes nothing")
+
+    @property
+    def window(self) -> WindowSpec:
+        return self.left.window
+
+    @property
+    def aggregates(self) -> tuple[Aggregate, ...]:
+        return tuple(p.aggregate for p in self.pairs)
+
+    @cached_property
+    def keys(self) -> tuple[Key, ...]:
+        found = {(s, k.name): k for s, side in zip(SIDES, (self.left, self.right), strict=True) for k in side.keys}
+        return tuple(replace(found[k.side, k.source], name=k.name) for k in self.joined)
+
+    def title(self) -> str:
+        return f"{describe_window(self.window)} on {' and '.join(f'left.{a} = right.{b}' for a, b in self.on)}"
+
+    def details(self) -> tuple[str, ...]:
+        keys = (f"key {k.name} = {k.side}.{k.source}" for k in self.joined)
+        return (*keys, *(f"{p.aggregate.name} {sql_type(p.aggregate.result_type)} = {p}" for p in self.pairs))
+
+
+@dataclass(frozen=True)
 class OutputColumn:
     """A column of a view's results: Spark SQL over the columns of the aggregate below.
 
@@ -195,7 +237,8 @@ class Sink(Node):
 
 @dataclass(frozen=True)
 class QueryPlan:
-    """A planned view: Sink over Finish over WindowAggregate over [Filter over] [LookupJoin over] Scan."""
+    """A planned view: Sink over Finish over WindowAggregate over [Filter over] [LookupJoin over] Scan; or, of two streams,
+    over a WindowJoin of two such WindowAggregates."""
 
     root: Sink
 
@@ -213,13 +256,41 @@ class QueryPlan:
         assert isinstance(self.finish.input, WindowAggregate)
         return self.finish.input
 
+    @cached_property
+    def answer(self) -> WindowAggregate | WindowJoin:
+        """What gives the aggregates that SELECT and HAVING are over."""
+        assert isinstance(self.finish.input, WindowAggregate | WindowJoin)
+        return self.finish.input
+
+    @cached_property
+    def sides(self) -> tuple[QueryPlan, ...]:
+        """The plans over one stream that it is made of: itself, or the two sides of its join, which are aggregated, sent
+        and shared like any query, and never sampled."""
+        if not isinstance(self.answer, WindowJoin):
+            return (self,)
+        return tuple(self._side(f"{self.name}.{s}", node) for s, node in zip(SIDES, self.answer.inputs, strict=True))
+
+    def _side(self, name: str, node: Node) -> QueryPlan:
+        assert isinstance(node, WindowAggregate)
+        own = {n: t for n, t in node.columns.items() if n not in (WINDOW_START, WINDOW_END)}
+        columns = tuple(OutputColumn(n, quote(n), t, n) for n, t in own.items())
+        return QueryPlan(Sink(Finish(node, columns), name, self.root.site, replace(self.options, shed=NEVER)))
+
+    @cached_property
+    def join(self) -> Join | None:
+        """How its answers come from those of its sides, if it has two."""
+        if not isinstance(self.answer, WindowJoin):
+            return None
+        left, right = (side.fragment for side in self.sides)
+        return Join(self.name, left, right, self.answer.on, self.answer.joined, self.answer.pairs)
+
     @property
     def options(self) -> ViewOptions:
         return self.root.options
 
     @property
     def window(self) -> WindowSpec:
-        return self.aggregate.window
+        return self.answer.window
 
     @property
     def columns(self) -> tuple[OutputColumn, ...]:
@@ -243,7 +314,9 @@ class QueryPlan:
 
     @cached_property
     def fragment(self) -> Fragment:
-        """What each site of the stream computes."""
+        """What each site of the stream computes; of a join, what its answers are, which no site computes."""
+        if self.join is not None:
+            return self.join.answers
         node, where = self.aggregate.input, None
         lookups: list[Lookup] = []
         while not isinstance(node, Scan):

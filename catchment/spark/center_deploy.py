@@ -14,6 +14,8 @@ def changes(core: CenterCore, queries: Iterable[CenterQuery], begun: Collection[
     yield from (QueryDropped(name) for name in list(core.queries) if name not in wanted)
     for name, query in wanted.items():
         if name not in core.queries:
-            yield QueryAdded(query, query.feed in begun)
-        elif query.derivation is not None and core.intakes[name].fragments[-1] != query.feed:
-            yield QueryMoved(name, query.derivation, query.feed in begun)
+            yield QueryAdded(query, any(part.feed in begun for part in query.parts))
+            continue
+        for part in query.parts:
+            if part.derivation is not None and core.intakes[name].feed(part.name) != part.feed:
+                yield QueryMoved(name, part.derivation, part.feed in begun)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from catchment.center.results import RESERVED
 from catchment.config import PROJECT_FILE, QUERIES_FOLDER, Project
 from catchment.durable.deployments import DeploymentStore
 from catchment.errors import ConfigError, QueryError
-from catchment.optimizer.demand import query_of
+from catchment.optimizer.demand import queries_of
 from catchment.optimizer.deployed import Deployed
 from catchment.optimizer.live import check_contracts_of, deploy_again, deploy_first, live_catalog
 from catchment.optimizer.share import Strength
@@ -62,7 +62,7 @@ class Deployment:
 
     def streams_at(self, site: str) -> tuple[Stream, ...]:
         """The streams born at a site that some view reads."""
-        read = {p.fragment.stream for p in self.plans}
+        read = {p.fragment.stream for p in self.sides}
         return tuple(s for s in self.catalog.streams.values() if s.name in read and site in (s.sites or ()))
 
     def fragments_at(self, site: str) -> tuple[FragmentPlan, ...]:
@@ -85,14 +85,14 @@ class Deployment:
     def _weight(self, fragment: str) -> float:
         """The weights of the views that a fragment serves, together; one that nobody uses any more has the least."""
         users = self.deployed.sharing.users(fragment)
-        return sum(p.options.weight for p in self.plans if p.name in users) or 1.0
+        return sum(p.options.weight for p in self.sides if p.name in users) or 1.0
 
     def _shed_choice(self, fragment: str) -> ShedChoice:
         users = self.deployed.sharing.users(fragment)
-        return shed_choice([p for p in self.plans if p.name in users])
+        return shed_choice([p for p in self.sides if p.name in users])
 
     def _fed_by(self, fragment: str) -> list[QueryPlan]:
-        return [p for p in self.plans if self.deployed.derivation(p.name).fragment == fragment]
+        return [p for p in self.sides if self.deployed.derivation(p.name).fragment == fragment]
 
     def _policy(self, fragment: str, named: str) -> Policy:
         """How partials leave: by the policy's choice, and for early answers as often as these are wanted."""
@@ -121,7 +121,8 @@ class Deployment:
             plan = plan_view(view, catalog)
             check_plan(plan, catalog)
             plans.append(plan)
-            deployed = deployed.add(query_of(plan, catalog), view.to_sql())
+            for query in queries_of(plan, catalog):
+                deployed = deployed.add(query, view.to_sql())
         check_contracts_of(self.project, deployed.sharing, load_statistics(self.project, catalog))
         return Deployment(self.project, catalog, tuple(plans), deployed, self.declared)
 
@@ -131,33 +132,48 @@ class Deployment:
         return tuple(s for s in self.project.sites if self.streams_at(s))
 
     @cached_property
+    def sides(self) -> tuple[QueryPlan, ...]:
+        """Every plan over one stream: those of the views, and of a join its two sides."""
+        return tuple(side for plan in self.plans for side in plan.sides)
+
+    @cached_property
     def center_queries(self) -> tuple[CenterQuery, ...]:
-        defaults = self.project.defaults
-        return tuple(
-            CenterQuery(
-                p.name,
-                p.fragment,
-                p.window,
-                tuple(self.catalog.streams[p.fragment.stream].sites or ()),
-                defaults.repair_horizon_us,
-                defaults.freshness_us if p.options.freshness_us is None else p.options.freshness_us,
-                self.deployed.derivation(p.name),
-                contract_of(p, self.catalog.streams[p.fragment.stream]),
-                p.options.emit_early_us,
-                repair_rule(p, self.catalog.streams[p.fragment.stream], defaults),
-                self.source_key(p),
-            )
-            for p in self.plans
+        return tuple(self._joined(p) if p.join is not None else self._center_query(p) for p in self.plans)
+
+    def _center_query(self, p: QueryPlan) -> CenterQuery:
+        defaults, stream = self.project.defaults, self.catalog.streams[p.fragment.stream]
+        return CenterQuery(
+            p.name,
+            p.fragment,
+            p.window,
+            tuple(stream.sites or ()),
+            defaults.repair_horizon_us,
+            defaults.freshness_us if p.options.freshness_us is None else p.options.freshness_us,
+            self.deployed.derivation(p.name),
+            contract_of(p, stream),
+            p.options.emit_early_us,
+            repair_rule(p, stream, defaults),
+            self.source_key(p),
         )
 
+    def _joined(self, p: QueryPlan) -> CenterQuery:
+        """A join is one query at the sites of both its streams, which is fed by two sides."""
+        assert p.join is not None
+        sides = tuple(self._center_query(side) for side in p.sides)
+        sites = tuple(dict.fromkeys(site for side in sides for site in side.sites))
+        return replace(sides[0], name=p.name, fragment=p.join.pairing, sites=sites, derivation=None, contract=None,
+                       source_key=None, join=p.join, sides=sides)  # fmt: skip
+
     def source_key(self, plan: QueryPlan) -> str | None:
-        """The key of a query that is its stream's source, if one is."""
+        """The key of a query that is its stream's source, if one is; of a join none is."""
+        if plan.join is not None:
+            return None
         stream = self.catalog.streams[plan.fragment.stream]
         return find_source_key(plan, stream.source)
 
 
 def _share(catalog: Catalog, plans: tuple[QueryPlan, ...], known: Deployed | None) -> Deployed:
-    queries, strength = [query_of(p, catalog) for p in plans], Strength(catalog.project.defaults.sharing)
+    queries, strength = [q for p in plans for q in queries_of(p, catalog)], Strength(catalog.project.defaults.sharing)
     declared = load_statistics(catalog.project, catalog)
     if known is None:
         deployed = deploy_first(queries, strength, assumed(declared, catalog).sent)
@@ -199,7 +215,8 @@ def center_address(project: Project) -> str:
 def check_plan(plan: QueryPlan, catalog: Catalog) -> None:
     """Refuse a view that can be planned but not run."""
     _check_names(plan, catalog)
-    check_slack(plan, catalog.streams[plan.fragment.stream], catalog.views[plan.name].where)
+    if plan.join is None:
+        check_slack(plan, catalog.streams[plan.fragment.stream], catalog.views[plan.name].where)
 
 
 def _check_names(plan: QueryPlan, catalog: Catalog) -> None:

@@ -24,8 +24,8 @@ def make_finish(spark: SparkSession, plan: QueryPlan) -> Finish:
 
 def own_errors(plan: QueryPlan) -> tuple[tuple[str, float | None], ...]:
     """Per column that aggregates, the error that its sketch has even on all the data; None where it is unknown."""
-    errors = {a.name: 0.0 if a.exact else a.relative_error for a in plan.aggregate.aggregates}
-    copied = {k.name for k in plan.aggregate.keys} | {"window_start", "window_end"}
+    errors = {a.name: 0.0 if a.exact else a.relative_error for a in plan.answer.aggregates}
+    copied = {k.name for k in plan.answer.keys} | {"window_start", "window_end"}
     all_exact = all(e == 0.0 for e in errors.values())
     computed = 0.0 if all_exact else None
     return tuple((c.name, errors.get(c.source or "", computed)) for c in plan.columns if c.source not in copied)
@@ -33,7 +33,7 @@ def own_errors(plan: QueryPlan) -> tuple[tuple[str, float | None], ...]:
 
 def sources_of(plan: QueryPlan) -> tuple[tuple[str, str], ...]:
     """The columns that are an aggregate as it is, and which."""
-    aggregates = {a.name for a in plan.aggregate.aggregates}
+    aggregates = {a.name for a in plan.answer.aggregates}
     return tuple((c.name, c.source) for c in plan.columns if c.source in aggregates and c.source is not None)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from catchment.center.fitness import check_segment
+from catchment.center.joined_results import JoinedTables
 from catchment.center.results import ResultTables
 from catchment.config import Project
 from catchment.errors import ConfigError
@@ -199,10 +200,11 @@ class Runner:
     def _tables(self, plan: QueryPlan) -> ResultTables:
         finish = make_finish(self.spark, plan)
         delta, source_key = 1.0 - plan.options.confidence, self.deployment.source_key(plan)
-        return ResultTables(
+        given = (
             self.project.state_folder, plan.name, plan.fragment, finish, own_errors(plan), sources_of(plan), delta,
             source_key,
         )  # fmt: skip
+        return JoinedTables(*given, pairing=plan.join.pairing) if plan.join is not None else ResultTables(*given)
 
     def _take(self, segment: Segment) -> None:
         assert self.center is not None

@@ -32,7 +32,7 @@ def submit(project: Project, path: Path) -> Mapping[str, Any]:
         return Deployment.plan(declared, now).add(views).deployed
 
     made = DeploymentStore(project.state_folder).change(make)
-    return {"version": made.version, "queries": [_told(made, v.name) for v in views]}
+    return {"version": made.version, "queries": [_told(made, q) for v in views for q in made.parts(v.name)]}
 
 
 def drop(project: Project, name: str) -> Mapping[str, Any]:
@@ -41,8 +41,8 @@ def drop(project: Project, name: str) -> Mapping[str, Any]:
 
     def make(now: Deployed | None) -> Deployed:
         deployed = Deployment.plan(declared, now).deployed
-        if name not in deployed.sharing.queries:
-            raise QueryError(f"there is no query {name!r}", hint=did_you_mean(name, deployed.sharing.queries))
+        if name not in deployed.views:
+            raise QueryError(f"there is no query {name!r}", hint=did_you_mean(name, deployed.views))
         made = deployed.drop(name)
         ended.extend(f for f in deployed.sharing.fragments if f not in made.sharing.fragments)
         return made

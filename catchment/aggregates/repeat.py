@@ -1,0 +1,110 @@
+"""States of records that count many times: what a join makes of the states of its two sides.
+
+When every record of a group meets n records of another stream, an aggregate over the pairs sees each record n times. Laws:
+
+    repeat(state, n)      = combine(state, state, ... n times)
+    multiply(left, right) = the state of x * y over all pairs of an x of the left and a y of the right
+
+and n = 0 gives the state of no records. Counts, integers and decimals are exact, extremes and HLL sketches do not
+change, doubles are within 1e-12. Sketches of ranks and of frequencies have no such law.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from catchment.aggregates.base import Aggregate
+from catchment.aggregates.distinct import ApproxCountDistinct
+from catchment.aggregates.segments import DECIMAL_DIGITS, Integers, floats_of, nullable, valid_rows
+from catchment.aggregates.simple import Average, Count, Extreme, Sum
+from catchment.aggregates.spread import Moments, Spread
+from catchment.aggregates.totals import split
+from catchment.errors import AggregateError
+
+_INT64_DIGITS = 19
+_WIDE_DIGITS = 76
+
+
+def can_repeat(aggregate: Aggregate) -> bool:
+    """Whether the law of `repeat` holds for an aggregate."""
+    return isinstance(aggregate, Count | Sum | Extreme | Spread | Moments | ApproxCountDistinct)
+
+
+def repeat(aggregate: Aggregate, states: Sequence[pa.Array], times: Integers) -> list[pa.Array]:
+    """The states of each row, as if its records were there so many times."""
+    assert can_repeat(aggregate), aggregate
+    if isinstance(aggregate, Extreme | ApproxCountDistinct):
+        return [_unless(times == 0, state) for state in states]
+    if isinstance(aggregate, Spread):
+        n, mean, m2 = states
+        return [_counts(n, times), _kept(mean, times), pa.array(floats_of(m2) * times)]
+    repeated = [_times(state, times) for state in states]
+    return [r.fill_null(0) if s.name.endswith("__count") else r for s, r in zip(aggregate.states, repeated, strict=True)]
+
+
+def multiply(aggregate: Aggregate, left: Sequence[pa.Array], right: Sequence[pa.Array]) -> list[pa.Array]:
+    """The states of a sum or an average of products, of those of its factors."""
+    assert isinstance(aggregate, Sum), aggregate
+    if isinstance(aggregate, Average):
+        *sums, count = left
+        *others, counted = right
+        return [*_product(sums, others), _counts(count, np.asarray(counted.fill_null(0)))]
+    return _product(left, right)
+
+
+def _product(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> list[pa.Array]:
+    if len(left) == 1:
+        return [_multiply(left[0], right[0])]
+    missing = ~(valid_rows(left[0]) & valid_rows(right[0]))
+    with np.errstate(invalid="ignore", over="ignore"):
+        upper, lower = split((floats_of(left[0]) + floats_of(left[1])) * (floats_of(right[0]) + floats_of(right[1])))
+    return [nullable(upper, missing), nullable(lower, missing)]
+
+
+def _times(state: pa.Array, times: Integers) -> pa.Array:
+    """A total or a count so many times; nothing where that is never."""
+    if pa.types.is_decimal(state.type):
+        return _decimals(_unless(times == 0, state), times)
+    if pa.types.is_integer(state.type):
+        return _multiply(_unless(times == 0, state), pa.array(times))
+    with np.errstate(invalid="ignore", over="ignore"):
+        return nullable(floats_of(state) * times, ~valid_rows(state) | (times == 0))
+
+
+def _decimals(state: pa.Array, times: Integers) -> pa.Array:
+    wide = state.cast(pa.decimal256(_WIDE_DIGITS - _INT64_DIGITS - 1, state.type.scale))
+    product = pc.multiply(wide, pa.array(times).cast(pa.decimal256(_INT64_DIGITS, 0)))
+    try:
+        return product.cast(pa.decimal128(DECIMAL_DIGITS, state.type.scale))
+    except pa.ArrowInvalid as cause:
+        raise AggregateError(
+            f"a sum over pairs does not fit into {DECIMAL_DIGITS} digits with {state.type.scale} after the point",
+            hint="sum a decimal of a smaller scale, or a DOUBLE",
+        ) from cause
+
+
+def _counts(count: pa.Array, times: Integers) -> pa.Array:
+    return _multiply(count.fill_null(0), pa.array(times))
+
+
+def _kept(mean: pa.Array, times: Integers) -> pa.Array:
+    return pa.array(np.where(times == 0, 0.0, floats_of(mean)))
+
+
+def _unless(never: NDArray[np.bool_], state: pa.Array) -> pa.Array:
+    return pc.if_else(pa.array(never), pa.scalar(None, state.type), state) if never.any() else state
+
+
+def _multiply(left: pa.Array, right: pa.Array) -> pa.Array:
+    try:
+        return pc.multiply_checked(left, right)
+    except pa.ArrowInvalid as cause:
+        raise AggregateError(
+            "a sum or a count over pairs does not fit into 64 bits",
+            hint="sum a DECIMAL or a DOUBLE: sum(CAST(x AS DECIMAL(38, 0)))",
+        ) from cause

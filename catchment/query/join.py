@@ -1,0 +1,106 @@
+"""A join of two streams within windows: how answers over pairs come from what either side aggregates alone.
+
+Each side is aggregated per (slice, join keys, its own keys); pairs are never made of records. Of n records of the left
+and m of the right that agree in their keys there are n * m pairs, so an aggregate of a left column is the left's state
+repeated m times, and a sum of products is the product of the sums (`catchment.aggregates.repeat`). This is eager
+aggregation (Yan and Larson, "Eager Aggregation and Lazy Aggregation", VLDB 1995) with the network between its steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import pyarrow as pa
+
+from catchment.aggregates import Aggregate, quote
+from catchment.errors import QueryError
+from catchment.query.fragment import Fragment, Key
+
+LEFT, RIGHT, BOTH = "left", "right", "both"
+SIDES = (LEFT, RIGHT)
+SIDE_COLUMN = "side"
+
+
+@dataclass(frozen=True)
+class JoinedKey:
+    """A key of the answers: which key of which side it is."""
+
+    name: str
+    side: str
+    source: str
+
+    def __post_init__(self) -> None:
+        if self.side not in SIDES:
+            raise QueryError(f"a key is of the left or the right side, not of {self.side!r}")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An aggregate over pairs, of one aggregate of each side.
+
+    `carries` says whose state it is: the left's, as often as the right counts; the right's, as often as the left
+    counts; or of both, the sum of products.
+    """
+
+    aggregate: Aggregate
+    left: str
+    right: str
+    carries: str
+
+    def __post_init__(self) -> None:
+        if self.carries not in (*SIDES, BOTH):
+            raise QueryError(f"an aggregate over pairs carries the state of a side or of both, not of {self.carries!r}")
+
+    def __str__(self) -> str:
+        if self.carries == BOTH:
+            return f"{self.aggregate.function} of left.{self.left} * right.{self.right}"
+        own, counts = (self.left, self.right) if self.carries == LEFT else (self.right, self.left)
+        other = RIGHT if self.carries == LEFT else LEFT
+        return f"{self.carries}.{own}, {other}.{counts} times"
+
+
+@dataclass(frozen=True)
+class Join:
+    """The fragments of both sides, what pairs agree in, and what is made of them."""
+
+    name: str
+    left: Fragment
+    right: Fragment
+    on: tuple[tuple[str, str], ...]
+    keys: tuple[JoinedKey, ...]
+    pairs: tuple[Pair, ...]
+
+    def side(self, side: str) -> Fragment:
+        return self.left if side == LEFT else self.right
+
+    @cached_property
+    def sides(self) -> dict[str, str]:
+        """The sides by the names of their fragments."""
+        return {self.side(s).name: s for s in SIDES}
+
+    @cached_property
+    def pairing(self) -> Fragment:
+        """The partials of both sides as rows of one table: whose a row is, and nulls for what the other side has."""
+        keys = [Key(SIDE_COLUMN, quote(SIDE_COLUMN), pa.string())]
+        aggregates: list[Aggregate] = []
+        for side in SIDES:
+            keys += [replace(k, name=own_name(side, k.name)) for k in self.side(side).keys]
+            aggregates += [replace(a, name=own_name(side, a.name)) for a in self.side(side).aggregates]
+        return self._fragment(tuple(keys), tuple(aggregates))
+
+    @cached_property
+    def answers(self) -> Fragment:
+        """The rows of the answers, as partials."""
+        found = {(s, k.name): k for s in SIDES for k in self.side(s).keys}
+        keys = tuple(replace(found[k.side, k.source], name=k.name) for k in self.keys)
+        return self._fragment(keys, tuple(p.aggregate for p in self.pairs))
+
+    def _fragment(self, keys: tuple[Key, ...], aggregates: tuple[Aggregate, ...]) -> Fragment:
+        stream = f"{self.left.stream} JOIN {self.right.stream}"
+        return Fragment(self.name, stream, self.left.event_time, keys, aggregates, self.left.windows)
+
+
+def own_name(side: str, name: str) -> str:
+    """The name of a side's column among those of both."""
+    return f"{side}_{name}"
