@@ -1,4 +1,4 @@
-"""Joins of two streams without Spark: random records, sites and a center on their real cores and journals, and an oracle.
+"""Joins of two streams without Spark: random records, sites and a center on their real cores and journals, an oracle.
 
 The oracle is DuckDB over all raw records: every window, every pair of records in it that agrees. It shares nothing with
 the engine but the text of the keys, the aggregates and the conditions, which mean the same in both dialects.

@@ -7,6 +7,8 @@ closes before both streams have passed it. Cannot catch: what Spark makes of the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,7 @@ from join_world import (
     Case,
     EdgeSite,
     JoinCenter,
+    base_catalog,
     close,
     lowered,
     make_records,
@@ -31,12 +34,19 @@ from catchment import partials
 from catchment.aggregates import make_aggregate
 from catchment.aggregates.repeat import can_repeat, multiply, repeat
 from catchment.center import pairing
-from catchment.center.events import EXACT, FINAL, ON_TIME
+from catchment.center.events import EXACT, FINAL, ON_TIME, Publish
+from catchment.center.joined_results import JoinedTables
+from catchment.center.repair import WINDOW_COLUMN
 from catchment.errors import AggregateError
+from catchment.optimizer.deployed import Deployed
 from catchment.optimizer.live import deploy_first
-from catchment.optimizer.share import Strength
+from catchment.optimizer.normalize import fingerprint
+from catchment.optimizer.share import SharingState, Strength, share
+from catchment.query.explain import explain, explain_data
 from catchment.query.fragment import SLICE_COLUMN
-from catchment.timeline import ManualClock
+from catchment.query.join import SIDES
+from catchment.query.plan import QueryPlan
+from catchment.timeline import ManualClock, Window
 
 CASES = {
     "counts and sums of either side, keys of both": Case(
@@ -68,7 +78,9 @@ CASES = {
     "a stream with itself": Case(
         "count(*) AS n, sum(a.bytes) AS x, max(b.bytes) AS y", ("a.page",), streams=("clicks", "clicks")
     ),
-    "streams that share a site": Case("count(*) AS n, sum(b.ms) AS x", ("a.page", "b.bytes"), streams=("clicks", "taps")),
+    "streams that share a site": Case(
+        "count(*) AS n, sum(b.ms) AS x", ("a.page", "b.bytes"), streams=("clicks", "taps")
+    ),
 }
 REPEATED = [
     ("count", None), ("count", pa.int64()), ("sum", pa.int64()), ("sum", pa.float64()), ("sum", pa.decimal128(9, 2)),
@@ -144,8 +156,8 @@ def test_answers_are_those_over_every_pair_of_records(name: str, seed: int) -> N
     records = {s: make_records(rng, int(rng.integers(0, 60)), s) for s in SITES}
     join = plans_of(case.sql)["q0"].join
     assert join is not None
-    sides = zip(("left", "right"), (join.left, join.right), strict=True)
-    rows = pa.concat_tables([pairing.widen(join, s, lift_fragment(records[f.stream], f)) for s, f in sides])
+    given = ((s, lift_fragment(records[join.side(s).stream], join.side(s))) for s in SIDES)
+    rows = pa.concat_tables([pairing.widen(join, side, table) for side, table in given])
     found = {}
     for window in {w for at in rows[SLICE_COLUMN].to_pylist() for w in join.left.windows[0].containing(at)}:
         starts = np.asarray(rows[SLICE_COLUMN])
@@ -159,7 +171,9 @@ def test_pairs_in_many_blocks_are_the_same_pairs(monkeypatch: pytest.MonkeyPatch
     case, rng = CASES["counts and sums of either side, keys of both"], np.random.default_rng(3)
     join = plans_of(case.sql)["q0"].join
     assert join is not None
-    sides = [lift_fragment(make_records(rng, 80, f.stream), f).drop_columns([SLICE_COLUMN]) for f in (join.left, join.right)]
+    sides = [
+        lift_fragment(make_records(rng, 80, f.stream), f).drop_columns([SLICE_COLUMN]) for f in (join.left, join.right)
+    ]
     whole = [pairing.pair(join, *(s.filter(s["user"].is_valid()) for s in sides))]
     monkeypatch.setattr(pairing, "MAX_PAIRS", 7)
     whole.append(pairing.pair(join, *(s.filter(s["user"].is_valid()) for s in sides)))
@@ -182,7 +196,7 @@ class Town:
         self.center = JoinCenter(folder / "center", list(self.sites.values()), self.clock)
         self.given: dict[str, list[pa.Table]] = {s: [make_records(rng, 0, s)] for s in SITES}
 
-    def deploy(self, plans, deployed) -> None:  # type: ignore[no-untyped-def]
+    def deploy(self, plans: Mapping[str, QueryPlan], deployed: Deployed) -> None:
         self.center.deploy(plans, deployed)
         for site in self.sites.values():
             site.deploy(deployed, self.policy)
@@ -243,3 +257,104 @@ def check_revisions(center: JoinCenter, view: str) -> None:
     for history in windows.values():
         assert history == sorted(history)
         assert history[-1][1] == ranks.index(FINAL)
+
+
+@settings(deadline=None, max_examples=6)
+@given(seed=st.integers(0, 10**6))
+def test_a_join_that_comes_during_a_run_answers_the_windows_that_both_sides_saw_whole(
+    tmp_path_factory: pytest.TempPathFactory, seed: int
+) -> None:
+    cases = [CASES["no key"], CASES["counts and sums of either side, keys of both"], CASES["a stream with itself"]]
+    town = Town(tmp_path_factory.mktemp("town"), np.random.default_rng(seed), "streaming")
+    plans = plans_of(*(c.sql for c in cases))
+    first, *later = plans
+    deployed = deploy_first(side_queries([plans[first]]), Strength.FULL, lambda demand: len(demand.keys) + 1.0)
+    town.deploy({first: plans[first]}, deployed)
+    for _ in range(10):
+        town.step()
+    for query in side_queries(plans[n] for n in later):
+        deployed = deployed.add(query, "CREATE ...")
+    assert set(deployed.submitted) == set(later)
+    town.deploy(plans, deployed)
+    for _ in range(15):
+        town.step()
+    town.finish()
+    for view, case in zip(plans, cases, strict=True):
+        start = town.center.core.intakes[view].start_us
+        assert start is not None
+        expected = {k: v for k, v in case.expected(town.records).items() if k[0] >= start}
+        assert close(town.center.answers(view), expected)
+    gone = deployed.drop(first)
+    assert set(gone.views) == set(later)
+    assert gone.dropped == (first,)
+
+
+# --- sharing, plans and explanations -------------------------------------------------------------------------------
+
+
+def shared(*selects: str) -> SharingState:
+    return share(side_queries(plans_of(*selects).values()), Strength.FULL, lambda demand: len(demand.keys) + 1.0)
+
+
+JOIN = (
+    "SELECT window.start, b.page, count(*) AS n, sum(a.bytes) AS x FROM clicks a JOIN views b ON a.user = b.user "
+    "WHERE a.bytes > 1 AND b.ms < 5.5 GROUP BY window(a.ts, '1 minute'), b.page"
+)
+TURNED = (
+    "SELECT count(*) AS m, sum(c.bytes) AS bytes, v.page AS p, window.end FROM views v JOIN clicks c "
+    "ON c.user = v.user AND 1 < c.bytes WHERE v.ms < 5.5 GROUP BY v.page, window(v.ts, '60 seconds')"
+)
+
+
+def test_a_join_and_its_mirror_image_are_one_plan_and_share_both_sides() -> None:
+    one, other = plans_of(JOIN, TURNED.replace("window.end", "window.start")).values()
+    assert fingerprint(one) == fingerprint(other)
+    assert len(shared(JOIN, TURNED).fragments) == 2
+    assert fingerprint(plans_of(JOIN.replace("> 1", "> 2"))["q0"]) != fingerprint(one)
+    assert fingerprint(plans_of(JOIN.replace("sum(a.bytes)", "sum(b.bytes)"))["q0"]) != fingerprint(one)
+
+
+def test_a_view_of_one_stream_is_derived_from_the_side_of_a_join() -> None:
+    alone = "SELECT window.start, sum(bytes) AS x FROM clicks WHERE bytes > 1 GROUP BY window(ts, '2 minutes')"
+    state = shared(JOIN, alone)
+    assert len(state.fragments) == 2
+    assert state.derivations["q1"].fragment == state.derivations["q0.left"].fragment
+
+
+def test_the_sides_of_a_stream_joined_with_itself_are_one_fragment() -> None:
+    state = shared(CASES["a stream with itself"].sql.replace("max(b.bytes)", "sum(b.bytes)"))
+    assert len(state.fragments) == 1
+
+
+def test_a_join_is_explained_by_both_its_sides() -> None:
+    (plan,) = plans_of(JOIN).values()
+    told = explain_data(plan, base_catalog().project)
+    assert [(f["site"], f["stream"]) for f in told["fragments"]] == [
+        ("us", "clicks"),
+        ("eu", "clicks"),
+        ("asia", "views"),
+    ]
+    assert told["join"]["on"] == [["left.user", "right.user"]]
+    assert told["join"]["aggregates"] == {"n": "left.records, right.records times", "x": "left.x, right.records times"}
+    text = explain(plan, base_catalog().project)
+    assert "at center: partials of both streams are paired per window where left.user = right.user" in text
+
+
+def test_published_sides_are_recalled_whole_and_enacting_again_writes_nothing(tmp_path: Path) -> None:
+    join = plans_of(JOIN)["q0"].join
+    assert join is not None
+    rng, finish = np.random.default_rng(1), lambda rows: rows.append_column("retracted", [[False] * rows.num_rows])
+    tables = JoinedTables(tmp_path, "q0", join.answers, finish, pairing=join.pairing)
+    lifted = {s: lift_fragment(make_records(rng, 40, join.side(s).stream), join.side(s)) for s in SIDES}
+    rows = pa.concat_tables([pairing.widen(join, s, t) for s, t in lifted.items()]).drop_columns([SLICE_COLUMN])
+    kept = partials.combine(rows, join.pairing.key_names, join.pairing.aggregates)
+    first = Publish("q0", Window(0, 60 * SECOND), 1, EXACT, 1.0, (), "", pairing.answer(join, kept), kept=kept)
+    more = kept.slice(0, 3)
+    second = replace(first, revision=2, kept=partials.combine(
+        pa.concat_tables([more, more]), join.pairing.key_names, join.pairing.aggregates))  # fmt: skip
+    for number, revision in ((1, first), (2, second), (1, first), (2, second)):
+        tables.publish(number, [revision])
+    found = tables.recall(pa.table({WINDOW_COLUMN: pa.array([0], pa.int64())})).drop_columns([WINDOW_COLUMN])
+    expected = pa.concat_tables([second.kept, kept.slice(3)])
+    assert sorted(map(repr, found.to_pylist())) == sorted(map(repr, expected.select(found.column_names).to_pylist()))
+    assert tables.recall(pa.table({WINDOW_COLUMN: pa.array([60 * SECOND], pa.int64())})).num_rows == 0

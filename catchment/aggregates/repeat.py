@@ -1,6 +1,6 @@
 """States of records that count many times: what a join makes of the states of its two sides.
 
-When every record of a group meets n records of another stream, an aggregate over the pairs sees each record n times. Laws:
+When every record of a group meets n records of another stream, an aggregate over the pairs sees each n times. Laws:
 
     repeat(state, n)      = combine(state, state, ... n times)
     multiply(left, right) = the state of x * y over all pairs of an x of the left and a y of the right
@@ -44,7 +44,9 @@ def repeat(aggregate: Aggregate, states: Sequence[pa.Array], times: Integers) ->
         n, mean, m2 = states
         return [_counts(n, times), _kept(mean, times), pa.array(floats_of(m2) * times)]
     repeated = [_times(state, times) for state in states]
-    return [r.fill_null(0) if s.name.endswith("__count") else r for s, r in zip(aggregate.states, repeated, strict=True)]
+    return [
+        r.fill_null(0) if s.name.endswith("__count") else r for s, r in zip(aggregate.states, repeated, strict=True)
+    ]
 
 
 def multiply(aggregate: Aggregate, left: Sequence[pa.Array], right: Sequence[pa.Array]) -> list[pa.Array]:

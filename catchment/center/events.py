@@ -28,8 +28,8 @@ class CenterQuery:
 
     With a `contract` its sites say what they lack when they let a window go. `early_us` asks for early answers that
     often; without `repair` what is late is registered and counted, not merged. `source_key` is the key, if any, that is
-    the stream's source, so that coverage is known row by row. With a `join` it has two `sides`, each with a derivation of
-    its own, and its fragment is the pairing of both.
+    the stream's source, so that coverage is known row by row. With a `join` it has two `sides`, each with a derivation
+    of its own, and its fragment is the pairing of both.
     """
 
     name: str

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -35,7 +36,14 @@ def explain(
     wanted = deployment.catalog.view(query).name if query else None
     plans = [p for p in deployment.plans if wanted in (None, p.name)]
     statistics = known_statistics(deployment)
-    shared = {p.name: explain_sharing(p.name, deployment.deployed, statistics, project) for p in plans}
-    answer = {"views": [{**explain_data(p, project), "sharing": shared[p.name]} for p in plans]}
-    texts = (explain_text(p, project) + "\n" + sharing_text(shared[p.name]) for p in plans)
+    shared = {
+        p.name: [explain_sharing(s.name, deployment.deployed, statistics, project) for s in p.sides] for p in plans
+    }
+    answer = {"views": [{**explain_data(p, project), "sharing": _one_or_both(shared[p.name])} for p in plans]}
+    texts = ("\n".join([explain_text(p, project), *map(sharing_text, shared[p.name])]) for p in plans)
     emit(answer, as_json, lambda _: "\n\n".join(texts))
+
+
+def _one_or_both(sides: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """What is said of a view's fragment; of a join, of that of either side."""
+    return sides[0] if len(sides) == 1 else {"sides": list(sides)}

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from catchment.aggregates import Aggregate
 from catchment.optimizer.expressions import columns_of, normal_text, rename_columns, split_conjunctions
+from catchment.optimizer.normalize_join import normalize_join
 from catchment.query.fragment import Key
 from catchment.query.plan import (
     Filter,
@@ -78,7 +79,9 @@ RULES: tuple[Rule, ...] = (
 
 
 def normalize(plan: QueryPlan) -> QueryPlan:
-    """The plan after every rule."""
+    """The plan after every rule; of a join, both its sides after every rule."""
+    if plan.join is not None:
+        return normalize_results(normalize_join(plan, normalize))
     for rule in RULES:
         plan = rule(plan)
     return plan
@@ -88,7 +91,7 @@ def fingerprint(plan: QueryPlan) -> str:
     """A digest that is equal for plans of equal meaning; names and order of the results, and the sink, apart."""
     normal = normalize(plan)
     columns = sorted({c.sql for c in normal.columns})
-    return digest([normal.aggregate.to_text(), *columns, f"having {normal.having}"])
+    return digest([normal.answer.to_text(), *columns, f"having {normal.having}"])
 
 
 def digest(texts: Iterable[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from catchment.optimizer.cost import utilisation
+from catchment.optimizer.demand import Query
 from catchment.optimizer.derive import Derivation
 from catchment.optimizer.place import Choice
 from catchment.optimizer.planner import WanPlan
@@ -12,13 +13,30 @@ from catchment.query.plan import describe_aggregate, describe_window
 
 
 def write_plan(plan: WanPlan) -> dict[str, Any]:
-    """`wan_bytes_per_s`, `links`, `fragments`, `shared`."""
+    """`wan_bytes_per_s`, `links`, `fragments`, `shared`, and `joins` where views join two streams."""
     return {
         "wan_bytes_per_s": plan.wan_bytes_per_s,
         "links": _links(plan),
         "fragments": [_fragment(plan, name, site) for name in plan.sharing.fragments for site in _origins(plan, name)],
         "shared": [*_shared_fragments(plan), *_shared_streams(plan)],
+        "joins": _joins(plan),
     }
+
+
+def _joins(plan: WanPlan) -> list[dict[str, Any]]:
+    """Views of two streams: which fragments their sides come from; pairs are made where the answer is wanted."""
+    sides: dict[str, list[Query]] = {}
+    for query in plan.sharing.queries.values():
+        if query.view:
+            sides.setdefault(query.view, []).append(query)
+    return [
+        {
+            "query": view,
+            "at": queries[0].sink,
+            "sides": [{"query": q.name, "fragment": plan.sharing.derivations[q.name].fragment} for q in queries],
+        }
+        for view, queries in sides.items()
+    ]
 
 
 def _links(plan: WanPlan) -> list[dict[str, Any]]:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from catchment.errors import PlanError
-from catchment.optimizer.cost import query_flows, utilisation
 from catchment.optimizer import demand
+from catchment.optimizer.cost import query_flows, utilisation
 from catchment.optimizer.demand import Query
 from catchment.optimizer.operators import operators_of
 from catchment.optimizer.place import Placement, place_greedily

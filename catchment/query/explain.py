@@ -7,6 +7,7 @@ from typing import Any
 from catchment.aggregates.shed_terms import terms_in
 from catchment.config import Project
 from catchment.options import format_bandwidth
+from catchment.query.join import LEFT, RIGHT
 from catchment.query.plan import QueryPlan
 from catchment.query.statements import BOUNDED
 from catchment.query.types import sql_type
@@ -15,8 +16,8 @@ from catchment.timeline import format_duration
 
 def explain(plan: QueryPlan, project: Project) -> str:
     """The whole explanation, as text."""
-    parts = [plan.to_text(), *_site_lines(plan, project), *_contract_lines(plan, project)]
-    return "\n".join(parts)
+    sites = [line for side in plan.sides for line in _site_lines(side, project)]
+    return "\n".join([plan.to_text(), *sites, *_contract_lines(plan, project)])
 
 
 def explain_data(plan: QueryPlan, project: Project) -> dict[str, Any]:
@@ -26,13 +27,16 @@ def explain_data(plan: QueryPlan, project: Project) -> dict[str, Any]:
         "view": plan.name,
         "plan": plan.to_text(),
         "stream": fragment.stream,
+        "join": _join(plan),
         "window": {
             "size_us": plan.window.size_us,
             "slide_us": plan.window.slide_us,
             "offset_us": plan.window.offset_us,
         },
         "fragments": [
-            {"site": site, "sends_to": plan.root.site, "partials": _partials(plan)} for site in plan.scan.sites
+            {"site": site, "stream": side.scan.stream, "sends_to": plan.root.site, "partials": _partials(side)}
+            for side in plan.sides
+            for site in side.scan.sites
         ],
         "columns": [{"name": c.name, "type": sql_type(c.type)} for c in plan.columns],
         "sink": plan.root.site,
@@ -44,6 +48,18 @@ def explain_data(plan: QueryPlan, project: Project) -> dict[str, Any]:
     }
 
 
+def _join(plan: QueryPlan) -> dict[str, Any] | None:
+    """Of a view of two streams: what its sides are, and by what their partials are paired."""
+    if plan.join is None:
+        return None
+    return {
+        "at": plan.root.site,
+        "sides": [{"query": s.name, "stream": s.scan.stream, "sites": list(s.scan.sites)} for s in plan.sides],
+        "on": [[f"{LEFT}.{left}", f"{RIGHT}.{right}"] for left, right in plan.join.on],
+        "aggregates": {p.aggregate.name: str(p) for p in plan.join.pairs},
+    }
+
+
 def _partials(plan: QueryPlan) -> list[str]:
     return [f"{f.name} {sql_type(f.type)}" for f in plan.fragment.schema]
 
@@ -52,7 +68,7 @@ def _site_lines(plan: QueryPlan, project: Project) -> list[str]:
     partials = ", ".join(_partials(plan))
     slices = len(list(plan.fragment.slicing.within(next(plan.window.containing(0)))))
     shared = f"each window is {slices} slices" if slices > 1 else "each window is one slice"
-    lines = ["", f"at each site, per slice and key ({shared}): {partials}"]
+    lines = ["", f"at each site of {plan.scan.stream}, per slice and key ({shared}): {partials}"]
     for site in plan.scan.sites:
         lines.append(f"  {site} -> {plan.root.site}: {_link(site, plan.root.site, project)}")
     return lines
@@ -89,5 +105,8 @@ def _contract_lines(plan: QueryPlan, project: Project) -> list[str]:
     lines.append(f"policy: {options.policy or project.defaults.policy}")
     if terms_in(plan.fragment.aggregates):
         lines.append(f"under overload: {_shed(plan)}")
+    if plan.join is not None:
+        equal = " and ".join(f"{LEFT}.{left} = {RIGHT}.{right}" for left, right in plan.join.on)
+        lines.append(f"at {plan.root.site}: partials of both streams are paired per window where {equal}")
     finish = "none, the aggregates are the answer" if plan.trivial else "the SELECT list and HAVING, at the center"
     return [*lines, f"after the aggregates: {finish}"]

@@ -75,7 +75,7 @@ def _check_options(view: View) -> None:
         raise QueryError(
             f"view {view.name!r} joins two streams, and {name} is for views of one",
             where=view.where,
-            hint="leave it out: a join waits by the slack of its streams, is never sampled, and late records are merged",
+            hint="leave it out: a join waits by the slack of its streams, is never sampled, and merges late records",
         )
 
 

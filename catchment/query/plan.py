@@ -237,8 +237,8 @@ class Sink(Node):
 
 @dataclass(frozen=True)
 class QueryPlan:
-    """A planned view: Sink over Finish over WindowAggregate over [Filter over] [LookupJoin over] Scan; or, of two streams,
-    over a WindowJoin of two such WindowAggregates."""
+    """A planned view: Sink over Finish over WindowAggregate over [Filter over] [LookupJoin over] Scan; or, of two
+    streams, over a WindowJoin of two such WindowAggregates."""
 
     root: Sink
 
@@ -264,8 +264,8 @@ class QueryPlan:
 
     @cached_property
     def sides(self) -> tuple[QueryPlan, ...]:
-        """The plans over one stream that it is made of: itself, or the two sides of its join, which are aggregated, sent
-        and shared like any query, and never sampled."""
+        """The plans over one stream that it is made of: itself, or the two sides of its join, which are aggregated,
+        sent and shared like any query, and never sampled."""
         if not isinstance(self.answer, WindowJoin):
             return (self,)
         return tuple(self._side(f"{self.name}.{s}", node) for s, node in zip(SIDES, self.answer.inputs, strict=True))

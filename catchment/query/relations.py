@@ -1,4 +1,4 @@
-"""FROM and JOIN: the stream or the two streams that a view reads, the tables it looks up, and the names they have in it."""
+"""FROM and JOIN: the one or two streams that a view reads, the tables it looks up, and the names they have in it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class StreamJoin:
 
 @dataclass(frozen=True)
 class From:
-    """What a SELECT reads. `owners` says of each relation, by its name in the plan, to which stream's side it belongs."""
+    """What a SELECT reads. `owners` says of each relation, by its name in the plan, to which stream it belongs."""
 
     stream: Stream
     scope: Scope

@@ -161,7 +161,8 @@ class Deployment:
         assert p.join is not None
         sides = tuple(self._center_query(side) for side in p.sides)
         sites = tuple(dict.fromkeys(site for side in sides for site in side.sites))
-        return replace(sides[0], name=p.name, fragment=p.join.pairing, sites=sites, derivation=None, contract=None,
+        repair = None if p.options.repair == NEVER else sides[0].repair
+        return replace(sides[0], name=p.name, fragment=p.join.pairing, sites=sites, derivation=None, repair=repair,
                        source_key=None, join=p.join, sides=sides)  # fmt: skip
 
     def source_key(self, plan: QueryPlan) -> str | None:
