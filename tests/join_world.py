@@ -52,6 +52,8 @@ SCHEMA = "\n".join(
     for name, user in {"clicks": "INT", "views": "BIGINT", "taps": "INT"}.items()
 )
 HORIZON_US = 600 * SECOND
+EARLY_US = 10 * SECOND  # how often joins answer open windows
+FRESHNESS_US = 20 * SECOND  # how long they wait for a site that is behind
 
 
 @dataclass(frozen=True)
@@ -235,9 +237,8 @@ class JoinCenter:
         if plan.join is None:
             return sides[0]
         sites = tuple(dict.fromkeys(site for side in sides for site in side.sites))
-        return CenterQuery(
-            plan.name, plan.join.pairing, plan.window, sites, HORIZON_US, join=plan.join, sides=sides
-        )  # fmt: skip
+        return CenterQuery(plan.name, plan.join.pairing, plan.window, sites, HORIZON_US, FRESHNESS_US,
+                           early_us=EARLY_US, join=plan.join, sides=sides)  # fmt: skip
 
     def consume(self, site: EdgeSite, upto: int) -> None:
         """One micro-batch over what a site has sent up to a segment."""
@@ -271,7 +272,7 @@ class JoinCenter:
         fragment = join.pairing if join is not None else self.plans[name].fragment
         latest: dict[tuple[Any, ...], dict[str, Any]] = {}
         for p in (p for p in self.published if p.query == name):
-            rows = (p.kept if join is not None else p.rows) or p.rows
+            rows = p.kept if join is not None else p.rows
             for row in rows.to_pylist() if rows is not None else ():
                 start = p.window.start_us
                 latest[start, *(row[k] for k in fragment.key_names)] = {WINDOW_COLUMN: start, **row}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from projects import as_lines, make_records, write_project
+from projects import QUERIES, as_lines, group, make_records, write_project
 from test_pipelines import check_answers, run_project
 
 from catchment.center.results import read_results, read_windows
@@ -27,6 +27,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.e2e
 
 SITES = ("a", "b")
+# A second stream of one of the sites, joined with the one of all.
+PAIRS = """
+CREATE STREAM taps (ts TIMESTAMP, user INT, ms DOUBLE) WITH (event_time = 'ts', sites = 'b', {connector});
+CREATE MATERIALIZED VIEW pairs AS
+  SELECT window.start, h.page, count(*) AS n, sum(h.bytes) AS bytes, max(t.ms) AS high
+  FROM hits h JOIN taps t ON h.user = t.user GROUP BY window(h.ts, '1 minute'), h.page;
+"""
 KILLS = 10
 DEADLINE_S = 420
 
@@ -75,8 +82,8 @@ def make_project(folder: Path, seconds: float) -> tuple[Path, list[dict[str, Any
     records = {site: make_records(600, seed) for seed, site in enumerate(SITES)}
     replay = f"connector = 'replay', path = 'data/{{site}}.jsonl', format = 'json', speed = {600 / seconds}"
     write_project(folder, SITES, {s: as_lines(r) for s, r in records.items()}, connector=replay,
-                  listen=f'listen = "127.0.0.1:{free_port()}"')  # fmt: skip
-    return folder, [r for mine in records.values() for r in mine]
+                  listen=f'listen = "127.0.0.1:{free_port()}"', queries=QUERIES + PAIRS)  # fmt: skip
+    return folder, [{**r, "site": site} for site, mine in records.items() for r in mine]
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +121,19 @@ def test_ten_kills_of_sites_and_center_change_no_answer(survivor: tuple[Path, li
     assert len(published) == len(set(published)), "no revision of a row was written twice"
     statuses = {w["window_start"]: w["status"] for w in read_windows(folder / "state", "numbers").to_pylist()}
     assert set(statuses.values()) == {"final"}
+
+
+def test_ten_kills_change_no_answer_of_a_join(survivor: tuple[Path, list[dict[str, Any]]]) -> None:
+    folder, records = survivor
+    taps = group([r for r in records if r["site"] == "b"], 60, 60, "user")
+    expected = {}
+    for (start, page), hits in group(records, 60, 60, "page").items():
+        pairs = [(h, t) for h in hits for t in taps.get((start, h["user"]), ())]
+        if pairs:
+            expected[start, page] = len(pairs), sum(h["bytes"] for h, _ in pairs), max(t["ms"] for _, t in pairs)
+    rows = read_results(folder / "state", "pairs").to_pylist()
+    assert {(r["start"], r["page"]): (r["n"], r["bytes"], r["high"]) for r in rows} == expected
+    assert len(rows) == len(expected), "no row twice"
 
 
 @pytest.mark.spark
