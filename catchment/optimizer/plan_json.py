@@ -13,30 +13,13 @@ from catchment.query.plan import describe_aggregate, describe_window
 
 
 def write_plan(plan: WanPlan) -> dict[str, Any]:
-    """`wan_bytes_per_s`, `links`, `fragments`, `shared`, and `joins` where views join two streams."""
+    """`wan_bytes_per_s`, `links`, `fragments`, `shared`."""
     return {
         "wan_bytes_per_s": plan.wan_bytes_per_s,
         "links": _links(plan),
         "fragments": [_fragment(plan, name, site) for name in plan.sharing.fragments for site in _origins(plan, name)],
         "shared": [*_shared_fragments(plan), *_shared_streams(plan)],
-        "joins": _joins(plan),
     }
-
-
-def _joins(plan: WanPlan) -> list[dict[str, Any]]:
-    """Views of two streams: which fragments their sides come from; pairs are made where the answer is wanted."""
-    sides: dict[str, list[Query]] = {}
-    for query in plan.sharing.queries.values():
-        if query.view:
-            sides.setdefault(query.view, []).append(query)
-    return [
-        {
-            "query": view,
-            "at": queries[0].sink,
-            "sides": [{"query": q.name, "fragment": plan.sharing.derivations[q.name].fragment} for q in queries],
-        }
-        for view, queries in sides.items()
-    ]
 
 
 def _links(plan: WanPlan) -> list[dict[str, Any]]:
@@ -66,6 +49,7 @@ def _fragment(plan: WanPlan, name: str, origin: str) -> dict[str, Any]:
         "computed_at": list(plan.placement.running(operator)),
         "merged_at": list(plan.placement.running(f"merge {name}")),
         "queries": list(users),
+        "joins": [_join(plan.sharing.queries[u]) for u in users if plan.sharing.queries[u].view],
         "keys": [k.sql for k in demand.keys],
         "aggregates": [describe_aggregate(a) for a in demand.aggregates],
         "windows": [describe_window(w) for w in demand.windows],
@@ -73,6 +57,11 @@ def _fragment(plan: WanPlan, name: str, origin: str) -> dict[str, Any]:
         "bytes_per_s": plan.statistics.partials(demand, origin),
         "choices": [_choice(c, c == first.chosen) for c in first.choices],
     }
+
+
+def _join(side: Query) -> dict[str, Any]:
+    """The view that a fragment is a side of: pairs are made where its answer is wanted."""
+    return {"query": side.view, "side": side.name, "at": side.sink}
 
 
 def _choice(choice: Choice, chosen: bool) -> dict[str, Any]:

@@ -27,7 +27,7 @@ FORMS = (
     "CREATE MATERIALIZED VIEW name [WITH (...)] AS SELECT ..., DROP MATERIALIZED VIEW name, EXPLAIN name"
 )
 SELECT_FORM = (
-    "SELECT expressions FROM stream [JOIN table ON ...] [WHERE ...] "
+    "SELECT expressions FROM stream [JOIN stream or table ON ...] [WHERE ...] "
     "GROUP BY window(event_time, 'size'), keys [HAVING ...]"
 )
 _HEADS = ("SELECT", "WITH", "(")

@@ -27,7 +27,7 @@ REFUSED_CLAUSES = {
     "kind": ("SELECT AS", "list the columns"),
 }
 REFUSED_NODES: dict[type[exp.Expr], tuple[str, str]] = {
-    exp.Query: ("a subquery", "a view reads one stream, and tables by JOIN"),
+    exp.Query: ("a subquery", "a view reads streams and tables by their names"),
     exp.Window: ("OVER (...)", "windows are made with GROUP BY window(event_time, 'size')"),
     exp.Lambda: ("a lambda", "use plain expressions"),
     exp.Parameter: ("a parameter", "write its value"),
