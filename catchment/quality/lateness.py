@@ -3,7 +3,7 @@
 A site lets a window go with an estimate: the share of its records that are in, the relative error that its own answer
 stays under, and the records and total it holds. Sums, counts and ranks of several sites err by at most the weighted
 mean of their bounds, the weights being what each site's whole answer is expected to be. An average errs besides by
-what the shares that are missing shift between sites whose averages differ.
+what the shares that are missing shift between sites whose averages differ. Sums and averages: of one sign.
 """
 
 from __future__ import annotations
@@ -47,20 +47,38 @@ def whole_bound(measure: Measure, parts: Sequence[Estimate]) -> float | None:
     """The relative error (for a quantile: of rank) of the window's answer; None where a site's is not known."""
     if any(part.bound is None for part in parts):
         return None
-    by_total = measure.name in ("sum", "avg")
+    if measure.name == "avg":
+        return _average_bound(parts)
+    by_total = measure.name == "sum"
     weights = [abs(part.whole_total) if by_total else part.whole_count for part in parts]
     size = abs(sum(part.whole_total for part in parts)) if by_total else sum(weights)
     if not size:
         return 0.0 if all(not part.bound for part in parts) else None
-    inside = sum(w * (part.bound or 0.0) for w, part in zip(weights, parts, strict=True)) / size
-    return inside + (_shift(parts) if measure.name == "avg" else 0.0)
+    return sum(w * (part.bound or 0.0) for w, part in zip(weights, parts, strict=True)) / size
 
 
-def _shift(parts: Sequence[Estimate]) -> float:
-    """How far the average of what is in is from the expected average of all, because sites lack different shares."""
+def _average_bound(parts: Sequence[Estimate]) -> float | None:
+    """With a_s the average that a site holds, A_s its true one, W_s its share of all records: the whole is off by the
+    sum of W_s (a_s - A_s), at most a weighted mean of the bounds, and by what the shares that are missing shift."""
     count, whole = sum(p.count for p in parts), expected_count(parts)
     if not count or not whole:
-        return 0.0
-    here = sum(p.total for p in parts) / count
-    there = sum(p.whole_total for p in parts) / whole
-    return abs(here - there) / abs(there) if there else 0.0
+        return 0.0 if all(not part.bound for part in parts) else None
+    here, there = sum(p.total for p in parts) / count, sum(p.whole_total for p in parts) / whole
+    if not there:
+        return 0.0 if all(not part.bound for part in parts) and not here else None
+    largest = max(part.bound or 0.0 for part in parts)
+    return _largest_mean(parts) + (1.0 + largest) * abs(here - there) / abs(there)
+
+
+def _largest_mean(parts: Sequence[Estimate]) -> float:
+    """The most that the mean of the bounds can be, weighted by true totals, which are only known within the bounds."""
+    known = sorted(((p.bound or 0.0, abs(p.whole_total)) for p in parts), reverse=True)
+    if known[0][0] >= 1.0:
+        return known[0][0]
+    high, low = [w / (1.0 - b) for b, w in known], [w / (1.0 + b) for b, w in known]
+    means = []
+    for k in range(1, len(known) + 1):
+        weights = high[:k] + low[k:]
+        size = sum(weights)
+        means.append(sum(w * b for w, (b, _) in zip(weights, known, strict=True)) / size if size else 0.0)
+    return max(means)

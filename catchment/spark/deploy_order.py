@@ -7,6 +7,7 @@ from catchment.config import Defaults
 from catchment.errors import CatchmentError, QueryError
 from catchment.quality.coverage import Contract
 from catchment.quality.measured import measured
+from catchment.quality.parts import at_each_site
 from catchment.query.plan import QueryPlan
 from catchment.query.statements import NEVER, ON_DEMAND, Stream
 from catchment.site.slack import DEFAULT_SLACK, parse_slack
@@ -33,8 +34,8 @@ def slack_plan(plan: QueryPlan, stream: Stream, max_ahead_us: int) -> SlackPlan 
     contract = contract_of(plan, stream)
     if contract is None:
         return None
-    watched = measured(plan.fragment.aggregates)
-    return SlackPlan(plan.name, plan.options.slack or DEFAULT_SLACK, plan.window, watched, contract, max_ahead_us)
+    part, watched = at_each_site(contract, measured(plan.fragment.aggregates), len(stream.sites or ()))
+    return SlackPlan(plan.name, plan.options.slack or DEFAULT_SLACK, plan.window, watched, part, max_ahead_us)
 
 
 def repair_rule(plan: QueryPlan, stream: Stream, defaults: Defaults) -> RepairRule | None:
