@@ -2,13 +2,13 @@
 
 Laws, for windows whose parts come from S sites:
 
-- **Error.** Counts, ranks, and sums of one sign: if every part is off by less than eps, so is the whole, which is off by a
-  weighted mean of the parts. An average is not: two sites whose averages differ and that lack different shares of their
-  records are each right and together wrong. But where every site lacks less than eps' of its records and of their sum,
-  the whole average is off by less than eps' / (1 - eps') (values of one sign): so with eps' = eps / (1 + eps) and both
-  watched, averages are kept too.
-- **Confidence.** A window is off only if one of its parts is. If each site is off in at most delta / S of the windows, the
-  whole is in at most delta, however the misses of the sites fall together.
+- **Error.** Counts, ranks, and sums of one sign: if every part is off by less than eps, so is the whole, which is off
+  by a weighted mean of the parts. An average is not: two sites whose averages differ and that lack different shares of
+  their records are each right and together wrong. But where every site lacks less than eps' of its records and of their
+  sum, the whole average is off by less than eps' / (1 - eps') (values of one sign): so with eps' = eps / (1 + eps) and
+  both watched, averages are kept too.
+- **Confidence.** A window is off only if one of its parts is. If each site is off in at most delta / S of the windows,
+  the whole is in at most delta, however the misses of the sites fall together.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ from catchment.quality.measured import Measured
 COUNT = Measure("count")
 
 
-def at_each_site(
-    contract: Contract, watched: Sequence[Measured], sites: int
-) -> tuple[Contract, tuple[Measured, ...]]:
+def at_each_site(contract: Contract, watched: Sequence[Measured], sites: int) -> tuple[Contract, tuple[Measured, ...]]:
     """The contract of one of so many sites, and what it watches: what is published first, what only helps after it."""
     if sites <= 1:
         return contract, tuple(watched)

@@ -4,8 +4,8 @@ For sources that keep their own order. Each has told everything up to its progre
 owes a window, and from all of them the chance that the answer is off by more than the contract allows. A window closes
 
 - `covered`, when that chance, corrected by what became of earlier ones like it, is small;
-- `budget`, in a stall that has become so old that it is among the longest the violation budget pays for; where the chance
-  is small, so is the price, and the stall need only be that much of that age;
+- `budget`, in a stall that has become so old that it is among the longest the violation budget pays for; where the
+  chance is small, so is the price, and the stall need only be that much of that age;
 - `idle`, when only sources that are silent or behind beyond all patience owe it;
 - `limit`, after the longest wait.
 
