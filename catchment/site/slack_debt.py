@@ -27,13 +27,19 @@ class Debt:
     time_us: Floats  # expected: in flight, plus stalled times its chance
     doubt_us2: Floats  # variance of it
     idle: Mask  # present, but silent for longer than is waited for
+    gone: Mask  # idle, and silent for longer than any window waits
     behind: Mask  # present, but by habit so late that no window can wait for it
     rates: Floats  # records, values, squares per microsecond
 
     @property
     def forgone(self) -> Mask:
-        """Sources that no window waits for."""
+        """Sources that are not worth waiting for, though they may yet come."""
         return self.idle | self.behind
+
+    @property
+    def lost(self) -> Mask:
+        """Sources that no window waits for, whatever it costs."""
+        return self.gone | self.behind
 
 
 def debt_to(table: SourceTable, end_us: int, front_us: int) -> Debt:
@@ -46,7 +52,8 @@ def debt_to(table: SourceTable, end_us: int, front_us: int) -> Debt:
     stalled = _stalled(table, silent, rates[:, RECORDS])
     time = table.present * (flying + stalled * quiet)
     doubt = table.present * (stalled * (1.0 - stalled) * quiet * quiet)
-    return Debt(time, doubt, idle(table, front_us), behind(table), rates)
+    resting = idle(table, front_us)
+    return Debt(time, doubt, resting, resting & (silent > table.setting.max_wait_us), behind(table), rates)
 
 
 def silence(table: SourceTable, front_us: int) -> Floats:

@@ -6,7 +6,8 @@ owes a window, and from all of them the chance that the answer is off by more th
 - `covered`, when that chance, corrected by what became of earlier ones like it, is small;
 - `budget`, in a stall that has become so old that it is among the longest the violation budget pays for; where the
   chance is small, so is the price, and the stall need only be that much of that age;
-- `idle`, when only sources that are silent or behind beyond all patience owe it;
+- `idle`, when only sources that are silent or behind beyond all patience owe it, and the budget could bear it if they
+  were stalled after all; if it could not, when they have been silent for the longest wait;
 - `limit`, after the longest wait.
 
 With `impute`, what is owed is added to sums, counts and averages, and the chance is that of the estimate being off.
@@ -73,7 +74,7 @@ class ProgressRule(Rule):
         predicted = self._risk(what)
         corrected = self._calibration.corrected(predicted)
         reason = self._reason(corrected, front - end_us, front)
-        if reason == "waiting" and debt.forgone.any() and self._safe_without_forgone(end_us, debt):
+        if reason == "waiting" and self._may_forgo(end_us, debt, corrected):
             reason = "idle"
         added = (what.missing_count, what.missing_total) if self._impute else (0.0, 0.0)
         sure = self._stretch * bound(self.desk.setting.measure, self._z, what, self._impute)
@@ -94,9 +95,13 @@ class ProgressRule(Rule):
     def _is_safe(self, chance: float) -> bool:
         return chance <= SAFE_SHARE * self.desk.setting.contract.delta
 
-    def _safe_without_forgone(self, end_us: int, debt: Debt) -> bool:
-        """Whether the sources that are waited for leave nothing to wait for."""
-        time, doubt = (np.where(debt.forgone, 0.0, column) for column in (debt.time_us, debt.doubt_us2))
+    def _may_forgo(self, end_us: int, debt: Debt, chance: float) -> bool:
+        """Whether only sources that are lost owe it; or idle ones, and the ledger can bear it if they are stalled: after
+        delays have grown a stall may last longer than any before."""
+        ignored = debt.forgone if self.desk.ledger.affords(chance) else debt.lost
+        if not ignored.any():
+            return False
+        time, doubt = (np.where(ignored, 0.0, column) for column in (debt.time_us, debt.doubt_us2))
         return self._is_safe(self._calibration.corrected(self._risk(self._owed(end_us, debt, time, doubt))))
 
     def _owed(self, end_us: int, debt: Debt, time: Floats, doubt: Floats) -> Owed:
