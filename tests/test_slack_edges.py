@@ -92,12 +92,13 @@ def test_a_source_whose_clock_is_a_little_ahead_is_believed() -> None:
 
 
 def test_a_source_whose_clock_is_behind_is_waited_for_as_long_as_it_is_behind() -> None:
-    """What it stamps two seconds old belongs to windows that ended two seconds ago: they cannot be right earlier."""
+    """What it stamps two seconds old belongs to windows that ended two seconds ago: they cannot be right earlier, and
+    are not published earlier but for the few that the contract allows to be wrong."""
     skewed = Source("skewed", skew_us=-2 * SECOND_US)
     here = world().run([*fleet(3), skewed], 12 * SECOND_US)
     slacks = [c.slack_us for c in here.closings if c.end_us > 3 * SECOND_US]
     assert len(slacks) > 30
-    assert min(slacks) > 1.7 * SECOND_US
+    assert sum(slack <= 1.7 * SECOND_US for slack in slacks) <= 0.05 * len(here.closings)
     assert max(slacks) < 2.2 * SECOND_US
 
 
@@ -183,3 +184,18 @@ def test_an_empty_stream_has_no_windows() -> None:
     controller.observe(batch_of([]), SECOND_US)
     controller.observe(Batch.heartbeats({"a": SECOND_US}), SECOND_US)
     assert controller.advance(SECOND_US) == []
+
+
+def test_a_stream_that_has_hardly_begun_closes_nothing_because_the_clock_goes_on() -> None:
+    """The first micro-batch holds a record or two, the next is slow to come: the first window is not empty for that."""
+    here = world()
+    here.deliver([(STEP_US, "s0", 1_000, 1.0), (STEP_US, "s1", 2_000, 1.0)], STEP_US)
+    for step in range(2, 250):
+        here.deliver([], step * STEP_US)
+    assert not here.closings
+    now = 250 * STEP_US
+    here.deliver([(now, f"s{i % 4}", 10_000 * i, 1.0) for i in range(1, 400)], now)
+    assert ends(here)[0] == WINDOW.slide_us
+    for step in range(251, 251 + round(2 * WAIT_S * SECOND_US) // STEP_US):
+        here.deliver([], step * STEP_US)
+    assert here.controller.low_mark_us >= 4 * SECOND_US, "a stream that has ended is not waited for"

@@ -1,7 +1,8 @@
 """The violation budget of a contract: earned by every window, spent on those not worth waiting for.
 
 A contract allows a share delta of the windows to be off. `Ledger` counts: each closed window earns delta and
-is charged the chance that it is off; when its truth is known, the charge becomes 0 or 1. `Calibration`
+is charged for the chance that it is off; when its truth is known, the charge becomes 0 or 1. Until then it is
+several times the chance, for the windows of one stall tend to be off together or not at all. `Calibration`
 compares predicted chances with what came true. `Patience` says which waits are worth a violation: those of
 the longest stalls, as many as the budget pays for in full.
 """
@@ -13,6 +14,7 @@ from math import ceil, floor, log2
 from typing import Any
 
 MEMORY_WINDOWS = 10_000  # credit and debt are forgotten beyond what this many windows earn
+TOGETHER = 3.0  # an unknown outcome is charged this many times its chance
 
 
 @dataclass
@@ -32,7 +34,7 @@ class Ledger:
 
     def affords(self, risk: float) -> bool:
         """Whether a window of this risk can be closed and the balance not fall below zero."""
-        return self.balance + self.delta - risk >= 0.0
+        return self.balance + self.delta - price(risk) >= 0.0
 
     def windows_to_regain(self) -> int:
         """How many windows without a violation it takes until the contract is kept again."""
@@ -41,13 +43,13 @@ class Ledger:
     def charge(self, risk: float) -> None:
         self.windows += 1
         self.overdrawn += self.balance < 0.0
-        self._move(self.delta - risk)
+        self._move(self.delta - price(risk))
 
     def settle(self, risk: float, violated: bool) -> None:
         """The truth about a window that was charged `risk`."""
         self.settled += 1
         self.violations += violated
-        self._move(risk - float(violated))
+        self._move(price(risk) - float(violated))
 
     def _move(self, amount: float) -> None:
         self.balance = min(max(self.balance + amount, -self.limit), self.limit)
@@ -57,6 +59,11 @@ class Ledger:
 
     def restore(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
+
+
+def price(risk: float) -> float:
+    """What a window of this risk is charged until its truth is known."""
+    return min(TOGETHER * risk, 1.0)
 
 
 EDGES = (0.0005, 0.002, 0.007, 0.02, 0.05, 0.12, 0.25, 0.5, 0.75, 0.9, 0.98)

@@ -31,8 +31,8 @@ MAX_ROWS = 100_000.0
 
 RECORDS, TOTAL, SQUARE, SPAN = range(4)  # columns of `sums`
 _ARRAYS = ("progress", "present", "sums", "fast", "lag", "lag_spread", "unsteady")
-_SCALARS = ("newest_us", "seen_at_us", "pace", "quiet_us", "max_delay_us", "longest_stall_us", "stalls", "pauses",
-            "rows", "inversions", "future_records")  # fmt: skip
+_SCALARS = ("newest_us", "began_us", "seen_at_us", "pace", "quiet_us", "max_delay_us", "longest_stall_us", "stalls",
+            "pauses", "rows", "inversions", "future_records")  # fmt: skip
 
 
 class SourceTable:
@@ -57,6 +57,7 @@ class SourceTable:
         self.lag_spread: Floats = np.zeros(0)
         self.unsteady: Floats = np.zeros(0)  # mean square of the relative drift of the rate
         self.newest_us = START_OF_TIME_US
+        self.began_us = START_OF_TIME_US  # the newest event time of the first batch
         self.seen_at_us = START_OF_TIME_US
         self.pace = 1.0  # event time per time on the clock
         self.quiet_us = 0.0  # longest silence of the whole stream so far
@@ -148,7 +149,9 @@ class SourceTable:
 
     def _move_front(self, newest_us: int, oldest_us: int, now_us: int) -> None:
         elapsed = now_us - self.seen_at_us
-        if self.newest_us > START_OF_TIME_US and elapsed > 0:
+        if self.newest_us == START_OF_TIME_US:
+            self.began_us = newest_us
+        elif elapsed > 0:
             self.quiet_us = max(self.quiet_us, float(elapsed))
             share = min(elapsed * self.pace / self._memory_us, 0.5)
             self.pace += share * (max(newest_us - self.newest_us, 0) / elapsed - self.pace)
@@ -193,11 +196,14 @@ class SourceTable:
 
     def front_us(self, now_us: int) -> int:
         """Where event time stands: the newest seen, carried on while the stream is no longer silent than it
-        was before, or so long that waiting for it has no end."""
+        was before, or so long that waiting for it has no end. A stream of which less than a window was seen has not
+        shown its pace or its sources yet, and is not carried on but by the longest wait."""
         silent = now_us - self.seen_at_us
         if self.newest_us == START_OF_TIME_US or silent <= 0:
             return self.newest_us
         lasting = silent > self.setting.max_wait_us
+        if not lasting and self.newest_us - self.began_us < self.setting.window.size_us:
+            return self.newest_us
         carried = silent if lasting else min(float(silent), self.quiet_us + self.setting.window.slide_us)
         return self.newest_us + int(carried * self.pace)
 
