@@ -18,10 +18,12 @@ from catchment.quality.coverage import relative_error
 from catchment.site.slack_batch import Batch, Ints
 from catchment.site.slack_debt import behind, idle, least_progress_us
 from catchment.site.slack_desk import Closed, Desk, Rule, Settled
+from catchment.site.slack_ledger import price
 from catchment.site.slack_parts import Outlook, Setting
 from catchment.timeline import START_OF_TIME_US
 
 MAX_CLOSINGS = 4096  # in one advance; what is left closes in the next
+IN_STALLS = ("budget", "idle")  # grounds on which several windows are let go for one and the same stall
 
 
 class Controller:
@@ -142,9 +144,10 @@ class Controller:
         count, total = self.desk.book.window(outlook.end_us)
         if not count:
             return False
-        self.desk.ledger.charge(outlook.risk)
+        charge = price(outlook.risk) if outlook.reason in IN_STALLS else outlook.risk
+        self.desk.ledger.charge(charge)
         said = (total + outlook.missing_total, count + outlook.missing_count)
-        self._closed.append(Closed(outlook.end_us, outlook.at_us, count, *said, outlook.risk, outlook.bound))
+        self._closed.append(Closed(outlook.end_us, outlook.at_us, count, *said, charge, outlook.bound))
         return True
 
     def settle(self, now_us: int) -> None:

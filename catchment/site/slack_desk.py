@@ -31,7 +31,7 @@ class Closed:
     count: float
     published: float
     published_count: float
-    risk: float
+    charge: float
     bound: float
 
 
@@ -64,7 +64,7 @@ class Desk:
 
     def note(self, settled: Settled) -> None:
         """The truth about a window, for the ledger and for what is usual."""
-        self.ledger.settle(settled.closed.risk, settled.violated)
+        self.ledger.settle(settled.closed.charge, settled.violated)
         self._outcomes.append((settled.error, settled.coverage))
         self._usual = None
 

@@ -1,8 +1,8 @@
 """The violation budget of a contract: earned by every window, spent on those not worth waiting for.
 
 A contract allows a share delta of the windows to be off. `Ledger` counts: each closed window earns delta and
-is charged for the chance that it is off; when its truth is known, the charge becomes 0 or 1. Until then it is
-several times the chance, for the windows of one stall tend to be off together or not at all. `Calibration`
+is charged the chance that it is off; when its truth is known, the charge becomes 0 or 1. Windows that are let go
+in a stall are charged their `price`, several times the chance: they tend to be off together. `Calibration`
 compares predicted chances with what came true. `Patience` says which waits are worth a violation: those of
 the longest stalls, as many as the budget pays for in full.
 """
@@ -14,7 +14,7 @@ from math import ceil, floor, log2
 from typing import Any
 
 MEMORY_WINDOWS = 10_000  # credit and debt are forgotten beyond what this many windows earn
-TOGETHER = 3.0  # an unknown outcome is charged this many times its chance
+TOGETHER = 3.0  # a window that is let go in a stall is charged this many times its chance, until it is known
 
 
 @dataclass
@@ -32,24 +32,24 @@ class Ledger:
     def limit(self) -> float:
         return self.delta * MEMORY_WINDOWS
 
-    def affords(self, risk: float) -> bool:
-        """Whether a window of this risk can be closed and the balance not fall below zero."""
-        return self.balance + self.delta - price(risk) >= 0.0
+    def affords(self, charge: float) -> bool:
+        """Whether a window can be closed at this charge and the balance not fall below zero."""
+        return self.balance + self.delta - charge >= 0.0
 
     def windows_to_regain(self) -> int:
         """How many windows without a violation it takes until the contract is kept again."""
         return max(0, ceil(-self.balance / self.delta - 1e-9))
 
-    def charge(self, risk: float) -> None:
+    def charge(self, charge: float) -> None:
         self.windows += 1
         self.overdrawn += self.balance < 0.0
-        self._move(self.delta - price(risk))
+        self._move(self.delta - charge)
 
-    def settle(self, risk: float, violated: bool) -> None:
-        """The truth about a window that was charged `risk`."""
+    def settle(self, charge: float, violated: bool) -> None:
+        """The truth about a window that was charged so much."""
         self.settled += 1
         self.violations += violated
-        self._move(price(risk) - float(violated))
+        self._move(charge - float(violated))
 
     def _move(self, amount: float) -> None:
         self.balance = min(max(self.balance + amount, -self.limit), self.limit)
@@ -62,7 +62,7 @@ class Ledger:
 
 
 def price(risk: float) -> float:
-    """What a window of this risk is charged until its truth is known."""
+    """What a window of this risk is charged when it is let go in a stall."""
     return min(TOGETHER * risk, 1.0)
 
 

@@ -26,10 +26,10 @@ from catchment.quality.coverage import relative_error
 from catchment.site.slack_batch import Floats
 from catchment.site.slack_debt import Debt, debt_to
 from catchment.site.slack_desk import Desk, Rule, Settled
-from catchment.site.slack_ledger import Calibration, Patience
+from catchment.site.slack_ledger import Calibration, Patience, price
 from catchment.site.slack_parts import Outlook
 from catchment.site.slack_risk import Owed, bound, owed, risk
-from catchment.site.slack_sources import RECORDS
+from catchment.site.slack_sources import RECORDS, Mask
 
 SAFE_SHARE = 0.2  # of delta: a window of less risk than this is closed at once
 MAX_LOOKS = 16  # at one window, kept for calibration
@@ -74,8 +74,8 @@ class ProgressRule(Rule):
         predicted = self._risk(what)
         corrected = self._calibration.corrected(predicted)
         reason = self._reason(corrected, front - end_us, front)
-        if reason == "waiting" and self._may_forgo(end_us, debt, corrected):
-            reason = "idle"
+        if reason == "waiting":
+            reason, corrected = self._forgo(end_us, debt, corrected)
         added = (what.missing_count, what.missing_total) if self._impute else (0.0, 0.0)
         sure = self._stretch * bound(self.desk.setting.measure, self._z, what, self._impute)
         idle, missing, shares = self._names(what, debt)
@@ -90,19 +90,27 @@ class ProgressRule(Rule):
         age = front_us - self._stalled_since if self._stalled_since is not None else 0
         ledger = self.desk.ledger
         worth_it = age >= chance * self._patience.threshold_us(ledger.balance)
-        return "budget" if worth_it and ledger.affords(chance) else "waiting"
+        return "budget" if worth_it and ledger.affords(price(chance)) else "waiting"
 
     def _is_safe(self, chance: float) -> bool:
         return chance <= SAFE_SHARE * self.desk.setting.contract.delta
 
-    def _may_forgo(self, end_us: int, debt: Debt, chance: float) -> bool:
-        """Whether only sources that are lost owe it; or idle ones, and the ledger can bear it if they are stalled: after
-        delays have grown a stall may last longer than any before."""
-        ignored = debt.forgone if self.desk.ledger.affords(chance) else debt.lost
+    def _forgo(self, end_us: int, debt: Debt, chance: float) -> tuple[str, float]:
+        """Whether only sources that are lost owe it, of which nothing is expected; or idle ones, and the ledger can
+        bear that they are stalled: after delays have grown, a stall may last longer than any before. And the risk."""
+        without = self._risk_without(end_us, debt, debt.lost)
+        if self._is_safe(without):
+            return "idle", without
+        if self.desk.ledger.affords(price(chance)) and self._is_safe(self._risk_without(end_us, debt, debt.forgone)):
+            return "idle", chance
+        return "waiting", chance
+
+    def _risk_without(self, end_us: int, debt: Debt, ignored: Mask) -> float:
+        """The chance, if these sources owed nothing; 1 where there are none."""
         if not ignored.any():
-            return False
+            return 1.0
         time, doubt = (np.where(ignored, 0.0, column) for column in (debt.time_us, debt.doubt_us2))
-        return self._is_safe(self._calibration.corrected(self._risk(self._owed(end_us, debt, time, doubt))))
+        return self._calibration.corrected(self._risk(self._owed(end_us, debt, time, doubt)))
 
     def _owed(self, end_us: int, debt: Debt, time: Floats, doubt: Floats) -> Owed:
         drift = self.desk.sources.unsteady if self._impute else None
