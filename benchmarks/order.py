@@ -32,7 +32,7 @@ from catchment.sim.order_trace import Trace
 from catchment.timeline import SECOND_US
 
 DESCRIPTION = "slack controllers live on three sites: latency, violations, revisions (real flights, generated disorder)"
-CONTROLLERS = ("adaptive", "mp-k-slack", "pd", "fixed:0")
+CONTROLLERS = ("adaptive", "mp-k-slack", "fixed:0")
 MAX_ERROR = 0.05
 SITES = ("a", "b", "c")
 EPOCH = datetime(2024, 1, 1, tzinfo=UTC)
@@ -156,7 +156,7 @@ def write_project(folder: Path, work: Workload) -> Path:
     links = "".join(f'[[links]]\nfrom = "{s}"\nto = "center"\n' for s in SITES)
     (folder / "catchment.toml").write_text(
         f'[project]\nname = "order"\ncenter = "center"\n{sites}{links}'
-        '[defaults]\ntrigger = "500 ms"\nhistory = false\nfreshness = "none"\nrepair_horizon = "30 days"\n'
+        '[defaults]\ntrigger = "1 s"\nhistory = false\nfreshness = "none"\nrepair_horizon = "30 days"\n'
         'max_jump = "60 days"\n'
     )
     (folder / "queries" / "order.sql").write_text(queries(work))

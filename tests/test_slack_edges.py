@@ -85,6 +85,28 @@ def test_a_record_from_the_future_moves_no_mark_and_is_counted(name: str) -> Non
     assert odd.controller.status(5 * SECOND_US)["future_records"] == 1
 
 
+@pytest.mark.parametrize("ahead_s", [100, 3600])
+def test_a_record_that_is_ahead_of_all_others_moves_no_mark_though_the_clock_would_allow_it(ahead_s: int) -> None:
+    """A log of last year: by the clock nothing in it is from the future."""
+    ahead = [(3 * SECOND_US, "s1", (3 + ahead_s) * SECOND_US)]
+    plain = world(max_ahead_s=1e9).run(fleet(4), 5 * SECOND_US)
+    odd = world(max_ahead_s=1e9).run(fleet(4), 5 * SECOND_US, extra=ahead)
+    assert odd.marks == plain.marks
+    assert odd.controller.status(5 * SECOND_US)["future_records"] == 1
+
+
+def test_a_jump_is_believed_when_another_source_makes_it_or_nothing_else_comes() -> None:
+    for jumping, waits in (("s0", True), ("s1", False)):
+        here = world(max_ahead_s=1e9).run(fleet(4), 3 * SECOND_US)
+        now = 3 * SECOND_US + STEP_US
+        here.deliver([(now, "s0", now + 100 * SECOND_US, 1.0)], now)
+        here.deliver([(now, jumping, now + 100 * SECOND_US, 1.0)], now + STEP_US)
+        assert (here.controller.desk.sources.newest_us < 100 * SECOND_US) == waits
+        later = now + round((WAIT_S + 1) * SECOND_US)
+        here.deliver([(later, "s0", later + 100 * SECOND_US, 1.0)], later)
+        assert here.controller.desk.sources.newest_us > 100 * SECOND_US
+
+
 def test_a_source_whose_clock_is_a_little_ahead_is_believed() -> None:
     here = world(max_ahead_s=5.0).run([*fleet(4), Source("ahead", skew_us=2 * SECOND_US)], 8 * SECOND_US)
     assert here.controller.status(8 * SECOND_US)["future_records"] == 0

@@ -5,7 +5,8 @@ clock is off is simply one that is ahead of the others or behind them. The **fro
 stands now: the newest event time seen, carried on by the clock while nothing arrives. A source that is in
 order has sent everything up to its **progress**, its own newest event time (or a heartbeat).
 
-Invariant: progress never falls, and no record pushes it further than `max_ahead_us` beyond the clock.
+Invariant: progress never falls, no record pushes it further than `max_ahead_us` beyond the clock, and no source alone
+pushes the front further than a window may wait: a jump is believed when several sources have made it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ FAST = 8.0  # the rate of the last while is over a memory this many times shorte
 YOUNG_WINDOWS = 0.1  # a source that has just joined is judged as if it had been silent this long before
 LAG_GAIN = 0.1
 GAP_RECORDS = 6.0  # a silence in which this many records were expected is a gap: a stall or a pause
+
+JUMPING = 0.1  # of the sources, how many must have jumped for a jump to be believed; two at least, if there are two
 
 MAX_ROWS = 100_000.0
 
@@ -65,14 +68,16 @@ class SourceTable:
         self.longest_stall_us = 0.0
         self.stalls, self.pauses, self.rows, self.inversions = 0.5, 0.05, 100.0, 0.0  # the first three: a prior
         self.future_records = 0
+        self._jumped: set[int] = set()  # sources of which a jump was not believed yet
 
     def observe(self, batch: Batch, now_us: int) -> None:
         """Take the rows of a micro-batch, each source's into its row."""
         if not len(batch):
             return
         newest_us = int(batch.newest_us.max())
-        if newest_us > now_us + self.setting.max_ahead_us:
-            self.observe(self._set_future_aside(batch, now_us + self.setting.max_ahead_us), now_us)
+        ceiling_us = self._ceiling_us(batch, newest_us, now_us)
+        if newest_us > ceiling_us:
+            self.observe(self._set_future_aside(batch, ceiling_us), now_us)
             return
         rows, newest, oldest, gained = _by_source(self._rows_of(batch), batch)
         if self._joined:
@@ -140,6 +145,18 @@ class SourceTable:
         new = rows >= len(self.names) - self._joined
         gained[new] *= np.maximum(gained[new, :1] - 1.0, 0.0) / np.maximum(gained[new, :1], 1.0)
         self._joined = 0
+
+    def _ceiling_us(self, batch: Batch, newest_us: int, now_us: int) -> int:
+        """Up to where event times are believed. Where nothing else has come for the longest wait, a jump is."""
+        clock_us = now_us + self.setting.max_ahead_us
+        far_us = self.front_us(now_us) + self.setting.max_wait_us
+        if newest_us <= far_us or now_us - self.seen_at_us > self.setting.max_wait_us:
+            return clock_us
+        self._jumped |= set(self._rows_of(batch)[batch.newest_us > far_us].tolist())
+        if len(self._jumped) >= min(max(JUMPING * len(self.names), 2), len(self.names)):
+            self._jumped.clear()
+            return clock_us
+        return min(clock_us, far_us)
 
     def _set_future_aside(self, batch: Batch, ceiling_us: int) -> Batch:
         """Rows from the future count, and push nothing: a wrong clock must not close everybody's windows."""
@@ -209,10 +226,11 @@ class SourceTable:
 
     def snapshot(self) -> dict[str, Any]:
         arrays = {name: getattr(self, name).tolist() for name in _ARRAYS}
-        return {"names": list(self.names), **arrays, **{s: getattr(self, s) for s in _SCALARS}}
+        scalars = {name: getattr(self, name) for name in _SCALARS}
+        return {"names": list(self.names), "jumped": sorted(self._jumped), **arrays, **scalars}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.names = list(state["names"])
+        self.names, self._jumped = list(state["names"]), set(state["jumped"])
         self._index = {name: row for row, name in enumerate(self.names)}
         for name in _ARRAYS:
             like: npt.NDArray[Any] = getattr(self, name)
