@@ -117,7 +117,7 @@ def _write_status(state: Path) -> None:
         "connected": True, "last_error": None, "finished": False,
         "contracts": {"traffic": {
             "controller": "adaptive", "slack_us": 2_500_000, "contract_kept": False, "windows_to_regain": 12,
-            "violations": 3, "settled": 40, "idle": ["c7"], "behind": [],
+            "regain_us": 720_000_000, "violations": 3, "settled": 40, "idle": ["c7"], "behind": [],
         }},
     }  # fmt: skip
     away = {**site, "connected": False, "last_error": "cannot reach [::1]:9410: connection refused by the far side"}

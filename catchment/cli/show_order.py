@@ -68,13 +68,18 @@ def _render_contracts(answer: Mapping[str, Any]) -> RenderableType:
     rows = [
         {
             "site": c["site"], "view": c["view"], "controller": c["controller"], "waits s": c["slack_us"] / _SECOND,
-            "kept": "yes" if c["contract_kept"] else f"again in {c['windows_to_regain']:.0f} windows",
+            "kept": "yes" if c["contract_kept"] else _regained(c),
             "missed": f"{c['violations']:g} of {c['settled']:g}",
             "not waited for": " ".join([*c["idle"], *c["behind"]]) or "-",
         }
         for c in answer["contracts"]
     ]  # fmt: skip
     return plain_table(rows, "contracts")
+
+
+def _regained(contract: Mapping[str, Any]) -> str:
+    """How much event time without a violation it takes until the contract is kept again."""
+    return f"again in {contract['windows_to_regain']:.0f} windows ({contract['regain_us'] / _SECOND:g} s)"
 
 
 def _render_late(answer: Mapping[str, Any]) -> RenderableType:

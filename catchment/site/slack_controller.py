@@ -108,6 +108,7 @@ class Controller:
             "contract_kept": ledger.balance >= 0.0,
             "budget_windows": ledger.balance,
             "windows_to_regain": ledger.windows_to_regain(),
+            "regain_us": ledger.windows_to_regain() * self.setting.window.slide_us,
             "violations": ledger.violations,
             "settled": ledger.settled,
         }
