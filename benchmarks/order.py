@@ -263,8 +263,9 @@ def render(result: Mapping[str, Any]) -> RenderableType:
     table = Table(*heads, title=result["compared"], title_justify="left")
     for c in result["cells"]:
         table.add_row(c["workload"], c["controller"], str(c["windows"]), f"{c['mean_latency_s']:.2f}",
-                      f"{c['second_half_latency_s']:.2f}", f"{c['p95_latency_s']:.2f}", f"{100 * c['violations']:.1f} %",
-                      f"{100 * c['late_share']:.2f} %", str(c["revisions"]), str(c["final_exact"]))  # fmt: skip
+                      f"{c['second_half_latency_s']:.2f}", f"{c['p95_latency_s']:.2f}",
+                      f"{100 * c['violations']:.1f} %", f"{100 * c['late_share']:.2f} %", str(c["revisions"]),
+                      str(c["final_exact"]))  # fmt: skip
     costs = {c["workload"]: c["cost"] for c in result["cells"]}
     return Group(table, *(f"{name}: {_cost(cost)}" for name, cost in costs.items()))
 
