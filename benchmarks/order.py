@@ -6,8 +6,8 @@ sites by carrier; and a stream generated after Table 1 of Yang et al. (HPM), its
 time slowed down so that its stalls are long against a micro-batch. Latency is on the wall clock, from the moment at
 which the last site's replay reaches a window's end to the publishing of its first answer. It has micro-batches in it,
 which no controller can save: `fixed:0`, which waits for nothing, shows how much that is. Violations are judged against
-a recomputation from the raw records, which the final answers must equal. The cost of repair is the time that the center
-spends on repairs, over the processor time of everything that ran.
+a recomputation from the raw records, which the final answers must equal. The cost of repair is the processor time of
+the center's thread that repairs, over that of everything that ran.
 """
 
 from __future__ import annotations
@@ -115,14 +115,14 @@ def measure(spark: Any, work: Workload, report: Callable[[str], None]) -> list[d
 
 
 def timed_repairs(center: Any) -> list[float]:
-    """How long the center looks for repairs that are due and enacts them, each time: a list that grows meanwhile."""
+    """The processor time of looking for repairs that are due and enacting them: a list that grows meanwhile."""
     taken: list[float] = []
     does = center._repair
 
     def timed(*given: Any, **named: Any) -> None:
-        began = time.monotonic()
+        began = time.thread_time()
         does(*given, **named)
-        taken.append(time.monotonic() - began)
+        taken.append(time.thread_time() - began)
 
     center._repair = timed
     return taken

@@ -117,19 +117,19 @@ def test_a_stalled_source_is_named_and_its_return_makes_its_windows_exact(
     center, site, clock = here
     told: list[Row] = []
     held: list[Row] = []
-    for step in range(140):
-        second = step / 4
+    for step in range(190):
+        second = step / 2
         rows = batch_of(second, {"a": 0.0, "b": 0.0, "c": 0.0, "d": 0.0})
-        stalled = [r for r in rows if r[0] == "d" and 8.0 <= second < 30.0]
+        stalled = [r for r in rows if r[0] == "d" and 8.0 <= second < 75.0]
         held += stalled
         now = [r for r in rows if r not in stalled]
-        if second == 30.0:
+        if second == 75.0:
             now, held = [*held, *now], []
         site.take(now)
         told += now
         if step % 37 == 36:
             site.crash()
-        clock.advance(SECOND_US // 4)
+        clock.advance(SECOND_US // 2)
         site.tick()
         deliver(site, center)
     named = [p for p in center.tables.published if p.sources]
