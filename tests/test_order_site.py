@@ -82,12 +82,12 @@ def summed(rows: list[Row]) -> dict[tuple[int, str], tuple[int, int]]:
     return answer
 
 
-def batch_of(second: float, sources: dict[str, float]) -> list[Row]:
-    """A quarter of a second of every source, ten records each; `sources` says how far each lags behind."""
+def batch_of(second: float, sources: dict[str, float], span_s: float = 0.25) -> list[Row]:
+    """So much time of every source, ten records each; `sources` says how far each lags behind."""
     rows = []
     for name, lag_s in sources.items():
         for i in range(10):
-            at = round((second - lag_s) * SECOND_US) + i * 25_000
+            at = round((second - lag_s + i * span_s / 10) * SECOND_US)
             if at >= 0:
                 rows.append((name, at, 1))
     return rows
@@ -119,7 +119,7 @@ def test_a_stalled_source_is_named_and_its_return_makes_its_windows_exact(
     held: list[Row] = []
     for step in range(190):
         second = step / 2
-        rows = batch_of(second, {"a": 0.0, "b": 0.0, "c": 0.0, "d": 0.0})
+        rows = batch_of(second, {"a": 0.0, "b": 0.0, "c": 0.0, "d": 0.0}, 0.5)
         stalled = [r for r in rows if r[0] == "d" and 8.0 <= second < 75.0]
         held += stalled
         now = [r for r in rows if r not in stalled]
