@@ -36,20 +36,26 @@ class NamedTrace:
     rates: npt.NDArray[np.float64] | None = None
 
 
-def traces() -> list[Callable[[], NamedTrace]]:
-    """EDGAR by company and by client, Wikipedia edits by user, GitHub events by actor; then synthetic ones."""
-    return [
-        lambda: _edgar("edgar-company", "cik", 1800, from_hour=12),
-        lambda: _edgar("edgar-client", "ip", 600, from_hour=12),
-        lambda: _wiki("wiki-user", "user", 1800, from_hour=12),
-        lambda: _github("github-actor", "actor_id", 600),
-        lambda: _memoryless("zipf", zipf_rates(3000, 1.0, 4000)),
-        lambda: _memoryless("cold", zipf_rates(20_000, 0.6, 3000)),
-        lambda: NamedTrace("sessions", sessions(1200, 5000, WINDOWS, SYNTHETIC_WINDOW_S, SEED), SYNTHETIC_WINDOW_S),
-        lambda: NamedTrace(
-            "drifting", drifting(3000, zipf_rates(5000, 0.8, 1), WINDOWS, SYNTHETIC_WINDOW_S, SEED), SYNTHETIC_WINDOW_S
-        ),
-    ]
+# EDGAR by company and by client, Wikipedia edits by user, GitHub events by actor; then synthetic ones.
+TRACES: dict[str, Callable[[str], NamedTrace]] = {
+    "edgar-company": lambda name: _edgar(name, "cik", 1800, from_hour=12),
+    "edgar-client": lambda name: _edgar(name, "ip", 600, from_hour=12),
+    "wiki-user": lambda name: _wiki(name, "user", 1800, from_hour=12),
+    "github-actor": lambda name: _github(name, "actor_id", 600),
+    "zipf": lambda name: _memoryless(name, zipf_rates(3000, 1.0, 4000)),
+    "cold": lambda name: _memoryless(name, zipf_rates(20_000, 0.6, 3000)),
+    "sessions": lambda name: NamedTrace(
+        name, sessions(1200, 5000, WINDOWS, SYNTHETIC_WINDOW_S, SEED), SYNTHETIC_WINDOW_S
+    ),
+    "drifting": lambda name: NamedTrace(
+        name, drifting(3000, zipf_rates(5000, 0.8, 1), WINDOWS, SYNTHETIC_WINDOW_S, SEED), SYNTHETIC_WINDOW_S
+    ),
+}
+
+
+def load(name: str) -> NamedTrace:
+    """The trace of this name."""
+    return TRACES[name](name)
 
 
 def _memoryless(name: str, rates: npt.NDArray[np.float64]) -> NamedTrace:

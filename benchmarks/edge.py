@@ -3,11 +3,12 @@
 A real web log (SEC EDGAR, one day, 1% sample) is replayed so that an hour takes `WINDOW_WALL_S` seconds; the three
 queries of the first table of Heintz et al. (HPDC'15): small (sum by country and status), medium (moments by client),
 large (distinct clients by company). For each query the link is shaped to a multiple of what streaming needs, which is
-measured first on a link that is not shaped. Policies of one cell run at the same time, each as a site of its own with a
-link of its own, so that noise meets all alike. Staleness is from the end of a window, by the pace of the replay, to the
-landing of its last update at the center; the least possible is that of the offline optimum of the paper on the same
-arrivals and link, to which every live run adds its micro-batches. The first window, in which policies have nothing to
-go by, is left out. The quick run is the large query alone.
+measured first on links that are not shaped. All policies of a cell, and several cells, run at the same time, each as
+sites of its own with links of their own, so that noise meets all alike; three sites share one cell's bandwidth and
+records. Staleness is from the end of a window, by the pace of the replay, to the landing of its last update at the
+center; the least possible is that of the offline optimum of the paper on the same arrivals and link, to which every
+live run adds its micro-batches. The first window, in which policies have nothing to go by, is left out. A window after
+the end of the log the run is cut: what still waits then counts as sent, and as landing at that moment (`waiting` rows).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Any
 
 import numpy as np
 import zstandard
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 
 DESCRIPTION = "edge policies live: bytes, updates and staleness on shaped links (EDGAR log)"
@@ -36,57 +37,79 @@ QUERIES = {
     "medium": ("client", "moments(bytes) AS answer"),
     "large": ("company", "approx_count_distinct(client) AS answer"),
 }
-WINDOW_WALL_S = 12.0
-HOURS = 5
-FACTORS = (0.2, 0.5, 1.0, 2.0, 5.0)
-QUICK_FACTORS = (0.2, 1.0, 5.0)
+WINDOW_WALL_S = 30.0
+TRIGGER_MS = 1000
+HOURS = 4
 UNSHAPED = 50e6
+HOUR_US = 3_600_000_000
+# What runs at the same time: (query, sites, links in multiples of what streaming needs). At most twelve sites.
+PARTS: dict[str, tuple[tuple[str, int, tuple[float, ...]], ...]] = {
+    "large": (("large", 1, (1.0, 5.0)), ("large", 1, (0.2, 0.5, 2.0))),
+    "small-medium": (("small", 1, (0.2, 1.0, 5.0)), ("medium", 1, (0.2, 1.0, 5.0))),
+    "three-sites-large": (("large", 3, (1.0,)), ("large", 3, (5.0,)), ("large", 3, (0.2,))),
+    "three-sites": (("small", 3, (1.0,)), ("medium", 3, (1.0,))),
+}
+QUICK = {"large": (("large", 1, (0.2, 1.0, 5.0)),)}
+
+Records = Sequence[dict[str, Any]]
 
 
-def run(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
-    """One site a policy at every link; then three sites at a few."""
+@dataclass(frozen=True)
+class Member:
+    """One policy in one cell: its sites, and the bandwidth of each."""
+
+    policy: str
+    query: str
+    sites: tuple[str, ...]
+    bandwidth: float
+
+
+def run(report: Callable[[str], None], quick: bool, parts: Sequence[str] = ()) -> dict[str, Any]:
+    """Every cell of the chosen parts."""
     from catchment.config import SparkConfig
     from catchment.spark.session import make_session
 
+    chosen = QUICK if quick else {name: PARTS[name] for name in parts or PARTS}
+    groups = [group for groups in chosen.values() for group in groups]
     records = read_log(HOURS)
-    queries = ["large"] if quick else list(QUERIES)
     spark = make_session("bench edge", SparkConfig(master="local[2]", memory="3g"))
     cells: list[dict[str, Any]] = []
     try:
-        for query in queries:
-            need = streaming_need(spark, records, query)
-            report(f"{query}: streaming needs {need:,.0f} bytes/s")
-            several = (1.0,) if query == "large" else ()
-            for sites, factors in ((1, QUICK_FACTORS if quick else FACTORS), (3, several)):
-                for factor in factors:
-                    cells += measure(spark, records, query, sites, factor, need, report)
+        needs = streaming_needs(spark, records, sorted({(query, sites) for query, sites, _ in groups}))
+        for (query, sites), need in needs.items():
+            report(f"{query}, {sites} site(s): streaming needs {need:,.0f} bytes/s")
+        for query, sites, factors in groups:
+            cells += measure(spark, records, query, sites, factors, needs[query, sites], report)
     finally:
         spark.stop()
     return {
         "compared": f"policies {', '.join(POLICIES)}; links in multiples of what streaming needs",
         "data": f"SEC EDGAR log of 2017-01-01 (1% sample), {HOURS} hours, {len(records):,} records, "
         f"an hour in {WINDOW_WALL_S:g} s",
+        "parts": list(chosen),
         "cells": cells,
+        "claims": claims(cells),
     }
 
 
 def measure(
-    spark: Any, records: Sequence[dict[str, Any]], query: str, sites: int, factor: float, need: float,
+    spark: Any, records: Records, query: str, sites: int, factors: Sequence[float], need: float,
     report: Callable[[str], None],
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """All policies of one cell: one site each at once; with several sites a policy, one policy after another."""
-    bandwidth = need * factor / sites
-    groups = [POLICIES] if sites == 1 else [(p,) for p in POLICIES]
-    found: dict[str, dict[str, Any]] = {}
-    for policies in groups:
-        found |= live(spark, records, query, policies, sites, bandwidth)
-    batching = found["batching"]
-    best_s = least_staleness_s(records, query, sites, bandwidth * batching["updates_sent"] / batching["bytes"])
+    """All policies on all of these links, at once."""
+    members = {
+        (f, p): Member(p, query, tuple(f"l{i}p{j}s{n}" for n in range(sites)), need * f / sites)
+        for i, f in enumerate(factors)
+        for j, p in enumerate(POLICIES)
+    }
+    found = dict(zip(members, live(spark, records, list(members.values())), strict=True))
     cells = []
-    for policy, seen in found.items():
+    for (factor, policy), seen in found.items():
+        batching = found[factor, "batching"]
+        updates_per_s = need * factor / sites * batching["updates"] / batching["bytes"]
         cell = {"query": query, "sites": sites, "factor": factor, "policy": policy, **seen}
         cell["staleness_over_batching"] = seen["staleness_mean_s"] / batching["staleness_mean_s"]
-        cell["least_staleness_s"] = best_s
+        cell["least_staleness_s"] = least_staleness_s(records, query, sites, updates_per_s)
         cells.append(cell)
         report(
             f"{query}, {sites} site(s), link x{factor:g}, {policy}: {seen['bytes']:,} bytes, "
@@ -95,13 +118,36 @@ def measure(
     return cells
 
 
-def streaming_need(spark: Any, records: Sequence[dict[str, Any]], query: str) -> float:
-    """Bytes a second that streaming sends when nothing holds it back."""
-    seen = live(spark, records, query, ("streaming",), 1, UNSHAPED)["streaming"]
-    return float(seen["bytes"] / (seen["hours"] * WINDOW_WALL_S))
+def streaming_needs(spark: Any, records: Records, kinds: Sequence[tuple[str, int]]) -> dict[tuple[str, int], float]:
+    """Bytes a second that streaming sends when nothing holds it back, by query and number of sites."""
+    members = [
+        Member("streaming", query, tuple(f"l{i}p0s{n}" for n in range(sites)), UNSHAPED)
+        for i, (query, sites) in enumerate(kinds)
+    ]
+    some = [r for r in records if r["hour_us"] < records[0]["hour_us"] + 2 * HOUR_US]
+    return {
+        kind: seen["bytes"] / (2 * WINDOW_WALL_S) for kind, seen in zip(kinds, live(spark, some, members), strict=True)
+    }
 
 
-def least_staleness_s(records: Sequence[dict[str, Any]], query: str, sites: int, updates_per_s: float) -> float:
+def claims(cells: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
+    """Where the spillway is worse than hybrid:0.25: in bytes; in staleness, by more than a tenth of a micro-batch."""
+    at = {(c["query"], c["sites"], c["factor"], c["policy"]): c for c in cells}
+    pairs = [(c, at[c["query"], c["sites"], c["factor"], "hybrid:0.25"]) for c in cells if c["policy"] == "spillway"]
+
+    def where(rule: Callable[[dict[str, Any], dict[str, Any]], bool]) -> list[str]:
+        return [f"{c['query']}, {c['sites']} site(s), x{c['factor']:g}" for c, h in pairs if rule(c, h)]
+
+    return {
+        "more bytes than hybrid:0.25": where(lambda c, h: c["bytes"] > h["bytes"]),
+        "staler than hybrid:0.25": where(
+            lambda c, h: c["staleness_mean_s"] > h["staleness_mean_s"] + TRIGGER_MS / 10_000
+        ),
+        "better on both": where(lambda c, h: c["bytes"] < h["bytes"] and c["staleness_mean_s"] < h["staleness_mean_s"]),
+    }
+
+
+def least_staleness_s(records: Records, query: str, sites: int, updates_per_s: float) -> float:
     """The mean staleness of the offline optimum, each window by its slowest site."""
     from catchment.sim.network import Bandwidth
     from catchment.sim.optimum import optimal_windows
@@ -125,6 +171,7 @@ class Watch:
 
     rows: dict[tuple[str, int], int] = field(default_factory=lambda: defaultdict(int))
     last: dict[tuple[str, int], float] = field(default_factory=dict)
+    waiting: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     def hear(self, segment: Any) -> None:
         now = time.time()
@@ -134,97 +181,111 @@ class Watch:
                 self.rows[segment.origin, start] += count
                 self.last[segment.origin, start] = now
 
+    def cut(self, outbox: Any) -> None:
+        """What still waits counts as if it landed now."""
+        from catchment.wire.codec import decode_segment
 
-def live(
-    spark: Any, records: Sequence[dict[str, Any]], query: str, policies: Sequence[str], sites: int, bandwidth: float
-) -> dict[str, dict[str, Any]]:
-    """Run the policies, `sites` sites each, all at once; what each sent and how stale it was."""
+        for pending in outbox.pending():
+            data = outbox.read(pending.sequence)
+            if data is not None:
+                segment = decode_segment(data)
+                self.waiting[segment.origin] += sum(u.rows for u in segment.updates())
+                self.hear(segment)
+
+
+def live(spark: Any, records: Records, members: Sequence[Member]) -> list[dict[str, Any]]:
+    """Run all members at once; what each sent and how stale it was."""
     from catchment.spark.deploy import Deployment
     from catchment.spark.run import Runner
 
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        names = {p: [f"p{i}s{n}" for n in range(sites)] for i, p in enumerate(policies)}
-        write_project(folder, records, query, names, bandwidth)
+        write_project(folder, records, members)
         deployment = Deployment.load(folder)
         watch = Watch()
         runner = Runner(deployment, spark, deployment.sites, True, on_segment=watch.hear)
         try:
             runner.start()
-            runner.run(seconds=HOURS * WINDOW_WALL_S * 6 + 60)
+            while not all(state.finished for pipeline in runner.pipelines for state in pipeline.states):
+                runner.run(seconds=1.0)
+            runner.run(seconds=WINDOW_WALL_S)
+            for pipeline in runner.pipelines:
+                pipeline.sender.stop()
+                watch.cut(pipeline.outbox)
             status = runner.status()["sites"]
-            return {p: outcome(folder, names[p], watch, status, records, query) for p in policies}
+            return [outcome(folder, member, watch, status, records) for member in members]
         finally:
             runner.close()
 
 
 def outcome(
-    folder: Path, sites: Sequence[str], watch: Watch, status: Mapping[str, Any], records: Sequence[dict[str, Any]],
-    query: str,
+    folder: Path, member: Member, watch: Watch, status: Mapping[str, Any], records: Records
 ) -> dict[str, Any]:  # fmt: skip
     """Traffic against the least possible, and staleness per window, over the sites of one policy."""
     from catchment.spark.spool import read_beginning
 
-    starts = sorted({start for site, start in watch.rows if site in sites})[1:]
-    keys = QUERIES[query][0].split(", ")
+    sites, keys = member.sites, QUERIES[member.query][0].split(", ")
+    starts = sorted({start for site, start in watch.rows if site in sites})
+    measured = starts[1:] or starts
     distinct = {(r["site"], r["hour_us"], *(r[k] for k in keys)) for r in records_of(records, len(sites))}
-    stale = []
-    for start in starts:
-        late = []
-        for site in sites:
-            (spool,) = (folder / "state" / "sites" / site / "spool").glob("*.arrow")
-            began = read_beginning(spool)
-            if began is not None and (site, start) in watch.last:
-                end_wall = began[0] / 1e6 + (start + 3600e6 - began[1]) / 1e6 / speed()
-                late.append(watch.last[site, start] - end_wall)
-        stale.append(max(late))
-    updates = sum(n for (site, start), n in watch.rows.items() if site in sites and start in starts)
-    optimal = sum(1 for place in distinct if place[1] in starts)
+    began = {}
+    for site in sites:
+        (spool,) = (folder / "state" / "sites" / site / "spool").glob("*.arrow")
+        began[site] = read_beginning(spool)
+    stale = [
+        max(watch.last[s, start] - (began[s][0] + (start + HOUR_US - began[s][1]) / speed()) / 1e6
+            for s in sites if (s, start) in watch.last)
+        for start in measured
+    ]  # fmt: skip
+    updates = sum(n for (site, start), n in watch.rows.items() if site in sites and start in measured)
     return {
-        "bytes": sum(status[s]["bytes_sent"] for s in sites),
-        "updates": updates,
-        "updates_sent": sum(n for (site, _), n in watch.rows.items() if site in sites),
-        "updates_over_optimal": updates / optimal,
+        "bytes": sum(status[s]["bytes_sent"] + status[s]["queued_bytes"] for s in sites),
+        "updates": sum(n for (site, _), n in watch.rows.items() if site in sites),
+        "updates_over_optimal": updates / sum(1 for place in distinct if place[1] in measured),
         "staleness_mean_s": float(np.mean(stale)),
         "staleness_p95_s": float(np.percentile(stale, 95)),
-        "hours": len(starts) + 1,
+        "staleness_s": stale,
+        "waiting": sum(watch.waiting[s] for s in sites),
+        "reasons": {s: [f["reasons"] for f in status[s]["fragments"].values()] for s in sites},
+        "goodput_over_bandwidth": [(status[s]["goodput_bytes_per_s"] or 0.0) / member.bandwidth for s in sites],
     }
 
 
-def write_project(
-    folder: Path, records: Sequence[dict[str, Any]], query: str, names: Mapping[str, Sequence[str]], bandwidth: float
-) -> None:
-    """A project with one view a policy, each fed by its own sites over links of one bandwidth."""
-    everyone = [s for sites in names.values() for s in sites]
+def write_project(folder: Path, records: Records, members: Sequence[Member]) -> None:
+    """A project with one view a member, each fed by its own sites over links of its bandwidth."""
     links = "".join(
-        f'[[links]]\nfrom = "{s}"\nto = "center"\nbandwidth = "{bandwidth:.0f} bytes/s"\n' for s in everyone
+        f'[[links]]\nfrom = "{s}"\nto = "center"\nbandwidth = "{m.bandwidth:.0f} bytes/s"\n'
+        for m in members
+        for s in m.sites
     )
+    names = [s for m in members for s in m.sites]
     (folder / "queries").mkdir()
     (folder / "catchment.toml").write_text(
-        '[project]\nname = "edge"\ncenter = "center"\n' + "".join(f"[sites.{s}]\n" for s in everyone)
-        + f'[sites.center]\n{links}[defaults]\ntrigger = "500 ms"\nfreshness = "none"\nhistory = false\n'
+        '[project]\nname = "edge"\ncenter = "center"\n' + "".join(f"[sites.{s}]\n" for s in names)
+        + f'[sites.center]\n{links}[defaults]\ntrigger = "{TRIGGER_MS} ms"\nfreshness = "none"\nhistory = false\n'
     )  # fmt: skip
-    keys, answer = QUERIES[query]
-    statements = []
-    for number, (policy, sites) in enumerate(names.items()):
-        statements.append(
-            f"CREATE STREAM log{number} (ts TIMESTAMP, client STRING, country STRING, company BIGINT, code INT,"
-            f" bytes BIGINT) WITH (event_time = 'ts', sites = '{','.join(sites)}', connector = 'replay',"
-            f" path = 'data/{{site}}.jsonl', format = 'json', speed = {speed():g});\n"
-            f"CREATE MATERIALIZED VIEW answers{number} WITH (policy = '{policy}') AS"
-            f" SELECT window.start, {keys}, {answer} FROM log{number} GROUP BY window(ts, '1 hour'), {keys};\n"
-        )
-    (folder / "queries" / "q.sql").write_text("".join(statements))
+    (folder / "queries" / "q.sql").write_text("".join(statement(n, member) for n, member in enumerate(members)))
     (folder / "data").mkdir()
-    for sites in names.values():
+    for member in members:
         texts: dict[int, list[str]] = defaultdict(list)
-        for record in records_of(records, len(sites)):
+        for record in records_of(records, len(member.sites)):
             texts[record["site"]].append(json.dumps({k: v for k, v in record.items() if k not in ("site", "hour_us")}))
-        for number, site in enumerate(sites):
+        for number, site in enumerate(member.sites):
             (folder / "data" / f"{site}.jsonl").write_text("\n".join(texts[number]) + "\n")
 
 
-def records_of(records: Sequence[dict[str, Any]], sites: int) -> list[dict[str, Any]]:
+def statement(number: int, member: Member) -> str:
+    keys, answer = QUERIES[member.query]
+    return (
+        f"CREATE STREAM log{number} (ts TIMESTAMP, client STRING, country STRING, company BIGINT, code INT,"
+        f" bytes BIGINT) WITH (event_time = 'ts', sites = '{','.join(member.sites)}', connector = 'replay',"
+        f" path = 'data/{{site}}.jsonl', format = 'json', speed = {speed():g});\n"
+        f"CREATE MATERIALIZED VIEW answers{number} WITH (policy = '{member.policy}') AS"
+        f" SELECT window.start, {keys}, {answer} FROM log{number} GROUP BY window(ts, '1 hour'), {keys};\n"
+    )
+
+
+def records_of(records: Records, sites: int) -> list[dict[str, Any]]:
     """The records, each with the site it is born at: by the client's address."""
     return [{**r, "site": sum(r["client"].encode()) % sites} for r in records]
 
@@ -275,4 +336,7 @@ def render(result: Mapping[str, Any]) -> RenderableType:
             f"{c['updates_over_optimal']:.3f}", f"{c['staleness_mean_s']:.2f} s", f"{c['staleness_p95_s']:.2f} s",
             f"{c['staleness_over_batching']:.2f}", f"{c['least_staleness_s']:.2f} s",
         )  # fmt: skip
-    return table
+    kept = Table("claim", "cells")
+    for claim, cells in result["claims"].items():
+        kept.add_row(claim, ", ".join(cells) or "none")
+    return Group(table, kept)

@@ -1,6 +1,7 @@
 """Benchmarks: `catchment bench NAME` runs benchmarks/NAME.py of a checkout and prints what it measured.
 
-A benchmark module has `DESCRIPTION`, `run(report, quick) -> dict` and `render(result)`.
+A benchmark module has `DESCRIPTION`, `run(report, quick) -> dict` and `render(result)`; one with `PARTS`
+can be run in parts: `run(report, quick, parts)`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ def register(app: typer.Typer) -> None:
 def bench(
     name: Annotated[str | None, typer.Argument(help="Which benchmark; absent: list them.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A smaller run: shows that it works, not how fast.")] = False,
+    part: Annotated[list[str] | None, typer.Option("--part", help="Only this part of it; may be repeated.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Measure, and say what was compared, with which data, on which commit and machine."""
@@ -47,11 +49,21 @@ def bench(
         where = "run from a checkout of the repository" if not found else f"there are {', '.join(found)}"
         raise ConfigError(f"there is no benchmark {name!r}", hint=where)
     module = _load(name)
-    result: dict[str, Any] = module.run(lambda text: notes.print(text, highlight=False), quick)
+    parts = {"parts": _parts(module, name, part)} if part else {}
+    result: dict[str, Any] = module.run(lambda text: notes.print(text, highlight=False), quick, **parts)
     result = {"benchmark": name, "quick": quick, **_circumstances(), **result}
     emit(result, as_json, module.render)
     if not as_json:
         console.print(f"commit {result['commit']}, {result['machine']}", style="dim")
+
+
+def _parts(module: ModuleType, name: str, asked: list[str]) -> list[str]:
+    there = list(getattr(module, "PARTS", ()))
+    unknown = [part for part in asked if part not in there]
+    if unknown:
+        hint = f"there are {', '.join(there)}" if there else "run it without --part"
+        raise ConfigError(f"the benchmark {name!r} has no part {unknown[0]!r}", hint=hint)
+    return asked
 
 
 def _load(name: str) -> ModuleType:

@@ -42,6 +42,7 @@ class WindowOutcome:
     updates: int
     distinct: int
     staleness_s: float
+    frames: int = 0  # releases: what left together
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,7 @@ class EdgeScenario:
     bandwidth: Bandwidth
     believed: float = 1.0  # times the nominal (first) rate
     steps: int | None = None  # of a window; a window with no more records goes record by record
+    frame: float = 0.0  # updates that the frame around a release counts as on the link
 
     def __post_init__(self) -> None:
         if not 0 < self.believed < float("inf"):
@@ -105,6 +107,8 @@ class EdgeScenario:
             )
         if self.steps is not None and self.steps < 1:
             raise SimulationError(f"a window cannot be simulated in {self.steps} steps")
+        if not 0 <= self.frame < float("inf"):
+            raise SimulationError(f"a frame cannot count as {self.frame:g} updates")
 
     @property
     def believed_rate(self) -> float:
@@ -252,9 +256,10 @@ class _Run:
         self._sluice = sluice
         self._link = link
         self._clock = StreamClock()
+        self._frames = 0
 
     def window(self, window: _Window) -> WindowOutcome:
-        sent = self._sluice.updates_total
+        sent, framed = self._sluice.updates_total, self._frames
         self._clock.raise_to(window.start_us, window.start_us)
         for i, end_us in enumerate(window.ends_us.tolist()):
             rows = slice(window.cuts[i], window.cuts[i + 1])
@@ -269,11 +274,15 @@ class _Run:
         self._sluice.sweep()
         end_s = (window.start_us + self._scenario.window_us) / 1e6
         staleness_s = max(self._link.finish_s() - end_s, 0.0)
-        return WindowOutcome(window.start_us / 1e6, self._sluice.updates_total - sent, len(window.codes), staleness_s)
+        updates, frames = self._sluice.updates_total - sent, self._frames - framed
+        return WindowOutcome(window.start_us / 1e6, updates, len(window.codes), staleness_s, frames)
 
     def _release(self, now_us: int) -> None:
         now_s = now_us / 1e6
         self._link.measure(now_s)
-        view = LinkView(self._scenario.believed_rate, self._link.goodput, self._link.queued(now_s))
-        releases = self._sluice.release(self._clock, view, now_us)
-        self._link.send(sum(len(r.slots) for r in releases), now_s)
+        frame = self._scenario.frame
+        view = LinkView(self._scenario.believed_rate, self._link.goodput, self._link.queued(now_s), frame)
+        updates = sum(len(r.slots) for r in self._sluice.release(self._clock, view, now_us))
+        if updates:
+            self._frames += 1
+            self._link.send(updates + frame, now_s)

@@ -75,7 +75,7 @@ class FifoLink:
         self._clear = -inf
         self._seen_s = 0.0
 
-    def send(self, updates: int, at_s: float) -> None:
+    def send(self, updates: float, at_s: float) -> None:
         """Put updates at the end of the queue."""
         if updates:
             self._clear = max(self._clear, self.bandwidth.work(at_s)) + updates

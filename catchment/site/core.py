@@ -207,7 +207,7 @@ class SiteCore:
     def snapshot(self) -> Snapshot:
         """All state, the definitions of the fragments included; and tables by name."""
         meta = {
-            "clocks": {s: [c.low_mark_us, c.seen_at_us, c.pace] for s, c in self._clocks.items()},
+            "clocks": {s: [c.low_mark_us, c.seen_at_us, c.pace, c.pairs] for s, c in self._clocks.items()},
             "link": list(astuple(self._link)),
             "debts": self.debts.dump(),
             "facts": [[type(f).__name__, *astuple(f)] for f in self._facts],
@@ -326,11 +326,11 @@ class SiteCore:
         """Its share of the link, in updates, by weight among the fragments that have something to send."""
         row_bytes = held.cache.row_bytes * self._link.wire_ratio
         busy = [h.weight for h in self._held.values() if h.sluice.ledger.pending_rows or h is held]
-        queued = self._link.queued_bytes / row_bytes
+        queued, frame = self._link.queued_bytes / row_bytes, self._link.frame_bytes / row_bytes
         if self._link.goodput_bytes_per_s is None:
-            return LinkView(None, None, queued)
+            return LinkView(None, None, queued, frame)
         rate = self._link.goodput_bytes_per_s * held.weight / sum(busy) / row_bytes
-        return LinkView(rate, rate, queued)
+        return LinkView(rate, rate, queued, frame)
 
     def _clock(self, stream: str) -> StreamClock:
         return self._clocks.setdefault(stream, StreamClock())

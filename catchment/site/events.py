@@ -98,19 +98,23 @@ class LinkMeasured:
     """The outbox as the sender sees it; `blocked` means at its bound: hold updates in the cache, where they
     merge.
 
-    `wire_ratio` is wire bytes per Arrow byte of what was sent lately (framing and compression).
+    `wire_ratio` is wire bytes per Arrow byte of the rows that were sent lately (layout and compression), and
+    `frame_bytes` what surrounds them in a segment, however many they are.
     """
 
     goodput_bytes_per_s: float | None
     queued_bytes: int
     blocked: bool
     wire_ratio: float = 1.0
+    frame_bytes: float = 0.0
 
     def __post_init__(self) -> None:
         if self.queued_bytes < 0 or (self.goodput_bytes_per_s is not None and self.goodput_bytes_per_s < 0):
             raise SiteError(f"a link cannot have goodput {self.goodput_bytes_per_s} and queue {self.queued_bytes}")
         if not 0 < self.wire_ratio < float("inf"):
             raise SiteError(f"the wire ratio {self.wire_ratio} is not a positive number")
+        if not 0 <= self.frame_bytes < float("inf"):
+            raise SiteError(f"a frame cannot have {self.frame_bytes} bytes")
 
 
 @dataclass(frozen=True, slots=True)

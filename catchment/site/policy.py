@@ -44,7 +44,8 @@ class Moment:
     `elapsed`: share of the slice that the low mark has passed, in [0, 1]. `left_s`: seconds until the slice
     is expected to be due. `span_s`: seconds from the slice's start to its being due. `rate`: updates a
     second that the link is believed to take (None: unknown). `measured`: updates a second that it took when
-    last busy. `queued`: updates in the outbox.
+    last busy. `queued`: updates in the outbox. `frame`: as how many updates the frame around a release counts on
+    the wire.
     """
 
     now_us: int
@@ -54,6 +55,7 @@ class Moment:
     rate: float | None = None
     measured: float | None = None
     queued: float = 0.0
+    frame: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

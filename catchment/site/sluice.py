@@ -29,12 +29,13 @@ from catchment.timeline import START_OF_TIME_US, Slicing
 @dataclass(frozen=True, slots=True)
 class LinkView:
     """The link as one fragment sees it, in updates: what it is believed to take, took when busy, and still
-    holds.
+    holds; and how many updates the frame around a release is worth.
     """
 
     rate: float | None = None
     measured: float | None = None
     queued: float = 0.0
+    frame: float = 0.0
 
 
 @dataclass(slots=True)
@@ -255,6 +256,7 @@ class Sluice:
             rate=link.rate,
             measured=link.measured,
             queued=link.queued,
+            frame=link.frame,
         )
 
     def _keep(self, mask: Mask) -> Slots:

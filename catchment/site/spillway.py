@@ -24,16 +24,19 @@ from catchment.site.policy import NOTHING, Moment, Proposal, SliceView
 from catchment.site.reasons import DRAIN, FINISHED, PROBE
 from catchment.site.spillway_capacity import Capacity
 from catchment.site.spillway_forecast import Forecast, LearnedForecast, Outlook
+from catchment.site.spillway_misses import ForecastError
+from catchment.site.spillway_returns import Floats, instant_of
 
-_LOOK_AGAIN = 0.04  # of the time left until the next look
+_LOOK_AGAIN = 0.04  # of what is left of a slice until the next look
 _AHEAD = 1.2  # times what the link takes until the next look is let go, so that it never runs dry
+_FAR_AHEAD = 2.0  # the same when the link is what everything waits for: a dry link is then time lost for good
+_PAUSE_KEEP = 0.8  # of the longest pause so far that may come again
 _LOADS = (0.9, 1.0, 1.6)  # at these loads ...
 _CHANCES = (0.003, 0.3, 0.5)  # ... a key leaves if its chance to return is at most this
-_AGAIN = 0.2  # of the pending keys that will return do so after they were sent
+_GRACE_GAIN = 0.3  # of the newest slice, in how much later than expected slices are due; counted upon at once if less
 _MARGIN = 1.5  # times the usual error of the forecast inflow, kept in reserve
 _SPREADS = 2.0  # standard deviations of it, kept in reserve
-_LEAST_RELEASE = 8  # updates: what surrounds them on the wire costs about as much as so many
-_SMALL = 0.1  # of what the link takes in the time left: near the end smaller releases are worth their price
+_MOST_FRAMING = 0.25  # of the link, at most, goes to the frames of releases that are as large as they should be
 _SAME_RATE = 0.01  # a reading that differs by less from the one before says nothing new
 MAX_READINGS = 256  # of the link's rate in one slice
 _SPARE = 2.0  # updates that the link could still take when the last one is through
@@ -62,11 +65,27 @@ class Spillway:
 
 @dataclass
 class _Looks:
-    """When one open slice was last looked at, when it will be next, and the link's rate at each look."""
+    """The looks at one open slice: when the last one was, at which share of it the next one is, what they found."""
 
     last_us: int
-    next_us: int
+    due_us: int  # when it was expected to be due, at the last look
+    next_share: float = 0.0
+    pause_s: float = 0.0  # the longest of the pauses, recent ones counting most
     rates: list[tuple[int, float]] = field(default_factory=list)
+    said: dict[int, tuple[float, int]] = field(default_factory=dict)  # at each instant: forecast updates, misses so far
+
+    def go_on(self, moment: Moment) -> None:
+        """This is a look. Until the next one a share of what is left may pass, or, where a runner comes by less often,
+        a pause such as there were."""
+        paused_s = (moment.now_us - self.last_us) / 1e6
+        self.pause_s = max(paused_s, _PAUSE_KEEP * self.pause_s, _LOOK_AGAIN * moment.left_s)
+        self.last_us, self.due_us = moment.now_us, moment.now_us + int(moment.left_s * 1e6)
+        self.next_share = moment.elapsed + _LOOK_AGAIN * (1 - moment.elapsed)
+
+    @classmethod
+    def load(cls, dump: Mapping[str, Any]) -> _Looks:
+        said = {int(instant): (forecast, misses) for instant, (forecast, misses) in dump["said"].items()}
+        return cls(**{**dump, "rates": list(dump["rates"]), "said": said})
 
     def note(self, now_us: int, rate: float) -> None:
         """Keep a reading that says something new; at the bound, the newest stands for the last."""
@@ -78,50 +97,62 @@ class _Looks:
 
 
 class SpillwayState:
-    """A forecast of the keys, one of the link, and the looks at each open slice."""
+    """A forecast of the keys, one of the link, the time by which slices turn out to be due later than expected, and the
+    looks at each open slice."""
 
     def __init__(self, policy: Spillway, forecast: Forecast, resume: Mapping[str, Any]) -> None:
         self._policy = policy
         self._forecast = forecast
         self._capacity = Capacity(resume.get("capacity"))
+        self._error = ForecastError(resume.get("error"))
+        self._grace_s = float(resume.get("grace_s", 0.0))
         saved = resume.get("looks", {}).items()
-        self._looks = {int(start): _Looks(**{**looks, "rates": list(looks["rates"])}) for start, looks in saved}
+        self._looks = {int(start): _Looks.load(looks) for start, looks in saved}
 
     def propose(self, view: SliceView, moment: Moment) -> Proposal:
         looks = self._looks.setdefault(view.start_us, _Looks(moment.now_us, moment.now_us))
         rate = moment.measured or moment.rate or 0.0
-        if moment.now_us < looks.next_us:
+        if moment.elapsed < looks.next_share:
             return NOTHING
-        wait_s = _LOOK_AGAIN * moment.left_s
-        # A runner may come by less often than wished for: then the last pause is the best guess of the next.
-        pause_s = max((moment.now_us - looks.last_us) / 1e6, wait_s)
-        looks.last_us, looks.next_us = moment.now_us, moment.now_us + int(wait_s * 1e6)
-        looks.note(moment.now_us, rate)
-        return self._let_go(view, moment, self._forecast.look(view, moment), rate, pause_s)
+        looks.go_on(moment)
+        if rate:
+            looks.note(moment.now_us, rate)
+        return self._let_go(view, moment, self._forecast.look(view, moment), rate, looks.pause_s)
 
     def close(self, view: SliceView, moment: Moment) -> None:
         looks = self._looks.pop(view.start_us, None)
+        if looks is not None:
+            self._error.learn(looks.said, view.misses)
         if looks is not None and looks.rates:
             self._capacity.learn(looks.rates, moment.now_us, moment.span_s)
+            late_s = min(max((moment.now_us - looks.due_us) / 1e6, 0.0), moment.span_s)
+            self._grace_s = min(late_s, self._grace_s + _GRACE_GAIN * (late_s - self._grace_s))
         self._forecast.close(view, moment)
 
     def dump(self) -> dict[str, Any]:
         return {
             "forecast": self._forecast.dump(),
             "capacity": self._capacity.dump(),
+            "error": self._error.dump(),
+            "grace_s": self._grace_s,
             "looks": {str(start): asdict(looks) for start, looks in self._looks.items()},
         }
 
     def _let_go(self, view: SliceView, moment: Moment, outlook: Outlook, rate: float, pause_s: float) -> Proposal:
         pending = view.ledger.pending[outlook.slots]
-        capacity = self._capacity.until_due(rate / self._policy.insurance, moment.left_s, moment.span_s) - moment.queued
-        load = _demand(outlook, pending) / max(capacity, 1e-9)
+        left_s = moment.left_s + self._grace_s
+        capacity = self._capacity.until_due(rate / self._policy.insurance, left_s, moment.span_s)
+        framing = min(moment.frame / (moment.frame + rate * pause_s + 1e-9), _MOST_FRAMING)
+        capacity = max(capacity * (1 - framing) - moment.queued, 1e-9)
+        load = self._demand(view, moment, outlook, pending, capacity) / capacity
         limit = float(np.interp(load, _LOADS, _CHANCES))
-        room = ceil(_AHEAD * rate * pause_s - moment.queued)
+        ahead_s = max(_AHEAD * pause_s, min(_FAR_AHEAD * pause_s, left_s)) if load > 1 else _AHEAD * pause_s
+        room = ceil(rate * ahead_s - moment.queued)
         room = max(room, 1) if moment.queued < 1 else room  # an idle link is asked what it can do
-        least = ceil(min(_LEAST_RELEASE, _SMALL * rate * moment.left_s))
+        # An update that leaves early costs its chance to be sent again, and its share of the frame it leaves in.
+        least = max(ceil(moment.frame / limit), 1) if rate else 1
         candidates = np.flatnonzero(pending & (outlook.chance <= limit))
-        if room <= 0 or len(candidates) < max(least, 1):
+        if room <= 0 or len(candidates) < least:
             return NOTHING
         best = candidates[np.argsort(outlook.chance[candidates], kind="stable")[: max(room, least)]]
         reason = FINISHED if load < _LOADS[0] else DRAIN
@@ -131,10 +162,18 @@ class SpillwayState:
             f"load {min(load, 99):.2f}: keys with a chance to return of up to {limit:.3f} leave",
         )
 
+    def _demand(self, view: SliceView, moment: Moment, outlook: Outlook, pending: Mask, capacity: float) -> float:
+        """Updates that the slice still needs, with a reserve for what a forecast may miss."""
+        inflow = outlook.new_keys + float(outlook.chance[~pending].sum()) + _again(outlook.chance[pending], capacity)
+        left = min(moment.left_s / moment.span_s, 1.0)
+        self._looks[view.start_us].said[instant_of(left)] = (inflow, view.misses)
+        reserve = _MARGIN * self._error.share * inflow + _SPREADS * sqrt(inflow) + _SPARE
+        return int(np.count_nonzero(pending)) + inflow + reserve
 
-def _demand(outlook: Outlook, pending: Mask) -> float:
-    """Updates that the slice still needs, with a reserve for what a forecast may miss."""
-    inflow = outlook.new_keys + float(outlook.chance[~pending].sum())
-    again = _AGAIN * float(outlook.chance[pending].sum())
-    reserve = _MARGIN * outlook.error * inflow + _SPREADS * sqrt(inflow) + _SPARE
-    return int(np.count_nonzero(pending)) + again + inflow + reserve
+
+def _again(chance: Floats, capacity: float) -> float:
+    """How many pending keys will return after they have left: they leave one by one, the least likely to return first,
+    as late as the link allows, and those that it cannot carry when the slice is due; each that has left has the rest of
+    the time to return in."""
+    turns = min(len(chance), capacity) - np.arange(len(chance))
+    return float((np.sort(chance) * np.maximum(turns / capacity, 0.0)).sum())

@@ -31,7 +31,7 @@ _AGES = np.array([0.1, 0.3, 1.0, 3.0, 10.0])  # bounds of the classes of age / t
 _CLASSES = (len(_AGES) + 1, len(_RECORDS) + 1, len(_CENTERS))
 
 _PAST = 6.0  # slices' worth of belief in the heat of a key, against one slice of its records
-_LEAST_ELAPSED = 0.02  # of a slice: earlier, one record would look like a flood
+_SILENCE = 1.0  # slices without a record that are believed of a key of which nothing is known: one is no flood
 _KEEP = 0.85  # of a slice's weight when the next one is learned
 _REACH = 2  # instants to either side that a cell also counts
 _LEAN = 100.0  # keys' worth of belief in the wider cell
@@ -46,7 +46,7 @@ def instant_of(left: float) -> int:
 def rates_of(records: npt.NDArray[np.int64], heat: Floats, left: float, known: float) -> Floats:
     """Records a slice of each key, from those of this slice so far and its heat, of which so much is known
     yet."""
-    return np.asarray((_PAST * heat + records) / (_PAST * known + max(1 - left, _LEAST_ELAPSED)))
+    return np.asarray((_PAST * heat + records) / (max(_PAST * known, _SILENCE) + 1 - left))
 
 
 def cells_of(rates: Floats, records: npt.NDArray[np.int64], age: Floats) -> Cells:

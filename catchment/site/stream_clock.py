@@ -21,6 +21,7 @@ class StreamClock:
     low_mark_us: int = START_OF_TIME_US
     seen_at_us: int = 0
     pace: float = 1.0
+    pairs: int = 0  # of marks that the pace was told from
 
     def raise_to(self, low_mark_us: int, now_us: int) -> bool:
         """Take a higher mark; a lower one changes nothing. Tells whether the mark rose."""
@@ -28,7 +29,9 @@ class StreamClock:
             return False
         if self.low_mark_us > START_OF_TIME_US and low_mark_us < END_OF_TIME_US and now_us > self.seen_at_us:
             seen = (low_mark_us - self.low_mark_us) / (now_us - self.seen_at_us)
-            self.pace += _PACE_GAIN * (min(max(seen, _LEAST_PACE), _MOST_PACE) - self.pace)
+            self.pairs += 1
+            gain = max(_PACE_GAIN, 1 / self.pairs)  # the first pair is all that is known
+            self.pace += gain * (min(max(seen, _LEAST_PACE), _MOST_PACE) - self.pace)
         self.low_mark_us, self.seen_at_us = low_mark_us, now_us
         return True
 

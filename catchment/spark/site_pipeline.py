@@ -53,12 +53,12 @@ from catchment.spark.site_deploy import FragmentPlan, changes
 from catchment.spark.sources import PROBLEM, RAW, OpenedStream, ddl, open_stream
 from catchment.spark.streaming import make_offsets_durable, start_query, stopped
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US, Clock
-from catchment.wire.messages import Message, Progress, Repaired, Shed, Standing, Updates, pack, split_updates
+from catchment.wire.messages import Message, Progress, Repaired, Segment, Shed, Standing, Updates, pack, split_updates
 from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
+from catchment.wire.sizes import WireSizes
 
 ROOM_CHECK_S = 0.2
-RATIO_SMOOTHING = 0.2
 SEGMENT_BYTES = 32 * 2**20  # of Arrow data; well under what the far side takes in one frame
 SMALL_BATCH_ROWS = 100_000  # below it a group-by is faster on one partition, without an exchange
 
@@ -96,7 +96,7 @@ class SitePipeline:
     make_monitor: MakeMonitor = LoadMonitor
     _states: dict[str, StreamState] = field(default_factory=dict, init=False)
     _stopping: threading.Event = field(default_factory=threading.Event, init=False)
-    _wire_ratio: float = field(default=1.0, init=False)
+    _sizes: WireSizes = field(default_factory=WireSizes, init=False)
     _once: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -403,17 +403,16 @@ class SitePipeline:
         return len(segments)
 
     def _note_size(self, sequence: int, messages: Sequence[Message]) -> None:
-        """How many bytes on the wire a byte of Arrow data becomes, smoothed: policies count in updates."""
-        arrow = sum(m.table.nbytes for m in messages if isinstance(m, Updates))
         written = next((p.size_bytes for p in reversed(self.outbox.pending()) if p.sequence == sequence), None)
-        if arrow and written:
-            self._wire_ratio += RATIO_SMOOTHING * (written / arrow - self._wire_ratio)
+        if messages and written:
+            self._sizes.note(Segment(self.site, self.outbox.epoch, sequence, tuple(messages)), written)
 
     # --- helpers ----------------------------------------------------------------------------------------------
 
     def _measure(self) -> LinkMeasured:
         counters = self.sender.snapshot()
-        return LinkMeasured(counters.goodput_bytes_per_s, self.outbox.size_bytes, self.outbox.full, self._wire_ratio)
+        goodput, queued = counters.goodput_bytes_per_s, self.outbox.size_bytes
+        return LinkMeasured(goodput, queued, self.outbox.full, self._sizes.ratio, self._sizes.frame_bytes)
 
     def _wait_for_room(self) -> None:
         """At the bound of the cache nothing more is read until the link has taken something away."""

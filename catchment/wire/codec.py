@@ -15,7 +15,7 @@ import struct
 import zlib
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -82,6 +82,12 @@ def segment_sizes(data: bytes) -> Mapping[str, int]:
         sizes[entry[1]] += shared * (index + 1) // count - shared * index // count
         sizes[entry[1]] += entry[4] if entry[0] == "u" else 0
     return dict(sizes)
+
+
+def frame_bytes(segment: Segment) -> int:
+    """Bytes of its frame that would be there without a single update row."""
+    bare = tuple(replace(m, table=m.table.slice(0, 0)) if isinstance(m, Updates) else m for m in segment.messages)
+    return len(encode_segment(replace(segment, messages=bare)))
 
 
 def _pack(message: Message) -> tuple[list[Any], bytes]:

@@ -15,8 +15,8 @@ class LinkCounters:
     that is the cause of them; `bytes_acked` and `segments` count each segment once.
 
     `goodput_bytes_per_s` is acked bytes over the time in which the link was in use, so an idle link does not
-    lower it; it nears the bandwidth when the link is kept busy, and is below it when small segments wait for
-    their acks. `round_trip_s` is from the last byte sent to the ack.
+    lower it. What every ack takes however small its segment, the shortest recent round trip, is no use of the link
+    (but at most half of a send is put down to it). `round_trip_s` is from the last byte sent to the ack.
     """
 
     bytes_sent: int = 0
@@ -79,7 +79,9 @@ class LinkMeter:
     def _busy_s(self) -> float:
         """The length of the union of the recent sends' intervals."""
         total, reached = 0.0, float("-inf")
+        waited_s = min((sent.round_trip_s for sent in self._recent), default=0.0)
         for sent in sorted(self._recent, key=lambda s: s.start_s):
-            total += max(0.0, sent.end_s - max(sent.start_s, reached))
-            reached = max(reached, sent.end_s)
+            end_s = sent.end_s - min(waited_s, (sent.end_s - sent.start_s) / 2)
+            total += max(0.0, end_s - max(sent.start_s, reached))
+            reached = max(reached, end_s)
         return total
