@@ -231,7 +231,9 @@ def outcome(
     began = {}
     for site in sites:
         (spool,) = (folder / "state" / "sites" / site / "spool").glob("*.arrow")
-        began[site] = read_beginning(spool)
+        noted = read_beginning(spool)
+        assert noted is not None, f"site {site} has read nothing"
+        began[site] = noted
     stale = [
         max(watch.last[s, start] - (began[s][0] + (start + HOUR_US - began[s][1]) / speed()) / 1e6
             for s in sites if (s, start) in watch.last)

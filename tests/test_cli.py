@@ -194,6 +194,16 @@ def test_init_makes_a_project_that_loads_and_plans(shell: Shell, tmp_path: Path)
     assert "catchment run" in shell("init", tmp_path / "other")
 
 
+def test_bench_refuses_a_part_that_is_not_there_and_names_those_that_are(shell: Shell) -> None:
+    code, out, err = shell.ends("bench", "edge_policies", "--part", "edgar-clients")
+    assert code != 0
+    assert "edgar-clients" in out + err
+    assert "edgar-company" in out + err
+    code, out, err = shell.ends("bench", "throughput", "--part", "half")
+    assert code != 0
+    assert "without --part" in out + err
+
+
 def test_bench_lists_what_can_be_measured(shell: Shell) -> None:
     listed = shell.json("bench")["benchmarks"]
     assert {"throughput"} <= {b["name"] for b in listed}

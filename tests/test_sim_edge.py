@@ -15,6 +15,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from catchment.aggregates import make_aggregate
+from catchment.errors import SimulationError
 from catchment.query.fragment import Fragment, Key
 from catchment.sim.edge import EdgeScenario, simulate, simulate_online, step_ends
 from catchment.sim.network import Bandwidth, FifoLink
@@ -256,3 +257,13 @@ def test_the_link_serves_in_order_at_the_bandwidth_of_the_time(
         at_s += dt
     assume(at_s < 200)
     assert link.finish_s() == pytest.approx(at_s, abs=0.05)
+
+
+def test_a_frame_counts_on_the_link_and_is_refused_when_negative() -> None:
+    trace = zipf_trace(1500, 3, keys=200)
+    plain, framed = (EdgeScenario(trace, W, Bandwidth((400.0,)), steps=64, frame=f) for f in (0.0, 50.0))
+    one, other = simulate(plain, "batching"), simulate(framed, "batching")
+    assert [w.updates for w in one.windows] == [w.updates for w in other.windows]
+    assert np.allclose(other.staleness_s - one.staleness_s, 50 / 400, atol=1e-3)
+    with pytest.raises(SimulationError, match="frame"):
+        EdgeScenario(trace, W, Bandwidth((400.0,)), frame=-1.0)

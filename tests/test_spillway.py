@@ -34,10 +34,11 @@ from catchment.site.events import Absorbed, FragmentAdded, LinkMeasured, LowMark
 from catchment.site.heat import HeatMap
 from catchment.site.journalled import JOURNALLED
 from catchment.site.policies import policy_by_name
-from catchment.site.reasons import DRAIN, DUE, REASONS
+from catchment.site.reasons import DRAIN, DUE, PROBE, REASONS
 from catchment.site.spillway import MAX_READINGS, Spillway
 from catchment.site.spillway_capacity import Capacity
 from catchment.site.spillway_inflow import Inflow, RecentRate
+from catchment.site.spillway_misses import ForecastError
 from catchment.site.spillway_returns import INSTANTS, LEFT, ReturnTable, cells_of, instant_of, rates_of
 from catchment.spark.deploy import Deployment
 from catchment.timeline import WindowSpec
@@ -98,6 +99,53 @@ def test_a_wrong_spillway_is_refused(name: str) -> None:
         policy_by_name(name)
 
 
+def test_keys_that_are_worth_less_than_a_frame_leave_in_one() -> None:
+    trace = memoryless(zipf_rates(40, 0.5, 400), 8, 60.0, 6)
+    found = EdgeScenario(trace, 60 * SECOND, Bandwidth((20.0,)), steps=96, frame=60.0)
+    assert [w.frames for w in simulate(found, "spillway").windows] == [1] * 8
+
+
+def test_frames_are_paid_for_only_where_the_link_is_short() -> None:
+    trace = memoryless(zipf_rates(2000, 0.7, 2600), 8, 60.0, 7)
+    wire = {}
+    for c in (3.0, 12.0):
+        bandwidth = Bandwidth((c * 1250 / 60,))
+        free, framed = (EdgeScenario(trace, 60 * SECOND, bandwidth, steps=96, frame=f) for f in (0.0, 30.0))
+        ours, theirs = simulate(framed, "spillway"), simulate(framed, "hybrid:0.25")
+        assert ours.staleness_mean_s <= theirs.staleness_mean_s
+        wire[c] = [sum(w.updates + 30 * w.frames for w in o.windows) for o in (ours, theirs)]
+        assert wire[c][0] < wire[c][1]
+        assert sum(w.frames for w in ours.windows) < sum(w.frames for w in simulate(free, "spillway").windows)
+    assert wire[12.0][0] < wire[3.0][0]
+
+
+def test_a_slice_that_is_replayed_faster_than_it_was_is_looked_at_by_its_own_pace() -> None:
+    of = fragment(windows=(WindowSpec.tumbling(3600 * SECOND),))
+    core = core_of((of, 1.0), goodput=100.0)
+    for tick in range(1, 30):  # an hour in 36 seconds; nobody has told the core
+        core.handle(absorbed(of, [(tick * 100 * SECOND, f"k{tick}-{i}", 1) for i in range(40)]), tick * SECOND)
+        core.handle(LowMarkRaised("s", tick * 100 * SECOND), tick * SECOND)
+    assert core.account()["f"]["reasons"].get(DRAIN, 0) > 50
+
+
+def test_a_link_of_which_nothing_is_known_is_not_remembered_as_one_that_carries_nothing() -> None:
+    of = fragment(windows=LONG)
+    core = SiteCore()
+    core.handle(FragmentAdded(of, policy_by_name("spillway")), 0)
+    core.handle(LowMarkRaised("s", 0), 0)
+    for second in range(1, 60):
+        core.handle(absorbed(of, [(second * SECOND, f"k{second}", 1)]), second * SECOND)
+        core.handle(LowMarkRaised("s", second * SECOND), second * SECOND)
+    assert set(core.account()["f"]["reasons"]) <= {PROBE}
+    core.handle(LowMarkRaised("s", 100 * SECOND), 100 * SECOND)
+    core.handle(LinkMeasured(1e6, 0, blocked=False), 100 * SECOND)
+    sent = core.account()["f"]["updates"]
+    for second in range(101, 190):
+        core.handle(absorbed(of, [(second * SECOND, f"k{second}", 1)]), second * SECOND)
+        core.handle(LowMarkRaised("s", second * SECOND), second * SECOND)
+    assert core.account()["f"]["updates"] - sent < 10  # the link could carry all of them in no time
+
+
 def test_it_is_the_default_of_projects() -> None:
     assert policy_by_name(Defaults().policy) == Spillway()
 
@@ -117,7 +165,6 @@ def test_the_inflow_is_never_negative(slices: list[list[float]], seen: int, left
     for first_left in slices:
         inflow.learn(np.array(first_left))
     assert 0 <= inflow.to_come(seen, left, recent) < float("inf")
-    assert 0 <= inflow.error < float("inf")
     again = Inflow(json.loads(json.dumps(inflow.dump())))
     assert again.to_come(seen, left, recent) == inflow.to_come(seen, left, recent)
 
@@ -174,6 +221,29 @@ def test_what_is_learned_outweighs_the_model() -> None:
     table.learn(instant_of(0.5), cells, np.arange(4000) < 40)
     table.settle()
     assert table.chance(rates, cells, 0.5)[0] == pytest.approx(0.01, abs=0.03)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    slices=st.lists(
+        st.dictionaries(st.integers(0, INSTANTS - 1), st.tuples(st.floats(0, 1e6), st.integers(0, 50))), max_size=5
+    ),
+    misses=st.integers(50, 5000),
+)
+def test_the_error_of_the_forecast_is_a_share(slices: list[dict[int, tuple[float, int]]], misses: int) -> None:
+    error = ForecastError()
+    for said in slices:
+        error.learn(said, misses)
+    assert 0 <= error.share <= 1
+    assert ForecastError(json.loads(json.dumps(error.dump()))).share == error.share
+
+
+def test_the_reserve_grows_with_what_the_forecasts_missed() -> None:
+    right, wrong = ForecastError(), ForecastError()
+    for _ in range(6):
+        right.learn({20: (100.0, 0)}, 100)
+        wrong.learn({20: (100.0, 0)}, 180)
+    assert right.share < 0.1 < 0.3 < wrong.share
 
 
 def test_the_recent_rate_survives_a_cache_that_forgot_keys() -> None:

@@ -6,6 +6,7 @@ import json
 import struct
 import zlib
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -14,10 +15,11 @@ from wire_messages import some_messages
 from wire_support import segments, tables
 
 from catchment.errors import WireError
-from catchment.wire.codec import decode_segment, encode_segment, read_envelope, segment_sizes
+from catchment.wire.codec import decode_segment, encode_segment, frame_bytes, read_envelope, segment_sizes
 from catchment.wire.layout import from_wire, to_wire
 from catchment.wire.limits import Limits
 from catchment.wire.messages import Progress, Segment, Updates
+from catchment.wire.sizes import WireSizes
 
 # A machine that does other things too is no fault of the codec.
 RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -191,6 +193,29 @@ def test_the_sizes_of_the_fragments_add_up_to_the_frame(segment: Segment) -> Non
     sizes = segment_sizes(data)
     assert sum(sizes.values()) == len(data)
     assert set(sizes) == {m.fragment for m in segment.messages}
+
+
+def test_what_surrounds_the_rows_does_not_grow_with_them() -> None:
+    frames = []
+    for rows in (2, 10, 1000):
+        numbers = np.random.default_rng(rows).integers(0, 2**60, rows)
+        updates = Updates("a", pa.table({"slice_us": np.zeros(rows, dtype=np.int64), "n": numbers}), ((0, rows),))
+        segment = Segment("eu", "e" * 32, 7, (updates,))
+        frames.append(frame_bytes(segment))
+        assert frames[-1] < len(encode_segment(segment))
+    assert max(frames) - min(frames) < 10
+
+
+def test_rows_do_not_look_dear_because_few_of_them_left_together() -> None:
+    few, many = WireSizes(), WireSizes()
+    for sizes, rows in ((few, 8), (many, 2000)):
+        for number in range(10):
+            numbers = np.random.default_rng(number).integers(0, 2**60, rows)
+            updates = Updates("a", pa.table({"slice_us": np.zeros(rows, dtype=np.int64), "n": numbers}), ((0, rows),))
+            segment = Segment("eu", "e" * 32, number, (updates,))
+            sizes.note(segment, len(encode_segment(segment)))
+    assert few.ratio == pytest.approx(many.ratio, rel=0.4)
+    assert few.frame_bytes == pytest.approx(many.frame_bytes, rel=0.05)
 
 
 def test_a_fragment_with_more_rows_is_the_cause_of_more_bytes() -> None:

@@ -37,7 +37,7 @@ class KnownForecast:
         chance = 1 - np.exp(-self._rates * moment.left_s)
         mine = chance[self._codes[slots]]
         # Keys not seen yet, by what is left of the sum: rounding may leave a little less than nothing.
-        return Outlook(slots, mine, max(float(chance.sum() - mine.sum()), 0.0), 0.0)
+        return Outlook(slots, mine, max(float(chance.sum() - mine.sum()), 0.0))
 
     def close(self, view: SliceView, moment: Moment) -> None:
         return None

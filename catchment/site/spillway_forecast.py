@@ -21,13 +21,11 @@ _MOST_SAMPLED = 2048  # keys of a slice that are followed for learning, evenly c
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """For each slot of the slice, the chance that it has another record; how many new keys are to come; and
-    by how much of itself that number is usually off."""
+    """For each slot of the slice, the chance that it has another record; and how many new keys are to come."""
 
     slots: Slots
     chance: Floats
     new_keys: float
-    error: float
 
 
 class Forecast(Protocol):
@@ -90,7 +88,7 @@ class LearnedForecast:
         course.samples[instant_of(left)] = (moment.now_us, len(slots), stride, cells[::stride])
         recent = course.recent.follow(len(slots), 1 - left)
         new_keys = self._inflow.to_come(len(slots), left, recent)
-        return Outlook(slots, self._returns.chance(rates, cells, left), new_keys, self._inflow.error)
+        return Outlook(slots, self._returns.chance(rates, cells, left), new_keys)
 
     def close(self, view: SliceView, moment: Moment) -> None:
         course, slots = self._course(view), view.slots()

@@ -17,10 +17,6 @@ from catchment.site.spillway_returns import INSTANTS, LEFT
 
 _KEEP = 0.6  # of a slice's weight when the next one is learned
 _RECENT = 0.05  # share of a slice over which the rate of new keys is averaged
-_FIRST_ERROR = 0.15  # of a forecast, before any was judged
-_ERROR_KEEP = 0.8  # of what was known of the error when the next slice is judged
-_LEAST_JUDGED = 8.0  # new keys: of fewer, chance is nearly all
-_FIRST_JUDGED = 0.5  # share of the slice left: earlier forecasts decide nothing
 _DOUBT = 0.05  # of a slice's keys, as weight of the belief that this slice is like those before
 _MOST_EXCESS = 2.0  # a sudden rate counts for no more than this times what the slices before say
 
@@ -32,13 +28,6 @@ class Inflow:
         self._weight = float(resume["weight"]) if resume else 0.0
         self._seen = np.asarray(resume["seen"], dtype=np.float64) if resume else np.zeros(INSTANTS)
         self._after = np.asarray(resume["after"], dtype=np.float64) if resume else np.zeros(INSTANTS)
-        self._squares = float(resume["squares"]) if resume else _FIRST_ERROR**2
-        self._judged = float(resume["judged"]) if resume else 1.0
-
-    @property
-    def error(self) -> float:
-        """By how much of itself the forecast is usually off, beyond what chance does to a count."""
-        return float(np.sqrt(max(self._squares / self._judged, 0.0)))
 
     def to_come(self, seen: int, left: float, recent_rate: float) -> float:
         """New keys expected in the share left of the slice; `recent_rate` is new keys per slice, lately."""
@@ -51,26 +40,12 @@ class Inflow:
     def learn(self, first_left: npt.NDArray[np.float64]) -> None:
         """A slice is over: the share that was left when each key first came."""
         after = np.searchsorted(np.sort(first_left), LEFT, "left").astype(np.float64)
-        if self._seen[-1]:
-            self._judge(len(first_left) - after, after)
         self._seen = _KEEP * self._seen + (len(first_left) - after)
         self._after = _KEEP * self._after + after
         self._weight = _KEEP * self._weight + 1
 
     def dump(self) -> dict[str, Any]:
-        sums = {"seen": self._seen.tolist(), "after": self._after.tolist()}
-        return {"weight": self._weight, "squares": self._squares, "judged": self._judged, **sums}
-
-    def _judge(self, seen: npt.NDArray[np.float64], after: npt.NDArray[np.float64]) -> None:
-        """Compare what would have been forecast at the instants of a slice with what came."""
-        doubt = _DOUBT * float(self._seen[0] + self._after[0])
-        forecast = self._after / self._weight * (self._weight * seen + doubt) / (self._seen + doubt)
-        judged = (forecast >= _LEAST_JUDGED) & (LEFT <= _FIRST_JUDGED)
-        if judged.any():
-            forecast, after = forecast[judged], after[judged]
-            squares = ((after - forecast) / forecast) ** 2 - 1 / forecast
-            self._squares = _ERROR_KEEP * self._squares + float(squares.mean())
-            self._judged = _ERROR_KEEP * self._judged + 1
+        return {"weight": self._weight, "seen": self._seen.tolist(), "after": self._after.tolist()}
 
     def _scale(self, seen: int, left: float) -> float:
         """How much busier this slice is than those before; early in a slice there is little to tell it by."""

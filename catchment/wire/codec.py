@@ -85,8 +85,8 @@ def segment_sizes(data: bytes) -> Mapping[str, int]:
 
 
 def frame_bytes(segment: Segment) -> int:
-    """Bytes of its frame that would be there without a single update row."""
-    bare = tuple(replace(m, table=m.table.slice(0, 0)) if isinstance(m, Updates) else m for m in segment.messages)
+    """Bytes that its frame would have with a single row in each update: a table without rows lacks parts of its own."""
+    bare = tuple(replace(m, table=m.table.slice(0, 1)) if isinstance(m, Updates) else m for m in segment.messages)
     return len(encode_segment(replace(segment, messages=bare)))
 
 

@@ -17,18 +17,20 @@ _LEAST_RATIO = 0.01  # rows are never free
 
 @dataclass
 class WireSizes:
-    """Wire bytes per Arrow byte of the rows, and bytes of a frame without rows, smoothed over segments."""
+    """Wire bytes per Arrow byte of the rows, and bytes of a frame with a single row, smoothed over segments."""
 
     ratio: float = 1.0
     frame_bytes: float = 0.0
+    _has_ratio: bool = False
 
     def note(self, segment: Segment, written_bytes: int) -> None:
         """A segment of updates took so many bytes."""
-        arrow = sum(m.table.nbytes for m in segment.updates())
-        if not arrow:
+        further = sum(m.table.nbytes * (m.rows - 1) / m.rows for m in segment.updates() if m.rows)
+        if not any(m.rows for m in segment.updates()):
             return
         frame = frame_bytes(segment)
-        ratio = max((written_bytes - frame) / arrow, _LEAST_RATIO)
-        weight = _SMOOTHING if self.frame_bytes else 1.0  # the first one is all that is known
-        self.frame_bytes += weight * (frame - self.frame_bytes)
-        self.ratio += weight * (ratio - self.ratio)
+        self.frame_bytes += (_SMOOTHING if self.frame_bytes else 1.0) * (frame - self.frame_bytes)
+        if further:
+            ratio = max((written_bytes - frame) / further, _LEAST_RATIO)
+            self.ratio += (_SMOOTHING if self._has_ratio else 1.0) * (ratio - self.ratio)
+            self._has_ratio = True
