@@ -68,6 +68,7 @@ DEFAULTS = (
     Option("repair_after", opt.duration(), 10 * SECOND_US),
     Option("max_jump", opt.duration(positive=True), 86400 * SECOND_US),
     Option("freshness", opt.duration(none=True), 60 * SECOND_US),
+    Option("relay_wait", opt.duration(), 10 * SECOND_US),
     Option("policy", opt.policy(), "spillway"),
     Option("history", opt.flag(), True),
     Option("sharing", opt.choice("none", "strict", "full", "max"), "full"),
@@ -139,6 +140,7 @@ class Defaults:
     repair_after_us: int = 10 * SECOND_US
     max_jump_us: int = 86400 * SECOND_US
     freshness_us: int | None = 60 * SECOND_US
+    relay_wait_us: int = 10 * SECOND_US
     policy: str = "spillway"
     history: bool = True
     sharing: str = "full"
@@ -337,5 +339,6 @@ class _Reader:
 
     def defaults(self) -> Defaults:
         read = self.table("defaults", DEFAULTS)
-        in_us = ("trigger", "slack", "repair_horizon", "repair_spread", "repair_after", "max_jump", "freshness")
+        in_us = ("trigger", "slack", "repair_horizon", "repair_spread", "repair_after", "max_jump", "freshness",
+                 "relay_wait")  # fmt: skip
         return Defaults(**{f"{name}_us" if name in in_us else name: value for name, value in read.items()})

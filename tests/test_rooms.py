@@ -14,8 +14,8 @@ PACKAGE = Path(catchment.__file__).parent
 
 # From the bottom up: a room may import those before it. Files beside the rooms are the bottom one.
 ROOMS = (
-    "", "aggregates", "quality", "query", "optimizer", "wire", "durable", "site", "center", "feeds", "sim", "spark",
-    "dashboard", "cli",
+    "", "aggregates", "quality", "query", "optimizer", "wire", "durable", "site", "center", "relay", "feeds", "sim",
+    "spark", "dashboard", "cli",
 )  # fmt: skip
 BASE = (
     "errors",
@@ -23,6 +23,7 @@ BASE = (
     "timeline",
     "toml_file",
     "config",
+    "routes",
     "aggregates",
     "partials",
     "sampling",

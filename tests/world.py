@@ -39,7 +39,7 @@ from catchment.site.policies import policy_by_name
 from catchment.timeline import ManualClock, WindowSpec
 from catchment.wire.codec import decode_segment
 from catchment.wire.inbox import Inbox
-from catchment.wire.messages import Message, Progress
+from catchment.wire.messages import Message, Progress, counted_in
 from catchment.wire.outbox import Outbox
 
 Record = tuple[int, str, int]  # event time, key, value
@@ -150,6 +150,11 @@ class Site:
         self.batches += 1
         self.core.validate()
 
+    def state(self, *facts: Message) -> None:
+        """A segment of facts, as if the core had stated them."""
+        self.host.enacted += 1
+        self.outbox.append(self.outbox.next_sequence, facts)
+
     def _enact(self, number: int, actions: Sequence[Any]) -> int:
         sent = [m for a in actions for m in a.messages]
         newest: dict[str, Message] = {m.fragment: m for m in sent if isinstance(m, Progress)}
@@ -185,7 +190,7 @@ class Center:
         end = self.inbox.last_position + 1
         if end > self.consumed:
             segments = [decode_segment(p.read_bytes()) for p in self.inbox.landed(self.consumed, end)]
-            events: list[Any] = [self._merged(segments), *(self._header(s) for s in segments), Ticked()]
+            events: list[Any] = [self._merged(segments), *(Landed.of(s) for s in segments), Ticked()]
             self.host.submit("inbox", events, batch=self.batches)
             self.batches += 1
             self.consumed = end
@@ -210,16 +215,5 @@ class Center:
         tables = [u.table.cast(self.query.fragment.schema) for s in segments for u in s.updates()]
         table = pa.concat_tables([self.query.fragment.schema.empty_table(), *tables])
         merged = partials.combine(table, [SLICE_COLUMN, "k"], self.query.fragment.aggregates)
-        return Merged(
-            "q",
-            merged,
-            tuple((s.origin, at, n) for s in segments for u in s.updates() for at, n in u.records),
-        )
-
-    @staticmethod
-    def _header(segment: Any) -> Landed:
-        rows = Counter({})
-        for update in segment.updates():
-            rows[update.fragment] += update.rows
-        facts = tuple(segment.progress()), tuple(segment.shed()), tuple(segment.standings())
-        return Landed(segment.origin, segment.sequence, tuple(rows.items()), *facts)
+        counted = (c for s in segments for c in counted_in(s))
+        return Merged("q", merged, tuple((origin, at, n) for _, origin, counts in counted for at, n in counts))

@@ -36,14 +36,14 @@ from catchment.center.events import (
     Recalled,
     Ticked,
 )
-from catchment.center.frontier import Frontier
+from catchment.center.frontier import Frontier, land, shed_in
 from catchment.center.intake import Intake, LaterWindows
 from catchment.center.joined import JoinedIntake, make_intake, make_windows
 from catchment.center.windows import QueryWindows
 from catchment.errors import CenterError
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.timeline import START_OF_TIME_US
-from catchment.wire.messages import Repaired, Shed
+from catchment.wire.messages import Repaired
 
 Snapshot = tuple[dict[str, Any], dict[str, pa.Table]]
 
@@ -91,15 +91,13 @@ class CenterCore:
 
     def _land(self, landed: Landed) -> None:
         """What was shed counts at once; what was repaired, when everything sent before it is in too."""
-        for shed in landed.shed:
-            if isinstance(shed, Shed):
-                for windows in self._fed_by(shed.fragment):
-                    windows.debts.shed(landed.origin, shed)
-        for passed in self.frontiers.setdefault(landed.origin, Frontier()).land(landed):
-            for fact in passed.shed:
-                if isinstance(fact, Repaired):
-                    for windows in self._fed_by(fact.fragment):
-                        windows.debts.repaired(passed.origin, fact)
+        for origin, shed in shed_in(landed):
+            for windows in self._fed_by(shed.fragment):
+                windows.debts.shed(origin, shed)
+        for origin, fact in land(self.frontiers, landed):
+            if isinstance(fact, Repaired):
+                for windows in self._fed_by(fact.fragment):
+                    windows.debts.repaired(origin, fact)
 
     def repairs(self, now_us: int, everything: bool = False) -> Iterator[Repair]:
         """The repairs that are due, or all that there could be: each becomes a `Recalled` when the published states

@@ -1,4 +1,5 @@
-"""What a center takes: updates of the fragments it knows, with their columns, over times that can be."""
+"""What a center or a relay takes: updates of the fragments it knows, with their columns, over times that can be; and
+facts of sites that the sender may speak for."""
 
 from __future__ import annotations
 
@@ -8,17 +9,24 @@ import pyarrow.compute as pc
 
 from catchment.errors import WireError
 from catchment.query.fragment import SLICE_COLUMN, Fragment
+from catchment.routes import Routes
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US
-from catchment.wire.messages import Segment, Updates
+from catchment.wire.messages import Relayed, Segment, Updates
 
 
-def check_segment(segment: Segment, fragments: Mapping[str, Fragment]) -> None:
-    """Refuse a segment that could not be merged: nothing of it is stored, and its site hears why."""
+def check_segment(segment: Segment, fragments: Mapping[str, Fragment], routes: Routes | None = None) -> None:
+    """Refuse a segment that could not be merged: nothing of it is stored, and its site hears why. Without routes nobody
+    speaks for another."""
     for message in segment.messages:
         if message.fragment not in fragments:
             raise WireError(
                 f"{segment.origin!r} sends fragment {message.fragment!r}; known here are {sorted(fragments)}",
                 hint="run the site and the center from the same queries",
+            )
+        if isinstance(message, Relayed) and not (routes and routes.speaks_for(segment.origin, message.origin)):
+            raise WireError(
+                f"{segment.origin!r} states facts of {message.origin!r}, whose way to the center is not over it",
+                hint="run every site from the same links",
             )
         if isinstance(message, Updates):
             _check_updates(segment.origin, message, fragments[message.fragment])

@@ -1,7 +1,8 @@
 """How far one site has come: which segments are in, and the marks and standings that therefore hold.
 
 Segments may land in any order. A stated mark or standing holds only when every segment up to the one that states it is
-in; the count of update rows that comes with a mark is then checked.
+in; the count of update rows that comes with a mark is then checked. Facts that a relay passes on are in the order of
+the relay's segments, and are true of the site that they name.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 from catchment.center.events import Landed
 from catchment.errors import CenterError
 from catchment.timeline import START_OF_TIME_US
-from catchment.wire.messages import Closing, Progress, Repaired, Standing
+from catchment.wire.messages import Closing, Fact, Progress, Repaired, Shed, Standing
 from catchment.wire.standing_codec import pack_standing, unpack_standing
 
 
@@ -50,16 +51,23 @@ class Frontier:
     def _advance(self, landed: Landed) -> None:
         for fragment, rows in landed.updates:
             self.rows[fragment] = self.rows.get(fragment, 0) + rows
-        for fact in landed.progress:
-            if self.rows.get(fact.fragment, 0) != fact.updates_total:
+        for stated in (*landed.progress, *(r.fact for r in landed.relayed)):
+            if isinstance(stated, Progress) and self.rows.get(stated.fragment, 0) != stated.updates_total:
                 raise CenterError(
-                    f"{landed.origin!r} states {fact.updates_total} updates of {fact.fragment!r} up to segment "
-                    f"{landed.sequence}, but {self.rows.get(fact.fragment, 0)} are in"
+                    f"{landed.origin!r} states {stated.updates_total} updates of {stated.fragment!r} up to segment "
+                    f"{landed.sequence}, but {self.rows.get(stated.fragment, 0)} are in"
                 )
+        own: tuple[Fact, ...] = (*landed.progress, *landed.standings)
+        for fact in own:
+            self.hear(fact)
+
+    def hear(self, fact: Fact) -> None:
+        """A fact of this site that holds from now on."""
+        if isinstance(fact, Progress):
             self.firsts.setdefault(fact.fragment, fact.low_mark_us)
             self.marks[fact.fragment] = max(self.mark(fact.fragment), fact.low_mark_us)
-        for standing in landed.standings:
-            self._stand(standing)
+        elif isinstance(fact, Standing):
+            self._stand(fact)
 
     def _stand(self, standing: Standing) -> None:
         self.overs[standing.query] = max(self.over(standing.query), standing.over_us)
@@ -83,6 +91,7 @@ class Frontier:
                 [(p.fragment, p.low_mark_us, p.updates_total) for p in a.progress],
                 [(r.fragment, r.batch, r.gave_up) for r in a.shed if isinstance(r, Repaired)],
                 [pack_standing(s) for s in a.standings],
+                list(a.relayed),
             ]
             for a in self.ahead.values()
         ]
@@ -102,10 +111,29 @@ class Frontier:
     def from_dict(cls, state: dict[str, Any]) -> Frontier:
         ahead = {
             seq: Landed(origin, seq, tuple((f, n) for f, n in updates), tuple(Progress(*p) for p in progress),
-                        tuple(Repaired(*r) for r in repaired), tuple(unpack_standing(s) for s in standings))
-            for origin, seq, updates, progress, repaired, standings in state["ahead"]
+                        tuple(Repaired(*r) for r in repaired), tuple(unpack_standing(s) for s in standings),
+                        tuple(relayed[0]) if relayed else ())
+            for origin, seq, updates, progress, repaired, standings, *relayed in state["ahead"]
         }  # fmt: skip
         frontier = cls(state["next"], ahead, dict(state["marks"]), dict(state["rows"]), dict(state["firsts"]))
         for packed in state["standings"]:
             frontier._stand(unpack_standing(packed))
         return frontier
+
+
+def land(frontiers: dict[str, Frontier], landed: Landed) -> list[tuple[str, Fact]]:
+    """Take a segment in; the facts, each with the site that it is true of, which hold from now on."""
+    passed = frontiers.setdefault(landed.origin, Frontier()).land(landed)
+    for relayed in (r for segment in passed for r in segment.relayed):
+        frontiers.setdefault(relayed.origin, Frontier()).hear(relayed.fact)
+    return [fact for segment in passed for fact in _facts(segment)]
+
+
+def _facts(landed: Landed) -> list[tuple[str, Fact]]:
+    own: tuple[Fact, ...] = (*landed.progress, *landed.shed, *landed.standings)
+    return [*((landed.origin, fact) for fact in own), *((r.origin, r.fact) for r in landed.relayed)]
+
+
+def shed_in(landed: Landed) -> list[tuple[str, Shed]]:
+    """What a segment says of shedding, whatever is still missing before it."""
+    return [(origin, fact) for origin, fact in _facts(landed) if isinstance(fact, Shed)]

@@ -17,9 +17,9 @@ from catchment.durable.definitions import DEFINITIONS
 from catchment.quality.coverage import Contract
 from catchment.quality.lateness import Estimate
 from catchment.query.join import Join, JoinedKey, Pair
-from catchment.wire.messages import Closing, Progress, Repaired, Shed, Standing
+from catchment.wire.messages import Closing, Counted, Progress, Relayed, Repaired, Shed, Standing
 
 JOURNALLED = (
     Recalled, Merged, Landed, Ticked, Progress, Shed, Repaired, QueryAdded, QueryDropped, QueryMoved, CenterQuery,
-    Standing, Closing, Estimate, Contract, RepairRule, Join, JoinedKey, Pair, *DEFINITIONS,
+    Standing, Closing, Counted, Relayed, Estimate, Contract, RepairRule, Join, JoinedKey, Pair, *DEFINITIONS,
 )  # fmt: skip

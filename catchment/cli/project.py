@@ -80,22 +80,23 @@ def site(
     seconds: Seconds = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Run one site of a project; the center runs elsewhere."""
+    """Run one site of a project, as a source of streams, as a relay for others, or both; the center runs elsewhere."""
     deployment = _load(project)
-    if name not in deployment.sites:
+    possible = dict.fromkeys((*deployment.sites, *deployment.routes.relays))
+    if name not in possible:
         raise ConfigError(
-            f"no stream that a view reads is born at {name!r}",
+            f"no stream that a view reads is born at {name!r}, and no other site sends over it",
             where=str(project),
-            hint=f"sites are {', '.join(deployment.sites)}",
+            hint=f"sites are {', '.join(possible)}",
         )
-    _check_address(deployment)
+    _check_addresses(deployment, name)
     _run(deployment, (name,), False, project, seconds=seconds, as_json=as_json)
 
 
 def center(project: ProjectOption = Path(), seconds: Seconds = None, as_json: JsonFlag = False) -> None:
     """Run the center of a project; its sites run elsewhere."""
     deployment = _load(project)
-    _check_address(deployment)
+    _check_addresses(deployment, deployment.project.center)
     _run(deployment, (), True, project, seconds=seconds, as_json=as_json)
 
 
@@ -135,10 +136,13 @@ def _check_free(folder: Path) -> None:
         claim_folder(claim.parent, holder)
 
 
-def _check_address(deployment: Deployment) -> None:
-    from catchment.spark.deploy import center_address
+def _check_addresses(deployment: Deployment, site: str) -> None:
+    """See that others find a process of its own, and that it finds the next one on its way."""
+    from catchment.spark.deploy import inbox_address
 
-    center_address(deployment.project)
+    routes = deployment.routes
+    for name in {site, routes.hops.get(site, site)} & {routes.center, *routes.relays}:
+        inbox_address(deployment.project, name)
 
 
 def _load(folder: Path) -> Deployment:

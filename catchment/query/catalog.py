@@ -16,6 +16,7 @@ from catchment.errors import QueryError
 from catchment.options import did_you_mean
 from catchment.query.parse import parse_file
 from catchment.query.statements import DropView, Explain, Files, Replay, Statement, Stream, Table, View
+from catchment.routes import Routes
 
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 
@@ -28,7 +29,7 @@ class Catalog:
     streams: Mapping[str, Stream] = field(default_factory=dict)
     tables: Mapping[str, Table] = field(default_factory=dict)
     views: Mapping[str, View] = field(default_factory=dict)
-    star: bool = True  # what can be run: every site linked to the center, results at the center; plans go further
+    star: bool = True  # what can be run: every site has a way to the center, results at the center; plans go further
 
     def add(self, *statements: Statement) -> Catalog:
         """The catalog after some statements; within one call, a view may read what is declared after it."""
@@ -97,12 +98,11 @@ class Catalog:
 
     def _check_link(self, stream: Stream, site: str) -> None:
         center = self.project.center
-        if self.star and site != center and (site, center) not in self.project.links:
+        if self.star and not Routes.of(self.project).reaches(site):
             raise QueryError(
                 f"stream {stream.name!r} is born at {site!r}, which has no link to the center {center!r}",
                 where=stream.where,
-                hint="sites form a star for now, each with its own link to the center: add to catchment.toml "
-                f'[[links]] from = "{site}", to = "{center}"',
+                hint=f'add to catchment.toml [[links]] from = "{site}", to = "{center}", or links over other sites',
             )
 
     def _check_path(self, stream: Stream, sites: tuple[str, ...]) -> None:

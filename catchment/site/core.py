@@ -42,7 +42,7 @@ from catchment.site.policy import Policy
 from catchment.site.slack_query import QuerySlack, SlackPlan
 from catchment.site.sluice import LinkView, Release, Sluice
 from catchment.site.stream_clock import StreamClock
-from catchment.timeline import END_OF_TIME_US
+from catchment.timeline import END_OF_TIME_US, Slicing
 from catchment.wire.messages import Progress, Repaired, Shed, Standing, Updates
 
 Snapshot = tuple[dict[str, Any], dict[str, pa.Table]]
@@ -132,6 +132,14 @@ class SiteCore:
     def until_us(self, name: str) -> int:
         """Up to where slices of a fragment are wanted."""
         return self._held_of(name).until_us
+
+    def slicing_of(self, name: str) -> Slicing:
+        """How a fragment cuts time."""
+        return self._held_of(name).fragment.slicing
+
+    def waiting_slices(self, name: str) -> frozenset[int]:
+        """The slices of a fragment of which something waits to be sent, or to be counted."""
+        return frozenset(s for s, piece in self._held_of(name).sluice.open.items() if not piece.empty)
 
     def account(self) -> dict[str, dict[str, Any]]:
         """Per fragment: its policy and weight, what waits, what was sent, and why."""

@@ -45,7 +45,7 @@ from catchment.spark.streaming import make_offsets_durable, start_query, stopped
 from catchment.timeline import Clock
 from catchment.wire.codec import decode_segment
 from catchment.wire.inbox import Inbox
-from catchment.wire.messages import Segment
+from catchment.wire.messages import Segment, counted_in
 
 CAUSE = "inbox"
 MERGE_ON_EXECUTORS_ABOVE_ROWS = 50_000
@@ -137,7 +137,7 @@ class CenterPipeline:
         if not self.host.committed(CAUSE, number):
             segments = [decode_segment(path.read_bytes()) for path in self.inbox.landed(start, end)]
             merged = self._merge(segments)
-            events: list[Event] = [*merged, *(_header(s) for s in segments), Ticked()]
+            events: list[Event] = [*merged, *(Landed.of(s) for s in segments), Ticked()]
             make_offsets_durable(self.folder / "checkpoint", number)
             with self._turn:
                 self.host.submit(CAUSE, events, batch=number)
@@ -152,14 +152,16 @@ class CenterPipeline:
             for update in segment.updates():
                 if update.fragment in fragments:
                     tables.setdefault(update.fragment, []).append(update.table.cast(fragments[update.fragment].schema))
-                    records.setdefault(update.fragment, []).extend((segment.origin, s, n) for s, n in update.records)
+            for name, origin, counts in counted_in(segment):
+                if name in fragments:
+                    records.setdefault(name, []).extend((origin, s, n) for s, n in counts)
         return [
-            Merged(name, self._merge_tables(fragments[name], found), tuple(records[name]))
-            for name, found in tables.items()
+            Merged(name, self._merge_tables(fragments[name], tables.get(name, [])), tuple(records.get(name, ())))
+            for name in {**tables, **records}
         ]
 
     def _merge_tables(self, fragment: Fragment, tables: list[pa.Table]) -> pa.Table:
-        table = pa.concat_tables(tables)
+        table = pa.concat_tables([fragment.schema.empty_table(), *tables])
         keys = [SLICE_COLUMN, *fragment.key_names]
         if table.num_rows < MERGE_ON_EXECUTORS_ABOVE_ROWS:
             return partials.combine(table, keys, fragment.aggregates)
@@ -193,11 +195,3 @@ def merge_on_executors(spark: SparkSession, fragment: Fragment, table: pa.Table)
     keys = [F.col(f"`{name}`") for name in (SLICE_COLUMN, *fragment.key_names)]
     merged = spark.createDataFrame(table).groupBy(*keys).agg(*merge_columns(fragment.aggregates)).toArrow()
     return merged.select(fragment.schema.names).cast(fragment.schema)
-
-
-def _header(segment: Segment) -> Landed:
-    rows: dict[str, int] = {}
-    for update in segment.updates():
-        rows[update.fragment] = rows.get(update.fragment, 0) + update.rows
-    facts = tuple(segment.progress()), tuple(segment.shed()), tuple(segment.standings())
-    return Landed(segment.origin, segment.sequence, tuple(rows.items()), *facts)

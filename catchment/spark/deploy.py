@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +21,7 @@ from catchment.query.build import plan_view
 from catchment.query.catalog import Catalog, load_catalog
 from catchment.query.plan import QueryPlan
 from catchment.query.statements import ALWAYS, ANY, NEVER, ON_DEMAND, Stream, View, ViewOptions
+from catchment.routes import Routes
 from catchment.site.policies import policy_by_name
 from catchment.site.policy import Policy
 from catchment.site.policy_early import EarlyPolicy
@@ -67,9 +68,13 @@ class Deployment:
 
     def fragments_at(self, site: str) -> tuple[FragmentPlan, ...]:
         """The fragments that run at a site, with their policies."""
+        return tuple(plan for plan, sites in self.fragment_plans() if site in sites)
+
+    def fragment_plans(self) -> Iterator[tuple[FragmentPlan, tuple[str, ...]]]:
+        """Every fragment that runs, and the sites where it does."""
         deployed = self.deployed
-        return tuple(
-            FragmentPlan(
+        for name, demand in deployed.sharing.fragments.items():
+            plan = FragmentPlan(
                 deployed.sharing.fragment(name),
                 self._policy(name, demand.source.policy),
                 name in deployed.begun,
@@ -78,9 +83,7 @@ class Deployment:
                 self._shed_choice(name),
                 self._watches(name),
             )
-            for name, demand in deployed.sharing.fragments.items()
-            if site in demand.source.sites
-        )
+            yield plan, demand.source.sites
 
     def _weight(self, fragment: str) -> float:
         """The weights of the views that a fragment serves, together; one that nobody uses any more has the least."""
@@ -125,6 +128,11 @@ class Deployment:
                 deployed = deployed.add(query, view.to_sql())
         check_contracts_of(self.project, deployed.sharing, load_statistics(self.project, catalog))
         return Deployment(self.project, catalog, tuple(plans), deployed, self.declared)
+
+    @cached_property
+    def routes(self) -> Routes:
+        """Which way each site's updates go."""
+        return Routes.of(self.project)
 
     @cached_property
     def sites(self) -> tuple[str, ...]:
@@ -201,14 +209,15 @@ def shed_choice(plans: Sequence[QueryPlan]) -> ShedChoice:
     )
 
 
-def center_address(project: Project) -> str:
-    """host:port where the processes of sites find the center."""
-    listen = project.sites[project.center].listen
+def inbox_address(project: Project, site: str) -> str:
+    """host:port where processes of their own find the inbox of the center or of a relay."""
+    listen = project.sites[site].listen
     if listen is None or listen[1] == 0:
+        role = "center" if site == project.center else "relay"
         raise ConfigError(
-            f"processes of their own cannot find the center {project.center!r}: it has no fixed address",
+            f"processes of their own cannot find the {role} {site!r}: it has no fixed address",
             where=str(project.folder / PROJECT_FILE),
-            hint=f'set listen = "host:port" in [sites.{project.center}], or run all in one process: catchment run',
+            hint=f'set listen = "host:port" in [sites.{site}], or run all in one process: catchment run',
         )
     return f"{listen[0]}:{listen[1]}"
 

@@ -19,20 +19,22 @@ from pyspark.sql import SparkSession
 from catchment.center.fitness import check_segment
 from catchment.center.joined_results import JoinedTables
 from catchment.center.results import ResultTables
-from catchment.config import Project
+from catchment.config import Link, Project
 from catchment.errors import ConfigError
 from catchment.query.plan import QueryPlan
+from catchment.routes import link_on, next_link
 from catchment.site.overload import LoadMonitor
 from catchment.spark.center_pipeline import CenterPipeline
 from catchment.spark.definitions import check_definitions
-from catchment.spark.deploy import Deployment, center_address
+from catchment.spark.deploy import Deployment, inbox_address
 from catchment.spark.evaluate import NativeEvaluator
 from catchment.spark.finish import make_finish, own_errors, sources_of
 from catchment.spark.follow import Follower
 from catchment.spark.move import Mover
+from catchment.spark.relays import Relays
 from catchment.spark.session import make_session
 from catchment.spark.shedding import MakeMonitor
-from catchment.spark.site_pipeline import SitePipeline, link_to_center, site_folder
+from catchment.spark.site_pipeline import SitePipeline, site_folder
 from catchment.spark.sources import read_table
 from catchment.spark.status import center_status, site_status, write_status
 from catchment.timeline import END_OF_TIME_US, Clock, SystemClock
@@ -74,12 +76,17 @@ class Runner:
         self._server: InboxServer | None = None
         self.follower = Follower(self.deployment)
         self.mover = Mover(self.follower)
+        whole = self.with_center and bool(self.sites)
+        relays = [r for r in self.deployment.routes.relays if whole or r in self.sites]
+        self.relays = Relays(self.deployment, relays, self.clock, self._relay_sender, self._make_server)
 
     def start(self) -> None:
-        """Bring up the center first, so that sites find someone to speak to; then the sites."""
+        """Bring up the center first, so that sites find someone to speak to; then the relays, then the sites."""
         self.follower.establish()
         if self.with_center:
             self._start_center()
+        self._closing.callback(self.relays.close)
+        self.relays.start()
         self._evaluator = NativeEvaluator(
             {
                 n: read_table(self.spark, t, self.project.folder).cache()
@@ -87,7 +94,8 @@ class Runner:
             }
         )
         for site in self.sites:
-            self._start_site(site)
+            if self.deployment.streams_at(site):
+                self._start_site(site)
 
     def _start_site(self, site: str) -> None:
         check_definitions(site_folder(self.project, site), self.deployment.plans)
@@ -123,6 +131,8 @@ class Runner:
         """Sites: all is read, sent and acknowledged. Center: all has landed, and no site has more to say."""
         if not all(p.finished for p in self.pipelines):
             return False
+        if not self.relays.is_finished(self.once and bool(self.pipelines)):
+            return False
         if self.center is None:
             return True
         if not self.center.consumed:
@@ -137,13 +147,15 @@ class Runner:
     def status(self) -> Mapping[str, Any]:
         """How every role in this process does."""
         sites = {p.site: site_status(p) for p in self.pipelines}
-        return {"sites": sites, "center": center_status(self.center) if self.center else None}
+        center = center_status(self.center) if self.center else None
+        return {"sites": sites, "relays": self.relays.status(), "center": center}
 
     def _follow(self) -> None:
         """Bring every role here to what is deployed now, the center first."""
         found = self.follower.news()
         if found is not None:
             self.deployment = found
+            self.relays.follow(found)
             if self.center is not None:
                 check_definitions(self.center.folder, found.plans)
                 deployed = found.deployed
@@ -169,6 +181,7 @@ class Runner:
         for pipeline in self.pipelines:
             pipeline.sender.check()
             pipeline.tick()
+        self.relays.tick()
         if self.center is not None:
             self.center.tick()
         self._write_status()
@@ -176,6 +189,7 @@ class Runner:
     def _write_status(self) -> None:
         for pipeline in self.pipelines:
             write_status(pipeline.folder, site_status(pipeline))
+        self.relays.write_status()
         if self.center is not None:
             write_status(self.center.folder, center_status(self.center))
 
@@ -191,7 +205,7 @@ class Runner:
         )
         self.follower.reached()
         host, port = self.project.sites[self.project.center].listen or (LOOPBACK, 0)
-        self._server = InboxServer(inbox, host, port, _tls(self.project), _tokens(self.project))
+        self._server = self._make_server(inbox, host, port)
         self._server.start()
         self._closing.callback(self._server.close)
         self.center.start()
@@ -208,20 +222,30 @@ class Runner:
 
     def _take(self, segment: Segment) -> None:
         assert self.center is not None
-        check_segment(segment, self.center.fragments)
+        check_segment(segment, self.center.fragments, self.deployment.routes)
         self.on_segment(segment)
 
     def _sender(self, site: str, outbox: Outbox) -> Sender:
-        link = link_to_center(self.project, site)
+        return self._sender_over(next_link(self.project, site), site, self.deployment.routes.next_inbox(site), outbox)
+
+    def _relay_sender(self, site: str, outbox: Outbox) -> Sender:
+        link = link_on(self.project, site)
+        return self._sender_over(link, site, link.destination, outbox)
+
+    def _sender_over(self, link: Link, site: str, to: str, outbox: Outbox) -> Sender:
         shaper = Shaper(link.bandwidth_bytes_per_s, link.latency_us / 1e6)
-        address, tls, token = self._address(), _tls(self.project), (_tokens(self.project) or {}).get(site)
+        address, tls, token = self._address(to), _tls(self.project), (_tokens(self.project) or {}).get(site)
         return Sender(outbox, lambda: self.wrap_uplink(FlightUplink(address, token, tls)), shaper, self.clock)
 
-    def _address(self) -> str:
-        if self._server is not None:
-            host, _ = self.project.sites[self.project.center].listen or (LOOPBACK, 0)
+    def _make_server(self, inbox: Inbox, host: str, port: int) -> InboxServer:
+        return InboxServer(inbox, host, port, _tls(self.project), _tokens(self.project))
+
+    def _address(self, to: str) -> str:
+        """Where the inbox of the center or of a relay is: here, or at its declared address."""
+        if to == self.project.center and self._server is not None:
+            host, _ = self.project.sites[to].listen or (LOOPBACK, 0)
             return f"{host}:{self._server.port}"
-        return center_address(self.project)
+        return self.relays.address(to) or inbox_address(self.project, to)
 
 
 def run_deployment(

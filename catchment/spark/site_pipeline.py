@@ -18,13 +18,14 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from catchment.config import Link, Project
+from catchment.config import Project
 from catchment.durable.events import EventCodec
 from catchment.durable.host import Host
 from catchment.durable.journal import Journal
 from catchment.durable.requests import asked_repairs, forget_repairs
 from catchment.query.fragment import Fragment
 from catchment.query.statements import Stream
+from catchment.routes import Routes, next_link
 from catchment.sampling import SamplingRule
 from catchment.site.core import SiteCore
 from catchment.site.debts import Debt
@@ -53,13 +54,12 @@ from catchment.spark.site_deploy import FragmentPlan, changes
 from catchment.spark.sources import PROBLEM, RAW, OpenedStream, ddl, open_stream
 from catchment.spark.streaming import make_offsets_durable, start_query, stopped
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US, Clock
-from catchment.wire.messages import Message, Progress, Repaired, Segment, Shed, Standing, Updates, pack, split_updates
+from catchment.wire.messages import Message, Progress, Repaired, Shed, Standing, Updates, segments_of
 from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
 from catchment.wire.sizes import WireSizes
 
 ROOM_CHECK_S = 0.2
-SEGMENT_BYTES = 32 * 2**20  # of Arrow data; well under what the far side takes in one frame
 SMALL_BATCH_ROWS = 100_000  # below it a group-by is faster on one partition, without an exchange
 
 
@@ -101,8 +101,9 @@ class SitePipeline:
 
     def __post_init__(self) -> None:
         self.folder = site_folder(self.project, self.site)
-        self.link = link_to_center(self.project, self.site)
-        self.outbox = Outbox(self.folder / "outbox", self.site, self.project.center, self.link.outbox_max_bytes)
+        self.link = next_link(self.project, self.site)
+        to = Routes.of(self.project).next_inbox(self.site)
+        self.outbox = Outbox(self.folder / "outbox", self.site, to, self.link.outbox_max_bytes)
         self.sender = self.make_sender(self.outbox)
         self.meter = SiteMeter()
         self.core = SiteCore()
@@ -394,18 +395,11 @@ class SitePipeline:
         sent = [m for action in actions for m in action.messages]
         newest: list[Message] = [m for m in sent if isinstance(m, Shed | Repaired | Standing)]
         newest += {m.fragment: m for m in sent if isinstance(m, Progress)}.values()
-        pieces = [p for m in sent if isinstance(m, Updates) for p in split_updates(m, SEGMENT_BYTES)]
-        segments = [*pack(pieces, SEGMENT_BYTES)] or [[]]
+        segments = segments_of((m for m in sent if isinstance(m, Updates)), newest)
         for place, messages in enumerate(segments):
-            last = place == len(segments) - 1
-            self.outbox.append(number + place, [*messages, *(newest if last else ())])
-            self._note_size(number + place, messages)
+            self.outbox.append(number + place, messages)
+            self._sizes.note_appended(self.outbox, number + place, messages)
         return len(segments)
-
-    def _note_size(self, sequence: int, messages: Sequence[Message]) -> None:
-        written = next((p.size_bytes for p in reversed(self.outbox.pending()) if p.sequence == sequence), None)
-        if messages and written:
-            self._sizes.note(Segment(self.site, self.outbox.epoch, sequence, tuple(messages)), written)
 
     # --- helpers ----------------------------------------------------------------------------------------------
 
@@ -452,11 +446,6 @@ class SitePipeline:
 def site_folder(project: Project, site: str) -> Path:
     """Where a site keeps everything durable."""
     return project.state_folder / "sites" / site
-
-
-def link_to_center(project: Project, site: str) -> Link:
-    """The link that a site's updates take; the center's own streams take none that is shaped."""
-    return Link(site, f"{site} (here)") if site == project.center else project.link(site, project.center)
 
 
 def _is_over(state: StreamState) -> bool:

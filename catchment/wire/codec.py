@@ -23,7 +23,17 @@ import pyarrow as pa
 from catchment.errors import WireError
 from catchment.wire.layout import from_wire, to_wire
 from catchment.wire.limits import DEFAULT_LIMITS, Limits
-from catchment.wire.messages import Message, Progress, Repaired, Segment, Shed, Standing, Updates
+from catchment.wire.messages import (
+    Counted,
+    Fact,
+    Message,
+    Progress,
+    Relayed,
+    Repaired,
+    Segment,
+    Shed,
+    Updates,
+)
 from catchment.wire.standing_codec import check_standing, pack_standing, unpack_standing
 
 MAGIC = b"CTCH"
@@ -91,18 +101,24 @@ def frame_bytes(segment: Segment) -> int:
 
 
 def _pack(message: Message) -> tuple[list[Any], bytes]:
-    if isinstance(message, Progress):
-        return ["p", message.fragment, message.low_mark_us, message.updates_total], b""
-    if isinstance(message, Shed):
-        return ["s", message.fragment, message.batch, message.rate, message.lacking], b""
-    if isinstance(message, Repaired):
-        return ["r", message.fragment, message.batch, message.gave_up], b""
-    if isinstance(message, Standing):
-        return pack_standing(message), b""
+    if isinstance(message, Relayed):
+        return ["f", message.fragment, message.origin, _pack_fact(message.fact)], b""
+    if not isinstance(message, Updates):
+        return _pack_fact(message), b""
     table, coded = to_wire(message.table.unify_dictionaries())
     raw = _table_bytes(table)
     packed: bytes = pa.Codec("zstd", ZSTD_LEVEL).compress(raw, asbytes=True)
     return ["u", message.fragment, message.rows, raw.size, len(packed), message.records, coded], packed
+
+
+def _pack_fact(fact: Fact) -> list[Any]:
+    if isinstance(fact, Progress):
+        return ["p", fact.fragment, fact.low_mark_us, fact.updates_total]
+    if isinstance(fact, Shed):
+        return ["s", fact.fragment, fact.batch, fact.rate, fact.lacking]
+    if isinstance(fact, Repaired):
+        return ["r", fact.fragment, fact.batch, fact.gave_up]
+    return ["c", fact.fragment, fact.records] if isinstance(fact, Counted) else pack_standing(fact)
 
 
 def _table_bytes(table: pa.Table) -> pa.Buffer:
@@ -113,20 +129,30 @@ def _table_bytes(table: pa.Table) -> pa.Buffer:
 
 
 def _unpack(entry: Any, body: memoryview, limits: Limits) -> tuple[Message, memoryview]:
-    if entry[0] == "p":
-        return Progress(*entry[1:]), body
-    if entry[0] == "s":
-        _, fragment, batch, rate, lacking = entry
-        return Shed(fragment, batch, rate, tuple((start, count) for start, count in lacking)), body
-    if entry[0] == "r":
-        return Repaired(*entry[1:]), body
-    if entry[0] == "w":
-        return unpack_standing(entry), body
+    if entry[0] == "f":
+        return Relayed(entry[2], _unpack_fact(entry[3])), body
+    if entry[0] != "u":
+        fact = _unpack_fact(entry)
+        assert not isinstance(fact, Counted), "checked: counts are relayed"
+        return fact, body
     _, fragment, rows, raw, size, records, coded = entry
     table = _read_table(body[:size], raw, coded, limits, f"the update of {fragment!r}")
     if table.num_rows != rows:
         _refuse(f"the update of {fragment!r} holds {table.num_rows} rows, its header says {rows}")
     return Updates(fragment, table, tuple((start, count) for start, count in records)), body[size:]
+
+
+def _unpack_fact(entry: Any) -> Fact:
+    if entry[0] == "p":
+        return Progress(*entry[1:])
+    if entry[0] == "s":
+        _, fragment, batch, rate, lacking = entry
+        return Shed(fragment, batch, rate, tuple((start, count) for start, count in lacking))
+    if entry[0] == "r":
+        return Repaired(*entry[1:])
+    if entry[0] == "c":
+        return Counted(entry[1], tuple((start, count) for start, count in entry[2]))
+    return unpack_standing(entry)
 
 
 def _read_table(packed: memoryview, raw_bytes: int, coded: list[int], limits: Limits, what: str) -> pa.Table:
@@ -176,6 +202,10 @@ def _check_header(header: bytes, body_bytes: int, limits: Limits) -> Envelope:
 
 def _check_entry(entry: Any, limits: Limits) -> None:
     _check(isinstance(entry, list) and len(entry) in (4, 5, 7) and _is_name(entry[1], limits), "message")
+    if entry[0] == "f":
+        _check(len(entry) == 4 and _is_name(entry[2], limits), "origin of a relayed fact")
+        _check_relayed(entry[3], entry[1], limits)
+        return
     if entry[0] == "w":
         _check(check_standing(entry, limits), "standing")
         return
@@ -194,6 +224,16 @@ def _check_entry(entry: Any, limits: Limits) -> None:
     records, coded = entry[5:]
     _check(isinstance(coded, list) and all(map(_is_count, coded)), "column numbers")
     _check_counts(records, limits)
+
+
+def _check_relayed(fact: Any, fragment: str, limits: Limits) -> None:
+    _check(isinstance(fact, list) and len(fact) >= 3 and fact[1] == fragment, "relayed fact")
+    if fact[0] == "c":
+        _check(len(fact) == 3 and bool(fact[2]), "relayed counts")
+        _check_counts(fact[2], limits)
+        return
+    _check(fact[0] in ("p", "s", "r", "w"), "relayed fact")
+    _check_entry(fact, limits)
 
 
 def _check_counts(records: Any, limits: Limits) -> None:

@@ -3,13 +3,14 @@
 Every message is a statement that stays true for ever, so duplicates, resends and any order are harmless: an
 `Updates` is a set of partials to be merged once, a `Progress` says how many of them there are, a `Shed` that some
 stand for more records than they hold, a `Repaired` that they no longer do, and a `Standing` what a site believed to
-lack when it let windows go. A `Segment` is the unit of durability and of acknowledgement: numbered without gaps per
-(origin, destination), merged once.
+lack when it let windows go. What a relay states of other sites is `Relayed`, under the name of the site that it is
+true of. A `Segment` is the unit of durability and of acknowledgement: numbered without gaps per (origin, destination),
+merged once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -110,7 +111,42 @@ class Standing:
             raise WireError(f"a standing names fragment {self.fragment!r} and query {self.query!r}")
 
 
-Message = Updates | Progress | Shed | Repaired | Standing
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Raw records of the origin, per slice, that the partials of this fragment stand for which a relay has sent."""
+
+    fragment: str
+    records: tuple[tuple[int, int], ...]
+
+    def __post_init__(self) -> None:
+        if not self.fragment or not self.records:
+            raise WireError(f"a count of {self.fragment!r} counts nothing")
+
+
+Fact = Progress | Shed | Repaired | Standing | Counted
+
+
+@dataclass(frozen=True, slots=True)
+class Relayed:
+    """A fact of another site, passed on by a relay. A progress counts the update rows that the relay itself has sent:
+    those of several sites may be merged in them."""
+
+    origin: str
+    fact: Fact
+
+    def __post_init__(self) -> None:
+        if not self.origin:
+            raise WireError(f"a relay passes on a {type(self.fact).__name__} of nobody")
+
+    @property
+    def fragment(self) -> str:
+        return self.fact.fragment
+
+
+Message = Updates | Progress | Shed | Repaired | Standing | Relayed
+
+SEGMENT_BYTES = 32 * 2**20  # of Arrow data; well under what the far side takes in one frame
+FACTS_PER_SEGMENT = 2_000  # half of what it takes in one segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +174,17 @@ class Segment:
     def standings(self) -> Iterator[Standing]:
         return (m for m in self.messages if isinstance(m, Standing))
 
+    def relayed(self) -> Iterator[Relayed]:
+        return (m for m in self.messages if isinstance(m, Relayed))
+
+
+def counted_in(segment: Segment) -> Iterator[tuple[str, str, tuple[tuple[int, int], ...]]]:
+    """(fragment, site, raw records per slice) of all that a segment holds partials of."""
+    yield from ((u.fragment, segment.origin, u.records) for u in segment.updates() if u.records)
+    for relayed in segment.relayed():
+        if isinstance(relayed.fact, Counted):
+            yield relayed.fragment, relayed.origin, relayed.fact.records
+
 
 def split_updates(updates: Updates, max_bytes: int) -> Iterator[Updates]:
     """The same updates in pieces of about `max_bytes` of Arrow data; the first piece carries the record
@@ -161,3 +208,14 @@ def pack(messages: Iterable[Updates], max_bytes: int) -> Iterator[list[Message]]
         size += message.table.nbytes
     if group:
         yield group
+
+
+def segments_of(updates: Iterable[Updates], facts: Sequence[Message]) -> list[list[Message]]:
+    """What to send as segments, at least one: the updates, none too large for the wire, and after them the facts."""
+    pieces = (piece for update in updates for piece in split_updates(update, SEGMENT_BYTES))
+    segments = [*pack(pieces, SEGMENT_BYTES)] or [[]]
+    for start in range(0, len(facts), FACTS_PER_SEGMENT):
+        last = segments[-1] if start == 0 else []
+        last += facts[start : start + FACTS_PER_SEGMENT]
+        segments += [last] if start else []
+    return segments

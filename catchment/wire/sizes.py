@@ -6,10 +6,12 @@ ten thousand; were it spread over the rows, few rows would look dear and a link 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from catchment.wire.codec import frame_bytes
-from catchment.wire.messages import Segment
+from catchment.wire.messages import Message, Segment, Updates
+from catchment.wire.outbox import Outbox
 
 _SMOOTHING = 0.2  # of the newest segment
 _LEAST_RATIO = 0.01  # rows are never free
@@ -22,6 +24,13 @@ class WireSizes:
     ratio: float = 1.0
     frame_bytes: float = 0.0
     _has_ratio: bool = False
+
+    def note_appended(self, outbox: Outbox, sequence: int, messages: Sequence[Message]) -> None:
+        """These were put into an outbox under a number; what they cost is known while they wait there."""
+        written = next((p.size_bytes for p in reversed(outbox.pending()) if p.sequence == sequence), None)
+        updates = tuple(m for m in messages if isinstance(m, Updates))
+        if updates and written:
+            self.note(Segment(outbox.origin, outbox.epoch, sequence, updates), written)
 
     def note(self, segment: Segment, written_bytes: int) -> None:
         """A segment of updates took so many bytes."""

@@ -1,0 +1,221 @@
+"""The relay core: what sites sent comes in, and goes on towards the center, merged where it meets.
+
+A site core does the work, as it does for records: partials of equal (fragment, slice, key) merge in its cache
+whichever site they are of, its policy decides when they leave, and its sluice lets a slice go when its time has come.
+That is when every site behind the relay has passed it, or `wait_us` after the first one did. So an aggregation tree
+adds nothing to the time of a window that waits for all its sites, and at most the wait to one that does not.
+
+Invariants:
+- What was taken in leaves once: `catchment.site.core` holds that for partials, `catchment.relay.origins` for the counts
+  of raw records, each under the site that it came from.
+- A mark, or the end of a site's windows, is passed on after everything of that site before it, and is that of the site:
+  the center sees the sites, not the relay, so it names the one that is missing. What the relay waits for holds no mark
+  of a site that has nothing waiting here.
+- The first mark of a site for a fragment is passed on as it is: it says where the site began.
+- What was shed is passed on at once; that it was repaired, when all that had come of the site before has left.
+- Nothing is stated while the link is blocked, and nothing is forgotten for that.
+
+Exactly once, end to end: an inbox takes a segment (sender, epoch, number) once. The relay's journal has an entry for
+the positions [a, b) of its inbox, named by b, and goes on from the newest b, so every landed segment is handled once.
+The core is deterministic and what it asks for is numbered, so after a crash the journal gives the same segments under
+the same numbers, and the outbox keeps those it has. The next inbox takes those once. By induction over the links of the
+way, each partial of a site is merged into its window once, whatever is killed where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from catchment.center.events import Landed
+from catchment.center.frontier import Frontier, land
+from catchment.relay.events import Action, Carried, Event, Flushed, Forward, Gathered
+from catchment.relay.origins import Origins
+from catchment.site.core import Limits, SiteCore
+from catchment.site.events import (
+    Absorbed,
+    FragmentAdded,
+    FragmentDropped,
+    LinkMeasured,
+    LowMarkRaised,
+    Ticked,
+)
+from catchment.site.events import Event as SiteEvent
+from catchment.timeline import START_OF_TIME_US, Slicing
+from catchment.wire.messages import Counted, Progress, Relayed, Repaired, Shed, Standing, Updates
+
+Snapshot = tuple[dict[str, Any], dict[str, pa.Table]]
+
+
+class RelayCore:
+    """Merges what several sites sent, and passes on what they state. Statements go out at a `Ticked`."""
+
+    def __init__(self, wait_us: int, limits: Limits | None = None) -> None:
+        self.wait_us = wait_us
+        self.site = SiteCore(limits)
+        self.frontiers: dict[str, Frontier] = {}
+        self.origins: dict[str, Origins] = {}
+        self.rows_in = 0
+        self._sent: dict[str, int] = {}  # fragment -> rows that have left; kept when it ends
+        self._facts: list[Relayed] = []  # that wait for nothing but the link
+        self._blocked = False
+
+    @property
+    def rows_out(self) -> int:
+        return sum(self._sent.values())
+
+    def handle(self, event: Event, now_us: int) -> tuple[Action, ...]:
+        """Take one event; what goes on because of it."""
+        match event:
+            case Carried(fragment, policy, origins, weight):
+                self.origins.setdefault(fragment.name, Origins({})).senders = dict(origins)
+                # Marks come per fragment here, so each one is a stream of its own.
+                return self._told(FragmentAdded(replace(fragment, stream=fragment.name), policy, weight), now_us)
+            case FragmentDropped(name):
+                del self.origins[name]
+                return self._told(event, now_us)
+            case Gathered():
+                return self._take(event, now_us)
+            case Landed():
+                self._land(event)
+            case LinkMeasured(blocked=blocked):
+                self._blocked = blocked
+                return self._told(event, now_us)
+            case Ticked():
+                return self._settle(now_us, self.wait_us)
+            case Flushed():
+                return self._settle(now_us, 0)
+        return ()
+
+    def is_waiting(self, now_us: int) -> bool:
+        """Whether a `Ticked` would let something go though nothing landed."""
+        return any(o.is_due(now_us, self.wait_us, self.site.low_mark_us(f)) for f, o in self.origins.items())
+
+    def senders_of(self, name: str) -> Mapping[str, str]:
+        """The sites of a fragment that comes through here, each with the neighbour that it comes by."""
+        return self.origins[name].senders if name in self.origins else {}
+
+    def marks(self, fragment: str) -> dict[str, int]:
+        """How far each site has come, as it said."""
+        none = Frontier()
+        return {o: self.frontiers.get(o, none).mark(fragment) for o in self.origins[fragment].senders}
+
+    def _take(self, event: Gathered, now_us: int) -> tuple[Action, ...]:
+        known = self.origins.get(event.fragment)
+        if known is None:  # the fragment has ended
+            return ()
+        counts = known.take(event.records, event.senders)
+        return self._told(Absorbed(event.fragment, event.partials, counts), now_us)
+
+    def _land(self, landed: Landed) -> None:
+        self.rows_in += sum(rows for _, rows in landed.updates)
+        for origin, fact in land(self.frontiers, landed):
+            known = self.origins.get(fact.fragment)
+            if known is None:
+                continue
+            if isinstance(fact, Shed):
+                self._facts.append(Relayed(origin, fact))
+            elif isinstance(fact, Repaired):
+                known.repaired.append((origin, fact, known.held_of(origin)))
+            elif isinstance(fact, Standing):
+                self._stand(known, origin, fact)
+
+    def _stand(self, known: Origins, origin: str, fact: Standing) -> None:
+        """How windows were let go is passed on at once; that they are over, when what is of them has left."""
+        said = known.overs.setdefault(origin, {})
+        said[fact.query] = max(said.get(fact.query, START_OF_TIME_US), fact.over_us)
+        self.frontiers[origin].closings.pop(fact.query, None)
+        if fact.closings:
+            over = known.told.get(origin, {}).get(fact.query, START_OF_TIME_US)
+            self._facts.append(Relayed(origin, replace(fact, over_us=over)))
+
+    def _told(self, event: SiteEvent, now_us: int) -> tuple[Action, ...]:
+        """Tell the site core; its updates, with the counts of each site. What it says of progress is not ours."""
+        sent = [m for action in self.site.handle(event, now_us) for m in action.messages if isinstance(m, Updates)]
+        counted = [Relayed(o, Counted(m.fragment, n)) for m in sent for o, n in self._counts(m)]
+        for update in sent:
+            self._sent[update.fragment] = self._sent.get(update.fragment, 0) + update.rows
+        updates = tuple(replace(m, records=()) for m in sent if m.rows)
+        return (Forward(updates, tuple(counted)),) if updates or counted else ()
+
+    def _counts(self, update: Updates) -> Iterator[tuple[str, tuple[tuple[int, int], ...]]]:
+        return self.origins[update.fragment].count_out(update.records)
+
+    def _settle(self, now_us: int, wait_us: int) -> tuple[Action, ...]:
+        """Let go what is due; then say what holds."""
+        actions = self._told(Ticked(), now_us)
+        for name, known in self.origins.items():
+            marks = self.marks(name)
+            known.lead(marks, now_us)
+            due_us = known.due(marks, now_us, wait_us)
+            if due_us > self.site.low_mark_us(name):
+                actions += self._told(LowMarkRaised(name, due_us), now_us)
+            known.settle(self.site.low_mark_us(name))
+            known.forget(self.site.waiting_slices(name))
+        if self._blocked:
+            return actions
+        facts = [*self._facts, *(f for name in self.origins for f in self._statements(name))]
+        self._facts = []
+        return (*actions, Forward((), tuple(facts))) if facts else actions
+
+    def _statements(self, name: str) -> Iterator[Relayed]:
+        """What holds of each site now and was not said before."""
+        known, slicing = self.origins[name], self.site.slicing_of(name)
+        for origin in known.senders:
+            yield from (Relayed(origin, fact) for fact in _standings(name, known, origin, slicing))
+            yield from (Relayed(origin, fact) for fact in self._progress(name, origin, slicing))
+        yield from (Relayed(origin, fact) for origin, fact in known.repairs())
+
+    def _progress(self, name: str, origin: str, slicing: Slicing) -> Iterator[Progress]:
+        known, frontier = self.origins[name], self.frontiers.get(origin)
+        first = frontier.first(name) if frontier is not None else None
+        if frontier is None or first is None:
+            return
+        for mark in (first, frontier.mark(name)):
+            sayable = known.sayable(origin, mark, slicing)
+            if origin not in known.stated and sayable < first:
+                return
+            if sayable > known.stated.get(origin, START_OF_TIME_US):
+                known.stated[origin] = sayable
+                yield Progress(name, sayable, self._sent.get(name, 0))
+
+    def snapshot(self) -> Snapshot:
+        """All its state."""
+        facts, tables = self.site.snapshot()
+        mine: Mapping[str, Any] = {
+            "frontiers": {s: f.to_dict() for s, f in self.frontiers.items()},
+            "origins": {n: o.to_dict() for n, o in self.origins.items()},
+            "rows_in": self.rows_in,
+            "sent": self._sent,
+            "facts": self._facts,
+            "blocked": self._blocked,
+        }
+        return {"site": facts, "relay": mine}, tables
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Take back the state of a snapshot."""
+        facts, tables = snapshot
+        mine = facts["relay"]
+        self.site.restore((facts["site"], tables))
+        self.frontiers = {s: Frontier.from_dict(d) for s, d in mine["frontiers"].items()}
+        self.origins = {n: Origins.from_dict(d) for n, d in mine["origins"].items()}
+        self.rows_in, self._blocked = mine["rows_in"], mine["blocked"]
+        self._sent, self._facts = dict(mine["sent"]), list(mine["facts"])
+
+    def validate(self) -> None:
+        """Assert the invariants that can be seen from inside."""
+        self.site.validate()
+        for name, known in self.origins.items():
+            assert self.site.waiting_slices(name) <= known.held.keys(), f"{name}: a slice waits that is held for nobody"
+
+
+def _standings(name: str, known: Origins, origin: str, slicing: Slicing) -> Iterator[Standing]:
+    told = known.told.setdefault(origin, {})
+    for query, over_us in known.overs.get(origin, {}).items():
+        sayable = known.sayable(origin, over_us, slicing)
+        if sayable > told.get(query, START_OF_TIME_US):
+            told[query] = sayable
+            yield Standing(name, query, sayable)

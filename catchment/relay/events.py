@@ -1,0 +1,64 @@
+"""What a relay core is told: what it carries, what landed, what its link measures; and what it wants sent on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from catchment.center.events import Landed
+from catchment.errors import SiteError
+from catchment.query.fragment import Fragment
+from catchment.site.events import FragmentDropped, LinkMeasured, Ticked
+from catchment.site.policy import Policy
+from catchment.wire.messages import Relayed, Updates
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """Partials of this fragment come through here from now on: of each origin, and by which neighbour."""
+
+    fragment: Fragment
+    policy: Policy
+    origins: tuple[tuple[str, str], ...]  # (origin, the site that sends here what is of it)
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.origins:
+            raise SiteError(f"fragment {self.fragment.name!r} comes from no site that is behind this relay")
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Partials of one fragment from any number of segments, merged per (slice, keys).
+
+    `records` = raw records per (origin, slice); `senders` = whose segments they came in, with the slices of those.
+    """
+
+    fragment: str
+    partials: pa.Table = field(repr=False)
+    records: tuple[tuple[str, int, int], ...] = ()
+    senders: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """Nothing more will come for now: do not wait for sites that are behind."""
+
+
+Event = Carried | FragmentDropped | Gathered | Landed | LinkMeasured | Ticked | Flushed
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """Put these into the outbox: updates first, facts after them, in this order."""
+
+    updates: tuple[Updates, ...] = ()
+    facts: tuple[Relayed, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.updates and not self.facts:
+            raise SiteError("nothing to forward")
+
+
+Action = Forward

@@ -1,0 +1,190 @@
+"""A relay as it runs: an inbox that other sites send to, the core, an outbox towards the center. It needs no Spark.
+
+One entry of the journal takes a run of landed segments; they leave the inbox when the journal has them. Bounds: an
+entry takes at most `SEGMENTS_PER_ENTRY`; while the outbox or the cache is at its bound nothing is taken, so that
+segments wait in the inbox, and when that is full too, in the outboxes of the senders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from catchment import partials
+from catchment.center.events import Landed
+from catchment.config import Project
+from catchment.durable.events import EventCodec
+from catchment.durable.host import Host
+from catchment.durable.journal import Journal
+from catchment.query.fragment import SLICE_COLUMN, Fragment
+from catchment.relay.core import RelayCore
+from catchment.relay.events import Action, Carried, Event, Flushed, Gathered
+from catchment.relay.journalled import JOURNALLED
+from catchment.routes import link_on
+from catchment.site.events import FragmentDropped, LinkMeasured, Ticked
+from catchment.site.meter import SiteMeter
+from catchment.timeline import END_OF_TIME_US, Clock
+from catchment.wire.codec import decode_segment
+from catchment.wire.inbox import Inbox
+from catchment.wire.messages import Segment, counted_in, segments_of
+from catchment.wire.outbox import Outbox
+from catchment.wire.sender import Sender
+from catchment.wire.sizes import WireSizes
+
+CAUSE = "inbox"
+SEGMENTS_PER_ENTRY = 256
+
+
+def relay_folder(project: Project, name: str) -> Path:
+    """Where a relay keeps everything durable."""
+    return project.state_folder / "relays" / name
+
+
+class RelayPipeline:
+    """Everything that one site does for others."""
+
+    def __init__(
+        self, project: Project, name: str, check: Callable[[Segment], None], make_sender: Callable[[Outbox], Sender],
+        clock: Clock,
+    ) -> None:  # fmt: skip
+        self.name, self.clock, self.folder = name, clock, relay_folder(project, name)
+        self.link = link_on(project, name)
+        self.inbox = Inbox(self.folder / "inbox", check=check)
+        self.outbox = Outbox(self.folder / "outbox", name, self.link.destination, self.link.outbox_max_bytes)
+        self.core = RelayCore(project.defaults.relay_wait_us)
+        journal = Journal(self.folder / "journal", EventCodec(JOURNALLED))
+        self.host: Host[Event, Action] = Host(self.core, journal, self._enact, clock)
+        self._sizes = WireSizes()
+        self.host.recover()
+        self.inbox.discard(self._consumed)
+        self.meter = SiteMeter()
+        self.sender = make_sender(self.outbox)
+
+    def carry(self, wanted: Sequence[Carried]) -> None:
+        """Carry these fragments from now on; nothing where they are carried already."""
+        here = {f.name: f for f in self.core.site.definitions}
+        gone: list[Event] = [FragmentDropped(n) for n in here if n not in {c.fragment.name for c in wanted}]
+        new = [c for c in wanted if c.fragment.name not in here or not self._is_carried(c)]
+        if gone or new:
+            self.host.submit("deploy", [*gone, *new])
+
+    def tick(self) -> None:
+        """Take in what has landed, let what is due go on."""
+        self.inbox.check()
+        self.sender.check()
+        while self._take_landed():
+            self.sender.notify()
+        self.meter.link(self.sender.snapshot(), self.outbox.size_bytes, self.clock.now_us())
+        measured = self._measure()
+        if self.core.site.pending_rows or measured.blocked or self.core.is_waiting(self.clock.now_us()):
+            self.host.submit("tick", [measured, Ticked()])
+            self.sender.notify()
+
+    def flush(self) -> None:
+        """Nothing more will come for now: wait for nobody."""
+        if self.drained_inbox and self.core.site.pending_rows:
+            self.host.submit("flush", [self._measure(), Flushed()])
+            self.sender.notify()
+
+    @property
+    def drained_inbox(self) -> bool:
+        return self._consumed > self.inbox.last_position
+
+    @property
+    def drained(self) -> bool:
+        """Whether all that landed has been sent on and acknowledged."""
+        return self.drained_inbox and not self.core.site.pending_rows and not self.outbox.pending()
+
+    @property
+    def finished(self) -> bool:
+        """Whether no site has more to say, and all was sent on."""
+        ended = (m == END_OF_TIME_US for name in self.core.origins for m in self.core.marks(name).values())
+        return all(ended) and self.drained
+
+    def status(self) -> dict[str, Any]:
+        """What came, what waits, what went over the link."""
+        link = self.sender.snapshot()
+        return {
+            "to": self.link.destination,
+            "rows_in": self.core.rows_in,
+            "rows_out": self.core.rows_out,
+            "pending_rows": self.core.site.pending_rows,
+            "inbox_bytes": self.inbox.size_bytes,
+            "refused": dict(self.inbox.refused),
+            "bytes_sent": link.bytes_sent,
+            "bytes_by_fragment": dict(link.fragment_bytes),
+            "queued_bytes": self.outbox.size_bytes,
+            "goodput_bytes_per_s": link.goodput_bytes_per_s,
+            "round_trip_s": link.round_trip_s,
+            **self.meter.use(self.link.bandwidth_bytes_per_s, link.goodput_bytes_per_s),
+            "connected": link.connected,
+            "last_error": link.last_error,
+            "finished": self.finished,
+        }
+
+    def start(self) -> None:
+        self.sender.start()
+
+    def stop(self) -> None:
+        """What is not sent yet waits in the outbox."""
+        self.sender.stop()
+        self.host.journal.close()
+
+    @property
+    def _consumed(self) -> int:
+        """All positions of the inbox below it are in the journal."""
+        return self.host.batches.get(CAUSE, 0)
+
+    def _take_landed(self) -> bool:
+        """One entry of what has landed; whether there was any, and room for it."""
+        start, end = self._consumed, min(self.inbox.last_position + 1, self._consumed + SEGMENTS_PER_ENTRY)
+        if end <= start or self.outbox.full or self.core.site.full:
+            return False
+        segments = [decode_segment(path.read_bytes()) for path in self.inbox.landed(start, end)]
+        landed = [Landed.of(segment) for segment in segments]
+        self.host.submit(CAUSE, [*self._gather(segments), *landed, self._measure(), Ticked()], batch=end)
+        self.inbox.discard(end)
+        return True
+
+    def _gather(self, segments: Sequence[Segment]) -> Iterator[Gathered]:
+        fragments = {f.name: f for f in self.core.site.definitions}
+        tables: dict[str, list[pa.Table]] = {}
+        senders: dict[str, set[tuple[str, int]]] = {}
+        records: dict[str, list[tuple[str, int, int]]] = {}
+        for segment in segments:
+            for update in (u for u in segment.updates() if u.fragment in fragments and u.rows):
+                tables.setdefault(update.fragment, []).append(update.table.cast(fragments[update.fragment].schema))
+                slices = pc.unique(update.table[SLICE_COLUMN]).to_pylist()
+                senders.setdefault(update.fragment, set()).update((segment.origin, s) for s in slices)
+            for name, origin, counts in counted_in(segment):
+                records.setdefault(name, []).extend((origin, s, n) for s, n in counts)
+                senders.setdefault(name, set()).update((segment.origin, s) for s, _ in counts)
+        for name in (n for n in fragments if n in senders):
+            merged = _merged(fragments[name], tables.get(name, []))
+            yield Gathered(name, merged, tuple(records.get(name, ())), tuple(sorted(senders[name])))
+
+    def _enact(self, number: int, actions: Sequence[Action]) -> int:
+        updates, facts = (u for a in actions for u in a.updates), [f for a in actions for f in a.facts]
+        segments = segments_of(updates, facts)
+        for place, messages in enumerate(segments):
+            self.outbox.append(number + place, messages)
+            self._sizes.note_appended(self.outbox, number + place, messages)
+        return len(segments)
+
+    def _measure(self) -> LinkMeasured:
+        goodput, outbox, sizes = self.sender.snapshot().goodput_bytes_per_s, self.outbox, self._sizes
+        return LinkMeasured(goodput, outbox.size_bytes, outbox.full, sizes.ratio, sizes.frame_bytes)
+
+    def _is_carried(self, carried: Carried) -> bool:
+        name, site = carried.fragment.name, self.core.site
+        here = (site.policy_of(name), site.weight_of(name), dict(self.core.senders_of(name)))
+        return here == (carried.policy, carried.weight, dict(carried.origins))
+
+
+def _merged(fragment: Fragment, tables: list[pa.Table]) -> pa.Table:
+    table = pa.concat_tables([fragment.schema.empty_table(), *tables])
+    return partials.combine(table, [SLICE_COLUMN, *fragment.key_names], fragment.aggregates)

@@ -1,0 +1,97 @@
+"""Sites behind a relay, on Spark and real sockets: the answers are those of a star, in one process and in many."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from projects import as_lines, make_records, write_project
+from test_kill import Role, free_port
+from test_pipelines import check_answers
+
+from catchment.center.results import read_results, read_windows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SITES = ("a", "b", "hub")
+KILLS = 4
+DEADLINE_S = 300
+
+
+def make_tree(folder: Path, connector: str, listen: bool = False) -> list[dict[str, Any]]:
+    """Sites a and b send over hub, which has records of its own."""
+    records = {site: make_records(300, seed) for seed, site in enumerate(SITES)}
+    write_project(folder, SITES, {s: as_lines(r) for s, r in records.items()}, connector=connector)
+    path = folder / "catchment.toml"
+    text = path.read_text()
+    for site in ("a", "b"):
+        text = text.replace(f'from = "{site}"\nto = "center"', f'from = "{site}"\nto = "hub"')
+    if listen:
+        for site in ("hub", "center"):
+            text = text.replace(f"[sites.{site}]\n", f'[sites.{site}]\nlisten = "127.0.0.1:{free_port()}"\n')
+    path.write_text(text)
+    return [r for mine in records.values() for r in mine]
+
+
+@pytest.mark.spark
+def test_a_tree_in_one_process_gives_the_answers_of_a_star_and_merges_at_the_hub(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    from catchment.spark.deploy import Deployment
+    from catchment.spark.run import Runner
+
+    records = make_tree(tmp_path / "p", "connector = 'files', path = 'data/{site}'")
+    deployment = Deployment.load(tmp_path / "p")
+    runner = Runner(deployment, spark, deployment.sites, True, once=True)
+    try:
+        runner.start()
+        runner.run(seconds=120)
+        assert runner.finished
+        status = runner.status()
+    finally:
+        runner.close()
+    check_answers(tmp_path / "p" / "state", records)
+    hub = status["relays"]["hub"]
+    assert hub["to"] == "center"
+    assert hub["rows_out"] < hub["rows_in"] / 2, "three sites have the same keys"
+    assert hub["bytes_sent"] < status["sites"]["a"]["bytes_sent"] + status["sites"]["b"]["bytes_sent"]
+
+
+@pytest.mark.e2e
+def test_kills_of_the_relay_change_no_answer(tmp_path: Path) -> None:
+    folder = tmp_path / "p"
+    records = make_tree(
+        folder, "connector = 'replay', path = 'data/{site}.jsonl', format = 'json', speed = 30", listen=True
+    )
+    roles = {name: Role(folder, *command) for name, command in (
+        ("center", ("center",)), ("hub", ("site", "hub")), ("a", ("site", "a")), ("b", ("site", "b")),
+    )}  # fmt: skip
+    chance, kills, deadline = random.Random(7), 0, time.monotonic() + DEADLINE_S
+    try:
+        for role in roles.values():
+            role.start()
+        landed = folder / "state" / "relays" / "hub" / "journal"
+        next_kill = None
+        while not all(role.done for role in roles.values()):
+            assert time.monotonic() < deadline, [(r.command, r.log.read_text()[-1500:]) for r in roles.values()]
+            if next_kill is None and any(f.stat().st_size > 2_000 for f in landed.glob("journal-*.log")):
+                next_kill = time.monotonic()
+            if next_kill and kills < KILLS and time.monotonic() >= next_kill and not roles["hub"].done:
+                roles["hub"].kill()
+                roles["hub"].start()
+                kills += 1
+                next_kill = time.monotonic() + chance.uniform(3.0, 12.0)
+            time.sleep(0.1)
+    finally:
+        for role in roles.values():
+            role.end()
+    assert kills, "the run was over before the first kill: make it longer"
+    check_answers(folder / "state", records)
+    everything = read_results(folder / "state", "numbers", revisions="all").to_pylist()
+    published = [(r["window_start"], r["page"], r["revision"]) for r in everything]
+    assert len(published) == len(set(published)), "no revision of a row was written twice"
+    assert set(read_windows(folder / "state", "numbers")["status"].to_pylist()[-1:]) == {"final"}
