@@ -230,10 +230,12 @@ def _star_table(result: Mapping[str, Any]) -> Table:
 
 
 def _live_table(result: Mapping[str, Any]) -> Table:
-    table = Table("sharing", "fragments", "WAN bytes", "seconds", "records/s", title="live, links shaped")
+    table = Table(
+        "sharing", "fragments", "WAN bytes", "on links s", "records/s", "in all s", title="live, links shaped"
+    )
     for row in result["live"]:
-        table.add_row(row["sharing"], str(row["fragments"]), f"{row['wan_bytes']:,}", f"{row['seconds']:.1f}",
-                      f"{row['records_per_s']:,.0f}")  # fmt: skip
+        table.add_row(row["sharing"], str(row["fragments"]), f"{row['wan_bytes']:,}", f"{row['link_seconds']:.1f}",
+                      f"{row['records_per_s']:,.0f}", f"{row['seconds']:.1f}")  # fmt: skip
     return table
 
 

@@ -79,7 +79,7 @@ def test_a_stream_at_a_site_without_a_link_to_the_center_is_refused() -> None:
     statement = parse_sql("CREATE STREAM s (ts TIMESTAMP) WITH (event_time = 'ts', path = '{site}')", "q.sql")
     with pytest.raises(QueryError, match=r"'eu', which has no link to the center 'center'") as caught:
         Catalog(cut).add(*statement)
-    assert "star" in (caught.value.hint or "")
+    assert "or links over other sites" in (caught.value.hint or "")
     assert 'from = "eu"' in (caught.value.hint or "")
 
 
@@ -131,6 +131,15 @@ def test_explain_shows_plan_sites_links_and_contract() -> None:
     assert "  us -> center: 2.5 MB/s, latency 40 ms\n  eu -> center: unshaped\n" in text
     assert "contract: off by 0.1 or more in at most 0.05 of the windows" in text
     assert "policy: spillway" in text
+
+
+def test_explain_shows_the_way_over_another_site() -> None:
+    catalog = make_catalog(f"CREATE MATERIALIZED VIEW v AS {COUNT.format('clicks')}")
+    over = {("us", "eu"): Link("us", "eu", 2.5e6), ("eu", "center"): Link("eu", "center", 1e6, 9_000)}
+    project = replace(catalog.project, links=over)
+    plan = plan_view(catalog.view("v"), catalog)
+    assert "  us -> eu -> center: 2.5 MB/s, then 1 MB/s, latency 9 ms\n  eu -> center: 1 MB/s" in explain(plan, project)
+    assert [f["sends_to"] for f in explain_data(plan, project)["fragments"]] == ["eu", "center"]
 
 
 def test_explain_for_programs_says_the_same() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,23 +18,22 @@ from catchment.center.results import read_results, read_windows
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SITES = ("a", "b", "hub")
 KILLS = 4
 DEADLINE_S = 300
 
 
-def make_tree(folder: Path, connector: str, listen: bool = False) -> list[dict[str, Any]]:
-    """Sites a and b send over hub, which has records of its own."""
-    records = {site: make_records(300, seed) for seed, site in enumerate(SITES)}
-    write_project(folder, SITES, {s: as_lines(r) for s, r in records.items()}, connector=connector)
-    path = folder / "catchment.toml"
-    text = path.read_text()
+def make_tree(folder: Path, sites: Sequence[str], connector: str) -> list[dict[str, Any]]:
+    """Sites a and b send over hub, which may have records of its own."""
+    records = {site: make_records(300, seed) for seed, site in enumerate(sites)}
+    write_project(folder, sites, {s: as_lines(r) for s, r in records.items()}, connector=connector)
+    text = (folder / "catchment.toml").read_text()
     for site in ("a", "b"):
         text = text.replace(f'from = "{site}"\nto = "center"', f'from = "{site}"\nto = "hub"')
-    if listen:
-        for site in ("hub", "center"):
-            text = text.replace(f"[sites.{site}]\n", f'[sites.{site}]\nlisten = "127.0.0.1:{free_port()}"\n')
-    path.write_text(text)
+    if "hub" not in sites:
+        text += '[sites.hub]\n[[links]]\nfrom = "hub"\nto = "center"\n'
+    for site in ("hub", "center"):
+        text = text.replace(f"[sites.{site}]\n", f'[sites.{site}]\nlisten = "127.0.0.1:{free_port()}"\n')
+    (folder / "catchment.toml").write_text(text)
     return [r for mine in records.values() for r in mine]
 
 
@@ -44,7 +44,7 @@ def test_a_tree_in_one_process_gives_the_answers_of_a_star_and_merges_at_the_hub
     from catchment.spark.deploy import Deployment
     from catchment.spark.run import Runner
 
-    records = make_tree(tmp_path / "p", "connector = 'files', path = 'data/{site}'")
+    records = make_tree(tmp_path / "p", ("a", "b", "hub"), "connector = 'files', path = 'data/{site}'")
     deployment = Deployment.load(tmp_path / "p")
     runner = Runner(deployment, spark, deployment.sites, True, once=True)
     try:
@@ -64,9 +64,8 @@ def test_a_tree_in_one_process_gives_the_answers_of_a_star_and_merges_at_the_hub
 @pytest.mark.e2e
 def test_kills_of_the_relay_change_no_answer(tmp_path: Path) -> None:
     folder = tmp_path / "p"
-    records = make_tree(
-        folder, "connector = 'replay', path = 'data/{site}.jsonl', format = 'json', speed = 30", listen=True
-    )
+    replay = "connector = 'replay', path = 'data/{site}.jsonl', format = 'json', speed = 30"
+    records = make_tree(folder, ("a", "b"), replay)
     roles = {name: Role(folder, *command) for name, command in (
         ("center", ("center",)), ("hub", ("site", "hub")), ("a", ("site", "a")), ("b", ("site", "b")),
     )}  # fmt: skip

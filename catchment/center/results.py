@@ -68,7 +68,7 @@ class ResultTables:
         """Append what one enactment publishes; nothing if it was appended before."""
         changed = [r for r in revisions if r.rows.num_rows]
         if changed:
-            self._append("results", sequence, lambda: pa.concat_tables([self._rows(r) for r in changed]))
+            self._append("results", sequence, lambda: self._result_rows(changed))
         if revisions:
             self._append("windows", sequence, lambda: self._window_rows(sequence, revisions))
 
@@ -101,11 +101,23 @@ class ResultTables:
             if table is not None and len(table.file_uris()) > COMPACT_ABOVE_FILES:
                 table.optimize.compact()
 
-    def _rows(self, revision: Publish) -> pa.Table:
-        rows, n = revision.rows, revision.rows.num_rows
+    def _result_rows(self, revisions: Sequence[Publish]) -> pa.Table:
+        """The rows of all revisions; finished together, because finishing may be a job of its own."""
+        lowered = [self._lowered(r) for r in revisions]
+        user, at, tables = self.finish(pa.concat_tables([table for table, _ in lowered])), 0, []
+        for revision, (_, errors) in zip(revisions, lowered, strict=True):
+            tables.append(self._rows(revision, user.slice(at, revision.rows.num_rows), errors))
+            at += revision.rows.num_rows
+        return pa.concat_tables(tables)
+
+    def _lowered(self, revision: Publish) -> tuple[pa.Table, dict[str, NDArray[np.float64]]]:
+        rows = revision.rows
         lowered = partials.lower(rows, self.fragment.key_names, self.fragment.aggregates)
         lowered, errors = self._scaled(rows, lowered, revision.lowest_rate)
-        user = self.finish(_with_bounds(lowered, revision))
+        return _with_bounds(lowered, revision), errors
+
+    def _rows(self, revision: Publish, user: pa.Table, errors: Mapping[str, NDArray[np.float64]]) -> pa.Table:
+        rows, n = revision.rows, revision.rows.num_rows
         meta = {
             "window_start": instants(revision.window.start_us, n),
             "window_end": instants(revision.window.end_us, n),

@@ -64,6 +64,8 @@ def status_table(status: Mapping[str, Any], rates: Rates | None = None) -> Rende
     parts: list[RenderableType] = [sites, *_shedding(status["sites"])]
     if any(site.get("fragments") for site in status["sites"].values()):
         parts += ["", _releases(status["sites"])]
+    if status.get("relays"):
+        parts += ["", _relays(status["relays"])]
     if status["center"]:
         queries = Table("query", "closed up to", "slowest site", "open slices", box=None, pad_edge=False)
         for name, query in status["center"]["queries"].items():
@@ -71,6 +73,16 @@ def status_table(status: Mapping[str, Any], rates: Rates | None = None) -> Rende
             queries.add_row(name, when(query["closed_us"]), slowest, str(query["open_slices"]))
         parts += ["", queries]
     return Group(*parts)
+
+
+def _relays(relays: Mapping[str, Any]) -> RenderableType:
+    """What sites do for others: how many partials came, and how many went on."""
+    table = Table("relay", "to", "partials in", "out", "waiting", "sent", "link", box=None, pad_edge=False)
+    for name, relay in relays.items():
+        link = "up" if relay["connected"] else (relay["last_error"] or "down")[:60]
+        table.add_row(name, relay["to"], f"{relay['rows_in']:,}", f"{relay['rows_out']:,}",
+                      f"{relay['pending_rows']:,} rows", size(relay["bytes_sent"]), Text(link))  # fmt: skip
+    return table
 
 
 def _releases(sites: Mapping[str, Any]) -> RenderableType:

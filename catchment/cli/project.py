@@ -161,6 +161,7 @@ def _drive(
     quiet: bool = False,
 ) -> Mapping[str, Any]:
     """Run until done, told to stop, or out of time; the last status."""
+    from catchment.relay.pipeline import relay_folder
     from catchment.spark.run import Runner
     from catchment.spark.session import make_session
     from catchment.spark.site_pipeline import site_folder
@@ -168,12 +169,15 @@ def _drive(
     project = deployment.project
     for role in (
         *(site_folder(project, s) for s in sites),
+        *(relay_folder(project, s) for s in (deployment.routes.relays if with_center and sites else sites)),
         *([project.state_folder / "center"] if with_center else []),
     ):
         _check_free(role)
     master = project.sites[sites[0]].spark_master if len(sites) == 1 and not with_center else None
+    needs_spark = with_center or any(deployment.streams_at(s) for s in sites)
     with notes.status("starting Spark"):
-        spark = make_session(project.name, project.spark, master=master, warehouse=project.state_folder / "warehouse")
+        warehouse = project.state_folder / "warehouse"
+        spark = make_session(project.name, project.spark, master=master, warehouse=warehouse) if needs_spark else None
     runner = Runner(deployment, spark, sites, with_center, once=once)
     signal.signal(signal.SIGTERM, lambda *_: runner.stop())
     try:
@@ -184,7 +188,8 @@ def _drive(
         return runner.status()
     finally:
         runner.close()
-        spark.stop()
+        if spark is not None:
+            spark.stop()
 
 
 def _run(deployment: Deployment, sites: Sequence[str], with_center: bool, folder: Path, *, as_json: bool,

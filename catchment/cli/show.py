@@ -42,11 +42,12 @@ def status(project: ProjectOption = Path(), as_json: JsonFlag = False) -> None:
     """How each site and the center do, as they last said."""
     state = Project.load(project).state_folder
     sites = {p.parent.name: json.loads(p.read_text()) for p in sorted(state.glob("sites/*/status.json"))}
+    relays = {p.parent.name: json.loads(p.read_text()) for p in sorted(state.glob("relays/*/status.json"))}
     center = state / "center" / "status.json"
     if not sites and not center.exists():
         raise ConfigError("nothing has run here yet", where=str(state), hint=f"catchment run {project}")
-    answer = {"sites": sites, "center": json.loads(center.read_text()) if center.exists() else None}
-    emit(answer, as_json, status_table)
+    said = json.loads(center.read_text()) if center.exists() else None
+    emit({"sites": sites, "relays": relays, "center": said}, as_json, status_table)
 
 
 @show_app.command(epilog="Example: catchment show results traffic -p demo -n 20")

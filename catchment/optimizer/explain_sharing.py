@@ -1,6 +1,6 @@
 """Why a query is answered from the fragment that it is: what was possible, what each way would add on the links.
 
-The choice set of a star, where sites compute and the center answers: derive from a fragment that runs (adds nothing),
+The choice set of a run, where sites compute and the center answers: derive from a fragment that runs (adds nothing),
 run a wider fragment in its place that serves both, or run a fragment of its own. Bytes are estimated from measured
 rates where there are some, else from declared ones, else from guesses.
 """
@@ -15,11 +15,12 @@ from catchment.optimizer.demand import Query
 from catchment.optimizer.deployed import Deployed
 from catchment.optimizer.derive import is_derivable
 from catchment.optimizer.generalize import generalize
-from catchment.optimizer.live import site_rates
+from catchment.optimizer.live import fragment_rates, link_rates
 from catchment.optimizer.plan_json import write_derivation
 from catchment.optimizer.share import Strength
 from catchment.optimizer.statistics import Statistics
 from catchment.options import format_bandwidth
+from catchment.routes import Routes
 
 
 def explain_sharing(query: str, deployed: Deployed, statistics: Statistics, project: Project) -> dict[str, Any]:
@@ -40,15 +41,15 @@ def explain_sharing(query: str, deployed: Deployed, statistics: Statistics, proj
 
 def _links(query: str, deployed: Deployed, statistics: Statistics, project: Project) -> Iterator[dict[str, Any]]:
     demand = deployed.sharing.fragments[deployed.derivation(query).fragment]
-    rates = site_rates(deployed.sharing, statistics)
-    for site in (s for s in demand.source.sites if s != project.center):
-        limit = project.link(site, project.center).bandwidth_bytes_per_s
+    rates = link_rates(project, deployed.sharing, statistics)
+    for link, rate in fragment_rates(Routes.of(project), demand, statistics).items():
+        limit = project.link(*link).bandwidth_bytes_per_s
         yield {
-            "from": site,
-            "to": project.center,
-            "fragment_bytes_per_s": statistics.partials(demand, site),
-            "bytes_per_s": rates[site],
-            "utilisation": rates[site] / limit if limit else None,
+            "from": link[0],
+            "to": link[1],
+            "fragment_bytes_per_s": rate,
+            "bytes_per_s": rates[link],
+            "utilisation": rates[link] / limit if limit else None,
         }
 
 

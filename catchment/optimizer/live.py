@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from catchment.config import Project
 from catchment.errors import PlanError
-from catchment.optimizer.demand import Query
+from catchment.optimizer.demand import Demand, Query
 from catchment.optimizer.deployed import Deployed
 from catchment.optimizer.share import BytesOf, SharingState, Strength, share
 from catchment.optimizer.statistics import Statistics
@@ -15,6 +15,7 @@ from catchment.options import format_bandwidth
 from catchment.query.catalog import Catalog
 from catchment.query.parse import parse_sql
 from catchment.query.statements import DropView
+from catchment.routes import LinkName, Routes
 
 
 def live_catalog(declared: Catalog, deployed: Deployed | None) -> Catalog:
@@ -51,23 +52,41 @@ def site_rates(sharing: SharingState, statistics: Statistics) -> dict[str, float
     return rates
 
 
+def link_rates(project: Project, sharing: SharingState, statistics: Statistics) -> dict[LinkName, float]:
+    """Bytes a second on each link of a run: what meets at a site goes on merged."""
+    routes, rates = Routes.of(project), dict[LinkName, float]()
+    for demand in sharing.fragments.values():
+        for link, rate in fragment_rates(routes, demand, statistics).items():
+            rates[link] = rates.get(link, 0.0) + rate
+    return rates
+
+
+def fragment_rates(routes: Routes, demand: Demand, statistics: Statistics) -> dict[LinkName, float]:
+    """The same of one fragment."""
+    behind: dict[LinkName, list[str]] = {}
+    for site in demand.source.sites:
+        for link in routes.way(site):
+            behind.setdefault(link, []).append(site)
+    return {link: statistics.merged(demand, sites) for link, sites in behind.items()}
+
+
 def check_contracts_of(project: Project, sharing: SharingState, statistics: Statistics) -> None:
     """Refuse a query with a contract that a link could not carry in time, where the rates of its stream are known."""
     streams = statistics.streams
     told = {n: d for n, d in sharing.fragments.items() if d.source.stream in streams}
-    rates = site_rates(replace(sharing, fragments=told), statistics)
+    rates, routes = link_rates(project, replace(sharing, fragments=told), statistics), Routes.of(project)
     for query in sharing.queries.values():
         source = query.demand.source
         if query.has_contract and source.stream in streams:
-            for site in (s for s in source.sites if s != project.center):
-                _check_link(project, query, site, rates[site])
+            for link in dict.fromkeys(link for site in source.sites for link in routes.way(site)):
+                _check_link(project, query, link, rates[link])
 
 
-def _check_link(project: Project, query: Query, site: str, rate: float) -> None:
-    limit = project.link(site, project.center).bandwidth_bytes_per_s
+def _check_link(project: Project, query: Query, link: LinkName, rate: float) -> None:
+    limit = project.link(*link).bandwidth_bytes_per_s
     if limit is not None and rate > limit:
         raise PlanError(
-            f"the query {query.name!r} cannot meet its contract: the link {site} -> {project.center} would carry "
+            f"the query {query.name!r} cannot meet its contract: the link {link[0]} -> {link[1]} would carry "
             f"{format_bandwidth(rate)} of {format_bandwidth(limit)}",
             hint='share more (sharing = "full"), give the link more bandwidth, or drop the contract',
         )

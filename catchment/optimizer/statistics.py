@@ -19,7 +19,7 @@ The estimate of groups assumes values that are equally likely and independent, s
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -88,9 +88,10 @@ class Statistics:
         """Bytes a second of a demand's partials at a site: each group of each slice once."""
         return self._groups_per_s(demand, self.of(demand.source.stream).rows_per_s.get(site, 0.0)) * row_bytes(demand)
 
-    def merged(self, demand: Demand) -> float:
-        """Bytes a second of the partials after those of all sites are merged."""
-        rows = sum(self.of(demand.source.stream).rows_per_s.get(s, 0.0) for s in demand.source.sites)
+    def merged(self, demand: Demand, sites: Sequence[str] | None = None) -> float:
+        """Bytes a second of the partials after those of some sites are merged, or of all."""
+        known = self.of(demand.source.stream).rows_per_s
+        rows = sum(known.get(s, 0.0) for s in (demand.source.sites if sites is None else sites))
         return self._groups_per_s(demand, rows) * row_bytes(demand)
 
     def answers(self, query: Query) -> float:

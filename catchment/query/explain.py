@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from catchment.aggregates.shed_terms import terms_in
-from catchment.config import Project
+from catchment.config import Link, Project
 from catchment.options import format_bandwidth
 from catchment.query.join import LEFT, RIGHT
 from catchment.query.plan import QueryPlan
 from catchment.query.statements import BOUNDED
 from catchment.query.types import sql_type
+from catchment.routes import Routes
 from catchment.timeline import format_duration
 
 
@@ -34,7 +35,12 @@ def explain_data(plan: QueryPlan, project: Project) -> dict[str, Any]:
             "offset_us": plan.window.offset_us,
         },
         "fragments": [
-            {"site": site, "stream": side.scan.stream, "sends_to": plan.root.site, "partials": _partials(side)}
+            {
+                "site": site,
+                "stream": side.scan.stream,
+                "sends_to": _next(site, plan.root.site, project),
+                "partials": _partials(side),
+            }
             for side in plan.sides
             for site in side.scan.sites
         ],
@@ -60,6 +66,10 @@ def _join(plan: QueryPlan) -> dict[str, Any] | None:
     }
 
 
+def _next(site: str, sink: str, project: Project) -> str:
+    return sink if site == sink else Routes.of(project).way(site)[0][1]
+
+
 def _partials(plan: QueryPlan) -> list[str]:
     return [f"{f.name} {sql_type(f.type)}" for f in plan.fragment.schema]
 
@@ -70,7 +80,7 @@ def _site_lines(plan: QueryPlan, project: Project) -> list[str]:
     shared = f"each window is {slices} slices" if slices > 1 else "each window is one slice"
     lines = ["", f"at each site of {plan.scan.stream}, per slice and key ({shared}): {partials}"]
     for site in plan.scan.sites:
-        lines.append(f"  {site} -> {plan.root.site}: {_link(site, plan.root.site, project)}")
+        lines.append(f"  {_way(site, plan.root.site, project)}")
     return lines
 
 
@@ -84,10 +94,16 @@ def _shed(plan: QueryPlan) -> str:
     return f"sampled, weight {options.weight:g}; made exact afterwards: {options.repair.replace('_', ' ')}"
 
 
-def _link(site: str, sink: str, project: Project) -> str:
+def _way(site: str, sink: str, project: Project) -> str:
+    """The links from a site to the sink; what meets on the way is merged."""
     if site == sink:
-        return "stays here"
-    link = project.link(site, sink)
+        return f"{site} -> {sink}: stays here"
+    links = [project.link(*link) for link in Routes.of(project).way(site)]
+    stations = " -> ".join([site, *(link.destination for link in links)])
+    return f"{stations}: {', then '.join(map(_link, links))}"
+
+
+def _link(link: Link) -> str:
     speed = "unshaped" if link.bandwidth_bytes_per_s is None else format_bandwidth(link.bandwidth_bytes_per_s)
     return f"{speed}, latency {format_duration(link.latency_us)}" if link.latency_us else speed
 

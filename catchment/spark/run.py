@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -58,7 +58,7 @@ class Runner:
     """Some roles of a project in this process."""
 
     deployment: Deployment
-    spark: SparkSession
+    spark: SparkSession | None  # none where all that runs here is a relay
     sites: Sequence[str]
     with_center: bool
     clock: Clock = field(default_factory=SystemClock)
@@ -87,20 +87,26 @@ class Runner:
             self._start_center()
         self._closing.callback(self.relays.close)
         self.relays.start()
-        self._evaluator = NativeEvaluator(
-            {
-                n: read_table(self.spark, t, self.project.folder).cache()
-                for n, t in self.deployment.catalog.tables.items()
-            }
-        )
         for site in self.sites:
             if self.deployment.streams_at(site):
                 self._start_site(site)
 
+    @property
+    def _session(self) -> SparkSession:
+        assert self.spark is not None, "sites that read streams, and the center, run on Spark"
+        return self.spark
+
+    @cached_property
+    def _evaluator(self) -> NativeEvaluator:
+        tables = self.deployment.catalog.tables
+        return NativeEvaluator(
+            {n: read_table(self._session, t, self.project.folder).cache() for n, t in tables.items()}
+        )
+
     def _start_site(self, site: str) -> None:
         check_definitions(site_folder(self.project, site), self.deployment.plans)
         pipeline = SitePipeline(
-            self.spark, self.project, site, self.deployment.streams_at(site), self.deployment.fragments_at(site),
+            self._session, self.project, site, self.deployment.streams_at(site), self.deployment.fragments_at(site),
             self._evaluator, partial(self._sender, site), self.clock, self.make_monitor,
         )  # fmt: skip
         self.pipelines.append(pipeline)
@@ -201,7 +207,7 @@ class Runner:
         tables = {p.name: self._tables(p) for p in self.deployment.plans}
         queries = self.deployment.center_queries
         self.center = CenterPipeline(
-            self.spark, self.project, inbox, queries, deployed.known, deployed.begun, tables, self.clock
+            self._session, self.project, inbox, queries, deployed.known, deployed.begun, tables, self.clock
         )
         self.follower.reached()
         host, port = self.project.sites[self.project.center].listen or (LOOPBACK, 0)
@@ -212,7 +218,7 @@ class Runner:
         self._closing.callback(self.center.stop)
 
     def _tables(self, plan: QueryPlan) -> ResultTables:
-        finish = make_finish(self.spark, plan)
+        finish = make_finish(self._session, plan)
         delta, source_key = 1.0 - plan.options.confidence, self.deployment.source_key(plan)
         given = (
             self.project.state_folder, plan.name, plan.fragment, finish, own_errors(plan), sources_of(plan), delta,
