@@ -182,8 +182,8 @@ def _many(
     further = 20
     sinks = tuple(name for name, site in catalog.project.sites.items() if site.compute)
     text = "\n".join(random_views(np.random.default_rng(SEED), count + further, sinks))
-    wider = Catalog(catalog.project, catalog.streams, catalog.tables, {}, star=False).add(*parse_sql(text, "many.sql"))
     began = time.process_time()
+    wider = Catalog(catalog.project, catalog.streams, catalog.tables, {}, star=False).add(*parse_sql(text, "many.sql"))
     queries = [query_of(plan_view(view, wider), wider) for view in wider.views.values()]
     parsed = time.process_time()
     state = share(queries[:count], Strength.FULL, known.sent)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 
 import pyarrow as pa
 
@@ -177,6 +177,7 @@ def atoms_of(aggregate: Aggregate) -> tuple[Aggregate, ...]:
     return tuple(replace(part, name=aggregate_name(part)) for part in parts)
 
 
+@cache
 def width_of(type_: pa.DataType) -> int:
     """About how many bytes a value takes on the wire."""
     if pa.types.is_boolean(type_):

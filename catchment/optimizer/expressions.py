@@ -110,7 +110,7 @@ def rename_columns(sql: str, names: dict[str, str]) -> str:
             return exp.column(names[node.name], quoted=True)
         return node
 
-    return render(read_expression(sql).transform(renamed))
+    return render(read_expression(sql).transform(renamed, copy=False))
 
 
 def operands(expression: exp.Expr, kind: type[exp.Binary]) -> list[exp.Expr]:

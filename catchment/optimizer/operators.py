@@ -8,7 +8,7 @@ can compute.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from catchment.errors import PlanError
 from catchment.optimizer.share import SharingState
@@ -35,9 +35,12 @@ class OperatorGraph:
 
     operators: Mapping[str, Operator]
     queries: Mapping[str, tuple[str, ...]]
+    checked: frozenset[str] = field(default=frozenset(), compare=False, repr=False)  # queries known to be in order
 
     def __post_init__(self) -> None:
         for query, names in self.queries.items():
+            if query in self.checked:
+                continue
             seen: set[str] = set()
             for name in names:
                 missing = [i for i in self._operator(name, query).inputs if i not in seen]
@@ -60,6 +63,11 @@ class OperatorGraph:
                 if operators.setdefault(operator.name, operator) != operator:
                     raise PlanError(f"two different operators are named {operator.name!r}, one of query {query!r}")
         return cls(operators, {q: tuple(o.name for o in needed) for q, needed in queries.items()})
+
+    def join(self, other: OperatorGraph) -> OperatorGraph:
+        """With the queries of another graph; operators of one name must be equal, which the caller has seen to."""
+        queries = {**self.queries, **other.queries}
+        return OperatorGraph({**self.operators, **other.operators}, queries, frozenset(queries))
 
     def apart(self) -> OperatorGraph:
         """The same queries with nothing in common but the sources."""

@@ -176,13 +176,10 @@ class _Arrival:
         base, users = self.base, dict(self.base.users)
         for flow in self.flows:
             users[flow] = users.get(flow, 0) + 1
-        graph = OperatorGraph(
-            {**base.graph.operators, **self.graph.operators}, {**base.graph.queries, **self.graph.queries}
-        )
         decided = {(d.query, d.operator): d for d in self.decisions}
         return replace(
             base,
-            graph=graph,
+            graph=base.graph.join(self.graph),
             sites={**base.sites, **self.sites},
             decisions={**base.decisions, **decided},
             users=users,
@@ -193,7 +190,7 @@ class _Arrival:
         if operator.site is not None:
             if operator.site not in self.base.topology.sites:
                 raise PlanError(f"the operator {operator.name!r} must run at {operator.site!r}, which is no site")
-            yield self._choice(operator, operator.site, Kind.PINNED)
+            yield self._choice(operator, operator.site, Kind.PINNED, self._needed(operator, operator.site))
             return
         reachable = [s for s in self.base.topology.compute_sites if self._reaches(operator, s)]
         if not reachable:
@@ -203,20 +200,21 @@ class _Arrival:
                 hint="add [[links]] to catchment.toml",
             )
         for site in reachable:
-            yield self._choice(operator, site, self._kind(operator, site))
+            needed = self._needed(operator, site)
+            yield self._choice(operator, site, self._kind(operator, site, needed), needed)
 
     def _reaches(self, operator: Operator, site: str) -> bool:
         route, sink = self.base.topology.route, self.ahead[operator.name][1]
         arrives = all(route(self.sites[self.query, i], site) is not None for i in operator.inputs)
         return arrives and (sink is None or route(site, sink) is not None)
 
-    def _kind(self, operator: Operator, site: str) -> Kind:
+    def _kind(self, operator: Operator, site: str, needed: Mapping[Flow, str]) -> Kind:
         if site in self.homes.get(operator.name, ()):
             return Kind.IN_OP
         places = {self.sites[self.query, i] for i in operator.inputs}
         if places == {site}:
             return Kind.LOCAL
-        if self.base.multicast and any(f in self.base.users for f in self._needed(operator, site)):
+        if self.base.multicast and any(f in self.base.users for f in needed):
             return Kind.IN
         return Kind.DEPLOY
 
@@ -226,21 +224,21 @@ class _Arrival:
         names = (operator.name,)
         return dict(query_flows(self.graph, self.query, names, sites, self.base.topology, self.base.multicast))
 
-    def _choice(self, operator: Operator, site: str, kind: Kind) -> Choice:
+    def _choice(self, operator: Operator, site: str, kind: Kind, needed: Mapping[Flow, str]) -> Choice:
         added: dict[LinkName, float] = {}
-        for flow, producer in self._needed(operator, site).items():
+        for flow, producer in needed.items():
             if flow not in self.base.users and flow not in self.flows:
                 added[flow[1]] = added.get(flow[1], 0.0) + self.graph.operators[producer].rate
         return Choice(kind, site, self._cost(added), self._ahead(operator, site))
 
     def _cost(self, added: Mapping[LinkName, float]) -> Cost:
-        links = self.base.topology.links
-        over = sum(
-            max(0.0, self.rates.get(n, 0.0) + r - max(links[n].bandwidth_bytes_per_s, self.rates.get(n, 0.0)))
-            for n, r in added.items()
-        )
-        alone = cost_of(added, self.base.topology)
-        return replace(alone, overload=over if self.base.capacity else 0.0)
+        over = total = link_cost = 0.0
+        for name, rate in added.items():
+            link, carried = self.base.topology.links[name], self.rates.get(name, 0.0)
+            over += max(0.0, carried + rate - max(link.bandwidth_bytes_per_s, carried))
+            total += rate
+            link_cost += rate * link.cost_per_byte
+        return Cost(over if self.base.capacity else 0.0, total, link_cost)
 
     def _ahead(self, operator: Operator, site: str) -> Cost:
         """The least that must still be sent: the smallest output from here on, over the way to the sink."""

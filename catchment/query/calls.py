@@ -82,7 +82,7 @@ def refuse_aggregates(expression: exp.Expr, text: SqlText, what: str) -> None:
 def resolve_inputs(expression: exp.Expr, scope: Scope, what: str) -> exp.Expr:
     """An expression over input columns only, resolved."""
     refuse_aggregates(expression, scope.text, what)
-    return expression.copy().transform(lambda n: scope.resolve(n) if isinstance(n, exp.Column) else n)
+    return expression.transform(lambda n: scope.resolve(n) if isinstance(n, exp.Column) else n)
 
 
 def input_text(node: exp.Expr, scope: Scope) -> str | None:

@@ -89,19 +89,24 @@ class CatchmentSpark(Spark):
         FUNCTION_PARSERS: ClassVar = _without_aggregates(SparkParser.FUNCTION_PARSERS)
 
 
+_SPARK = CatchmentSpark()  # one for all: to make it takes longer than most expressions take to write
+
+
 def render(expression: exp.Expr) -> str:
     """The Spark SQL of an expression: identifiers quoted, comments gone."""
-    return expression.sql(dialect=CatchmentSpark, identify=True, comments=False)
+    # A generator may rearrange what it is given, so it is given a copy; names have nothing to rearrange.
+    copy = not isinstance(expression, exp.Column | exp.Identifier)
+    return expression.sql(dialect=_SPARK, identify=True, comments=False, copy=copy)
 
 
 def show(expression: exp.Expr) -> str:
     """An expression as a person would write it: for messages, never for Spark."""
-    return expression.sql(dialect=CatchmentSpark, comments=False).replace("`", "")
+    return expression.sql(dialect=_SPARK, comments=False).replace("`", "")
 
 
 def read_expression(sql: str) -> exp.Expr:
     """The expression of a text that `render` made."""
-    return parse_one(sql, dialect=CatchmentSpark)
+    return parse_one(sql, dialect=_SPARK)
 
 
 def quote(name: str) -> str:

@@ -106,7 +106,7 @@ class Outputs:
 
     def _rewrite(self, expression: exp.Expr, place: int, aliases_win: bool = False) -> exp.Expr:
         """An expression over the aggregation's columns; the aliases of items before a place may be used."""
-        return expression.copy().transform(lambda node: self._rewrite_node(node, place, aliases_win))
+        return expression.transform(lambda node: self._rewrite_node(node, place, aliases_win))
 
     def _rewrite_node(self, node: exp.Expr, place: int, aliases_win: bool) -> exp.Expr:
         if "arrow" in node.meta:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 import pyarrow as pa
 from sqlglot import exp
@@ -51,9 +52,15 @@ def aggregate_stream(
 
 def _used_columns(stream: Stream, texts: Iterable[str]) -> tuple[str, ...]:
     """The stream's columns that these texts name, and its event time, in declared order."""
-    columns = [c for text in texts for c in read_expression(text).find_all(exp.Column)]
-    named = {stream.event_time, *(c.parts[1].name for c in columns if c.parts[0].name == stream.name)}
+    named = {stream.event_time, *(column for text in texts for of, column in _columns(text) if of == stream.name)}
     return tuple(c.name for c in stream.columns if c.name in named)
+
+
+@lru_cache(maxsize=4096)
+def _columns(text: str) -> tuple[tuple[str, str], ...]:
+    """The qualified columns of a text: relation and name."""
+    found = read_expression(text).find_all(exp.Column)
+    return tuple((c.parts[0].name, c.parts[1].name) for c in found if len(c.parts) > 1)
 
 
 def read_where(view: View, scope: Scope) -> exp.Expr | None:
