@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from world import Center, Site, make_fragment
@@ -25,6 +25,20 @@ from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
 from catchment.wire.transport import LocalUplink
 
+PAIR = {"a": "hub", "b": "hub", "hub": "center"}
+
+
+def project_of(folder: Path, hops: Mapping[str, str], wait_us: int) -> Project:
+    """A project whose links are these, each site by the one it sends to."""
+    links = {(a, b): Link(a, b) for a, b in hops.items()}
+    places = {name: Place(name) for name in dict.fromkeys([*hops, *hops.values()])}
+    return Project("tree", folder, "center", places, links, defaults=Defaults(relay_wait_us=wait_us))
+
+
+def carried(fragment: Fragment, routes: Routes, relay: str, origins: Sequence[str], policy: str) -> Carried:
+    senders = ((s, routes.sender(relay, s)) for s in origins)
+    return Carried(fragment, policy_by_name(policy), tuple((s, sender) for s, sender in senders if sender is not None))
+
 
 class Relay:
     """A relay whose sender is never started: tests carry its segments."""
@@ -39,9 +53,7 @@ class Relay:
             tree.project, self.name, lambda s: check_segment(s, {"q": tree.fragment}, tree.routes), self._sender,
             tree.clock,
         )  # fmt: skip
-        senders = ((s, tree.routes.sender(self.name, s)) for s in tree.origins)
-        origins = tuple((s, sender) for s, sender in senders if sender is not None)
-        self.pipeline.carry([Carried(tree.fragment, policy_by_name(self.policy), origins)])
+        self.pipeline.carry([carried(tree.fragment, tree.routes, self.name, tree.origins, self.policy)])
 
     def _sender(self, outbox: Outbox) -> Sender:
         def unused() -> LocalUplink:
@@ -76,9 +88,7 @@ class Tree:
     ) -> None:  # fmt: skip
         self.clock = ManualClock()
         self.fragment = fragment or make_fragment(window)
-        links = {(a, b): Link(a, b) for a, b in hops.items()}
-        places = {name: Place(name) for name in dict.fromkeys([*hops, *hops.values()])}
-        self.project = Project("tree", folder, "center", places, links, defaults=Defaults(relay_wait_us=wait_us))
+        self.project = project_of(folder, hops, wait_us)
         self.routes = Routes.of(self.project)
         self.origins = tuple(s for s in hops if s not in hops.values())
         self.relays = {r: Relay(self, r, policy) for r in self.routes.relays}

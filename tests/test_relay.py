@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from relay_world import Tree
+from relay_world import PAIR, Tree
 from test_spine import assert_well_published
 from world import Record, naive
 
@@ -26,7 +26,6 @@ from catchment.wire.codec import encode_segment
 from catchment.wire.inbox import Inbox
 from catchment.wire.messages import Closing, Counted, Progress, Relayed, Repaired, Segment, Shed, Standing
 
-PAIR = {"a": "hub", "b": "hub", "hub": "center"}
 TREES = [
     PAIR,
     {"a": "hub", "b": "hub", "c": "center", "hub": "center"},
