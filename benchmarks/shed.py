@@ -2,11 +2,14 @@
 
 The log is a 1% sample of what the server saw, so each record is written `COPIES` times, a hundredth of a second
 apart. One site and a center run in this process; seven views share the stream, with selectivities from 1% to 100% and
-windows from half a minute to five. First the site's capacity is measured, from what its micro-batches cost per row
-while it is not overloaded. Then the burst is replayed at 2 to 20 times that: shed as planned, and at 10 times also
-not at all, and with one rate for all (uniform at the source) for the same load. What dropping the newest or the
-oldest records of each batch would have answered is computed from the raw log and the batches of the planned run. The
-truth is a recomputation from the raw log by numpy, not by catchment.
+windows of two to ten seconds. First the site's capacity is measured, from what its micro-batches cost per row
+while it is not overloaded. Then the burst is replayed at 2 to 20 times that: shed as planned, with one rate for all
+(uniform at the source) for the same load, and at 10 times also not at all. What dropping the newest or the oldest
+records of each batch would have answered is computed from the raw log and the batches of the uniform run. The truth is
+a recomputation from the raw log by numpy, not by catchment.
+
+Freshness is from the end of a window to its first answer; "usual" is that of the windows before the burst, and a
+window belongs to the burst if it ends within it.
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ START_S = 1_700_000_100
 CALM_SHARE = 0.35  # of the capacity, before and after the burst
 CALM_S, BURST_S = 12.0, 10.0
 REPAIR_S = 150.0  # for repairs after the calm
-MOST_ROWS = 4_000_000  # of a burst: beyond it, the burst is shorter
+MOST_ROWS = 12_000_000  # of a burst: beyond it, the burst is shorter
 TOML = """
 [project]
 name = "burst"
@@ -71,6 +74,8 @@ VIEWS = {
     "crawlers": ("count(*) AS n, avg(size) AS mean", "WHERE crawler", 5, ""),
     "subnets": ("count(*) AS n", f"WHERE {PRIVATE}", 4, ""),
 }
+CODES = 1_000
+PASSES_ALL = 1.0 - 2.0**-53  # the highest rate at which a sampler still looks at every record
 MAIN_CODES = (200, 301)  # the groups of by_code that hold 90% of its records
 
 
@@ -103,9 +108,10 @@ class Never(LoadMonitor):
 
 @dataclass
 class Watched:
-    """What was seen of a run, twice a second."""
+    """What was seen of a run, twice a second: rows that wait, rows that were read, ..."""
 
     backlog: list[tuple[float, int]] = field(default_factory=list)
+    rows: list[tuple[float, int]] = field(default_factory=list)
     batches: list[float] = field(default_factory=list)
     rates: list[Mapping[str, float]] = field(default_factory=list)
     errors: list[float] = field(default_factory=list)
@@ -139,7 +145,8 @@ def make_log(path: Path, log: Mapping[str, np.ndarray], phases: list[tuple[float
     origin = np.repeat(np.arange(len(log["code"])), COPIES)
     place = origin[np.arange(len(times)) % len(origin)]
     micros = pa.array((times * 1e6).astype(np.int64), pa.timestamp("us", tz="UTC"))
-    table = pa.table({"arrived": micros, "ts": micros, **{c: pa.array(log[c][place]) for c in log}})
+    columns = {c: pa.array(log[c]).take(pa.array(place)) for c in log}
+    table = pa.table({"arrived": micros, "ts": micros, **columns})
     pq.write_table(table, path, compression="zstd", row_group_size=500_000)
     return table
 
@@ -160,13 +167,14 @@ def truth_of(table: pa.Table) -> dict[str, dict[tuple[int, Any], dict[str, float
         chosen = slice(None) if masks[view] is None else masks[view]
         starts = micros[chosen] // (seconds * 1_000_000) * (seconds * 1_000_000)
         keys = code[chosen] if view == "by_code" else np.zeros(len(starts), dtype=np.int32)
-        pairs, inverse = np.unique(np.stack([starts, keys]), axis=1, return_inverse=True)
-        n = np.bincount(inverse)
-        total = np.bincount(inverse, weights=size[chosen])
+        groups = (starts - starts[0]) // (seconds * 1_000_000) * CODES + keys  # in order of time: the first is least
+        n, total = np.bincount(groups), np.bincount(groups, weights=size[chosen])
         answers[view] = {
-            (int(s), int(k)): {"n": float(c), "bytes": float(t), "mean": float(t / c)}
-            for (s, k), c, t in zip(pairs.T, n, total, strict=True)
-        }
+            (int(starts[0]) + int(g) // CODES * seconds * 1_000_000, int(g) % CODES): {
+                "n": float(n[g]), "bytes": float(total[g]), "mean": float(total[g] / n[g])
+            }
+            for g in np.flatnonzero(n)
+        }  # fmt: skip
     return answers
 
 
@@ -197,6 +205,7 @@ def run_project(spark: Any, folder: Path, monitor: Callable[..., LoadMonitor], s
             for pipeline in runner.pipelines:
                 for state in pipeline.states:
                     if state.shedding is not None:
+                        seen.rows.append((time.time(), state.rows))
                         _look(seen, state.shedding)
 
     watcher = threading.Thread(target=watch, daemon=True)
@@ -219,49 +228,92 @@ def _look(seen: Watched, shedding: Any) -> None:
         seen.errors.append(max(status["expected_errors"].values(), default=0.0))
 
 
-def judge(folder: Path, truth: Mapping[str, Mapping[Any, Mapping[str, float]]]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Clock:
+    """When the burst is, by the log's clock, and how far the wall clock is before that."""
+
+    burst_start_s: float
+    burst_end_s: float
+    ahead_s: float
+
+    def in_burst(self, log_s: float) -> bool:
+        return self.burst_start_s < log_s <= self.burst_end_s
+
+
+@dataclass
+class Verdict:
+    """What the answers of a run turned out to be."""
+
+    usual_s: list[float] = field(default_factory=list)
+    burst_s: list[float] = field(default_factory=list)
+    errors: dict[str, float] = field(default_factory=dict)
+    bounds: int = 0
+    missed: int = 0
+    rows: int = 0
+    exact: int = 0
+
+    def figures(self) -> dict[str, Any]:
+        return {
+            "windows": len(self.usual_s) + len(self.burst_s),
+            "usual_freshness_s": float(np.median(self.usual_s)) if self.usual_s else None,
+            "freshness_median_s": float(np.median(self.burst_s)) if self.burst_s else None,
+            "freshness_worst_s": max(self.burst_s, default=None), "error": max(self.errors.values(), default=None),
+            "errors": self.errors, "bounds": self.bounds, "missed": self.missed, "rows_answered": self.rows,
+            "rows_exact": self.exact, "exact_in_the_end": self.exact == self.rows > 0,
+        }  # fmt: skip
+
+
+def judge(folder: Path, truth: Mapping[str, Mapping[Any, Mapping[str, float]]], clock: Clock) -> dict[str, Any]:
     """Freshness, errors of what was first published, how many miss their bound, and whether the end is exact."""
     from catchment.center.results import read_results
     from catchment.errors import CenterError
 
-    began = (folder / "state" / "sites" / "edge" / "spool" / "hits.began").read_text().split()
-    offset_s = int(began[0]) / 1e6 - int(began[1]) / 1e6  # of the wall clock before the log's
-    freshness: list[float] = []
-    errors: dict[str, float] = {}
-    stated, missed, exact, rows = 0, 0, True, 0
+    verdict = Verdict()
     for view in VIEWS:
         try:
             published = read_results(folder / "state", view, revisions="all").to_pylist()
         except CenterError:
             continue
-        for row in published:
-            place = (int(row["window_start"].timestamp() * 1e6), row.get("code") or 0)
-            wanted = truth[view].get(place)
-            if row["revision"] != 1 or wanted is None:
-                continue
-            freshness.append(row["published_at"].timestamp() - offset_s - row["window_end"].timestamp())
-            if view == "by_code" and row["code"] not in MAIN_CODES:
-                continue
-            for column, bound in row["bound"].items():
-                off = abs(row[column] - wanted[column]) / wanted[column] if wanted[column] else 0.0
-                errors[view] = max(errors.get(view, 0.0), off)
-                if row["status"] == "on_time" and bound:
-                    stated, missed = stated + 1, missed + (off > bound)
-        latest = read_results(folder / "state", view).to_pylist()
-        rows += len(latest)
-        for row in latest:
-            wanted = truth[view].get((int(row["window_start"].timestamp() * 1e6), row.get("code") or 0))
-            exact &= (
-                row["status"] in ("exact", "final")
-                and wanted is not None
-                and all(math.isclose(row[c], wanted[c], rel_tol=1e-12) for c in row["bound"])
-            )
-    return {
-        "windows": len(freshness), "freshness_median_s": float(np.median(freshness)) if freshness else None,
-        "freshness_worst_s": max(freshness, default=None), "error": max(errors.values(), default=None),
-        "errors": errors,
-        "bounds": stated, "missed": missed, "exact_in_the_end": exact and rows > 0,
-    }  # fmt: skip
+        for row in (r for r in published if r["revision"] == 1):
+            judge_first(verdict, view, row, truth[view].get(_place(row)), clock)
+        for row in read_results(folder / "state", view).to_pylist():
+            judge_last(verdict, row, truth[view].get(_place(row)))
+    return verdict.figures()
+
+
+def _place(row: Mapping[str, Any]) -> tuple[int, int]:
+    return int(row["window_start"].timestamp() * 1e6), row.get("code") or 0
+
+
+def judge_first(
+    verdict: Verdict, view: str, row: Mapping[str, Any], wanted: Mapping[str, float] | None, clock: Clock
+) -> None:
+    """A row as it was first published."""
+    if wanted is None:
+        return
+    end_s = row["window_end"].timestamp()
+    late_s = row["published_at"].timestamp() - clock.ahead_s - end_s
+    if end_s <= clock.burst_start_s:
+        verdict.usual_s.append(late_s)
+    elif clock.in_burst(end_s):
+        verdict.burst_s.append(late_s)
+    if view == "by_code" and row["code"] not in MAIN_CODES:
+        return
+    for column, bound in row["bound"].items():
+        off = abs(row[column] - wanted[column]) / wanted[column] if wanted[column] else 0.0
+        verdict.errors[view] = max(verdict.errors.get(view, 0.0), off)
+        if row["status"] == "on_time" and bound:
+            verdict.bounds, verdict.missed = verdict.bounds + 1, verdict.missed + (off > bound)
+
+
+def judge_last(verdict: Verdict, row: Mapping[str, Any], wanted: Mapping[str, float] | None) -> None:
+    """A row as it stands in the end."""
+    verdict.rows += 1
+    verdict.exact += (
+        row["status"] in ("exact", "final")
+        and wanted is not None
+        and all(math.isclose(row[c], wanted[c], rel_tol=1e-12) for c in row["bound"])
+    )
 
 
 def capacity_of(spark: Any, scratch: Path, log: Mapping[str, np.ndarray], report: Callable[[str], None]) -> float:
@@ -271,7 +323,10 @@ def capacity_of(spark: Any, scratch: Path, log: Mapping[str, np.ndarray], report
     make_log(scratch / "calibrate.parquet", log, phases, START_S)
     folder = write_project(scratch / "calibrate", scratch / "calibrate.parquet", True)
     run_project(spark, folder, lambda *given: _noted(made, Never(*given)), 60)
-    rows_per_s = 1.0 / max(made[0]._seconds_per_row(), 1e-9)
+    seconds_per_row = made[0]._seconds_per_row()
+    if seconds_per_row <= 0:
+        raise RuntimeError("the site was too slow to show what a row costs: run this on a machine that is not as busy")
+    rows_per_s = 1.0 / seconds_per_row
     report(f"capacity: {rows_per_s:,.0f} rows/s")
     return rows_per_s
 
@@ -284,13 +339,13 @@ def _noted(made: list[LoadMonitor], monitor: LoadMonitor) -> LoadMonitor:
 def overhead(spark: Any, scratch: Path, log: Mapping[str, np.ndarray], rows: int, repeats: int) -> dict[str, float]:
     """Seconds of one micro-batch of so many rows: without shedding, able to shed, and with a sampler that lets all
     pass. The variants take turns, so that noise meets all alike; medians."""
-    from pyspark.sql import functions as F
-
     from catchment.sampling import SamplingRule
     from catchment.spark.batch_folder import BatchFolder
     from catchment.spark.deploy import Deployment
     from catchment.spark.evaluate import NativeEvaluator
+    from catchment.spark.one_pass import Take
     from catchment.spark.records import placed
+    from catchment.spark.replay import ROW
     from catchment.spark.sources import ddl
 
     make_log(scratch / "cost.parquet", log, [(float(rows), 1.0)], START_S)
@@ -298,19 +353,18 @@ def overhead(spark: Any, scratch: Path, log: Mapping[str, np.ndarray], rows: int
     deployed = {shed: Deployment.load(folder) for shed, folder in projects.items()}
     columns = ddl(deployed[True].catalog.streams["hits"])
     evaluator, history = NativeEvaluator({}), BatchFolder(scratch / "history")
-    raw = spark.read.parquet(str(scratch / "cost.parquet"))
-    keep_all = F.expr(SamplingRule("hits", ("_row",)).keep_sql(1.0))
+    raw, rule = spark.read.parquet(str(scratch / "cost.parquet")), SamplingRule("hits", (ROW,))
+    fragments = {shed: [p.fragment for p in deployed[shed].fragments_at("edge")] for shed in projects}
 
-    def batch(shed: bool, sampler: bool) -> float:
+    def batch(shed: bool, rate: float) -> float:
         began = time.perf_counter()
         history.write(raw, 0)
         kept = history.batch(spark, 0, columns)
-        kept = placed(kept, 0).where(keep_all) if sampler else kept
-        for plan in deployed[shed].plans:
-            evaluator.reduce(kept, plan.fragment)
+        kept = placed(kept, 0) if rate < 1.0 else kept
+        evaluator.reduce_all(kept, [Take(f, rate) for f in fragments[shed]], rows, rule)
         return time.perf_counter() - began
 
-    variants = {"off": (False, False), "on": (True, False), "sampling": (True, True)}
+    variants = {"off": (False, 1.0), "on": (True, 1.0), "sampling": (True, PASSES_ALL)}
     times: dict[str, list[float]] = {name: [] for name in variants}
     for turn in range(repeats + 1):  # the first warms the JVM
         for name, variant in variants.items():
@@ -332,10 +386,7 @@ def run(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
             report(f"seconds of one batch: {costs}")
             capacity = capacity_of(spark, Path(scratch), log, report)
             for times in (10,) if quick else TIMES:
-                monitors = {"planned": LoadMonitor} | ({"uniform": Uniform, "none": Never} if times == 10 else {})
-                for name, kind in monitors.items():
-                    cells += measure(spark, Path(scratch), log, capacity, times, name, kind)
-                    report(f"{times} times, {name}: {cells[-1]}")
+                cells += burst(spark, Path(scratch), log, capacity, times, report)
     finally:
         spark.stop()
     return {
@@ -345,6 +396,19 @@ def run(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
         "batch_s": costs,
         "cells": cells,
     }
+
+
+def burst(
+    spark: Any, scratch: Path, log: Mapping[str, np.ndarray], capacity: float, times: int,
+    report: Callable[[str], None],
+) -> list[dict[str, Any]]:  # fmt: skip
+    """One factor of overload, every way to meet it."""
+    monitors = {"planned": LoadMonitor, "uniform": Uniform} | ({"none": Never} if times == 10 else {})
+    cells = []
+    for name, kind in monitors.items():
+        cells += measure(spark, scratch, log, capacity, times, name, kind)
+        report(f"{times} times, {name}: {cells[-1]}")
+    return cells
 
 
 def measure(
@@ -361,7 +425,8 @@ def measure(
         limit_s = CALM_S * 2 + burst_s + (REPAIR_S if name == "planned" else 10.0)
         seen = run_project(spark, folder, lambda *given: _noted(made, kind(*given)), limit_s)
         truth = truth_of(table)
-        judged = judge(folder, truth)
+        clock = burst_clock(folder, burst_s)
+        judged = judge(folder, truth, clock)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     worst = max((b for _, b in seen.backlog), default=0)
@@ -370,11 +435,27 @@ def measure(
         "times": times, "how": name, "rows": table.num_rows, "burst_s": burst_s, **judged,
         "windows_in_all": sum(len(found) for found in truth.values()),
         "predicted_error": max(seen.errors, default=None), "lowest_rates": lowest,
+        "arriving_rows_per_s": times * capacity, "taken_rows_per_s": taken_per_s(seen, clock),
         "backlog_worst_rows": worst, "backlog_worst_s": worst / (times * capacity),
         "micro_batch_worst_s": max(seen.batches, default=0.0),
         "micro_batch_median_s": float(np.median(seen.batches)) if seen.batches else 0.0,
     }  # fmt: skip
     return [cell, *(dropped(table, truth, made[0], times) if isinstance(made[0], Uniform) else ())]
+
+
+def burst_clock(folder: Path, burst_s: float) -> Clock:
+    """When the burst was."""
+    began = (folder / "state" / "sites" / "edge" / "spool" / "hits.began").read_text().split()
+    return Clock(START_S + CALM_S, START_S + CALM_S + burst_s, int(began[0]) / 1e6 - int(began[1]) / 1e6)
+
+
+def taken_per_s(seen: Watched, clock: Clock) -> float | None:
+    """Rows a second that the site took, whole or sampled, from the first batch of the burst to the last."""
+    start_s = clock.burst_start_s + clock.ahead_s
+    during = [(at, rows) for at, rows in seen.rows if start_s <= at <= start_s + 3 * BURST_S]
+    grown = [during[i] for i in range(1, len(during)) if during[i][1] > during[i - 1][1]]
+    peak = [(at, rows) for at, rows in grown if at <= clock.burst_end_s + clock.ahead_s + 1.0]
+    return (peak[-1][1] - peak[0][1]) / (peak[-1][0] - peak[0][0]) if len(peak) > 1 else None
 
 
 def dropped(
@@ -408,15 +489,18 @@ def _worst(view: str, truth: Mapping[Any, Mapping[str, float]], found: Mapping[A
 def render(result: Mapping[str, Any]) -> RenderableType:
     """One line a cell."""
     title = f"capacity {result['capacity_rows_per_s']:,.0f} rows/s; {result['data']}"
-    heads = ("times", "how", "freshness", "worst", "backlog", "predicted", "achieved", "bounds missed", "exact")
+    heads = ("times", "how", "usual", "freshness", "worst", "batch", "backlog", "rows/s taken", "predicted", "achieved",
+             "bounds missed", "exact")  # fmt: skip
     table = Table(*heads, title=title, title_justify="left")
     for c in result["cells"]:
         behind = f"{c['backlog_worst_s']:.1f} s" if "backlog_worst_s" in c else "-"
         missed = f"{c['missed']} of {c['bounds']}" if c.get("bounds") else "-"
+        taken = f"{c['taken_rows_per_s']:,.0f}" if c.get("taken_rows_per_s") else "-"
         table.add_row(
-            str(c["times"]), c["how"], _seconds(c.get("freshness_median_s")), _seconds(c.get("freshness_worst_s")),
-            behind, _percent(c.get("predicted_error")), _percent(c["error"]), missed,
-            "yes" if c.get("exact_in_the_end") else "no",
+            str(c["times"]), c["how"], _seconds(c.get("usual_freshness_s")), _seconds(c.get("freshness_median_s")),
+            _seconds(c.get("freshness_worst_s")), _seconds(c.get("micro_batch_median_s")), behind, taken,
+            _percent(c.get("predicted_error")), _percent(c["error"]), missed,
+            f"{c['rows_exact']} of {c['rows_answered']}" if "rows_exact" in c else "-",
         )  # fmt: skip
     costs = result["batch_s"]
     able, samples = (100 * (costs[name] / costs["off"] - 1) for name in ("on", "sampling"))

@@ -55,6 +55,11 @@ class SamplingRule:
         """Stream and seed in one number, not negative (Spark's grammar has no least BIGINT)."""
         return hash_text(self.stream, self.seed) >> 1
 
+    @cached_property
+    def _salted(self) -> int:
+        """The hash of the salt alone: the seed of what is hashed after it."""
+        return int(hash_rows([pa.array([self.salt], pa.int64())])[0])
+
     @property
     def place_sql(self) -> str:
         """The record's place, as a BIGINT expression of Spark SQL."""
@@ -71,8 +76,7 @@ class SamplingRule:
         """The records' places; `columns` are the values of the identity's expressions."""
         if len(columns) != len(self.identity):
             raise ConfigError(f"the identity has {len(self.identity)} columns and {len(columns)} were given")
-        salts = pa.array(np.full(len(columns[0]), self.salt, dtype=np.int64))
-        return hash_rows([salts, *columns]) >> np.uint64(_DROPPED_BITS)
+        return hash_rows(columns, self._salted) >> np.uint64(_DROPPED_BITS)
 
     def keep(self, columns: Sequence[pa.Array], rate: ArrayLike) -> NDArray[np.bool_]:
         """Which records pass, at one rate or at one each."""

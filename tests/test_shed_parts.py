@@ -24,6 +24,7 @@ from catchment.spark.shedding import MAX_LACKING, lacking_of
 from catchment.spark.spool import ARRIVAL, ROWS_PER_BATCH
 from catchment.spark.streaming import rows_of_batch
 from catchment.timeline import Slicing, Window, WindowSpec
+from catchment.wanted import Wanted
 
 
 def write_spool(path: Path, rows: int) -> Path:
@@ -34,7 +35,7 @@ def write_spool(path: Path, rows: int) -> Path:
 
 
 def read_range(spool: Path, start: int, end: int, rate: float) -> tuple[list[int], list[str]]:
-    reader = RangeReader(spool, RowRange(start, end), "s", rate)
+    reader = RangeReader(spool, RowRange(start, end), "s", (Wanted(rate),))
     batches = [b for part in reader.partitions() for b in reader.read(part)]
     return (
         [n for b in batches for n in b[ROW].to_pylist()],

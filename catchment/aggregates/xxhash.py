@@ -28,6 +28,7 @@ _P1, _P2, _P3, _P4, _P5 = (
     0x27D4EB2F165667C5,
 )
 _STRIPE = 32
+_BLOCK_ROWS = 16_384  # that a core's cache holds with all that is computed of them: twice as fast as all at once
 _LONG_DECIMAL_DIGITS = 18
 
 
@@ -35,12 +36,16 @@ def hash_rows(columns: Sequence[pa.Array], seed: int = SPARK_SEED) -> Words:
     """`xxhash64(columns...)` of each row, as unsigned words; `seed` is Spark's unless another is given."""
     if not columns:
         raise CatchmentError("a row without columns has no hash")
+    blocks = [[c.slice(at, _BLOCK_ROWS) for c in columns] for at in range(0, len(columns[0]), _BLOCK_ROWS)]
+    return np.concatenate([_hash_block(block, seed) for block in blocks] or [np.zeros(0, dtype=np.uint64)])
+
+
+def _hash_block(columns: Sequence[pa.Array], seed: int) -> Words:
     state = np.full(len(columns[0]), seed & _MASK, dtype=np.uint64)
     with np.errstate(over="ignore"):
         for column in columns:
-            valid = np.asarray(column.is_valid())
             hashed = _hasher(column.type)(column, state)
-            state = np.where(valid, hashed, state)
+            state = hashed if column.null_count == 0 else np.where(np.asarray(column.is_valid()), hashed, state)
     return state
 
 

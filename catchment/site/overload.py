@@ -4,7 +4,8 @@ Pure: it is told what each micro-batch held and what its parts cost, and says at
 next. The load equation is that of Babcock et al. (section 2): rows a second times the seconds that a row costs, over
 the parts of the pipeline. Reading and keeping the raw records, where that cannot be put off, is load that no sampler
 takes away. The rates are those of `catchment.optimizer.shed` over the forest  stream -> prepare -> a fragment each
--> its aggregates: all fragments share one preparation (reading, parsing), at the rate of the neediest.
+-> its aggregates: fragments share one preparation (reading, parsing), at the rate of the neediest. A fragment whose
+records a reader can pick out stands beside it: only its own records are prepared for it, at a rate of its own.
 
 Hysteresis: samplers go in as soon as the load is over `ENTER`; they go out after `CALM_BATCHES` batches in a row under
 `LEAVE`. While they are in, the load is held at `TARGET`, which leaves room to work off a backlog.
@@ -42,7 +43,8 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Sheddable:
-    """A fragment as the planner sees it, its aggregates as (name, function). `fixed`: it is never sampled."""
+    """A fragment as the planner sees it, its aggregates as (name, function). `fixed`: it is never sampled.
+    `picked`: the reader can tell which records concern it."""
 
     name: str
     aggregates: tuple[tuple[str, str], ...]
@@ -50,6 +52,7 @@ class Sheddable:
     max_error: float | None = None
     weight: float = 1.0
     fixed: bool = False
+    picked: bool = False
 
 
 @dataclass(frozen=True)
@@ -121,11 +124,20 @@ class LoadMonitor:
         for part, took_s in seconds.items():
             self.whole[part].learn(rows, took_s)
 
-    def learn_sampled(self, rows: int, rates: Mapping[str, float], seconds: Mapping[str, float]) -> None:
-        """A batch that was sampled."""
+    def learn_sampled(
+        self, rows: int, rates: Mapping[str, float], seconds: Mapping[str, float], read: int | None = None
+    ) -> None:
+        """A batch that was sampled, `read` rows of it by anybody."""
         highest = max(rates.values(), default=1.0)
         for part, took_s in seconds.items():
-            self.sampled[part].learn(rows * rates.get(part, highest), took_s)
+            given = rows * rates.get(part, highest) if part != PREPARE or read is None else read
+            self.sampled[part].learn(given, took_s)
+
+    def read_share(self, rates: Mapping[str, float]) -> float:
+        """About the share of the rows that are read at these rates."""
+        shared = max((rates.get(f.name, 1.0) for f in self.fragments if not f.picked), default=0.0)
+        own = (rates.get(f.name, 1.0) * self.shapes[f.name].selectivity for f in self.fragments if f.picked)
+        return min(1.0, math.fsum((shared, *own)))
 
     def learn_shape(self, name: str, rows: float, groups: Floats, event_span_s: float) -> None:
         """How many records reach a fragment (scaled), by group, of so many rows over a stretch of event time."""
@@ -187,14 +199,17 @@ class LoadMonitor:
     def _forest(self, rows_per_s: float) -> ShedForest:
         kept_load = 0.0 if self.deferrable else rows_per_s * self.whole[KEEP].seconds_per_row
         prepare = Operator(PREPARE, self.stream, 1.0, self._cost(PREPARE) if self.deferrable else 0.0)
-        works = [
-            Operator(_work(f.name), PREPARE, self.shapes[f.name].selectivity, self._cost(f.name))
-            for f in self.fragments
-        ]
+        works = [self._work_of(f, prepare.seconds_per_tuple) for f in self.fragments]
         queries = tuple(q for f in self.fragments for q in self._queries(f))
         capacity = max(TARGET - kept_load, LEAST_CAPACITY)
         stream = Stream(self.stream, rows_per_s)
         return ShedForest(capacity, self.delta, (stream,), (prepare, *works), queries, f"stream {self.stream!r}")
+
+    def _work_of(self, fragment: Sheddable, prepare_s: float) -> Operator:
+        selectivity, cost = self.shapes[fragment.name].selectivity, self._cost(fragment.name)
+        if not fragment.picked:
+            return Operator(_work(fragment.name), PREPARE, selectivity, cost)
+        return Operator(_work(fragment.name), self.stream, selectivity, cost + min(selectivity, 1.0) * prepare_s)
 
     def _cost(self, part: str) -> float:
         model = self.sampled[part]

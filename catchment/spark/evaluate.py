@@ -1,12 +1,13 @@
-"""How a fragment's partial aggregation is evaluated on a batch of records.
+"""How the partial aggregations of fragments are evaluated on a batch of records.
 
-One small interface, so that another evaluator (vectorised in the reading tasks) can take the place of native
-Spark SQL where an expression allows it. All evaluators give equal partials.
+Two ways that give equal partials: native Spark SQL, a job a fragment, which is fastest for many records; and one
+job for all of them (`catchment.spark.one_pass`), which is fastest where the price of jobs counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
@@ -14,64 +15,95 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from catchment.aggregates import Aggregate
+from catchment.aggregates import Aggregate, make_aggregate
 from catchment.aggregates.shed_terms import terms_in
 from catchment.partials import one_array
 from catchment.quality.shed_terms import add_terms
 from catchment.query.fragment import SLICE_COLUMN, Fragment
+from catchment.sampling import SamplingRule
+from catchment.site.lifting import Side
+from catchment.spark.one_pass import Take, fits, lift_together
 
-_RECORDS = "_records"
+NOT_KNOWN_ROWS = 2**31  # of a batch: it may be a large one
+ONE_PASS_ROWS = 250_000  # a fragment: of larger whole batches native jobs are faster
+_RECORDS = make_aggregate("count", None, None, name="_records")
+_COUNT = _RECORDS.states[0].name
 
 Records = tuple[tuple[int, int], ...]  # (slice, how many raw records)
 
 
 class Reduced(NamedTuple):
     """The partials of some records per (slice, keys), how many records each slice had, and how many each row; of a
-    sample also the moments that its terms were made of."""
+    sample also the moments that its terms were made of. `seconds` is what it took, beside what all takes share."""
 
     table: pa.Table
     records: Records
     counts: pa.Array
     moments: pa.Table
+    seconds: float = 0.0
 
 
 class Evaluator(Protocol):
     """Evaluates fragments on the records of one micro-batch."""
 
-    def partials(self, records: DataFrame, fragment: Fragment) -> tuple[pa.Table, Records]:
-        """The partials of the records per (slice, keys), and how many records each slice had."""
-
     def reduce(self, records: DataFrame, fragment: Fragment, rate: float = 1.0) -> Reduced:
         """The same of records that passed a sampler of this rate, with what must travel with them."""
+
+    def reduce_all(
+        self, records: DataFrame, takes: Sequence[Take], rows: int, rule: SamplingRule | None = None, hold: bool = False
+    ) -> list[Reduced]:
+        """The same of what each of many fragments takes of about so many records. `rule` tells which pass, where any is
+        sampled; with `hold` the records are read once only, for they are costly to read."""
 
     def rows(self, records: DataFrame, fragment: Fragment) -> DataFrame:
         """The records that a fragment takes, with what it looks up."""
 
 
 class NativeEvaluator:
-    """Native Spark SQL: look-ups, filter, and one group-by on the executors."""
+    """Native Spark SQL: look-ups, filter, and one group-by on the executors; or one pass for many fragments."""
 
     def __init__(self, tables: Mapping[str, DataFrame]) -> None:
         self.tables = tables
 
-    def partials(self, records: DataFrame, fragment: Fragment) -> tuple[pa.Table, Records]:
-        reduced = self.reduce(records, fragment)
-        return reduced.table, reduced.records
-
     def reduce(self, records: DataFrame, fragment: Fragment, rate: float = 1.0) -> Reduced:
+        began = time.monotonic()
         rows = self.rows(records, fragment)
         micros = f"unix_micros({qualified(fragment, fragment.event_time)})"
         keys = [F.expr(fragment.slicing.sql(micros)).alias(SLICE_COLUMN)]
         keys += [F.expr(key.sql).alias(key.name) for key in fragment.keys]
-        terms = terms_in(fragment.aggregates)
-        lifted = tuple(a for a in fragment.aggregates if a not in terms)
-        moments = tuple(m for m in (t.moments for t in terms) if m is not None) if rate < 1.0 else ()
-        measures = [F.count(F.lit(1)).alias(_RECORDS), *lift_columns((*lifted, *moments))]
-        found = rows.groupBy(*keys).agg(*measures).toArrow()
-        counts = one_array(found[_RECORDS]).cast(pa.int64())
-        table = add_terms(found, fragment.aggregates, counts, rate)
-        table = table.select(fragment.schema.names).cast(fragment.schema)
-        return Reduced(table, _per_slice(found), counts, found.select([s.name for m in moments for s in m.states]))
+        found = rows.groupBy(*keys).agg(*lift_columns(measured(fragment, rate))).toArrow()
+        return _with_terms(found, fragment, rate, time.monotonic() - began)
+
+    def reduce_all(
+        self, records: DataFrame, takes: Sequence[Take], rows: int, rule: SamplingRule | None = None, hold: bool = False
+    ) -> list[Reduced]:
+        many = [i for i, take in enumerate(takes) if fits(take.fragment)]
+        small = rows <= ONE_PASS_ROWS * len(many) or any(take.sampled for take in takes)
+        many = many if small and len(many) > 1 else []
+        alone = [i for i in range(len(takes)) if i not in many]
+        again = hold and len(alone) + bool(many) > 1
+        held = records.persist() if again else records
+        try:
+            found = dict(zip(many, self._together(held, [takes[i] for i in many], rule), strict=True))
+            found |= {i: self._alone(held, takes[i], rule) for i in alone}
+        finally:
+            if again:
+                held.unpersist()
+        return [found[i] for i in range(len(takes))]
+
+    def _together(self, records: DataFrame, takes: Sequence[Take], rule: SamplingRule | None) -> list[Reduced]:
+        measures = [measured(t.fragment, t.kept_rate) for t in takes]
+        cores = records.sparkSession.sparkContext.defaultParallelism
+        return [
+            _with_terms(lifted.table, take.fragment, take.kept_rate, lifted.seconds / max(min(lifted.tasks, cores), 1))
+            for take, lifted in zip(takes, lift_together(records, takes, measures, rule), strict=True)
+        ]
+
+    def _alone(self, records: DataFrame, take: Take, rule: SamplingRule | None) -> Reduced:
+        if take.sampled and rule is not None:
+            keep = F.expr(rule.keep_sql(take.rate))
+            records = records.where(keep if take.side is Side.KEPT else ~keep)
+        return self.reduce(records, take.fragment, take.kept_rate)
 
     def rows(self, records: DataFrame, fragment: Fragment) -> DataFrame:
         rows = self._joined(records, fragment)
@@ -83,6 +115,25 @@ class NativeEvaluator:
             reference = F.broadcast(self.tables[lookup.table]).alias(lookup.alias)
             rows = rows.join(reference, F.expr(lookup.on), lookup.how)
         return rows
+
+
+def measured(fragment: Fragment, rate: float) -> tuple[Aggregate, ...]:
+    """What is aggregated for a fragment: the number of records, its aggregates, and of a sample what its terms need."""
+    terms = terms_in(fragment.aggregates)
+    lifted = tuple(a for a in fragment.aggregates if a not in terms)
+    return (_RECORDS, *lifted, *(_moments(fragment) if rate < 1.0 else ()))
+
+
+def _moments(fragment: Fragment) -> tuple[Aggregate, ...]:
+    return tuple(m for m in (t.moments for t in terms_in(fragment.aggregates)) if m is not None)
+
+
+def _with_terms(found: pa.Table, fragment: Fragment, rate: float, seconds: float) -> Reduced:
+    counts = one_array(found[_COUNT]).cast(pa.int64())
+    table = add_terms(found, fragment.aggregates, counts, rate)
+    table = table.select(fragment.schema.names).cast(fragment.schema)
+    moments = [s.name for m in _moments(fragment) for s in m.states] if rate < 1.0 else []
+    return Reduced(table, _per_slice(found), counts, found.select(moments), seconds)
 
 
 def lift_columns(aggregates: tuple[Aggregate, ...]) -> list[Column]:
@@ -101,6 +152,6 @@ def qualified(fragment: Fragment, column: str) -> str:
 
 
 def _per_slice(table: pa.Table) -> Records:
-    counts = table.group_by(SLICE_COLUMN).aggregate([(_RECORDS, "sum")])
-    records = pc.cast(counts[f"{_RECORDS}_sum"], pa.int64())
+    counts = table.group_by(SLICE_COLUMN).aggregate([(_COUNT, "sum")])
+    records = pc.cast(counts[f"{_COUNT}_sum"], pa.int64())
     return tuple(sorted(zip(counts[SLICE_COLUMN].to_pylist(), records.to_pylist(), strict=True)))

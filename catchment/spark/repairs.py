@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from catchment import partials
 from catchment.quality.shed_terms import negated
@@ -21,7 +20,9 @@ from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.sampling import SamplingRule
 from catchment.site.debts import BatchRepaired, Debt
 from catchment.site.events import Absorbed, Event
-from catchment.spark.evaluate import Evaluator
+from catchment.site.lifting import Side
+from catchment.spark.evaluate import NOT_KNOWN_ROWS, Evaluator
+from catchment.spark.one_pass import Take
 from catchment.spark.replay import ROW
 
 CHECK_S = 0.25
@@ -31,13 +32,13 @@ def repair_events(
     stream: str, debt: Debt, rows: DataFrame, fragments: Sequence[Fragment], evaluator: Evaluator
 ) -> list[Event]:
     """What makes the fragments whole again. `rows` are all good records of the batch, each with its place."""
-    rule, rates = SamplingRule(stream, (ROW,)), dict(debt.rates)
+    rates = dict(debt.rates)
+    takes = [Take(f, rates[f.name], side) for f in fragments for side in (Side.LEFT, Side.KEPT)]
+    size = NOT_KNOWN_ROWS if debt.start is None or debt.end is None else debt.end - debt.start
+    found = evaluator.reduce_all(rows, takes, size, SamplingRule(stream, (ROW,)))
     events: list[Event] = []
-    for fragment in fragments:
-        keep = F.expr(rule.keep_sql(rates[fragment.name]))
-        rest = evaluator.reduce(rows.where(~keep), fragment)
-        back = negated(evaluator.reduce(rows.where(keep), fragment, rates[fragment.name]).table, fragment.aggregates)
-        both = pa.concat_tables([rest.table, back])
+    for fragment, rest, kept in zip(fragments, found[::2], found[1::2], strict=True):
+        both = pa.concat_tables([rest.table, negated(kept.table, fragment.aggregates)])
         table = partials.combine(both, [SLICE_COLUMN, *fragment.key_names], fragment.aggregates)
         events.append(Absorbed(fragment.name, table, rest.records))
     events.append(BatchRepaired(stream, debt.batch, tuple(f.name for f in fragments)))

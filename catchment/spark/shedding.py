@@ -18,11 +18,10 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-from pyspark.storagelevel import StorageLevel
 
 from catchment.aggregates.base import StateColumn
 from catchment.aggregates.shed_terms import terms_in
+from catchment.optimizer.pushdown import test_of
 from catchment.partials import group_codes
 from catchment.query.fragment import Fragment
 from catchment.query.statements import ALWAYS, NEVER
@@ -31,10 +30,12 @@ from catchment.site.debts import BatchShed, Debt, Taken
 from catchment.site.events import Absorbed, Event
 from catchment.site.overload import KEEP, PREPARE, Arrivals, Decision, LoadMonitor, Sheddable
 from catchment.spark.evaluate import Evaluator, Records, Reduced
+from catchment.spark.one_pass import Take
 from catchment.spark.replay import ROW
 from catchment.spark.sources import OpenedStream
 from catchment.spark.streaming import rows_of_batch
 from catchment.timeline import Clock, Slicing
+from catchment.wanted import Test, Wanted
 
 IDLE_S = 3.0  # without a micro-batch
 MakeMonitor = Callable[[str, Sequence[Sheddable], float, bool], LoadMonitor]
@@ -83,11 +84,13 @@ class StreamShedding:
     clock: Clock
     trigger_s: float
     owes: Mapping[str, bool]
+    tests: Mapping[str, Test | None]  # what the reader can tell of each fragment's condition
     paced: bool = True  # False: the stream is read as fast as can be, and nothing is too fast
     backlog_rows: int = 0
     shed_rows: int = 0
     shed_batches: int = 0
-    _opened: float = field(default_factory=time.monotonic, init=False)
+    _idle_since: float = field(default_factory=time.monotonic, init=False)
+    _busy: bool = field(default=False, init=False)  # a micro-batch is under way
     _began: float | None = field(default=None, init=False)
     _lasted_s: float = field(default=0.0, init=False)
     _interval_s: float | None = field(default=None, init=False)
@@ -98,13 +101,14 @@ class StreamShedding:
         return SamplingRule(self.stream, (ROW,))
 
     def has_room(self) -> bool:
-        """Whether repairs may run beside the stream: it is calm, or has stood still for a while."""
-        return self.monitor.has_room or time.monotonic() - (self._began or self._opened) > IDLE_S
+        """Whether repairs may run beside the stream: it is calm, or has had nothing to do for a while."""
+        return self.monitor.has_room or (not self._busy and time.monotonic() - self._idle_since > IDLE_S)
 
     def follow(self, plans: Sequence[Planned], make_monitor: MakeMonitor) -> None:
         """Other fragments run from now on; what is known of those that stay is kept."""
-        known = self.monitor
-        self.monitor = make_monitor(self.stream, [_sheddable(p) for p in plans], _delta(plans), known.deferrable)
+        known, self.tests = self.monitor, _tests(self.opened, plans)
+        sheddable = [_sheddable(p, self.tests) for p in plans]
+        self.monitor = make_monitor(self.stream, sheddable, _delta(plans), known.deferrable)
         self.monitor.adopt(known)
         self.owes = {p.fragment.name: p.shed.repair != NEVER for p in plans}
 
@@ -132,7 +136,7 @@ class StreamShedding:
         now = time.monotonic()
         waited = None if self._began is None else now - self._began
         self._interval_s = None if waited is None else min(waited, max(self.trigger_s, self._lasted_s))
-        self._began, self._spent = now, {}
+        self._began, self._busy, self._spent = now, True, {}
         rows = rows_of_batch(self.checkpoint, number) if self.monitor.deferrable else None
         if rows is None:
             return None
@@ -154,12 +158,13 @@ class StreamShedding:
         decision = self.monitor.decide(Arrivals(rows, self._interval_s, self.backlog_rows))
         return decision if decision.rates else None
 
-    def ended(self, rows: int, sample: Sample | None) -> None:
-        """The batch is done: learn from what its parts took."""
+    def ended(self, rows: int, read: int, sample: Sample | None) -> None:
+        """The batch is done, and `read` of its rows were read: learn from what its parts took."""
+        self._idle_since, self._busy = time.monotonic(), False
         if self._began is not None:
-            self._lasted_s = time.monotonic() - self._began
+            self._lasted_s = self._idle_since - self._began
         if sample is not None and sample.deferred:
-            self.monitor.learn_sampled(rows, sample.decision.rates, self._spent)
+            self.monitor.learn_sampled(rows, sample.decision.rates, self._spent, read)
         elif sample is not None:
             self.monitor.learn_whole(rows, {KEEP: self._spent.pop(KEEP)})
             self.monitor.learn_sampled(rows, sample.decision.rates, self._spent)
@@ -169,44 +174,51 @@ class StreamShedding:
             self.shed_batches += 1
             self.shed_rows += rows
 
-    # --- its parts ----------------------------------------------------------------------------------------
+    def again(self, sample: Sample) -> DataFrame:
+        """The records of a batch that some fragment takes, as far as the reader can tell."""
+        assert self.opened.again is not None
+        assert sample.start is not None
+        assert sample.end is not None
+        rates = sample.decision.rates
+        wanted = [Wanted(rates.get(name, 1.0), test) for name, test in self.tests.items()]
+        return self.opened.again(sample.start, sample.end, wanted)
 
-    def hold(self, good: DataFrame) -> DataFrame:
-        """The sample, read and parsed once for all fragments."""
-        began = time.monotonic()
-        held = good.persist(StorageLevel.MEMORY_AND_DISK)
-        held.count()
-        self._spent[PREPARE] = time.monotonic() - began
-        return held
+    # --- its parts ----------------------------------------------------------------------------------------
 
     def kept(self, seconds: float) -> None:
         """Reading, parsing and keeping the raw records took so long."""
         self._spent[KEEP] = seconds
 
     def reduce(
-        self, good: DataFrame, fragments: Sequence[Fragment], sample: Sample | None, rows: int, span: tuple[int, int]
+        self, good: DataFrame, fragments: Sequence[Fragment], sample: Sample | None, rows: int
+    ) -> list[tuple[Fragment, float, Reduced]]:
+        """The partials of every fragment at the rate that was decided, of a batch of so many rows."""
+        began = time.monotonic()
+        rates = [sample.decision.rates.get(f.name, 1.0) if sample is not None else 1.0 for f in fragments]
+        takes = [Take(f, rate) for f, rate in zip(fragments, rates, strict=True)]
+        deferred = sample is not None and sample.deferred
+        share = self.monitor.read_share(sample.decision.rates) if sample is not None and sample.deferred else 1.0
+        found = self.evaluator.reduce_all(good, takes, round(rows * share), self.rule, deferred)
+        self._spent |= {f.name: reduced.seconds for f, reduced in zip(fragments, found, strict=True)}
+        shared = time.monotonic() - began - sum(reduced.seconds for reduced in found)
+        part = PREPARE if deferred else KEEP
+        self._spent[part] = self._spent.get(part, 0.0) + max(shared, 0.0)
+        return list(zip(fragments, rates, found, strict=True))
+
+    def absorb(
+        self, found: Sequence[tuple[Fragment, float, Reduced]], rows: int, span: tuple[int, int]
     ) -> tuple[list[Event], tuple[Taken, ...]]:
-        """The partials of every fragment, sampled as was decided, and what is owed of them. `span` are the least and
-        the greatest event time that were seen."""
+        """What the core hears of the partials, and what is owed of them. `span` are the least and the greatest event
+        time that were seen."""
         events: list[Event] = []
         taken: list[Taken] = []
-        for fragment in fragments:
-            rate = sample.decision.rates.get(fragment.name, 1.0) if sample is not None else 1.0
-            reduced = self._evaluate(good, fragment, rate, sample)
+        for fragment, rate, reduced in found:
             self._learn(fragment, reduced, rate, rows, (span[1] - span[0]) / 1e6)
             events.append(Absorbed(fragment.name, reduced.table, reduced.records))
             if rate < 1.0:
                 lacking = lacking_of(fragment.slicing, reduced.records, rate, span)
                 taken.append(Taken(fragment.name, rate, lacking, self.owes.get(fragment.name, True)))
         return events, tuple(taken)
-
-    def _evaluate(self, good: DataFrame, fragment: Fragment, rate: float, sample: Sample | None) -> Reduced:
-        began = time.monotonic()
-        read_at = sample.decision.highest if sample is not None and sample.deferred else 1.0
-        chosen = good.where(F.expr(self.rule.keep_sql(rate))) if rate < read_at else good
-        reduced = self.evaluator.reduce(chosen, fragment, rate)
-        self._spent[fragment.name] = time.monotonic() - began
-        return reduced
 
     def _learn(self, fragment: Fragment, reduced: Reduced, rate: float, rows: int, span_s: float) -> None:
         codes, _ = group_codes(reduced.table, fragment.key_names)
@@ -231,29 +243,29 @@ def stream_shedding(
     trigger_s: float, paced: bool, make_monitor: MakeMonitor = LoadMonitor,
 ) -> StreamShedding:  # fmt: skip
     """The shedding of one stream with these fragments."""
-    monitor = make_monitor(stream, [_sheddable(p) for p in plans], _delta(plans), opened.again is not None)
+    tests = _tests(opened, plans)
+    sheddable = [_sheddable(p, tests) for p in plans]
+    monitor = make_monitor(stream, sheddable, _delta(plans), opened.again is not None)
     owes = {p.fragment.name: p.shed.repair != NEVER for p in plans}
-    return StreamShedding(stream, monitor, opened, evaluator, checkpoint, clock, trigger_s, owes, paced)
+    return StreamShedding(stream, monitor, opened, evaluator, checkpoint, clock, trigger_s, owes, tests, paced)
+
+
+def _tests(opened: OpenedStream, plans: Sequence[Planned]) -> dict[str, Test | None]:
+    columns = opened.columns
+    return {p.fragment.name: None if columns is None else test_of(p.fragment, columns) for p in plans}
 
 
 def _delta(plans: Sequence[Planned]) -> float:
     return min((1.0 - p.shed.confidence for p in plans), default=0.05)
 
 
-def _sheddable(plan: Planned) -> Sheddable:
+def _sheddable(plan: Planned, tests: Mapping[str, Test | None]) -> Sheddable:
     terms, choice = terms_in(plan.fragment.aggregates), plan.shed
     fixed = not terms or choice.never or not (choice.any_aggregate or all(t.bounded for t in terms))
     window_s = min(w.size_us for w in plan.fragment.windows) / 1e6
     aggregates = tuple((t.name, t.of if t.bounded else "count") for t in terms)
-    return Sheddable(plan.fragment.name, aggregates, window_s, choice.max_error, choice.weight, fixed)
-
-
-def again(opened: OpenedStream, sample: Sample) -> DataFrame:
-    """The records of a batch that pass at the highest rate that any fragment takes them at."""
-    assert opened.again is not None
-    assert sample.start is not None
-    assert sample.end is not None
-    return opened.again(sample.start, sample.end, sample.decision.highest)
+    picked = tests[plan.fragment.name] is not None
+    return Sheddable(plan.fragment.name, aggregates, window_s, choice.max_error, choice.weight, fixed, picked)
 
 
 def again_whole(opened: OpenedStream, debt: Debt) -> DataFrame:
@@ -261,7 +273,7 @@ def again_whole(opened: OpenedStream, debt: Debt) -> DataFrame:
     assert opened.again is not None
     assert debt.start is not None
     assert debt.end is not None
-    return opened.again(debt.start, debt.end, 1.0)
+    return opened.again(debt.start, debt.end, (Wanted(1.0),))
 
 
 def shed_event(

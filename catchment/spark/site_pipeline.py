@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -36,8 +36,9 @@ from catchment.site.overload import LoadMonitor
 from catchment.site.plausible import Plausible, needs_check, plausible
 from catchment.site.slack_query import watched_values
 from catchment.spark.batch_folder import BatchFolder
-from catchment.spark.evaluate import Evaluator
+from catchment.spark.evaluate import NOT_KNOWN_ROWS, Evaluator
 from catchment.spark.observe import observe_sources
+from catchment.spark.one_pass import Take
 from catchment.spark.records import Seen, judged, placed, seen_by, watch_records
 from catchment.spark.repairs import Repairer, repair_events
 from catchment.spark.replay import ROW
@@ -45,7 +46,6 @@ from catchment.spark.shedding import (
     MakeMonitor,
     Sample,
     StreamShedding,
-    again,
     again_whole,
     shed_event,
     stream_shedding,
@@ -238,7 +238,7 @@ class SitePipeline:
         if state.shedding is not None:
             sample = state.shedding.begin(number)
             if sample is not None:
-                records = again(state.opened, sample)
+                records = state.shedding.again(sample)
         events, seen = self._reduce(state, records, number, None, sample)
         if seen.rows and seen.low_us is not None and seen.high_us is not None:
             limits = self._implausible(state, records, seen)
@@ -266,7 +266,7 @@ class SitePipeline:
             if self._keeps(state.stream):
                 # What is aggregated is what was kept: one read of the source, however many fragments there are.
                 good = self._keep(state.stream, good, number)
-            events = [e for f in state.fragments for e in self._taken(state, good, f)]
+            events = self._taken(state, good)
             seen = seen_by(watch)
         if seen.bad and sample is None:
             self._quarantine(state.stream).write(_bad_rows(records, self.site), number)
@@ -278,23 +278,21 @@ class SitePipeline:
     ) -> tuple[list[Event], Seen]:  # fmt: skip
         """The same where load may be shed: what a part of the work takes is measured, and a sample may be taken."""
         if sample is not None:
-            good = shedding.hold(good)
+            rows = (sample.end or 0) - (sample.start or 0)
         else:
             began = time.monotonic()
             good = self._keep(state.stream, good, number)
             shedding.kept(time.monotonic() - began)
-        seen = seen_by(watch)
-        rows = seen.rows if sample is None else (sample.end or 0) - (sample.start or 0)
-        if sample is None:
+            rows = seen_by(watch).rows
             sample = shedding.after_history(rows)
             good = good if sample is None else placed(good, number)
-        newest_us = state.newest_us or 0
+        found = shedding.reduce(good, state.fragments, sample, rows)
+        seen, newest_us = seen_by(watch), state.newest_us or 0
         span = (newest_us if seen.low_us is None else seen.low_us, newest_us if seen.high_us is None else seen.high_us)
-        events, taken = shedding.reduce(good, state.fragments, sample, rows, span)
+        events, taken = shedding.absorb(found, rows, span)
         believed = None if limits is None else (limits.start_us, limits.end_us, limits.now_us, limits.jump_us)
         events += shed_event(state.stream.name, number, taken, sample, believed)
-        good.unpersist()
-        shedding.ended(rows, sample)
+        shedding.ended(rows, seen.rows, sample)
         return events, replace(seen, rows=rows, bad=seen.bad if sample is None or not sample.deferred else 0)
 
     def _keeps(self, stream: Stream) -> bool:
@@ -306,13 +304,17 @@ class SitePipeline:
         history.write(good, number)
         return history.batch(self.spark, number, ddl(stream))
 
-    def _taken(self, state: StreamState, records: DataFrame, fragment: Fragment) -> Iterator[Event]:
-        """The partials of a fragment, and what the controllers of its queries are told."""
-        yield Absorbed(fragment.name, *self.evaluator.partials(records, fragment))
-        for watch in (w for p in state.deployed if p.fragment.name == fragment.name for w in p.watches):
-            values = watched_values(watch.slack)
-            table = observe_sources(self.evaluator, records, watch.fragment, state.stream.source, values)
-            yield Observed(fragment.name, watch.slack.query, table)
+    def _taken(self, state: StreamState, records: DataFrame) -> list[Event]:
+        """The partials of each fragment, and what the controllers of its queries are told."""
+        takes, rows = [Take(f) for f in state.fragments], state.last_rows or NOT_KNOWN_ROWS
+        events: list[Event] = []
+        for fragment, found in zip(state.fragments, self.evaluator.reduce_all(records, takes, rows), strict=True):
+            events.append(Absorbed(fragment.name, found.table, found.records))
+            for watch in (w for p in state.deployed if p.fragment.name == fragment.name for w in p.watches):
+                values = watched_values(watch.slack)
+                table = observe_sources(self.evaluator, records, watch.fragment, state.stream.source, values)
+                events.append(Observed(fragment.name, watch.slack.query, table))
+        return events
 
     # --- repairs ----------------------------------------------------------------------------------------------
 

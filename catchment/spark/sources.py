@@ -7,11 +7,12 @@ record, else what was found and why it cannot be used.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -25,6 +26,7 @@ from catchment.spark.generator import generate, has_generated
 from catchment.spark.replay import ROW, ReplaySource
 from catchment.spark.spool import Instants, read_arrivals, read_beginning
 from catchment.spark.spool_writer import make_spool, read_header
+from catchment.wanted import Wanted, to_json
 
 RAW, PROBLEM = "_raw", "_problem"
 _CORRUPT = "_corrupt"
@@ -35,14 +37,16 @@ MAX_FILES_PER_BATCH = 256
 class OpenedStream:
     """A stream that is being read at one site; `is_over` tells by the offset reached that it will never have more.
 
-    Where the records can be read again, `again(start, end, rate)` gives a sample of those between two offsets, with the
-    number of each (`ROW`), and `arrived` how many have come by now.
+    Where the records can be read again, `again(start, end, wanted)` gives those that are wanted between two offsets,
+    with the number of each (`ROW`), and `arrived` how many have come by now. What is wanted may be told by
+    `columns`, those that the reader sees.
     """
 
     records: DataFrame
     is_over: Callable[[Any], bool] = lambda offset: False
-    again: Callable[[int, int, float], DataFrame] | None = None
+    again: Callable[[int, int, Sequence[Wanted]], DataFrame] | None = None
     arrived: Callable[[int], int | None] = lambda now_us: None
+    columns: pa.Schema | None = None
 
 
 def open_stream(spark: SparkSession, stream: Stream, site: str, base: Path, spools: Path, jump_us: int) -> OpenedStream:
@@ -145,15 +149,17 @@ def _open_replay(
     def parsed(records: DataFrame, carried: tuple[str, ...] = ()) -> DataFrame:
         return parse_lines(records, stream, replay, header, carried) if text else _checked(records, stream, carried)
 
-    def again(start: int, end: int, rate: float) -> DataFrame:
-        options = {"spool": str(spool), "start": start, "end": end, "stream": stream.name, "rate": repr(rate)}
+    def again(start: int, end: int, wanted: Sequence[Wanted]) -> DataFrame:
+        options = {"spool": str(spool), "start": start, "end": end, "stream": stream.name, "wanted": to_json(wanted)}
         table = spark.read.format(ReplaySource.name()).options(**options).schema(f"{columns}, `{ROW}` BIGINT")
         return parsed(table.load(), (ROW,))
 
     reader = spark.readStream.format(ReplaySource.name()).option("spool", str(spool)).option("speed", str(replay.speed))
     records = parsed(reader.schema(columns).load())
     arrived = ArrivedRows(spool, replay.speed)
-    return OpenedStream(records, lambda offset: int(offset["row"]) >= rows, again, arrived)
+    return OpenedStream(
+        records, lambda offset: int(offset["row"]) >= rows, again, arrived, None if text else stream.schema
+    )
 
 
 class ArrivedRows:

@@ -1,0 +1,137 @@
+"""The partials of many fragments in one job: one pass over the records, however many look at them.
+
+A job has a price (planning, scheduling, a round trip) that a small micro-batch pays many times where every fragment
+is a job of its own. Here Spark evaluates the conditions, keys and arguments of all of them natively, in one
+projection; the tasks lift what they have read (`catchment.site.lifting`) and give back a few partials each. The text
+of the projection is the same for every batch, sampled or not, so that Spark compiles it once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from catchment.aggregates import Aggregate
+from catchment.aggregates.base import quote
+from catchment.query.fragment import SLICE_COLUMN, Fragment
+from catchment.sampling import SamplingRule
+from catchment.site.lifting import Lift, Lifter, Side
+
+_PLACE = "place"
+_PLAIN = re.compile(r"`[^`]+`\.`[^`]+`")  # a column of the records, as it is
+_COLUMNS = "lift INT, partials BINARY, seconds DOUBLE"
+
+
+@dataclass(frozen=True)
+class Take:
+    """What one fragment takes of the records: those that pass at a rate, or those that do not."""
+
+    fragment: Fragment
+    rate: float = 1.0
+    side: Side = Side.KEPT
+
+    @property
+    def sampled(self) -> bool:
+        return self.rate < 1.0
+
+    @property
+    def kept_rate(self) -> float:
+        """The rate at which what is taken has been sampled: what a sampler leaves out is taken whole."""
+        return self.rate if self.side is Side.KEPT else 1.0
+
+
+@dataclass(frozen=True)
+class Lifted:
+    """The partials of a take, merged, and the seconds of work that lifting them was, as if tasks ran one at a time."""
+
+    table: pa.Table
+    seconds: float
+    tasks: int
+
+
+def fits(fragment: Fragment) -> bool:
+    """Whether a fragment can be one of many: a look-up may double records, which a projection cannot."""
+    return not fragment.lookups
+
+
+def lift_together(
+    records: DataFrame, takes: Sequence[Take], measures: Sequence[tuple[Aggregate, ...]], rule: SamplingRule | None
+) -> list[Lifted]:
+    """The partials of each take, with these aggregates; `rule` tells which records pass, where a take is sampled."""
+    found: dict[int, Lifted] = {}
+    by_alias = sorted(range(len(takes)), key=lambda i: _alias(takes[i].fragment))
+    for alias, places in groupby(by_alias, key=lambda i: _alias(takes[i].fragment)):
+        chosen = list(places)
+        pairs = [(takes[i], measures[i]) for i in chosen]
+        found |= dict(zip(chosen, _one_job(records.alias(alias), pairs, rule), strict=True))
+    return [found[i] for i in range(len(takes))]
+
+
+def _alias(fragment: Fragment) -> str:
+    return fragment.stream_alias or fragment.stream
+
+
+def _one_job(
+    records: DataFrame, pairs: Sequence[tuple[Take, tuple[Aggregate, ...]]], rule: SamplingRule | None
+) -> list[Lifted]:
+    sampled = any(take.sampled for take, _ in pairs)
+    columns: dict[str, str] = {}  # of the projection: expression -> name
+    lifts = [_lift(take, aggregates, columns) for take, aggregates in pairs]
+    chosen = [F.expr(sql).alias(name) for sql, name in columns.items()]
+    chosen += [F.expr(rule.place_sql).alias(_PLACE)] if rule is not None and sampled else []
+    place = _PLACE if sampled else None
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        lifter = Lifter(lifts, place)
+        for batch in batches:
+            lifter.add(batch)
+        for number, table, seconds in lifter.results():
+            yield pa.RecordBatch.from_pydict(
+                {"lift": pa.array([number], pa.int32()), "partials": [_packed(table)], "seconds": [seconds]}
+            )
+
+    rows = records.select(*chosen).mapInArrow(work, _COLUMNS).toArrow().to_pylist()
+    empty = [_nothing(take.fragment, aggregates) for take, aggregates in pairs]
+    return [_gathered(lift, [r for r in rows if r["lift"] == i], empty[i]) for i, lift in enumerate(lifts)]
+
+
+def _lift(take: Take, aggregates: tuple[Aggregate, ...], columns: dict[str, str]) -> Lift:
+    fragment = take.fragment
+
+    def column(sql: str) -> str:
+        return columns.setdefault(sql, f"column_{len(columns)}")
+
+    def guarded(sql: str) -> str:
+        """What a fragment does not take is not evaluated: its condition may keep an expression from failing."""
+        plain = fragment.where is None or _PLAIN.fullmatch(sql)
+        return column(sql if plain else f"CASE WHEN ({fragment.where}) THEN ({sql}) END")
+
+    slices = fragment.slicing.sql(f"unix_micros({quote(_alias(fragment))}.{quote(fragment.event_time)})")
+    keys = ((SLICE_COLUMN, column(slices)), *((key.name, guarded(key.sql)) for key in fragment.keys))
+    arguments = tuple(None if a.argument is None else guarded(a.argument) for a in aggregates)
+    counts = None if fragment.where is None else column(f"({fragment.where})")
+    return Lift(keys, aggregates, arguments, counts, take.rate, take.side)
+
+
+def _gathered(lift: Lift, rows: Sequence[dict[str, Any]], empty: pa.Table) -> Lifted:
+    tables = [pa.ipc.open_stream(pa.py_buffer(r["partials"])).read_all() for r in rows]
+    return Lifted(lift.merged(tables) if tables else empty, sum(r["seconds"] for r in rows), len(rows))
+
+
+def _nothing(fragment: Fragment, aggregates: tuple[Aggregate, ...]) -> pa.Table:
+    fields = [(SLICE_COLUMN, pa.int64()), *((k.name, k.type) for k in fragment.keys)]
+    return pa.schema([*fields, *((s.name, s.type) for a in aggregates for s in a.states)]).empty_table()
+
+
+def _packed(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
