@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 # A condition as nested lists: ["and", a, b], ["not", a], ["=", column, value], ["in", column, values], ["is", column],
@@ -36,6 +37,12 @@ class Wanted:
 
     rate: float
     test: Test | None = None
+
+
+def large(test: Test | None, column: str, limit: float) -> Test:
+    """The records of a test whose value in a column of numbers is beyond a limit."""
+    beyond: Test = ["or", [">", column, limit], ["<", column, -limit]]
+    return beyond if test is None else ["and", test, beyond]
 
 
 def to_json(wanted: Sequence[Wanted]) -> str:
@@ -77,6 +84,8 @@ def condition(test: Test) -> pc.Expression:
             return pc.field(column).is_null()
         case ["in", column, values]:
             return pc.field(column).isin(values)
+        case [operator, column, float(value)]:  # Arrow would convert the column to as few bits as hold the value
+            return _COMPARE[operator](pc.field(column).cast(pa.float64(), safe=False), value)
         case [operator, column, value]:
             return _COMPARE[operator](pc.field(column), value)
     raise ValueError(f"no test has the form {test!r}")

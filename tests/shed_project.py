@@ -10,10 +10,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from catchment.site.overload import Arrivals, Decision, LoadMonitor
 
 START_S = 1_700_000_040
 SPAN_S = 60
+SPARED = 1500.0  # values beyond it are never shed
 TOML = """
 [project]
 name = "shed"
@@ -45,6 +49,7 @@ CREATE MATERIALIZED VIEW lost WITH (repair = 'never') AS SELECT window.start, co
 SOURCES = {
     "replay": "connector = 'replay', path = 'data/{site}.json', speed = 12",
     "files": "connector = 'files', path = 'data/{site}'",
+    "typed": "connector = 'replay', path = 'data/{site}.parquet', speed = 12",
 }
 
 
@@ -56,7 +61,8 @@ class ForcedMonitor(LoadMonitor):
     def decide(self, arrivals: Arrivals) -> Decision:
         self.shedding = True
         rates = {f.name: 1.0 if f.fixed else self.RATE for f in self.fragments}
-        self.last = Decision(rates, 2.0, {}, "forced")
+        spares = {f.name: tuple((sql, SPARED) for sql in {a for _, a in f.spareable}) for f in self.fragments}
+        self.last = Decision(rates, 2.0, {}, "forced", {name: spare for name, spare in spares.items() if spare})
         return self.last
 
     @property
@@ -83,13 +89,18 @@ def write_shed_project(folder: Path, connector: str, hits: dict[str, list[dict[s
     (folder / "queries").mkdir(parents=True)
     (folder / "data").mkdir()
     (folder / "catchment.toml").write_text(TOML.replace("{sharing}", "full" if connector == "files" else "none"))
+    format_ = "parquet" if connector == "typed" else "json"
     stream = (
         "CREATE STREAM hits (ts TIMESTAMP, page STRING, bytes BIGINT, ms DOUBLE)\n"
-        f"  WITH (event_time = 'ts', sites = 'a,b', {SOURCES[connector]}, format = 'json', shed = true);\n"
+        f"  WITH (event_time = 'ts', sites = 'a,b', {SOURCES[connector]}, format = '{format_}', shed = true);\n"
     )
     (folder / "queries" / "q.sql").write_text(stream + VIEWS)
     for site, records in hits.items():
         lines = [json.dumps(r) for r in records]
+        if connector == "typed":
+            rows = [{**r, "ts": datetime.fromisoformat(r["ts"])} for r in records]
+            pq.write_table(pa.Table.from_pylist(rows), folder / "data" / f"{site}.parquet")
+            continue
         if connector == "replay":
             (folder / "data" / f"{site}.json").write_text("\n".join(lines))
             continue

@@ -6,6 +6,8 @@ catch: what Spark really costs.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -17,7 +19,9 @@ from catchment.site.overload import (
     ENTER,
     KEEP,
     LEAST_RATE,
+    MOST_SPARED,
     PREPARE,
+    SPARE_STDS,
     TARGET,
     Arrivals,
     Decision,
@@ -183,3 +187,54 @@ def test_costs_are_learned_from_batches_of_any_sizes(fixed: float, each: float, 
         model.learn(rows, fixed + each * rows)
     if any(rows >= 100_000 for rows in sizes[-10:]):
         assert model.seconds_per_row == pytest.approx(each, rel=0.5)
+
+
+def test_a_fragment_whose_records_a_reader_picks_out_is_taken_at_a_rate_of_its_own() -> None:
+    """What few records reach is then cheap to take, so that it may have nearly all of them."""
+    rates = {}
+    for picked in (False, True):
+        world = World((*FRAGMENTS[:2], replace(FRAGMENTS[2], picked=picked)))
+        calm(world)
+        for _ in range(10):
+            decision, _ = world.batch(world.capacity * 10)
+        rates[picked] = decision.rates
+        assert world.monitor.read_share(decision.rates) < 0.5
+    assert rates[True]["rare"] > 2 * rates[True]["all"]
+    assert rates[True]["rare"] >= rates[False]["rare"]
+
+
+def heavy_world() -> World:
+    world = World((replace(FRAGMENTS[0], spareable=(("bytes", "`s`.`bytes`"),)), *FRAGMENTS[1:]))
+    calm(world)
+    world.batch(world.capacity * 10)
+    return world
+
+
+def test_large_values_are_spared_once_a_sample_has_shown_that_they_matter() -> None:
+    world = heavy_world()
+    world.monitor.learn_moments("all", "bytes", 100.0, 120.0)
+    assert world.batch(world.capacity * 10)[0].spares == {}
+    world.monitor.learn_moments("all", "bytes", 100.0, 1000.0)
+    first = world.batch(world.capacity * 10)[0]
+    assert first.spares == {"all": (("`s`.`bytes`", 100.0 + SPARE_STDS * 1000.0),)}
+    world.monitor.learn_moments("all", "bytes", 60.0, 90.0)  # of what may be left out now
+    second = world.batch(world.capacity * 10)[0]
+    assert second.spares == first.spares, "the limit stays, or nothing would be left out in the end"
+    assert second.errors["all"] < first.errors["all"]
+
+
+def test_a_limit_that_spares_too_many_is_raised() -> None:
+    world = heavy_world()
+    world.monitor.learn_moments("all", "bytes", 100.0, 1000.0)
+    ((_, before),) = world.batch(world.capacity * 10)[0].spares["all"]
+    world.monitor.learn_spared("all", 1000, int(1000 * MOST_SPARED))
+    assert world.batch(world.capacity * 10)[0].spares["all"][0][1] == before
+    world.monitor.learn_spared("all", 1000, int(1000 * MOST_SPARED) + 1)
+    assert world.batch(world.capacity * 10)[0].spares["all"][0][1] == 2 * before
+
+
+def test_what_is_spared_is_load_that_no_sampler_takes_away() -> None:
+    world = heavy_world()
+    before = world.batch(world.capacity * 10)[0].rates
+    world.monitor.learn_spared("all", 1000, 30)
+    assert world.monitor._plan(world.capacity * 10).rates["all"] < before["all"]

@@ -110,7 +110,7 @@ def check_idle_files(folder: Path, everything: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("connector", ["replay", "files"])
+@pytest.mark.parametrize("connector", ["replay", "files", "typed"])
 def test_what_was_shed_is_bounded_at_once_and_exact_in_the_end(
     spark: SparkSession, tmp_path: Path, connector: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

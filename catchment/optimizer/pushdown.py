@@ -18,7 +18,7 @@ from catchment.query.fragment import Fragment, Key
 from catchment.wanted import Test
 
 
-def test_of(fragment: Fragment, schema: pa.Schema) -> Test | None:
+def condition_of(fragment: Fragment, schema: pa.Schema) -> Test | None:
     """What a reader of records of this schema can tell of the fragment's condition; None: nothing."""
     if fragment.where is None or fragment.lookups:
         return None
@@ -31,6 +31,12 @@ def test_of(fragment: Fragment, schema: pa.Schema) -> Test | None:
             made = _test(part, names)
             found = made if found is None else ["and", found, made]
     return found
+
+
+def column_of(argument: str) -> str | None:
+    """The column that an argument is, if it is one as it stands."""
+    node = bare(argument)
+    return str(node.name) if isinstance(node, exp.Column) else None
 
 
 def _test(node: exp.Expr, names: Mapping[str, str]) -> Test:

@@ -18,17 +18,19 @@ from catchment.wire.messages import Repaired, Shed
 MAX_DEBTS = 10_000
 
 Lacking = tuple[tuple[int, int], ...]  # (slice, about how many records)
+Spare = tuple[tuple[str, float], ...]  # (a column as Spark SQL, the size beyond which its records were all taken)
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
     """The share of a batch that one fragment took, and what its slices lack; `repair` says whether it will get the
-    rest."""
+    rest. Records with a value beyond a limit in `spare` it took all."""
 
     fragment: str
     rate: float
     lacking: Lacking
     repair: bool = True
+    spare: Spare = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,7 @@ class Debt:
     end: int | None = None
     limits: tuple[int, int, int, int] | None = None
     kept: bool = False  # its history was caught up on; its sample is still told by places in the source
+    spares: tuple[tuple[str, Spare], ...] = ()  # by fragment
 
     @property
     def in_history(self) -> bool:
@@ -101,7 +104,8 @@ class DebtBook:
         rates = tuple((t.fragment, t.rate) for t in event.taken if t.repair)
         if rates or event.start is not None:
             key = event.stream, event.batch
-            self._debts[key] = Debt(event.batch, rates, event.start, event.end, event.limits)
+            spares = tuple((t.fragment, t.spare) for t in event.taken if t.repair and t.spare)
+            self._debts[key] = Debt(event.batch, rates, event.start, event.end, event.limits, spares=spares)
         while len(self._debts) > MAX_DEBTS:
             oldest = next(iter(self._debts))
             yield from (Repaired(f, oldest[1], gave_up=True) for f, _ in self._debts.pop(oldest).rates)
@@ -126,4 +130,5 @@ class DebtBook:
 def _debt(saved: dict[str, Any]) -> Debt:
     rates = tuple((f, r) for f, r in saved["rates"])
     limits = None if saved["limits"] is None else tuple(saved["limits"])
-    return Debt(saved["batch"], rates, saved["start"], saved["end"], limits, saved.get("kept", False))
+    spares = tuple((f, tuple((sql, limit) for sql, limit in spare)) for f, spare in saved.get("spares", ()))
+    return Debt(saved["batch"], rates, saved["start"], saved["end"], limits, saved.get("kept", False), spares)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import reduce
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from catchment import partials
 from catchment.aggregates import Aggregate
+from catchment.aggregates.segments import floats_of
 from catchment.sampling import PLACES
 
 Places = NDArray[np.int64]
@@ -33,6 +35,14 @@ class Side(StrEnum):
     LEFT = "left"
 
 
+class Part(StrEnum):
+    """Which records of a fragment whose large values are spared: those, which all pass, or the rest, or both."""
+
+    ALL = "all"
+    SPARED = "spared"
+    REST = "rest"
+
+
 @dataclass(frozen=True)
 class Lift:
     """What is lifted of the records: keys and arguments by the columns that hold them, and the column that says which
@@ -44,6 +54,8 @@ class Lift:
     counts: str | None = None
     rate: float = 1.0
     side: Side = Side.KEPT
+    part: Part = Part.ALL
+    spare: tuple[tuple[str, float], ...] = ()  # column, the size beyond which a record of it is spared
 
     def of(self, records: pa.RecordBatch, places: Places | None) -> pa.Table:
         """The partials of one batch of records, `places` theirs by the sampling rule (`catchment.sampling`)."""
@@ -63,12 +75,20 @@ class Lift:
 
     def _chosen(self, records: pa.RecordBatch, places: Places | None) -> pa.Array | None:
         """Which records are lifted; None: all of them."""
-        count = None if self.counts is None else records.column(self.counts).fill_null(False)
-        if places is None or (self.rate >= 1.0 and self.side is Side.KEPT):
-            return count
-        passes = places.astype(np.float64) < self.rate * PLACES
-        chosen = pa.array(passes if self.side is Side.KEPT else ~passes)
-        return chosen if count is None else pc.and_(count, chosen)
+        masks = [] if self.counts is None else [records.column(self.counts).fill_null(False)]
+        if self.part is not Part.ALL:
+            large = self._large(records)
+            masks.append(pa.array(large if self.part is Part.SPARED else ~large))
+        if places is not None and self.part is not Part.SPARED and (self.rate < 1.0 or self.side is Side.LEFT):
+            passes = places.astype(np.float64) < self.rate * PLACES
+            masks.append(pa.array(passes if self.side is Side.KEPT else ~passes))
+        return reduce(pc.and_, masks) if masks else None
+
+    def _large(self, records: pa.RecordBatch) -> NDArray[np.bool_]:
+        found = np.zeros(records.num_rows, dtype=np.bool_)
+        for column, limit in self.spare:
+            found |= np.abs(floats_of(records.column(column))) > limit  # of NaN: no
+        return found
 
 
 @dataclass

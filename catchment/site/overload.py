@@ -25,6 +25,7 @@ from catchment.optimizer.shed import shed_load
 from catchment.optimizer.shed_forest import WHOLE, Operator, Query, ShedForest, Stream
 from catchment.quality.kinds import Population
 from catchment.site.cost_model import CostModel
+from catchment.site.debts import Spare
 
 ENTER = 0.9
 LEAVE = 0.6
@@ -36,6 +37,9 @@ LEAST_CAPACITY = 0.05  # for the samplers to divide, where what cannot be shed t
 DRAIN_S = 10.0  # in which a backlog should be worked off
 GROUP_MASS = 0.9  # share of the records whose groups the planned error is about
 PRIOR_CV = 1.0  # spread of values over their mean, until a sample has shown it
+SPARE_CV = 1.5  # spread over mean above which large values are spared: a few of them are most of the error
+SPARE_STDS = 2.0  # how far from the mean a value is large
+MOST_SPARED = 0.05  # of the rows
 PREPARE, KEEP = "prepare", "keep"
 
 Floats = NDArray[np.float64]
@@ -44,7 +48,8 @@ Floats = NDArray[np.float64]
 @dataclass(frozen=True)
 class Sheddable:
     """A fragment as the planner sees it, its aggregates as (name, function). `fixed`: it is never sampled.
-    `picked`: the reader can tell which records concern it."""
+    `picked`: the reader can tell which records concern it. `spareable`: of which aggregates the reader sees the
+    argument, as Spark SQL, so that records with large values can all be taken."""
 
     name: str
     aggregates: tuple[tuple[str, str], ...]
@@ -53,6 +58,7 @@ class Sheddable:
     weight: float = 1.0
     fixed: bool = False
     picked: bool = False
+    spareable: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -70,12 +76,14 @@ class Arrivals:
 
 @dataclass(frozen=True)
 class Decision:
-    """The rate of each fragment for one micro-batch, what was expected, and why; no rates: take it whole."""
+    """The rate of each fragment for one micro-batch, what was expected, and why; no rates: take it whole. Records with
+    a value beyond a limit in `spares` pass whatever the rate."""
 
     rates: Mapping[str, float]
     load: float
     errors: Mapping[str, float]
     reason: str
+    spares: Mapping[str, Spare] = field(default_factory=dict)
 
     @property
     def sheds(self) -> bool:
@@ -95,6 +103,8 @@ class Shape:
     group_share: float = 1.0
     event_rows_per_s: float = 0.0
     moments: dict[str, tuple[float, float]] = field(default_factory=dict)  # aggregate -> (mean, std)
+    limits: dict[str, float] = field(default_factory=dict)  # argument -> the size beyond which its records are spared
+    spared_share: float = 0.0  # of the rows
 
 
 class LoadMonitor:
@@ -137,7 +147,8 @@ class LoadMonitor:
         """About the share of the rows that are read at these rates."""
         shared = max((rates.get(f.name, 1.0) for f in self.fragments if not f.picked), default=0.0)
         own = (rates.get(f.name, 1.0) * self.shapes[f.name].selectivity for f in self.fragments if f.picked)
-        return min(1.0, math.fsum((shared, *own)))
+        spared = max((self.shapes[f.name].spared_share for f in self.fragments), default=0.0)
+        return min(1.0, math.fsum((shared, spared, *own)))
 
     def learn_shape(self, name: str, rows: float, groups: Floats, event_span_s: float) -> None:
         """How many records reach a fragment (scaled), by group, of so many rows over a stretch of event time."""
@@ -150,9 +161,21 @@ class LoadMonitor:
         shape.event_rows_per_s = reached / max(event_span_s, 1e-3)
 
     def learn_moments(self, name: str, aggregate: str, mean: float, std: float) -> None:
-        """The mean and the spread of what an aggregate is over."""
-        if math.isfinite(mean) and math.isfinite(std):
-            self.shapes[name].moments[aggregate] = (mean, std)
+        """The mean and the spread of what an aggregate is over, of the records that may be left out."""
+        if not (math.isfinite(mean) and math.isfinite(std)):
+            return
+        shape = self.shapes[name]
+        shape.moments[aggregate] = (mean, std)
+        argument = next((a for f in self.fragments if f.name == name for n, a in f.spareable if n == aggregate), None)
+        if argument is not None and argument not in shape.limits and std > SPARE_CV * abs(mean):
+            shape.limits[argument] = abs(mean) + SPARE_STDS * std
+
+    def learn_spared(self, name: str, rows: int, spared: int) -> None:
+        """So many of the rows were spared; where that is too many, the limits were too low."""
+        shape = self.shapes[name]
+        shape.spared_share = spared / rows if rows else 0.0
+        if shape.spared_share > MOST_SPARED:
+            shape.limits.update({argument: 2.0 * limit for argument, limit in shape.limits.items()})
 
     # --- deciding -----------------------------------------------------------------------------------------
 
@@ -194,14 +217,16 @@ class LoadMonitor:
             return Decision(rates, self.load, {}, f"{why}; {error.message}")
         rates = {f.name: min(1.0, max(LEAST_RATE, plan.rates[_work(f.name), WHOLE])) for f in self.fragments}
         errors = {f.name: max(plan.errors[q.name] for q in self._queries(f)) for f in self.fragments}
-        return Decision(rates, self.load, errors, why)
+        spares = {name: tuple(sorted(self.shapes[name].limits.items())) for name, rate in rates.items() if rate < 1.0}
+        return Decision(rates, self.load, errors, why, {name: spare for name, spare in spares.items() if spare})
 
     def _forest(self, rows_per_s: float) -> ShedForest:
         kept_load = 0.0 if self.deferrable else rows_per_s * self.whole[KEEP].seconds_per_row
         prepare = Operator(PREPARE, self.stream, 1.0, self._cost(PREPARE) if self.deferrable else 0.0)
         works = [self._work_of(f, prepare.seconds_per_tuple) for f in self.fragments]
         queries = tuple(q for f in self.fragments for q in self._queries(f))
-        capacity = max(TARGET - kept_load, LEAST_CAPACITY)
+        spared = max((self.shapes[f.name].spared_share for f in self.fragments), default=0.0)
+        capacity = max(TARGET - kept_load - rows_per_s * spared * prepare.seconds_per_tuple, LEAST_CAPACITY)
         stream = Stream(self.stream, rows_per_s)
         return ShedForest(capacity, self.delta, (stream,), (prepare, *works), queries, f"stream {self.stream!r}")
 

@@ -7,6 +7,7 @@ job for all of them (`catchment.spark.one_pass`), which is fastest where the pri
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -17,30 +18,33 @@ from pyspark.sql import functions as F
 
 from catchment.aggregates import Aggregate, make_aggregate
 from catchment.aggregates.shed_terms import terms_in
-from catchment.partials import one_array
+from catchment.partials import combine, one_array
 from catchment.quality.shed_terms import add_terms
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.sampling import SamplingRule
-from catchment.site.lifting import Side
+from catchment.site.lifting import Part, Side
 from catchment.spark.one_pass import Take, fits, lift_together
 
 NOT_KNOWN_ROWS = 2**31  # of a batch: it may be a large one
 ONE_PASS_ROWS = 250_000  # a fragment: of larger whole batches native jobs are faster
 _RECORDS = make_aggregate("count", None, None, name="_records")
 _COUNT = _RECORDS.states[0].name
+SIZE = "_size"
 
 Records = tuple[tuple[int, int], ...]  # (slice, how many raw records)
 
 
 class Reduced(NamedTuple):
-    """The partials of some records per (slice, keys), how many records each slice had, and how many each row; of a
-    sample also the moments that its terms were made of. `seconds` is what it took, beside what all takes share."""
+    """The partials of some records per (slice, keys) and how many records each slice had; the keys with how many
+    records they stand for (`SIZE`); of a sample the moments that its terms were made of. `spared` records were taken
+    whatever the rate, and `seconds` is what it took, beside what all takes share."""
 
     table: pa.Table
     records: Records
-    counts: pa.Array
+    sizes: pa.Table
     moments: pa.Table
     seconds: float = 0.0
+    spared: int = 0
 
 
 class Evaluator(Protocol):
@@ -77,6 +81,13 @@ class NativeEvaluator:
     def reduce_all(
         self, records: DataFrame, takes: Sequence[Take], rows: int, rule: SamplingRule | None = None, hold: bool = False
     ) -> list[Reduced]:
+        pieces = [take.split() for take in takes]
+        found = iter(self._reduce_pieces(records, [p for split in pieces for p in split], rows, rule, hold))
+        return [_joined([next(found) for _ in split], split) for split in pieces]
+
+    def _reduce_pieces(
+        self, records: DataFrame, takes: Sequence[Take], rows: int, rule: SamplingRule | None, hold: bool
+    ) -> list[Reduced]:
         many = [i for i, take in enumerate(takes) if fits(take.fragment)]
         small = rows <= ONE_PASS_ROWS * len(many) or any(take.sampled for take in takes)
         many = many if small and len(many) > 1 else []
@@ -100,6 +111,10 @@ class NativeEvaluator:
         ]
 
     def _alone(self, records: DataFrame, take: Take, rule: SamplingRule | None) -> Reduced:
+        records = records.alias(take.fragment.stream_alias or take.fragment.stream)
+        if take.part is not Part.ALL:
+            large = F.expr(take.is_large)
+            records = records.where(large if take.part is Part.SPARED else ~large)
         if take.sampled and rule is not None:
             keep = F.expr(rule.keep_sql(take.rate))
             records = records.where(keep if take.side is Side.KEPT else ~keep)
@@ -133,7 +148,22 @@ def _with_terms(found: pa.Table, fragment: Fragment, rate: float, seconds: float
     table = add_terms(found, fragment.aggregates, counts, rate)
     table = table.select(fragment.schema.names).cast(fragment.schema)
     moments = [s.name for m in _moments(fragment) for s in m.states] if rate < 1.0 else []
-    return Reduced(table, _per_slice(found), counts, found.select(moments), seconds)
+    sizes = found.select(list(fragment.key_names)).append_column(SIZE, pc.divide(counts.cast(pa.float64()), rate))
+    return Reduced(table, _per_slice(found), sizes, found.select(moments), seconds)
+
+
+def _joined(pieces: Sequence[Reduced], takes: Sequence[Take]) -> Reduced:
+    """What a take is, from the pieces of one rate each; moments are those of what may be left out."""
+    if len(pieces) == 1:
+        return pieces[0]
+    rest, spared = pieces
+    fragment = takes[0].fragment
+    table = combine(pa.concat_tables([rest.table, spared.table]), [SLICE_COLUMN, *fragment.key_names],
+                    fragment.aggregates)  # fmt: skip
+    slices = Counter(dict(rest.records)) + Counter(dict(spared.records))
+    sizes = pa.concat_tables([rest.sizes, spared.sizes])
+    count = sum(n for _, n in spared.records)
+    return Reduced(table, tuple(sorted(slices.items())), sizes, rest.moments, rest.seconds + spared.seconds, count)
 
 
 def lift_columns(aggregates: tuple[Aggregate, ...]) -> list[Column]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -21,8 +21,8 @@ from pyspark.sql import functions as F
 from catchment.aggregates import Aggregate
 from catchment.aggregates.base import quote
 from catchment.query.fragment import SLICE_COLUMN, Fragment
-from catchment.sampling import SamplingRule
-from catchment.site.lifting import Lift, Lifter, Side
+from catchment.sampling import SamplingRule, number_sql
+from catchment.site.lifting import Lift, Lifter, Part, Side
 
 _PLACE = "place"
 _PLAIN = re.compile(r"`[^`]+`\.`[^`]+`")  # a column of the records, as it is
@@ -31,20 +31,35 @@ _COLUMNS = "lift INT, partials BINARY, seconds DOUBLE"
 
 @dataclass(frozen=True)
 class Take:
-    """What one fragment takes of the records: those that pass at a rate, or those that do not."""
+    """What one fragment takes of the records: those that pass at a rate, or those that do not. Records with a value
+    beyond its limit in `spare` (Spark SQL of a column, limit) all pass."""
 
     fragment: Fragment
     rate: float = 1.0
     side: Side = Side.KEPT
+    spare: tuple[tuple[str, float], ...] = ()
+    part: Part = Part.ALL
 
     @property
     def sampled(self) -> bool:
-        return self.rate < 1.0
+        return self.rate < 1.0 and self.part is not Part.SPARED
 
     @property
     def kept_rate(self) -> float:
         """The rate at which what is taken has been sampled: what a sampler leaves out is taken whole."""
-        return self.rate if self.side is Side.KEPT else 1.0
+        return self.rate if self.side is Side.KEPT and self.part is not Part.SPARED else 1.0
+
+    def split(self) -> tuple[Take, ...]:
+        """The same as takes of one rate each."""
+        if not self.spare or self.part is not Part.ALL or not self.sampled:
+            return (self,)
+        rest = replace(self, part=Part.REST)
+        return (rest,) if self.side is Side.LEFT else (rest, replace(self, part=Part.SPARED))
+
+    @property
+    def is_large(self) -> str:
+        """Whether a record is spared, as Spark SQL."""
+        return " OR ".join(_large_sql(f"CAST({sql} AS DOUBLE)", limit) for sql, limit in self.spare)
 
 
 @dataclass(frozen=True)
@@ -54,6 +69,10 @@ class Lifted:
     table: pa.Table
     seconds: float
     tasks: int
+
+
+def _large_sql(value: str, limit: float) -> str:
+    return f"coalesce(abs({value}) > {number_sql(limit)} AND NOT isnan({value}), false)"
 
 
 def fits(fragment: Fragment) -> bool:
@@ -117,7 +136,8 @@ def _lift(take: Take, aggregates: tuple[Aggregate, ...], columns: dict[str, str]
     keys = ((SLICE_COLUMN, column(slices)), *((key.name, guarded(key.sql)) for key in fragment.keys))
     arguments = tuple(None if a.argument is None else guarded(a.argument) for a in aggregates)
     counts = None if fragment.where is None else column(f"({fragment.where})")
-    return Lift(keys, aggregates, arguments, counts, take.rate, take.side)
+    spare = tuple((column(sql), limit) for sql, limit in take.spare) if take.part is not Part.ALL else ()
+    return Lift(keys, aggregates, arguments, counts, take.rate, take.side, take.part, spare)
 
 
 def _gathered(lift: Lift, rows: Sequence[dict[str, Any]], empty: pa.Table) -> Lifted:

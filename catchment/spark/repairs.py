@@ -32,8 +32,9 @@ def repair_events(
     stream: str, debt: Debt, rows: DataFrame, fragments: Sequence[Fragment], evaluator: Evaluator
 ) -> list[Event]:
     """What makes the fragments whole again. `rows` are all good records of the batch, each with its place."""
-    rates = dict(debt.rates)
-    takes = [Take(f, rates[f.name], side) for f in fragments for side in (Side.LEFT, Side.KEPT)]
+    rates, spares = dict(debt.rates), dict(debt.spares)
+    sides = (Side.LEFT, Side.KEPT)
+    takes = [Take(f, rates[f.name], side, spares.get(f.name, ())) for f in fragments for side in sides]
     size = NOT_KNOWN_ROWS if debt.start is None or debt.end is None else debt.end - debt.start
     found = evaluator.reduce_all(rows, takes, size, SamplingRule(stream, (ROW,)))
     events: list[Event] = []

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame
 
 from catchment.aggregates.base import StateColumn
 from catchment.aggregates.shed_terms import terms_in
-from catchment.optimizer.pushdown import test_of
+from catchment.optimizer.pushdown import column_of, condition_of
 from catchment.partials import group_codes
 from catchment.query.fragment import Fragment
 from catchment.query.statements import ALWAYS, NEVER
@@ -29,13 +29,13 @@ from catchment.sampling import SamplingRule
 from catchment.site.debts import BatchShed, Debt, Taken
 from catchment.site.events import Absorbed, Event
 from catchment.site.overload import KEEP, PREPARE, Arrivals, Decision, LoadMonitor, Sheddable
-from catchment.spark.evaluate import Evaluator, Records, Reduced
+from catchment.spark.evaluate import SIZE, Evaluator, Records, Reduced
 from catchment.spark.one_pass import Take
 from catchment.spark.replay import ROW
 from catchment.spark.sources import OpenedStream
 from catchment.spark.streaming import rows_of_batch
 from catchment.timeline import Clock, Slicing
-from catchment.wanted import Test, Wanted
+from catchment.wanted import Test, Wanted, large
 
 IDLE_S = 3.0  # without a micro-batch
 MakeMonitor = Callable[[str, Sequence[Sheddable], float, bool], LoadMonitor]
@@ -107,7 +107,7 @@ class StreamShedding:
     def follow(self, plans: Sequence[Planned], make_monitor: MakeMonitor) -> None:
         """Other fragments run from now on; what is known of those that stay is kept."""
         known, self.tests = self.monitor, _tests(self.opened, plans)
-        sheddable = [_sheddable(p, self.tests) for p in plans]
+        sheddable = [_sheddable(p, self.tests, self.opened) for p in plans]
         self.monitor = make_monitor(self.stream, sheddable, _delta(plans), known.deferrable)
         self.monitor.adopt(known)
         self.owes = {p.fragment.name: p.shed.repair != NEVER for p in plans}
@@ -179,8 +179,10 @@ class StreamShedding:
         assert self.opened.again is not None
         assert sample.start is not None
         assert sample.end is not None
-        rates = sample.decision.rates
+        rates, spares = sample.decision.rates, sample.decision.spares
         wanted = [Wanted(rates.get(name, 1.0), test) for name, test in self.tests.items()]
+        for name, spare in spares.items():
+            wanted += [Wanted(1.0, large(self.tests[name], column_of(sql) or "", limit)) for sql, limit in spare]
         return self.opened.again(sample.start, sample.end, wanted)
 
     # --- its parts ----------------------------------------------------------------------------------------
@@ -195,7 +197,8 @@ class StreamShedding:
         """The partials of every fragment at the rate that was decided, of a batch of so many rows."""
         began = time.monotonic()
         rates = [sample.decision.rates.get(f.name, 1.0) if sample is not None else 1.0 for f in fragments]
-        takes = [Take(f, rate) for f, rate in zip(fragments, rates, strict=True)]
+        spares = sample.decision.spares if sample is not None else {}
+        takes = [Take(f, rate, spare=spares.get(f.name, ())) for f, rate in zip(fragments, rates, strict=True)]
         deferred = sample is not None and sample.deferred
         share = self.monitor.read_share(sample.decision.rates) if sample is not None and sample.deferred else 1.0
         found = self.evaluator.reduce_all(good, takes, round(rows * share), self.rule, deferred)
@@ -206,7 +209,7 @@ class StreamShedding:
         return list(zip(fragments, rates, found, strict=True))
 
     def absorb(
-        self, found: Sequence[tuple[Fragment, float, Reduced]], rows: int, span: tuple[int, int]
+        self, found: Sequence[tuple[Fragment, float, Reduced]], sample: Sample | None, rows: int, span: tuple[int, int]
     ) -> tuple[list[Event], tuple[Taken, ...]]:
         """What the core hears of the partials, and what is owed of them. `span` are the least and the greatest event
         time that were seen."""
@@ -217,13 +220,15 @@ class StreamShedding:
             events.append(Absorbed(fragment.name, reduced.table, reduced.records))
             if rate < 1.0:
                 lacking = lacking_of(fragment.slicing, reduced.records, rate, span)
-                taken.append(Taken(fragment.name, rate, lacking, self.owes.get(fragment.name, True)))
+                spare = sample.decision.spares.get(fragment.name, ()) if sample is not None else ()
+                taken.append(Taken(fragment.name, rate, lacking, self.owes.get(fragment.name, True), spare))
         return events, tuple(taken)
 
     def _learn(self, fragment: Fragment, reduced: Reduced, rate: float, rows: int, span_s: float) -> None:
-        codes, _ = group_codes(reduced.table, fragment.key_names)
-        groups = np.bincount(codes, weights=np.asarray(reduced.counts) / rate).astype(np.float64)
+        codes, _ = group_codes(reduced.sizes, fragment.key_names)
+        groups = np.bincount(codes, weights=np.asarray(reduced.sizes[SIZE])).astype(np.float64)
         self.monitor.learn_shape(fragment.name, rows, groups, span_s)
+        self.monitor.learn_spared(fragment.name, rows, reduced.spared)
         for terms in terms_in(fragment.aggregates) if rate < 1.0 else ():
             if terms.moments is not None and len(terms.moments.states) > 1:
                 self.monitor.learn_moments(fragment.name, terms.name, *_spread(reduced.moments, terms.moments.states))
@@ -244,7 +249,7 @@ def stream_shedding(
 ) -> StreamShedding:  # fmt: skip
     """The shedding of one stream with these fragments."""
     tests = _tests(opened, plans)
-    sheddable = [_sheddable(p, tests) for p in plans]
+    sheddable = [_sheddable(p, tests, opened) for p in plans]
     monitor = make_monitor(stream, sheddable, _delta(plans), opened.again is not None)
     owes = {p.fragment.name: p.shed.repair != NEVER for p in plans}
     return StreamShedding(stream, monitor, opened, evaluator, checkpoint, clock, trigger_s, owes, tests, paced)
@@ -252,20 +257,34 @@ def stream_shedding(
 
 def _tests(opened: OpenedStream, plans: Sequence[Planned]) -> dict[str, Test | None]:
     columns = opened.columns
-    return {p.fragment.name: None if columns is None else test_of(p.fragment, columns) for p in plans}
+    return {p.fragment.name: None if columns is None else condition_of(p.fragment, columns) for p in plans}
 
 
 def _delta(plans: Sequence[Planned]) -> float:
     return min((1.0 - p.shed.confidence for p in plans), default=0.05)
 
 
-def _sheddable(plan: Planned, tests: Mapping[str, Test | None]) -> Sheddable:
+def _sheddable(plan: Planned, tests: Mapping[str, Test | None], opened: OpenedStream) -> Sheddable:
     terms, choice = terms_in(plan.fragment.aggregates), plan.shed
     fixed = not terms or choice.never or not (choice.any_aggregate or all(t.bounded for t in terms))
     window_s = min(w.size_us for w in plan.fragment.windows) / 1e6
     aggregates = tuple((t.name, t.of if t.bounded else "count") for t in terms)
     picked = tests[plan.fragment.name] is not None
-    return Sheddable(plan.fragment.name, aggregates, window_s, choice.max_error, choice.weight, fixed, picked)
+    spareable = tuple((t.name, t.argument) for t in terms if t.of in ("sum", "avg") and is_seen(t.argument, opened))
+    return Sheddable(plan.fragment.name, aggregates, window_s, choice.max_error, choice.weight, fixed, picked,
+                     spareable)  # fmt: skip
+
+
+def is_seen(argument: str | None, opened: OpenedStream) -> bool:
+    """Whether whoever samples sees the value of an argument: a column of numbers, where the reader has columns; any
+    column where history is written first, and sampled from there."""
+    name = None if argument is None else column_of(argument)
+    if name is None or opened.again is None:
+        return name is not None
+    if opened.columns is None or name not in opened.columns.names:
+        return False
+    type_ = opened.columns.field(name).type
+    return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_))
 
 
 def again_whole(opened: OpenedStream, debt: Debt) -> DataFrame:

@@ -289,7 +289,7 @@ class SitePipeline:
         found = shedding.reduce(good, state.fragments, sample, rows)
         seen, newest_us = seen_by(watch), state.newest_us or 0
         span = (newest_us if seen.low_us is None else seen.low_us, newest_us if seen.high_us is None else seen.high_us)
-        events, taken = shedding.absorb(found, rows, span)
+        events, taken = shedding.absorb(found, sample, rows, span)
         believed = None if limits is None else (limits.start_us, limits.end_us, limits.now_us, limits.jump_us)
         events += shed_event(state.stream.name, number, taken, sample, believed)
         shedding.ended(rows, seen.rows, sample)

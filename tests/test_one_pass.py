@@ -1,0 +1,122 @@
+"""Many fragments in one Spark job: the same partials as one native job each, whole, sampled, left out and spared.
+
+Catches: expressions that the one projection evaluates otherwise than a query of their own would, samples that differ
+between the two. Cannot catch: aggregates whose two forms differ; `test_aggregates_spark.py` does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from catchment import partials
+from catchment.aggregates import make_aggregate
+from catchment.aggregates.shed_terms import with_terms
+from catchment.query.fragment import SLICE_COLUMN, Fragment, Key, Lookup
+from catchment.sampling import SamplingRule
+from catchment.site.lifting import Side
+from catchment.timeline import WindowSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+ROWS = 3_000
+RULE = SamplingRule("s", ("_row",))
+SECOND = WindowSpec(1_000_000, 1_000_000)
+WIDE = WindowSpec(3_000_000, 1_000_000)
+
+
+def of(function: str, argument: str | None, type_: pa.DataType | None) -> Any:
+    return make_aggregate(function, argument, type_, name=f"{function}_{(argument or 'all').strip('`')[-3:]}")
+
+
+AGGREGATES = with_terms((
+    of("count", None, None), of("count", "`s`.`v`", pa.int64()), of("sum", "`s`.`v`", pa.int64()),
+    of("avg", "`s`.`x`", pa.float64()), of("min", "`s`.`page`", pa.string()), of("var_pop", "`s`.`x`", pa.float64()),
+    of("approx_count_distinct", "`s`.`page`", pa.string()),
+))  # fmt: skip
+PAGE = Key("page", "`s`.`page`", pa.string())
+ALL = Fragment("all", "s", "ts", (), AGGREGATES, (SECOND,))
+FRAGMENTS = (
+    ALL,
+    replace(ALL, name="pages", keys=(PAGE,), windows=(WIDE,)),
+    replace(ALL, name="some", where="`s`.`page` LIKE 'p%' AND `s`.`v` > 10", keys=(PAGE,)),
+    # The condition keeps the expressions from failing.
+    replace(ALL, name="guarded", where="`s`.`v` <> 0", keys=(Key("half", "100 DIV `s`.`v`", pa.int64()),),
+            aggregates=with_terms((of("sum", "1000 DIV `s`.`v`", pa.int64()),))),
+    replace(ALL, name="aliased", stream_alias="h", where="`h`.`v` > 5",
+            aggregates=with_terms((of("sum", "`h`.`v`", pa.int64()),))),
+    replace(ALL, name="named", lookups=(Lookup("names", "n", "`s`.`page` = `n`.`page`"),),
+            keys=(Key("title", "`n`.`title`", pa.string()),), aggregates=with_terms((of("count", None, None),))),
+    replace(ALL, name="nobody", where="`s`.`v` > 1000000"),
+)  # fmt: skip
+
+
+def records(spark: SparkSession) -> DataFrame:
+    columns = (
+        "id AS _row", "timestamp_micros(1700000000000000 + id * 2500) AS ts", "concat('p', pmod(hash(id), 7)) AS page",
+        "CASE WHEN id % 11 = 0 THEN NULL ELSE pmod(id * 37, 101) - 3 END AS v",
+        "CASE WHEN id % 13 = 0 THEN NULL WHEN id % 17 = 0 THEN double('NaN') ELSE exp(pmod(id, 9)) END AS x",
+    )  # fmt: skip
+    return spark.range(0, ROWS, 1, 3).selectExpr(*columns)
+
+
+def rows_of(table: pa.Table, fragment: Fragment) -> dict[Any, dict[str, Any]]:
+    keys = [SLICE_COLUMN, *fragment.key_names]
+    found = partials.lower(table, keys, fragment.aggregates).to_pylist()
+    states = [s.name for a in fragment.aggregates for s in a.states if s.name.endswith(("__kept", "__more", "__g"))]
+    for row, state in zip(found, table.select(states).to_pylist(), strict=True):
+        row |= state
+    return {tuple(row[k] for k in keys): row for row in found}
+
+
+def check_same(one: Any, other: Any, fragment: Fragment) -> None:
+    mine, theirs = rows_of(one.table, fragment), rows_of(other.table, fragment)
+    assert len(mine) == one.table.num_rows
+    assert mine.keys() == theirs.keys()
+    for key, row in mine.items():
+        for column, value in row.items():
+            near = pytest.approx(theirs[key][column], rel=1e-9, nan_ok=True) if isinstance(value, float) else None
+            assert value == (theirs[key][column] if near is None else near), (fragment.name, key, column)
+    assert one.records == other.records
+    assert sum(one.sizes["_size"].to_pylist()) == pytest.approx(sum(other.sizes["_size"].to_pylist()))
+
+
+@pytest.mark.parametrize(
+    ("rate", "side", "spare"),
+    [(1.0, Side.KEPT, False), (0.4, Side.KEPT, False), (0.4, Side.LEFT, False), (0.4, Side.KEPT, True),
+     (0.4, Side.LEFT, True)],
+)  # fmt: skip
+def test_many_fragments_in_one_job_have_the_partials_of_jobs_of_their_own(
+    spark: SparkSession, rate: float, side: Side, spare: bool
+) -> None:
+    from catchment.spark.evaluate import NativeEvaluator
+    from catchment.spark.one_pass import Take
+
+    names = spark.createDataFrame([("p1", "one"), ("p1", "uno"), ("p2", "two")], "page STRING, title STRING")
+    evaluator, given = NativeEvaluator({"names": names}), records(spark)
+    limits = {f.name: (("`s`.`v`", 60.0), ("`s`.`x`", 2000.0)) if f.name in ("all", "some") and spare else ()
+              for f in FRAGMENTS}  # fmt: skip
+    takes = [Take(f, rate, side, limits[f.name]) for f in FRAGMENTS]
+    together = evaluator.reduce_all(given, takes, ROWS, RULE)
+    for take, one in zip(takes, together, strict=True):
+        pieces = [evaluator._alone(given, piece, RULE) for piece in take.split()]
+        check_same(one, pieces[0] if len(pieces) == 1 else joined(take, pieces), take.fragment)
+    assert together[-1].table.num_rows == 0
+    assert together[0].spared == (0 if side is Side.LEFT or not spare else large_ones(given))
+
+
+def joined(take: Any, pieces: Any) -> Any:
+    from catchment.spark.evaluate import _joined
+
+    return _joined(pieces, take.split())
+
+
+def large_ones(given: DataFrame) -> int:
+    rows = given.collect()
+    return sum((r["v"] is not None and abs(r["v"]) > 60) or (r["x"] is not None and r["x"] > 2000.0) for r in rows)
