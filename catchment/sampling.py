@@ -22,6 +22,7 @@ from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
 from catchment.aggregates.xxhash import Words, hash_rows, hash_text
@@ -81,6 +82,39 @@ class SamplingRule:
     def keep(self, columns: Sequence[pa.Array], rate: ArrayLike) -> NDArray[np.bool_]:
         """Which records pass, at one rate or at one each."""
         return np.asarray(self.places(columns).astype(np.float64) < np.asarray(rate, dtype=np.float64) * PLACES)
+
+
+@dataclass(frozen=True)
+class GroupRates:
+    """A rate for each of some values of a key (Spark SQL). Any other value, null too, has rate 1: a group that is not
+    known yet is a small one."""
+
+    key: str
+    rates: tuple[tuple[int | str, float], ...]
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.rates) <= MAX_STRATA:
+            raise ConfigError(f"{len(self.rates)} groups have rates of their own; 1 to {MAX_STRATA} may")
+        if any(not 0.0 < rate <= 1.0 for _, rate in self.rates):
+            raise ConfigError(f"the rate of a group is above 0 and at most 1: {self.rates}")
+
+    @property
+    def lowest(self) -> float:
+        return min(rate for _, rate in self.rates)
+
+    @property
+    def values(self) -> list[int | str]:
+        return [value for value, _ in self.rates]
+
+    @property
+    def sql(self) -> str:
+        """A record's rate, as Spark SQL."""
+        return stratum_rate_sql(f"CAST({self.key} AS STRING)", {str(value): rate for value, rate in self.rates})
+
+    def of(self, keys: pa.Array) -> Floats:
+        """The rate of each record, by its key."""
+        places = pc.index_in(keys, value_set=pa.array(self.values).cast(keys.type)).fill_null(len(self.rates))
+        return np.array([*(rate for _, rate in self.rates), 1.0])[np.asarray(places)]
 
 
 def scaled(values: ArrayLike, rates: ArrayLike) -> Floats:

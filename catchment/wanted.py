@@ -39,10 +39,14 @@ class Wanted:
     test: Test | None = None
 
 
-def large(test: Test | None, column: str, limit: float) -> Test:
-    """The records of a test whose value in a column of numbers is beyond a limit."""
-    beyond: Test = ["or", [">", column, limit], ["<", column, -limit]]
-    return beyond if test is None else ["and", test, beyond]
+def large(column: str, limit: float) -> Test:
+    """The records whose value in a column of numbers is beyond a limit."""
+    return ["or", [">", column, limit], ["<", column, -limit]]
+
+
+def both(one: Test | None, other: Test) -> Test:
+    """The records that meet both tests."""
+    return other if one is None else ["and", one, other]
 
 
 def to_json(wanted: Sequence[Wanted]) -> str:

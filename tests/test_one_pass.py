@@ -16,7 +16,7 @@ from catchment import partials
 from catchment.aggregates import make_aggregate
 from catchment.aggregates.shed_terms import with_terms
 from catchment.query.fragment import SLICE_COLUMN, Fragment, Key, Lookup
-from catchment.sampling import SamplingRule
+from catchment.sampling import GroupRates, SamplingRule
 from catchment.site.lifting import Side
 from catchment.timeline import WindowSpec
 
@@ -41,6 +41,7 @@ AGGREGATES = with_terms((
     of("approx_count_distinct", "`s`.`page`", pa.string()),
 ))  # fmt: skip
 PAGE = Key("page", "`s`.`page`", pa.string())
+GROUPS = GroupRates(PAGE.sql, (("p1", 0.1), ("p2", 0.7), ("p5", 1.0)))
 ALL = Fragment("all", "s", "ts", (), AGGREGATES, (SECOND,))
 FRAGMENTS = (
     ALL,
@@ -88,12 +89,12 @@ def check_same(one: Any, other: Any, fragment: Fragment) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rate", "side", "spare"),
-    [(1.0, Side.KEPT, False), (0.4, Side.KEPT, False), (0.4, Side.LEFT, False), (0.4, Side.KEPT, True),
-     (0.4, Side.LEFT, True)],
+    ("rate", "side", "spare", "by_group"),
+    [(1.0, Side.KEPT, False, False), (0.4, Side.LEFT, False, False), (0.4, Side.KEPT, True, False),
+     (0.4, Side.KEPT, False, True), (0.4, Side.LEFT, True, True)],
 )  # fmt: skip
 def test_many_fragments_in_one_job_have_the_partials_of_jobs_of_their_own(
-    spark: SparkSession, rate: float, side: Side, spare: bool
+    spark: SparkSession, rate: float, side: Side, spare: bool, by_group: bool
 ) -> None:
     from catchment.spark.evaluate import NativeEvaluator
     from catchment.spark.one_pass import Take
@@ -102,7 +103,8 @@ def test_many_fragments_in_one_job_have_the_partials_of_jobs_of_their_own(
     evaluator, given = NativeEvaluator({"names": names}), records(spark)
     limits = {f.name: (("`s`.`v`", 60.0), ("`s`.`x`", 2000.0)) if f.name in ("all", "some") and spare else ()
               for f in FRAGMENTS}  # fmt: skip
-    takes = [Take(f, rate, side, limits[f.name]) for f in FRAGMENTS]
+    groups = {f.name: GROUPS if by_group and PAGE in f.keys else None for f in FRAGMENTS}
+    takes = [Take(f, rate, side, limits[f.name], groups=groups[f.name]) for f in FRAGMENTS]
     together = evaluator.reduce_all(given, takes, ROWS, RULE)
     for take, one in zip(takes, together, strict=True):
         pieces = [evaluator._alone(given, piece, RULE) for piece in take.split()]

@@ -73,6 +73,9 @@ class QueryAdded:
     waits: bool = False
 
 
+GroupLowest = tuple[float, tuple[tuple[str, float], ...]]  # the lowest rate of groups not named, and of those named
+
+
 @dataclass(frozen=True, slots=True)
 class QueryDropped:
     name: str
@@ -161,6 +164,7 @@ class Publish:
     errors: tuple[tuple[str, float | None], ...] = ()
     sources: tuple[tuple[str, str, float], ...] = ()
     kept: pa.Table | None = field(default=None, repr=False)
+    group_rates: GroupLowest | None = None  # the lowest rate by group, where rates were
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,7 @@ class ResultTables:
     def _lowered(self, revision: Publish) -> tuple[pa.Table, dict[str, NDArray[np.float64]]]:
         rows = revision.rows
         lowered = partials.lower(rows, self.fragment.key_names, self.fragment.aggregates)
-        lowered, errors = self._scaled(rows, lowered, revision.lowest_rate)
+        lowered, errors = self._scaled(rows, lowered, self._lowest_rates(revision))
         return _with_bounds(lowered, revision), errors
 
     def _rows(self, revision: Publish, user: pa.Table, errors: Mapping[str, NDArray[np.float64]]) -> pa.Table:
@@ -138,8 +138,17 @@ class ResultTables:
         rows = _window_rows(sequence, revisions)
         return rows.add_column(rows.column_names.index("reason"), "bound", self._bound(revisions))
 
+    def _lowest_rates(self, revision: Publish) -> float | NDArray[np.float64]:
+        """The lowest rate at which the records of each row were sampled: by group, where rates were by group."""
+        if revision.group_rates is None:
+            return revision.lowest_rate
+        others, named = revision.group_rates
+        groups = partials.one_array(revision.rows[self.fragment.key_names[0]]).cast(pa.string())
+        places = pc.index_in(groups, value_set=pa.array([group for group, _ in named], pa.string()))
+        return np.array([*(rate for _, rate in named), others])[np.asarray(places.fill_null(len(named)))]
+
     def _scaled(
-        self, rows: pa.Table, lowered: pa.Table, lowest_rate: float
+        self, rows: pa.Table, lowered: pa.Table, lowest_rate: float | NDArray[np.float64]
     ) -> tuple[pa.Table, dict[str, NDArray[np.float64]]]:
         """The lowered rows with what was sampled scaled up, and by how much each aggregate may therefore be off."""
         beside = {a.name for a in self.fragment.aggregates if isinstance(a, ShedTerms)}

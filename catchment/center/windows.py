@@ -36,7 +36,7 @@ class QueryWindows:
         self.final_us = START_OF_TIME_US  # every window that ends here or before is final
         self.first_passed_us: dict[int, int] = {}  # window start -> when the first site passed its end
         self.usual: dict[str, int] = {}  # site -> its records in the newest complete window
-        self.debts = Debts(query.window)
+        self.debts = Debts(query.window, len(query.fragment.keys) == 1)
         self.late = LateRegistry(query.repair or RepairRule())
         self.recent = Recent(self.measured, query.fragment.aggregates)
         self.early: dict[int, EarlyWindow] = {}
@@ -241,7 +241,8 @@ class QueryWindows:
             rows = self._rows(window)
             errors, reason = self.recent.errors(records, rows), "early: the window is still open"
             yield Publish(self.query.name, window, known.revision, EARLY, self.recent.coverage(records), (), reason,
-                          self._answer(rows), now_us, self.debts.lowest_rate(window.start_us), errors)  # fmt: skip
+                          self._answer(rows), now_us, self.debts.lowest_rate(window.start_us), errors,
+                          group_rates=self.debts.group_rates(window.start_us))  # fmt: skip
 
     def _answer(self, rows: pa.Table) -> pa.Table:
         """What is published of a window's rows."""
@@ -266,8 +267,8 @@ class QueryWindows:
     def _publish(self, window: Window, known: ClosedWindow, reason: str, rows: pa.Table, now_us: int) -> Publish:
         known.revision += 1
         return Publish(self.query.name, window, known.revision, known.status, known.coverage,
-                       tuple(sorted(known.missing)), reason, rows, now_us,
-                       self.debts.lowest_rate(window.start_us), known.errors, known.sources)  # fmt: skip
+                       tuple(sorted(known.missing)), reason, rows, now_us, self.debts.lowest_rate(window.start_us),
+                       known.errors, known.sources, self.debts.group_rates(window.start_us))  # fmt: skip
 
     def _status(
         self, window: Window, known: ClosedWindow, reason: str, now_us: int, status: str | None = None

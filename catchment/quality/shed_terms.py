@@ -27,14 +27,15 @@ from catchment.quality.combine import Factor, Terms, bounded_widths
 from catchment.quality.tails import Floats, subgaussian_factor, variance_factor
 
 
-def add_terms(partials: pa.Table, aggregates: Sequence[Aggregate], records: pa.Array, rate: float) -> pa.Table:
-    """Partials of records that passed at `rate`, with the terms that must travel with them.
+def add_terms(partials: pa.Table, aggregates: Sequence[Aggregate], records: pa.Array, rate: float | Floats) -> pa.Table:
+    """Partials of records that passed at `rate`, one for all or one a row, with the terms that must travel with them.
 
     `partials` has, below a rate of 1, the states of the terms' `moments`; `records` counts the raw records of each row.
     """
     for terms in terms_in(aggregates):
-        if rate < 1.0:
-            columns = [records.cast(pa.int64()), *map(pa.array, _sums(partials, terms, rate))]
+        if not isinstance(rate, float) or rate < 1.0:
+            kept = np.where(np.asarray(rate) < 1.0, np.asarray(one_array(records)), 0).astype(np.int64)
+            columns = [pa.array(kept), *map(pa.array, _sums(partials, terms, rate))]
         else:
             columns = terms.lift(None, np.zeros(0, dtype=np.intp), partials.num_rows)
         for state, column in zip(terms.states, columns, strict=True):
@@ -57,11 +58,13 @@ def negated(partials: pa.Table, aggregates: Sequence[Aggregate]) -> pa.Table:
     return partials
 
 
-def scaled(partials: pa.Table, aggregate: Aggregate, delta: float, lowest_rate: float) -> tuple[pa.Array, Floats]:
+def scaled(
+    partials: pa.Table, aggregate: Aggregate, delta: float, lowest_rate: float | Floats
+) -> tuple[pa.Array, Floats]:
     """Each row's value, scaled where records of it were sampled, and its relative error (infinite: not bounded).
 
-    `lowest_rate` is the lowest rate at which any site sampled the window: a row that lost all its records at a site
-    does not tell.
+    `lowest_rate` is the lowest rate at which any site sampled the window, or each row of it: a row that lost all its
+    records at a site does not tell.
     """
     terms = shed_terms(aggregate)
     states = [one_array(partials[s.name]) for s in aggregate.states]
@@ -69,17 +72,17 @@ def scaled(partials: pa.Table, aggregate: Aggregate, delta: float, lowest_rate: 
     # Fewer than none: the repair is in, and what it repairs is still on its way.
     kept = np.asarray(one_array(partials[terms.states[0].name])) > 0
     if not terms.bounded:
-        return plain, np.where(kept | (lowest_rate < 1.0), np.inf, 0.0)
+        return plain, np.where(kept | (np.asarray(lowest_rate) < 1.0), np.inf, 0.0)
     sums = [np.where(kept, floats_of(one_array(partials[s.name])), 0.0) for s in terms.sums]
-    values, widths = _scaled(aggregate, states, sums, np.full(len(kept), lowest_rate), delta)
+    values, widths = _scaled(aggregate, states, sums, np.broadcast_to(np.asarray(lowest_rate, float), len(kept)), delta)
     with np.errstate(divide="ignore", invalid="ignore"):
         nearest = np.abs(values) - widths
         errors = np.where(widths == 0.0, 0.0, np.where(nearest > 0.0, widths / nearest, np.inf))
     return _typed(values, plain, kept), np.asarray(errors, dtype=np.float64)
 
 
-def _sums(partials: pa.Table, terms: ShedTerms, rate: float) -> list[Floats]:
-    more, g, v = 1.0 / rate - 1.0, float(subgaussian_factor(rate)) / rate, float(variance_factor(rate)) / rate
+def _sums(partials: pa.Table, terms: ShedTerms, rate: float | Floats) -> list[Floats]:
+    more, g, v = 1.0 / rate - 1.0, subgaussian_factor(rate) / rate, variance_factor(rate) / rate
     moments = terms.moments
     if moments is None:
         return []

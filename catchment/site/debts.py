@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from catchment.errors import SiteError
+from catchment.sampling import GroupRates
 from catchment.wire.messages import Repaired, Shed
 
 MAX_DEBTS = 10_000
@@ -24,13 +25,15 @@ Spare = tuple[tuple[str, float], ...]  # (a column as Spark SQL, the size beyond
 @dataclass(frozen=True, slots=True)
 class Taken:
     """The share of a batch that one fragment took, and what its slices lack; `repair` says whether it will get the
-    rest. Records with a value beyond a limit in `spare` it took all."""
+    rest. Records with a value beyond a limit in `spare` it took all. With `groups` the rates are by group, and `rate`
+    is the lowest of them."""
 
     fragment: str
     rate: float
     lacking: Lacking
     repair: bool = True
     spare: Spare = ()
+    groups: GroupRates | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,7 @@ class Debt:
     limits: tuple[int, int, int, int] | None = None
     kept: bool = False  # its history was caught up on; its sample is still told by places in the source
     spares: tuple[tuple[str, Spare], ...] = ()  # by fragment
+    groups: tuple[tuple[str, GroupRates], ...] = ()  # by fragment
 
     @property
     def in_history(self) -> bool:
@@ -98,14 +102,16 @@ class DebtBook:
     def shed(self, event: BatchShed) -> Iterator[Shed | Repaired]:
         """Note a debt; the facts that the center must hear."""
         for taken in event.taken:
-            yield Shed(taken.fragment, event.batch, taken.rate, taken.lacking)
+            groups = () if taken.groups is None else tuple((str(v), rate) for v, rate in taken.groups.rates)
+            yield Shed(taken.fragment, event.batch, taken.rate, taken.lacking, groups)
             if not taken.repair:
                 yield Repaired(taken.fragment, event.batch, gave_up=True)
         rates = tuple((t.fragment, t.rate) for t in event.taken if t.repair)
         if rates or event.start is not None:
             key = event.stream, event.batch
             spares = tuple((t.fragment, t.spare) for t in event.taken if t.repair and t.spare)
-            self._debts[key] = Debt(event.batch, rates, event.start, event.end, event.limits, spares=spares)
+            groups = tuple((t.fragment, t.groups) for t in event.taken if t.repair and t.groups is not None)
+            self._debts[key] = Debt(event.batch, rates, event.start, event.end, event.limits, False, spares, groups)
         while len(self._debts) > MAX_DEBTS:
             oldest = next(iter(self._debts))
             yield from (Repaired(f, oldest[1], gave_up=True) for f, _ in self._debts.pop(oldest).rates)
@@ -131,4 +137,5 @@ def _debt(saved: dict[str, Any]) -> Debt:
     rates = tuple((f, r) for f, r in saved["rates"])
     limits = None if saved["limits"] is None else tuple(saved["limits"])
     spares = tuple((f, tuple((sql, limit) for sql, limit in spare)) for f, spare in saved.get("spares", ()))
-    return Debt(saved["batch"], rates, saved["start"], saved["end"], limits, saved.get("kept", False), spares)
+    groups = tuple((f, GroupRates(g["key"], tuple((v, r) for v, r in g["rates"]))) for f, g in saved.get("groups", ()))
+    return Debt(saved["batch"], rates, saved["start"], saved["end"], limits, saved.get("kept", False), spares, groups)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from catchment.durable.definitions import FRAGMENTS
 from catchment.quality.coverage import Contract, Measure
 from catchment.quality.measured import Measured
+from catchment.sampling import GroupRates
 from catchment.site.debts import BatchRepaired, BatchShed, Taken
 from catchment.site.events import (
     Absorbed,
@@ -26,5 +27,5 @@ POLICIES = (Streaming, Batching, SizePolicy, Spillway, EarlyPolicy)
 CONTRACTS = (SlackPlan, Measured, Measure, Contract)
 JOURNALLED = (
     Absorbed, LowMarkRaised, LinkMeasured, Ticked, FragmentAdded, FragmentDropped, FragmentBounded, BatchShed,
-    BatchRepaired, Taken, Observed, *CONTRACTS, *POLICIES, *FRAGMENTS,
+    BatchRepaired, Taken, GroupRates, Observed, *CONTRACTS, *POLICIES, *FRAGMENTS,
 )  # fmt: skip

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from catchment import partials
 from catchment.aggregates import Aggregate
 from catchment.aggregates.segments import floats_of
-from catchment.sampling import PLACES
+from catchment.sampling import PLACES, GroupRates
 
 Places = NDArray[np.int64]
 MERGE_ROWS = 200_000  # partials of a worker that wait to be merged; at the bound they are
@@ -56,6 +56,7 @@ class Lift:
     side: Side = Side.KEPT
     part: Part = Part.ALL
     spare: tuple[tuple[str, float], ...] = ()  # column, the size beyond which a record of it is spared
+    groups: tuple[str, GroupRates] | None = None  # column, and the rates by its values that stand in for `rate`
 
     def of(self, records: pa.RecordBatch, places: Places | None) -> pa.Table:
         """The partials of one batch of records, `places` theirs by the sampling rule (`catchment.sampling`)."""
@@ -80,7 +81,8 @@ class Lift:
             large = self._large(records)
             masks.append(pa.array(large if self.part is Part.SPARED else ~large))
         if places is not None and self.part is not Part.SPARED and (self.rate < 1.0 or self.side is Side.LEFT):
-            passes = places.astype(np.float64) < self.rate * PLACES
+            rates = self.rate if self.groups is None else self.groups[1].of(records.column(self.groups[0]))
+            passes = places.astype(np.float64) < rates * PLACES
             masks.append(pa.array(passes if self.side is Side.KEPT else ~passes))
         return reduce(pc.and_, masks) if masks else None
 

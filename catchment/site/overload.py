@@ -24,6 +24,8 @@ from catchment.errors import PlanError
 from catchment.optimizer.shed import shed_load
 from catchment.optimizer.shed_forest import WHOLE, Operator, Query, ShedForest, Stream
 from catchment.quality.kinds import Population
+from catchment.quality.stratify import carrying, rates_within
+from catchment.sampling import MAX_STRATA, GroupRates
 from catchment.site.cost_model import CostModel
 from catchment.site.debts import Spare
 
@@ -40,6 +42,7 @@ PRIOR_CV = 1.0  # spread of values over their mean, until a sample has shown it
 SPARE_CV = 1.5  # spread over mean above which large values are spared: a few of them are most of the error
 SPARE_STDS = 2.0  # how far from the mean a value is large
 MOST_SPARED = 0.05  # of the rows
+RATE_STEPS = 4  # of a group's rate, to the next power of two
 PREPARE, KEEP = "prepare", "keep"
 
 Floats = NDArray[np.float64]
@@ -49,7 +52,8 @@ Floats = NDArray[np.float64]
 class Sheddable:
     """A fragment as the planner sees it, its aggregates as (name, function). `fixed`: it is never sampled.
     `picked`: the reader can tell which records concern it. `spareable`: of which aggregates the reader sees the
-    argument, as Spark SQL, so that records with large values can all be taken."""
+    argument, as Spark SQL, so that records with large values can all be taken. `group_key`: its only key, as Spark SQL,
+    where the reader sees that."""
 
     name: str
     aggregates: tuple[tuple[str, str], ...]
@@ -59,6 +63,7 @@ class Sheddable:
     fixed: bool = False
     picked: bool = False
     spareable: tuple[tuple[str, str], ...] = ()
+    group_key: str | None = None
 
 
 @dataclass(frozen=True)
@@ -77,13 +82,15 @@ class Arrivals:
 @dataclass(frozen=True)
 class Decision:
     """The rate of each fragment for one micro-batch, what was expected, and why; no rates: take it whole. Records with
-    a value beyond a limit in `spares` pass whatever the rate."""
+    a value beyond a limit in `spares` pass whatever the rate. With `groups`, rates are by group, and the fragment's is
+    the share that they keep together."""
 
     rates: Mapping[str, float]
     load: float
     errors: Mapping[str, float]
     reason: str
     spares: Mapping[str, Spare] = field(default_factory=dict)
+    groups: Mapping[str, GroupRates] = field(default_factory=dict)
 
     @property
     def sheds(self) -> bool:
@@ -105,6 +112,7 @@ class Shape:
     moments: dict[str, tuple[float, float]] = field(default_factory=dict)  # aggregate -> (mean, std)
     limits: dict[str, float] = field(default_factory=dict)  # argument -> the size beyond which its records are spared
     spared_share: float = 0.0  # of the rows
+    groups: dict[int | str, float] = field(default_factory=dict)  # value of the key -> records, where all are known
 
 
 class LoadMonitor:
@@ -177,6 +185,10 @@ class LoadMonitor:
         if shape.spared_share > MOST_SPARED:
             shape.limits.update({argument: 2.0 * limit for argument, limit in shape.limits.items()})
 
+    def learn_groups(self, name: str, groups: Mapping[int | str, float]) -> None:
+        """About how many records each group had of late; too many groups are not told apart."""
+        self.shapes[name].groups = dict(groups) if len(groups) <= MAX_STRATA else {}
+
     # --- deciding -----------------------------------------------------------------------------------------
 
     def decide(self, arrivals: Arrivals) -> Decision:
@@ -218,7 +230,19 @@ class LoadMonitor:
         rates = {f.name: min(1.0, max(LEAST_RATE, plan.rates[_work(f.name), WHOLE])) for f in self.fragments}
         errors = {f.name: max(plan.errors[q.name] for q in self._queries(f)) for f in self.fragments}
         spares = {name: tuple(sorted(self.shapes[name].limits.items())) for name, rate in rates.items() if rate < 1.0}
-        return Decision(rates, self.load, errors, why, {name: spare for name, spare in spares.items() if spare})
+        spares = {name: spare for name, spare in spares.items() if spare}
+        return Decision(rates, self.load, errors, why, spares, self._by_group(rates))
+
+    def _by_group(self, rates: Mapping[str, float]) -> dict[str, GroupRates]:
+        found = {}
+        for fragment in self.fragments:
+            shape, rate = self.shapes[fragment.name], rates[fragment.name]
+            if fragment.group_key is None or len(shape.groups) < 2 or rate >= 1.0:
+                continue
+            own = group_rates_within(shape.groups, rate, self.delta, GROUP_MASS)
+            if any(r < 1.0 for r in own.values()):
+                found[fragment.name] = GroupRates(fragment.group_key, tuple(own.items()))
+        return found
 
     def _forest(self, rows_per_s: float) -> ShedForest:
         kept_load = 0.0 if self.deferrable else rows_per_s * self.whole[KEEP].seconds_per_row
@@ -254,6 +278,25 @@ class LoadMonitor:
         count = max(shape.event_rows_per_s * fragment.window_s * shape.group_share, 1.0)
         mean, std = shape.moments.get(name, (1.0, PRIOR_CV))
         return Population(count) if function == "count" or mean == 0.0 else Population(count, mean, std)
+
+
+def group_rates_within(
+    groups: Mapping[int | str, float], share: float, delta: float, mass: float
+) -> dict[int | str, float]:
+    """Rates that keep about this share of all records and make the worst error over groups least. Where the many small
+    groups would take it all, that of the groups with most of the records (`mass`) counts, and the others have the
+    highest rate among these. Rates are rounded up to a few steps, so that groups can be named by their rate."""
+    named = {str(value): Population(max(size, 1.0)) for value, size in groups.items()}
+    everyone, rates = rates_within("count", named, share, delta)
+    large = carrying(named, mass)
+    alone, own = rates_within("count", {g: named[g] for g in large}, share, delta)
+    if everyone > 2.0 * alone:
+        rates = {g: own.get(g, max(own.values())) for g in named}
+    return {value: _stepped(rates[str(value)]) for value in groups}
+
+
+def _stepped(rate: float) -> float:
+    return float(min(1.0, 2.0 ** (math.ceil(math.log2(max(rate, LEAST_RATE)) * RATE_STEPS) / RATE_STEPS)))
 
 
 def _work(fragment: str) -> str:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
@@ -50,14 +51,12 @@ class Reduced(NamedTuple):
 class Evaluator(Protocol):
     """Evaluates fragments on the records of one micro-batch."""
 
-    def reduce(self, records: DataFrame, fragment: Fragment, rate: float = 1.0) -> Reduced:
-        """The same of records that passed a sampler of this rate, with what must travel with them."""
-
     def reduce_all(
         self, records: DataFrame, takes: Sequence[Take], rows: int, rule: SamplingRule | None = None, hold: bool = False
     ) -> list[Reduced]:
-        """The same of what each of many fragments takes of about so many records. `rule` tells which pass, where any is
-        sampled; with `hold` the records are read once only, for they are costly to read."""
+        """The partials of what each of many fragments takes of about so many records, with what must travel with them.
+        `rule` tells which pass, where any is sampled; with `hold` the records are read once only, for they are costly
+        to read."""
 
     def rows(self, records: DataFrame, fragment: Fragment) -> DataFrame:
         """The records that a fragment takes, with what it looks up."""
@@ -69,14 +68,14 @@ class NativeEvaluator:
     def __init__(self, tables: Mapping[str, DataFrame]) -> None:
         self.tables = tables
 
-    def reduce(self, records: DataFrame, fragment: Fragment, rate: float = 1.0) -> Reduced:
-        began = time.monotonic()
+    def _reduce(self, records: DataFrame, take: Take) -> Reduced:
+        began, fragment = time.monotonic(), take.fragment
         rows = self.rows(records, fragment)
         micros = f"unix_micros({qualified(fragment, fragment.event_time)})"
         keys = [F.expr(fragment.slicing.sql(micros)).alias(SLICE_COLUMN)]
         keys += [F.expr(key.sql).alias(key.name) for key in fragment.keys]
-        found = rows.groupBy(*keys).agg(*lift_columns(measured(fragment, rate))).toArrow()
-        return _with_terms(found, fragment, rate, time.monotonic() - began)
+        found = rows.groupBy(*keys).agg(*lift_columns(measured(fragment, take.kept_rate))).toArrow()
+        return _with_terms(found, take, time.monotonic() - began)
 
     def reduce_all(
         self, records: DataFrame, takes: Sequence[Take], rows: int, rule: SamplingRule | None = None, hold: bool = False
@@ -106,7 +105,7 @@ class NativeEvaluator:
         measures = [measured(t.fragment, t.kept_rate) for t in takes]
         cores = records.sparkSession.sparkContext.defaultParallelism
         return [
-            _with_terms(lifted.table, take.fragment, take.kept_rate, lifted.seconds / max(min(lifted.tasks, cores), 1))
+            _with_terms(lifted.table, take, lifted.seconds / max(min(lifted.tasks, cores), 1))
             for take, lifted in zip(takes, lift_together(records, takes, measures, rule), strict=True)
         ]
 
@@ -116,9 +115,9 @@ class NativeEvaluator:
             large = F.expr(take.is_large)
             records = records.where(large if take.part is Part.SPARED else ~large)
         if take.sampled and rule is not None:
-            keep = F.expr(rule.keep_sql(take.rate))
+            keep = F.expr(rule.keep_sql(take.rate_sql))
             records = records.where(keep if take.side is Side.KEPT else ~keep)
-        return self.reduce(records, take.fragment, take.kept_rate)
+        return self._reduce(records, take)
 
     def rows(self, records: DataFrame, fragment: Fragment) -> DataFrame:
         rows = self._joined(records, fragment)
@@ -143,12 +142,13 @@ def _moments(fragment: Fragment) -> tuple[Aggregate, ...]:
     return tuple(m for m in (t.moments for t in terms_in(fragment.aggregates)) if m is not None)
 
 
-def _with_terms(found: pa.Table, fragment: Fragment, rate: float, seconds: float) -> Reduced:
+def _with_terms(found: pa.Table, take: Take, seconds: float) -> Reduced:
+    fragment, rates = take.fragment, take.row_rates(found)
     counts = one_array(found[_COUNT]).cast(pa.int64())
-    table = add_terms(found, fragment.aggregates, counts, rate)
+    table = add_terms(found, fragment.aggregates, counts, rates)
     table = table.select(fragment.schema.names).cast(fragment.schema)
-    moments = [s.name for m in _moments(fragment) for s in m.states] if rate < 1.0 else []
-    sizes = found.select(list(fragment.key_names)).append_column(SIZE, pc.divide(counts.cast(pa.float64()), rate))
+    moments = [s.name for m in _moments(fragment) for s in m.states] if take.kept_rate < 1.0 else []
+    sizes = found.select(list(fragment.key_names)).append_column(SIZE, pa.array(np.asarray(counts) / rates))
     return Reduced(table, _per_slice(found), sizes, found.select(moments), seconds)
 
 

@@ -14,14 +14,17 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from catchment.aggregates import Aggregate
 from catchment.aggregates.base import quote
+from catchment.partials import one_array
 from catchment.query.fragment import SLICE_COLUMN, Fragment
-from catchment.sampling import SamplingRule, number_sql
+from catchment.sampling import GroupRates, SamplingRule, number_sql
 from catchment.site.lifting import Lift, Lifter, Part, Side
 
 _PLACE = "place"
@@ -32,13 +35,15 @@ _COLUMNS = "lift INT, partials BINARY, seconds DOUBLE"
 @dataclass(frozen=True)
 class Take:
     """What one fragment takes of the records: those that pass at a rate, or those that do not. Records with a value
-    beyond its limit in `spare` (Spark SQL of a column, limit) all pass."""
+    beyond its limit in `spare` (Spark SQL of a column, limit) all pass. `groups` are rates by a key of the fragment,
+    which stand in for the one rate."""
 
     fragment: Fragment
     rate: float = 1.0
     side: Side = Side.KEPT
     spare: tuple[tuple[str, float], ...] = ()
     part: Part = Part.ALL
+    groups: GroupRates | None = None
 
     @property
     def sampled(self) -> bool:
@@ -48,6 +53,17 @@ class Take:
     def kept_rate(self) -> float:
         """The rate at which what is taken has been sampled: what a sampler leaves out is taken whole."""
         return self.rate if self.side is Side.KEPT and self.part is not Part.SPARED else 1.0
+
+    def row_rates(self, partials: pa.Table) -> float | NDArray[np.float64]:
+        """The rate at which the records of each row have been sampled."""
+        if self.groups is None or self.kept_rate >= 1.0:
+            return self.kept_rate
+        name = next(key.name for key in self.fragment.keys if key.sql == self.groups.key)
+        return self.groups.of(one_array(partials[name]))
+
+    @property
+    def rate_sql(self) -> float | str:
+        return self.rate if self.groups is None else self.groups.sql
 
     def split(self) -> tuple[Take, ...]:
         """The same as takes of one rate each."""
@@ -137,7 +153,8 @@ def _lift(take: Take, aggregates: tuple[Aggregate, ...], columns: dict[str, str]
     arguments = tuple(None if a.argument is None else guarded(a.argument) for a in aggregates)
     counts = None if fragment.where is None else column(f"({fragment.where})")
     spare = tuple((column(sql), limit) for sql, limit in take.spare) if take.part is not Part.ALL else ()
-    return Lift(keys, aggregates, arguments, counts, take.rate, take.side, take.part, spare)
+    groups = None if take.groups is None else (guarded(take.groups.key), take.groups)
+    return Lift(keys, aggregates, arguments, counts, take.rate, take.side, take.part, spare, groups)
 
 
 def _gathered(lift: Lift, rows: Sequence[dict[str, Any]], empty: pa.Table) -> Lifted:

@@ -32,9 +32,12 @@ def repair_events(
     stream: str, debt: Debt, rows: DataFrame, fragments: Sequence[Fragment], evaluator: Evaluator
 ) -> list[Event]:
     """What makes the fragments whole again. `rows` are all good records of the batch, each with its place."""
-    rates, spares = dict(debt.rates), dict(debt.spares)
-    sides = (Side.LEFT, Side.KEPT)
-    takes = [Take(f, rates[f.name], side, spares.get(f.name, ())) for f in fragments for side in sides]
+    rates, spares, groups = dict(debt.rates), dict(debt.spares), dict(debt.groups)
+    takes = [
+        Take(f, rates[f.name], side, spares.get(f.name, ()), groups=groups.get(f.name))
+        for f in fragments
+        for side in (Side.LEFT, Side.KEPT)
+    ]
     size = NOT_KNOWN_ROWS if debt.start is None or debt.end is None else debt.end - debt.start
     found = evaluator.reduce_all(rows, takes, size, SamplingRule(stream, (ROW,)))
     events: list[Event] = []

@@ -25,8 +25,8 @@ from catchment.optimizer.pushdown import column_of, condition_of
 from catchment.partials import group_codes
 from catchment.query.fragment import Fragment
 from catchment.query.statements import ALWAYS, NEVER
-from catchment.sampling import SamplingRule
-from catchment.site.debts import BatchShed, Debt, Taken
+from catchment.sampling import MAX_STRATA, SamplingRule
+from catchment.site.debts import BatchShed, Debt, Lacking, Taken
 from catchment.site.events import Absorbed, Event
 from catchment.site.overload import KEEP, PREPARE, Arrivals, Decision, LoadMonitor, Sheddable
 from catchment.spark.evaluate import SIZE, Evaluator, Records, Reduced
@@ -35,10 +35,12 @@ from catchment.spark.replay import ROW
 from catchment.spark.sources import OpenedStream
 from catchment.spark.streaming import rows_of_batch
 from catchment.timeline import Clock, Slicing
-from catchment.wanted import Test, Wanted, large
+from catchment.wanted import Test, Wanted, both, large
 
 IDLE_S = 3.0  # without a micro-batch
 MakeMonitor = Callable[[str, Sequence[Sheddable], float, bool], LoadMonitor]
+_NUMBERS = (pa.types.is_integer, pa.types.is_floating)  # columns whose values can be large
+_NAMED = (pa.types.is_integer, pa.types.is_string)  # columns whose values name groups
 MAX_LACKING = 2_000  # slices that one fact names; beyond it, the newest
 
 
@@ -179,10 +181,7 @@ class StreamShedding:
         assert self.opened.again is not None
         assert sample.start is not None
         assert sample.end is not None
-        rates, spares = sample.decision.rates, sample.decision.spares
-        wanted = [Wanted(rates.get(name, 1.0), test) for name, test in self.tests.items()]
-        for name, spare in spares.items():
-            wanted += [Wanted(1.0, large(self.tests[name], column_of(sql) or "", limit)) for sql, limit in spare]
+        wanted = [one for name, test in self.tests.items() for one in wanted_by(name, test, sample.decision)]
         return self.opened.again(sample.start, sample.end, wanted)
 
     # --- its parts ----------------------------------------------------------------------------------------
@@ -198,7 +197,9 @@ class StreamShedding:
         began = time.monotonic()
         rates = [sample.decision.rates.get(f.name, 1.0) if sample is not None else 1.0 for f in fragments]
         spares = sample.decision.spares if sample is not None else {}
-        takes = [Take(f, rate, spare=spares.get(f.name, ())) for f, rate in zip(fragments, rates, strict=True)]
+        groups = sample.decision.groups if sample is not None else {}
+        takes = [Take(f, rate, spare=spares.get(f.name, ()), groups=groups.get(f.name))
+                 for f, rate in zip(fragments, rates, strict=True)]  # fmt: skip
         deferred = sample is not None and sample.deferred
         share = self.monitor.read_share(sample.decision.rates) if sample is not None and sample.deferred else 1.0
         found = self.evaluator.reduce_all(good, takes, round(rows * share), self.rule, deferred)
@@ -220,13 +221,20 @@ class StreamShedding:
             events.append(Absorbed(fragment.name, reduced.table, reduced.records))
             if rate < 1.0:
                 lacking = lacking_of(fragment.slicing, reduced.records, rate, span)
-                spare = sample.decision.spares.get(fragment.name, ()) if sample is not None else ()
-                taken.append(Taken(fragment.name, rate, lacking, self.owes.get(fragment.name, True), spare))
+                taken.append(self._taken(fragment.name, rate, lacking, sample))
         return events, tuple(taken)
 
+    def _taken(self, name: str, rate: float, lacking: Lacking, sample: Sample | None) -> Taken:
+        assert sample is not None, "what is taken whole has no rate"
+        spare, groups = sample.decision.spares.get(name, ()), sample.decision.groups.get(name)
+        return Taken(name, rate if groups is None else groups.lowest, lacking, self.owes.get(name, True), spare, groups)
+
     def _learn(self, fragment: Fragment, reduced: Reduced, rate: float, rows: int, span_s: float) -> None:
-        codes, _ = group_codes(reduced.sizes, fragment.key_names)
+        codes, keys = group_codes(reduced.sizes, fragment.key_names)
         groups = np.bincount(codes, weights=np.asarray(reduced.sizes[SIZE])).astype(np.float64)
+        if len(fragment.keys) == 1 and len(groups) <= MAX_STRATA:
+            named = zip(keys[fragment.key_names[0]].to_pylist(), groups.tolist(), strict=True)
+            self.monitor.learn_groups(fragment.name, {value: size for value, size in named if value is not None})
         self.monitor.learn_shape(fragment.name, rows, groups, span_s)
         self.monitor.learn_spared(fragment.name, rows, reduced.spared)
         for terms in terms_in(fragment.aggregates) if rate < 1.0 else ():
@@ -270,21 +278,42 @@ def _sheddable(plan: Planned, tests: Mapping[str, Test | None], opened: OpenedSt
     window_s = min(w.size_us for w in plan.fragment.windows) / 1e6
     aggregates = tuple((t.name, t.of if t.bounded else "count") for t in terms)
     picked = tests[plan.fragment.name] is not None
-    spareable = tuple((t.name, t.argument) for t in terms if t.of in ("sum", "avg") and is_seen(t.argument, opened))
+    spareable = tuple(
+        (t.name, t.argument or "") for t in terms if t.of in ("sum", "avg") and is_seen(t.argument, opened, _NUMBERS)
+    )
     return Sheddable(plan.fragment.name, aggregates, window_s, choice.max_error, choice.weight, fixed, picked,
-                     spareable)  # fmt: skip
+                     spareable, _group_key(plan.fragment, opened))  # fmt: skip
 
 
-def is_seen(argument: str | None, opened: OpenedStream) -> bool:
-    """Whether whoever samples sees the value of an argument: a column of numbers, where the reader has columns; any
-    column where history is written first, and sampled from there."""
-    name = None if argument is None else column_of(argument)
+def _group_key(fragment: Fragment, opened: OpenedStream) -> str | None:
+    if len(fragment.keys) != 1 or not any(is_type(fragment.keys[0].type) for is_type in _NAMED):
+        return None
+    return fragment.keys[0].sql if is_seen(fragment.keys[0].sql, opened, _NAMED) else None
+
+
+def wanted_by(name: str, test: Test | None, decision: Decision) -> list[Wanted]:
+    """What a fragment wants of a batch, as its reader is told."""
+    groups, rate = decision.groups.get(name), decision.rates.get(name, 1.0)
+    if groups is None:
+        wanted = [Wanted(rate, test)]
+    else:
+        key = column_of(groups.key) or ""
+        steps = {r: [v for v, own in groups.rates if own == r] for r in sorted({r for _, r in groups.rates})}
+        wanted = [Wanted(r, both(test, ["in", key, values])) for r, values in steps.items()]
+        wanted += [Wanted(1.0, both(test, ["not", ["in", key, groups.values]]))]
+    spare = decision.spares.get(name, ())
+    return [*wanted, *(Wanted(1.0, both(test, large(column_of(sql) or "", limit))) for sql, limit in spare)]
+
+
+def is_seen(sql: str | None, opened: OpenedStream, types: Sequence[Callable[[pa.DataType], bool]]) -> bool:
+    """Whether whoever samples sees the value of an expression: a column of these types, where the reader has columns;
+    any column where history is written first, and sampled from there."""
+    name = None if sql is None else column_of(sql)
     if name is None or opened.again is None:
         return name is not None
     if opened.columns is None or name not in opened.columns.names:
         return False
-    type_ = opened.columns.field(name).type
-    return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_))
+    return any(is_type(opened.columns.field(name).type) for is_type in types)
 
 
 def again_whole(opened: OpenedStream, debt: Debt) -> DataFrame:

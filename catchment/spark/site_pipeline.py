@@ -363,7 +363,8 @@ class SitePipeline:
         further = None if limits is not None or seen.low_us is None else self._implausible(state, records, seen)
         if further is not None:  # among what was left out is what nobody believes
             records = judged(records, stream.event_time, further)
-            taken = F.expr(SamplingRule(stream.name, (ROW,)).keep_sql(max((r for _, r in debt.rates), default=1.0)))
+            highest = 1.0 if debt.groups else max((r for _, r in debt.rates), default=1.0)
+            taken = F.expr(SamplingRule(stream.name, (ROW,)).keep_sql(highest))
             believed = F.expr(further.sql(f"unix_micros(`{stream.event_time}`)"))
             rows = rows.where(believed | taken)
             seen = replace(seen, bad=records.where(F.col(PROBLEM).isNotNull()).count())

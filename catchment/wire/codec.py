@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from catchment.errors import WireError
+from catchment.sampling import MAX_STRATA
 from catchment.wire.layout import from_wire, to_wire
 from catchment.wire.limits import DEFAULT_LIMITS, Limits
 from catchment.wire.messages import (
@@ -115,7 +116,7 @@ def _pack_fact(fact: Fact) -> list[Any]:
     if isinstance(fact, Progress):
         return ["p", fact.fragment, fact.low_mark_us, fact.updates_total]
     if isinstance(fact, Shed):
-        return ["s", fact.fragment, fact.batch, fact.rate, fact.lacking]
+        return ["s", fact.fragment, fact.batch, fact.rate, fact.lacking, fact.groups]
     if isinstance(fact, Repaired):
         return ["r", fact.fragment, fact.batch, fact.gave_up]
     return ["c", fact.fragment, fact.records] if isinstance(fact, Counted) else pack_standing(fact)
@@ -146,8 +147,9 @@ def _unpack_fact(entry: Any) -> Fact:
     if entry[0] == "p":
         return Progress(*entry[1:])
     if entry[0] == "s":
-        _, fragment, batch, rate, lacking = entry
-        return Shed(fragment, batch, rate, tuple((start, count) for start, count in lacking))
+        _, fragment, batch, rate, lacking, *more = entry
+        groups = tuple((group, own) for group, own in more[0]) if more else ()
+        return Shed(fragment, batch, rate, tuple((start, count) for start, count in lacking), groups)
     if entry[0] == "r":
         return Repaired(*entry[1:])
     if entry[0] == "c":
@@ -201,7 +203,7 @@ def _check_header(header: bytes, body_bytes: int, limits: Limits) -> Envelope:
 
 
 def _check_entry(entry: Any, limits: Limits) -> None:
-    _check(isinstance(entry, list) and len(entry) in (4, 5, 7) and _is_name(entry[1], limits), "message")
+    _check(isinstance(entry, list) and len(entry) in (4, 5, 6, 7) and _is_name(entry[1], limits), "message")
     if entry[0] == "f":
         _check(len(entry) == 4 and _is_name(entry[2], limits), "origin of a relayed fact")
         _check_relayed(entry[3], entry[1], limits)
@@ -214,8 +216,9 @@ def _check_entry(entry: Any, limits: Limits) -> None:
         return
     if entry[0] == "s":
         rate = entry[3]
-        _check(len(entry) == 5 and _is_count(entry[2]) and type(rate) is float and 0 < rate < 1, "rate of a sample")
+        _check(len(entry) in (5, 6) and _is_count(entry[2]) and _is_rate(rate) and rate < 1, "rate of a sample")
         _check_counts(entry[4], limits)
+        _check_groups(entry[5] if len(entry) == 6 else [])
         return
     if entry[0] == "r":
         _check(len(entry) == 4 and _is_count(entry[2]) and type(entry[3]) is bool, "repair")
@@ -234,6 +237,17 @@ def _check_relayed(fact: Any, fragment: str, limits: Limits) -> None:
         return
     _check(fact[0] in ("p", "s", "r", "w"), "relayed fact")
     _check_entry(fact, limits)
+
+
+def _check_groups(groups: Any) -> None:
+    """The rates of groups: text and number, not more of them than a sampler names."""
+    _check(isinstance(groups, list) and len(groups) <= MAX_STRATA, "rates of groups")
+    pairs = all(isinstance(g, list) and len(g) == 2 and type(g[0]) is str and _is_rate(g[1]) for g in groups)
+    _check(pairs, "rate of a group")
+
+
+def _is_rate(value: Any) -> bool:
+    return type(value) is float and 0 < value <= 1
 
 
 def _check_counts(records: Any, limits: Limits) -> None:

@@ -59,13 +59,15 @@ class Progress:
 class Shed:
     """The origin let only the share `rate` of a micro-batch into this fragment's partials.
 
-    `lacking` has the slices that this may touch, each with about how many records it lacks.
+    `lacking` has the slices that this may touch, each with about how many records it lacks. With `groups` the rate is
+    that of a record's group, by the text of its key, and 1 for groups that are not named; `rate` is the lowest.
     """
 
     fragment: str
     batch: int
     rate: float
     lacking: tuple[tuple[int, int], ...]
+    groups: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
         if not self.fragment or self.batch < 0 or not 0.0 < self.rate < 1.0:
