@@ -114,7 +114,7 @@ class GroupRates:
     def of(self, keys: pa.Array) -> Floats:
         """The rate of each record, by its key."""
         places = pc.index_in(keys, value_set=pa.array(self.values).cast(keys.type)).fill_null(len(self.rates))
-        return np.array([*(rate for _, rate in self.rates), 1.0])[np.asarray(places)]
+        return np.asarray(np.array([*(rate for _, rate in self.rates), 1.0])[np.asarray(places)])
 
 
 def scaled(values: ArrayLike, rates: ArrayLike) -> Floats:

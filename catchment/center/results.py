@@ -145,7 +145,8 @@ class ResultTables:
         others, named = revision.group_rates
         groups = partials.one_array(revision.rows[self.fragment.key_names[0]]).cast(pa.string())
         places = pc.index_in(groups, value_set=pa.array([group for group, _ in named], pa.string()))
-        return np.array([*(rate for _, rate in named), others])[np.asarray(places.fill_null(len(named)))]
+        rates = np.array([*(rate for _, rate in named), others])
+        return np.asarray(rates[np.asarray(places.fill_null(len(named)))])
 
     def _scaled(
         self, rows: pa.Table, lowered: pa.Table, lowest_rate: float | NDArray[np.float64]

@@ -102,8 +102,8 @@ class DebtBook:
     def shed(self, event: BatchShed) -> Iterator[Shed | Repaired]:
         """Note a debt; the facts that the center must hear."""
         for taken in event.taken:
-            groups = () if taken.groups is None else tuple((str(v), rate) for v, rate in taken.groups.rates)
-            yield Shed(taken.fragment, event.batch, taken.rate, taken.lacking, groups)
+            named = () if taken.groups is None else tuple((str(v), rate) for v, rate in taken.groups.rates)
+            yield Shed(taken.fragment, event.batch, taken.rate, taken.lacking, named)
             if not taken.repair:
                 yield Repaired(taken.fragment, event.batch, gave_up=True)
         rates = tuple((t.fragment, t.rate) for t in event.taken if t.repair)
