@@ -13,11 +13,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from catchment.sampling import GroupRates
 from catchment.site.overload import Arrivals, Decision, LoadMonitor
 
 START_S = 1_700_000_040
 SPAN_S = 60
 SPARED = 1500.0  # values beyond it are never shed
+GROUPS = (("p0", 0.2), ("p1", 0.5))  # where rates are by page; other pages are taken whole
 TOML = """
 [project]
 name = "shed"
@@ -62,7 +64,9 @@ class ForcedMonitor(LoadMonitor):
         self.shedding = True
         rates = {f.name: 1.0 if f.fixed else self.RATE for f in self.fragments}
         spares = {f.name: tuple((sql, SPARED) for sql in {a for _, a in f.spareable}) for f in self.fragments}
-        self.last = Decision(rates, 2.0, {}, "forced", {name: spare for name, spare in spares.items() if spare})
+        spares = {name: spare for name, spare in spares.items() if spare}
+        groups = {f.name: GroupRates(f.group_key, GROUPS) for f in self.fragments if f.group_key and not f.fixed}
+        self.last = Decision(rates, 2.0, {}, "forced", spares, groups)
         return self.last
 
     @property
