@@ -268,7 +268,7 @@ class QueryWindows:
         known.revision += 1
         return Publish(self.query.name, window, known.revision, known.status, known.coverage,
                        tuple(sorted(known.missing)), reason, rows, now_us, self.debts.lowest_rate(window.start_us),
-                       known.errors, known.sources, self.debts.group_rates(window.start_us))  # fmt: skip
+                       known.errors, known.sources, group_rates=self.debts.group_rates(window.start_us))  # fmt: skip
 
     def _status(
         self, window: Window, known: ClosedWindow, reason: str, now_us: int, status: str | None = None
