@@ -7,8 +7,10 @@ closes before both streams have passed it. Cannot catch: what Spark makes of the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
+from operator import ge, gt, le, lt, ne
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +35,7 @@ from sharing_support import SECOND, lift_fragment
 
 from catchment import partials
 from catchment.aggregates import make_aggregate
+from catchment.aggregates.compare import compare
 from catchment.aggregates.repeat import can_repeat, multiply, repeat
 from catchment.center import pairing
 from catchment.center.events import EXACT, FINAL, STATUSES, Publish
@@ -68,6 +71,12 @@ CASES = {
         where="WHERE b.page = a.page AND b.bytes >= 0",
     ),
     "an equality of expressions": Case("count(*) AS n", ("a.user",), on="abs(a.user) % 3 = b.user % 3"),
+    "comparisons of either kind": Case(
+        "count(*) AS n, sum(b.bytes) AS x, max(a.ms) AS y",
+        ("a.page",),
+        on="a.user = b.user AND a.bytes <= b.bytes",
+        where="WHERE b.page <> a.page AND b.ms BETWEEN a.ms AND a.ms + 2.0",
+    ),
     "products": Case("sum(a.bytes * b.bytes) AS p, avg(a.ms * b.ms) AS q, sum(2 * b.ms * a.bytes) AS r", ("a.page",)),
     "filters of either side": Case(
         "count(*) FILTER (WHERE a.bytes > 0 AND b.page = 'a') AS n, sum(a.bytes) FILTER (WHERE b.ms > 0) AS x, "
@@ -137,6 +146,20 @@ def test_a_product_of_states_is_the_state_of_products(function: str, type_: pa.D
     products = [None if None in (x, y) else x * y for x in sides[0].to_pylist() for y in sides[1].to_pylist()]
     expected = aggregate.lift(pa.array(products, type_), np.zeros(len(products), dtype=np.intp), 1)
     assert same(found, expected, aggregate.lower)
+
+
+@pytest.mark.parametrize("operator", ["<", "<=", ">", ">=", "<>"])
+def test_columns_compare_as_in_spark(operator: str) -> None:
+    values = [None, float("nan"), -0.0, 0.0, 1.5, float("inf"), float("-inf")]
+    pairs = [(a, b) for a in values for b in values]
+    left, right = (pa.array([p[i] for p in pairs], pa.float64(), from_pandas=False) for i in (0, 1))
+    holds = {"<": lt, "<=": le, ">": gt, ">=": ge, "<>": ne}[operator]
+
+    def rank(x: float) -> tuple[bool, float]:
+        return (True, 0.0) if math.isnan(x) else (False, x)
+
+    expected = [None not in (a, b) and holds(rank(a), rank(b)) for a, b in pairs]
+    assert compare(left, operator, right).to_pylist() == expected
 
 
 def test_sketches_of_ranks_and_of_frequencies_have_no_law_of_repetition() -> None:
@@ -303,11 +326,12 @@ def shared(*selects: str) -> SharingState:
 
 JOIN = (
     "SELECT window.start, b.page, count(*) AS n, sum(a.bytes) AS x FROM clicks a JOIN views b ON a.user = b.user "
-    "WHERE a.bytes > 1 AND b.ms < 5.5 GROUP BY window(a.ts, '1 minute'), b.page"
+    "WHERE a.bytes > 1 AND b.ms < 5.5 AND a.page < b.page GROUP BY window(a.ts, '1 minute'), b.page"
 )
 TURNED = (
     "SELECT count(*) AS m, sum(c.bytes) AS bytes, v.page AS p, window.end FROM views v JOIN clicks c "
-    "ON c.user = v.user AND 1 < c.bytes WHERE v.ms < 5.5 GROUP BY v.page, window(v.ts, '60 seconds')"
+    "ON c.user = v.user AND 1 < c.bytes WHERE v.ms < 5.5 AND v.page > c.page "
+    "GROUP BY v.page, window(v.ts, '60 seconds')"
 )
 
 
@@ -316,6 +340,7 @@ def test_a_join_and_its_mirror_image_are_one_plan_and_share_both_sides() -> None
     assert fingerprint(one) == fingerprint(other)
     assert len(shared(JOIN, TURNED).fragments) == 2
     assert fingerprint(plans_of(JOIN.replace("> 1", "> 2"))["q0"]) != fingerprint(one)
+    assert fingerprint(plans_of(JOIN.replace("a.page <", "a.page <="))["q0"]) != fingerprint(one)
     assert fingerprint(plans_of(JOIN.replace("sum(a.bytes)", "sum(b.bytes)"))["q0"]) != fingerprint(one)
 
 
@@ -356,7 +381,7 @@ def test_a_join_is_explained_by_both_its_sides() -> None:
     assert told["join"]["on"] == [["left.user", "right.user"]]
     assert told["join"]["aggregates"] == {"n": "left.records, right.records times", "x": "left.x, right.records times"}
     text = explain(plan, base_catalog().project)
-    assert "at center: partials of both streams are paired per window where left.user = right.user" in text
+    assert "paired per window where left.user = right.user and left.page < right.page" in text
 
 
 def test_published_sides_are_recalled_whole_and_enacting_again_writes_nothing(tmp_path: Path) -> None:

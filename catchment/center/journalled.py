@@ -16,10 +16,11 @@ from catchment.center.repair import RepairRule
 from catchment.durable.definitions import DEFINITIONS
 from catchment.quality.coverage import Contract
 from catchment.quality.lateness import Estimate
-from catchment.query.join import Join, JoinedKey, Pair
+from catchment.query.join import Comparison, Join, JoinedKey, Pair
 from catchment.wire.messages import Closing, Counted, Progress, Relayed, Repaired, Shed, Standing
 
 JOURNALLED = (
     Recalled, Merged, Landed, Ticked, Progress, Shed, Repaired, QueryAdded, QueryDropped, QueryMoved, CenterQuery,
-    Standing, Closing, Counted, Relayed, Estimate, Contract, RepairRule, Join, JoinedKey, Pair, *DEFINITIONS,
+    Standing, Closing, Counted, Relayed, Estimate, Contract, RepairRule, Join, JoinedKey, Pair, Comparison,
+    *DEFINITIONS,
 )  # fmt: skip

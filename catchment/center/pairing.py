@@ -1,9 +1,9 @@
 """Answers over pairs, from the partials of both sides of a join: pure tables in, tables out.
 
 A pairing is a table of partials of both sides (`catchment.query.join`). Law: `answer` of the pairing of any records
-equals the aggregates over all pairs of a left and a right record of the window that agree in the join keys; a null
-agrees with nothing. Pairs are of partials, never of records, and are made in blocks of at most `MAX_PAIRS` (or those of
-one partial, if that has more), so that memory is bounded by the partials and the answers.
+equals the aggregates over all pairs of a left and a right record of the window that agree in the join keys and compare
+as said; a null agrees and compares with nothing. Pairs are of partials, never of records, and are made in blocks of at
+most `MAX_PAIRS` (or those of one partial, if that has more), so that memory is bounded by the partials and the answers.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from catchment import partials
+from catchment.aggregates.compare import compare
 from catchment.aggregates.repeat import multiply, repeat
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.query.join import BOTH, LEFT, RIGHT, SIDE_COLUMN, SIDES, Join, Pair, own_name
@@ -66,10 +67,9 @@ def pair(join: Join, left: pa.Table, right: pa.Table) -> pa.Table:
     """The answers over all pairs of two sides' partials."""
     keys, aggregates = join.answers.key_names, join.answers.aggregates
     schema = pa.schema([f for f in join.answers.schema if f.name != SLICE_COLUMN])
-    parts = [
-        partials.combine(_block(join, left.take(pa.array(i)), right.take(pa.array(j)), schema), keys, aggregates)
-        for i, j in _matches(join, left, right)
-    ]
+    found = ((left.take(pa.array(i)), right.take(pa.array(j))) for i, j in _matches(join, left, right))
+    blocks = (_block(join, *_compared(join, *both), schema) for both in found)
+    parts = [partials.combine(block, keys, aggregates) for block in blocks if block.num_rows]
     return partials.combine(pa.concat_tables(parts), keys, aggregates) if parts else schema.empty_table()
 
 
@@ -98,6 +98,14 @@ def _blocks(count: Rows) -> Iterator[Rows]:
     if rows.size:
         ends = np.cumsum(count[rows])
         yield from np.split(rows, np.flatnonzero(np.diff(ends // MAX_PAIRS)) + 1)
+
+
+def _compared(join: Join, left: pa.Table, right: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Those pairs that compare as they must; a null compares with nothing."""
+    for c in join.compared:
+        holds = compare(partials.one_array(left[c.left]), c.operator, partials.one_array(right[c.right]))
+        left, right = left.filter(holds), right.filter(holds)
+    return left, right
 
 
 def _block(join: Join, left: pa.Table, right: pa.Table, schema: pa.Schema) -> pa.Table:

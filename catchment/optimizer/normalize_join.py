@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from catchment.optimizer.expressions import rename_columns
-from catchment.query.join import BOTH, LEFT, RIGHT, JoinedKey, Pair
+from catchment.query.join import BOTH, LEFT, RIGHT, TURNED, Comparison, JoinedKey, Pair
 from catchment.query.plan import OutputColumn, QueryPlan, WindowAggregate, WindowJoin
 
 _OTHER = {LEFT: RIGHT, RIGHT: LEFT, BOTH: BOTH}
@@ -32,6 +32,7 @@ def normalize_join(plan: QueryPlan, normalize: Callable[[QueryPlan], QueryPlan])
         on=tuple(sorted({(left.names[a], right.names[b]) for a, b in join.on})),
         joined=tuple(replace(k, source=(left if k.side == LEFT else right).names[k.source]) for k in join.joined),
         pairs=tuple(replace(p, left=left.names[p.left], right=right.names[p.right]) for p in join.pairs),
+        compared=_sorted(replace(c, left=left.names[c.left], right=right.names[c.right]) for c in join.compared),
     )
     ordered = made if left.aggregate.to_text() <= right.aggregate.to_text() else _turned(made)
     return _renamed(plan, ordered)
@@ -51,7 +52,12 @@ def _turned(join: WindowJoin) -> WindowJoin:
         tuple(sorted((b, a) for a, b in join.on)),
         tuple(replace(k, side=_OTHER[k.side]) for k in join.joined),
         tuple(replace(p, left=p.right, right=p.left, carries=_OTHER[p.carries]) for p in join.pairs),
+        _sorted(Comparison(c.right, TURNED[c.operator], c.left) for c in join.compared),
     )
+
+
+def _sorted(compared: Iterable[Comparison]) -> tuple[Comparison, ...]:
+    return tuple(sorted(set(compared), key=str))
 
 
 def _renamed(plan: QueryPlan, join: WindowJoin) -> QueryPlan:

@@ -62,6 +62,7 @@ def _join(plan: QueryPlan) -> dict[str, Any] | None:
         "at": plan.root.site,
         "sides": [{"query": s.name, "stream": s.scan.stream, "sites": list(s.scan.sites)} for s in plan.sides],
         "on": [[f"{LEFT}.{left}", f"{RIGHT}.{right}"] for left, right in plan.join.on],
+        "compared": [str(c) for c in plan.join.compared],
         "aggregates": {p.aggregate.name: str(p) for p in plan.join.pairs},
     }
 
@@ -122,7 +123,6 @@ def _contract_lines(plan: QueryPlan, project: Project) -> list[str]:
     if terms_in(plan.fragment.aggregates):
         lines.append(f"under overload: {_shed(plan)}")
     if plan.join is not None:
-        equal = " and ".join(f"{LEFT}.{left} = {RIGHT}.{right}" for left, right in plan.join.on)
-        lines.append(f"at {plan.root.site}: partials of both streams are paired per window where {equal}")
+        lines.append(f"at {plan.root.site}: partials of both streams are paired per window where {plan.join.condition}")
     finish = "none, the aggregates are the answer" if plan.trivial else "the SELECT list and HAVING, at the center"
     return [*lines, f"after the aggregates: {finish}"]

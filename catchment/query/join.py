@@ -20,6 +20,8 @@ from catchment.query.fragment import Fragment, Key
 LEFT, RIGHT, BOTH = "left", "right", "both"
 SIDES = (LEFT, RIGHT)
 SIDE_COLUMN = "side"
+# The comparisons of two keys, and what they are with the sides exchanged.
+TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "<>": "<>"}
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,22 @@ class JoinedKey:
     def __post_init__(self) -> None:
         if self.side not in SIDES:
             raise QueryError(f"a key is of the left or the right side, not of {self.side!r}")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What more must hold of a pair: a key of the left side compares so with one of the right."""
+
+    left: str
+    operator: str
+    right: str
+
+    def __post_init__(self) -> None:
+        if self.operator not in TURNED:
+            raise QueryError(f"pairs are compared by {', '.join(TURNED)}, not by {self.operator!r}")
+
+    def __str__(self) -> str:
+        return f"{LEFT}.{self.left} {self.operator} {RIGHT}.{self.right}"
 
 
 @dataclass(frozen=True)
@@ -70,6 +88,12 @@ class Join:
     on: tuple[tuple[str, str], ...]
     keys: tuple[JoinedKey, ...]
     pairs: tuple[Pair, ...]
+    compared: tuple[Comparison, ...] = ()
+
+    @property
+    def condition(self) -> str:
+        """What pairs must fulfil, for people."""
+        return describe_condition(self.on, self.compared)
 
     def side(self, side: str) -> Fragment:
         return self.left if side == LEFT else self.right
@@ -99,6 +123,11 @@ class Join:
     def _fragment(self, keys: tuple[Key, ...], aggregates: tuple[Aggregate, ...]) -> Fragment:
         stream = f"{self.left.stream} JOIN {self.right.stream}"
         return Fragment(self.name, stream, self.left.event_time, keys, aggregates, self.left.windows)
+
+
+def describe_condition(on: tuple[tuple[str, str], ...], compared: tuple[Comparison, ...]) -> str:
+    equal = (f"{LEFT}.{left} = {RIGHT}.{right}" for left, right in on)
+    return " and ".join([*equal, *map(str, compared)])
 
 
 def own_name(side: str, name: str) -> str:

@@ -17,7 +17,7 @@ from catchment.query.catalog import Catalog
 from catchment.query.dialect import render, show
 from catchment.query.fragment import Key
 from catchment.query.grouping import Grouping, read_grouping
-from catchment.query.join import SIDES, JoinedKey
+from catchment.query.join import SIDES, Comparison, JoinedKey
 from catchment.query.pairs import PairAggregates
 from catchment.query.parts import OWN_NAMES, aggregate_stream, read_keys, read_results, read_where
 from catchment.query.plan import Finish, QueryPlan, Sink, WindowAggregate, WindowJoin
@@ -42,13 +42,15 @@ def plan_joined(view: View, catalog: Catalog, read: From) -> QueryPlan:
                               hint="write ON a.column = b.column [AND ...]")  # fmt: skip
     made = _SideKeys(sides)
     joined = made.group(grouping, keys)
-    on = tuple(made.equal(*pair) for pair in conditions.equal)
+    on = tuple(made.both(*pair) for pair in conditions.equal)
+    compared = tuple(Comparison(a, o, b) for left, o, right in conditions.compared for a, b in [made.both(left, right)])
     taken = {*OWN_NAMES, *(k.name.lower() for k in keys.values())}
     sets = {s: AggregateSet(read.scope, made.taken(s)) for s in SIDES}
     aggregates = PairAggregates(read.scope, taken, sides=sides, sets=sets)
     columns, having = read_results(view, grouping, keys, aggregates)
     left, right = (_side(s, sides, conditions, grouping.window, made, aggregates) for s in SIDES)
-    join = WindowJoin(left, right, tuple(dict.fromkeys(on)), joined, tuple(aggregates.pairs.values()))
+    pairs = tuple(aggregates.pairs.values())
+    join = WindowJoin(left, right, tuple(dict.fromkeys(on)), joined, pairs, tuple(dict.fromkeys(compared)))
     site = view.options.sink or catalog.project.center
     return QueryPlan(Sink(Finish(join, columns, having), view.name, site, view.options))
 
@@ -102,14 +104,14 @@ class _SideKeys:
         source = self._put(found[0], typed(self.sides.local(expression), text, "the key"), name)
         return JoinedKey(name, found[0], source)
 
-    def equal(self, left: exp.Expr, right: exp.Expr) -> tuple[str, str]:
-        """The keys that pairs must agree in, in a type that both have."""
+    def both(self, left: exp.Expr, right: exp.Expr) -> tuple[str, str]:
+        """The keys by which pairs are compared, in a type that both have."""
         text, both = self.sides.read.scope.text, (left, right)
         made = [typed(self.sides.local(e), text, "the join key") for e in both]
         common = _common_type(made[0].type, made[1].type)
         if common is None or pa.types.is_nested(common):
             kinds = " with ".join(sql_type(m.type) for m in made)
-            raise text.error(f"{show(left)} = {show(right)} compares {kinds}", left,
+            raise text.error(f"{show(left)} and {show(right)} are compared, {kinds}", left,
                              hint="make them one type with CAST; a nested value is no join key")  # fmt: skip
         named = [e.name if isinstance(e, exp.Column) else "join_key" for e in both]
         left_name, right_name = (

@@ -49,7 +49,7 @@ class PairAggregates(AggregateSet):
         what = f"an argument of {call.function}"
         condition = resolve_inputs(call.condition, self.scope, what) if call.condition else None
         split = Conditions(self.sides).add(condition, call.node)
-        if split.equal:
+        if split.equal or split.compared:
             raise self._refuse(call)
         if call.argument is None:
             return self._carried(call, made, None, LEFT, split)

@@ -16,7 +16,7 @@ from catchment.aggregates import Aggregate
 from catchment.errors import QueryError
 from catchment.query.dialect import quote
 from catchment.query.fragment import SLICE_COLUMN, Fragment, Key, Lookup
-from catchment.query.join import SIDES, Join, JoinedKey, Pair
+from catchment.query.join import SIDES, Comparison, Join, JoinedKey, Pair, describe_condition
 from catchment.query.statements import NEVER, ViewOptions
 from catchment.query.types import TIMESTAMP, sql_type
 from catchment.timeline import WindowSpec, format_duration
@@ -143,7 +143,8 @@ class WindowAggregate(Node):
 
 @dataclass(frozen=True)
 class WindowJoin(Node):
-    """Pair the records of two streams that agree in `on` and lie in one window, from what either side has aggregated.
+    """Pair the records of two streams that agree in `on`, compare as said and lie in one window, from what either side
+    has aggregated.
 
     Its columns are window_start, window_end, the keys and the aggregates over all pairs.
     """
@@ -153,6 +154,7 @@ class WindowJoin(Node):
     on: tuple[tuple[str, str], ...]
     joined: tuple[JoinedKey, ...]
     pairs: tuple[Pair, ...]
+    compared: tuple[Comparison, ...] = ()
 
     def __post_init__(self) -> None:
         if self.left.window != self.right.window:
@@ -174,7 +176,7 @@ class WindowJoin(Node):
         return tuple(replace(found[k.side, k.source], name=k.name) for k in self.joined)
 
     def title(self) -> str:
-        return f"{describe_window(self.window)} on {' and '.join(f'left.{a} = right.{b}' for a, b in self.on)}"
+        return f"{describe_window(self.window)} on {describe_condition(self.on, self.compared)}"
 
     def details(self) -> tuple[str, ...]:
         keys = (f"key {k.name} = {k.side}.{k.source}" for k in self.joined)
@@ -282,7 +284,7 @@ class QueryPlan:
         if not isinstance(self.answer, WindowJoin):
             return None
         left, right = (side.fragment for side in self.sides)
-        return Join(self.name, left, right, self.answer.on, self.answer.joined, self.answer.pairs)
+        return Join(self.name, left, right, self.answer.on, self.answer.joined, self.answer.pairs, self.answer.compared)
 
     @property
     def options(self) -> ViewOptions:

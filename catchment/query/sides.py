@@ -17,10 +17,13 @@ from catchment.query.calls import fresh_name
 from catchment.query.dialect import read_expression, render, show
 from catchment.query.fragment import Lookup
 from catchment.query.grouping import window_name
-from catchment.query.join import LEFT, RIGHT, SIDES
+from catchment.query.join import LEFT, RIGHT, SIDES, TURNED
 from catchment.query.relations import From, conjuncts
 from catchment.query.statements import Stream
 
+_OPERATORS: dict[type[exp.Expr], str] = {
+    exp.EQ: "=", exp.NEQ: "<>", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">=",
+}  # fmt: skip
 SAME_WINDOW = "leave it out: records are paired within the window of GROUP BY"
 
 
@@ -76,31 +79,37 @@ class Conditions:
 
     sides: Sides
     equal: list[tuple[exp.Expr, exp.Expr]] = field(default_factory=list)
+    compared: list[tuple[exp.Expr, str, exp.Expr]] = field(default_factory=list)  # left, operator, right
     of: dict[str, list[exp.Expr]] = field(default_factory=lambda: {s: [] for s in SIDES})
 
     def add(self, condition: exp.Expr | None, at: exp.Expr | None = None) -> Conditions:
-        """Take a condition apart; a part that needs both sides and is no equality is a mistake."""
-        for part in conjuncts(condition) if condition is not None else ():
+        """Take a condition apart; a part that needs both sides and compares no two of their values is a mistake."""
+        for part in _parts(condition):
             found = self.sides.of(part)
             if len(found) < len(SIDES):
                 self.of[found[0] if found else LEFT].append(part)
             else:
-                self.equal.append(self._equality(part, at))
+                self._compare(part, at)
         return self
 
-    def _equality(self, part: exp.Expr, at: exp.Expr | None) -> tuple[exp.Expr, exp.Expr]:
+    def _compare(self, part: exp.Expr, at: exp.Expr | None) -> None:
         text, place = self.sides.read.scope.text, at if at is not None else part
         if any(window_name(node) for node in part.walk()):
             raise text.error("the condition of a join names windows", place, hint=SAME_WINDOW)
-        if isinstance(part, exp.EQ):
-            by_side = {self.sides.of(e): e for e in (part.left, part.right)}
-            if set(by_side) == {(LEFT,), (RIGHT,)}:
-                return by_side[LEFT,], by_side[RIGHT,]
-        raise text.error(
-            f"{show(part)} compares single records of two streams",
-            place,
-            hint="two streams are joined by equality, a.column = b.column; other conditions are on one stream each",
-        )
+        operator = _OPERATORS.get(type(part))
+        both = [self.sides.of(e) for e in (part.this, part.expression)] if operator else []
+        if operator is None or sorted(both) != [(LEFT,), (RIGHT,)]:
+            raise text.error(
+                f"{show(part)} is about single pairs of records",
+                place,
+                hint="of two streams write a.column = b.column, or another comparison of the two; the rest on one each",
+            )
+        turned = both[0] == (RIGHT,)
+        left, right = (part.expression, part.this) if turned else (part.this, part.expression)
+        if operator == "=":
+            self.equal.append((left, right))
+        else:
+            self.compared.append((left, TURNED[operator] if turned else operator, right))
 
     def local(self, side: str) -> Iterator[exp.Expr]:
         """The conditions of a side, in its own names."""
@@ -110,3 +119,13 @@ class Conditions:
         """All conditions of a side as one."""
         parts = list(self.local(side))
         return exp.and_(*parts) if parts else None
+
+
+def _parts(condition: exp.Expr | None) -> Iterator[exp.Expr]:
+    """The parts of a condition that must all hold; BETWEEN is two."""
+    for part in conjuncts(condition) if condition is not None else ():
+        if isinstance(part, exp.Between) and not part.args.get("symmetric"):
+            yield exp.GTE(this=part.this.copy(), expression=part.args["low"].copy())
+            yield exp.LTE(this=part.this.copy(), expression=part.args["high"].copy())
+        else:
+            yield part
