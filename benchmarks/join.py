@@ -1,10 +1,11 @@
 """Joins of two streams at different sites: bytes over the WAN against shipping the records to where they are joined.
 
-Real records, split by what they are into two streams that are born at different sites; each join runs live, sites and
-center on Spark over sockets. The baseline is the least that a join at the center could be sent: only records that pass
-the filter, only the columns that the query names, in columns, compressed, in batches of `BATCH_ROWS`. Every answer is
-compared with a join of the records themselves. Keys that repeat within a window are what aggregation saves on; the
-cases go from few keys to almost as many keys as records.
+Real records, split by what they are into two streams that are born at different sites, in micro-batches through the
+cores that run live: partials, site cores, the wire's own segments, the center core. Bytes do not depend on who groups
+the records, so Spark is left out. The baseline is the least that a join at the center could be sent: only the columns
+that the query names, in columns, compressed, in batches of `BATCH_ROWS`. Every answer is compared with a join of the
+records themselves. Keys that repeat within a window are what aggregation saves on; the cases go from few keys to almost
+as many keys as records.
 """
 
 from __future__ import annotations
@@ -12,27 +13,48 @@ from __future__ import annotations
 import io
 import json
 import os
-import tempfile
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pv
-import pyarrow.parquet as pq
 import zstandard
 from rich.console import RenderableType
 from rich.table import Table
 
+from catchment import partials
+from catchment.center.core import CenterCore
+from catchment.center.events import CenterQuery, Landed, Merged, Publish, QueryAdded, Ticked
+from catchment.config import Link, Project, Site
 from catchment.errors import ConfigError
+from catchment.optimizer.demand import queries_of
+from catchment.optimizer.deployed import Deployed
+from catchment.optimizer.live import deploy_first
+from catchment.optimizer.share import Strength
+from catchment.query.build import plan_view
+from catchment.query.catalog import Catalog
+from catchment.query.fragment import SLICE_COLUMN, Fragment
+from catchment.query.parse import parse_sql
+from catchment.query.plan import QueryPlan
+from catchment.site.core import SiteCore
+from catchment.site.events import Absorbed, Event, FragmentAdded, LowMarkRaised
+from catchment.site.policies import policy_by_name
+from catchment.timeline import END_OF_TIME_US, SECOND_US
+from catchment.wire.codec import decode_segment, encode_segment
+from catchment.wire.messages import Progress, Segment
 
 DESCRIPTION = "bytes over the WAN of joins of two streams at different sites, against shipping the records"
 LEFT_SITES, RIGHT_SITES = ("ohio", "ireland"), ("mumbai",)
-CENTER = "virginia"
+SITES, CENTER = (*LEFT_SITES, *RIGHT_SITES), "virginia"
+POLICY = "batching"  # what a slice holds leaves when it is over
+BATCH_US, HOUR_US = 600 * SECOND_US, 3_600 * SECOND_US
 BATCH_ROWS = 10_000
 
 
@@ -63,22 +85,15 @@ CASES = (
 
 
 def run(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
-    """Every case, or the smallest with `quick`."""
-    from catchment.config import SparkConfig
-    from catchment.spark.session import make_session
-
-    spark = make_session("bench join", SparkConfig(master="local[2]"))
+    """Every case, or one of the small ones with `quick`."""
     rows = []
-    try:
-        for case in CASES[1:2] if quick else CASES:
-            report(case.name)
-            with tempfile.TemporaryDirectory() as folder:
-                rows.append(_measure(spark, case, Path(folder)))
-    finally:
-        spark.stop()
+    for case in CASES[:1] if quick else CASES:
+        report(case.name)
+        rows.append(_measure(case))
     return {
-        "compared": "partials of both sides of a join, against the records that it needs, columns only, zstd",
+        "compared": "segments of the sites of a join, against the records that it needs, columns only, zstd",
         "data": "wiki edits of one day, people against robots; a web log of one day, clients in the US against others",
+        "policy": POLICY,
         "cases": rows,
     }
 
@@ -93,30 +108,123 @@ def render(result: Mapping[str, Any]) -> RenderableType:
     return table
 
 
-def _measure(spark: Any, case: Case, folder: Path) -> dict[str, Any]:
-    from catchment.center.results import read_results
-    from catchment.spark.deploy import Deployment
-    from catchment.spark.run import run_deployment
-
+def _measure(case: Case) -> dict[str, Any]:
     sides = _sides(case)
-    _lay_out(folder, case, sides)
-    status = run_deployment(Deployment.load(folder), once=True, seconds=280, spark=spark)
-    found = read_results(folder / "state", "joined")
+    plan, deployed = _plan(case, sides)
+    assert plan.join is not None
+    center = Center(plan, deployed)
+    for site in SITES:
+        mine = {name: _by_site(t).get(site) for name, t in zip(_streams(case), sides, strict=True)}
+        send_all(center, site, {name: t for name, t in mine.items() if t is not None})
+    found = center.answers()
     expected = _expected(case, sides)
     n, x = (pc.sum(found[c]).as_py() or 0 for c in ("n", "x"))
     if (n, x) != (expected["n"], expected["x"]):
         raise ConfigError(f"{case.name}: the answers {n, x} are not those of the records {expected}")
+    shipped = sum(_shipped(t) for table in sides for t in _by_site(table).values())
     return {
         "join": case.name,
         "window": case.window,
-        "records": sum(s["rows"] for s in status["sites"].values()),
+        "records": sum(t.num_rows for t in sides),
         "distinct_keys": expected["keys"],
         "pairs": n,
         "answers": found.num_rows,
-        "wan_bytes": sum(s["bytes_sent"] for s in status["sites"].values()),
-        "shipped_bytes": sum(_shipped(t) for table in sides for t in _by_site(table).values()),
+        "segments": center.segments,
+        "wan_bytes": center.bytes,
+        "shipped_bytes": shipped,
+        "share": center.bytes / shipped,
         "equal_to_records": True,
     }
+
+
+class Center:
+    """The center core of one view, and a count of what reached it."""
+
+    def __init__(self, plan: QueryPlan, deployed: Deployed) -> None:
+        self.plan, self.deployed, self.core = plan, deployed, CenterCore()
+        self.published: list[Publish] = []
+        self.bytes = self.segments = 0
+        assert plan.join is not None
+        sides = tuple(
+            CenterQuery(s.name, s.fragment, s.window, s.scan.sites, HOUR_US, None, deployed.derivation(s.name))
+            for s in plan.sides
+        )
+        query = CenterQuery("joined", plan.join.pairing, plan.window, SITES, HOUR_US, join=plan.join, sides=sides)
+        self.core.handle(QueryAdded(query), 0)
+
+    def land(self, segment: Segment) -> None:
+        """A segment as it came over the wire."""
+        data = encode_segment(segment)
+        self.bytes, self.segments = self.bytes + len(data), self.segments + 1
+        rows = dict[str, int]()
+        for update in decode_segment(data).updates():
+            rows[update.fragment] = rows.get(update.fragment, 0) + update.rows
+            table = update.table.cast(self.deployed.known[update.fragment].schema)
+            self.core.handle(
+                Merged(update.fragment, table, tuple((segment.origin, s, n) for s, n in update.records)), 0
+            )
+        self.core.handle(Landed(segment.origin, segment.sequence, tuple(rows.items()), tuple(segment.progress())), 0)
+        self.published += [a for a in self.core.handle(Ticked(), 0) if isinstance(a, Publish)]
+
+    def answers(self) -> pa.Table:
+        fragment = self.plan.fragment
+        rows = pa.concat_tables([p.rows for p in self.published])
+        return partials.lower(rows, fragment.key_names, fragment.aggregates)
+
+
+def send_all(center: Center, site: str, streams: Mapping[str, pa.Table]) -> None:
+    """Everything a site has, in micro-batches; then its streams end."""
+    core, number = SiteCore(), 0
+    for name in center.deployed.sharing.fragments:
+        fragment = center.deployed.sharing.fragment(name)
+        if fragment.stream in streams:
+            core.handle(FragmentAdded(fragment, policy_by_name(POLICY)), 0)
+    for stream, table in streams.items():
+        times = table["ts"].cast(pa.int64()).to_numpy()
+        for part in np.split(np.arange(len(times)), np.flatnonzero(np.diff(times // BATCH_US)) + 1):
+            batch, newest = table.take(pa.array(part)), int(times[part].max())
+            events = [absorbed(batch, f) for f in core.definitions if f.stream == stream]
+            number = _send(center, site, core, [*events, LowMarkRaised(stream, newest)], number)
+    _send(center, site, core, [LowMarkRaised(stream, END_OF_TIME_US) for stream in streams], number)
+
+
+def absorbed(batch: pa.Table, fragment: Fragment) -> Absorbed:
+    """The partials of a micro-batch; keys and arguments of these queries are plain columns."""
+    columns = {sql: sql.rpartition(".")[2].strip("`") for sql in _texts(fragment)}
+    slices = fragment.slicing.starts_of(batch["ts"].cast(pa.int64()).to_numpy())
+    raw = {SLICE_COLUMN: pa.array(slices, pa.int64()), **{k.name: batch[columns[k.sql]] for k in fragment.keys}}
+    values = {f"of {c}": batch[c] for c in columns.values()}
+    arguments = {a.name: f"of {columns[a.argument]}" if a.argument else None for a in fragment.aggregates}
+    table = partials.lift(pa.table({**raw, **values}), list(raw), fragment.aggregates, arguments)
+    return Absorbed(fragment.name, table, tuple(sorted(Counter(slices.tolist()).items())))
+
+
+def _texts(fragment: Fragment) -> list[str]:
+    return [*(k.sql for k in fragment.keys), *(a.argument for a in fragment.aggregates if a.argument)]
+
+
+def _send(center: Center, site: str, core: SiteCore, events: Sequence[Event], number: int) -> int:
+    """What leaves after some events, as one segment; the number of the next."""
+    sent = [m for e in events for action in core.handle(e, 0) for m in action.messages]
+    newest = {m.fragment: m for m in sent if isinstance(m, Progress)}
+    messages = (*(m for m in sent if not isinstance(m, Progress)), *newest.values())
+    if not messages:
+        return number
+    center.land(Segment(site, "bench", number, messages))
+    return number + 1
+
+
+def _plan(case: Case, sides: list[pa.Table]) -> tuple[QueryPlan, Deployed]:
+    links = {(s, CENTER): Link(s, CENTER) for s in SITES}
+    project = Project("join", Path(), CENTER, {s: Site(s) for s in (*SITES, CENTER)}, links)
+    declared = [_stream(*s) for s in zip(_streams(case), sides, (LEFT_SITES, RIGHT_SITES), strict=True)]
+    catalog = Catalog(project).add(*parse_sql("\n".join([*declared, _view(case)]), "join.sql"))
+    plan = plan_view(catalog.view("joined"), catalog)
+    return plan, deploy_first(queries_of(plan, catalog), Strength.FULL, lambda demand: 1.0)
+
+
+def _streams(case: Case) -> tuple[str, str]:
+    return EDITS if case.data == "wiki-edits" else VIEWS
 
 
 def _sides(case: Case) -> list[pa.Table]:
@@ -198,27 +306,12 @@ def _expected(case: Case, sides: list[pa.Table]) -> dict[str, int]:
     return {"n": int(pairs), "x": int(total or 0), "keys": int(keys)}
 
 
-def _lay_out(folder: Path, case: Case, sides: list[pa.Table]) -> None:
-    sites = (*LEFT_SITES, *RIGHT_SITES)
-    links = "".join(f'[[links]]\nfrom = "{s}"\nto = "{CENTER}"\n' for s in sites)
-    named = "".join(f"[sites.{s}]\n" for s in (*sites, CENTER))
-    (folder / "queries").mkdir(parents=True)
-    (folder / "catchment.toml").write_text(
-        f'[project]\nname = "join"\ncenter = "{CENTER}"\n{named}{links}'
-        '[defaults]\nfreshness = "none"\nhistory = false\nreoptimize = false\n[spark]\nmaster = "local[2]"\n'
+def _view(case: Case) -> str:
+    keys, (left, right) = ", ".join(["", *case.keys]), _streams(case)
+    return (
+        f"CREATE MATERIALIZED VIEW joined AS SELECT window.start{keys}, {case.aggregates} FROM {left} a "
+        f"JOIN {right} b ON a.{case.on} = b.{case.on} GROUP BY window(a.ts, '{case.window}'){keys};"
     )
-    streams = EDITS if case.data == "wiki-edits" else VIEWS
-    declared = [_stream(*s) for s in zip(streams, sides, (LEFT_SITES, RIGHT_SITES), strict=True)]
-    keys = ", ".join(["", *case.keys])
-    view = (
-        f"CREATE MATERIALIZED VIEW joined AS SELECT window.start{keys}, {case.aggregates} FROM {streams[0]} a "
-        f"JOIN {streams[1]} b ON a.{case.on} = b.{case.on} GROUP BY window(a.ts, '{case.window}'){keys};"
-    )
-    (folder / "queries" / "q.sql").write_text("\n".join([*declared, view]))
-    for name, table in zip(streams, sides, strict=True):
-        for site, mine in _by_site(table).items():
-            (folder / name / site).mkdir(parents=True)
-            pq.write_table(mine, folder / name / site / "records.parquet")
 
 
 def _stream(name: str, table: pa.Table, sites: tuple[str, ...]) -> str:
