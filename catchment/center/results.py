@@ -104,7 +104,13 @@ class ResultTables:
     def _result_rows(self, revisions: Sequence[Publish]) -> pa.Table:
         """The rows of all revisions; finished together, because finishing may be a job of its own."""
         lowered = [self._lowered(r) for r in revisions]
-        user, at, tables = self.finish(pa.concat_tables([table for table, _ in lowered])), 0, []
+        # In one piece: Spark makes a task of every piece, and was seen to lose rows of hundreds of small ones.
+        together = pa.concat_tables([table for table, _ in lowered]).combine_chunks()
+        user, at, tables = self.finish(together), 0, []
+        if user.num_rows != together.num_rows:
+            raise CenterError(
+                f"{together.num_rows} rows of {self.query!r} were finished, and {user.num_rows} came back"
+            )
         for revision, (_, errors) in zip(revisions, lowered, strict=True):
             tables.append(self._rows(revision, user.slice(at, revision.rows.num_rows), errors))
             at += revision.rows.num_rows
