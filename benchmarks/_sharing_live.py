@@ -115,9 +115,13 @@ def _run(
             raise ConfigError(f"the run with sharing {strength.value} did not end in {RUN_S:g} s")
     finally:
         runner.close()
+    span_s = watch.landed - watch.began
     sent = {f"{site} -> {hub or CENTER}": s["bytes_sent"] for site, s in status["sites"].items()}
     sent |= {f"{name} -> {CENTER}": relay["bytes_sent"] for name, relay in status["relays"].items()}
     count = sum(s["rows"] for s in status["sites"].values())
+    report(
+        f"  {sum(sent.values()):,} bytes, {span_s:.1f} s on links, {count / span_s:,.1f} records/s; in all {took:.1f} s"
+    )
     return {
         "sharing": strength.value + (" over a relay" if hub else ""),
         "fragments": len(deployment.deployed.sharing.fragments),
@@ -127,8 +131,8 @@ def _run(
         "records": count,
         "windows": status["center"]["published"],
         "seconds": took,
-        "link_seconds": watch.landed - watch.began,
-        "records_per_s": count / (watch.landed - watch.began),
+        "link_seconds": span_s,
+        "records_per_s": count / span_s,
     }
 
 

@@ -48,6 +48,7 @@ ASKED = (2, 4, 8, 16)
 
 def run(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
     """All comparisons."""
+    live = [] if quick else run_live(report)
     project = Project.load(PROJECT)
     catalog = load_catalog(project, star=False)
     known, topology = load_statistics(project, catalog), Topology.of_project(project)
@@ -68,7 +69,7 @@ def run(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
         "arrivals": _arrivals(queries, edge, known),
         "gaps": _gaps(20 if quick else 200, report),
         "many": _many(catalog, edge, known, 60 if quick else 300, report),
-        "live": [] if quick else run_live(report),
+        "live": live,
     }
 
 
