@@ -168,7 +168,9 @@ class EdgeSite:
 
     def deploy(self, deployed: Deployed, policy: str) -> None:
         plans = [
-            FragmentPlan(deployed.sharing.fragment(n), policy_by_name(policy), n in deployed.begun)
+            FragmentPlan(
+                deployed.sharing.fragment(n), policy_by_name(policy), n in deployed.begun, deployed.leaving.get(n)
+            )
             for n, demand in deployed.sharing.fragments.items()
             if self.name in demand.source.sites
         ]

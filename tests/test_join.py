@@ -317,6 +317,31 @@ def test_a_join_that_comes_during_a_run_answers_the_windows_that_both_sides_saw_
     assert gone.dropped == (first,)
 
 
+@settings(deadline=None, max_examples=3)
+@given(seed=st.integers(0, 10**6), strength=st.sampled_from([Strength.STRICT, Strength.FULL]))
+def test_a_join_whose_sides_move_to_other_fragments_answers_the_same(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, strength: Strength
+) -> None:
+    cases = [CASES["several equalities, one of them in WHERE, and conditions"], CASES["streams that share a site"]]
+    town = Town(tmp_path_factory.mktemp("town"), np.random.default_rng(seed), "streaming")
+    plans = plans_of(*(c.sql for c in cases))
+    deployed = deploy_first(side_queries(plans.values()), Strength.NONE, lambda demand: len(demand.keys) + 1.0)
+    town.deploy(plans, deployed)
+    for _ in range(8):
+        town.step()
+    deployed = deployed.move(share(deployed.sharing.queries.values(), strength, lambda demand: len(demand.keys) + 1.0))
+    town.deploy(plans, deployed)
+    for _ in range(12):
+        town.step()
+        deployed = deployed.bound(town.center.core.bounds()).retire(town.center.core.fragments)
+        town.deploy(plans, deployed)
+    town.finish()
+    old = {f"{view}.{side}" for view in plans for side in SIDES}
+    assert not old & {town.center.core.intakes[side[:2]].feed(side) for side in old}
+    for view, case in zip(plans, cases, strict=True):
+        assert close(town.center.answers(view), case.expected(town.records))
+
+
 # --- sharing, plans and explanations -------------------------------------------------------------------------------
 
 

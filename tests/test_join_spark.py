@@ -31,7 +31,7 @@ CREATE STREAM sales (ts TIMESTAMP, buyer BIGINT, item STRING, price DECIMAL(10, 
 CREATE TABLE pages (page STRING, section STRING) WITH (path = 'pages.csv');
 CREATE MATERIALIZED VIEW sold AS
   SELECT window.start, section, s.item, count(*) AS n, sum(h.bytes) AS bytes, avg(h.ms) AS ms, sum(s.price) AS price,
-         max(s.price) AS high, approx_count_distinct(h.user) AS users, sum(s.price) / count(*) AS mean
+         max(s.price) AS high, approx_count_distinct(h.user) AS users, sum(h.bytes) / count(*) AS mean
   FROM hits h JOIN sales s ON h.user = s.buyer JOIN pages p ON h.page = p.page
   WHERE h.bytes > 100
   GROUP BY window(s.ts, '2 minutes'), section, s.item
@@ -44,7 +44,7 @@ CREATE MATERIALIZED VIEW users AS
 """
 SOLD = """
   SELECT w.start, section, item, count(*) AS n, sum(bytes) AS bytes, avg(ms) AS ms, sum(price) AS price,
-         max(price) AS high, count(DISTINCT user) AS users, sum(price) / count(*) AS mean
+         max(price) AS high, count(DISTINCT user) AS users, sum(bytes) / count(*) AS mean
   FROM hits_2 JOIN sales_2 USING (w) JOIN pages USING (page) WHERE user = buyer AND bytes > 100
   GROUP BY w, section, item HAVING count(*) > 1"""
 OVERLAPPING = """
@@ -84,7 +84,6 @@ def batch_answers(spark: SparkSession, folder: Path, sql: str) -> list[tuple[Any
         for slide in (1, 2):
             spark.sql(f"SELECT window(ts, '2 minutes', '{slide} minutes') AS w, * EXCEPT (ts) FROM raw") \
                 .createOrReplaceTempView(f"{stream}_{slide}")  # fmt: skip
-            spark.sql(f"CACHE TABLE {stream}_{slide}")
     spark.read.csv(str(folder / "pages.csv"), header=True).createOrReplaceTempView("pages")
     return [tuple(row) for row in spark.sql(sql).collect()]
 
@@ -93,7 +92,7 @@ def check(spark: SparkSession, folder: Path, view: str, sql: str) -> None:
     columns = [c["name"] for c in _columns(folder, view)]
     found = [tuple(r[c] for c in columns) for r in read_results(folder / "state", view).to_pylist()]
     expected = batch_answers(spark, folder, sql)
-    assert len(found) == len(expected) > 10
+    assert len(found) == len(expected) >= 10
     keys = 3 if view == "sold" else 1
     by_key = {_instant(row[:keys]): row[keys:] for row in expected}
     for row in found:
