@@ -9,7 +9,7 @@ import numpy as np
 from _edge_traces import NamedTrace, load
 
 from catchment.sim.edge import EdgeOutcome, EdgeScenario, simulate
-from catchment.sim.known_rates import simulate_known_rates
+from catchment.sim.known_rates import simulate_known_counts, simulate_known_rates
 from catchment.sim.network import Bandwidth
 
 OURS, INSURED, THEIRS = "spillway", "spillway:2", "hybrid:0.25"
@@ -18,7 +18,7 @@ EXTREMES = ("streaming", "batching")
 CAPACITIES = (1.1, 1.5, 2.0, 3.0, 5.0, 8.0, 12.0, 18.0)
 BELIEF_CAPACITIES = (1.5, 3.0, 8.0, 18.0)
 HALVED_CAPACITIES = (3.0, 8.0, 18.0)
-KNOWN_CAPACITIES = (1.5, 3.0, 8.0, 18.0)
+KNOWN_CAPACITIES = (3.0, 8.0, 12.0, 18.0)
 STEPS = 96
 
 Cell = dict[str, Any]
@@ -49,8 +49,8 @@ def cells_of(name: str, quick: bool) -> list[Cell]:
     for c in (8.0,) if quick else HALVED_CAPACITIES:
         add(c, "halved", (THEIRS, OURS), halved_every=1)
         add(c, "halved at times", (THEIRS, OURS, INSURED), halved_every=6)
-    for c in KNOWN_CAPACITIES if named.rates is not None and not quick else ():
-        add(c, "known", ("known-rates",))
+    for c in () if quick else KNOWN_CAPACITIES:
+        add(c, "known", ("known-counts",) if named.rates is None else ("known-rates",))
     return out
 
 
@@ -68,6 +68,8 @@ def _outcome(scenario: EdgeScenario, policy: str, named: NamedTrace) -> EdgeOutc
     if policy == "known-rates":
         assert named.rates is not None
         return simulate_known_rates(scenario, named.rates / named.window_s)
+    if policy == "known-counts":
+        return simulate_known_counts(scenario)
     return simulate(scenario, policy)
 
 

@@ -1,13 +1,14 @@
-"""A yardstick: the spillway told the true rate of every key, as no policy at a site can be.
+"""Yardsticks: the spillway told the rate of every key, as no policy at a site can be.
 
-On a memoryless trace nothing better can be known of the future, so what it sends above the optimum is the
-price of not knowing the future at all; what `spillway` sends beyond that is the price of learning.
+On a memoryless trace nothing better than the true rates can be known of the future, so what it sends above the optimum
+is the price of not knowing the future at all; what `spillway` sends beyond that is the price of learning. A log has no
+true rates; there it is told, as each window begins, how often every key will come in it, but not when.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,10 @@ class KnownForecast:
     def __init__(self, rates: Floats) -> None:
         self._rates = rates
         self._codes: Integers = np.empty(0, dtype=np.int64)
+
+    def know(self, rates: Floats) -> None:
+        """From now on these are the rates."""
+        self._rates = rates
 
     def begin(self, codes: Integers) -> None:
         """A window begins in which slot i will stand for the key codes[i]."""
@@ -61,3 +66,16 @@ def simulate_known_rates(scenario: EdgeScenario, rates: Floats) -> EdgeOutcome:
     """The yardstick over a whole trace; `rates[code]` is the true rate of each key, in records a second."""
     forecast = KnownForecast(rates)
     return simulate_online(scenario, KnownRates(forecast), forecast.begin)
+
+
+def simulate_known_counts(scenario: EdgeScenario) -> EdgeOutcome:
+    """The yardstick over a log: each window it is told the number of records of every key, as a rate."""
+    forecast, keys = KnownForecast(np.zeros(0)), scenario.trace.keys
+    windows = scenario.trace.windows(scenario.window_us)
+
+    def begin(codes: Integers) -> None:
+        _, records = next(windows)
+        forecast.know(np.bincount(records.codes, minlength=keys) / (scenario.window_us / 1e6))
+        forecast.begin(codes)
+
+    return replace(simulate_online(scenario, KnownRates(forecast), begin), name="known-counts")
