@@ -15,10 +15,10 @@ from catchment.sim.network import Bandwidth
 OURS, INSURED, THEIRS = "spillway", "spillway:2", "hybrid:0.25"
 HYBRIDS = ("hybrid:0", "hybrid:0.25", "hybrid:0.5", "hybrid:0.75", "hybrid:1")
 EXTREMES = ("streaming", "batching")
-CAPACITIES = (1.1, 1.5, 2.0, 3.0, 5.0, 8.0, 12.0, 18.0)
-BELIEF_CAPACITIES = (1.5, 3.0, 8.0, 18.0)
+CAPACITIES = (1.1, 2.0, 3.0, 8.0, 12.0, 18.0)
+BELIEF_CAPACITIES = (3.0, 8.0)
 HALVED_CAPACITIES = (3.0, 8.0, 18.0)
-KNOWN_CAPACITIES = (3.0, 8.0, 12.0, 18.0)
+KNOWN_CAPACITIES = (3.0, 8.0, 18.0)
 STEPS = 96
 
 Cell = dict[str, Any]
