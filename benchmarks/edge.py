@@ -46,8 +46,11 @@ HOUR_US = 3_600_000_000
 PARTS: dict[str, tuple[tuple[str, int, tuple[float, ...]], ...]] = {
     "large": (("large", 1, (1.0, 5.0)), ("large", 1, (0.2, 0.5, 2.0))),
     "small-medium": (("small", 1, (0.2, 1.0, 5.0)), ("medium", 1, (0.2, 1.0, 5.0))),
-    "three-sites-large": (("large", 3, (1.0,)), ("large", 3, (5.0,)), ("large", 3, (0.2,))),
-    "three-sites": (("small", 3, (1.0,)), ("medium", 3, (1.0,))),
+    "three-sites-large": (("large", 3, (1.0,)),),
+    "three-sites-large-fat": (("large", 3, (5.0,)),),
+    "three-sites-large-thin": (("large", 3, (0.2,)),),
+    "three-sites-small": (("small", 3, (1.0,)),),
+    "three-sites-medium": (("medium", 3, (1.0,)),),
 }
 QUICK = {"large": (("large", 1, (0.2, 1.0, 5.0)),)}
 

@@ -25,7 +25,7 @@ from catchment.durable.events import EventCodec
 from catchment.errors import QueryError, SiteError
 from catchment.query.fragment import Fragment, Key
 from catchment.sim.edge import EdgeScenario, simulate
-from catchment.sim.known_rates import simulate_known_rates
+from catchment.sim.known_rates import simulate_known_counts, simulate_known_rates
 from catchment.sim.network import Bandwidth
 from catchment.sim.synthetic import drifting, memoryless, sessions, zipf_rates
 from catchment.site import cache
@@ -79,6 +79,13 @@ def test_on_a_memoryless_trace_learning_costs_at_most_half_more_than_knowing_the
     found = scenario(memoryless(rates, 16, 60.0, 5), 8, 430)
     ours, knowing = simulate(found, "spillway"), simulate_known_rates(found, rates / 60)
     assert ours.traffic_ratio - 1 <= 1.5 * (knowing.traffic_ratio - 1)
+
+
+def test_the_counts_of_a_log_are_told_as_rates() -> None:
+    trace = memoryless(zipf_rates(300, 0.8, 500), 1, 60.0, 8)
+    found = scenario(trace, 4, 200)
+    counts = np.bincount(trace.codes, minlength=trace.keys)
+    assert simulate_known_counts(found).windows == simulate_known_rates(found, counts / 60).windows
 
 
 def test_keys_that_come_in_bursts_are_sent_when_the_burst_is_over() -> None:
