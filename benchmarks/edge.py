@@ -42,10 +42,12 @@ TRIGGER_MS = 1000
 HOURS = 4
 UNSHAPED = 50e6
 HOUR_US = 3_600_000_000
-# What runs at the same time: (query, sites, links in multiples of what streaming needs). At most twelve sites.
+# What runs at the same time: (query, sites, links in multiples of what streaming needs).
 PARTS: dict[str, tuple[tuple[str, int, tuple[float, ...]], ...]] = {
-    "large": (("large", 1, (1.0, 5.0)), ("large", 1, (0.2, 0.5, 2.0))),
-    "small-medium": (("small", 1, (0.2, 1.0, 5.0)), ("medium", 1, (0.2, 1.0, 5.0))),
+    "large": (("large", 1, (1.0, 5.0)),),
+    "large-between": (("large", 1, (0.2, 2.0)), ("large", 1, (0.5,))),
+    "small-medium": (("medium", 1, (1.0, 5.0)), ("small", 1, (1.0, 5.0))),
+    "small-medium-thin": (("medium", 1, (0.2,)), ("small", 1, (0.2,))),
     "three-sites-large": (("large", 3, (1.0,)),),
     "three-sites-large-fat": (("large", 3, (5.0,)),),
     "three-sites-large-thin": (("large", 3, (0.2,)),),

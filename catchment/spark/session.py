@@ -39,6 +39,7 @@ SETTINGS = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # INT96 has no statistics, and costs more
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    "spark.python.authenticate.socketTimeout": "120s",  # a worker that starts on a busy machine is slow, not lost
     "spark.scheduler.mode": "FAIR",  # several sites share one session: none waits for another's job
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }  # fmt: skip
