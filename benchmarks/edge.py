@@ -45,7 +45,8 @@ HOUR_US = 3_600_000_000
 # What runs at the same time: (query, sites, links in multiples of what streaming needs).
 PARTS: dict[str, tuple[tuple[str, int, tuple[float, ...]], ...]] = {
     "large": (("large", 1, (1.0, 5.0)),),
-    "large-between": (("large", 1, (0.2, 2.0)), ("large", 1, (0.5,))),
+    "large-between": (("large", 1, (0.2, 2.0)),),
+    "large-half": (("large", 1, (0.5,)),),
     "small-medium": (("medium", 1, (1.0, 5.0)), ("small", 1, (1.0, 5.0))),
     "small-medium-thin": (("medium", 1, (0.2,)), ("small", 1, (0.2,))),
     "three-sites-large": (("large", 3, (1.0,)),),
