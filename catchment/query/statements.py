@@ -213,10 +213,16 @@ class View:
     options: ViewOptions = field(default_factory=ViewOptions)
     text: SqlText = field(default_factory=lambda: SqlText(""), compare=False, repr=False)
     where: str = field(default="", compare=False)
-    definition: str = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "definition", render(self.select))
+    @cached_property
+    def definition(self) -> str:
+        """The canonical text of its SELECT."""
+        return render(self.select)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, View):
+            return NotImplemented
+        return (self.name, self.options, self.definition) == (other.name, other.options, other.definition)
 
     @cached_property
     def tables(self) -> tuple[exp.Table, ...]:
