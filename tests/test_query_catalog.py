@@ -162,7 +162,7 @@ def documented() -> str:
 
 def test_the_examples_of_the_sql_page_are_planned() -> None:
     catalog = Catalog(make_project()).add(*parse_sql(documented(), "docs/sql.md"))
-    assert set(plan_views(catalog)) == {"bytes_by_provider", "audience"}
+    assert set(plan_views(catalog)) == {"bytes_by_provider", "audience", "bought_after_seen"}
 
 
 def test_the_sql_page_names_every_option_aggregate_and_reserved_column() -> None:
