@@ -36,6 +36,9 @@ class Relays:
     _servers: dict[str, InboxServer] = field(default_factory=dict, init=False)
     _closing: ExitStack = field(default_factory=ExitStack, init=False)
 
+    def __post_init__(self) -> None:
+        self._known = self.deployment.deployed.known
+
     def start(self) -> None:
         """Those near the center first, so that each finds someone to speak to."""
         for name in self.names:
@@ -60,7 +63,7 @@ class Relays:
 
     def follow(self, deployment: Deployment) -> None:
         """Carry what is deployed now. A relay may know of a fragment before anyone sends it."""
-        self.deployment = deployment
+        self.deployment, self._known = deployment, deployment.deployed.known
         for name, relay in self.running.items():
             relay.carry(tuple(carried_by(deployment, name)))
 
@@ -86,7 +89,7 @@ class Relays:
         self._closing.close()
 
     def _check(self, segment: Segment) -> None:
-        check_segment(segment, self.deployment.deployed.known, self.deployment.routes)
+        check_segment(segment, self._known, self.deployment.routes)
 
 
 def carried_by(deployment: Deployment, relay: str) -> Iterator[Carried]:
