@@ -25,7 +25,7 @@ from catchment.sampling import MAX_STRATA, GroupRates, SamplingRule
 from catchment.site.debts import BatchShed, DebtBook, Taken
 from catchment.site.journalled import JOURNALLED
 from catchment.site.lifting import Lift, Lifter, Side
-from catchment.site.overload import LEAST_RATE, group_rates_within
+from catchment.site.overload import LEAST_RATE, group_rates_within, small_groups_whole
 from catchment.timeline import WindowSpec
 from catchment.wire.codec import decode_segment, encode_segment
 from catchment.wire.messages import Repaired, Segment, Shed
@@ -99,6 +99,20 @@ def test_rates_of_groups_keep_about_the_share_that_was_planned_and_favour_the_sm
     assert kept <= min(1.0, 1.2 * share + small_mass + 0.01)
     ordered = sorted(groups, key=lambda g: groups[g])
     assert all(rates[a] >= rates[b] for a, b in pairwise(ordered) if groups[a] < groups[b])
+
+
+@settings(max_examples=60, deadline=None)
+@given(sizes=st.lists(st.floats(1, 1e6), min_size=2, max_size=40), rate=st.floats(0.01, 0.9), above=st.floats(0, 0.5))
+def test_the_smallest_groups_are_whole_and_add_no_more_than_is_allowed(
+    sizes: list[float], rate: float, above: float
+) -> None:
+    groups: dict[int | str, float] = dict(enumerate(sizes))
+    rates = small_groups_whole(groups, rate, above)
+    assert set(rates.values()) <= {rate, 1.0}
+    added = sum((rates[g] - rate) * size for g, size in groups.items()) / sum(sizes)
+    assert added <= above + 1e-9
+    largest_whole = max((groups[g] for g in groups if rates[g] == 1.0), default=0.0)
+    assert all(rates[g] == 1.0 for g, size in groups.items() if size < largest_whole)
 
 
 def test_what_the_center_is_told_of_groups_is_the_lowest_rate_of_each_over_batches() -> None:

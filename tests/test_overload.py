@@ -17,9 +17,13 @@ from catchment.site.cost_model import CostModel
 from catchment.site.overload import (
     CALM_BATCHES,
     ENTER,
+    FEW_SPARED,
+    FREE_WORK,
     KEEP,
     LEAST_RATE,
+    MORE,
     MOST_SPARED,
+    PICKED_ABOVE,
     PREPARE,
     SPARE_STDS,
     TARGET,
@@ -219,8 +223,32 @@ def test_large_values_are_spared_once_a_sample_has_shown_that_they_matter() -> N
     assert first.spares == {"all": (("`s`.`bytes`", 100.0 + SPARE_STDS * 1000.0),)}
     world.monitor.learn_moments("all", "bytes", 60.0, 90.0)  # of what may be left out now
     second = world.batch(world.capacity * 10)[0]
-    assert second.spares == first.spares, "the limit stays, or nothing would be left out in the end"
+    assert second.spares == first.spares, "what is left is even"
     assert second.errors["all"] < first.errors["all"]
+
+
+def test_the_limit_of_large_values_goes_down_until_enough_of_them_are_spared() -> None:
+    world = heavy_world()
+    world.monitor.learn_moments("all", "bytes", 100.0, 1000.0)
+    world.monitor.learn_moments("all", "bytes", 60.0, 300.0)
+    assert world.batch(world.capacity * 10)[0].spares["all"][0][1] == 60.0 + SPARE_STDS * 300.0
+    world.monitor.learn_spared("all", 1000, int(1000 * FEW_SPARED))
+    world.monitor.learn_moments("all", "bytes", 50.0, 100.0)
+    assert world.batch(world.capacity * 10)[0].spares["all"][0][1] == 60.0 + SPARE_STDS * 300.0
+
+
+def test_what_is_read_for_one_fragment_is_taken_by_all_whose_work_is_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lower rate would save next to nothing, and cost accuracy."""
+    monkeypatch.setitem(WORK_S, "by_page", FREE_WORK * PREPARE_S / 2)
+    monkeypatch.setitem(WORK_S, "rare", FREE_WORK * PREPARE_S / 2)
+    world = World((FRAGMENTS[0], replace(FRAGMENTS[1], picked=True), replace(FRAGMENTS[2], picked=True)))
+    calm(world)
+    for _ in range(10):
+        decision, _ = world.batch(world.capacity * 10)
+    assert min(decision.rates.values()) == decision.rates["all"]
+    assert decision.rates["rare"] == 1.0, "few records concern it: all of them are little beside what is read"
+    load = world.capacity * 10 * world.monitor._work_s(decision.rates)
+    assert TARGET / MORE**2 < load <= TARGET * (1.0 + PICKED_ABOVE)
 
 
 def test_a_limit_that_spares_too_many_is_raised() -> None:

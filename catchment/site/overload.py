@@ -41,7 +41,12 @@ GROUP_MASS = 0.9  # share of the records whose groups the planned error is about
 PRIOR_CV = 1.0  # spread of values over their mean, until a sample has shown it
 SPARE_CV = 1.5  # spread over mean above which large values are spared: a few of them are most of the error
 SPARE_STDS = 2.0  # how far from the mean a value is large
-MOST_SPARED = 0.05  # of the rows
+FEW_SPARED = 0.003  # of the rows: until so many are spared, and while the rest is uneven, the limit goes down
+MOST_SPARED = 0.01  # above it, the limit goes up
+FREE_WORK = 0.05  # of a row's preparation: work that is less is no reason to sample
+MORE, MORE_STEPS = 1.25, 10  # by how much more than fits is planned for, to find what does fit
+GROUPS_ABOVE = 0.1  # of what a fragment takes at its rate: what its small groups may add
+PICKED_ABOVE = 0.33  # of what is read for all: what the fragments that few records concern may add
 RATE_STEPS = 4  # of a group's rate, to the next power of two
 PREPARE, KEEP = "prepare", "keep"
 
@@ -175,11 +180,12 @@ class LoadMonitor:
         shape = self.shapes[name]
         shape.moments[aggregate] = (mean, std)
         argument = next((a for f in self.fragments if f.name == name for n, a in f.spareable if n == aggregate), None)
-        if argument is not None and argument not in shape.limits and std > SPARE_CV * abs(mean):
-            shape.limits[argument] = abs(mean) + SPARE_STDS * std
+        if argument is not None and std > SPARE_CV * abs(mean) and shape.spared_share < FEW_SPARED:
+            limit = abs(mean) + SPARE_STDS * std
+            shape.limits[argument] = min(limit, shape.limits.get(argument, limit))
 
     def learn_spared(self, name: str, rows: int, spared: int) -> None:
-        """So many of the rows were spared; where that is too many, the limits were too low."""
+        """So many of the rows were spared; where that is too many, the limits are too low."""
         shape = self.shapes[name]
         shape.spared_share = spared / rows if rows else 0.0
         if shape.spared_share > MOST_SPARED:
@@ -220,18 +226,54 @@ class LoadMonitor:
             self.calm = 0
 
     def _plan(self, rows_per_s: float) -> Decision:
-        forest = self._forest(rows_per_s)
         why = f"{rows_per_s:,.0f} rows/s are a load of {self.load:.2f}"
+        room = self._room(rows_per_s)
         try:
-            plan = shed_load(forest, spare_free=True)
+            rates, errors = self._planned(rows_per_s, room)
+            for step in range(1, MORE_STEPS):  # what is read for one is free for the others: more than planned may fit
+                more = self._planned(rows_per_s, room * MORE**step)
+                if rows_per_s * self._work_s(more[0]) > room:
+                    break
+                rates, errors = more
         except PlanError as error:
             rates = {f.name: 1.0 if f.fixed else LEAST_RATE for f in self.fragments}
             return Decision(rates, self.load, {}, f"{why}; {error.message}")
-        rates = {f.name: min(1.0, max(LEAST_RATE, plan.rates[_work(f.name), WHOLE])) for f in self.fragments}
-        errors = {f.name: max(plan.errors[q.name] for q in self._queries(f)) for f in self.fragments}
         spares = {name: tuple(sorted(self.shapes[name].limits.items())) for name, rate in rates.items() if rate < 1.0}
         spares = {name: spare for name, spare in spares.items() if spare}
         return Decision(rates, self.load, errors, why, spares, self._by_group(rates))
+
+    def _planned(self, rows_per_s: float, room: float) -> tuple[dict[str, float], dict[str, float]]:
+        """Rates and errors that the planner finds for so much load; what is read for one, all take whose own work is
+        little beside the reading."""
+        plan = shed_load(self._forest(rows_per_s, room), spare_free=True)
+        rates = {f.name: min(1.0, max(LEAST_RATE, plan.rates[_work(f.name), WHOLE])) for f in self.fragments}
+        errors = {f.name: max(plan.errors[q.name] for q in self._queries(f)) for f in self.fragments}
+        rates = {name: max(rate, self._free_rate(name, rates)) for name, rate in rates.items()}
+        return self._cheap_whole(rates), errors
+
+    def _cheap_whole(self, rates: dict[str, float]) -> dict[str, float]:
+        """The fragments that fewest records concern, whole, as many as add little to what is read: the bounds that the
+        planner makes equal are loose at low rates, so that what is rare would be off by more than the rest."""
+        allowed = PICKED_ABOVE * max((rates[f.name] for f in self.fragments if not f.picked), default=1.0)
+        for fragment in sorted((f for f in self.fragments if f.picked), key=lambda f: self.shapes[f.name].selectivity):
+            allowed -= self.shapes[fragment.name].selectivity * (1.0 - rates[fragment.name])
+            if allowed < 0.0:
+                break
+            rates[fragment.name] = 1.0
+        return rates
+
+    def _free_rate(self, name: str, rates: Mapping[str, float]) -> float:
+        """The rate that costs a fragment next to nothing: records that are read whatever they are."""
+        if not self.deferrable or self._cost(name) > FREE_WORK * self._cost(PREPARE):
+            return 0.0
+        return max((rates[f.name] for f in self.fragments if not f.picked), default=0.0)
+
+    def _work_s(self, rates: Mapping[str, float]) -> float:
+        """The seconds of work that a row costs at these rates."""
+        shared = max((rates[f.name] for f in self.fragments if not f.picked), default=0.0)
+        own = (self.shapes[f.name].selectivity * max(rates[f.name] - shared, 0.0) for f in self.fragments if f.picked)
+        prepare_s = self._cost(PREPARE) if self.deferrable else 0.0
+        return prepare_s * (shared + math.fsum(own)) + math.fsum(self._cost(n) * rate for n, rate in rates.items())
 
     def _by_group(self, rates: Mapping[str, float]) -> dict[str, GroupRates]:
         found = {}
@@ -239,20 +281,27 @@ class LoadMonitor:
             shape, rate = self.shapes[fragment.name], rates[fragment.name]
             if fragment.group_key is None or len(shape.groups) < 2 or rate >= 1.0:
                 continue
-            own = group_rates_within(shape.groups, rate, self.delta, GROUP_MASS)
+            if self._free_rate(fragment.name, rates) >= rate:
+                own = small_groups_whole(shape.groups, rate, GROUPS_ABOVE * rate)
+            else:
+                own = group_rates_within(shape.groups, rate, self.delta, GROUP_MASS)
             if any(r < 1.0 for r in own.values()):
                 found[fragment.name] = GroupRates(fragment.group_key, tuple(own.items()))
         return found
 
-    def _forest(self, rows_per_s: float) -> ShedForest:
-        kept_load = 0.0 if self.deferrable else rows_per_s * self.whole[KEEP].seconds_per_row
+    def _room(self, rows_per_s: float) -> float:
+        """The load that samplers have to divide: without what no sampler takes away."""
+        kept_s = 0.0 if self.deferrable else self.whole[KEEP].seconds_per_row
+        spared = max((self.shapes[f.name].spared_share for f in self.fragments), default=0.0)
+        spared_s = spared * self._cost(PREPARE) if self.deferrable else 0.0
+        return max(TARGET - rows_per_s * (kept_s + spared_s), LEAST_CAPACITY)
+
+    def _forest(self, rows_per_s: float, room: float) -> ShedForest:
         prepare = Operator(PREPARE, self.stream, 1.0, self._cost(PREPARE) if self.deferrable else 0.0)
         works = [self._work_of(f, prepare.seconds_per_tuple) for f in self.fragments]
         queries = tuple(q for f in self.fragments for q in self._queries(f))
-        spared = max((self.shapes[f.name].spared_share for f in self.fragments), default=0.0)
-        capacity = max(TARGET - kept_load - rows_per_s * spared * prepare.seconds_per_tuple, LEAST_CAPACITY)
         stream = Stream(self.stream, rows_per_s)
-        return ShedForest(capacity, self.delta, (stream,), (prepare, *works), queries, f"stream {self.stream!r}")
+        return ShedForest(room, self.delta, (stream,), (prepare, *works), queries, f"stream {self.stream!r}")
 
     def _work_of(self, fragment: Sheddable, prepare_s: float) -> Operator:
         selectivity, cost = self.shapes[fragment.name].selectivity, self._cost(fragment.name)
@@ -278,6 +327,18 @@ class LoadMonitor:
         count = max(shape.event_rows_per_s * fragment.window_s * shape.group_share, 1.0)
         mean, std = shape.moments.get(name, (1.0, PRIOR_CV))
         return Population(count) if function == "count" or mean == 0.0 else Population(count, mean, std)
+
+
+def small_groups_whole(groups: Mapping[int | str, float], rate: float, allowed: float) -> dict[int | str, float]:
+    """The smallest groups whole, as many as take no more than the allowed share of all records above the rate; the
+    others at the rate, where that costs nothing."""
+    total, found, above = math.fsum(groups.values()), dict.fromkeys(groups, rate), 0.0
+    for value in sorted(groups, key=lambda v: groups[v]):
+        above += groups[value] / total * (1.0 - rate)
+        if above > allowed:
+            break
+        found[value] = 1.0
+    return found
 
 
 def group_rates_within(
