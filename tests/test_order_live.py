@@ -105,40 +105,6 @@ def test_answers_are_published_early_and_under_contract_and_end_exact(spark: Spa
     assert contracts["totals"]["controller"] == "adaptive"
 
 
-def odd_readings() -> list[dict[str, Any]]:
-    """Four steady devices for 100 s; one falls silent, one stops in mid-window, one is an hour behind, and one sends a
-    record of the next hour."""
-    chance, rows = random.Random(7), []
-    ends = {"silent": 10.0, "stopped": 12.5}
-    for device in ("d0", "d1", "d2", "d3", "silent", "stopped", "behind"):
-        for i in range(1000):
-            at = i / 10 + chance.random() / 40
-            if at < ends.get(device, 100.0):
-                rows.append((at + 0.02, at - 3600 * (device == "behind"), device, chance.randrange(1, 10)))
-    rows.append((50.0, 3650.0, "d0", 5))
-    stamp = lambda s: (START + timedelta(seconds=s)).isoformat()  # noqa: E731
-    return [{"ts": stamp(at), "arrived": stamp(come), "device": d, "value": v} for come, at, d, v in sorted(rows)]
-
-
-@pytest.mark.spark
-def test_odd_sources_hold_no_window_and_lose_nothing_and_are_named(spark: SparkSession, tmp_path: Path) -> None:
-    records = odd_readings()
-    connector = "connector = 'replay', path = 'data/{site}.jsonl', arrival = 'arrived', speed = 5"
-    queries = QUERIES.partition("CREATE MATERIALIZED VIEW devices")[0].replace(", emit_early = '500 ms'", "")
-    folder = write_project(tmp_path / "p", ["a"], {"a": [json.dumps(r) for r in records]}, connector=connector,
-                           queries=queries, toml='repair_horizon = "3 hours"')  # fmt: skip
-    status = run_live(spark, folder)
-    rows = read_results(folder / "state", "totals").to_pylist()
-    assert {(r["start"], None): (r["n"], r["total"]) for r in rows} == counted(records, 1, None)
-    log = read_windows(folder / "state", "totals").to_pylist()
-    on_time = [w for w in log if w["status"] == "on_time" and w["window_start"] >= START]
-    named = {source for w in on_time for source in w["missing_sources"]}
-    assert {"silent", "stopped", "behind"} <= {name.rpartition("/")[2] for name in named}, named
-    assert all(0.0 < w["coverage"] < 1.0 for w in on_time)
-    assert max(w["window_start"] for w in on_time) >= START + timedelta(seconds=70), "windows close to the end"
-    assert status["sites"]["a"]["contracts"]["totals"]["future_records"] == 1
-
-
 @pytest.mark.spark
 def test_late_files_are_repaired_in_one_go(spark: SparkSession, tmp_path: Path) -> None:
     records = readings(0)
