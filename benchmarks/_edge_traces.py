@@ -1,7 +1,7 @@
 """The traces of the edge benchmarks: real logs by several keys, and synthetic ones; each with its window.
 
-The constants of the policy were set on other parts of these logs (their first hours) and on other seeds; the last changes
-to how it forecasts were made with EDGAR and `sessions` of these in sight.
+The constants of the policy were set on other parts of these logs (their first hours) and on other seeds; the last
+changes to how it forecasts were made with EDGAR and `sessions` of these in sight.
 """
 
 from __future__ import annotations
