@@ -104,7 +104,7 @@ class ResultTables:
     def _result_rows(self, revisions: Sequence[Publish]) -> pa.Table:
         """The rows of all revisions; finished together, because finishing may be a job of its own."""
         lowered = [self._lowered(r) for r in revisions]
-        # In one piece: Spark makes a task of every piece, and was seen to lose rows of hundreds of small ones.
+        # In one piece: of hundreds of small ones fewer rows once came back from Spark, and each would be a task.
         together = pa.concat_tables([table for table, _ in lowered]).combine_chunks()
         user, at, tables = self.finish(together), 0, []
         if user.num_rows != together.num_rows:
