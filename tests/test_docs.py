@@ -174,7 +174,10 @@ def test_the_methods_that_the_readme_calls_exist() -> None:
 
 
 def test_the_library_example_of_feeds_runs() -> None:
-    for block in blocks(ROOT / "docs" / "feeds.md", "python"):
+    examples = blocks(ROOT / "docs" / "feeds.md", "python")
+    assert examples
+    for block in examples:  # each asserts what it says
+        assert "assert " in block
         exec(compile(block, "docs/feeds.md", "exec"), {})
 
 

@@ -146,6 +146,7 @@ def test_an_append_that_nobody_announced_is_found(
     started(Sender(outbox, lambda: LocalUplink(inbox)))
     store(outbox, range(1))
     wait_for(lambda: inbox.expected("eu") == 1)
+    assert [s.sequence for s in landed_segments(inbox)] == [0]
 
 
 # ---- order

@@ -7,6 +7,7 @@ The printed form, its inputs below each node, is the form of EXPLAIN, of logs an
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
@@ -26,7 +27,7 @@ WINDOW_END = "window_end"
 
 
 @dataclass(frozen=True)
-class Node:
+class Node(ABC):
     """A step of a plan; what it reads are those of its fields that are nodes."""
 
     @cached_property
@@ -39,9 +40,9 @@ class Node:
         assert len(names) == len(inputs)
         return replace(self, **dict(zip(names, inputs, strict=True)))
 
+    @abstractmethod
     def title(self) -> str:
         """What stands behind the name of the step in its printed form."""
-        raise NotImplementedError
 
     def details(self) -> tuple[str, ...]:
         """Lines of their own below the title."""
