@@ -9,20 +9,16 @@ link has half its rate from the middle of the drain on, in every window; `halved
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-
-sys.path.insert(0, str(Path(__file__).parent))
 from _edge_cells import EXTREMES, HYBRIDS, INSURED, OURS, THEIRS, Cell, cells_of
 from _edge_traces import TRACES
+from rich.console import Group, RenderableType
+from rich.table import Table
 
 from catchment.sim.edge import EdgeScenario, simulate
 from catchment.sim.network import Bandwidth

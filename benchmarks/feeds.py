@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import _feeds_live as live
 from rich.console import Group, RenderableType
 from rich.table import Table
 
@@ -24,9 +24,6 @@ from catchment.feeds.project import World
 from catchment.feeds.routes import CLOUD
 from catchment.feeds.view_graph import ViewGraph, generate_views
 from catchment.sim.feed_world import WorldChoice, open_world
-
-sys.path.insert(0, str(Path(__file__).parent))
-import _feeds_live as live
 
 DESCRIPTION = "500 devices over MQTT against a cloud on Spark: traffic against its prediction, notices, CPU, memory."
 PROJECT = Path(__file__).parent.parent / "examples" / "nearby_friends"

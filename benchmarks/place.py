@@ -12,15 +12,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import _social as social
 import numpy as np
 from rich.console import Group, RenderableType
 from rich.table import Table
 
 from catchment.feeds.assign import Costs, assign
 from catchment.feeds.demand import DemandGraph
-
-sys.path.insert(0, str(Path(__file__).parent))
-import _social as social
 
 DESCRIPTION = "Placement of feed views: seconds, peak memory, and saving by cost ratio on the Facebook graph."
 RATIOS = (0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0)

@@ -19,7 +19,7 @@ import pytest
 from published import publish_project
 
 import catchment
-from catchment.cli import output
+from catchment.cli import bench, output
 from catchment.cli.main import app, main
 from catchment.cli.output import emit
 from catchment.cli.tables import cell, plain_table, result_table
@@ -208,6 +208,17 @@ def test_bench_lists_what_can_be_measured(shell: Shell) -> None:
     listed = shell.json("bench")["benchmarks"]
     assert {"throughput"} <= {b["name"] for b in listed}
     assert all(b["description"] for b in listed)
+
+
+@pytest.mark.parametrize("name", sorted(p.stem for p in bench.FOLDER.glob("[a-z]*.py")))
+def test_each_benchmark_can_be_begun_by_itself(name: str, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loaded as in a new process: without the folder on the path, nor a helper that another benchmark brought."""
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if Path(p) != bench.FOLDER])
+    for helper in bench.FOLDER.glob("_*.py"):
+        monkeypatch.delitem(sys.modules, helper.stem, raising=False)
+    code, out, err = shell.ends("bench", name, "--part", "of nothing")
+    assert code != 0
+    assert f"the benchmark '{name}' has no part 'of nothing'" in out + err
 
 
 def test_json_is_json_whatever_is_in_the_answer(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,7 @@
 """Benchmarks: `catchment bench NAME` runs benchmarks/NAME.py of a checkout and prints what it measured.
 
 A benchmark module has `DESCRIPTION`, `run(report, quick) -> dict` and `render(result)`; one with `PARTS`
-can be run in parts: `run(report, quick, parts)`.
+can be run in parts: `run(report, quick, parts)`. Modules of the folder that begin with `_` are their helpers.
 """
 
 from __future__ import annotations
@@ -71,6 +71,8 @@ def _load(name: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    if str(FOLDER) not in sys.path:  # for the helpers beside it
+        sys.path.insert(0, str(FOLDER))
     sys.modules[spec.name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
