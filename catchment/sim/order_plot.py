@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from catchment.errors import SimulationError
 from catchment.sim.order import Run, Simulation
 from catchment.sim.order_answers import answers, errors
+from catchment.sim.pictures import picture
 from catchment.timeline import SECOND_US
 
 Floats = npt.NDArray[np.float64]
@@ -60,25 +60,12 @@ def _accuracies(simulation: Simulation, run: Run, first: Floats, at_us: int) -> 
 
 def plot_accuracy(courses: Sequence[Course], max_error: float, path: Path, title: str) -> None:
     """Draw the courses: solid with repair, dashed without."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(8, 5))
-    for one in courses:
-        (line,) = axes.plot(one.at_s, 100 * one.repaired, label=f"{one.name}, repaired")
-        axes.plot(one.at_s, 100 * one.unrepaired, "--", color=line.get_color(), label=f"{one.name}, as first published")
-    axes.axhline(100 * (1 - max_error), color="0.7", linewidth=1, label="the contract's error")
-    axes.set_xlabel("seconds since the first window closed")
-    axes.set_ylabel("accumulated accuracy in %")
-    axes.set_title(title)
-    axes.legend(loc="lower right", fontsize=8)
-    try:
-        figure.savefig(path, dpi=140, bbox_inches="tight")
-    except (OSError, ValueError) as error:
-        raise SimulationError(
-            f"cannot write the plot: {error}", where=str(path), hint="name a .png, .svg or .pdf"
-        ) from None
-    finally:
-        pyplot.close(figure)
+    with picture(path, title) as axes:
+        for one in courses:
+            (line,) = axes.plot(one.at_s, 100 * one.repaired, label=f"{one.name}, repaired")
+            label = f"{one.name}, as first published"
+            axes.plot(one.at_s, 100 * one.unrepaired, "--", color=line.get_color(), label=label)
+        axes.axhline(100 * (1 - max_error), color="0.7", linewidth=1, label="the contract's error")
+        axes.set_xlabel("seconds since the first window closed")
+        axes.set_ylabel("accumulated accuracy in %")
+        axes.legend(loc="lower right", fontsize=8)

@@ -1,0 +1,34 @@
+"""Plots in files: drawn without a screen, with a clear error where the file cannot be written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from catchment.errors import SimulationError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@contextmanager
+def picture(path: Path, title: str, size: tuple[float, float] = (8, 5)) -> Iterator[Axes]:
+    """Axes to draw on; what was drawn is in the file afterwards."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=size)
+    try:
+        yield axes
+        axes.set_title(title)
+        figure.savefig(path, dpi=140, bbox_inches="tight")
+    except (OSError, ValueError) as error:
+        raise SimulationError(
+            f"cannot write the plot: {error}", where=str(path), hint="name a .png, .svg or .pdf"
+        ) from None
+    finally:
+        pyplot.close(figure)
