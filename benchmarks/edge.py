@@ -1,7 +1,7 @@
 """Edge policies live: bytes, updates and staleness of real sites on shaped links.
 
-A real web log (SEC EDGAR, one day, 1% sample) is replayed so that an hour takes half a minute (a minute and a
-half where a cell says so: a window then has three times as many micro-batches, nearer to windows of real length); the three
+A real web log (SEC EDGAR, one day, 1% sample) is replayed so that an hour takes half a minute (a minute and a half
+where a cell says so: a window then has three times as many micro-batches, nearer to windows of real length); the three
 queries of the first table of Heintz et al. (HPDC'15): small (sum by country and status), medium (moments by client),
 large (distinct clients by company). For each query the link is shaped to a multiple of what streaming needs, which is
 measured first on links that are not shaped. All policies of a cell run at the same time, each as sites of its own with
