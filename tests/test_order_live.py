@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import random
 from collections import defaultdict
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +17,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from projects import START, write_project
 from test_pipelines import run_project
+from typer.testing import CliRunner
 
 from catchment.center.results import open_table, read_results, read_windows
+from catchment.cli.main import app
 from catchment.errors import QueryError
 
 if TYPE_CHECKING:
@@ -59,8 +62,8 @@ def counted(
     return dict(found)
 
 
-def run_live(spark: SparkSession, folder: Path) -> Any:
-    """Run a project at its own pace until its logs have ended; gives its last status."""
+def run_live(spark: SparkSession, folder: Path, enough: Callable[[Any], bool] = lambda _: False) -> Any:
+    """Run a project at its own pace until its logs have ended, or its status is enough; gives its last status."""
     from catchment.spark.deploy import Deployment
     from catchment.spark.run import Runner
 
@@ -68,9 +71,10 @@ def run_live(spark: SparkSession, folder: Path) -> Any:
     runner = Runner(deployment, spark, deployment.sites, True)
     try:
         runner.start()
-        runner.run(seconds=150)
-        assert runner.finished, runner.status()
-        return runner.status()
+        runner.run(lambda status: runner.stop() if enough(status) else None, seconds=150)
+        status = runner.status()
+        assert runner.finished or enough(status), status
+        return status
     finally:
         runner.close()
 
@@ -103,6 +107,63 @@ def test_answers_are_published_early_and_under_contract_and_end_exact(spark: Spa
     contracts = status["sites"]["s0"]["contracts"]
     assert set(contracts) == {"totals", "devices", "untouched"}
     assert contracts["totals"]["controller"] == "adaptive"
+
+
+def odd_readings() -> list[dict[str, Any]]:
+    """Four steady devices for 8 minutes; one falls silent, one stops in mid-window, one is an hour behind, and of one
+    there is a record of the next hour."""
+    chance, rows = random.Random(7), []
+    ends = {"silent": 10.0, "stopped": 12.5}
+    for device in ("d0", "d1", "d2", "d3", "silent", "stopped", "behind"):
+        for i in range(2400):
+            at = i / 5 + chance.random() / 20
+            if at < ends.get(device, 480.0):
+                rows.append((at + 0.02, at - 3600 * (device == "behind"), device, chance.randrange(1, 10)))
+    rows.append((50.0, 3650.0, "d0", 5))
+    stamp = lambda s: (START + timedelta(seconds=s)).isoformat()  # noqa: E731
+    return [{"ts": stamp(at), "arrived": stamp(come), "device": d, "value": v} for come, at, d, v in sorted(rows)]
+
+
+def on_time_windows(folder: Path) -> list[dict[str, Any]]:
+    """What was said of the windows of `totals` that the steady devices are in, when they closed."""
+    if open_table(folder / "state" / "windows" / "totals") is None:
+        return []
+    log = read_windows(folder / "state", "totals").to_pylist()
+    return [w for w in log if w["reason"].startswith("closed under its contract") and w["window_start"] >= START]
+
+
+@pytest.mark.spark
+def test_odd_sources_hold_no_window_and_are_named_and_lose_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """Live until they are found, which takes as many micro-batches as it takes; then the rest of the log at once."""
+    records = odd_readings()
+    connector = "connector = 'replay', path = 'data/{site}.jsonl', arrival = 'arrived', speed = 8"
+    queries = QUERIES.partition("CREATE MATERIALIZED VIEW devices")[0].replace(", emit_early = '500 ms'", "")
+    folder = write_project(tmp_path / "p", ["a"], {"a": [json.dumps(r) for r in records]}, connector=connector,
+                           queries=queries, toml='repair_horizon = "3 hours"')  # fmt: skip
+    odd = {"a/behind", "a/silent", "a/stopped"}
+
+    def are_found(status: Any) -> bool:
+        found = status["sites"]["a"]["contracts"].get("totals", {})
+        return {"silent", "stopped"} <= set(found.get("idle", ())) and any(
+            odd <= set(w["missing_sources"]) and w["reason"].endswith("(idle)") for w in on_time_windows(folder)
+        )
+
+    contract = run_live(spark, folder, are_found)["sites"]["a"]["contracts"]["totals"]
+    assert (set(contract["idle"]), set(contract["behind"])) == ({"silent", "stopped"}, {"behind"})
+    assert contract["future_records"] == 1
+    told = CliRunner().invoke(app, ["show", "contracts", "-p", str(folder), "--json"])
+    (shown,) = json.loads(told.stdout)["contracts"]
+    assert (set(shown["idle"]), shown["behind"]) == ({"silent", "stopped"}, ["behind"])
+    windows = on_time_windows(folder)
+    assert {name for w in windows for name in w["missing_sources"]} >= odd
+    assert all(0.0 < w["coverage"] < 1.0 for w in windows)
+    assert all(w["coverage"] == pytest.approx(4 / 7, abs=0.05) for w in windows if odd <= set(w["missing_sources"]))
+    run_project(spark, folder)
+    rows = read_results(folder / "state", "totals").to_pylist()
+    assert {(r["start"], None): (r["n"], r["total"]) for r in rows} == counted(records, 1, None)
+    last = {w["window_start"]: w for w in read_windows(folder / "state", "totals").to_pylist()}
+    assert {w["status"] for w in last.values()} <= {"exact", "final"}
+    assert not any(w["missing_sources"] for w in last.values())
 
 
 @pytest.mark.spark

@@ -221,3 +221,58 @@ def test_a_stream_that_has_hardly_begun_closes_nothing_because_the_clock_goes_on
         here.deliver([], step * STEP_US)
     assert ends(here)[:19] == all_ends(4 * SECOND_US)[:19]
     assert here.controller.low_mark_us >= 4 * SECOND_US, "a stream that has ended is not waited for"
+
+
+def test_a_record_from_the_future_in_the_first_batch_moves_no_mark_and_is_counted() -> None:
+    """A site that starts late reads a minute at once: the odd record comes with all the others."""
+    here = world(max_ahead_s=1e9)
+    rows = [(0, f"s{i % 4}", 10_000 * i, 1.0) for i in range(1, 6000)]
+    here.deliver([*rows, (0, "s1", 3600 * SECOND_US, 1.0)], 60 * SECOND_US)
+    sources = here.controller.desk.sources
+    assert sources.newest_us == 59_990_000
+    assert here.controller.status(60 * SECOND_US)["future_records"] == 1
+    now = 60 * SECOND_US + STEP_US
+    here.deliver([(0, f"s{i}", now, 1.0) for i in range(4)], now)
+    assert sources.newest_us == now
+    assert not sources.inversions, "where it was out of belief, it is not out of order"
+
+
+def test_several_sources_that_jump_take_no_stray_record_along() -> None:
+    here = world(max_ahead_s=1e9)
+    here.deliver([(0, "s0", 1_000, 1.0)], STEP_US)
+    rows = [(0, f"s{i % 4}", 10_000 * i, 1.0) for i in range(1, 2000)]
+    here.deliver([*rows, (0, "s1", 3600 * SECOND_US, 1.0)], 2 * STEP_US)
+    assert here.controller.desk.sources.newest_us == 19_990_000
+
+
+def test_of_two_sources_an_hour_apart_the_one_ahead_leads_from_the_first_batch_on() -> None:
+    here = world(max_ahead_s=1e9)
+    for step in range(1, 200):
+        now = step * STEP_US
+        here.deliver([(now, "ahead", 3600 * SECOND_US + now, 1.0), (now, "behind", now, 1.0)], now)
+    assert here.controller.status(200 * STEP_US)["behind"] == ("behind",)
+    assert here.controller.low_mark_us > 3602 * SECOND_US
+
+
+def test_a_source_that_joins_with_a_record_from_the_future_is_then_followed_like_the_others() -> None:
+    here = world(max_ahead_s=1e9)
+    for step in range(1, 300):
+        now = step * STEP_US
+        rows = [(now, f"s{i}", now, 1.0) for i in range(3)]
+        here.deliver([*rows, (now, "odd", now + (10**6 * SECOND_US if step < 10 else 0), 1.0)], now)
+    assert here.controller.status(300 * STEP_US)["future_records"] == 9
+    assert here.controller.desk.sources.inversions <= 1
+    assert here.controller.rule.trusts_progress  # type: ignore[attr-defined]
+
+
+def test_a_stream_is_not_called_sparse_for_a_first_batch_of_one_record() -> None:
+    """Micro-batches of a busy machine are few: what the first is taken for holds for long."""
+    here = world()
+    here.deliver([(0, "s0", 1_000, 1.0)], STEP_US)
+    assert here.controller.rule.trusts_progress  # type: ignore[attr-defined]
+    for step in range(1, 4):
+        now = step * 5 * SECOND_US
+        rows = [(now, f"s{i % 4}", now - 5 * SECOND_US + 10_000 * i, 1.0) for i in range(1, 500)]
+        here.deliver(rows, now)
+        assert here.controller.rule.trusts_progress  # type: ignore[attr-defined]
+    assert here.closings[-1].reason == "covered"

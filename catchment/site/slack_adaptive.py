@@ -3,7 +3,8 @@
 Disorder in real streams is mostly between sources; there, progress tells what is missing, and nothing else comes near
 it. Where sources are out of order in themselves, or so sparse that their silence tells nothing, progress is worse than
 waiting as long as recent windows needed. Which of the two a stream is, is measured: by the share of inversions within
-sources, and by the records a source has in a window. Both rules learn all the time; one decides.
+sources, and by the records a source has in a window. Both rules learn all the time; one decides. A stream is judged as
+soon as a window of it was seen: before that nothing is known of its sources, and progress is trusted.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from catchment.site.slack_parts import Outlook
 from catchment.site.slack_progress import ORDERLY, BySources, ProgressRule
 from catchment.site.slack_sources import RECORDS
 
-JUDGE_EVERY = 16  # micro-batches
+JUDGE_EVERY = 16  # micro-batches, once a stream has been seen for a while
+YOUNG_WINDOWS = 20  # until then it is judged at each
 SPARSE = 1.0  # fewer records a source and window than this: its silence tells nothing
 
 
@@ -43,7 +45,8 @@ class AdaptiveRule(Rule):
 
     def observed(self, now_us: int) -> None:
         self._batches += 1
-        if self._batches % JUDGE_EVERY == 1:
+        seen, young = self.desk.sources.seen_us(), YOUNG_WINDOWS * self.desk.setting.window.size_us
+        if seen >= self.desk.setting.window.size_us and (seen < young or self._batches % JUDGE_EVERY == 0):
             self.trusts_progress = self._is_orderly()
 
     def _is_orderly(self) -> bool:

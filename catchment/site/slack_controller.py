@@ -98,11 +98,12 @@ class Controller:
         """How the contract stands, and which sources are not as they should be; for `show`."""
         sources, ledger = self.desk.sources, self.desk.ledger
         front = sources.front_us(now_us)
+        resting = idle(sources, front)
         return {
             "front_us": front,
             "low_mark_us": self.low_mark_us,
-            "idle": sources.named(idle(sources, front)),
-            "behind": sources.named(behind(sources)),
+            "idle": sources.named(resting),
+            "behind": sources.named(behind(sources) & ~resting),
             "future_records": sources.future_records,
             "late_records": self.late_records,
             "contract_kept": ledger.balance >= 0.0,

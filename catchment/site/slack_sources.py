@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from catchment.site.slack_batch import Batch, Floats, Ints
+from catchment.site.slack_jumps import Jumps
 from catchment.site.slack_parts import Setting
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US
 
@@ -27,8 +28,6 @@ FAST = 8.0  # the rate of the last while is over a memory this many times shorte
 YOUNG_WINDOWS = 0.1  # a source that has just joined is judged as if it had been silent this long before
 LAG_GAIN = 0.1
 GAP_RECORDS = 6.0  # a silence in which this many records were expected is a gap: a stall or a pause
-
-JUMPING = 0.1  # of the sources, how many must have jumped for a jump to be believed; two at least, if there are two
 
 MAX_ROWS = 100_000.0
 
@@ -68,7 +67,7 @@ class SourceTable:
         self.longest_stall_us = 0.0
         self.stalls, self.pauses, self.rows, self.inversions = 0.5, 0.05, 100.0, 0.0  # the first three: a prior
         self.future_records = 0
-        self._jumped: set[int] = set()  # sources of which a jump was not believed yet
+        self._jumps = Jumps(setting.max_wait_us)
 
     def observe(self, batch: Batch, now_us: int) -> None:
         """Take the rows of a micro-batch, each source's into its row."""
@@ -77,8 +76,10 @@ class SourceTable:
         newest_us = int(batch.newest_us.max())
         ceiling_us = self._ceiling_us(batch, newest_us, now_us)
         if newest_us > ceiling_us:
-            self.observe(self._set_future_aside(batch, ceiling_us), now_us)
-            return
+            batch = self._set_future_aside(batch, ceiling_us)
+            if not len(batch):
+                return
+            newest_us = int(batch.newest_us.max())
         rows, newest, oldest, gained = _by_source(self._rows_of(batch), batch)
         if self._joined:
             self._leave_out_first(rows, gained)
@@ -150,17 +151,18 @@ class SourceTable:
         """Up to where event times are believed. Where nothing else has come for the longest wait, a jump is."""
         clock_us = now_us + self.setting.max_ahead_us
         far_us = self.front_us(now_us) + self.setting.max_wait_us
-        if newest_us <= far_us or now_us - self.seen_at_us > self.setting.max_wait_us:
+        if newest_us <= far_us:
             return clock_us
-        self._jumped |= set(self._rows_of(batch)[batch.newest_us > far_us].tolist())
-        if len(self._jumped) >= min(max(JUMPING * len(self.names), 2), len(self.names)):
-            self._jumped.clear()
-            return clock_us
-        return min(clock_us, far_us)
+        lonely = now_us - self.seen_at_us > self.setting.max_wait_us
+        rows = self._rows_of(batch)
+        return min(clock_us, self._jumps.believed_us(rows, batch, far_us, len(self.names), lonely))
 
     def _set_future_aside(self, batch: Batch, ceiling_us: int) -> Batch:
-        """Rows from the future count, and push nothing: a wrong clock must not close everybody's windows."""
+        """Rows from the future count, and push nothing: a wrong clock must not close everybody's windows. A source that
+        joins with them is taken to be where the others are."""
         kept = batch.newest_us <= ceiling_us
+        here_us = ceiling_us if self.newest_us == START_OF_TIME_US else min(self.newest_us, ceiling_us)
+        self.progress[self.progress > ceiling_us] = here_us
         self.future_records += int(batch.count[~kept].sum())
         return batch.take(kept)
 
@@ -211,6 +213,11 @@ class SourceTable:
         """Of the times a source was heard, how often it sent something older than it had sent before."""
         return self.inversions / self.rows
 
+    def seen_us(self) -> float:
+        """How much event time has passed since the first batch, or was in it of a single source."""
+        passed = float(self.newest_us - self.began_us)
+        return max(passed, float(self.sums[:, SPAN].max())) if len(self.sums) else passed
+
     def front_us(self, now_us: int) -> int:
         """Where event time stands: the newest seen, carried on while the stream is no longer silent than it
         was before, or so long that waiting for it has no end. A stream of which less than a window was seen has not
@@ -227,10 +234,11 @@ class SourceTable:
     def snapshot(self) -> dict[str, Any]:
         arrays = {name: getattr(self, name).tolist() for name in _ARRAYS}
         scalars = {name: getattr(self, name) for name in _SCALARS}
-        return {"names": list(self.names), "jumped": sorted(self._jumped), **arrays, **scalars}
+        return {"names": list(self.names), "jumps": self._jumps.snapshot(), **arrays, **scalars}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.names, self._jumped = list(state["names"]), set(state["jumped"])
+        self.names = list(state["names"])
+        self._jumps.restore(state["jumps"])
         self._index = {name: row for row, name in enumerate(self.names)}
         for name in _ARRAYS:
             like: npt.NDArray[Any] = getattr(self, name)
