@@ -25,6 +25,7 @@ from catchment import partials
 from catchment.aggregates import make_aggregate
 from catchment.center import results as results_module
 from catchment.center.events import EXACT, FINAL, ON_TIME, Expired, Publish
+from catchment.center.recent_rows import RecentRows
 from catchment.center.results import (
     APPLICATION,
     ResultTables,
@@ -429,3 +430,44 @@ def test_sql_reads_nothing_but_the_views(queried: Path) -> None:
         with pytest.raises(QueryError):
             query_results(queried, statement)
     assert not (queried / "out.csv").exists()
+
+
+# --- recent rows --------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.sets(st.sampled_from(["nl", "de", None]), min_size=1)), max_size=8),
+       st.sets(st.integers(0, 8)), st.integers(0, 400))  # fmt: skip
+def test_what_is_recalled_from_memory_is_what_the_table_holds(
+    published: list[tuple[int, set[str | None]]], restarts: set[int], max_bytes: int
+) -> None:
+    """Windows are published and revised in any order, the process dies in between, and memory forgets at its bound."""
+    with tempfile.TemporaryDirectory() as folder:
+        recent, revisions = RecentRows(max_bytes), dict.fromkeys(range(4), 0)
+        for number, (minute, countries) in enumerate(published):
+            if number in restarts:
+                recent = RecentRows(max_bytes)
+            tables = replace(make_tables(Path(folder)), recent=recent)
+            revisions[minute] += 1
+            records = [(c, 1, number) for c in sorted(countries, key=str)]
+            tables.publish(number, [publish(tables, minute, records, revisions[minute])])
+            for places in (
+                [(minute * MINUTE_US, c, 1) for c in countries],
+                [(m * MINUTE_US, "nl", 1) for m in range(3)],
+            ):
+                asked = wanted(tables, places)
+                from_table = tables._recall("results", tables.fragment, asked)
+                known = recent.recall(asked)
+                assert sorted(tables.recall(asked).to_pylist(), key=str) == sorted(from_table.to_pylist(), key=str)
+                assert known is None or known.num_rows == asked.num_rows
+
+
+def test_a_repair_of_what_was_just_published_does_not_read_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = make_tables(tmp_path)
+    tables.publish(1, [publish(tables, 0, [("nl", 200, 5)])])
+    monkeypatch.setattr(ResultTables, "_open", lambda self, kind: pytest.fail(f"{kind} was opened"))
+    assert tables.recall(wanted(tables, [(0, "nl", 200)]))["total__sum"].to_pylist() == [5]
+    with pytest.raises(pytest.fail.Exception):
+        tables.recall(wanted(tables, [(0, "de", 200)]))

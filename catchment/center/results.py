@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from catchment import partials
 from catchment.aggregates.shed_terms import ShedTerms, shed_terms
 from catchment.center.events import EARLY, EXACT, FINAL, Expired, Publish
+from catchment.center.recent_rows import RecentRows
 from catchment.center.repair import WINDOW_COLUMN
 from catchment.errors import CenterError
 from catchment.quality.shed_terms import scaled
@@ -62,6 +63,7 @@ class ResultTables:
     sources: tuple[tuple[str, str], ...] = ()  # user's column -> the aggregate that it is, where it is one
     delta: float = DELTA  # the chance that a sampled answer misses its bound
     source_key: str | None = None  # the key that is the source of the records, if one is
+    recent: RecentRows = field(default_factory=RecentRows, compare=False)
     kinds: ClassVar[tuple[str, ...]] = ("results", "windows")  # the tables that grow with every window
 
     def publish(self, sequence: int, revisions: Sequence[Publish]) -> None:
@@ -69,6 +71,8 @@ class ResultTables:
         changed = [r for r in revisions if r.rows.num_rows]
         if changed:
             self._append("results", sequence, lambda: self._result_rows(changed))
+        for revision in changed:
+            self.recent.note(revision.window.start_us, revision.rows)
         if revisions:
             self._append("windows", sequence, lambda: self._window_rows(sequence, revisions))
 
@@ -80,11 +84,14 @@ class ResultTables:
 
     def recall(self, wanted: pa.Table) -> pa.Table:
         """The newest published state of (window_start_us, keys...): a table of those with the states."""
-        return self._recall("results", self.fragment, wanted)
+        known = self.recent.recall(wanted)
+        if known is None:
+            return self._recall("results", self.fragment, wanted)
+        schema = _recalled_schema(self.fragment)
+        return known.select(schema.names).cast(schema)
 
     def _recall(self, kind: str, fragment: Fragment, wanted: pa.Table) -> pa.Table:
-        states = (f for f in fragment.schema if f.name != SLICE_COLUMN)
-        schema = pa.schema([pa.field(WINDOW_COLUMN, pa.int64()), *states])
+        schema = _recalled_schema(fragment)
         table = self._open(kind)
         if table is None:
             return schema.empty_table()
@@ -231,6 +238,11 @@ class ResultTables:
             schema_mode="merge",
             commit_properties=CommitProperties(app_transactions=[Transaction(APPLICATION, sequence)]),
         )
+
+
+def _recalled_schema(fragment: Fragment) -> pa.Schema:
+    states = (f for f in fragment.schema if f.name != SLICE_COLUMN)
+    return pa.schema([pa.field(WINDOW_COLUMN, pa.int64()), *states])
 
 
 def _rebuilt(table: pa.Table) -> pa.Table:

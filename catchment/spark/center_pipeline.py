@@ -3,7 +3,8 @@
 One Structured Streaming query reads the inbox. Each of its micro-batches merges the landed partials per (slice,
 keys), large ones natively on the executors, small ones in the driver's vectorised core (equal answers, and no job
 to schedule); journals them; and publishes. Segments leave the inbox only when the journal has them. A repair that is
-due is an entry of its own: late partials that the core has registered, with the published states that they change.
+due (late partials that the core has registered, with the published states that they change) goes into the entry of the
+next micro-batch, and is published with what that closes; it is an entry of its own only when no batch comes.
 """
 
 from __future__ import annotations
@@ -42,13 +43,14 @@ from catchment.spark.center_deploy import changes
 from catchment.spark.evaluate import merge_columns
 from catchment.spark.inbox_source import InboxSource
 from catchment.spark.streaming import make_offsets_durable, start_query, stopped
-from catchment.timeline import Clock
+from catchment.timeline import SECOND_US, START_OF_TIME_US, Clock
 from catchment.wire.codec import decode_segment
 from catchment.wire.inbox import Inbox
 from catchment.wire.messages import Segment, counted_in
 
 CAUSE = "inbox"
 MERGE_ON_EXECUTORS_ABOVE_ROWS = 50_000
+REPAIR_ALONE_AFTER_US = 2 * SECOND_US  # so long a repair that is due waits for a micro-batch to go with
 
 
 @dataclass
@@ -65,6 +67,7 @@ class CenterPipeline:
     clock: Clock
     published: int = field(default=0, init=False)
     query: StreamingQuery | None = field(default=None, init=False)
+    _batch_at_us: int = field(default=START_OF_TIME_US, init=False)
     _turn: threading.RLock = field(default_factory=threading.RLock, init=False)  # one repair or batch at a time
 
     def __post_init__(self) -> None:
@@ -112,7 +115,8 @@ class CenterPipeline:
         with self._turn:
             if self.core.is_waiting(self.clock.now_us()):
                 self.host.submit("tick", [Ticked()])
-            self._repair()
+            if self.clock.now_us() - self._batch_at_us > REPAIR_ALONE_AFTER_US:
+                self._repair()
 
     def finish(self) -> None:
         """Nothing more will come for now: repair all that is registered."""
@@ -140,8 +144,9 @@ class CenterPipeline:
             events: list[Event] = [*merged, *(Landed.of(s) for s in segments), Ticked()]
             make_offsets_durable(self.folder / "checkpoint", number)
             with self._turn:
-                self.host.submit(CAUSE, events, batch=number)
-                self._repair()
+                # What was registered before is repaired with it: an enactment costs more than what it repairs.
+                self.host.submit(CAUSE, [*self._recalled(), *events], batch=number)
+                self._batch_at_us = self.clock.now_us()
         self.inbox.discard(end)
 
     def _merge(self, segments: Iterable[Segment]) -> list[Merged]:
@@ -168,13 +173,15 @@ class CenterPipeline:
         return merge_on_executors(self.spark, fragment, table)
 
     def _repair(self, everything: bool = False) -> None:
-        """Repairs that are due, with the published states that they change; a repaired window may then be final."""
-        due = list(self.core.repairs(self.clock.now_us(), everything))
-        recalled: list[Event] = [
-            Recalled(r.query, r.windows, self.tables[r.query].recall(r.wanted), r.reason) for r in due
-        ]
+        """Repairs that are due; a repaired window may then be final."""
+        recalled = self._recalled(everything)
         if recalled:
             self.host.submit("repair", [*recalled, Ticked()])
+
+    def _recalled(self, everything: bool = False) -> list[Event]:
+        """The repairs that are due, with the published states that they change."""
+        due = self.core.repairs(self.clock.now_us(), everything)
+        return [Recalled(r.query, r.windows, self.tables[r.query].recall(r.wanted), r.reason) for r in due]
 
     def _enact(self, number: int, actions: Sequence[Action]) -> int:
         for name, tables in self.tables.items():
