@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from catchment.errors import SiteError
 from catchment.quality.coverage import Contract, Measure, relative_error
 from catchment.site.slack_batch import Batch
 from catchment.site.slack_book import MAX_STEPS, SliceBook
+from catchment.site.slack_desk import MAX_OUTCOMES, Closed, Desk, Settled
 from catchment.site.slack_ledger import Calibration, Ledger, Patience
 from catchment.site.slack_parts import Setting
 from catchment.site.slack_risk import Owed, owed, risk
@@ -172,3 +174,23 @@ def test_nothing_owed_is_no_risk_and_an_empty_window_is_at_risk_of_any_record() 
 def test_a_setting_with_a_negative_wait_is_refused() -> None:
     with pytest.raises(SiteError, match="not negative"):
         Setting(WindowSpec(10, 10), Measure("sum"), Contract(0.1), max_wait_us=-1)
+
+
+def test_bounds_that_are_not_predicted_are_missed_as_rarely_as_they_say_though_errors_have_seasons() -> None:
+    """Errors are ten times as large in every other season, and the truth comes thirty windows late. The plain quantile
+    of recent errors, which knows only the season before, is missed too often."""
+    chance, missed, plain = np.random.default_rng(5), [], []
+    desk, waiting = Desk(Setting(WindowSpec(100, 100), Measure.parse("sum"), Contract(0.05, 0.95))), deque[Settled]()
+    errors = [chance.exponential(0.01 if window // 400 % 2 else 0.1) for window in range(2400)]
+    for window, error in enumerate(errors):
+        bound = desk.usual()[1]
+        missed.append(error > bound)
+        waiting.append(Settled(Closed(window, window, 1.0, 1.0, 1.0, 0.0, bound), 1.0, 1.0, error, error >= 0.05, 0.0))
+        if len(waiting) > 30:
+            desk.note(waiting.popleft())
+        known = errors[max(window - 30 - MAX_OUTCOMES, 0) : max(window - 30, 0)]
+        plain.append(bool(known) and error > np.quantile(known, 0.95, method="higher"))
+    assert np.mean(missed) <= 0.05 < np.mean(plain)
+    again = Desk(desk.setting)
+    again.restore(json.loads(json.dumps(desk.snapshot())))
+    assert again.usual() == desk.usual()

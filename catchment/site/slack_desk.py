@@ -2,6 +2,11 @@
 
 A rule answers one question, its `outlook` on a window, and may learn from windows that are over. It reads the desk and
 never writes on it; the controller does.
+
+Rules that do not predict errors state as bound what recent windows turned out to be off by, but for a share of them. The
+errors of one season are not those of the next, so that share follows the misses, as the conformal slack does (adaptive
+conformal inference, Gibbs and Candes, NeurIPS'21), and where it falls below zero bounds are larger than any error
+known: in the long run they are missed as rarely as they say.
 """
 
 from __future__ import annotations
@@ -18,6 +23,8 @@ from catchment.site.slack_parts import Outlook, Setting
 from catchment.site.slack_sources import SourceTable
 
 MAX_OUTCOMES = 512  # recent windows whose error is kept, for the bounds of rules that do not predict one
+BOUND_AIM = 0.8  # of delta: the misses of bounds aimed at; the rest is for the noise of a finite run
+BOUND_GAIN = 0.01  # how fast the share of recent windows beyond the bound follows the misses
 SETTLE_WINDOWS = 4.0
 SETTLE_DELAYS = 2.0  # a window is over when the front is this many times the longest delay beyond it
 
@@ -60,12 +67,16 @@ class Desk:
         self.book = SliceBook(setting.window)
         self.ledger = Ledger(setting.contract.delta)
         self._outcomes: deque[tuple[float, float]] = deque(maxlen=MAX_OUTCOMES)  # error, coverage
+        self._beyond = BOUND_AIM * setting.contract.delta  # share of recent windows that a bound leaves out
         self._usual: tuple[float, float, float] | None = None
 
     def note(self, settled: Settled) -> None:
         """The truth about a window, for the ledger and for what is usual."""
         self.ledger.settle(settled.closed.charge, settled.violated)
         self._outcomes.append((settled.error, settled.coverage))
+        missed = float(settled.error > settled.closed.bound)
+        self._beyond += BOUND_GAIN * (BOUND_AIM * self.setting.contract.delta - missed)
+        self._beyond = min(max(self._beyond, -1.0), 0.5)
         self._usual = None
 
     def usual(self) -> tuple[float, float, float]:
@@ -77,8 +88,9 @@ class Desk:
     def _usual_of_recent(self) -> tuple[float, float, float]:
         errors, coverages = np.array(self._outcomes).T
         contract = self.setting.contract
-        bound = float(np.quantile(errors, contract.confidence, method="higher"))
-        return float(coverages.mean()), bound, float(np.mean(errors >= contract.max_error))
+        bound = float(np.quantile(errors, 1.0 - max(self._beyond, 0.0), method="higher"))
+        further = 1.0 + max(-self._beyond, 0.0) / contract.delta  # where the largest error known was not enough
+        return float(coverages.mean()), further * bound, float(np.mean(errors >= contract.max_error))
 
     def is_over(self, end_us: int, front_us: int) -> bool:
         """Whether no more is expected for a window, by the longest delay known."""
@@ -91,6 +103,7 @@ class Desk:
             "book": self.book.snapshot(),
             "ledger": self.ledger.snapshot(),
             "outcomes": [list(o) for o in self._outcomes],
+            "beyond": self._beyond,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -98,7 +111,7 @@ class Desk:
         self.book.restore(state["book"])
         self.ledger.restore(state["ledger"])
         self._outcomes = deque(((e, c) for e, c in state["outcomes"]), maxlen=MAX_OUTCOMES)
-        self._usual = None
+        self._beyond, self._usual = state["beyond"], None
 
 
 class Rule:
