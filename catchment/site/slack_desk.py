@@ -3,10 +3,10 @@
 A rule answers one question, its `outlook` on a window, and may learn from windows that are over. It reads the desk and
 never writes on it; the controller does.
 
-Rules that do not predict errors state as bound what recent windows turned out to be off by, but for a share of them. The
-errors of one season are not those of the next, so that share follows the misses, as the conformal slack does (adaptive
-conformal inference, Gibbs and Candes, NeurIPS'21), and where it falls below zero bounds are larger than any error
-known: in the long run they are missed as rarely as they say.
+Rules that do not predict errors state as bound what recent windows turned out to be off by, but for a share of them.
+The errors of one season are not those of the next, so that share follows the misses, as the conformal slack does
+(adaptive conformal inference, Gibbs and Candes, NeurIPS'21), and where it falls below zero bounds are larger than any
+error known: in the long run they are missed as rarely as they say.
 """
 
 from __future__ import annotations
