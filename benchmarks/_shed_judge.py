@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-MAIN_CODES = (200, 301)  # the groups of by_code that hold 90% of its records
+from _shed_world import MAIN_CODES, VIEWS, Truth, columns_of
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,8 @@ class Clock:
 
 @dataclass
 class Verdict:
-    """What the answers of a run turned out to be."""
+    """What the answers of a run turned out to be; `course` has the end of each answered window from the start of the
+    burst on, how late its first answer was, and by how much it was off."""
 
     usual_s: list[float] = field(default_factory=list)
     burst_s: list[float] = field(default_factory=list)
@@ -40,6 +40,7 @@ class Verdict:
     missed: int = 0
     rows: int = 0
     exact: int = 0
+    course: list[tuple[float, float, float]] = field(default_factory=list)
 
     def figures(self) -> dict[str, Any]:
         return {
@@ -50,10 +51,11 @@ class Verdict:
             "errors": self.errors, "error_of_all_windows": self.worst_error,
             "bounds": self.bounds, "missed": self.missed, "rows_answered": self.rows,
             "rows_exact": self.exact, "exact_in_the_end": self.exact == self.rows > 0,
+            "answers": sorted(self.course),
         }  # fmt: skip
 
 
-def judge(folder: Path, truth: Mapping[str, Mapping[Any, Mapping[str, float]]], clock: Clock) -> dict[str, Any]:
+def judge(folder: Path, truth: Truth, clock: Clock) -> dict[str, Any]:
     """Freshness, errors of what was first published, how many miss their bound, and whether the end is exact."""
     from catchment.center.results import read_results
     from catchment.errors import CenterError
@@ -89,13 +91,16 @@ def judge_first(
         verdict.burst_s.append(late_s)
     if view == "by_code" and row["code"] not in MAIN_CODES:
         return
+    worst = 0.0
     for column, bound in row["bound"].items():
         off = abs(row[column] - wanted[column]) / wanted[column] if wanted[column] else 0.0
+        worst = max(worst, off)
         verdict.worst_error = max(verdict.worst_error, off)
         if clock.in_burst(end_s):
             verdict.errors[view] = max(verdict.errors.get(view, 0.0), off)
         if row["status"] == "on_time" and bound:
             verdict.bounds, verdict.missed = verdict.bounds + 1, verdict.missed + (off > bound)
+    verdict.course.append((end_s - clock.burst_start_s, late_s, worst))
 
 
 def judge_last(verdict: Verdict, row: Mapping[str, Any], wanted: Mapping[str, float] | None) -> None:
@@ -106,3 +111,19 @@ def judge_last(verdict: Verdict, row: Mapping[str, Any], wanted: Mapping[str, fl
         and wanted is not None
         and all(math.isclose(row[c], wanted[c], rel_tol=1e-12) for c in row["bound"])
     )
+
+
+def worst_error(
+    view: str, truth: Mapping[Any, Mapping[str, float]], found: Mapping[Any, Mapping[str, float]], clock: Clock
+) -> float:
+    """How far answers are off at most in windows of the burst."""
+    columns = columns_of(view)
+    nothing = dict.fromkeys(columns, 0.0)
+    errors = (
+        abs(found.get(place, nothing)[c] - wanted[c]) / wanted[c]
+        for place, wanted in truth.items()
+        if clock.in_burst(place[0] / 1e6 + VIEWS[view][2]) and (view != "by_code" or place[1] in MAIN_CODES)
+        for c in columns
+        if wanted[c]
+    )
+    return max(errors, default=0.0)

@@ -6,13 +6,9 @@ do not survive a restart or the wire. Cannot catch: what Spark samples; `test_on
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from catchment import partials
 from catchment.aggregates import make_aggregate
@@ -25,7 +21,6 @@ from catchment.sampling import MAX_STRATA, GroupRates, SamplingRule
 from catchment.site.debts import BatchShed, DebtBook, Taken
 from catchment.site.journalled import JOURNALLED
 from catchment.site.lifting import Lift, Lifter, Side
-from catchment.site.overload import LEAST_RATE, group_rates_within, small_groups_whole
 from catchment.timeline import WindowSpec
 from catchment.wire.codec import decode_segment, encode_segment
 from catchment.wire.messages import Repaired, Segment, Shed
@@ -80,39 +75,6 @@ def test_each_group_has_a_bound_of_its_own_that_holds_and_small_groups_are_exact
         assert found[2][1] < 0.25, "were it bounded by the lowest rate of all, it would be far more"
         assert found[1][1] < 0.15
     assert max(misses.values()) <= 0.05 * trials
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    sizes=st.lists(st.floats(1, 1e6), min_size=2, max_size=40),
-    share=st.floats(0.01, 0.9),
-)
-def test_rates_of_groups_keep_about_the_share_that_was_planned_and_favour_the_small(
-    sizes: list[float], share: float
-) -> None:
-    groups: dict[int | str, float] = dict(enumerate(sizes))
-    rates = group_rates_within(groups, share, 0.05, 0.9)
-    assert rates.keys() == groups.keys()
-    assert all(LEAST_RATE <= rate <= 1.0 for rate in rates.values())
-    kept = sum(rates[g] * size for g, size in groups.items()) / sum(sizes)
-    small_mass = 0.1 + 1e-9  # where the many small groups would take it all, they come on top
-    assert kept <= min(1.0, 1.2 * share + small_mass + 0.01)
-    ordered = sorted(groups, key=lambda g: groups[g])
-    assert all(rates[a] >= rates[b] for a, b in pairwise(ordered) if groups[a] < groups[b])
-
-
-@settings(max_examples=60, deadline=None)
-@given(sizes=st.lists(st.floats(1, 1e6), min_size=2, max_size=40), rate=st.floats(0.01, 0.9), above=st.floats(0, 0.5))
-def test_the_smallest_groups_are_whole_and_add_no_more_than_is_allowed(
-    sizes: list[float], rate: float, above: float
-) -> None:
-    groups: dict[int | str, float] = dict(enumerate(sizes))
-    rates = small_groups_whole(groups, rate, above)
-    assert set(rates.values()) <= {rate, 1.0}
-    added = sum((rates[g] - rate) * size for g, size in groups.items()) / sum(sizes)
-    assert added <= above + 1e-9
-    largest_whole = max((groups[g] for g in groups if rates[g] == 1.0), default=0.0)
-    assert all(rates[g] == 1.0 for g, size in groups.items() if size < largest_whole)
 
 
 def test_what_the_center_is_told_of_groups_is_the_lowest_rate_of_each_over_batches() -> None:

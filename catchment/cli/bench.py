@@ -1,7 +1,8 @@
 """Benchmarks: `catchment bench NAME` runs benchmarks/NAME.py of a checkout and prints what it measured.
 
-A benchmark module has `DESCRIPTION`, `run(report, quick) -> dict` and `render(result)`; one with `PARTS`
-can be run in parts: `run(report, quick, parts)`. Modules of the folder that begin with `_` are their helpers.
+A benchmark module has `DESCRIPTION`, `run(report, quick) -> dict` and `render(result)`; one with `PARTS` can be run in
+parts: `run(report, quick, parts)`, and one with `plot(result, path)` can be drawn. Modules of the folder that begin
+with `_` are their helpers.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ def bench(
     name: Annotated[str | None, typer.Argument(help="Which benchmark; absent: list them.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A smaller run: shows that it works, not how fast.")] = False,
     part: Annotated[list[str] | None, typer.Option("--part", help="Only this part of it; may be repeated.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw what was measured into this file.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Measure, and say what was compared, with which data, on which commit and machine."""
@@ -50,9 +52,14 @@ def bench(
         raise ConfigError(f"there is no benchmark {name!r}", hint=where)
     module = _load(name)
     parts = {"parts": _parts(module, name, part)} if part else {}
+    if plot is not None and not hasattr(module, "plot"):
+        raise ConfigError(f"the benchmark {name!r} has no picture", hint="run it without --plot")
     result: dict[str, Any] = module.run(lambda text: notes.print(text, highlight=False), quick, **parts)
     result = {"benchmark": name, "quick": quick, **_circumstances(), **result}
     emit(result, as_json, module.render)
+    if plot is not None:
+        module.plot(result, plot)
+        notes.print(f"drawn in {plot}")
     if not as_json:
         console.print(f"commit {result['commit']}, {result['machine']}", style="dim")
 

@@ -9,14 +9,16 @@ rates no placement costs less (Theorem 1).
 
 Beyond the paper: a query's `weight` (the worst *weighted* error is made least), contracts (a query with
 max_error exceeds it only once the queries without a contract have given everything), rates a stratum for
-GROUP BY, operators that no query reads (they are shed first, at no error), and aggregates other than
-COUNT and SUM.
+GROUP BY, operators that no query reads (they are shed first, at no error), aggregates other than
+COUNT and SUM, readers that pick (an operator runs on what some reader wants, not on all tuples at the rate of the
+neediest), and errors by the variance of the answers (`ShedForest.law`). The least error is then found by halving:
+the load falls as it grows, whatever the curves, so for it no other rates of the same load are less wrong.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from catchment.errors import PlanError
@@ -94,11 +96,29 @@ def make_plan(forest: ShedForest, rates: Rates) -> ShedPlan:
 def load_at(forest: ShedForest, rates: Rates) -> float:
     """The left side of the load equation."""
     return math.fsum(
-        weight * share * rates[name, stratum]
+        weight * share * _run_share(forest, rates, name, stratum)
         for name, weight in forest.weights.items()
         for stratum, share in forest.strata(name)
         if weight
     )
+
+
+def _run_share(forest: ShedForest, rates: Rates, name: str, stratum: str) -> float:
+    """The share of its tuples that a node runs on: at its rate, and what its readers want."""
+    if name not in forest.picked_from:
+        return rates[name, stratum]
+    return wanted_share((rates[child, stratum], forest.picks(child)) for child in forest.children[name])
+
+
+def wanted_share(readers: Iterable[tuple[float, float]]) -> float:
+    """The share of all tuples that somebody wants, of readers with (rate, share that it picks), at most: what two of
+    them pick may be the same tuples. Samplers decide by one hash, so what passes at a rate passes at all higher ones,
+    and of the tuples between two rates those are wanted that the readers above pick."""
+    picked, wanted, above = 0.0, 0.0, None
+    for rate, picks in sorted(readers, reverse=True):
+        wanted += 0.0 if above is None else min(1.0, picked) * (above - rate)
+        picked, above = picked + picks, rate
+    return wanted + min(1.0, picked) * (above or 0.0)
 
 
 def targets(forest: ShedForest, wanted: Rates) -> dict[tuple[str, str], float]:
@@ -141,7 +161,7 @@ def _least_rates(forest: ShedForest, demands: Demands) -> Rates | None:
     def asked(error: float) -> Rates:
         return targets(forest, demands.rates(error))
 
-    if demands.linear:
+    if demands.linear and not forest.picked_from:
         error = _exact_error(forest, demands)
     else:
         error = fill_any(lambda shared: load_at(forest, asked(shared)), forest.capacity)
@@ -169,8 +189,15 @@ def _without_free_samplers(forest: ShedForest, rates: Rates) -> Rates:
     for node in forest.downward:
         for child in forest.children[node]:
             for stratum, _ in forest.strata(child) if cost[child] == 0.0 else ():
-                spared[child, stratum] = spared[node, stratum]
+                spared[child, stratum] = max(spared[child, stratum], _comes_anyway(forest, spared, node, stratum))
     return spared
+
+
+def _comes_anyway(forest: ShedForest, rates: Rates, name: str, stratum: str) -> float:
+    """The rate at which all tuples come through a node, whoever picks others besides."""
+    if name not in forest.picked_from:
+        return rates[name, stratum]
+    return max((rates[c, stratum] for c in forest.children[name] if forest.picks(c) >= 1.0), default=0.0)
 
 
 def _mean_rate(forest: ShedForest, rates: Rates, query: str) -> float:

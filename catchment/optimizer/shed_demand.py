@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from catchment.optimizer.shed_forest import ShedForest
-from catchment.quality.needs import Need
+from catchment.quality.allocation import AnyNeed
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Demand:
     """What one query asks of one stratum: an error of 1 / `weight` times the shared one, never over
     `max_error`."""
 
-    needs: tuple[Need, ...]
+    needs: tuple[AnyNeed, ...]
     weight: float = 1.0
     max_error: float | None = None
 
@@ -34,10 +34,10 @@ class Demand:
         """The rate below which it does not go."""
         return max((self._least(need) for need in self.needs), default=0.0)
 
-    def _least(self, need: Need) -> float:
+    def _least(self, need: AnyNeed) -> float:
         if need.rigid:
             return 1.0
-        return need.rate(self.max_error) if self.max_error is not None else 0.0
+        return need.promised_rate(self.max_error) if self.max_error is not None else 0.0
 
     @cached_property
     def slope(self) -> float:

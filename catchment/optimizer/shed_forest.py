@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from catchment.errors import PlanError, QualityError
+from catchment.quality.allocation import AnyNeed, Law, make_need
 from catchment.quality.kinds import Population
-from catchment.quality.needs import Need
 from catchment.quality.stratify import group_needs
 
 # The one stratum of a stream that is not stratified.
@@ -54,15 +54,21 @@ class Stream:
 
 @dataclass(frozen=True)
 class Operator:
-    """An operator: what it reads, how many tuples come out for one that goes in, and what one costs."""
+    """An operator: what it reads, how many tuples come out for one that goes in, and what one costs.
+
+    `picks` is the share of its input's tuples that it wants, where that can be told before its input runs: an operator
+    all of whose readers pick need not run on what none of them wants."""
 
     name: str
     input: str
     selectivity: float
     seconds_per_tuple: float
+    picks: float = 1.0
 
     def __post_init__(self) -> None:
         _check_amount(self.selectivity, "selectivity", self.where)
+        if not 0.0 <= self.picks <= 1.0:
+            raise PlanError(f"what it picks is a share between 0 and 1, not {self.picks!r}", where=self.where)
         _check_amount(self.seconds_per_tuple, "seconds_per_tuple", self.where)
 
     @property
@@ -102,12 +108,12 @@ class Query:
     def where(self) -> str:
         return f"query {self.name!r}"
 
-    def needs(self, strata: Iterable[str], delta: float) -> dict[str, tuple[Need, ...]]:
+    def needs(self, strata: Iterable[str], delta: float, law: Law = Law.HOEFFDING) -> dict[str, tuple[AnyNeed, ...]]:
         """What the query needs of each stratum: of all its groups, where the stream has no strata."""
         if not self.groups:
-            alone = (Need(self.aggregate, self.population, delta),)
+            alone = (make_need(law, self.aggregate, self.population, delta),)
             return dict.fromkeys(strata, alone)
-        by_group = group_needs(self.aggregate, dict(self.groups), delta, self.mass)
+        by_group = group_needs(self.aggregate, dict(self.groups), delta, self.mass, law)
         by_stratum = {name: (need,) for name, need in by_group.items()}
         return {s: tuple(by_group.values()) if s == WHOLE else by_stratum.get(s, ()) for s in strata}
 
@@ -117,8 +123,8 @@ Node = Stream | Operator | Query
 
 @dataclass(frozen=True)
 class ShedForest:
-    """The forest, the capacity (seconds of work a second) and delta, the chance of a miss that each query
-    allows."""
+    """The forest, the capacity (seconds of work a second), delta, the chance of a miss that each query
+    allows, and the law by which errors follow from rates."""
 
     capacity: float
     delta: float
@@ -126,6 +132,7 @@ class ShedForest:
     operators: tuple[Operator, ...]
     queries: tuple[Query, ...]
     where: str = field(default="plan", compare=False)
+    law: Law = Law.HOEFFDING
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.capacity) and self.capacity > 0):
@@ -207,6 +214,16 @@ class ShedForest:
         return {name: tuple(names) for name, names in readers.items()}
 
     @cached_property
+    def picked_from(self) -> frozenset[str]:
+        """The operators some of whose readers pick."""
+        return frozenset(o.input for o in self.operators if o.picks < 1.0)
+
+    def picks(self, name: str) -> float:
+        """The share of its input's tuples that a reader wants."""
+        node = self.nodes[name]
+        return node.picks if isinstance(node, Operator) else 1.0
+
+    @cached_property
     def downward(self) -> tuple[str, ...]:
         """All names, each after what it reads."""
         order = [s.name for s in self.streams]
@@ -228,12 +245,12 @@ class ShedForest:
         return self.stream_of[name].shares
 
     @cached_property
-    def needs(self) -> Mapping[tuple[str, str], tuple[Need, ...]]:
+    def needs(self) -> Mapping[tuple[str, str], tuple[AnyNeed, ...]]:
         """What each query needs of each stratum of its stream."""
-        found: dict[tuple[str, str], tuple[Need, ...]] = {}
+        found: dict[tuple[str, str], tuple[AnyNeed, ...]] = {}
         for query in self.queries:
             strata = [stratum for stratum, _ in self.strata(query.name)]
-            found |= {(query.name, s): needs for s, needs in query.needs(strata, self.delta).items()}
+            found |= {(query.name, s): needs for s, needs in query.needs(strata, self.delta, self.law).items()}
         return found
 
     @cached_property

@@ -104,6 +104,10 @@ class Need:
             return -math.expm1(math.log(self.delta) / (math.floor(error * self.population.count) + 1))
         return needed_rate(self.aggregate, self.population, error, self.delta)
 
+    def promised_rate(self, max_error: float) -> float:
+        """The rate that a contract needs."""
+        return self.rate(max_error)
+
     def error(self, rate: float) -> float:
         """The error that a rate promises: 0 at rate 1, infinite at rate 0 or where nothing is promised."""
         if rate >= 1.0:

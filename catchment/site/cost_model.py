@@ -1,46 +1,69 @@
 """What work costs: seconds of a job as a fixed part and a part per row, learned from what jobs took.
 
-The quickest job is remembered (and slowly forgotten); what a larger one took more is put down to the rows that it had
-more. Until batches of different sizes were seen nothing is known of the cost of a row, and it is said to be 0; nor is
-what is lost in a few percent of the fixed part.
+A line through the last jobs by least squares, in which a job counts `KEPT` times as much as the next. The first jobs of
+a kind are left out: they pay for what is compiled once. Until jobs of different sizes were seen nothing is known of the
+cost of a row, and it is said to be 0.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-LEARN_FROM_ROWS = 4_000
-LARGER = 1.5  # times the rows of the quickest job
-_KEEP = 0.7  # of what was known when the next batch is learned from
-_FORGET = 1.01  # by which the time of the quickest job grows with each job of its size
-_FORGET_LARGER = 1.001  # and with a larger one, which tells little of it
+COLD_JOBS = 2
+KEPT = 0.9  # of what was known when the next job is learned from
+SPREAD_ROWS = 1_000  # by which the sizes of jobs must differ (one standard deviation) to tell anything
 
 
 @dataclass
 class CostModel:
-    """One kind of job."""
+    """One kind of job: sums over jobs of 1, rows, seconds, their squares and products."""
 
-    quickest_s: float | None = None
-    quickest_rows: float = 0.0
-    _seconds: float = 0.0
+    seen: int = 0
+    _jobs: float = 0.0
     _rows: float = 0.0
+    _seconds: float = 0.0
+    _rows_rows: float = 0.0
+    _rows_seconds: float = 0.0
+    _seconds_seconds: float = 0.0
 
     def learn(self, rows: float, seconds: float) -> None:
         """A job over so many rows took so long."""
-        larger = rows > LARGER * self.quickest_rows
-        if self.quickest_s is None or seconds <= self.quickest_s * (1.0 if larger else _FORGET):
-            self.quickest_s, self.quickest_rows = seconds, rows
+        self.seen += 1
+        if self.seen <= COLD_JOBS:
             return
-        self.quickest_s *= _FORGET_LARGER if larger else _FORGET
-        if rows >= LEARN_FROM_ROWS and larger:
-            self._seconds = _KEEP * self._seconds + max(seconds - self.quickest_s, 0.0)
-            self._rows = _KEEP * self._rows + rows - self.quickest_rows
+        self._jobs = KEPT * self._jobs + 1.0
+        self._rows = KEPT * self._rows + rows
+        self._seconds = KEPT * self._seconds + seconds
+        self._rows_rows = KEPT * self._rows_rows + rows * rows
+        self._rows_seconds = KEPT * self._rows_seconds + rows * seconds
+        self._seconds_seconds = KEPT * self._seconds_seconds + seconds * seconds
 
     @property
     def known(self) -> bool:
-        return self._rows > 0
+        return self._jobs > 0 and self._spread > self._jobs * SPREAD_ROWS**2
 
     @property
     def seconds_per_row(self) -> float:
-        """0 until it is known."""
-        return self._seconds / self._rows if self._rows else 0.0
+        """0 until it is known; never more than if nothing were fixed."""
+        if not self.known:
+            return 0.0
+        return min(max(self._together / self._spread, 0.0), self._rows_seconds / self._rows_rows)
+
+    @property
+    def at_least_per_row(self) -> float:
+        """What a row costs by all but chance: less by the standard error, where jobs of one size take different
+        times."""
+        if not self.known:
+            return 0.0
+        around = self._seconds_seconds - self._seconds**2 / self._jobs - self._together**2 / self._spread
+        error = math.sqrt(max(around, 0.0) / max(self._jobs - 2.0, 0.5) / self._spread)
+        return max(self.seconds_per_row - error, 0.0)
+
+    @property
+    def _spread(self) -> float:
+        return self._rows_rows - self._rows**2 / self._jobs
+
+    @property
+    def _together(self) -> float:
+        return self._rows_seconds - self._rows * self._seconds / self._jobs

@@ -37,8 +37,9 @@ Records = tuple[tuple[int, int], ...]  # (slice, how many raw records)
 
 class Reduced(NamedTuple):
     """The partials of some records per (slice, keys) and how many records each slice had; the keys with how many
-    records they stand for (`SIZE`); of a sample the moments that its terms were made of. `spared` records were taken
-    whatever the rate, and `seconds` is what it took, beside what all takes share."""
+    records they stand for (`SIZE`), in the same order the moments of their values where these were asked for. `spared`
+    records were taken whatever the rate: the rows of `sizes` and `moments` from `spared_from` on. `seconds` is what
+    it took, beside what all takes share."""
 
     table: pa.Table
     records: Records
@@ -46,6 +47,7 @@ class Reduced(NamedTuple):
     moments: pa.Table
     seconds: float = 0.0
     spared: int = 0
+    spared_from: int | None = None
 
 
 class Evaluator(Protocol):
@@ -74,15 +76,15 @@ class NativeEvaluator:
         micros = f"unix_micros({qualified(fragment, fragment.event_time)})"
         keys = [F.expr(fragment.slicing.sql(micros)).alias(SLICE_COLUMN)]
         keys += [F.expr(key.sql).alias(key.name) for key in fragment.keys]
-        found = rows.groupBy(*keys).agg(*lift_columns(measured(fragment, take.kept_rate))).toArrow()
-        return _with_terms(found, take, time.monotonic() - began)
+        found = rows.groupBy(*keys).agg(*lift_columns(measured(fragment, take.has_moments))).toArrow()
+        return with_terms(found, take, time.monotonic() - began)
 
     def reduce_all(
         self, records: DataFrame, takes: Sequence[Take], rows: int, rule: SamplingRule | None = None, hold: bool = False
     ) -> list[Reduced]:
         pieces = [take.split() for take in takes]
         found = iter(self._reduce_pieces(records, [p for split in pieces for p in split], rows, rule, hold))
-        return [_joined([next(found) for _ in split], split) for split in pieces]
+        return [joined([next(found) for _ in split], split) for split in pieces]
 
     def _reduce_pieces(
         self, records: DataFrame, takes: Sequence[Take], rows: int, rule: SamplingRule | None, hold: bool
@@ -102,10 +104,10 @@ class NativeEvaluator:
         return [found[i] for i in range(len(takes))]
 
     def _together(self, records: DataFrame, takes: Sequence[Take], rule: SamplingRule | None) -> list[Reduced]:
-        measures = [measured(t.fragment, t.kept_rate) for t in takes]
+        measures = [measured(t.fragment, t.has_moments) for t in takes]
         cores = records.sparkSession.sparkContext.defaultParallelism
         return [
-            _with_terms(lifted.table, take, lifted.seconds / max(min(lifted.tasks, cores), 1))
+            with_terms(lifted.table, take, lifted.seconds / max(min(lifted.tasks, cores), 1))
             for take, lifted in zip(takes, lift_together(records, takes, measures, rule), strict=True)
         ]
 
@@ -131,29 +133,30 @@ class NativeEvaluator:
         return rows
 
 
-def measured(fragment: Fragment, rate: float) -> tuple[Aggregate, ...]:
-    """What is aggregated for a fragment: the number of records, its aggregates, and of a sample what its terms need."""
+def measured(fragment: Fragment, moments: bool) -> tuple[Aggregate, ...]:
+    """What is aggregated for a fragment: the number of records, its aggregates, and the moments that the terms of a
+    sample need."""
     terms = terms_in(fragment.aggregates)
     lifted = tuple(a for a in fragment.aggregates if a not in terms)
-    return (_RECORDS, *lifted, *(_moments(fragment) if rate < 1.0 else ()))
+    return (_RECORDS, *lifted, *(_moments(fragment) if moments else ()))
 
 
 def _moments(fragment: Fragment) -> tuple[Aggregate, ...]:
     return tuple(m for m in (t.moments for t in terms_in(fragment.aggregates)) if m is not None)
 
 
-def _with_terms(found: pa.Table, take: Take, seconds: float) -> Reduced:
+def with_terms(found: pa.Table, take: Take, seconds: float) -> Reduced:
     fragment, rates = take.fragment, take.row_rates(found)
     counts = one_array(found[_COUNT]).cast(pa.int64())
     table = add_terms(found, fragment.aggregates, counts, rates)
     table = table.select(fragment.schema.names).cast(fragment.schema)
-    moments = [s.name for m in _moments(fragment) for s in m.states] if take.kept_rate < 1.0 else []
+    moments = [s.name for m in _moments(fragment) for s in m.states] if take.has_moments else []
     sizes = found.select(list(fragment.key_names)).append_column(SIZE, pa.array(np.asarray(counts) / rates))
     return Reduced(table, _per_slice(found), sizes, found.select(moments), seconds)
 
 
-def _joined(pieces: Sequence[Reduced], takes: Sequence[Take]) -> Reduced:
-    """What a take is, from the pieces of one rate each; moments are those of what may be left out."""
+def joined(pieces: Sequence[Reduced], takes: Sequence[Take]) -> Reduced:
+    """What a take is, from the pieces of one rate each."""
     if len(pieces) == 1:
         return pieces[0]
     rest, spared = pieces
@@ -161,9 +164,9 @@ def _joined(pieces: Sequence[Reduced], takes: Sequence[Take]) -> Reduced:
     table = combine(pa.concat_tables([rest.table, spared.table]), [SLICE_COLUMN, *fragment.key_names],
                     fragment.aggregates)  # fmt: skip
     slices = Counter(dict(rest.records)) + Counter(dict(spared.records))
-    sizes = pa.concat_tables([rest.sizes, spared.sizes])
-    count = sum(n for _, n in spared.records)
-    return Reduced(table, tuple(sorted(slices.items())), sizes, rest.moments, rest.seconds + spared.seconds, count)
+    sizes, moments = (pa.concat_tables(both) for both in ((rest.sizes, spared.sizes), (rest.moments, spared.moments)))
+    count, seconds = sum(n for _, n in spared.records), rest.seconds + spared.seconds
+    return Reduced(table, tuple(sorted(slices.items())), sizes, moments, seconds, count, rest.sizes.num_rows)
 
 
 def lift_columns(aggregates: tuple[Aggregate, ...]) -> list[Column]:

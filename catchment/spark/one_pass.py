@@ -36,7 +36,7 @@ _COLUMNS = "lift INT, partials BINARY, seconds DOUBLE"
 class Take:
     """What one fragment takes of the records: those that pass at a rate, or those that do not. Records with a value
     beyond its limit in `spare` (Spark SQL of a column, limit) all pass. `groups` are rates by a key of the fragment,
-    which stand in for the one rate."""
+    which stand in for the one rate. With `looks` the moments of its values are told though all records pass."""
 
     fragment: Fragment
     rate: float = 1.0
@@ -44,6 +44,7 @@ class Take:
     spare: tuple[tuple[str, float], ...] = ()
     part: Part = Part.ALL
     groups: GroupRates | None = None
+    looks: bool = False
 
     @property
     def sampled(self) -> bool:
@@ -53,6 +54,11 @@ class Take:
     def kept_rate(self) -> float:
         """The rate at which what is taken has been sampled: what a sampler leaves out is taken whole."""
         return self.rate if self.side is Side.KEPT and self.part is not Part.SPARED else 1.0
+
+    @property
+    def has_moments(self) -> bool:
+        """Whether the moments of what is taken are told: the bound of a sample is made of them."""
+        return self.kept_rate < 1.0 or self.looks
 
     def row_rates(self, partials: pa.Table) -> float | NDArray[np.float64]:
         """The rate at which the records of each row have been sampled."""
@@ -70,7 +76,7 @@ class Take:
         if not self.spare or self.part is not Part.ALL or not self.sampled:
             return (self,)
         rest = replace(self, part=Part.REST)
-        return (rest,) if self.side is Side.LEFT else (rest, replace(self, part=Part.SPARED))
+        return (rest,) if self.side is Side.LEFT else (rest, replace(self, part=Part.SPARED, looks=True))
 
     @property
     def is_large(self) -> str:

@@ -17,6 +17,7 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 
 from catchment.aggregates.base import StateColumn
@@ -28,7 +29,8 @@ from catchment.query.statements import ALWAYS, NEVER
 from catchment.sampling import MAX_STRATA, SamplingRule
 from catchment.site.debts import BatchShed, Debt, Lacking, Taken
 from catchment.site.events import Absorbed, Event
-from catchment.site.overload import KEEP, PREPARE, Arrivals, Decision, LoadMonitor, Sheddable
+from catchment.site.overload import KEEP, PREPARE, Arrivals, Decision, LoadMonitor
+from catchment.site.shapes import Moments, Sheddable
 from catchment.spark.evaluate import SIZE, Evaluator, Records, Reduced
 from catchment.spark.one_pass import Take
 from catchment.spark.replay import ROW
@@ -94,7 +96,7 @@ class StreamShedding:
     _idle_since: float = field(default_factory=time.monotonic, init=False)
     _busy: bool = field(default=False, init=False)  # a micro-batch is under way
     _began: float | None = field(default=None, init=False)
-    _lasted_s: float = field(default=0.0, init=False)
+    lasted_s: float = field(default=0.0, init=False)
     _interval_s: float | None = field(default=None, init=False)
     _spent: dict[str, float] = field(default_factory=dict, init=False)
 
@@ -125,7 +127,7 @@ class StreamShedding:
             "expected_errors": {q: e for q, e in last.errors.items() if e < float("inf")} if sheds and last else {},
             "reason": last.reason if sheds and last is not None else "",
             "backlog_rows": self.backlog_rows,
-            "micro_batch_s": self._lasted_s,
+            "micro_batch_s": self.lasted_s,
             "shed_batches": self.shed_batches,
             "shed_rows": self.shed_rows,
             "owed_batches": owed,
@@ -137,7 +139,7 @@ class StreamShedding:
         """A micro-batch begins: how it is taken, if its rows are known beforehand and it must be shed."""
         now = time.monotonic()
         waited = None if self._began is None else now - self._began
-        self._interval_s = None if waited is None else min(waited, max(self.trigger_s, self._lasted_s))
+        self._interval_s = None if waited is None else min(waited, max(self.trigger_s, self.lasted_s))
         self._began, self._busy, self._spent = now, True, {}
         rows = rows_of_batch(self.checkpoint, number) if self.monitor.deferrable else None
         if rows is None:
@@ -164,7 +166,7 @@ class StreamShedding:
         """The batch is done, and `read` of its rows were read: learn from what its parts took."""
         self._idle_since, self._busy = time.monotonic(), False
         if self._began is not None:
-            self._lasted_s = self._idle_since - self._began
+            self.lasted_s = self._idle_since - self._began
         if sample is not None and sample.deferred:
             self.monitor.learn_sampled(rows, sample.decision.rates, self._spent, read)
         elif sample is not None:
@@ -198,10 +200,11 @@ class StreamShedding:
         rates = [sample.decision.rates.get(f.name, 1.0) if sample is not None else 1.0 for f in fragments]
         spares = sample.decision.spares if sample is not None else {}
         groups = sample.decision.groups if sample is not None else {}
-        takes = [Take(f, rate, spare=spares.get(f.name, ()), groups=groups.get(f.name))
+        looks = sample is None and self.monitor.wants_moments(rows)
+        takes = [Take(f, rate, spare=spares.get(f.name, ()), groups=groups.get(f.name), looks=looks)
                  for f, rate in zip(fragments, rates, strict=True)]  # fmt: skip
         deferred = sample is not None and sample.deferred
-        share = self.monitor.read_share(sample.decision.rates) if sample is not None and sample.deferred else 1.0
+        share = self.monitor.read_share(sample.decision) if sample is not None and sample.deferred else 1.0
         found = self.evaluator.reduce_all(good, takes, round(rows * share), self.rule, deferred)
         self._spent |= {f.name: reduced.seconds for f, reduced in zip(fragments, found, strict=True)}
         shared = time.monotonic() - began - sum(reduced.seconds for reduced in found)
@@ -217,7 +220,7 @@ class StreamShedding:
         events: list[Event] = []
         taken: list[Taken] = []
         for fragment, rate, reduced in found:
-            self._learn(fragment, reduced, rate, rows, (span[1] - span[0]) / 1e6)
+            self._learn(fragment, reduced, rows, (span[1] - span[0]) / 1e6)
             events.append(Absorbed(fragment.name, reduced.table, reduced.records))
             if rate < 1.0:
                 lacking = lacking_of(fragment.slicing, reduced.records, rate, span)
@@ -229,7 +232,7 @@ class StreamShedding:
         spare, groups = sample.decision.spares.get(name, ()), sample.decision.groups.get(name)
         return Taken(name, rate if groups is None else groups.lowest, lacking, self.owes.get(name, True), spare, groups)
 
-    def _learn(self, fragment: Fragment, reduced: Reduced, rate: float, rows: int, span_s: float) -> None:
+    def _learn(self, fragment: Fragment, reduced: Reduced, rows: int, span_s: float) -> None:
         codes, keys = group_codes(reduced.sizes, fragment.key_names)
         groups = np.bincount(codes, weights=np.asarray(reduced.sizes[SIZE])).astype(np.float64)
         if len(fragment.keys) == 1 and len(groups) <= MAX_STRATA:
@@ -237,9 +240,9 @@ class StreamShedding:
             self.monitor.learn_groups(fragment.name, {value: size for value, size in named if value is not None})
         self.monitor.learn_shape(fragment.name, rows, groups, span_s)
         self.monitor.learn_spared(fragment.name, rows, reduced.spared)
-        for terms in terms_in(fragment.aggregates) if rate < 1.0 else ():
+        for terms in terms_in(fragment.aggregates) if reduced.moments.num_columns else ():
             if terms.moments is not None and len(terms.moments.states) > 1:
-                self.monitor.learn_moments(fragment.name, terms.name, *_spread(reduced.moments, terms.moments.states))
+                self.monitor.learn_moments(fragment.name, terms.name, moments_of(reduced, terms.moments.states))
 
 
 class Planned(Protocol):
@@ -345,11 +348,18 @@ def lacking_of(slicing: Slicing, records: Records, rate: float, span: tuple[int,
     return tuple(found[-MAX_LACKING:])
 
 
-def _spread(moments: pa.Table, states: Sequence[StateColumn]) -> tuple[float, float]:
-    """The mean and the standard deviation of all that was aggregated."""
-    n, mean, m2 = (np.asarray(moments[s.name], dtype=np.float64) for s in states)
-    total = n.sum()
-    if not total:
-        return 0.0, 0.0
-    centre = float((n * mean).sum() / total)
-    return centre, float(np.sqrt(max((m2 + n * (mean - centre) ** 2).sum() / total, 0.0)))
+def moments_of(reduced: Reduced, states: Sequence[StateColumn]) -> Moments:
+    """Of all records, and of those that may be left out; `states` are those of a variance."""
+    weights, columns = np.asarray(reduced.sizes[SIZE], np.float64), reduced.moments.select([s.name for s in states])
+    _, mean_of_all, _ = _moments(columns, weights)
+    return Moments(*_moments(columns[: reduced.spared_from], weights[: reduced.spared_from]), mean_of_all)
+
+
+def _moments(states: pa.Table, weights: NDArray[np.float64]) -> tuple[float, float, float]:
+    """Number, mean and mean square over rows that stand for so many records each."""
+    n, mean, m2 = (np.nan_to_num(np.asarray(column, dtype=np.float64)) for column in states.columns)
+    stands = np.where(n > 0, weights, 0.0)
+    if not (total := float(stands.sum())):
+        return 0.0, 0.0, 0.0
+    square = m2 / np.maximum(n, 1.0) + mean**2
+    return total, float((stands * mean).sum() / total), float((stands * square).sum() / total)

@@ -1,0 +1,267 @@
+"""A burst without Spark: the product's monitor, readers, lifts and bounds over the real log, on a site of known costs.
+
+So what is decided and answered is what a site would decide and answer, without the noise of a machine, and many hours
+of the log, seeds of the sampler and factors can be gone through. It cannot tell what Spark costs. To go through more
+of them, one row stands for `SCALE` rows of the stream: costs and counts are those of `SCALE`, and errors are larger by
+its root, for planned and uniform alike.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from _shed_monitors import Planned, Uniform
+from _shed_world import (
+    BEFORE_S,
+    MAIN_CODES,
+    START_S,
+    VIEWS,
+    Log,
+    columns_of,
+    make_table,
+    members,
+    phases_of,
+    read_log,
+    truth_of,
+    write_project,
+)
+
+from catchment import partials
+from catchment.aggregates import Aggregate
+from catchment.optimizer.derive import derive
+from catchment.quality.shed_terms import scaled
+from catchment.query.fragment import SLICE_COLUMN
+from catchment.sampling import PLACES, SamplingRule
+from catchment.site.lifting import Lift, Part
+from catchment.site.overload import KEEP, PREPARE, Arrivals, Decision, LoadMonitor
+from catchment.spark.deploy import Deployment
+from catchment.spark.evaluate import Reduced, joined, measured, with_terms
+from catchment.spark.one_pass import Take
+from catchment.spark.shedding import StreamShedding, stream_shedding, wanted_by
+from catchment.spark.sources import OpenedStream
+from catchment.timeline import ManualClock
+from catchment.wanted import is_wanted
+
+# Chosen before any outcome was seen; the rules of the monitor were not tried on these hours.
+HOURS = ((2, 3), (6, 7), (10, 11), (18, 19), (21, 22))
+SEEDS = (1, 2, 3)
+TIMES = (2, 5, 10, 20)
+SCALE = 16
+DELTA = 0.05
+TRIGGER_S = 0.5
+BURST_S = 8.0
+# What micro-batches of this project cost on one machine, in seconds: whatever their rows; then of a row that is kept
+# whole, that is read and parsed, that a fragment works on, and that is passed over.
+BATCH_S, KEEP_S, PREPARE_S, WORK_S, SCAN_S = 0.8, 2.6e-6, 3.0e-6, 0.05e-6, 0.05e-6
+CAPACITY = 1.0 / (KEEP_S + len(VIEWS) * WORK_S)
+
+
+@dataclass
+class Batch:
+    """A micro-batch: when it began, how long it took, its rows, those that were read, and what was expected."""
+
+    at_s: float
+    lasted_s: float
+    rows: int
+    read: int
+    predicted: float | None
+
+
+@dataclass
+class Rig:
+    """A site of known costs over the records of one burst."""
+
+    shedding: StreamShedding
+    plans: Sequence[Any]
+    records: pa.RecordBatch
+    arrived_s: np.ndarray
+    batches: list[Batch] = field(default_factory=list)
+    found: dict[str, list[pa.Table]] = field(default_factory=dict)
+    lowest: dict[str, dict[int, dict[Any, float]]] = field(default_factory=dict)  # view -> window -> group -> rate
+
+    @property
+    def monitor(self) -> LoadMonitor:
+        return self.shedding.monitor
+
+    def run(self) -> None:
+        """Micro-batch after micro-batch, as fast as their costs allow."""
+        now_s, last_s, at = TRIGGER_S, 0.0, 0
+        while at < len(self.arrived_s):
+            end = int(np.searchsorted(self.arrived_s, now_s, side="right"))
+            lasted_s = self._batch(at, end, now_s, now_s - last_s) if end > at else 0.0
+            last_s = now_s if end > at else last_s
+            now_s, at = now_s + max(TRIGGER_S, lasted_s), end
+
+    def _batch(self, at: int, end: int, now_s: float, waited_s: float) -> float:
+        lasted_s = self.batches[-1].lasted_s if self.batches else 0.0
+        interval_s = min(waited_s, max(TRIGGER_S, lasted_s))
+        rows, records = end - at, self.records.slice(at, end - at)
+        decision = self.monitor.decide(Arrivals(rows * SCALE, interval_s, 0))
+        if decision.rates:
+            tests = self.shedding.tests
+            wanted = [one for name, test in tests.items() for one in wanted_by(name, test, decision)]
+            records = records.filter(is_wanted(wanted, "place", PLACES))
+        self._take(records, decision, rows, float(self.arrived_s[end - 1] - self.arrived_s[at]), at)
+        work = self._learn_costs(rows * SCALE, records.num_rows * SCALE, decision)
+        predicted = max(decision.errors.values()) if decision.errors else None
+        self.batches.append(Batch(now_s, work, rows, records.num_rows, predicted))
+        return work
+
+    def _take(self, records: pa.RecordBatch, decision: Decision, rows: int, span_s: float, at: int) -> None:
+        looks = not decision.rates and self.monitor.wants_moments(rows * SCALE)
+        for plan in self.plans:
+            name = plan.fragment.name
+            take = Take(plan.fragment, decision.rates.get(name, 1.0), spare=decision.spares.get(name, ()),
+                        groups=decision.groups.get(name), looks=looks)  # fmt: skip
+            reduced = joined([reduce(records, piece) for piece in take.split()], take.split())
+            self.found.setdefault(name, []).append(reduced.table)
+            self.shedding._learn(plan.fragment, reduced, rows, span_s)
+            if take.rate < 1.0:
+                self._note_rates(name, take, set(np.asarray(self.records[f"slice:{name}"].slice(at, rows)).tolist()))
+
+    def _note_rates(self, name: str, take: Take, slices: set[int]) -> None:
+        named = dict(take.groups.rates) if take.groups is not None else {None: take.rate}
+        for at in slices:
+            known = self.lowest.setdefault(name, {}).setdefault(at, {})
+            known |= {group: min(rate, known.get(group, 1.0)) for group, rate in named.items()}
+
+    def _learn_costs(self, rows: int, read: int, decision: Decision) -> float:
+        spent = {p.fragment.name: rows * decision.rates.get(p.fragment.name, 1.0) * WORK_S for p in self.plans}
+        if decision.rates:
+            spent[PREPARE] = BATCH_S + read * PREPARE_S + rows * SCAN_S
+            self.monitor.learn_sampled(rows, decision.rates, spent, read)
+        else:
+            spent[KEEP] = BATCH_S + rows * KEEP_S
+            self.monitor.learn_whole(rows, spent)
+        return sum(spent.values())
+
+
+def reduce(records: pa.RecordBatch, take: Take) -> Reduced:
+    """The partials of one take, lifted as Spark's tasks lift them."""
+    fragment, name = take.fragment, take.fragment.name
+    keys = ((SLICE_COLUMN, f"slice:{name}"), *((key.name, "code") for key in fragment.keys))
+    aggregates = measured(fragment, take.has_moments)
+    arguments = tuple(None if a.argument is None else "size" for a in aggregates)
+    counts = f"is:{name}" if f"is:{name}" in records.schema.names else None
+    spare = tuple(("size", limit) for _, limit in take.spare) if take.part is not Part.ALL else ()
+    groups = None if take.groups is None else ("code", take.groups)
+    lift = Lift(keys, aggregates, arguments, counts, take.rate, take.side, take.part, spare, groups)
+    return with_terms(lift.of(records, np.asarray(records["place"]).astype(np.int64)), take, 0.0)
+
+
+def make_rig(table: pa.Table, seed: int, make_monitor: Callable[..., LoadMonitor]) -> tuple[Rig, Deployment]:
+    """The project's fragments over the records, as the tasks that read them see them."""
+    with tempfile.TemporaryDirectory() as scratch:
+        deployment = Deployment.load(write_project(Path(scratch) / "p", Path(scratch) / "log.parquet", True))
+    plans, schema = deployment.fragments_at("edge"), deployment.catalog.streams["hits"].schema
+    opened = OpenedStream(None, again=lambda *_: None, columns=schema)
+    shedding = stream_shedding("hits", plans, opened, None, Path(), ManualClock(0), TRIGGER_S, True, make_monitor)  # type: ignore[arg-type]
+    micros = np.asarray(table["ts"].cast(pa.int64()))
+    places = SamplingRule("hits", ("row",), seed).places([pa.array(np.arange(table.num_rows))])
+    columns = {c: table[c].combine_chunks() for c in ("code", "size", "crawler")}
+    columns |= {f"is:{view}": pa.array(mask) for view, mask in members(table).items() if mask is not None}
+    columns |= {f"slice:{v}": pa.array(micros // (w * 10**6) * (w * 10**6)) for v, (_, _, w, _) in VIEWS.items()}
+    columns |= {"place": pa.array(places.astype(np.float64))}
+    return Rig(shedding, plans, pa.record_batch(columns), micros / 1e6 - START_S), deployment
+
+
+@dataclass
+class Outcome:
+    """What was answered of the windows of the burst."""
+
+    errors: dict[str, float] = field(default_factory=dict)
+    bounds: int = 0
+    missed: int = 0
+
+    def add(self, view: str, off: float, bound: float) -> None:
+        self.errors[view] = max(self.errors.get(view, 0.0), off)
+        if 0.0 < bound < np.inf:
+            self.bounds, self.missed = self.bounds + 1, self.missed + (off > bound)
+
+
+def judge(rig: Rig, deployment: Deployment, table: pa.Table) -> Outcome:
+    """The answers that a center would first publish, against the truth."""
+    truth, outcome = truth_of(table), Outcome()
+    for plan in rig.plans:
+        view, fragment = plan.fragment.name, plan.fragment
+        merged = partials.combine(pa.concat_tables(rig.found[view]), [SLICE_COLUMN, *fragment.key_names],
+                                  fragment.aggregates)  # fmt: skip
+        derivation = deployment.deployed.derivation(view)
+        answers = derive(merged, derivation)
+        named = [name for name in answers.column_names if name in [n for _, n in derivation.keys]]
+        starts = answers[SLICE_COLUMN].to_pylist()
+        groups = answers[named[0]].to_pylist() if named else [0] * len(starts)
+        shown = [a for a in derivation.aggregates if a.function in ("count", "sum", "avg")]
+        for aggregate, column in zip(shown, columns_of(view), strict=True):
+            for place, off, bound in _judged(rig, view, answers, aggregate, column, starts, groups, truth[view]):
+                if BEFORE_S < place / 1e6 - START_S + VIEWS[view][2] <= BEFORE_S + BURST_S:
+                    outcome.add(view, off, bound)
+    return outcome
+
+
+def _judged(
+    rig: Rig, view: str, answers: pa.Table, aggregate: Aggregate, column: str, starts: Sequence[int],
+    groups: Sequence[Any], truth: Mapping[Any, Mapping[str, float]],
+) -> Iterator[tuple[int, float, float]]:  # fmt: skip
+    known = rig.lowest.get(view, {})
+    lowest = [min(known.get(s, {}).get(g, 1.0), known.get(s, {}).get(None, 1.0))
+              for s, g in zip(starts, groups, strict=True)]  # fmt: skip
+    values, bounds = scaled(answers, aggregate, DELTA, np.array(lowest))
+    for start, group, value, bound in zip(starts, groups, values.to_pylist(), bounds.tolist(), strict=True):
+        wanted = truth[start, group][column]
+        if wanted and (view != "by_code" or group in MAIN_CODES):
+            yield start, abs(value - wanted) / wanted, bound
+
+
+def meet(log: Log, times: float, seed: int, make_monitor: Callable[..., LoadMonitor]) -> dict[str, Any]:
+    """One burst, met by one monitor."""
+    table = make_table(log, phases_of(CAPACITY / SCALE, times, BURST_S))
+    rig, deployment = make_rig(table, seed, make_monitor)
+    rig.run()
+    outcome = judge(rig, deployment, table)
+    burst = [b for b in rig.batches if b.read < b.rows]
+    return {
+        "error": max(outcome.errors.values()), "errors": outcome.errors, "bounds": outcome.bounds,
+        "missed": outcome.missed, "predicted": max((b.predicted for b in burst if b.predicted), default=None),
+        "read_share": sum(b.read for b in burst) / max(sum(b.rows for b in burst), 1),
+        "batch_worst_s": max(b.lasted_s for b in rig.batches),
+    }  # fmt: skip
+
+
+def simulate(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
+    """Planned against one rate for all, over hours and seeds."""
+    cells = []
+    for hours in HOURS[:1] if quick else HOURS:
+        log = read_log(hours)
+        for times in (10,) if quick else TIMES:
+            for seed in SEEDS[:1] if quick else SEEDS:
+                planned, uniform = (meet(log, times, seed, kind) for kind in (Planned, Uniform))
+                cells.append({"hours": hours, "times": times, "seed": seed, "planned": planned, "uniform": uniform})
+                report(
+                    f"{times} times, hours {hours}, seed {seed}: {planned['error']:.4f} against {uniform['error']:.4f}"
+                )
+    return {"cells": cells, "ratios": ratios(cells), "hours": HOURS, "seeds": SEEDS, "scale": SCALE}
+
+
+def ratios(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """How many times lower the worst error is than at one rate, by factor."""
+    found = []
+    for times in sorted({c["times"] for c in cells}):
+        of = [c for c in cells if c["times"] == times]
+        each = [c["uniform"]["error"] / c["planned"]["error"] for c in of]
+        found.append({
+            "times": times, "bursts": len(of), "median": float(np.median(each)), "worst": min(each),
+            "planned": float(np.median([c["planned"]["error"] for c in of])),
+            "uniform": float(np.median([c["uniform"]["error"] for c in of])),
+            "predicted": float(np.median([c["planned"]["predicted"] for c in of])),
+            "read_planned": float(np.median([c["planned"]["read_share"] for c in of])),
+            "read_uniform": float(np.median([c["uniform"]["read_share"] for c in of])),
+            "bounds": sum(c["planned"]["bounds"] for c in of), "missed": sum(c["planned"]["missed"] for c in of),
+        })  # fmt: skip
+    return found

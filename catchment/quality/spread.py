@@ -1,0 +1,131 @@
+"""What a query needs by the variance of its answer: the second law that load can be divided by.
+
+Hoeffding's inequality (`catchment.quality.needs`) promises, whatever the values are, and its rate for an error is
+C / error: linear. What will be *seen* follows the variance. A record is kept with chance P and counted 1 / P times, so
+the answer's relative variance is c^2 (1 - P) / P, with c^2 = E y^2 / (N mean^2), y being what is summed; the rate for
+an error is P = v / (v + error^2), v = (z c)^2: quadratic, and 1 only for an error of 0. Rates that are made equal in
+Hoeffding's error give a query of few records too little and one of many too much wherever rates are low. z is the
+normal quantile of delta, so an error here is an *estimate* of what one window in 1 / delta exceeds; it is no promise.
+Contracts are promises, and keep asking for the rate at which the bound that will be stated keeps them.
+
+| aggregate | y | error |
+|---|---|---|
+| COUNT, SUM, AVG | 1, x, x - mean (and 1 / sqrt(N): how many are averaged varies too) | relative |
+| variance, stddev | (x - mean)^2 by its kurtosis, 3 where none is known; half of that for the root | relative |
+| quantile | "x is below it": q (1 - q) | of rank |
+| min, max | no variance: the law of the records that are all missed, as in `needs` | of rank |
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache, cached_property, lru_cache
+
+from scipy import special
+
+from catchment.quality.kinds import AggregateKind, Population, check_delta, parse_aggregate
+from catchment.quality.needs import Need, needed_rate
+
+NORMAL_KURTOSIS = 3.0
+_UNBOUNDED = ("distinct", "unbounded")
+
+
+@dataclass(frozen=True)
+class VarianceNeed:
+    """What one query needs: its rate for an error, and its error at a rate. Errors fall as rates rise."""
+
+    aggregate: str
+    population: Population
+    delta: float
+
+    def __post_init__(self) -> None:
+        check_delta(self.delta)
+        assert self.kind  # refuses an unknown aggregate
+
+    @cached_property
+    def kind(self) -> AggregateKind:
+        return parse_aggregate(self.aggregate)
+
+    @cached_property
+    def rigid(self) -> bool:
+        """Whether no rate below 1 says anything: no records expected, mean 0, or an aggregate that a sample of records
+        says little of."""
+        if self.population.count == 0 or self.kind.law in _UNBOUNDED:
+            return True
+        return self.kind.law in ("sum", "avg") and self.population.mean == 0.0
+
+    @property
+    def slope(self) -> float | None:
+        """No multiple of 1 / error, but where it is rigid."""
+        return 0.0 if self.rigid else None
+
+    def rate(self, error: float) -> float:
+        """The rate at which the answer is off by more than `error` about once in 1 / delta windows."""
+        if self.rigid or error <= 0.0:
+            return 1.0
+        if math.isinf(error):
+            return 0.0
+        return self._by_rank.rate(error) if self._by_rank else self._square / (self._square + error * error)
+
+    def error(self, rate: float) -> float:
+        """The error that about delta of the windows exceed: 0 at rate 1, infinite at rate 0."""
+        if rate >= 1.0:
+            return 0.0
+        if self.rigid or rate <= 0.0:
+            return math.inf
+        return self._by_rank.error(rate) if self._by_rank else math.sqrt(self._square * (1.0 - rate) / rate)
+
+    def promised_rate(self, max_error: float) -> float:
+        """The rate at which the bound that will be stated keeps a contract."""
+        return 1.0 if self.rigid else _promised(self.aggregate, self.population, max_error, self.delta)
+
+    @cached_property
+    def _by_rank(self) -> Need | None:
+        return Need(self.aggregate, self.population, self.delta) if self.kind.law == "extreme" else None
+
+    @cached_property
+    def _square(self) -> float:
+        """v: the square of the error at rate 1/2."""
+        return _quantile(self.delta) ** 2 * self._spread / self.population.count
+
+    @property
+    def _spread(self) -> float:
+        """E y^2 / (what the error is a share of)^2."""
+        law, x = self.kind.law, self.population
+        if law == "count":
+            return 1.0
+        if law == "sum":
+            return x.second_moment / x.mean**2
+        if law == "avg":
+            return (x.std / x.mean) ** 2 + 1.0 / x.count
+        if law == "quantile":
+            assert self.kind.quantile is not None
+            return self.kind.quantile * (1.0 - self.kind.quantile)
+        around = (x.kurtosis or NORMAL_KURTOSIS) - 1.0 + 1.0 / x.count
+        return around if law == "variance" else around / 4.0
+
+
+@cache
+def _quantile(delta: float) -> float:
+    return float(special.ndtri(1.0 - delta / 2.0))
+
+
+@lru_cache(maxsize=1024)
+def _promised(aggregate: str, population: Population, max_error: float, delta: float) -> float:
+    """Found by halving, which takes milliseconds: a planner asks for it again and again."""
+    return needed_rate(aggregate, population, max_error, delta)
+
+
+def spare_limit(aggregate: str, square: float, centre: float, rate: float) -> float:
+    """The size beyond which a value is better never shed; `square` is the mean square of those that may be (about
+    `centre`, the mean of all, for an AVG, which is about x - mean where a SUM is about x). Infinite where none is.
+
+    With a value's record taken whatever the rate P, 1 - P more records are read and the variance of a SUM falls by
+    x^2 (1 - P) / P; as many records more at a higher rate make it fall by E x^2 (1 - P) / P^2. The first is more where
+    x^2 > E x^2 / P. At most the share P of the records lie beyond that (Chebyshev), so it never more than doubles what
+    is read.
+    """
+    if square <= 0.0:
+        return math.inf
+    return math.sqrt(square / rate) + (abs(centre) if parse_aggregate(aggregate).law == "avg" else 0.0)
