@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from catchment.errors import ConfigError
+from catchment.sim.pictures import panels
+
 SHOWN_TIMES = 10
 COLOURS = {"planned": "tab:blue", "uniform": "tab:orange", "none": "tab:red"}
 _LEAST_SHOWN = 1e-5  # on a logarithmic axis an exact answer needs a place
@@ -15,39 +18,23 @@ _LEAST_SHOWN = 1e-5  # on a logarithmic axis an exact answer needs a place
 
 def plot_burst(cells: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Draw one run of each kind, of the burst of ten times the capacity where there is one."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    from catchment.errors import ConfigError
-
     if not cells:
         raise ConfigError("there is no burst to draw", hint="run a part that has one: --part x10")
     times = SHOWN_TIMES if any(c["times"] == SHOWN_TIMES for c in cells) else cells[0]["times"]
     chosen = {c["how"]: c for c in reversed(cells) if c["times"] == times}
-    figure, (rows, late, off) = pyplot.subplots(3, 1, figsize=(8, 8), sharex=True)
-    for how, cell in chosen.items():
-        _draw(cell, how, rows, late, off)
-    arriving = next(iter(chosen.values()))
-    rows.hlines(arriving["arriving_rows_per_s"], 0, arriving["burst_s"], color="0.6", linestyle="--", label="arriving")
-    rows.set_ylabel("rows/s taken")
-    late.set_ylabel("seconds from the end of\na window to its answer")
-    off.set_ylabel("relative error of the\nfirst answer")
-    off.set_yscale("log")
-    off.set_xlabel("seconds since the burst began")
-    rows.set_title(f"A burst of {times} times the capacity, {arriving['burst_s']:.1f} s long")
-    rows.legend()
-    for axes in (rows, late, off):
-        axes.axvspan(0, arriving["burst_s"], color="0.93", zorder=0)
-    try:
-        figure.savefig(path, dpi=140, bbox_inches="tight")
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"cannot write the plot: {error}", where=str(path), hint="name a .png, .svg or .pdf"
-        ) from None
-    finally:
-        pyplot.close(figure)
+    burst = next(iter(chosen.values()))
+    with panels(path, f"A burst of {times} times the capacity, {burst['burst_s']:.1f} s long", 3) as (rows, late, off):
+        for how, cell in chosen.items():
+            _draw(cell, how, rows, late, off)
+        rows.hlines(burst["arriving_rows_per_s"], 0, burst["burst_s"], color="0.6", linestyle="--", label="arriving")
+        rows.set_ylabel("rows/s taken")
+        late.set_ylabel("seconds from the end of\na window to its answer")
+        off.set_ylabel("relative error of the\nfirst answer")
+        off.set_yscale("log")
+        off.set_xlabel("seconds since the burst began")
+        rows.legend()
+        for axes in (rows, late, off):
+            axes.axvspan(0, burst["burst_s"], color="0.93", zorder=0)
 
 
 def _draw(cell: Mapping[str, Any], how: str, rows: Any, late: Any, off: Any) -> None:

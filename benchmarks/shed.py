@@ -143,8 +143,9 @@ def _cells_table(result: Mapping[str, Any]) -> Table:
         table.add_row(
             str(c["times"]), c["how"], _seconds(c.get("usual_freshness_s")), _seconds(c.get("freshness_median_s")),
             _seconds(c.get("freshness_worst_s")), _seconds(c.get("micro_batch_median_s")),
-            _percent(c.get("read_share")), taken, _seconds(c.get("all_taken_after_s")), _percent(c.get("predicted_error")), _percent(c["error"]),
-            missed, f"{c['rows_exact']} of {c['rows_answered']}" if "rows_exact" in c else "-",
+            _percent(c.get("read_share")), taken, _seconds(c.get("all_taken_after_s")),
+            _percent(c.get("predicted_error")), _percent(c["error"]), missed,
+            f"{c['rows_exact']} of {c['rows_answered']}" if "rows_exact" in c else "-",
         )  # fmt: skip
     return table
 

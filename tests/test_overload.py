@@ -378,3 +378,16 @@ def test_what_a_row_surely_costs_is_seldom_more_than_it_costs(
         over += model.at_least_per_row > 1.05 * each
     assert over <= 25
     assert 0.0 <= model.at_least_per_row <= model.seconds_per_row
+
+
+def test_chance_does_not_make_rows_free() -> None:
+    """A few jobs of nearly one size, the larger ones of which happened to be quick."""
+    model = CostModel()
+    for rows, seconds in ((1, 9.0), (1, 9.0), (60_000, 2.4), (65_000, 2.0), (80_000, 1.9)):
+        model.learn(rows, seconds)
+    assert model.seconds_per_row == model.at_least_per_row == 0.0
+    assert 0.8 * 3e-6 < model.given(3e-6) <= 3e-6
+    for rows in (600_000, 100_000, 900_000):
+        model.learn(rows, 2.0 + 2e-6 * rows)
+    assert model.given(3e-6) == pytest.approx(2e-6, rel=0.25)
+    assert CostModel().given(3e-6) == 3e-6

@@ -27,6 +27,8 @@ catchment shed examples/shed/plan.json
 
 catchment shed examples/shed/plan.json --capacity 0.5 --json
 
+catchment shed examples/shed/plan.json --law variance
+
 The keys of a plan, and what each guarantee means: docs/shedding.md"""
 
 
@@ -39,13 +41,15 @@ def shed(
     plan: Annotated[Path, typer.Argument(help="The plan forest, as a JSON file.", show_default=False)],
     capacity: Annotated[float | None, typer.Option(help="Use this capacity in place of the plan's.")] = None,
     spare_free: Annotated[bool, typer.Option("--spare-free", help="Leave out samplers that save no load.")] = False,
+    law: Annotated[str | None, typer.Option(help="Divide by this law: hoeffding (promised) or variance.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Place samplers in a plan forest so that its load fits the capacity and the worst query is least
     wrong.
 
     The load is seconds of work a second. A query's error is the relative error (for a quantile, the rank
-    error) that its answer exceeds with a chance of at most delta. Where the load fits, nothing is shed.
+    error) that its answer exceeds with a chance of at most delta; by the law of variance, about delta. Where the
+    load fits, nothing is shed.
     """
     from catchment.optimizer.shed import shed_load
     from catchment.optimizer.shed_json import read_forest, write_plan
@@ -53,6 +57,8 @@ def shed(
     document = _read(plan)
     if capacity is not None and isinstance(document, dict):
         document["capacity"] = capacity
+    if law is not None and isinstance(document, dict):
+        document["law"] = law
     found = shed_load(read_forest(document, str(plan)), spare_free=spare_free)
     emit(write_plan(found), as_json, lambda answer: _render(found, answer))
 
@@ -103,7 +109,10 @@ def _label(plan: ShedPlan, name: str, sampler: Sampler | None) -> Text:
 
 
 def _table(plan: ShedPlan) -> Table:
-    table = Table(title=f"queries (each misses its error with a chance of at most {plan.forest.delta:g})")
+    from catchment.quality.allocation import Law
+
+    most = "at most" if plan.forest.law is Law.HOEFFDING else "about"
+    table = Table(title=f"queries (each misses its error with a chance of {most} {plan.forest.delta:g})")
     for column in ("query", "aggregate"):
         table.add_column(column, no_wrap=True)
     for column in ("kept", "error", "proved", "contract"):
@@ -116,8 +125,8 @@ def _table(plan: ShedPlan) -> Table:
 
 
 def _best(plan: ShedPlan, name: str) -> str:
-    """The best proved bound at the planned rate: the planner's own curves are Hoeffding's, which are
-    looser."""
+    """The best proved bound at the planned rate: Hoeffding's curves are looser, those of the variance prove
+    nothing."""
     from catchment.quality.bounds import bound
     from catchment.quality.kinds import Part
 

@@ -14,14 +14,15 @@ from typing import Any, TypeVar
 from catchment.errors import PlanError, QualityError
 from catchment.optimizer.shed import Sampler, ShedPlan
 from catchment.optimizer.shed_forest import Operator, Query, ShedForest, Stream
+from catchment.quality.allocation import Law
 from catchment.quality.kinds import Population, parse_aggregate
 
 _STREAM = ("name", "rate", "strata")
-_OPERATOR = ("name", "input", "selectivity", "seconds_per_tuple")
+_OPERATOR = ("name", "input", "selectivity", "seconds_per_tuple", "picks")
 _FACTS = ("window_tuples", "mean", "std", "value_range", "kurtosis")
 _CONTRACT = ("weight", "max_error", "seconds_per_tuple", "groups", "mass")
 _QUERY = ("name", "input", "aggregate", *_FACTS, *_CONTRACT)
-_PLAN = ("capacity", "delta", "streams", "operators", "queries")
+_PLAN = ("capacity", "delta", "streams", "operators", "queries", "law")
 
 Made = TypeVar("Made")
 
@@ -36,7 +37,15 @@ def read_forest(document: object, where: str) -> ShedForest:
         plan.each("operators", "operator", _operator),
         plan.each("queries", "query", _query),
         where,
+        _law(plan),
     )
+
+
+def _law(plan: _Fields) -> Law:
+    name = plan.text("law") or Law.HOEFFDING
+    if name not in list(Law):
+        raise PlanError(f"the law {name!r} is not known", where=plan.where, hint=f"there are {', '.join(Law)}")
+    return Law(name)
 
 
 def write_plan(plan: ShedPlan) -> dict[str, Any]:
@@ -133,7 +142,7 @@ def _stratum(document: object, where: str) -> tuple[str, float]:
 def _operator(document: object, where: str) -> Operator:
     fields = _Fields.of(document, where, _OPERATOR)
     amounts = fields.number("selectivity"), fields.number("seconds_per_tuple")
-    return Operator(fields.text("name"), fields.text("input"), *amounts)
+    return Operator(fields.text("name"), fields.text("input"), *amounts, fields.number("picks", 1.0))
 
 
 def _query(document: object, where: str) -> Query:

@@ -14,17 +14,18 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def picture(path: Path, title: str, size: tuple[float, float] = (8, 5)) -> Iterator[Axes]:
-    """Axes to draw on; what was drawn is in the file afterwards."""
+def panels(path: Path, title: str, count: int, size: tuple[float, float] = (8, 8)) -> Iterator[list[Axes]]:
+    """So many axes to draw on, one below another, that share what is to the right; what was drawn is in the file
+    afterwards."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=size)
+    figure, axes = pyplot.subplots(count, 1, figsize=size, sharex=True, squeeze=False)
     try:
-        yield axes
-        axes.set_title(title)
+        yield list(axes[:, 0])
+        axes[0, 0].set_title(title)
         figure.savefig(path, dpi=140, bbox_inches="tight")
     except (OSError, ValueError) as error:
         raise SimulationError(
@@ -32,3 +33,10 @@ def picture(path: Path, title: str, size: tuple[float, float] = (8, 5)) -> Itera
         ) from None
     finally:
         pyplot.close(figure)
+
+
+@contextmanager
+def picture(path: Path, title: str, size: tuple[float, float] = (8, 5)) -> Iterator[Axes]:
+    """Axes to draw on; what was drawn is in the file afterwards."""
+    with panels(path, title, 1, size) as (axes,):
+        yield axes

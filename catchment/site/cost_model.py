@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 COLD_JOBS = 2
 KEPT = 0.9  # of what was known when the next job is learned from
+LEAST_NOISE = 0.2  # of a job's seconds: how evenly jobs go is not told by a few of them
+MISBELIEF = 0.5  # by how much of itself a cost that is believed for other reasons may be off
 SPREAD_ROWS = 1_000  # by which the sizes of jobs must differ (one standard deviation) to tell anything
 
 
@@ -52,13 +54,23 @@ class CostModel:
 
     @property
     def at_least_per_row(self) -> float:
-        """What a row costs by all but chance: less by the standard error, where jobs of one size take different
-        times."""
-        if not self.known:
-            return 0.0
+        """What a row costs by all but chance."""
+        return max(self.seconds_per_row - self._error, 0.0) if self.known else 0.0
+
+    def given(self, believed: float) -> float:
+        """What a row costs, between what these jobs show and what is believed for other reasons, by how sure each is:
+        from few rows a burst's first jobs tell next to nothing, and chance may even say that rows are free."""
+        if not self.known or believed <= 0.0:
+            return self.seconds_per_row if self.known else believed
+        noise = LEAST_NOISE * self._seconds / self._jobs / math.sqrt(self._spread)
+        doubt = max(self._error, noise) / (MISBELIEF * believed)
+        return (self.seconds_per_row + believed * doubt**2) / (1.0 + doubt**2)
+
+    @property
+    def _error(self) -> float:
+        """The standard error of the line's slope."""
         around = self._seconds_seconds - self._seconds**2 / self._jobs - self._together**2 / self._spread
-        error = math.sqrt(max(around, 0.0) / max(self._jobs - 2.0, 0.5) / self._spread)
-        return max(self.seconds_per_row - error, 0.0)
+        return math.sqrt(max(around, 0.0) / max(self._jobs - 2.0, 0.5) / self._spread)
 
     @property
     def _spread(self) -> float:

@@ -190,8 +190,8 @@ class LoadMonitor:
             rates = {f.name: 1.0 if f.fixed else LEAST_RATE for f in self.fragments}
             return Decision(rates, self.load, {}, f"{why}; {error.message}")
         own = {p.name: plan.rates[p.work, WHOLE] for p in portions}
-        shares = {f.name: [(p.share, own[p.name]) for p in portions if p.fragment is f] for f in self.fragments}
-        rates = {name: min(1.0, math.fsum(s * r for s, r in found)) for name, found in shares.items()}
+        rates = {f.name: _kept_share([(p.share, own[p.name]) for p in portions if p.fragment is f])
+                 for f in self.fragments}  # fmt: skip
         errors = {p.fragment.name: 0.0 for p in portions}
         for p in portions:
             errors[p.fragment.name] = max(errors[p.fragment.name], *(plan.errors[q.name] for q in self._queries(p)))
@@ -245,8 +245,8 @@ class LoadMonitor:
         return {name: spare for name, spare in found.items() if spare}
 
     def _cost(self, part: str) -> float:
-        model = self.sampled[part]
-        return model.seconds_per_row if model.known else self.whole[KEEP if part == PREPARE else part].seconds_per_row
+        """Of a row that is read, or that a fragment takes, in a sampled batch; whole ones tell about what that is."""
+        return self.sampled[part].given(self.whole[KEEP if part == PREPARE else part].seconds_per_row)
 
     # --- what a decision means ----------------------------------------------------------------------------
 
@@ -268,6 +268,13 @@ class LoadMonitor:
         prepare_s = self._cost(PREPARE) if self.deferrable else 0.0
         own = math.fsum(self._cost(f.name) * decision.rates.get(f.name, 1.0) for f in self.fragments)
         return prepare_s * self.read_share(decision) + own
+
+
+def _kept_share(portions: Sequence[tuple[float, float]]) -> float:
+    """What (share, rate) of portions keep together: 1 only if all of it is kept."""
+    if all(rate >= 1.0 for _, rate in portions):
+        return 1.0
+    return min(math.fsum(share * rate for share, rate in portions), math.nextafter(1.0, 0.0))
 
 
 def _by_group(portions: Sequence[Portion], rates: Mapping[str, float]) -> dict[str, GroupRates]:
