@@ -96,7 +96,7 @@ def check_same(one: Any, other: Any, fragment: Fragment) -> None:
 def test_many_fragments_in_one_job_have_the_partials_of_jobs_of_their_own(
     spark: SparkSession, rate: float, side: Side, spare: bool, by_group: bool
 ) -> None:
-    from catchment.spark.evaluate import NativeEvaluator
+    from catchment.spark.evaluate import NativeEvaluator, joined
     from catchment.spark.one_pass import Take
 
     names = spark.createDataFrame([("p1", "one"), ("p1", "uno"), ("p2", "two")], "page STRING, title STRING")
@@ -108,15 +108,9 @@ def test_many_fragments_in_one_job_have_the_partials_of_jobs_of_their_own(
     together = evaluator.reduce_all(given, takes, ROWS, RULE)
     for take, one in zip(takes, together, strict=True):
         pieces = [evaluator._alone(given, piece, RULE) for piece in take.split()]
-        check_same(one, pieces[0] if len(pieces) == 1 else joined(take, pieces), take.fragment)
+        check_same(one, pieces[0] if len(pieces) == 1 else joined(pieces, take.split()), take.fragment)
     assert together[-1].table.num_rows == 0
     assert together[0].spared == (0 if side is Side.LEFT or not spare else large_ones(given))
-
-
-def joined(take: Any, pieces: Any) -> Any:
-    from catchment.spark.evaluate import _joined
-
-    return _joined(pieces, take.split())
 
 
 def large_ones(given: DataFrame) -> int:
