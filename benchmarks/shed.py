@@ -152,14 +152,15 @@ def _cells_table(result: Mapping[str, Any]) -> Table:
 
 def _simulated_table(found: Mapping[str, Any]) -> Table:
     title = f"without Spark: hours {found['hours']}, seeds {found['seeds']}; worst errors, medians over bursts"
-    heads = ("times", "bursts", "planned", "predicted", "uniform", "read", "uniform reads", "ratio, median", "worst",
-             "bounds missed")  # fmt: skip
+    heads = ("times", "bursts", "planned", "foreseen", "uniform", "read", "uniform", "ratio", "worst", "as much read",
+             "worst", "missed")  # fmt: skip
     table = Table(*heads, title=title, title_justify="left")
     for r in found["ratios"]:
         table.add_row(
             f"{r['times']:g}", str(r["bursts"]), _percent(r["planned"]), _percent(r["predicted"]),
             _percent(r["uniform"]), _percent(r["read_planned"]), _percent(r["read_uniform"]), f"{r['median']:.2f}",
-            f"{r['worst']:.2f}", f"{r['missed']} of {r['bounds']}",
+            f"{r['worst']:.2f}", f"{r['median_for_as_much_read']:.2f}", f"{r['worst_for_as_much_read']:.2f}",
+            f"{r['missed']}/{r['bounds']}",
         )  # fmt: skip
     return table
 

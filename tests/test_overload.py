@@ -391,3 +391,13 @@ def test_chance_does_not_make_rows_free() -> None:
         model.learn(rows, 2.0 + 2e-6 * rows)
     assert model.given(3e-6) == pytest.approx(2e-6, rel=0.25)
     assert CostModel().given(3e-6) == 3e-6
+
+
+def test_a_view_that_no_record_concerned_so_far_is_whole_where_it_can_be_picked_and_does_not_rule_where_not() -> None:
+    for picked in (False, True):
+        world = World((*FRAGMENTS[:2], replace(FRAGMENTS[2], picked=picked)))
+        calm(world)
+        world.monitor.shapes["rare"].reached = world.monitor.shapes["rare"].typical = 0.0
+        rates = world.batch(world.capacity * 10)[0].rates
+        assert (rates["rare"] == 1.0) == picked
+        assert rates["all"] > 5 * LEAST_RATE

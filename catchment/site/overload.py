@@ -123,7 +123,7 @@ class LoadMonitor:
 
     def learn_shape(self, name: str, rows: float, groups: Floats, event_span_s: float) -> None:
         """How many records reach a fragment (scaled), by group, of so many rows over a stretch of event time."""
-        if rows <= 0 or groups.sum() <= 0:
+        if rows <= 0:
             return
         shape, event_rows_per_s = self.shapes[name], rows / max(event_span_s, 1e-3)
         shape.learn(rows, groups, GROUP_MASS)

@@ -113,7 +113,7 @@ class Shape:
         """So many records (scaled) of each group reached the fragment, of so many rows."""
         self.rows = _KEPT * self.rows + rows
         self.reached = _KEPT * self.reached + float(groups.sum())
-        self.typical = _KEPT * self.typical + typical_size(groups, mass)
+        self.typical = _KEPT * self.typical + (typical_size(groups, mass) if groups.any() else 0.0)
 
     def learn_groups(self, groups: Mapping[int | str, float], most: int) -> None:
         """So many records (scaled) had each group; more than `most` groups are not told apart."""
@@ -132,7 +132,8 @@ class Shape:
                 square = seen.square_about_mean if functions[aggregate] == "avg" else seen.square
                 limit = spare_limit(functions[aggregate], square, seen.mean_of_all, rate)
                 limits[argument] = min(limit, limits.get(argument, math.inf))
-        excess = self.spared_share / (rate * min(self.selectivity, 1.0))
+        sampled = rate * min(self.selectivity, 1.0)
+        excess = self.spared_share / sampled if sampled else 0.0
         limits = {a: max(limit, excess * self.limits.get(a, 0.0)) for a, limit in limits.items()}
         self.limits = {argument: limit for argument, limit in limits.items() if math.isfinite(limit)}
         return tuple(sorted(self.limits.items()))
@@ -161,9 +162,11 @@ class Portion:
     def queries(self, arriving_per_s: float) -> tuple[Query, ...]:
         """What is asked of it while so many rows arrive."""
         fragment = self.fragment
-        if fragment.fixed:  # no bound: no rate below 1 promises anything
+        unseen = self.shape.rows > 0 and not self.shape.reached
+        if fragment.fixed or (unseen and fragment.picked):  # no rate below 1 says anything; what is not there is free
             return (Query(f"{self.name}/whole", self.work, "count", Population(0.0)),)
-        count = arriving_per_s * self.shape.pace * self.shape.selectivity * self.group_share * fragment.window_s
+        reached = 1.0 if unseen else self.shape.selectivity  # who cannot be picked must not rule before he is seen
+        count = arriving_per_s * self.shape.pace * reached * self.group_share * fragment.window_s
         return tuple(
             Query(f"{self.name}/{name}", self.work, function, self._population(max(count, 1.0), name, function),
                   fragment.weight, fragment.max_error)
