@@ -180,6 +180,19 @@ def test_sources_that_rarely_speak_are_handed_to_the_conformal_rule() -> None:
     assert not here.controller.rule.trusts_progress  # type: ignore[attr-defined]
 
 
+def test_a_source_that_falls_silent_among_sources_that_rarely_speak_is_named() -> None:
+    here = world()
+    for step in range(1, 1500):
+        now = step * STEP_US
+        name = f"s{step % 97}" if step % 2 else "often"
+        if name != "often" or now < 10 * SECOND_US:
+            here.deliver([(now, name, now - 2_000, 1.0)], now)
+    assert not here.controller.rule.trusts_progress  # type: ignore[attr-defined]
+    assert not any(c.idle for c in here.closings if c.end_us < 10 * SECOND_US)
+    assert "often" in here.closings[-1].idle
+    assert here.controller.status(now)["idle"] == ("often",)
+
+
 def test_after_delays_change_the_contract_is_overdrawn_and_regained_in_the_number_of_windows_it_tells() -> None:
     """The whole regime changes at once: no controller can foresee it, and this one tells what it owes."""
     rng = np.random.default_rng(9)

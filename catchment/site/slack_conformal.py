@@ -4,18 +4,19 @@ For streams whose sources are sparse or out of order in themselves, where progre
 the book tells how far beyond its end the front had to be for its answer to be right. K is the (1 - d)-quantile of these
 needed waits over recent windows, and d follows the misses (adaptive conformal inference, Gibbs and Candes, NeurIPS'21):
 d += gain (delta - miss), so that the long-run share of misses is held whatever the delays do. While the ledger of the
-contract is overdrawn, the quantile is taken closer to 1.
+contract is overdrawn, the quantile is taken closer to 1. Sources that are silent or behind beyond all patience are named.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from catchment.errors import SiteError
+from catchment.site.slack_debt import behind, idle
 from catchment.site.slack_desk import Desk, Rule, Settled, by_slack
 from catchment.site.slack_parts import Outlook
 
@@ -58,7 +59,10 @@ class ConformalRule(Rule):
         return self._k_us
 
     def outlook(self, end_us: int, now_us: int) -> Outlook:
-        return by_slack(self.desk, end_us, now_us, self.desk.sources.front_us(now_us) - end_us, self.k_us())
+        sources, front = self.desk.sources, self.desk.sources.front_us(now_us)
+        outlook = by_slack(self.desk, end_us, now_us, front - end_us, self.k_us())
+        lacking = sources.named(idle(sources, front) | behind(sources)) if outlook.close else ()
+        return replace(outlook, idle=lacking) if lacking else outlook
 
     def learn(self, settled: Settled) -> None:
         self._needs.append(settled.needed_us)
