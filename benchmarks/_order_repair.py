@@ -1,4 +1,4 @@
-"""What repair costs live: a stream that is in order but for one record in a thousand, which comes 5 to 20 s late.
+"""What repair costs live: a stream that is in order but for one record in a thousand, which comes 20 to 60 s late.
 
 Two views ask the same of it: one is repaired, one registers late records and leaves them. So what the center spends on
 fetching published states, on merging into them, and on publishing the first view more than the second, is the cost of
@@ -127,7 +127,7 @@ def stream(seconds: int) -> list[tuple[float, float, str, int]]:
     number = seconds * PER_SECOND
     at = np.sort(rng.uniform(0.0, seconds, number))
     late = rng.uniform(size=number) < LATE_SHARE
-    arrives = at + 0.02 + np.where(late, rng.uniform(5.0, 20.0, number), 0.0)
+    arrives = at + 0.02 + np.where(late, rng.uniform(20.0, 60.0, number), 0.0)
     device, value = rng.integers(DEVICES, size=number), rng.integers(1, 100, size=number)
     order = np.argsort(arrives, kind="stable").tolist()
     return [(float(arrives[i]), float(at[i]), f"d{device[i]:02d}", int(value[i])) for i in order]
