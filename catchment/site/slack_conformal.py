@@ -4,7 +4,7 @@ For streams whose sources are sparse or out of order in themselves, where progre
 the book tells how far beyond its end the front had to be for its answer to be right. K is the (1 - d)-quantile of these
 needed waits over recent windows, and d follows the misses (adaptive conformal inference, Gibbs and Candes, NeurIPS'21):
 d += gain (delta - miss), so that the long-run share of misses is held whatever the delays do. While the ledger of the
-contract is overdrawn, the quantile is taken closer to 1. Sources that are silent or behind beyond all patience are named.
+contract is overdrawn, the quantile is taken closer to 1. Sources silent or behind beyond all patience are named.
 """
 
 from __future__ import annotations
