@@ -191,7 +191,7 @@ def test_costs_are_learned_from_batches_of_any_sizes(fixed: float, each: float, 
         model.learn(rows, fixed + each * rows)
     if model.known:
         assert model.seconds_per_row == pytest.approx(each, rel=0.01)
-        assert model.at_least_per_row <= model.seconds_per_row
+        assert model.at_most_per_row == pytest.approx(each, rel=0.01)
     else:
         assert np.ptp(sizes[-10:]) < 10 * SPREAD_ROWS
 
@@ -368,16 +368,17 @@ def test_the_moments_give_the_variance_of_a_sampled_sum_and_average(rest: list[f
     seed=st.integers(0, 1000),
     noise=st.floats(0.0, 0.5),
 )
-def test_what_a_row_surely_costs_is_seldom_more_than_it_costs(
+def test_what_a_row_costs_at_most_is_seldom_less_than_it_costs(
     fixed: float, each: float, seed: int, noise: float
 ) -> None:
     chance = np.random.default_rng(seed)
-    model, over = CostModel(), 0
-    for rows in chance.integers(0, 100_000, 40):
-        model.learn(float(rows), fixed + each * rows + noise * chance.random())
-        over += model.at_least_per_row > 1.05 * each
-    assert over <= 25
-    assert 0.0 <= model.at_least_per_row <= model.seconds_per_row
+    models = [CostModel() for _ in range(20)]
+    for model in models:
+        for rows in chance.integers(0, 100_000, 12):
+            model.learn(float(rows), fixed + each * rows + noise * chance.random())
+    under = sum(model.at_most_per_row < 0.99 * each for model in models)
+    assert under <= 11, "one in six by the normal limit, if jobs were many"
+    assert all(model.at_most_per_row >= model.seconds_per_row for model in models)
 
 
 def test_chance_does_not_make_rows_free() -> None:
@@ -385,7 +386,7 @@ def test_chance_does_not_make_rows_free() -> None:
     model = CostModel()
     for rows, seconds in ((1, 9.0), (1, 9.0), (60_000, 2.4), (65_000, 2.0), (80_000, 1.9)):
         model.learn(rows, seconds)
-    assert model.seconds_per_row == model.at_least_per_row == 0.0
+    assert model.seconds_per_row == 0.0 < model.at_most_per_row
     assert 0.8 * 3e-6 < model.given(3e-6) <= 3e-6
     for rows in (600_000, 100_000, 900_000):
         model.learn(rows, 2.0 + 2e-6 * rows)

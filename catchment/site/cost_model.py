@@ -53,9 +53,9 @@ class CostModel:
         return min(max(self._together / self._spread, 0.0), self._rows_seconds / self._rows_rows)
 
     @property
-    def at_least_per_row(self) -> float:
-        """What a row costs by all but chance."""
-        return max(self.seconds_per_row - self._error, 0.0) if self.known else 0.0
+    def at_most_per_row(self) -> float:
+        """What a row costs at most, by all but chance: to take a burst whole costs more than to shed in vain."""
+        return self.seconds_per_row + self._error if self.known else 0.0
 
     def given(self, believed: float) -> float:
         """What a row costs, between what these jobs show and what is believed for other reasons, by how sure each is:

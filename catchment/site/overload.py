@@ -9,8 +9,8 @@ fragment whose records a reader can pick out has only those prepared for it; one
 is a fragment for each size of group. Errors are by the variance of the answers (`catchment.quality.spread`): what will
 be seen, not what could be promised.
 
-Hysteresis: samplers go in as soon as the load is over `ENTER`; they go out after `CALM_BATCHES` batches in a row under
-`LEAVE`. While they are in, the load is held at `TARGET`, which leaves room to work off a backlog.
+Hysteresis: samplers go in as soon as the load may be over `ENTER`, by all but chance; they go out after `CALM_BATCHES`
+batches in a row under `LEAVE`. While they are in, the load is held at `TARGET`, which leaves room to work off a backlog.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class LoadMonitor:
 
     def decide(self, arrivals: Arrivals) -> Decision:
         """How to take the batch that comes."""
-        self.load = arrivals.rows_per_s * self._surely_per_row()
+        self.load = arrivals.rows_per_s * self._seconds_per_row()
         self.arriving_per_s = arrivals.rows / max(arrivals.interval_s, 1e-6)
         self._follow(arrivals)
         if not self.shedding or arrivals.rows < LEAST_ROWS:
@@ -170,11 +170,11 @@ class LoadMonitor:
     def _seconds_per_row(self) -> float:
         return math.fsum(model.seconds_per_row for model in self.whole.values())
 
-    def _surely_per_row(self) -> float:
-        return math.fsum(model.at_least_per_row for model in self.whole.values())
+    def _at_most_per_row(self) -> float:
+        return math.fsum(model.at_most_per_row for model in self.whole.values())
 
     def _follow(self, arrivals: Arrivals) -> None:
-        if self.load > ENTER and arrivals.rows >= LEAST_ROWS:
+        if arrivals.rows_per_s * self._at_most_per_row() > ENTER and arrivals.rows >= LEAST_ROWS:
             self.shedding, self.calm = True, 0
         elif self.load < LEAVE:
             self.calm += 1
@@ -246,7 +246,7 @@ class LoadMonitor:
 
     def _cost(self, part: str) -> float:
         """Of a row that is read, or that a fragment takes, in a sampled batch; whole ones tell about what that is."""
-        return self.sampled[part].given(self.whole[KEEP if part == PREPARE else part].seconds_per_row)
+        return self.sampled[part].given(self.whole[KEEP if part == PREPARE else part].at_most_per_row)
 
     # --- what a decision means ----------------------------------------------------------------------------
 
