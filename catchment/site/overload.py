@@ -10,7 +10,7 @@ is a fragment for each size of group. Errors are by the variance of the answers 
 be seen, not what could be promised.
 
 Hysteresis: samplers go in as soon as the load may be over `ENTER`, by all but chance; they go out after `CALM_BATCHES`
-batches in a row under `LEAVE`. While they are in, the load is held at `TARGET`, which leaves room to work off a backlog.
+batches in a row under `LEAVE`. While they are in, the load is held at `TARGET`: that leaves room to work off a backlog.
 """
 
 from __future__ import annotations
