@@ -51,7 +51,7 @@ from catchment.wanted import is_wanted
 # Chosen before any outcome was seen; the rules of the monitor were not tried on these hours.
 HOURS = ((0, 1), (6, 7), (10, 11), (18, 19), (21, 22))
 SEEDS = (1, 2)
-TIMES = (2, 5, 10, 20)
+TIMES = (10, 2, 5, 20)
 SCALE = 16
 DELTA = 0.05
 TRIGGER_S = 0.5
@@ -155,20 +155,28 @@ def reduce(records: pa.RecordBatch, take: Take) -> Reduced:
     return with_terms(lift.of(records, np.asarray(records["place"]).astype(np.int64)), take, 0.0)
 
 
-def make_rig(table: pa.Table, seed: int, make_monitor: Callable[..., LoadMonitor]) -> tuple[Rig, Deployment]:
-    """The project's fragments over the records, as the tasks that read them see them."""
-    with tempfile.TemporaryDirectory() as scratch:
-        deployment = Deployment.load(write_project(Path(scratch) / "p", Path(scratch) / "log.parquet", True))
-    plans, schema = deployment.fragments_at("edge"), deployment.catalog.streams["hits"].schema
-    opened = OpenedStream(None, again=lambda *_: None, columns=schema)
-    shedding = stream_shedding("hits", plans, opened, None, Path(), ManualClock(0), TRIGGER_S, True, make_monitor)  # type: ignore[arg-type]
-    micros = np.asarray(table["ts"].cast(pa.int64()))
-    places = SamplingRule("hits", ("row",), seed).places([pa.array(np.arange(table.num_rows))])
-    columns = {c: table[c].combine_chunks() for c in ("code", "size", "crawler")}
-    columns |= {f"is:{view}": pa.array(mask) for view, mask in members(table).items() if mask is not None}
-    columns |= {f"slice:{v}": pa.array(micros // (w * 10**6) * (w * 10**6)) for v, (_, _, w, _) in VIEWS.items()}
-    columns |= {"place": pa.array(places.astype(np.float64))}
-    return Rig(shedding, plans, pa.record_batch(columns), micros / 1e6 - START_S), deployment
+class Scene:
+    """A burst before anybody meets it: its records as the tasks that read them see them, and the truth."""
+
+    def __init__(self, log: Log, times: float) -> None:
+        table = make_table(log, phases_of(CAPACITY / SCALE, times, BURST_S))
+        with tempfile.TemporaryDirectory() as scratch:
+            self.deployment = Deployment.load(write_project(Path(scratch) / "p", Path(scratch) / "log.parquet", True))
+        self.micros = np.asarray(table["ts"].cast(pa.int64()))
+        starts = {w: pa.array(self.micros // (w * 10**6) * (w * 10**6)) for w in {view[2] for view in VIEWS.values()}}
+        self.columns = {c: table[c].combine_chunks() for c in ("code", "size", "crawler")}
+        self.columns |= {f"is:{view}": pa.array(mask) for view, mask in members(table).items() if mask is not None}
+        self.columns |= {f"slice:{view}": starts[window] for view, (_, _, window, _) in VIEWS.items()}
+        self.truth = truth_of(table)
+
+    def rig(self, seed: int, make_monitor: Callable[..., LoadMonitor]) -> Rig:
+        """A site that meets it, with a sampler of this seed."""
+        plans, schema = self.deployment.fragments_at("edge"), self.deployment.catalog.streams["hits"].schema
+        opened, clock = OpenedStream(None, again=lambda *_: None, columns=schema), ManualClock(0)
+        shedding = stream_shedding("hits", plans, opened, None, Path(), clock, TRIGGER_S, True, make_monitor)  # type: ignore[arg-type]
+        places = SamplingRule("hits", ("row",), seed).places([pa.array(np.arange(len(self.micros)))])
+        records = pa.record_batch(self.columns | {"place": pa.array(places.astype(np.float64))})
+        return Rig(shedding, plans, records, self.micros / 1e6 - START_S)
 
 
 @dataclass
@@ -185,14 +193,14 @@ class Outcome:
             self.bounds, self.missed = self.bounds + 1, self.missed + (off > bound)
 
 
-def judge(rig: Rig, deployment: Deployment, table: pa.Table) -> Outcome:
+def judge(rig: Rig, scene: Scene) -> Outcome:
     """The answers that a center would first publish, against the truth."""
-    truth, outcome = truth_of(table), Outcome()
+    truth, outcome = scene.truth, Outcome()
     for plan in rig.plans:
         view, fragment = plan.fragment.name, plan.fragment
         merged = partials.combine(pa.concat_tables(rig.found[view]), [SLICE_COLUMN, *fragment.key_names],
                                   fragment.aggregates)  # fmt: skip
-        derivation = deployment.deployed.derivation(view)
+        derivation = scene.deployment.deployed.derivation(view)
         answers = derive(merged, derivation)
         named = [name for name in answers.column_names if name in [n for _, n in derivation.keys]]
         starts = answers[SLICE_COLUMN].to_pylist()
@@ -219,12 +227,11 @@ def _judged(
             yield start, abs(value - wanted) / wanted, bound
 
 
-def meet(log: Log, times: float, seed: int, make_monitor: Callable[..., LoadMonitor]) -> dict[str, Any]:
+def meet(scene: Scene, seed: int, make_monitor: Callable[..., LoadMonitor]) -> dict[str, Any]:
     """One burst, met by one monitor."""
-    table = make_table(log, phases_of(CAPACITY / SCALE, times, BURST_S))
-    rig, deployment = make_rig(table, seed, make_monitor)
+    rig = scene.rig(seed, make_monitor)
     rig.run()
-    outcome = judge(rig, deployment, table)
+    outcome = judge(rig, scene)
     burst = [b for b in rig.batches if b.read < b.rows and b.at_s <= BEFORE_S + BURST_S]
     return {
         "error": max(outcome.errors.values()), "errors": outcome.errors, "bounds": outcome.bounds,
@@ -237,11 +244,12 @@ def meet(log: Log, times: float, seed: int, make_monitor: Callable[..., LoadMoni
 def simulate(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
     """Planned against one rate for all, over hours and seeds."""
     cells = []
-    for hours in HOURS[:1] if quick else HOURS:
-        log = read_log(hours)
-        for times in (10,) if quick else TIMES:
+    logs = {hours: read_log(hours) for hours in (HOURS[:1] if quick else HOURS)}
+    for times in TIMES[:1] if quick else TIMES:
+        for hours, log in logs.items():
+            scene = Scene(log, times)
             for seed in SEEDS[:1] if quick else SEEDS:
-                planned, uniform = (meet(log, times, seed, kind) for kind in (Planned, Uniform))
+                planned, uniform = (meet(scene, seed, kind) for kind in (Planned, Uniform))
                 cells.append({"hours": hours, "times": times, "seed": seed, "planned": planned, "uniform": uniform})
                 report(
                     f"{times} times, hours {hours}, seed {seed}: {planned['error']:.4f} against {uniform['error']:.4f}"
