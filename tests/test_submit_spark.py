@@ -18,6 +18,7 @@ from catchment.center.results import read_results, read_windows
 from catchment.config import Project
 from catchment.durable.deployments import DeploymentStore
 from catchment.errors import CatchmentError
+from catchment.optimizer.share import Strength, share
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -101,6 +102,35 @@ def run_with(spark: SparkSession, script: Script) -> Any:
         return runner
     finally:
         runner.close()
+
+
+@pytest.mark.spark
+def test_a_move_with_windows_in_flight_loses_nothing_and_counts_nothing_twice(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Both queries go over to one wider fragment, and back to one each, while the newest window is open everywhere."""
+    folder, by_site = laid_out(tmp_path / "p")
+    state = folder / "state"
+
+    def move(strength: Strength) -> Callable[[], object]:
+        return lambda: DeploymentStore(state).change(
+            lambda now: now.move(share(now.sharing.queries.values(), strength, lambda demand: 1.0))
+        )
+
+    runner = run_with(spark, Script(folder, by_site, [move(Strength.MAX), move(Strength.NONE)]))
+    deployed, feeds = runner.deployment.deployed, runner.center.core.intakes
+    assert len(deployed.leaving) == 3, "two fragments of their own, then one for both, were left"
+    assert {name: len(intake.inflows) for name, intake in feeds.items()} == {"numbers": 3, "slowest": 3}
+    records = [r for mine in by_site.values() for r in mine]
+    rows = {(r["start"], r["page"]): (r["n"], r["bytes"]) for r in read_results(state, "numbers").to_pylist()}
+    wanted = {place: (w["n"], w["bytes"]) for place, w in expected_numbers(records).items()}
+    assert rows == {place: values for place, values in wanted.items() if place[0] <= max(start for start, _ in rows)}
+    assert max(start for start, _ in rows) >= START + timedelta(minutes=8)
+    highs = {r["start"]: r["high"] for r in read_results(state, "slowest").to_pylist()}
+    by_start = {start: max(r["ms"] for r in rows) for (start, _), rows in group(records, 60, 60, None).items()}
+    assert highs == {start: high for start, high in by_start.items() if start <= max(highs)}
+    for view in ("numbers", "slowest"):
+        assert {w["revision"] for w in read_windows(state, view).to_pylist()} == {1}
 
 
 @pytest.mark.spark
