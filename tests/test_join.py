@@ -8,7 +8,7 @@ closes before both streams have passed it. Cannot catch: what Spark makes of the
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from operator import ge, gt, le, lt, ne
 from pathlib import Path
@@ -19,18 +19,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from join_world import (
+    HORIZON_US,
     SITES,
     Case,
-    EdgeSite,
-    JoinCenter,
     base_catalog,
     close,
-    lowered,
     make_records,
     plans_of,
     side_queries,
 )
+from live_world import LiveCenter, LiveRelay, LiveSite, Speaker, lowered
 from query_support import Golden, check_golden, make_plan, read_golden
+from relay_world import project_of
 from sharing_support import SECOND, lift_fragment
 
 from catchment import partials
@@ -191,7 +191,7 @@ def test_answers_are_those_over_every_pair_of_records(name: str, seed: int) -> N
         starts = np.asarray(rows[SLICE_COLUMN])
         inside = rows.filter(pa.array((starts >= window.start_us) & (starts < window.end_us)))
         pairs = partials.combine(inside, join.pairing.key_names, join.pairing.aggregates)
-        found |= {(window.start_us, *k): v for k, v in lowered(pairing.answer(join, pairs), join).items()}
+        found |= {(window.start_us, *k): v for k, v in lowered(pairing.answer(join, pairs), join.answers).items()}
     assert close(found, case.expected(records))
 
 
@@ -205,7 +205,7 @@ def test_pairs_in_many_blocks_are_the_same_pairs(monkeypatch: pytest.MonkeyPatch
     whole = [pairing.pair(join, *(s.filter(s["user"].is_valid()) for s in sides))]
     monkeypatch.setattr(pairing, "MAX_PAIRS", 7)
     whole.append(pairing.pair(join, *(s.filter(s["user"].is_valid()) for s in sides)))
-    found, expected = (lowered(w, join) for w in whole)
+    found, expected = (lowered(w, join.answers) for w in whole)
     assert found
     assert close(found, expected)
 
@@ -214,20 +214,24 @@ def test_pairs_in_many_blocks_are_the_same_pairs(monkeypatch: pytest.MonkeyPatch
 
 
 class Town:
-    """Three sites, three streams, a center; records come out of order, some very late."""
+    """Three sites, three streams, a center; records come out of order, some very late. Some sites may be behind a
+    hub."""
 
-    def __init__(self, folder: Path, rng: np.random.Generator, policy: str) -> None:
-        self.rng, self.policy, self.clock = rng, policy, ManualClock(0)
+    def __init__(self, folder: Path, rng: np.random.Generator, policy: str, behind: Sequence[str] = ()) -> None:
+        self.rng, self.clock, self.behind = rng, ManualClock(0), behind
         names = sorted({site for sites in SITES.values() for site in sites})
-        slack = int(rng.integers(0, 60)) * SECOND
-        self.sites = {n: EdgeSite(folder / n, n, slack, self.clock) for n in names}
-        self.center = JoinCenter(folder / "center", list(self.sites.values()), self.clock)
+        slack, streams = int(rng.integers(0, 60)) * SECOND, {n: [s for s in SITES if n in SITES[s]] for n in names}
+        self.sites = {n: LiveSite(folder / n, n, streams[n], policy, slack, self.clock) for n in names}
+        hops = {n: "hub" if n in behind else "center" for n in names} | {"hub": "center"}
+        project = project_of(folder, hops, wait_us=int(rng.integers(0, 20)) * SECOND)
+        self.hubs = [LiveRelay(project, "hub", policy, self.clock)] if behind else []
+        self.center = LiveCenter(folder / "center", self.clock, HORIZON_US)
         self.given: dict[str, list[pa.Table]] = {s: [make_records(rng, 0, s)] for s in SITES}
 
     def deploy(self, plans: Mapping[str, QueryPlan], deployed: Deployed) -> None:
-        self.center.deploy(plans, deployed)
-        for site in self.sites.values():
-            site.deploy(deployed, self.policy)
+        self.center.deploy(deployed, plans)
+        for role in (*self.hubs, *self.sites.values()):
+            role.deploy(deployed)
 
     def step(self) -> None:
         """Some site reads a batch of one of its streams; the center takes some of what some site has sent."""
@@ -237,20 +241,28 @@ class Town:
         records = make_records(self.rng, int(self.rng.integers(1, 12)), stream)
         self.given[stream].append(records)
         site.batch(stream, records)
-        if self.rng.random() < 0.1:
-            site.restart()
+        for role in (site, *self.hubs):
+            if self.rng.random() < 0.1:
+                role.restart()
         if self.rng.random() < 0.1:
             self.center.restart(checkpoint=bool(self.rng.random() < 0.5))
         self.consume(self.sites[str(self.rng.choice(list(self.sites)))])
 
-    def consume(self, site: EdgeSite) -> None:
-        self.center.consume(site, self.center.seen[site.name] + int(self.rng.integers(1, 5)))
+    def consume(self, site: LiveSite) -> None:
+        sender: Speaker = site
+        for hub in self.hubs if site.name in self.behind else ():
+            hub.take(site, hub.seen[site.name] + int(self.rng.integers(1, 5)))
+            sender = hub
+        self.center.consume(sender, self.center.seen[sender.name] + int(self.rng.integers(1, 5)))
 
     def finish(self) -> None:
         for site in self.sites.values():
             site.end()
-        for site in self.sites.values():
-            self.center.consume(site, len(site.out))
+        for hub in self.hubs:
+            for name in self.behind:
+                hub.take(self.sites[name], len(self.sites[name].out))
+        for sender in (*self.hubs, *(s for n, s in self.sites.items() if n not in self.behind)):
+            self.center.consume(sender, len(sender.out))
         self.center.repair(everything=True)
 
     @property
@@ -276,7 +288,32 @@ def test_a_run_ends_with_the_answers_over_every_pair(
         check_revisions(town.center, view)
 
 
-def check_revisions(center: JoinCenter, view: str) -> None:
+@settings(deadline=None, max_examples=6)
+@given(
+    seed=st.integers(0, 10**6),
+    policy=st.sampled_from(["streaming", "batching"]),
+    behind=st.sampled_from([("asia",), ("eu", "asia"), ("us", "eu", "asia")]),
+    name=st.sampled_from(sorted(n for n, case in CASES.items() if case.streams == ("clicks", "views"))),
+)
+def test_a_join_answers_the_same_when_a_side_comes_over_a_hub(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, policy: str, behind: tuple[str, ...], name: str
+) -> None:
+    """`views` is born behind the hub alone, `clicks` on either side of it; the hub is restarted now and then."""
+    town = Town(tmp_path_factory.mktemp("town"), np.random.default_rng(seed), policy, behind)
+    plans = plans_of(CASES[name].sql)
+    town.deploy(plans, deploy_first(side_queries(plans.values()), Strength.FULL, lambda demand: len(demand.keys) + 1.0))
+    for _ in range(25):
+        town.step()
+    town.finish()
+    (view,) = plans
+    assert close(town.center.answers(view), CASES[name].expected(town.records))
+    check_revisions(town.center, view)
+    (hub,) = town.hubs
+    assert hub.pipeline.finished
+    assert {site.name for site in town.sites.values() if hub.seen[site.name]} == set(behind)
+
+
+def check_revisions(center: LiveCenter, view: str) -> None:
     """Revisions of a window count up, its status never goes back, and in the end it is final."""
     ranks = list(STATUSES)
     windows: dict[int, list[tuple[int, int]]] = {}

@@ -18,17 +18,22 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sharing_support import SECOND, make_hits, make_queries
-from sharing_world import LiveCenter, LiveSite, expected
+from live_world import LiveCenter, LiveSite, lowered
+from sharing_support import SECOND, lift_fragment, make_hits, make_queries
 from test_share import _close, select, selects, size
 
+from catchment import partials as tables
 from catchment.errors import PlanError
 from catchment.optimizer.demand import Query
 from catchment.optimizer.deployed import Deployed
 from catchment.optimizer.live import deploy_first
 from catchment.optimizer.share import Strength, share
+from catchment.query.fragment import SLICE_COLUMN
 from catchment.timeline import START_OF_TIME_US, ManualClock
+from catchment.wire.messages import Progress
 
+STREAM = "hits"
+HORIZON_US = 150 * SECOND  # beyond how late any record here comes
 Change = tuple[str, Any]
 
 
@@ -37,8 +42,8 @@ class Town:
 
     def __init__(self, folder: Path, seed: int, policy: str, steps: int = 6) -> None:
         self.clock = ManualClock()
-        self.sites = [LiveSite(folder / n, n, policy, 5 * SECOND, self.clock) for n in ("us", "eu")]
-        self.center = LiveCenter(folder / "center", self.sites, self.clock)
+        self.sites = [LiveSite(folder / n, n, (STREAM,), policy, 5 * SECOND, self.clock) for n in ("us", "eu")]
+        self.center = LiveCenter(folder / "center", self.clock, HORIZON_US)
         self.chance = random.Random(seed)
         rng = np.random.default_rng(seed)
         self.records = {s.name: make_hits(rng, 60).sort_by("ts") for s in self.sites}
@@ -52,7 +57,7 @@ class Town:
                 deployed = _changed(deployed, kind, what)
                 self.deploy(deployed)
             for site in self.sites:
-                site.batch(self.parts[site.name][step])
+                site.batch(STREAM, self.parts[site.name][step])
                 if self.chance.random() < 0.7:  # else what it sent stays under way
                     self.center.consume(site, len(site.out))
                 if self.chance.random() < 0.2:
@@ -100,6 +105,23 @@ def _changed(deployed: Deployed, kind: str, what: Any) -> Deployed:
     if kind == "drop":
         return deployed.drop(what)
     return deployed.move(share(deployed.sharing.queries.values(), what, size))
+
+
+def expected(records: pa.Table, query: Query, from_us: int) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+    """The oracle: the query's own fragment over all records, slices merged into every window from an instant on."""
+    own = lift_fragment(records, query.own)
+    keys = list(query.own.key_names)
+    windows: dict[int, list[pa.Table]] = {}
+    for slice_us in sorted(set(own[SLICE_COLUMN].to_pylist())):
+        rows = own.filter(pa.compute.equal(own[SLICE_COLUMN], slice_us)).drop_columns([SLICE_COLUMN])
+        for window in query.window.containing(slice_us):
+            if window.start_us >= from_us:
+                windows.setdefault(window.start_us, []).append(rows)
+    found = {}
+    for start, parts in windows.items():
+        merged = tables.combine(pa.concat_tables(parts), keys, query.own.aggregates)
+        found |= {(start, *k): v for k, v in lowered(merged, query.own).items()}
+    return found
 
 
 def check_answers(town: Town, query: Query) -> None:
@@ -207,14 +229,14 @@ def test_a_new_query_waits_until_every_site_has_begun_it(tmp_path: Path) -> None
     deployed = deploy_first([one], Strength.FULL, size)
     town.deploy(deployed)
     for site in town.sites:
-        site.batch(town.parts[site.name][0])
+        site.batch(STREAM, town.parts[site.name][0])
         town.center.consume(site, len(site.out))
     deployed = deployed.add(two)
     town.center.deploy(deployed)
     us.deploy(deployed)
     for step in (1, 2, 3):
         for site in town.sites:
-            site.batch(town.parts[site.name][step])
+            site.batch(STREAM, town.parts[site.name][step])
             town.center.consume(site, len(site.out))
     assert town.center.core.intakes["q1"].start_us is None
     assert not town.center.log("q1")
@@ -223,8 +245,24 @@ def test_a_new_query_waits_until_every_site_has_begun_it(tmp_path: Path) -> None
     town.center.consume(eu, len(eu.out))
     began = town.center.core.intakes["q1"].start_us
     assert began is not None
-    assert eu.newest is not None
-    assert eu.newest < began <= eu.newest + 60 * SECOND
+    assert eu.newest[STREAM] < began <= eu.newest[STREAM] + 60 * SECOND
+
+
+def test_a_site_that_waits_for_late_records_says_where_a_new_fragment_begins_and_nothing_lower(tmp_path: Path) -> None:
+    one, two = make_queries(select("page, sum(bytes) AS b", "page"), select("user, max(ms) AS m", "user"))
+    town = Town(tmp_path, 5, "batching")
+    site, deployed = town.sites[0], deploy_first([one], Strength.FULL, size)
+    site.deploy(deployed)
+    site.batch(STREAM, town.parts[site.name][0])
+    site.deploy(deployed.add(two))
+    marks = [
+        m.low_mark_us
+        for messages in site.out.values()
+        for m in messages
+        if isinstance(m, Progress) and m.fragment not in deployed.sharing.fragments
+    ]
+    assert site.slack_us
+    assert marks == [site.newest[STREAM] + 1]
 
 
 def test_the_name_of_a_dropped_query_is_not_used_again() -> None:
