@@ -71,18 +71,18 @@ def test_a_follower_hears_of_each_change_once_and_of_none_that_is_older(tmp_path
     assert follower.news() is None
 
 
-def measure(project: Project, rows_per_s: float, values: float) -> None:
+def measure(project: Project, rows_per_s: float, values: float, newest_us: int = 0) -> None:
     """What both sites say of themselves."""
     deployed = DeploymentStore(project.state_folder).read()
     assert deployed is not None
     read = {
-        name: {"selectivity": 1.0, "distinct": {k.sql: values for k in demand.keys}}
+        name: {"rows": 1, "bytes": 0, "selectivity": 1.0, "distinct": {k.sql: values for k in demand.keys}}
         for name, demand in deployed.sharing.fragments.items()
     }
     for site in ("a", "b"):
         folder = project.state_folder / "sites" / site
         folder.mkdir(parents=True, exist_ok=True)
-        said = {"statistics": {"rows_per_s": {"hits": rows_per_s}, "fragments": read}}
+        said = {"newest_event_us": newest_us, "statistics": {"rows_per_s": {"hits": rows_per_s}, "fragments": read}}
         (folder / "status.json").write_text(json.dumps(said))
 
 
@@ -99,6 +99,7 @@ def test_the_center_moves_queries_apart_when_what_sites_measure_makes_it_pay(tmp
     assert follower.store.version == 1, "it does not look before the rates have settled"
     at = FIRST_LOOK_US
     while follower.store.version == 1:
+        measure(project, 50_000, 300, at)
         mover.look(core, at)
         at += LOOK_EVERY_US
         assert at < 100 * FIRST_LOOK_US
@@ -118,5 +119,6 @@ def test_a_project_may_say_that_nothing_is_moved(tmp_path: Path) -> None:
     mover = Mover(follower)
     measure(project, 50_000, 300)
     for at in range(0, 100 * FIRST_LOOK_US, LOOK_EVERY_US):
+        measure(project, 50_000, 300, at)
         mover.look(CenterCore(), at)
     assert follower.store.version == 1

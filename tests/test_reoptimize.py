@@ -5,6 +5,7 @@ The oracle of what is sent is the planner's own estimate; that answers do not ch
 
 from __future__ import annotations
 
+import pytest
 from sharing_support import SECOND, make_queries
 from test_share import select
 
@@ -14,7 +15,7 @@ from catchment.optimizer.measured import measured
 from catchment.optimizer.reoptimize import PATIENCE, Reoptimizer, redeployment_bytes
 from catchment.optimizer.share import Strength, share
 from catchment.optimizer.statistics import Statistics, StreamStatistics
-from catchment.site.meter import Rate
+from catchment.site.meter import Rate, SiteMeter
 
 PAIR = (select("page, sum(bytes) AS b", "page"), select("country, sum(bytes) AS b", "country"))
 
@@ -39,8 +40,8 @@ def test_a_move_waits_until_its_cost_was_lost_and_then_sends_less() -> None:
     assert len(deployed.sharing.fragments) == 1
     best = share(queries, Strength.FULL, DENSE.sent)
     lost_a_second = rate(deployed, DENSE) - sum(site_rates(best, DENSE).values())
-    price = PATIENCE * redeployment_bytes(deployed, best, DENSE)
-    while (target := watch.look(deployed, DENSE, at)) is None:
+    price = PATIENCE * redeployment_bytes(deployed, best, DENSE.sent)
+    while (target := watch.look(deployed, DENSE.sent, at)) is None:
         assert at / SECOND * lost_a_second <= price, "it waits no longer than the rule says"
         at += SECOND
     assert at / SECOND * lost_a_second > price
@@ -54,18 +55,18 @@ def test_nothing_moves_while_nothing_better_is_known_or_a_move_is_under_way() ->
     queries = make_queries(*PAIR)
     deployed, watch = deploy_first(queries, Strength.FULL, SPARSE.sent), Reoptimizer()
     for at in range(0, 10_000, 100):
-        assert watch.look(deployed, SPARSE, at * SECOND) is None
+        assert watch.look(deployed, SPARSE.sent, at * SECOND) is None
     moved = deployed.move(share(queries, Strength.FULL, DENSE.sent))
     for at in range(10_000, 20_000, 100):
-        assert watch.look(moved, SPARSE, at * SECOND) is None
+        assert watch.look(moved, SPARSE.sent, at * SECOND) is None
 
 
 def test_a_loss_that_ends_is_forgotten() -> None:
     deployed, watch = deploy_first(make_queries(*PAIR), Strength.FULL, SPARSE.sent), Reoptimizer()
-    watch.look(deployed, DENSE, 0)
-    watch.look(deployed, DENSE, SECOND)
+    watch.look(deployed, DENSE.sent, 0)
+    watch.look(deployed, DENSE.sent, SECOND)
     assert watch.loss_bytes > 0
-    watch.look(deployed, SPARSE, 2 * SECOND)
+    watch.look(deployed, SPARSE.sent, 2 * SECOND)
     assert watch.loss_bytes == 0
 
 
@@ -75,8 +76,8 @@ def test_what_sites_measure_takes_the_place_of_what_was_declared() -> None:
     fragments = {"f": query.demand, "g": plain.demand}
     read = {
         "us": {"rows_per_s": {"hits": 5.0}, "fragments": {
-            "f": {"selectivity": 0.25, "distinct": {"`hits`.`page`": 3.0}},
-            "g": {"selectivity": 1.0, "distinct": {"`hits`.`page`": 7.0}},
+            "f": {"rows": 10, "bytes": 0, "selectivity": 0.25, "distinct": {"`hits`.`page`": 3.0}},
+            "g": {"rows": 10, "bytes": 0, "selectivity": 1.0, "distinct": {"`hits`.`page`": 7.0}},
         }},
         "eu": {"rows_per_s": {"hits": None}, "fragments": {}},
     }  # fmt: skip
@@ -84,6 +85,34 @@ def test_what_sites_measure_takes_the_place_of_what_was_declared() -> None:
     assert told.rows_per_s == {"us": 5.0, "eu": 1e5}, "a site that has no rate yet keeps the declared one"
     assert told.distinct == {"page": 7.0, "country": 300}, "a filter hides values: only whole streams tell"
     assert told.selectivity == {"user": 0.25}
+
+
+def test_bytes_that_left_scale_all_estimates_of_a_stream_alike() -> None:
+    queries = make_queries(*PAIR)
+    fragments, before = {q.name: q.demand for q in queries}, known(100.0, 50)
+    sent = {q.name: before.partials(q.demand, "us") * 30 * share for q, share in zip(queries, (0.1, 0.3), strict=True)}
+    read = {
+        "us": {
+            "rows_per_s": {"hits": 100.0},
+            "fragments": {n: {"rows": 3000, "bytes": b, "selectivity": 1.0, "distinct": {}} for n, b in sent.items()},
+        }
+    }
+    after = measured(before, fragments, read)
+    assert sum(after.partials(d, "us") for d in fragments.values()) == pytest.approx(sum(sent.values()) / 30)
+    ratios = [after.sent(d) / before.sent(d) for d in fragments.values()]
+    assert ratios == pytest.approx([after.of("hits").wire_ratio] * 2)
+
+
+def test_a_log_that_is_read_fast_has_the_rate_of_its_own_time() -> None:
+    meter, at = SiteMeter(), 0
+    meter.batch("hits", 600, (), (), now_us=at, span_us=(0, 60 * SECOND))
+    assert meter.statistics()["rows_per_s"] == {"hits": 10.0}, "one batch is enough"
+    for minute in range(1, 200):  # a minute of the log in a second, the second half of it twice as dense
+        at += SECOND
+        meter.batch(
+            "hits", 600 if minute < 100 else 1200, (), (), at, (minute * 60 * SECOND, (minute + 1) * 60 * SECOND)
+        )
+    assert meter.statistics()["rows_per_s"]["hits"] == pytest.approx(20.0)
 
 
 def test_a_rate_is_that_of_the_recent_past() -> None:

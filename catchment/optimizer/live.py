@@ -70,6 +70,11 @@ def fragment_rates(routes: Routes, demand: Demand, statistics: Statistics) -> di
     return {link: statistics.merged(demand, sites) for link, sites in behind.items()}
 
 
+def sent_over(routes: Routes, statistics: Statistics) -> BytesOf:
+    """What a demand sends in bytes a second over all links of a run: what sharing makes least."""
+    return lambda demand: sum(fragment_rates(routes, demand, statistics).values())
+
+
 def check_contracts_of(project: Project, sharing: SharingState, statistics: Statistics) -> None:
     """Refuse a query with a contract that a link could not carry in time, where the rates of its stream are known."""
     streams = statistics.streams

@@ -11,9 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from catchment.optimizer.deployed import Deployed
-from catchment.optimizer.live import site_rates
-from catchment.optimizer.share import SharingState, Strength, share
-from catchment.optimizer.statistics import Statistics
+from catchment.optimizer.share import BytesOf, SharingState, Strength, share
 from catchment.timeline import SECOND_US
 
 LEAST_GAIN = 0.1
@@ -27,30 +25,30 @@ class Reoptimizer:
     loss_bytes: float = 0.0
     looked_us: int | None = None
 
-    def look(self, deployed: Deployed, statistics: Statistics, now_us: int) -> SharingState | None:
-        """The sharing to move to, if it is time; call it now and then, with what is measured."""
-        elapsed_s = 0.0 if self.looked_us is None else (now_us - self.looked_us) / SECOND_US
+    def look(self, deployed: Deployed, bytes_of: BytesOf, now_us: int) -> SharingState | None:
+        """The sharing to move to, if it is time; call it now and then, with what is measured and the streams' time."""
+        elapsed_s = 0.0 if self.looked_us is None else max(0, now_us - self.looked_us) / SECOND_US
         self.looked_us = now_us
         if deployed.leaving or deployed.strength in (Strength.NONE, Strength.STRICT):
             return None  # one move at a time; and weaker sharing leaves nothing to choose
-        target = share(deployed.sharing.queries.values(), deployed.strength, statistics.sent)
-        now, then = _rate(deployed.sharing, statistics), _rate(target, statistics)
+        target = share(deployed.sharing.queries.values(), deployed.strength, bytes_of)
+        now, then = _rate(deployed.sharing, bytes_of), _rate(target, bytes_of)
         if now - then <= LEAST_GAIN * now:
             self.loss_bytes = 0.0
             return None
         self.loss_bytes += (now - then) * elapsed_s
-        if self.loss_bytes <= PATIENCE * redeployment_bytes(deployed, target, statistics):
+        if self.loss_bytes <= PATIENCE * redeployment_bytes(deployed, target, bytes_of):
             return None
         self.loss_bytes = 0.0
         return target
 
 
-def redeployment_bytes(deployed: Deployed, target: SharingState, statistics: Statistics) -> float:
+def redeployment_bytes(deployed: Deployed, target: SharingState, bytes_of: BytesOf) -> float:
     """What a move costs: old and new fragments both send until the longest slice that is under way has passed."""
     new = {f: d for f, d in target.fragments.items() if d not in deployed.sharing.fragments.values()}
     windows = [w.size_us for d in deployed.sharing.fragments.values() for w in d.windows]
-    return sum(statistics.sent(d) for d in new.values()) * max(windows, default=0) / SECOND_US
+    return sum(map(bytes_of, new.values())) * max(windows, default=0) / SECOND_US
 
 
-def _rate(sharing: SharingState, statistics: Statistics) -> float:
-    return sum(site_rates(sharing, statistics).values())
+def _rate(sharing: SharingState, bytes_of: BytesOf) -> float:
+    return sum(map(bytes_of, sharing.fragments.values()))

@@ -5,6 +5,7 @@ Declared in `statistics.toml` beside `catchment.toml`:
     [streams.edits]
     rows_per_s = 1200          # of all its sites together
     row_bytes = 400            # of one raw record
+    wire_ratio = 0.2           # bytes that leave for each estimated byte of partials: compression, skew; absent: 1
     [streams.edits.share]      # of each site; absent: equal shares
     ohio = 0.3
     [streams.edits.distinct]   # distinct values of a column, in the long run, at one site
@@ -49,6 +50,7 @@ _TABLE = Kind("a table of numbers", dict)
 STREAM = (
     Option("rows_per_s", opt.number(open_low=False), required=True),
     Option("row_bytes", opt.number(), required=True),
+    Option("wire_ratio", opt.number()),
     Option("share", _TABLE),
     Option("distinct", _TABLE),
     Option("selectivity", _TABLE),
@@ -63,6 +65,7 @@ class StreamStatistics:
     row_bytes: float
     distinct: Mapping[str, float] = field(default_factory=dict)
     selectivity: Mapping[str, float] = field(default_factory=dict)
+    wire_ratio: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -86,13 +89,13 @@ class Statistics:
 
     def partials(self, demand: Demand, site: str) -> float:
         """Bytes a second of a demand's partials at a site: each group of each slice once."""
-        return self._groups_per_s(demand, self.of(demand.source.stream).rows_per_s.get(site, 0.0)) * row_bytes(demand)
+        return self.merged(demand, (site,))
 
     def merged(self, demand: Demand, sites: Sequence[str] | None = None) -> float:
         """Bytes a second of the partials after those of some sites are merged, or of all."""
-        known = self.of(demand.source.stream).rows_per_s
-        rows = sum(known.get(s, 0.0) for s in (demand.source.sites if sites is None else sites))
-        return self._groups_per_s(demand, rows) * row_bytes(demand)
+        known = self.of(demand.source.stream)
+        rows = sum(known.rows_per_s.get(s, 0.0) for s in (demand.source.sites if sites is None else sites))
+        return self._groups_per_s(demand, rows) * row_bytes(demand) * known.wire_ratio
 
     def answers(self, query: Query) -> float:
         """Bytes a second of a query's answers."""
@@ -209,7 +212,8 @@ def _read_stream(file: TomlFile, name: str, given: Any, catalog: Catalog) -> Str
         raise ConfigError(f"the shares of stream {name!r} add up to {sum(shares.values()):g}",
                           where=file.at(f"{header}.share", None), hint="they are parts of 1")  # fmt: skip
     rates = {site: read["rows_per_s"] * shares.get(site, 0.0) for site in stream.sites or ()}
-    return StreamStatistics(rates, read["row_bytes"], tables["distinct"], tables["selectivity"])
+    ratio = read["wire_ratio"] or 1.0
+    return StreamStatistics(rates, read["row_bytes"], tables["distinct"], tables["selectivity"], ratio)
 
 
 def _numbers(file: TomlFile, table: str, given: dict[str, Any], possible: Any, most: float) -> dict[str, float]:

@@ -14,7 +14,7 @@ from catchment.durable.deployments import DeploymentStore
 from catchment.errors import ConfigError, QueryError
 from catchment.optimizer.demand import queries_of
 from catchment.optimizer.deployed import Deployed
-from catchment.optimizer.live import check_contracts_of, deploy_again, deploy_first, live_catalog
+from catchment.optimizer.live import check_contracts_of, deploy_again, deploy_first, live_catalog, sent_over
 from catchment.optimizer.share import Strength
 from catchment.optimizer.statistics import assumed, load_statistics
 from catchment.query.build import plan_view
@@ -185,7 +185,8 @@ def _share(catalog: Catalog, plans: tuple[QueryPlan, ...], known: Deployed | Non
     queries, strength = [q for p in plans for q in queries_of(p, catalog)], Strength(catalog.project.defaults.sharing)
     declared = load_statistics(catalog.project, catalog)
     if known is None:
-        deployed = deploy_first(queries, strength, assumed(declared, catalog).sent)
+        sent = sent_over(Routes.of(catalog.project), assumed(declared, catalog))
+        deployed = deploy_first(queries, strength, sent)
     else:
         deployed = deploy_again(known, queries, strength)
     check_contracts_of(catalog.project, deployed.sharing, declared)

@@ -13,6 +13,7 @@ from typing import Any
 
 from catchment.center.core import CenterCore
 from catchment.optimizer.deployed import Deployed
+from catchment.optimizer.live import sent_over
 from catchment.optimizer.measured import measured
 from catchment.optimizer.reoptimize import Reoptimizer
 from catchment.optimizer.statistics import Statistics, assumed, load_statistics
@@ -43,7 +44,12 @@ class Mover:
         if now_us < self.next_us or not self.follower.deployment.project.defaults.reoptimize:
             return
         self.next_us = now_us + LOOK_EVERY_US
-        target = self.reoptimizer.look(deployed, known_statistics(self.follower.deployment), now_us)
+        stream_us = newest_event_us(self.follower.deployment)
+        if stream_us is None:
+            return
+        deployment = self.follower.deployment
+        bytes_of = sent_over(deployment.routes, known_statistics(deployment))
+        target = self.reoptimizer.look(deployed, bytes_of, stream_us)
         if target is not None:
             self._change(lambda now: now.move(target) if now.version == deployed.version else now)
 
@@ -68,6 +74,14 @@ def known_statistics(deployment: Deployment) -> Statistics:
 
 def site_statistics(deployment: Deployment) -> Mapping[str, Mapping[str, Any]]:
     """What each site last wrote down of its streams."""
+    return {site: status["statistics"] for site, status in _said(deployment).items() if "statistics" in status}
+
+
+def newest_event_us(deployment: Deployment) -> int | None:
+    """How far the streams are, in their own time: rates are by its seconds, and so is what a choice loses."""
+    return max((s["newest_event_us"] for s in _said(deployment).values() if s["newest_event_us"]), default=None)
+
+
+def _said(deployment: Deployment) -> Mapping[str, Mapping[str, Any]]:
     files = {s: deployment.project.state_folder / "sites" / s / STATUS_FILE for s in deployment.sites}
-    said = {site: json.loads(path.read_text()) for site, path in files.items() if path.is_file()}
-    return {site: status["statistics"] for site, status in said.items() if "statistics" in status}
+    return {site: json.loads(path.read_text()) for site, path in files.items() if path.is_file()}

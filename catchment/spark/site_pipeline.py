@@ -245,7 +245,8 @@ class SitePipeline:
             if limits is not None:
                 events, seen = self._reduce(state, records, number, limits, sample)
         self._note(state, seen)
-        self.meter.batch(name, seen.rows, state.fragments, events, self.clock.now_us())
+        span = None if seen.low_us is None or state.newest_us is None else (seen.low_us, state.newest_us)
+        self.meter.batch(name, seen.rows, state.fragments, events, self.clock.now_us(), span)
         mark = (
             [LowMarkRaised(name, state.newest_us - self._slack_us(state.stream))] if state.newest_us is not None else []
         )
