@@ -8,7 +8,7 @@ from sharing_support import make_queries
 from test_reoptimize import DENSE, SPARSE
 from test_share import select
 
-from catchment.config import Link
+from catchment.config import Link, Site
 from catchment.optimizer.explain_sharing import explain_sharing, explain_text
 from catchment.optimizer.live import deploy_first, site_rates
 from catchment.optimizer.share import Strength
@@ -48,6 +48,22 @@ def test_a_query_on_its_own_says_what_widening_another_would_have_added() -> Non
     shown = explain_text(told)
     assert "* own" in shown
     assert "us -> center" in shown
+
+
+def test_over_a_hub_it_says_where_partials_merge_and_counts_every_link() -> None:
+    hops = {"us": "hub", "eu": "hub", "hub": "center"}
+    links = {(a, b): Link(a, b, 1000.0) for a, b in hops.items()}
+    project = make_project(sites={n: Site(n) for n in (*hops, "center")}, links=links)
+    deployed = deploy_first(make_queries(PAGES, COUNTRIES), Strength.FULL, DENSE.sent)
+    told = explain_sharing("q1", deployed, DENSE, project)
+    rates = {(row["from"], row["to"]): row["fragment_bytes_per_s"] for row in told["links"]}
+    (merge,) = told["merges"]
+    assert (merge["at"], merge["of"]) == ("hub", ["us", "eu"])
+    assert merge["bytes_per_s_in"] == pytest.approx(rates["us", "hub"] + rates["eu", "hub"])
+    assert merge["bytes_per_s_out"] == rates["hub", "center"] < merge["bytes_per_s_in"]
+    added = {c["kind"]: c["added_bytes_per_s"] for c in told["choices"]}
+    assert added["own"] == pytest.approx(sum(rates.values())), "its own fragment is on all links"
+    assert "merged at hub of us, eu" in explain_text(told)
 
 
 def test_nothing_is_shared_where_nothing_may_be() -> None:

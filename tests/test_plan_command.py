@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 from catchment.cli import plan as command
 from catchment.config import Project
 from catchment.errors import CatchmentError, ConfigError, PlanError, QueryError
+from catchment.optimizer.live import link_rates
 from catchment.optimizer.planner import plan_wan, queries_of
-from catchment.optimizer.share import Strength
+from catchment.optimizer.share import Strength, share
 from catchment.optimizer.statistics import load_statistics
 from catchment.optimizer.topology import Topology
 from catchment.query.catalog import load_catalog
@@ -92,6 +93,48 @@ def test_records_are_aggregated_on_the_way_and_partials_forwarded(tmp_path: Path
     assert rates["mid", "hub"] <= 50 * 32 / 10 + 50 * 24 / 10 + 10
     assert answer["fragments"][0]["computed_at"] == ["mid"]
     assert [c["site"] for c in answer["fragments"][0]["choices"] if c["chosen"]] == ["mid"]
+
+
+TREE = """[project]
+name = "tree"
+center = "top"
+[sites.top]
+""" + "".join(
+    f'[sites.{a}]\n[[links]]\nfrom = "{a}"\nto = "{b}"\nbandwidth = "1 Mbit/s"\n'
+    for a, b in {"a": "low", "b": "low", "c": "high", "low": "high", "high": "top", "d": "top"}.items()
+)
+
+
+@pytest.mark.parametrize("strength", ["none", "full"])
+def test_over_a_tree_partials_merge_where_ways_meet_as_in_a_run(tmp_path: Path, strength: str) -> None:
+    """a and b meet at low, these and c at high, all and d at top; groups are counted by hand."""
+    sql = STREAM.replace("sites = 'edge'", "sites = 'a,b,c,d'") + VIEWS
+    folder = write(tmp_path, toml=TREE, sql=sql)
+    (folder / "statistics.toml").write_text(RATES.replace("rows_per_s = 1000", "rows_per_s = 8"))
+    answer = run(folder, "--sharing", strength, "--planner", "run")
+    rates = {(link["from"], link["to"]): link["bytes_per_s"] for link in answer["links"]}
+    project = Project.load(folder)
+    catalog = load_catalog(project)
+    sharing = share(queries_of(catalog), Strength(strength), load_statistics(project, catalog).sent)
+    assert rates == pytest.approx(link_rates(project, sharing, load_statistics(project, catalog)))
+    if strength == "full":  # one fragment by page: in ten seconds 2 records a second and site meet so many of 50 pages
+        groups = [50 * (1 - (1 - 1 / 50) ** (20 * sites)) for sites in (1, 2, 3)]
+        row = rates["d", "top"] / groups[0]
+        assert [rates[x] / row for x in (("low", "high"), ("high", "top"))] == pytest.approx(groups[1:])
+    assert {tuple(f["merged_at"]) for f in answer["fragments"]} == {("low", "high", "top")}
+    assert {f["origin"]: f["computed_at"] for f in answer["fragments"]} == {s: [s] for s in "abcd"}
+
+
+def test_a_planner_that_may_choose_merges_at_a_hub_where_that_sends_less(tmp_path: Path) -> None:
+    """Sites send dense partials: merging before the last link beats merging behind it, and both planners find that."""
+    sql = STREAM.replace("sites = 'edge'", "sites = 'a,b,c,d'") + VIEWS
+    folder = write(tmp_path, toml=TREE, sql=sql)
+    (folder / "statistics.toml").write_text(RATES.replace("rows_per_s = 1000", "rows_per_s = 400"))
+    found = {planner: run(folder, "--planner", planner) for planner in ("greedy", "exact", "run")}
+    sent = {planner: answer["wan_bytes_per_s"] for planner, answer in found.items()}
+    assert sent["exact"] == pytest.approx(sent["run"])
+    assert sent["greedy"] == pytest.approx(sent["run"])
+    assert {"low", "high"} <= set(found["greedy"]["fragments"][0]["merged_at"])
 
 
 @pytest.mark.parametrize("planner", ["greedy", "exact"])

@@ -21,6 +21,8 @@ catchment plan examples/wan_workload
 
 catchment plan examples/wan_workload --sharing none --planner greedy --json
 
+catchment plan my-project --planner run
+
 Rates are declared in PROJECT/statistics.toml. What is shared and how it is placed: docs/sharing.md"""
 
 
@@ -38,6 +40,7 @@ class PlannerName(StrEnum):
 
     GREEDY = "greedy"
     EXACT = "exact"
+    RUN = "run"
 
 
 def register(app: typer.Typer) -> None:
@@ -49,7 +52,7 @@ def plan(
     folder: Annotated[Path, typer.Argument(help="The project folder.", show_default=False)],
     sharing: Annotated[Sharing, typer.Option(help="none, strict: equal parts, full: derived parts, max: at any price.")]
     = Sharing.FULL,
-    planner: Annotated[PlannerName, typer.Option(help="exact: an integer program, for up to 15 sites and 12 queries.")]
+    planner: Annotated[PlannerName, typer.Option(help="exact: for up to 15 sites and 12 queries; run: as it runs.")]
     = PlannerName.GREEDY,
     as_json: JsonFlag = False,
 ) -> None:  # fmt: skip

@@ -1,7 +1,8 @@
 """Why a query is answered from the fragment that it is: what was possible, what each way would add on the links.
 
 The choice set of a run, where sites compute and the center answers: derive from a fragment that runs (adds nothing),
-run a wider fragment in its place that serves both, or run a fragment of its own. Bytes are estimated from measured
+run a wider fragment in its place that serves both, or run a fragment of its own; each with the bytes that it adds on
+all links together, merged where ways meet. Bytes are estimated from measured
 rates where there are some, else from declared ones, else from guesses.
 """
 
@@ -15,9 +16,9 @@ from catchment.optimizer.demand import Query
 from catchment.optimizer.deployed import Deployed
 from catchment.optimizer.derive import is_derivable
 from catchment.optimizer.generalize import generalize
-from catchment.optimizer.live import fragment_rates, link_rates
+from catchment.optimizer.live import fragment_rates, link_rates, sent_over
 from catchment.optimizer.plan_json import write_derivation
-from catchment.optimizer.share import Strength
+from catchment.optimizer.share import BytesOf, Strength
 from catchment.optimizer.statistics import Statistics
 from catchment.options import format_bandwidth
 from catchment.routes import Routes
@@ -27,13 +28,14 @@ def explain_sharing(query: str, deployed: Deployed, statistics: Statistics, proj
     """The fragment, who shares it, what crosses each link for it, and the choice set."""
     sharing = deployed.sharing
     fragment = sharing.derivations[query].fragment
-    choices = list(_choices(sharing.queries[query], deployed, statistics))
+    choices = list(_choices(sharing.queries[query], deployed, sent_over(Routes.of(project), statistics)))
     return {
         "strength": deployed.strength.value,
         "fragment": fragment,
         "shared_with": [u for u in sharing.users(fragment) if u != query],
         "derivation": write_derivation(sharing.derivations[query]),
         "links": list(_links(query, deployed, statistics, project)),
+        "merges": list(_merges(query, deployed, statistics, project)),
         "choices": choices,
         "why": _why(choices, deployed.strength),
     }
@@ -53,7 +55,21 @@ def _links(query: str, deployed: Deployed, statistics: Statistics, project: Proj
         }
 
 
-def _choices(query: Query, deployed: Deployed, statistics: Statistics) -> Iterator[dict[str, Any]]:
+def _merges(query: str, deployed: Deployed, statistics: Statistics, project: Project) -> Iterator[dict[str, Any]]:
+    """The sites on the way where partials of several sites meet, and what merging them there saves."""
+    demand = deployed.sharing.fragments[deployed.derivation(query).fragment]
+    routes = Routes.of(project)
+    rates = fragment_rates(routes, demand, statistics)
+    for relay in routes.relays:
+        behind = [s for s in demand.source.sites if routes.sender(relay, s) is not None]
+        if len(behind) > 1:
+            own = statistics.partials(demand, relay) if relay in behind else 0.0
+            arriving = own + sum(rate for link, rate in rates.items() if link[1] == relay)
+            yield {"at": relay, "of": behind, "bytes_per_s_in": arriving,
+                   "bytes_per_s_out": rates[relay, routes.hops[relay]]}  # fmt: skip
+
+
+def _choices(query: Query, deployed: Deployed, bytes_of: BytesOf) -> Iterator[dict[str, Any]]:
     """What there was to choose from, had the query come last; the one that is in force is marked."""
     sharing, chosen = deployed.sharing, deployed.derivation(query.name).fragment
     for name, demand in sharing.fragments.items():
@@ -63,9 +79,9 @@ def _choices(query: Query, deployed: Deployed, statistics: Statistics) -> Iterat
         if is_derivable(query.demand, demand):
             yield _choice("derive", name, others, 0.0, name == chosen)
         elif (wider := generalize(demand, query.demand)) is not None:
-            yield _choice("widen", name, others, statistics.sent(wider) - statistics.sent(demand), False)
+            yield _choice("widen", name, others, bytes_of(wider) - bytes_of(demand), False)
     alone = len(sharing.users(chosen)) == 1
-    yield _choice("own", chosen if alone else query.demand.name, [], statistics.sent(query.demand), alone)
+    yield _choice("own", chosen if alone else query.demand.name, [], bytes_of(query.demand), alone)
 
 
 def _choice(kind: str, fragment: str, others: list[str], added: float, chosen: bool) -> dict[str, Any]:
@@ -96,6 +112,11 @@ def explain_text(told: Mapping[str, Any]) -> str:
         f"  {row['from']} -> {row['to']}: about {_rate(row['fragment_bytes_per_s'])} of this fragment, "
         f"{_rate(row['bytes_per_s'])} in all"
         for row in told["links"]
+    ]
+    lines += [
+        f"  merged at {row['at']} of {', '.join(row['of'])}: {_rate(row['bytes_per_s_in'])} come, "
+        f"{_rate(row['bytes_per_s_out'])} go on"
+        for row in told["merges"]
     ]
     lines += [
         f"  {'*' if c['chosen'] else ' '} {c['kind']} {c['fragment']}: adds {_rate(c['added_bytes_per_s'])}"

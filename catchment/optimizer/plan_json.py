@@ -7,6 +7,7 @@ from typing import Any
 from catchment.optimizer.cost import utilisation
 from catchment.optimizer.demand import Query
 from catchment.optimizer.derive import Derivation
+from catchment.optimizer.operators import merge_name
 from catchment.optimizer.place import Choice
 from catchment.optimizer.planner import WanPlan
 from catchment.query.plan import describe_aggregate, describe_window
@@ -47,7 +48,7 @@ def _fragment(plan: WanPlan, name: str, origin: str) -> dict[str, Any]:
         "stream": demand.source.stream,
         "origin": origin,
         "computed_at": list(plan.placement.running(operator)),
-        "merged_at": list(plan.placement.running(f"merge {name}")),
+        "merged_at": _merges(plan, name),
         "queries": list(users),
         "joins": [_join(plan.sharing.queries[u]) for u in users if plan.sharing.queries[u].view],
         "keys": [k.sql for k in demand.keys],
@@ -57,6 +58,13 @@ def _fragment(plan: WanPlan, name: str, origin: str) -> dict[str, Any]:
         "bytes_per_s": plan.statistics.partials(demand, origin),
         "choices": [_choice(c, c == first.chosen) for c in first.choices],
     }
+
+
+def _merges(plan: WanPlan, name: str) -> list[str]:
+    """Every site where partials of a fragment are merged."""
+    begin = merge_name(name)
+    merges = (n for n in plan.placement.graph.operators if n == begin or n.startswith(f"{begin} "))
+    return list(dict.fromkeys(site for n in merges for site in plan.placement.running(n)))
 
 
 def _join(side: Query) -> dict[str, Any]:

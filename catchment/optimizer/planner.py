@@ -30,10 +30,12 @@ MAX_SEARCHED = 600
 
 
 class Planner(StrEnum):
-    """Who places: the greedy with a local search from where it ends, or the exact program."""
+    """Who places: the greedy with a local search from where it ends, the exact program, or nobody: as a run does it,
+    where each site computes its partials, sites on the way merge what meets there, and the sink answers."""
 
     GREEDY = "greedy"
     EXACT = "exact"
+    RUN = "run"
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,10 @@ def place_shared(
 ) -> WanPlan:
     """Place what is shared; `multicast`: one copy of a stream serves all its readers at a site."""
     empty = Placement(topology, multicast, capacity=sharing.strength is not Strength.MAX)
-    placed = place_greedily(empty, operators_of(sharing, statistics))
+    as_run = planner is Planner.RUN
+    placed = place_greedily(empty, operators_of(sharing, statistics, topology, as_run=as_run))
+    if as_run:
+        return WanPlan(sharing, placed, statistics)
     if len(placed.sites) <= MAX_SEARCHED:
         placed = improve(placed)
     if planner is Planner.GREEDY:
