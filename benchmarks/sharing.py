@@ -1,9 +1,10 @@
 """What sharing saves on the WAN: planned at the rates declared in examples/wan_workload, and live, scaled down.
 
-Comparisons: the strengths of sharing on the twelve queries, where source sites cannot compute (as in Sana) and where
+Planned: the strengths of sharing on the twelve queries, where source sites cannot compute (as in Sana) and where
 they can, on links of plenty and slowed; two hundred random draws of twelve queries in a star, as catchment runs; the
 queries arriving one by one; the greedy rules and the local search against the exact program on random worlds; and how
-long many queries take to plan. Workload, draws and seeds were fixed before any of them was planned.
+long many queries take to plan. Workload, draws and seeds were fixed before any of them was planned. Live (`live`,
+`dense`, `relay`, `arrivals`): see `_sharing_live.py` and `_sharing_arrivals.py`.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ from __future__ import annotations
 import gc
 import statistics as stats
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _sharing_live import run_live
+from _sharing_arrivals import run_arrivals
+from _sharing_live import run_dense, run_live, run_relay
+from _sharing_tables import LIVE_TABLES, PLANNED_TABLES
 from rich.console import Group, RenderableType
-from rich.table import Table
 
 from catchment.config import Project
 from catchment.optimizer.cost import throughput
@@ -47,9 +49,17 @@ EXACT_LIMIT_S = 30.0
 ASKED = (2, 4, 8, 16)
 
 
-def run(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
-    """All comparisons."""
-    live = [] if quick else run_live(report)
+def run(report: Callable[[str], None], quick: bool, parts: Sequence[str] = ()) -> dict[str, Any]:
+    """The chosen parts; a quick run plans fewer worlds and starts nothing."""
+    chosen = parts or (("planned",) if quick else tuple(PARTS))
+    found = {"parts": list(chosen), "data": "examples/wan_workload: 12 queries, wiki edits of one day, 14 EC2 regions"}
+    for part in chosen:
+        found |= {part: PARTS[part](report, quick)}
+    return found
+
+
+def _planned(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
+    """Everything that is computed and not run."""
     project = Project.load(PROJECT)
     catalog = load_catalog(project, star=False)
     known, topology = load_statistics(project, catalog), Topology.of_project(project)
@@ -60,18 +70,25 @@ def run(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
     report("sharing of the twelve queries")
     return {
         "compared": "planned bytes a second over the WAN, and planned throughput (worst link on a query's way)",
-        "data": "examples/wan_workload: 12 queries, 14 EC2 regions, rates of the wiki edits",
         "strengths": [
             row
             for name, world in worlds.items()
             for row in _strengths(name, queries, world, known, exact=not quick and name not in slow)
         ],
         "star_draws": _star_draws(catalog, known, 20 if quick else STAR_DRAWS),
-        "arrivals": _arrivals(queries, edge, known),
+        "one_by_one": _one_by_one(queries, edge, known),
         "gaps": _gaps(20 if quick else 200, report),
         "many": _many(catalog, edge, known, 60 if quick else 300, report),
-        "live": live,
     }
+
+
+PARTS: Mapping[str, Callable[[Callable[[str], None], bool], Any]] = {
+    "planned": _planned,
+    "live": lambda report, quick: run_live(report),
+    "dense": lambda report, quick: run_dense(report),
+    "relay": lambda report, quick: run_relay(report),
+    "arrivals": lambda report, quick: run_arrivals(report),
+}
 
 
 def _slower(topology: Topology, queries: list[Query], known: Statistics, asked: float) -> Topology:
@@ -132,14 +149,14 @@ def _row(world: str, strength: str, planner: Planner, plan: WanPlan) -> dict[str
     }
 
 
-def _arrivals(queries: list[Query], topology: Topology, known: Statistics) -> list[dict[str, Any]]:
+def _one_by_one(queries: list[Query], topology: Topology, known: Statistics) -> list[dict[str, Any]]:
     """Queries one by one: what each adds, with nothing that runs being changed."""
     state, placed = SharingState(Strength.FULL), Placement(topology, multicast=True)
     rows = []
     for query in queries:
         before = placed.cost.wan_bytes_per_s
         state = state.add(query)
-        placed = placed.add(query.name, query_operators(state, query.name, known))
+        placed = placed.add(query.name, query_operators(state, query.name, known, topology))
         added = placed.cost.wan_bytes_per_s - before
         rows.append({"query": query.name, "added_bytes_per_s": added, "fragments": len(state.fragments)})
     return rows
@@ -191,14 +208,14 @@ def _many(
     state = share(queries[:count], Strength.FULL, known.sent)
     placed = Placement(topology, multicast=True)
     for query in queries[:count]:
-        placed = placed.add(query.name, query_operators(state, query.name, known))
+        placed = placed.add(query.name, query_operators(state, query.name, known, topology))
     planned = time.process_time()
     each = []
     gc.collect()  # the garbage of what came before is not the cost of a further query
     for query in queries[count:]:
         start = time.process_time()
         state = state.add(query)
-        placed = placed.add(query.name, query_operators(state, query.name, known))
+        placed = placed.add(query.name, query_operators(state, query.name, known, topology))
         each.append(time.process_time() - start)
     return {
         "queries": count,
@@ -212,58 +229,5 @@ def _many(
 
 def render(result: Mapping[str, Any]) -> RenderableType:
     """Tables for a person."""
-    many = result["many"]
-    times = {name: many[f"{name}_cpu_s"] for name in ("read", "plan", "further_mean", "further_worst")}
-    told = (
-        f"{many['queries']} queries on one stream, CPU: read {times['read']:.2f} s, planned {times['plan']:.2f} s; "
-        f"each further one {1000 * times['further_mean']:.1f} ms, at worst {1000 * times['further_worst']:.1f} ms."
-    )
-    tables = (_strength_table, _star_table, _arrival_table, _gap_table, _live_table)
-    return Group(*(table(result) for table in tables), told)
-
-
-def _star_table(result: Mapping[str, Any]) -> Table:
-    draws = result["star_draws"]
-    table = Table("sharing", "bytes saved: mean", "median", "least", "most", title=f"a star, {len(draws)} random draws")
-    for name in draws[0]:
-        saved = [1 - d[name] / d["none"] for d in draws]
-        told = (stats.fmean(saved), stats.median(saved), min(saved), max(saved))
-        table.add_row(name, *(f"{100 * v:.1f} %" for v in told))
-    return table
-
-
-def _live_table(result: Mapping[str, Any]) -> Table:
-    table = Table(
-        "sharing", "fragments", "WAN bytes", "on links s", "records/s", "in all s", title="live, links shaped"
-    )
-    for row in result["live"]:
-        table.add_row(row["sharing"], str(row["fragments"]), f"{row['wan_bytes']:,}", f"{row['link_seconds']:.1f}",
-                      f"{row['records_per_s']:,.0f}", f"{row['seconds']:.1f}")  # fmt: skip
-    return table
-
-
-def _strength_table(result: Mapping[str, Any]) -> Table:
-    table = Table("world", "sharing", "planner", "fragments", "WAN MB/s", "over capacity", "throughput")
-    for row in result["strengths"]:
-        exact = " (optimal)" if row["optimal"] else ""
-        table.add_row(
-            row["world"], row["sharing"], row["planner"] + exact, str(row["fragments"]),
-            f"{row['wan_bytes_per_s'] / 1e6:.4f}", f"{row['over_capacity_bytes_per_s'] / 1e6:.2f}",
-            f"{100 * row['throughput']:.0f} %",
-        )  # fmt: skip
-    return table
-
-
-def _arrival_table(result: Mapping[str, Any]) -> Table:
-    table = Table("query, in order of arrival", "adds KB/s", "fragments")
-    for row in result["arrivals"]:
-        table.add_row(row["query"], f"{row['added_bytes_per_s'] / 1e3:.2f}", str(row["fragments"]))
-    return table
-
-
-def _gap_table(result: Mapping[str, Any]) -> Table:
-    table = Table("rule", "mean gap", "worst gap", "more over capacity", title=f"{result['gaps']['worlds']} worlds")
-    for row in result["gaps"]["rules"]:
-        gaps = (f"{100 * row[k]:.1f} %" for k in ("mean_gap", "worst_gap"))
-        table.add_row(row["rule"], *gaps, str(row["more_over_capacity"]))
-    return table
+    shown = {"planned": PLANNED_TABLES, **LIVE_TABLES}
+    return Group(*(table(result[part]) for part in result["parts"] for table in shown[part]))
