@@ -1,7 +1,8 @@
 """A join of two streams that are born at different sites, on real Spark, sockets and tables.
 
-The oracle is Spark's own batch join of the raw files, window by window. Catches what `test_join.py` cannot: what Spark
-makes of the sides' expressions, tables of partials on disk, and late files that a second run finds.
+Some of the sites send over another. The oracle is Spark's own batch join of the raw files, window by window. Catches
+what `test_join.py` cannot: what Spark makes of the sides' expressions, tables of partials on disk, and late files that a
+second run finds.
 """
 
 from __future__ import annotations
@@ -115,12 +116,24 @@ def _columns(folder: Path, view: str) -> list[dict[str, Any]]:
     return list(explain_data(plan_view(catalog.view(view), catalog), catalog.project)["columns"])
 
 
-def test_two_streams_at_different_sites_are_joined_as_spark_joins_them(spark: SparkSession, tmp_path: Path) -> None:
+def put_behind_a_hub(folder: Path, *sites: str) -> None:
+    path = folder / "catchment.toml"
+    text = path.read_text() + '[sites.hub]\n[[links]]\nfrom = "hub"\nto = "center"\n'
+    for site in sites:
+        text = text.replace(f'from = "{site}"\nto = "center"', f'from = "{site}"\nto = "hub"')
+    path.write_text(text)
+
+
+def test_two_streams_at_different_sites_some_behind_a_hub_are_joined_as_spark_joins_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     lines = {name: as_lines(make_records(300, seed)) for seed, name in enumerate(("a", "b"))}
     folder = write_project(tmp_path / "p", ["a", "b", "c"], {**lines, "c": []}, queries=QUERIES)
     for seed, site in enumerate(("b", "c")):
         write_sales(folder, site, "first.json", make_sales(200, seed + 10))
-    run_project(spark, folder, faults=True)
+    put_behind_a_hub(folder, "b", "c")
+    hub = run_project(spark, folder, faults=True)["relays"]["hub"]
+    assert 0 < hub["rows_out"] < hub["rows_in"], "both sell: what they sell meets there"
     check(spark, folder, "sold", SOLD)
     check(spark, folder, "overlapping", OVERLAPPING)
     log = read_windows(folder / "state", "sold").to_pylist()
