@@ -1,8 +1,8 @@
 """A join of two streams that are born at different sites, on real Spark, sockets and tables.
 
 Some of the sites send over another. The oracle is Spark's own batch join of the raw files, window by window. Catches
-what `test_join.py` cannot: what Spark makes of the sides' expressions, tables of partials on disk, and late files that a
-second run finds.
+what `test_join.py` cannot: what Spark makes of the sides' expressions, tables of partials on disk, and late files that
+a second run finds.
 """
 
 from __future__ import annotations
