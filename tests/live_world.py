@@ -40,7 +40,7 @@ from catchment.spark import center_deploy, site_deploy
 from catchment.spark.site_deploy import FragmentPlan
 from catchment.timeline import END_OF_TIME_US, ManualClock
 from catchment.wire.codec import decode_segment, encode_segment
-from catchment.wire.messages import Message, Progress, Segment, counted_in
+from catchment.wire.messages import Message, Progress, Segment, counted_in, newest_progress
 from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
 from catchment.wire.transport import LocalUplink
@@ -114,8 +114,7 @@ class LiveSite:
 
     def _enact(self, number: int, actions: Sequence[Any]) -> int:
         sent: list[Message] = [m for a in actions for m in a.messages]
-        newest: dict[str, Message] = {m.fragment: m for m in sent if isinstance(m, Progress)}
-        self.out.setdefault(number, [*(m for m in sent if not isinstance(m, Progress)), *newest.values()])
+        self.out.setdefault(number, [*(m for m in sent if not isinstance(m, Progress)), *newest_progress(sent)])
         return 1
 
 

@@ -39,7 +39,7 @@ from catchment.site.policies import policy_by_name
 from catchment.timeline import ManualClock, WindowSpec
 from catchment.wire.codec import decode_segment
 from catchment.wire.inbox import Inbox
-from catchment.wire.messages import Message, Progress, counted_in
+from catchment.wire.messages import Message, Progress, counted_in, newest_progress
 from catchment.wire.outbox import Outbox
 
 Record = tuple[int, str, int]  # event time, key, value
@@ -157,8 +157,7 @@ class Site:
 
     def _enact(self, number: int, actions: Sequence[Any]) -> int:
         sent = [m for a in actions for m in a.messages]
-        newest: dict[str, Message] = {m.fragment: m for m in sent if isinstance(m, Progress)}
-        self.outbox.append(number, [*(m for m in sent if not isinstance(m, Progress)), *newest.values()])
+        self.outbox.append(number, [*(m for m in sent if not isinstance(m, Progress)), *newest_progress(sent)])
         return 1
 
 

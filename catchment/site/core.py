@@ -307,16 +307,11 @@ class SiteCore:
         return (Send(tuple(messages)),) if messages else ()
 
     def _begins(self) -> list[Progress]:
-        """Where fragments that were added during a run begin: stated at once, even onto a blocked link.
-
-        It is their first mark, so no lower one follows it, though the stream's slack be behind it.
-        """
-        stated = []
-        for held in self._held.values():
-            if held.begin_us is not None:
-                held.sluice.announced_us = max(held.sluice.announced_us, held.begin_us)
-                stated.append(Progress(held.fragment.name, held.begin_us, held.sluice.updates_total))
-                held.begin_us = None
+        """Where fragments that were added during a run begin: stated at once, even onto a blocked link."""
+        new = [h for h in self._held.values() if h.begin_us is not None]
+        stated = [Progress(h.fragment.name, h.begin_us or 0, h.sluice.updates_total) for h in new]
+        for held in new:
+            held.begin_us = None
         return stated
 
     def _relief(self) -> list[Updates]:

@@ -54,7 +54,7 @@ from catchment.spark.site_deploy import FragmentPlan, changes
 from catchment.spark.sources import PROBLEM, RAW, OpenedStream, ddl, open_stream
 from catchment.spark.streaming import make_offsets_durable, start_query, stopped
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US, Clock
-from catchment.wire.messages import Message, Progress, Repaired, Shed, Standing, Updates, segments_of
+from catchment.wire.messages import Message, Repaired, Shed, Standing, Updates, newest_progress, segments_of
 from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
 from catchment.wire.sizes import WireSizes
@@ -398,7 +398,7 @@ class SitePipeline:
         """Segments of every update, none too large for the wire, then what was shed, and the newest progress."""
         sent = [m for action in actions for m in action.messages]
         newest: list[Message] = [m for m in sent if isinstance(m, Shed | Repaired | Standing)]
-        newest += {m.fragment: m for m in sent if isinstance(m, Progress)}.values()
+        newest += newest_progress(sent)
         segments = segments_of((m for m in sent if isinstance(m, Updates)), newest)
         for place, messages in enumerate(segments):
             self.outbox.append(number + place, messages)

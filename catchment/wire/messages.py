@@ -212,6 +212,20 @@ def pack(messages: Iterable[Updates], max_bytes: int) -> Iterator[list[Message]]
         yield group
 
 
+def newest_progress(messages: Iterable[Message]) -> list[Progress]:
+    """One progress a fragment for all that is stated at once: the highest mark, with the last count of updates.
+
+    Marks rise, but where a fragment began is stated once, and may be ahead of the mark of a site that waits for late
+    records: it must be what the next one hears first.
+    """
+    newest: dict[str, Progress] = {}
+    for stated in (m for m in messages if isinstance(m, Progress)):
+        before = newest.get(stated.fragment, stated)
+        mark = max(before.low_mark_us, stated.low_mark_us)
+        newest[stated.fragment] = Progress(stated.fragment, mark, stated.updates_total)
+    return list(newest.values())
+
+
 def segments_of(updates: Iterable[Updates], facts: Sequence[Message]) -> list[list[Message]]:
     """What to send as segments, at least one: the updates, none too large for the wire, and after them the facts."""
     pieces = (piece for update in updates for piece in split_updates(update, SEGMENT_BYTES))
