@@ -288,7 +288,7 @@ def test_a_run_ends_with_the_answers_over_every_pair(
         check_revisions(town.center, view)
 
 
-@settings(deadline=None, max_examples=6)
+@settings(deadline=None, max_examples=4)
 @given(
     seed=st.integers(0, 10**6),
     policy=st.sampled_from(["streaming", "batching"]),
