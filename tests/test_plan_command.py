@@ -16,12 +16,13 @@ from typer.testing import CliRunner
 from catchment.cli import plan as command
 from catchment.config import Project
 from catchment.errors import CatchmentError, ConfigError, PlanError, QueryError
-from catchment.optimizer.live import link_rates
+from catchment.optimizer.live import deploy_first, link_rates, sent_over
 from catchment.optimizer.planner import plan_wan, queries_of
-from catchment.optimizer.share import Strength, share
+from catchment.optimizer.share import Strength
 from catchment.optimizer.statistics import load_statistics
 from catchment.optimizer.topology import Topology
 from catchment.query.catalog import load_catalog
+from catchment.routes import Routes
 
 TOML = """
 [project]
@@ -115,8 +116,9 @@ def test_over_a_tree_partials_merge_where_ways_meet_as_in_a_run(tmp_path: Path, 
     rates = {(link["from"], link["to"]): link["bytes_per_s"] for link in answer["links"]}
     project = Project.load(folder)
     catalog = load_catalog(project)
-    sharing = share(queries_of(catalog), Strength(strength), load_statistics(project, catalog).sent)
-    assert rates == pytest.approx(link_rates(project, sharing, load_statistics(project, catalog)))
+    known = load_statistics(project, catalog)
+    deployed = deploy_first(queries_of(catalog), Strength(strength), sent_over(Routes.of(project), known))
+    assert rates == pytest.approx(link_rates(project, deployed.sharing, known)), "it is what a run deploys"
     if strength == "full":  # one fragment by page: in ten seconds 2 records a second and site meet so many of 50 pages
         groups = [50 * (1 - (1 - 1 / 50) ** (20 * sites)) for sites in (1, 2, 3)]
         row = rates["d", "top"] / groups[0]

@@ -58,15 +58,17 @@ def plan(
 ) -> None:  # fmt: skip
     """Plan the views of a project over its sites and links at the declared rates. Nothing is run."""
     from catchment.config import Project
+    from catchment.optimizer.live import sent_over
     from catchment.optimizer.plan_json import write_plan
     from catchment.optimizer.planner import Planner, check_contracts, plan_wan, queries_of
     from catchment.optimizer.share import Strength
     from catchment.optimizer.statistics import load_statistics
     from catchment.optimizer.topology import Topology
     from catchment.query.catalog import load_catalog
+    from catchment.routes import Routes
 
     project = Project.load(folder)
-    catalog = load_catalog(project, star=False)
+    catalog = load_catalog(project, star=planner is PlannerName.RUN)  # a run answers at the center
     statistics = load_statistics(project, catalog)
     made = plan_wan(
         queries_of(catalog),
@@ -74,6 +76,7 @@ def plan(
         statistics,
         Strength(sharing.value),
         Planner(planner.value),
+        bytes_of=sent_over(Routes.of(project), statistics) if planner is PlannerName.RUN else None,
     )
     check_contracts(made)
     emit(write_plan(made), as_json, _render)

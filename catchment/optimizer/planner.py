@@ -18,7 +18,7 @@ from catchment.optimizer.operators import operators_of
 from catchment.optimizer.place import Placement, place_greedily
 from catchment.optimizer.place_exact import TIME_LIMIT_S, place_exactly
 from catchment.optimizer.place_search import improve
-from catchment.optimizer.share import SharingState, Strength, share
+from catchment.optimizer.share import BytesOf, SharingState, Strength, share
 from catchment.optimizer.statistics import Statistics
 from catchment.optimizer.topology import Topology
 from catchment.options import format_bandwidth
@@ -64,9 +64,10 @@ def plan_wan(
     strength: Strength = Strength.FULL,
     planner: Planner = Planner.GREEDY,
     time_limit_s: float = TIME_LIMIT_S,
+    bytes_of: BytesOf | None = None,
 ) -> WanPlan:
-    """Plan queries together, in their order."""
-    sharing = share(queries, strength, statistics.sent)
+    """Plan queries together, in their order. `bytes_of`: what sharing makes least; absent: what leaves the sources."""
+    sharing = share(queries, strength, bytes_of or statistics.sent)
     routed = strength in (Strength.FULL, Strength.MAX)
     return place_shared(sharing, topology, statistics, routed, planner, time_limit_s)
 
