@@ -402,3 +402,21 @@ def test_a_view_that_no_record_concerned_so_far_is_whole_where_it_can_be_picked_
         rates = world.batch(world.capacity * 10)[0].rates
         assert (rates["rare"] == 1.0) == picked
         assert rates["all"] > 5 * LEAST_RATE
+
+
+def test_values_that_a_view_has_not_seen_yet_are_taken_to_be_like_those_of_another() -> None:
+    spareable = (("bytes", "`s`.`bytes`"),)
+    fragments = (replace(FRAGMENTS[0], spareable=spareable),
+                 Sheddable("rare", (("bytes", "sum"),), 10.0, picked=True, spareable=spareable))  # fmt: skip
+    rates = []
+    for seen in (False, True):
+        world = World(fragments)
+        calm(world)
+        if seen:
+            world.monitor.learn_moments("all", "bytes", spread(1e4, 100.0, 1000.0))
+        decision, _ = world.batch(world.capacity * 10)
+        rates.append(decision.rates["rare"] / decision.rates["all"])
+        assert ("rare" in decision.spares) == seen
+    assert rates[1] == pytest.approx(rates[0], rel=0.5), "both are over the same values"
+    world.monitor.learn_moments("rare", "bytes", spread(1e2, 100.0, 10.0))
+    assert world.batch(world.capacity * 10)[0].rates["rare"] < decision.rates["rare"], "its own are known now"

@@ -29,7 +29,7 @@ from catchment.quality.allocation import Law
 from catchment.sampling import MAX_STRATA, GroupRates
 from catchment.site.cost_model import CostModel
 from catchment.site.debts import Spare
-from catchment.site.shapes import Moments, Portion, Shape, Sheddable, portions_of
+from catchment.site.shapes import Moments, Portion, Shape, Sheddable, known_values, portions_of
 
 ENTER = 0.9
 LEAVE = 0.6
@@ -206,7 +206,8 @@ class LoadMonitor:
         return (everyone, every) if fair else (carrying, large)
 
     def _planned(self, rows_per_s: float, mass: float) -> tuple[ShedPlan, list[Portion]]:
-        portions = [p for f in self.fragments for p in portions_of(f, self.shapes[f.name], mass)]
+        others = known_values(self.fragments, self.shapes)
+        portions = [p for f in self.fragments for p in portions_of(f, self.shapes[f.name], mass, others)]
         plan = shed_load(self._forest(rows_per_s, portions), spare_free=True)
         return make_plan(plan.forest, {at: max(rate, LEAST_RATE) for at, rate in plan.rates.items()}), portions
 
@@ -241,7 +242,8 @@ class LoadMonitor:
         return max((shape.spared_share for shape in self.shapes.values()), default=0.0)
 
     def _spares(self, rates: Mapping[str, float]) -> dict[str, Spare]:
-        found = {f.name: self.shapes[f.name].spare(f, rates[f.name]) for f in self.fragments if rates[f.name] < 1.0}
+        others, sampled = known_values(self.fragments, self.shapes), [f for f in self.fragments if rates[f.name] < 1.0]
+        found = {f.name: self.shapes[f.name].spare(f, rates[f.name], others) for f in sampled}
         return {name: spare for name, spare in found.items() if spare}
 
     def _cost(self, part: str) -> float:

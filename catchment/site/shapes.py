@@ -7,7 +7,7 @@ group. A portion knows the share of the stream's records that it wants and how l
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -86,6 +86,9 @@ class Moments:
         return Population(count, self.mean_of_all, math.sqrt(rest))
 
 
+ByArgument = Mapping[str, Moments]
+
+
 @dataclass
 class Shape:
     """What a fragment's answers are made of: of the rows, those that reach it; of these, those of a typical group; and
@@ -121,14 +124,14 @@ class Shape:
         known |= {value: size + known.get(value, 0.0) for value, size in groups.items()}
         self.groups = known if len(known) <= most else {}
 
-    def spare(self, fragment: Sheddable, rate: float) -> Spare:
+    def spare(self, fragment: Sheddable, rate: float, others: ByArgument) -> Spare:
         """The sizes beyond which records are all taken, by the argument that they are seen in. Where more were spared
         than are sampled, what was known of the values was wrong, and the limit goes up by as much: of values with a
         mean, twice the size is found at most half as often."""
         limits: dict[str, float] = {}
         functions = dict(fragment.aggregates)
         for aggregate, argument in fragment.spareable:
-            if (seen := self.moments.get(aggregate)) is not None:
+            if (seen := self.moments.get(aggregate, others.get(argument))) is not None:
                 square = seen.square_about_mean if functions[aggregate] == "avg" else seen.square
                 limit = spare_limit(functions[aggregate], square, seen.mean_of_all, rate)
                 limits[argument] = min(limit, limits.get(argument, math.inf))
@@ -149,6 +152,7 @@ class Portion:
     share: float = 1.0
     group_share: float = 1.0  # that of the smallest group that counts
     values: tuple[int | str, ...] = ()
+    others: ByArgument = field(default_factory=dict)  # what is known of the same values in other fragments
 
     @property
     def work(self) -> str:
@@ -174,7 +178,8 @@ class Portion:
         )  # fmt: skip
 
     def _population(self, count: float, name: str, function: str) -> Population:
-        seen = self.shape.moments.get(name, _PRIOR)
+        argument = dict(self.fragment.spareable).get(name, "")
+        seen = self.shape.moments.get(name, self.others.get(argument, _PRIOR))
         if function == "count" or seen.mean_of_all == 0.0:
             return Population(count)
         return seen.population(count, function)
@@ -183,13 +188,26 @@ class Portion:
 _PRIOR = Moments(0.0, 1.0, 1.0 + PRIOR_CV**2, 1.0)
 
 
-def portions_of(fragment: Sheddable, shape: Shape, mass: float) -> Iterator[Portion]:
+def known_values(fragments: Sequence[Sheddable], shapes: Mapping[str, Shape]) -> dict[str, Moments]:
+    """The moments of each argument, of the fragment that has seen most of it: until a fragment has seen values of its
+    own, they are taken to be like those."""
+    found: dict[str, Moments] = {}
+    for fragment in fragments:
+        for aggregate, argument in fragment.spareable:
+            seen = shapes[fragment.name].moments.get(aggregate)
+            if seen is not None and (argument not in found or seen.count > found[argument].count):
+                found[argument] = seen
+    return found
+
+
+def portions_of(fragment: Sheddable, shape: Shape, mass: float, others: ByArgument) -> Iterator[Portion]:
     """What a fragment is planned for in; of its groups, those that carry the mass count."""
     if fragment.fixed or fragment.group_key is None or len(shape.groups) < 2:
-        yield Portion(fragment, shape, fragment.name, group_share=shape.group_share)
+        yield Portion(fragment, shape, fragment.name, group_share=shape.group_share, others=others)
         return
     for place, found in enumerate(size_classes(shape.groups, mass)):
-        yield Portion(fragment, shape, f"{fragment.name}/{place}", found.share, found.least_share, found.names)
+        name = f"{fragment.name}/{place}"
+        yield Portion(fragment, shape, name, found.share, found.least_share, found.names, others)
 
 
 def typical_size(groups: Floats, mass: float) -> float:
