@@ -18,7 +18,7 @@ from _shed_world import AFTER_S, BEFORE_S, START_S, VIEWS, Log, Truth, phases_of
 
 BURST_S = 10.0
 REPAIR_S = 150.0  # for repairs after the calm
-MOST_ROWS, MOST_ROWS_QUICK = 12_000_000, 3_000_000  # of a burst: beyond it, the burst is shorter
+MOST_ROWS, MOST_ROWS_QUICK = 12_000_000, 6_000_000  # of a burst: beyond it, the burst is shorter
 # Small and large batches in turn, so that what a row costs shows above what a batch costs.
 CALIBRATION = ((20_000.0, 4.0), (300_000.0, 4.0)) * 3
 COLD_BATCHES = 2

@@ -95,12 +95,15 @@ def _cells(
 
 
 def ratios(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """How many times lower the worst error is as planned than at one rate: of each pair of runs, in their order."""
+    """How many times lower the worst error is as planned than at one rate: of each pair of runs, in their order. Both aim
+    at the same load; where they have learned different costs they read different shares, and errors fall with the root
+    of what is read: `ratio_for_as_much_read`."""
     found = []
     for times in sorted({c["times"] for c in cells}):
         by = {how: [c for c in cells if c["times"] == times and c["how"] == how] for how in ("planned", "uniform")}
         found += [
             {"times": times, "planned": p["error"], "uniform": u["error"], "ratio": u["error"] / p["error"],
+             "ratio_for_as_much_read": u["error"] / p["error"] * (u["read_share"] / p["read_share"]) ** 0.5,
              "read_planned": p["read_share"], "read_uniform": u["read_share"]}
             for p, u in zip(by["planned"], by["uniform"], strict=False) if p["error"] and u["error"]
         ]  # fmt: skip
@@ -120,7 +123,8 @@ def render(result: Mapping[str, Any]) -> RenderableType:
         for r in result["ratios"]:
             shown.append(
                 f"{r['times']} times: {_percent(r['planned'])} of {_percent(r['read_planned'])} read, uniform "
-                f"{_percent(r['uniform'])} of {_percent(r['read_uniform'])}: {r['ratio']:.2f} times lower"
+                f"{_percent(r['uniform'])} of {_percent(r['read_uniform'])}: {r['ratio']:.2f} times lower "
+                f"({r['ratio_for_as_much_read']:.2f} for as much read)"
             )
     if "batch_s" in result:
         costs = result["batch_s"]

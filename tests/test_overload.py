@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from catchment.site.cost_model import COLD_JOBS, SPREAD_ROWS, CostModel
+from catchment.site.cost_model import COLD_JOBS, SPREAD_ROWS, USUAL_ROW_S, CostModel
 from catchment.site.overload import (
     CALM_BATCHES,
     ENTER,
@@ -98,13 +98,12 @@ def test_a_spike_is_shed_in_its_first_batch_and_batches_stay_short(times: int) -
     assert lasted[-1] <= world.interval_s
 
 
-def test_a_spike_upon_a_load_that_never_varied_costs_one_whole_batch() -> None:
+def test_a_spike_upon_a_load_that_never_varied_is_shed_by_what_rows_usually_cost() -> None:
     world = World()
     for _ in range(10):
         world.batch(world.capacity * 0.3)
-    first, second = (world.batch(world.capacity * 10)[0] for _ in range(2))
-    assert not first.rates
-    assert second.sheds
+    first, _ = world.batch(world.capacity * 10)
+    assert first.sheds
 
 
 def test_a_query_that_few_records_reach_is_shed_less_than_one_that_all_reach() -> None:
@@ -191,7 +190,6 @@ def test_costs_are_learned_from_batches_of_any_sizes(fixed: float, each: float, 
         model.learn(rows, fixed + each * rows)
     if model.known:
         assert model.seconds_per_row == pytest.approx(each, rel=0.01)
-        assert model.at_most_per_row == pytest.approx(each, rel=0.01)
     else:
         assert np.ptp(sizes[-10:]) < 10 * SPREAD_ROWS
 
@@ -361,24 +359,19 @@ def test_the_moments_give_the_variance_of_a_sampled_sum_and_average(rest: list[f
     assert total.second_moment == pytest.approx(max(np.mean(np.square(rest)), values.mean() ** 2), rel=1e-6)
 
 
-@settings(max_examples=100, deadline=None)
-@given(
-    fixed=st.floats(0.01, 2.0),
-    each=st.floats(1e-7, 1e-4),
-    seed=st.integers(0, 1000),
-    noise=st.floats(0.0, 0.5),
-)
-def test_what_a_row_costs_at_most_is_seldom_less_than_it_costs(
-    fixed: float, each: float, seed: int, noise: float
-) -> None:
-    chance = np.random.default_rng(seed)
-    models = [CostModel() for _ in range(20)]
-    for model in models:
-        for rows in chance.integers(0, 100_000, 12):
-            model.learn(float(rows), fixed + each * rows + noise * chance.random())
-    under = sum(model.at_most_per_row < 0.99 * each for model in models)
-    assert under <= 11, "one in six by the normal limit, if jobs were many"
-    assert all(model.at_most_per_row >= model.seconds_per_row for model in models)
+@settings(max_examples=30, deadline=None)
+@given(each=st.floats(5e-7, 1e-5), seed=st.integers(0, 1000))
+def test_small_batches_that_take_different_times_do_not_make_up_a_load(each: float, seed: int) -> None:
+    """A second more or less, by chance, over batches of a few ten thousand rows: what is believed of a row stays near
+    what rows usually cost, or near the truth once batches are large."""
+    chance, model = np.random.default_rng(seed), CostModel()
+    for rows in chance.integers(20_000, 80_000, 8):
+        model.learn(float(rows), 0.8 + each * rows + chance.exponential(0.3))
+    low, high = sorted((each, USUAL_ROW_S))
+    assert low / 3 < model.given(USUAL_ROW_S, 1.0) < 3 * high
+    for rows in (1e5, 3e6, 2e5, 4e6):
+        model.learn(rows, 0.8 + each * rows + chance.exponential(0.3))
+    assert model.given(USUAL_ROW_S, 1.0) == pytest.approx(each, rel=0.5)
 
 
 def test_chance_does_not_make_rows_free() -> None:
@@ -386,7 +379,7 @@ def test_chance_does_not_make_rows_free() -> None:
     model = CostModel()
     for rows, seconds in ((1, 9.0), (1, 9.0), (60_000, 2.4), (65_000, 2.0), (80_000, 1.9)):
         model.learn(rows, seconds)
-    assert model.seconds_per_row == 0.0 < model.at_most_per_row
+    assert model.seconds_per_row == 0.0
     assert 0.8 * 3e-6 < model.given(3e-6) <= 3e-6
     for rows in (600_000, 100_000, 900_000):
         model.learn(rows, 2.0 + 2e-6 * rows)

@@ -2,7 +2,8 @@
 
 A line through the last jobs by least squares, in which a job counts `KEPT` times as much as the next. The first jobs of
 a kind are left out: they pay for what is compiled once. Until jobs of different sizes were seen nothing is known of the
-cost of a row, and it is said to be 0.
+cost of a row. Small jobs tell little of it, for jobs of one size take different times by far more than their rows
+cost: then it is, as far as they are not sure, what is believed for other reasons.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ COLD_JOBS = 2
 KEPT = 0.9  # of what was known when the next job is learned from
 LEAST_NOISE = 0.2  # of a job's seconds: how evenly jobs go is not told by a few of them
 MISBELIEF = 0.5  # by how much of itself a cost that is believed for other reasons may be off
+USUAL_ROW_S = 3e-6  # to read, parse and keep a row, on the machines that this was tried on: believed until it shows
 SPREAD_ROWS = 1_000  # by which the sizes of jobs must differ (one standard deviation) to tell anything
 
 
@@ -52,18 +54,13 @@ class CostModel:
             return 0.0
         return min(max(self._together / self._spread, 0.0), self._rows_seconds / self._rows_rows)
 
-    @property
-    def at_most_per_row(self) -> float:
-        """What a row costs at most, by all but chance: to take a burst whole costs more than to shed in vain."""
-        return self.seconds_per_row + self._error if self.known else 0.0
-
-    def given(self, believed: float) -> float:
+    def given(self, believed: float, misbelief: float = MISBELIEF) -> float:
         """What a row costs, between what these jobs show and what is believed for other reasons, by how sure each is:
-        from few rows a burst's first jobs tell next to nothing, and chance may even say that rows are free."""
+        jobs of few rows tell next to nothing of it, and chance may even say that rows are free."""
         if not self.known or believed <= 0.0:
             return self.seconds_per_row if self.known else believed
         noise = LEAST_NOISE * self._seconds / self._jobs / math.sqrt(self._spread)
-        doubt = max(self._error, noise) / (MISBELIEF * believed)
+        doubt = max(self._error, noise) / (misbelief * believed)
         return (self.seconds_per_row + believed * doubt**2) / (1.0 + doubt**2)
 
     @property

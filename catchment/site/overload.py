@@ -9,8 +9,8 @@ fragment whose records a reader can pick out has only those prepared for it; one
 is a fragment for each size of group. Errors are by the variance of the answers (`catchment.quality.spread`): what will
 be seen, not what could be promised.
 
-Hysteresis: samplers go in as soon as the load may be over `ENTER`, by all but chance; they go out after `CALM_BATCHES`
-batches in a row under `LEAVE`. While they are in, the load is held at `TARGET`: that leaves room to work off a backlog.
+Hysteresis: samplers go in as soon as the load is over `ENTER`; they go out after `CALM_BATCHES` batches in a row under
+`LEAVE`. While they are in, the load is held at `TARGET`, which leaves room to work off a backlog.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from catchment.optimizer.shed import ShedPlan, make_plan, shed_load, wanted_shar
 from catchment.optimizer.shed_forest import WHOLE, Operator, Query, ShedForest, Stream
 from catchment.quality.allocation import Law
 from catchment.sampling import MAX_STRATA, GroupRates
-from catchment.site.cost_model import CostModel
+from catchment.site.cost_model import USUAL_ROW_S, CostModel
 from catchment.site.debts import Spare
 from catchment.site.shapes import Moments, Portion, Shape, Sheddable, known_values, portions_of
 
@@ -168,13 +168,16 @@ class LoadMonitor:
         return not self.shedding and self.load <= LEAVE
 
     def _seconds_per_row(self) -> float:
-        return math.fsum(model.seconds_per_row for model in self.whole.values())
+        own = math.fsum(self.whole[f.name].seconds_per_row for f in self.fragments)
+        return self._keep_s + own
 
-    def _at_most_per_row(self) -> float:
-        return math.fsum(model.at_most_per_row for model in self.whole.values())
+    @property
+    def _keep_s(self) -> float:
+        """To read, parse and keep a row."""
+        return self.whole[KEEP].given(USUAL_ROW_S, 1.0)
 
     def _follow(self, arrivals: Arrivals) -> None:
-        if arrivals.rows_per_s * self._at_most_per_row() > ENTER and arrivals.rows >= LEAST_ROWS:
+        if self.load > ENTER and arrivals.rows >= LEAST_ROWS:
             self.shedding, self.calm = True, 0
         elif self.load < LEAVE:
             self.calm += 1
@@ -233,7 +236,7 @@ class LoadMonitor:
 
     def _room(self, rows_per_s: float) -> float:
         """The load that samplers have to divide: without what no sampler takes away."""
-        kept_s = 0.0 if self.deferrable else self.whole[KEEP].seconds_per_row
+        kept_s = 0.0 if self.deferrable else self._keep_s
         spared_s = self._spared_share() * self._cost(PREPARE) if self.deferrable else 0.0
         room = max(TARGET - rows_per_s * kept_s, LEAST_CAPACITY)
         return max(room - rows_per_s * spared_s, (1.0 - SPARED_MOST) * room)
@@ -248,7 +251,7 @@ class LoadMonitor:
 
     def _cost(self, part: str) -> float:
         """Of a row that is read, or that a fragment takes, in a sampled batch; whole ones tell about what that is."""
-        return self.sampled[part].given(self.whole[KEEP if part == PREPARE else part].at_most_per_row)
+        return self.sampled[part].given(self._keep_s if part == PREPARE else self.whole[part].seconds_per_row)
 
     # --- what a decision means ----------------------------------------------------------------------------
 
