@@ -95,9 +95,11 @@ def _cells(
 
 
 def ratios(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """How many times lower the worst error is as planned than at one rate: of each pair of runs, in their order. Both aim
-    at the same load; where they have learned different costs they read different shares, and errors fall with the root
-    of what is read: `ratio_for_as_much_read`."""
+    """How many times lower the worst error is as planned than at one rate: of each pair of runs, in their order.
+
+    Both aim at the same load; where they have learned different costs they read different shares, and errors fall with
+    the root of what is read: `ratio_for_as_much_read`.
+    """
     found = []
     for times in sorted({c["times"] for c in cells}):
         by = {how: [c for c in cells if c["times"] == times and c["how"] == how] for how in ("planned", "uniform")}
