@@ -183,17 +183,20 @@ def burst_clock(folder: Path, burst_s: float) -> Clock:
 
 
 def site_figures(burst: Burst, batches: Sequence[Batch], seen: Watched, clock: Clock) -> dict[str, Any]:
-    """What the site did: the batches that took the burst, what waited, and when it had all of it."""
+    """What the site did: the batches that took the burst, what waited, and when it had all of it. Rows are taken as
+    fast as batches go that hold nothing but the burst (all of its batches, where there is none)."""
     first, end = burst.place
     ends = np.cumsum([b.rows for b in batches])
     mine = [b for b, until in zip(batches, ends, strict=True) if until > first and until - b.rows < end]
     worst = max((backlog for _, _, backlog in seen.course), default=0)
     start_s = clock.burst_start_s + clock.ahead_s
-    rows, lasted_s = sum(b.rows for b in mine), sum(b.ended_s - b.began_s for b in mine)
+    rows = sum(b.rows for b in mine)
+    full = [b for b, until in zip(batches, ends, strict=True) if until - b.rows >= first and until <= end] or mine
+    full_rows, full_s = sum(b.rows for b in full), sum(b.ended_s - b.began_s for b in full)
     return {
         "burst_batches": [asdict(b) | {"began_s": b.began_s - start_s, "ended_s": b.ended_s - start_s} for b in mine],
         "read_share": sum(b.read for b in mine) / rows if rows else None,
-        "taken_rows_per_s": rows / lasted_s if lasted_s else None,
+        "taken_rows_per_s": full_rows / full_s if full_s else None,
         "all_taken_after_s": mine[-1].ended_s - start_s - burst.seconds if mine and ends[-1] >= end else None,
         "lowest_rate": min((b.rate for b in mine), default=None),
         "predicted_error": max((b.predicted for b in mine if b.predicted is not None), default=None),
