@@ -123,9 +123,10 @@ class Rig:
             self.found.setdefault(name, []).append(reduced.table)
             self.shedding._learn(plan.fragment, reduced, rows, span_s)
             if take.rate < 1.0:
-                self._note_rates(name, take, set(np.asarray(self.records[f"slice:{name}"].slice(at, rows)).tolist()))
+                slices = np.asarray(self.records[f"slice:{name}"].slice(at, rows))
+                self._note_rates(name, take, range(slices[0], slices[-1] + 1, VIEWS[name][2] * 1_000_000))
 
-    def _note_rates(self, name: str, take: Take, slices: set[int]) -> None:
+    def _note_rates(self, name: str, take: Take, slices: range) -> None:
         named = dict(take.groups.rates) if take.groups is not None else {None: take.rate}
         for at in slices:
             known = self.lowest.setdefault(name, {}).setdefault(at, {})
