@@ -22,7 +22,6 @@ from typing import Any
 from _shed_live import MOST_ROWS, MOST_ROWS_QUICK, Burst, capacity_of, measure, overhead
 from _shed_monitors import Never, Planned, Uniform
 from _shed_plot import plot_burst
-from _shed_simulated import simulate
 from _shed_world import BURST_HOURS, COPIES, Log, read_log
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -52,6 +51,8 @@ def run(report: Callable[[str], None], quick: bool, parts: Sequence[str] = ()) -
         "cells": [],
     }
     if "simulated" in chosen:
+        from _shed_simulated import simulate  # it loads Spark's modules, which listing benchmarks should not
+
         result["simulated"] = simulate(report, quick)
     live = [part for part in chosen if part != "simulated"]
     return result | (_live(report, quick, live) if live else {})

@@ -202,6 +202,9 @@ def test_bench_refuses_a_part_that_is_not_there_and_names_those_that_are(shell: 
     code, out, err = shell.ends("bench", "throughput", "--part", "half")
     assert code != 0
     assert "without --part" in out + err
+    code, out, err = shell.ends("bench", "throughput", "--plot", "no.png")
+    assert code != 0
+    assert "without --plot" in out + err
 
 
 def test_bench_lists_what_can_be_measured(shell: Shell) -> None:

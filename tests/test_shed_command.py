@@ -176,6 +176,42 @@ def test_a_plan_that_cannot_be_is_refused_with_its_place(
     assert where in str(raised.value)
 
 
+def test_the_law_is_chosen_by_name_and_is_hoeffdings_unless_another_is(tmp_path: Path) -> None:
+    path = written(tmp_path / "p.json", small_plan())
+    answers = {law: json.loads(run(path, *law, "--json").stdout) for law in ((), *_laws("hoeffding", "variance"))}
+    assert answers[()] == answers["--law", "hoeffding"]
+    by_variance = answers["--law", "variance"]
+    assert by_variance["load_after"] == pytest.approx(1.0)
+    assert by_variance["max_error"] < answers[()]["max_error"], "what is expected is less than what is promised"
+    assert (
+        json.loads(run(written(tmp_path / "v.json", small_plan() | {"law": "variance"}), "--json").stdout)
+        == by_variance
+    )
+    assert "chance of about" in " ".join(run(path, "--law", "variance").stdout.split())
+    with pytest.raises(PlanError, match="the law 'chance' is not known"):
+        read_forest(small_plan() | {"law": "chance"}, "p.json")
+
+
+def _laws(*names: str) -> list[tuple[str, str]]:
+    return [("--law", name) for name in names]
+
+
+def test_readers_that_pick_leave_load_to_others(tmp_path: Path) -> None:
+    plan = small_plan()
+    plan["operators"].append({"name": "C", "input": "A", "selectivity": 1.0, "seconds_per_tuple": 0.0, "picks": 0.02})
+    plan["queries"].append({"name": "q3", "input": "C", "aggregate": "COUNT", "window_tuples": 200})
+    errors = {}
+    for picks in (1.0, 0.02):
+        plan["operators"][-1]["picks"] = picks
+        answer = json.loads(run(written(tmp_path / "p.json", plan), "--json").stdout)
+        assert answer["load_after"] == pytest.approx(1.0)
+        errors[picks] = answer["max_error"]
+    assert errors[0.02] < errors[1.0] / 2
+    plan["operators"][-1]["picks"] = 1.5
+    with pytest.raises(PlanError, match="share between 0 and 1"):
+        read_forest(plan, "p.json")
+
+
 def test_a_group_that_is_no_stratum_is_refused() -> None:
     plan = small_plan()
     plan["streams"][0]["strata"] = [{"name": "eu", "share": 1.0}]
