@@ -185,12 +185,12 @@ class Center:
         self.open()
 
     def consume(self, discard: bool = True) -> None:
-        """One micro-batch over all that has landed."""
+        """One micro-batch over all that has landed, with the repairs due before it; then those that it made due."""
         end = self.inbox.last_position + 1
         if end > self.consumed:
             segments = [decode_segment(p.read_bytes()) for p in self.inbox.landed(self.consumed, end)]
             events: list[Any] = [self._merged(segments), *(Landed.of(s) for s in segments), Ticked()]
-            self.host.submit("inbox", events, batch=self.batches)
+            self.host.submit("inbox", [*self._recalled(), *events], batch=self.batches)
             self.batches += 1
             self.consumed = end
         self.repair()
@@ -205,10 +205,13 @@ class Center:
 
     def repair(self) -> None:
         """The repairs that are due, and what they allow: a repaired window may be final."""
-        due = list(self.core.repairs(self.clock.now_us()))
-        recalled = [Recalled(r.query, r.windows, self.tables.recall(r.wanted), r.reason) for r in due]
+        recalled = self._recalled()
         if recalled:
             self.host.submit("repair", [*recalled, Ticked()])
+
+    def _recalled(self) -> list[Recalled]:
+        due = self.core.repairs(self.clock.now_us())
+        return [Recalled(r.query, r.windows, self.tables.recall(r.wanted), r.reason) for r in due]
 
     def _merged(self, segments: Sequence[Any]) -> Merged:
         tables = [u.table.cast(self.query.fragment.schema) for s in segments for u in s.updates()]
