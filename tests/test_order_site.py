@@ -6,6 +6,7 @@ Cannot catch: a controller that waits too long or too short; `test_slack_*` and 
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -209,3 +210,27 @@ def test_an_early_policy_empties_open_slices_as_often_as_asked() -> None:
     assert send.rows == 1
     assert take(9) == ()
     assert len(take(10)) == 1
+
+
+def test_odd_sources_are_named_however_few_the_micro_batches_of_a_busy_machine_are() -> None:
+    """The first holds one record, the second a minute of everything, with a record of the next hour in it; one source
+    has fallen silent before that, and one is an hour behind."""
+    hour, sources = 3600, {"a": 0.0, "b": 0.0, "c": 0.0, "d": 0.0, "behind": 3600.0}
+    slack, closings = QuerySlack(plan()), []
+
+    def take(begin_s: int, end_s: int, extra: list[Row]) -> None:
+        rows = [r for s in range(begin_s, end_s) for r in batch_of(hour + s, sources, 1.0)]
+        slack.observe(observed([*rows, *extra]), end_s * SECOND_US)
+        closings.extend(c for s in slack.standings("q") for c in s.closings if c.end_us > hour * SECOND_US)
+
+    slack.observe(observed([("a", hour * SECOND_US, 1)]), 0)
+    silent = [r for s in range(10) for r in batch_of(hour + s, {"silent": 0.0}, 1.0)]
+    take(0, 64, [*silent, ("a", 2 * hour * SECOND_US, 1)])
+    for begin, end in pairwise((64, 93, 130, 170, 210)):
+        take(begin, end, [])
+    assert len(closings) > 190
+    named = {c.end_us // SECOND_US - hour: {name for name, _ in c.sources} for c in closings}
+    assert all(named[end] == {"behind"} for end in range(1, 10))
+    assert all(named[end] == {"behind", "silent"} for end in range(12, max(named)))
+    status = slack.status(210 * SECOND_US)
+    assert (status["idle"], status["behind"], status["future_records"]) == (("silent",), ("behind",), 1)

@@ -282,7 +282,6 @@ def test_a_stream_is_not_called_sparse_for_a_first_batch_of_one_record() -> None
     """Micro-batches of a busy machine are few: what the first is taken for holds for long."""
     here = world()
     here.deliver([(0, "s0", 1_000, 1.0)], STEP_US)
-    assert here.controller.rule.trusts_progress  # type: ignore[attr-defined]
     for step in range(1, 4):
         now = step * 5 * SECOND_US
         rows = [(now, f"s{i % 4}", now - 5 * SECOND_US + 10_000 * i, 1.0) for i in range(1, 500)]

@@ -3,8 +3,8 @@
 Disorder in real streams is mostly between sources; there, progress tells what is missing, and nothing else comes near
 it. Where sources are out of order in themselves, or so sparse that their silence tells nothing, progress is worse than
 waiting as long as recent windows needed. Which of the two a stream is, is measured: by the share of inversions within
-sources, and by the records a source has in a window. Both rules learn all the time; one decides. A stream is judged as
-soon as a window of it was seen: before that nothing is known of its sources, and progress is trusted.
+sources, and by the records a source has in a window. Both rules learn all the time; one decides. A stream is judged
+anew at each micro-batch: the first may hold a single record, and on a busy machine there are few.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from catchment.site.slack_parts import Outlook
 from catchment.site.slack_progress import ORDERLY, BySources, ProgressRule
 from catchment.site.slack_sources import RECORDS
 
-JUDGE_EVERY = 16  # micro-batches, once a stream has been seen for a while
-YOUNG_WINDOWS = 20  # until then it is judged at each
 SPARSE = 1.0  # fewer records a source and window than this: its silence tells nothing
 
 
@@ -40,14 +38,10 @@ class AdaptiveRule(Rule):
         super().__init__(desk)
         self._progress = ProgressRule(desk, BySources(config.impute))
         self._conformal = ConformalRule(desk, Conformal())
-        self._batches = 0
         self.trusts_progress = True
 
     def observed(self, now_us: int) -> None:
-        self._batches += 1
-        seen, young = self.desk.sources.seen_us(), YOUNG_WINDOWS * self.desk.setting.window.size_us
-        if seen >= self.desk.setting.window.size_us and (seen < young or self._batches % JUDGE_EVERY == 0):
-            self.trusts_progress = self._is_orderly()
+        self.trusts_progress = self._is_orderly()
 
     def _is_orderly(self) -> bool:
         sources = self.desk.sources
@@ -75,9 +69,9 @@ class AdaptiveRule(Rule):
 
     def snapshot(self) -> dict[str, Any]:
         rules = {"progress": self._progress.snapshot(), "conformal": self._conformal.snapshot()}
-        return {**rules, "batches": self._batches, "trusts_progress": self.trusts_progress}
+        return {**rules, "trusts_progress": self.trusts_progress}
 
     def restore(self, state: dict[str, Any]) -> None:
         self._progress.restore(state["progress"])
         self._conformal.restore(state["conformal"])
-        self._batches, self.trusts_progress = state["batches"], state["trusts_progress"]
+        self.trusts_progress = state["trusts_progress"]

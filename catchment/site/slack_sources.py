@@ -213,11 +213,6 @@ class SourceTable:
         """Of the times a source was heard, how often it sent something older than it had sent before."""
         return self.inversions / self.rows
 
-    def seen_us(self) -> float:
-        """How much event time has passed since the first batch, or was in it of a single source."""
-        passed = float(self.newest_us - self.began_us)
-        return max(passed, float(self.sums[:, SPAN].max())) if len(self.sums) else passed
-
     def front_us(self, now_us: int) -> int:
         """Where event time stands: the newest seen, carried on while the stream is no longer silent than it
         was before, or so long that waiting for it has no end. A stream of which less than a window was seen has not
