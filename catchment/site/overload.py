@@ -96,6 +96,7 @@ class LoadMonitor:
         self.load = 0.0
         self.calm = 0
         self.arriving_per_s = 0.0
+        self.common_rate = 1.0  # about what could be taken of all, were all views taken alike
         self.last: Decision | None = None
 
     def adopt(self, known: LoadMonitor) -> None:
@@ -187,6 +188,10 @@ class LoadMonitor:
 
     def _plan(self, rows_per_s: float) -> Decision:
         why = f"{rows_per_s:,.0f} rows/s are a load of {self.load:.2f}"
+        whole_s = (self._cost(PREPARE) if self.deferrable else 0.0) + math.fsum(
+            self._cost(f.name) for f in self.fragments
+        )
+        self.common_rate = min(1.0, max(LEAST_RATE, self._room(rows_per_s) / max(rows_per_s * whole_s, 1e-12)))
         try:
             plan, portions = self._least_wrong(rows_per_s)
         except PlanError as error:
@@ -232,7 +237,7 @@ class LoadMonitor:
         return 0.0 if self._is_free(name) else self._cost(name) * portion.share
 
     def _queries(self, portion: Portion) -> tuple[Query, ...]:
-        return portion.queries(self.arriving_per_s)
+        return portion.queries(self.arriving_per_s, self.common_rate)
 
     def _room(self, rows_per_s: float) -> float:
         """The load that samplers have to divide: without what no sampler takes away."""

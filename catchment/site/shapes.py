@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,12 +46,14 @@ class Sheddable:
 
 @dataclass(frozen=True)
 class Moments:
-    """Of so many values, the mean and the mean square of those that may be left out, and the mean of all."""
+    """Of so many values, the mean and the mean square of those that may be left out, and the mean of all; `spared`:
+    large ones may not be left out."""
 
     count: float
     mean: float
     square: float
     mean_of_all: float
+    spared: bool = False
 
     @property
     def known(self) -> bool:
@@ -63,8 +65,8 @@ class Moments:
         return max(self.square - 2.0 * self.mean * self.mean_of_all + self.mean_of_all**2, 0.0)
 
     def after(self, known: Moments | None) -> Moments:
-        """With what was known before, which counts for less."""
-        if known is None:
+        """With what was known before, which counts for less; nothing if that was of other values."""
+        if known is None or known.spared != self.spared:
             return self
         before = _KEPT * known.count
         part = before / (before + self.count)
@@ -77,7 +79,16 @@ class Moments:
             mixed(known.mean, self.mean),
             mixed(known.square, self.square),
             mixed(known.mean_of_all, self.mean_of_all),
+            self.spared,
         )
+
+    def once_spared(self, rate: float) -> Moments:
+        """As they will be when large values are spared at about this rate, before that was seen: of values of one sign
+        that are at most L, the mean square is at most L times the mean."""
+        limit = spare_limit("sum", self.square, self.mean_of_all, rate)
+        if self.spared or math.isinf(limit):
+            return self
+        return replace(self, square=max(min(self.square, limit * abs(self.mean_of_all)), self.mean**2))
 
     def population(self, count: float, function: str) -> Population:
         """As many values, whose spread is that of what may be left out, beside the mean of all: an error is a share
@@ -97,6 +108,7 @@ class Shape:
 
     rows: float = 0.0
     reached: float = 0.0
+    per_reached: float = 0.0  # rows for one that reaches it, times rows
     typical: float = 0.0
     pace: float = 1.0
     moments: dict[str, Moments] = field(default_factory=dict)  # by aggregate
@@ -109,13 +121,21 @@ class Shape:
         return self.reached / self.rows if self.rows else 1.0
 
     @property
+    def least_selectivity(self) -> float:
+        """That of batches with few records of it: variances are shares of 1 / N, whose mean is that of the harmonic
+        mean of N."""
+        return min(self.rows / self.per_reached, self.selectivity) if self.per_reached else self.selectivity
+
+    @property
     def group_share(self) -> float:
         return self.typical / self.reached if self.reached else 1.0
 
     def learn(self, rows: float, groups: Floats, mass: float) -> None:
         """So many records (scaled) of each group reached the fragment, of so many rows."""
+        reached = float(groups.sum())
         self.rows = _KEPT * self.rows + rows
-        self.reached = _KEPT * self.reached + float(groups.sum())
+        self.reached = _KEPT * self.reached + reached
+        self.per_reached = _KEPT * self.per_reached + rows * rows / (reached + 1.0)
         self.typical = _KEPT * self.typical + (typical_size(groups, mass) if groups.any() else 0.0)
 
     def learn_groups(self, groups: Mapping[int | str, float], most: int) -> None:
@@ -163,26 +183,28 @@ class Portion:
         """The share of the rows that have to be read for it."""
         return min(1.0, self.shape.selectivity if self.fragment.picked else 1.0) * self.share
 
-    def queries(self, arriving_per_s: float) -> tuple[Query, ...]:
-        """What is asked of it while so many rows arrive."""
+    def queries(self, arriving_per_s: float, rate: float) -> tuple[Query, ...]:
+        """What is asked of it while so many rows arrive, about this share of which can be taken."""
         fragment = self.fragment
         unseen = self.shape.rows > 0 and not self.shape.reached
         if fragment.fixed or (unseen and fragment.picked):  # no rate below 1 says anything; what is not there is free
             return (Query(f"{self.name}/whole", self.work, "count", Population(0.0)),)
-        reached = 1.0 if unseen else self.shape.selectivity  # who cannot be picked must not rule before he is seen
+        reached = (
+            1.0 if unseen else self.shape.least_selectivity
+        )  # who cannot be picked must not rule before he is seen
         count = arriving_per_s * self.shape.pace * reached * self.group_share * fragment.window_s
         return tuple(
-            Query(f"{self.name}/{name}", self.work, function, self._population(max(count, 1.0), name, function),
+            Query(f"{self.name}/{name}", self.work, function, self._population(max(count, 1.0), name, function, rate),
                   fragment.weight, fragment.max_error)
             for name, function in fragment.aggregates
         )  # fmt: skip
 
-    def _population(self, count: float, name: str, function: str) -> Population:
+    def _population(self, count: float, name: str, function: str, rate: float) -> Population:
         argument = dict(self.fragment.spareable).get(name, "")
         seen = self.shape.moments.get(name, self.others.get(argument, _PRIOR))
         if function == "count" or seen.mean_of_all == 0.0:
             return Population(count)
-        return seen.population(count, function)
+        return (seen.once_spared(rate) if argument else seen).population(count, function)
 
 
 _PRIOR = Moments(0.0, 1.0, 1.0 + PRIOR_CV**2, 1.0)

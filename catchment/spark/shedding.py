@@ -352,7 +352,8 @@ def moments_of(reduced: Reduced, states: Sequence[StateColumn]) -> Moments:
     """Of all records, and of those that may be left out; `states` are those of a variance."""
     weights, columns = np.asarray(reduced.sizes[SIZE], np.float64), reduced.moments.select([s.name for s in states])
     _, mean_of_all, _ = _moments(columns, weights)
-    return Moments(*_moments(columns[: reduced.spared_from], weights[: reduced.spared_from]), mean_of_all)
+    rest = _moments(columns[: reduced.spared_from], weights[: reduced.spared_from])
+    return Moments(*rest, mean_of_all, reduced.spared_from is not None)
 
 
 def _moments(states: pa.Table, weights: NDArray[np.float64]) -> tuple[float, float, float]:
