@@ -21,7 +21,7 @@ from catchment.site import events as site_events
 from catchment.site.core import SiteCore
 from catchment.site.policies import policy_by_name
 from catchment.site.policy_early import EarlyPolicy
-from catchment.site.slack_query import OTHERS, QuerySlack, SlackPlan
+from catchment.site.slack.query import OTHERS, QuerySlack, SlackPlan
 from catchment.timeline import END_OF_TIME_US, SECOND_US, ManualClock, WindowSpec
 from catchment.wire.messages import Standing
 
@@ -189,7 +189,7 @@ def test_a_fragment_without_a_contract_goes_by_its_streams_mark_and_one_with_by_
 
 
 def test_more_sources_than_the_bound_are_followed_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("catchment.site.slack_query.MAX_SOURCES", 3)
+    monkeypatch.setattr("catchment.site.slack.query.MAX_SOURCES", 3)
     slack = QuerySlack(plan())
     for step in range(3):
         slack.observe(observed(batch_of(1 + step / 10, {f"s{i}": 0.0 for i in range(6)})), (step + 1) * 100_000)

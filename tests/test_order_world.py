@@ -22,7 +22,7 @@ from catchment.quality.measured import measured
 from catchment.quality.parts import at_each_site
 from catchment.site.events import FragmentAdded
 from catchment.site.policies import policy_by_name
-from catchment.site.slack_query import SlackPlan
+from catchment.site.slack.query import SlackPlan
 from catchment.timeline import SECOND_US, ManualClock
 
 CONTRACT = Contract(0.05, 0.9)

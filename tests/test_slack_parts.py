@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from catchment.errors import SiteError
 from catchment.quality.coverage import Contract, Measure, relative_error
-from catchment.site.slack_batch import Batch
-from catchment.site.slack_book import MAX_STEPS, SliceBook
-from catchment.site.slack_desk import MAX_OUTCOMES, Closed, Desk, Settled
-from catchment.site.slack_ledger import Calibration, Ledger, Patience
-from catchment.site.slack_parts import Setting
-from catchment.site.slack_risk import Owed, owed, risk
+from catchment.site.slack.batch import Batch
+from catchment.site.slack.book import MAX_STEPS, SliceBook
+from catchment.site.slack.desk import MAX_OUTCOMES, Closed, Desk, Settled
+from catchment.site.slack.ledger import Calibration, Ledger, Patience
+from catchment.site.slack.parts import Setting
+from catchment.site.slack.risk import Owed, owed, risk
 from catchment.timeline import WindowSpec
 
 SPECS = st.sampled_from([WindowSpec(100, 100), WindowSpec(100, 20), WindowSpec(100, 30), WindowSpec(70, 50, 10)])

@@ -36,10 +36,10 @@ from catchment.site.journalled import JOURNALLED
 from catchment.site.policies import policy_by_name
 from catchment.site.reasons import DRAIN, DUE, PROBE, REASONS
 from catchment.site.spillway import MAX_READINGS, Spillway
-from catchment.site.spillway_capacity import Capacity
-from catchment.site.spillway_inflow import Inflow, RecentRate
-from catchment.site.spillway_misses import ForecastError
-from catchment.site.spillway_returns import INSTANTS, LEFT, ReturnTable, cells_of, instant_of, rates_of
+from catchment.site.spillway.capacity import Capacity
+from catchment.site.spillway.inflow import Inflow, RecentRate
+from catchment.site.spillway.misses import ForecastError
+from catchment.site.spillway.returns import INSTANTS, LEFT, ReturnTable, cells_of, instant_of, rates_of
 from catchment.spark.deploy import Deployment
 from catchment.timeline import WindowSpec
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from catchment.sim.edge import EdgeOutcome, EdgeScenario, Integers, simulate_online
 from catchment.site.policy import Moment, SliceView
 from catchment.site.spillway import Spillway, SpillwayState
-from catchment.site.spillway_forecast import Outlook
+from catchment.site.spillway.forecast import Outlook
 
 Floats = npt.NDArray[np.float64]
 

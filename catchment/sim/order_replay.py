@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from catchment.errors import SimulationError
 from catchment.sim.order_trace import Trace
-from catchment.site.slack_batch import Batch
-from catchment.site.slack_controller import Controller
-from catchment.site.slack_parts import Outlook
+from catchment.site.slack.batch import Batch
+from catchment.site.slack.controller import Controller
+from catchment.site.slack.parts import Outlook
 from catchment.timeline import Slicing, WindowSpec
 
 Ints = npt.NDArray[np.int64]

@@ -39,7 +39,7 @@ from catchment.site.events import (
 from catchment.site.heat import HeatMap
 from catchment.site.ledger import COLUMNS, Ledger
 from catchment.site.policy import Policy
-from catchment.site.slack_query import QuerySlack, SlackPlan
+from catchment.site.slack.query import QuerySlack, SlackPlan
 from catchment.site.sluice import LinkView, Release, Sluice
 from catchment.site.stream_clock import StreamClock
 from catchment.timeline import END_OF_TIME_US, Slicing

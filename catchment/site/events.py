@@ -14,7 +14,7 @@ from catchment.errors import SiteError
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.site.debts import BatchRepaired, BatchShed
 from catchment.site.policy import Policy
-from catchment.site.slack_query import SlackPlan
+from catchment.site.slack.query import SlackPlan
 from catchment.wire.messages import Progress, Repaired, Shed, Standing, Updates
 
 

@@ -20,7 +20,7 @@ from catchment.site.events import (
 from catchment.site.extremes import Batching, Streaming
 from catchment.site.policy_early import EarlyPolicy
 from catchment.site.size_policies import SizePolicy
-from catchment.site.slack_query import SlackPlan
+from catchment.site.slack.query import SlackPlan
 from catchment.site.spillway import Spillway
 
 POLICIES = (Streaming, Batching, SizePolicy, Spillway, EarlyPolicy)

@@ -11,7 +11,7 @@ from catchment.quality.parts import at_each_site
 from catchment.query.plan import QueryPlan
 from catchment.query.statements import NEVER, ON_DEMAND, Stream
 from catchment.site.slack import DEFAULT_SLACK, parse_slack
-from catchment.site.slack_query import SlackPlan
+from catchment.site.slack.query import SlackPlan
 
 # Controllers that need no contract to know how long to wait; the one that they are judged by is then this.
 WITHOUT_CONTRACT = ("mp-k-slack", "fixed")

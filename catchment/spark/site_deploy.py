@@ -13,7 +13,7 @@ from catchment.query.fragment import Fragment
 from catchment.site.core import SiteCore
 from catchment.site.events import Event, FragmentAdded, FragmentBounded, FragmentDropped
 from catchment.site.policy import Policy
-from catchment.site.slack_query import SlackPlan
+from catchment.site.slack.query import SlackPlan
 from catchment.spark.shedding import ShedChoice
 from catchment.timeline import START_OF_TIME_US
 

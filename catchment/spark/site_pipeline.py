@@ -34,7 +34,7 @@ from catchment.site.journalled import JOURNALLED
 from catchment.site.meter import SiteMeter
 from catchment.site.overload import LoadMonitor
 from catchment.site.plausible import Plausible, needs_check, plausible
-from catchment.site.slack_query import watched_values
+from catchment.site.slack.query import watched_values
 from catchment.spark.batch_folder import BatchFolder
 from catchment.spark.evaluate import NOT_KNOWN_ROWS, Evaluator
 from catchment.spark.observe import observe_sources

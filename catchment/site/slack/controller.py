@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from catchment.quality.coverage import relative_error
-from catchment.site.slack_batch import Batch, Ints
-from catchment.site.slack_debt import behind, idle, least_progress_us
-from catchment.site.slack_desk import Closed, Desk, Rule, Settled
-from catchment.site.slack_ledger import price
-from catchment.site.slack_parts import Outlook, Setting
+from catchment.site.slack.batch import Batch, Ints
+from catchment.site.slack.debt import behind, idle, least_progress_us
+from catchment.site.slack.desk import Closed, Desk, Rule, Settled
+from catchment.site.slack.ledger import price
+from catchment.site.slack.parts import Outlook, Setting
 from catchment.timeline import START_OF_TIME_US
 
 MAX_CLOSINGS = 4096  # in one advance; what is left closes in the next

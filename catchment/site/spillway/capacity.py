@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from catchment.site.spillway_returns import INSTANTS, LEFT, Floats
+from catchment.site.spillway.returns import INSTANTS, LEFT, Floats
 
 _KEEP = 0.5  # of what the slices before say when the next one is over
 

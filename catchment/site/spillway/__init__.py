@@ -22,10 +22,10 @@ from catchment.errors import SiteError
 from catchment.site.ledger import Mask
 from catchment.site.policy import NOTHING, Moment, Proposal, SliceView
 from catchment.site.reasons import DRAIN, FINISHED, PROBE
-from catchment.site.spillway_capacity import Capacity
-from catchment.site.spillway_forecast import Forecast, LearnedForecast, Outlook
-from catchment.site.spillway_misses import ForecastError
-from catchment.site.spillway_returns import Floats, instant_of
+from catchment.site.spillway.capacity import Capacity
+from catchment.site.spillway.forecast import Forecast, LearnedForecast, Outlook
+from catchment.site.spillway.misses import ForecastError
+from catchment.site.spillway.returns import Floats, instant_of
 
 _LOOK_AGAIN = 0.04  # of what is left of a slice until the next look
 _AHEAD = 1.2  # times what the link takes until the next look is let go, so that it never runs dry

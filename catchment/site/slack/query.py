@@ -24,9 +24,9 @@ from catchment.quality.coverage import Contract
 from catchment.quality.lateness import Estimate
 from catchment.quality.measured import Measured
 from catchment.site.slack import parse_slack
-from catchment.site.slack_batch import Batch
-from catchment.site.slack_controller import Controller
-from catchment.site.slack_parts import Outlook, Setting
+from catchment.site.slack.batch import Batch
+from catchment.site.slack.controller import Controller
+from catchment.site.slack.parts import Outlook, Setting
 from catchment.timeline import START_OF_TIME_US, WindowSpec
 from catchment.wire.messages import Closing, Standing
 

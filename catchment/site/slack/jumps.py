@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from catchment.site.slack_batch import Batch, Ints
+from catchment.site.slack.batch import Batch, Ints
 
 JUMPING = 0.1  # of the sources, how many must have jumped for a jump to be believed; two at least, if there are two
 

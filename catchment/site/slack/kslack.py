@@ -14,8 +14,8 @@ from typing import Any
 
 from catchment.errors import SiteError
 from catchment.quality.coverage import needed_coverage, units_of_records
-from catchment.site.slack_desk import Desk, Rule, by_slack
-from catchment.site.slack_parts import Outlook
+from catchment.site.slack.desk import Desk, Rule, by_slack
+from catchment.site.slack.parts import Outlook
 from catchment.timeline import SECOND_US
 
 MAX_MEASURED = 65_536  # windows whose coverage is still being measured; beyond it the oldest is taken as it is

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from catchment.site.slack_batch import Batch, Floats, Ints
-from catchment.site.slack_jumps import Jumps
-from catchment.site.slack_parts import Setting
+from catchment.site.slack.batch import Batch, Floats, Ints
+from catchment.site.slack.jumps import Jumps
+from catchment.site.slack.parts import Setting
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US
 
 Mask = npt.NDArray[np.bool_]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from catchment.quality.coverage import Measure, relative_error
-from catchment.site.slack_batch import Batch
+from catchment.site.slack.batch import Batch
 from catchment.timeline import END_OF_TIME_US, Slicing, WindowSpec
 
 MAX_SLICES = 65_536

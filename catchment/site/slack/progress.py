@@ -23,13 +23,13 @@ from typing import Any
 import numpy as np
 
 from catchment.quality.coverage import relative_error
-from catchment.site.slack_batch import Floats
-from catchment.site.slack_debt import Debt, debt_to
-from catchment.site.slack_desk import Desk, Rule, Settled
-from catchment.site.slack_ledger import Calibration, Patience, price
-from catchment.site.slack_parts import Outlook
-from catchment.site.slack_risk import Owed, bound, owed, risk
-from catchment.site.slack_sources import RECORDS, Mask
+from catchment.site.slack.batch import Floats
+from catchment.site.slack.debt import Debt, debt_to
+from catchment.site.slack.desk import Desk, Rule, Settled
+from catchment.site.slack.ledger import Calibration, Patience, price
+from catchment.site.slack.parts import Outlook
+from catchment.site.slack.risk import Owed, bound, owed, risk
+from catchment.site.slack.sources import RECORDS, Mask
 
 SAFE_SHARE = 0.2  # of delta: a window of less risk than this is closed at once
 MAX_LOOKS = 16  # at one window, kept for calibration

@@ -12,7 +12,7 @@ A query states how wrong an early answer may be; a controller chooses how long t
 between: devices, partitions, files; at a center, the sites. Once a micro-batch, with the clock as an argument:
 
     controller = parse_slack("adaptive").build(Setting(window, measure, contract))
-    controller.observe(batch, now_us)          # rows per (source, slice): see slack_batch.Batch
+    controller.observe(batch, now_us)          # rows per (source, slice): see slack.batch.Batch
     for closing in controller.advance(now_us): # windows that close now, in order: bound, coverage, idle, missing
         ...
     controller.low_mark_us                     # every window that ends at or before it is closed
@@ -30,14 +30,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from catchment.errors import CatchmentError, SiteError
-from catchment.site.slack_adaptive import Adaptive
-from catchment.site.slack_batch import Batch
-from catchment.site.slack_conformal import Conformal
-from catchment.site.slack_controller import Controller
-from catchment.site.slack_desk import Desk, Rule
-from catchment.site.slack_kslack import Fixed, MpKSlack, PdSlack
-from catchment.site.slack_parts import Outlook, Setting
-from catchment.site.slack_progress import BySources
+from catchment.site.slack.adaptive import Adaptive
+from catchment.site.slack.batch import Batch
+from catchment.site.slack.conformal import Conformal
+from catchment.site.slack.controller import Controller
+from catchment.site.slack.desk import Desk, Rule
+from catchment.site.slack.kslack import Fixed, MpKSlack, PdSlack
+from catchment.site.slack.parts import Outlook, Setting
+from catchment.site.slack.progress import BySources
 from catchment.timeline import SECOND_US, parse_duration
 
 __all__ = ["DEFAULT_SLACK", "Batch", "Controller", "Outlook", "Setting", "SlackConfig", "parse_slack", "slack_names"]

@@ -12,11 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from catchment.site.slack_conformal import Conformal, ConformalRule
-from catchment.site.slack_desk import Desk, Rule, Settled
-from catchment.site.slack_parts import Outlook
-from catchment.site.slack_progress import ORDERLY, BySources, ProgressRule
-from catchment.site.slack_sources import RECORDS
+from catchment.site.slack.conformal import Conformal, ConformalRule
+from catchment.site.slack.desk import Desk, Rule, Settled
+from catchment.site.slack.parts import Outlook
+from catchment.site.slack.progress import ORDERLY, BySources, ProgressRule
+from catchment.site.slack.sources import RECORDS
 
 SPARSE = 1.0  # fewer records a source and window than this: its silence tells nothing
 

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from catchment.errors import SiteError
-from catchment.site.slack_debt import behind, idle
-from catchment.site.slack_desk import Desk, Rule, Settled, by_slack
-from catchment.site.slack_parts import Outlook
+from catchment.site.slack.debt import behind, idle
+from catchment.site.slack.desk import Desk, Rule, Settled, by_slack
+from catchment.site.slack.parts import Outlook
 
 MAX_NEEDS = 512  # recent windows whose needed wait is kept
 LEAST_NEEDS = 30  # before this many are known, K is the longest delay seen

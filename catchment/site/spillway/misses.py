@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from catchment.site.spillway_returns import LEFT
+from catchment.site.spillway.returns import LEFT
 
 _FIRST_ERROR = 0.15  # of a forecast, before any was judged
 _KEEP = 0.8  # of what was known of the error when the next slice is judged

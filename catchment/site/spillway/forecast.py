@@ -13,8 +13,8 @@ from catchment.site.heat import HEAT_KEEP
 from catchment.site.ledger import Slots
 from catchment.site.packed import pack_small, unpack_small
 from catchment.site.policy import Moment, SliceView
-from catchment.site.spillway_inflow import Inflow, RecentRate
-from catchment.site.spillway_returns import Cells, Floats, ReturnTable, cells_of, instant_of, rates_of
+from catchment.site.spillway.inflow import Inflow, RecentRate
+from catchment.site.spillway.returns import Cells, Floats, ReturnTable, cells_of, instant_of, rates_of
 
 _MOST_SAMPLED = 2048  # keys of a slice that are followed for learning, evenly chosen: enough for shares
 

@@ -14,7 +14,7 @@ from math import erfc, expm1, sqrt
 import numpy as np
 
 from catchment.quality.coverage import Measure
-from catchment.site.slack_batch import Floats
+from catchment.site.slack.batch import Floats
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from catchment.site.slack_book import SliceBook
-from catchment.site.slack_ledger import Ledger
-from catchment.site.slack_parts import Outlook, Setting
-from catchment.site.slack_sources import SourceTable
+from catchment.site.slack.book import SliceBook
+from catchment.site.slack.ledger import Ledger
+from catchment.site.slack.parts import Outlook, Setting
+from catchment.site.slack.sources import SourceTable
 
 MAX_OUTCOMES = 512  # recent windows whose error is kept, for the bounds of rules that do not predict one
 BOUND_AIM = 0.8  # of delta: the misses of bounds aimed at; the rest is for the noise of a finite run

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from catchment.site.spillway_returns import INSTANTS, LEFT
+from catchment.site.spillway.returns import INSTANTS, LEFT
 
 _KEEP = 0.6  # of a slice's weight when the next one is learned
 _RECENT = 0.05  # share of a slice over which the rate of new keys is averaged

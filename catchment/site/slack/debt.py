@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from catchment.site.slack_batch import Floats
-from catchment.site.slack_sources import GAP_RECORDS, RECORDS, Mask, SourceTable
+from catchment.site.slack.batch import Floats
+from catchment.site.slack.sources import GAP_RECORDS, RECORDS, Mask, SourceTable
 
 LAG_SPREADS = 3.0  # a source is due this many mean deviations after its mean lag
 IDLE_STALLS = 3.0  # silent for this many times the longest stall known: idle ...
