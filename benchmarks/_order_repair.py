@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _star import star
 
 from catchment.center.events import Recalled
 
@@ -136,12 +137,7 @@ def stream(seconds: int) -> list[tuple[float, float, str, int]]:
 def write_project(folder: Path, records: list[tuple[float, float, str, int]]) -> Path:
     (folder / "queries").mkdir(parents=True)
     (folder / "data").mkdir()
-    sites = "".join(f"[sites.{s}]\n" for s in (*SITES, "center"))
-    links = "".join(f'[[links]]\nfrom = "{s}"\nto = "center"\n' for s in SITES)
-    (folder / "catchment.toml").write_text(
-        f'[project]\nname = "repair"\ncenter = "center"\n{sites}{links}'
-        '[defaults]\ntrigger = "1 s"\nhistory = false\nfreshness = "none"\nrepair_horizon = "1 hour"\n'
-    )
+    (folder / "catchment.toml").write_text(star("repair", SITES) + 'repair_horizon = "1 hour"\n')
     views = "".join(
         f"CREATE MATERIALIZED VIEW {view} WITH (slack = 'fixed:1 s'{options}) AS\n"
         "  SELECT window.start, device, count(*) AS n, sum(value) AS total FROM readings\n"

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _star import star
 from rich.console import Group, RenderableType
 from rich.table import Table
 
@@ -125,13 +126,8 @@ def write_project(folder: Path, work: Workload) -> Path:
     """The records by site as logs in order of arrival, and one view a controller."""
     (folder / "queries").mkdir(parents=True)
     (folder / "data").mkdir()
-    sites = "".join(f"[sites.{s}]\n" for s in (*SITES, "center"))
-    links = "".join(f'[[links]]\nfrom = "{s}"\nto = "center"\n' for s in SITES)
-    (folder / "catchment.toml").write_text(
-        f'[project]\nname = "order"\ncenter = "center"\n{sites}{links}'
-        '[defaults]\ntrigger = "1 s"\nhistory = false\nfreshness = "none"\nrepair_horizon = "30 days"\n'
-        'max_jump = "60 days"\n'
-    )
+    settings = 'repair_horizon = "30 days"\nmax_jump = "60 days"\n'
+    (folder / "catchment.toml").write_text(star("order", SITES) + settings)
     (folder / "queries" / "order.sql").write_text(queries(work))
     for number, site in enumerate(SITES):
         (folder / "data" / f"{site}.jsonl").write_text("".join(lines(work.trace, number)))

@@ -213,6 +213,24 @@ def test_bench_lists_what_can_be_measured(shell: Shell) -> None:
     assert all(b["description"] for b in listed)
 
 
+def test_bench_edge_judges_runs_that_were_cut_while_updates_waited_by_their_bytes_alone() -> None:
+    def cell(factor: float, policy: str, sent: int, stale_s: float, waiting: int) -> dict[str, object]:
+        place = {"query": "large", "sites": 1, "window_s": 30.0, "factor": factor, "policy": policy}
+        return place | {"bytes": sent, "staleness_mean_s": stale_s, "waiting": waiting}
+
+    ours = [cell(0.2, "spillway", 9, 1.0, 5), cell(0.5, "spillway", 9, 9.0, 0), cell(1.0, "spillway", 1, 1.0, 0)]
+    theirs = [cell(f, "hybrid:0.25", 5, 2.0, waiting) for f, waiting in ((0.2, 0), (0.5, 3), (1.0, 0))]
+    judged = bench._load("edge").claims([*ours, *theirs])
+    at = {f: f"large, 1 site(s), link x{f:g}, windows of 30 s" for f in (0.2, 0.5, 1.0)}
+    assert judged == {
+        "more bytes than hybrid:0.25": [at[0.2], at[0.5]],
+        "staler than hybrid:0.25": [],
+        "better on both": [at[1.0]],
+        "cut while updates waited": [at[0.2], at[0.5]],
+        "more waiting than hybrid:0.25": [at[0.2]],
+    }
+
+
 @pytest.mark.parametrize("name", sorted(p.stem for p in bench.FOLDER.glob("[a-z]*.py")))
 def test_each_benchmark_can_be_begun_by_itself(name: str, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """Loaded as in a new process: without the folder on the path, nor a helper that another benchmark brought."""

@@ -42,8 +42,8 @@ def needed_rate(aggregate: str, population: Population, max_error: float, delta:
 
 
 @dataclass(frozen=True)
-class Need:
-    """What one query needs: its rate for an error, and its error at a rate. Errors fall as rates rise."""
+class Asked:
+    """An aggregate over a population, and the chance to miss what is said of it."""
 
     aggregate: str
     population: Population
@@ -56,6 +56,11 @@ class Need:
     @cached_property
     def kind(self) -> AggregateKind:
         return parse_aggregate(self.aggregate)
+
+
+@dataclass(frozen=True)
+class Need(Asked):
+    """What one query needs: its rate for an error, and its error at a rate. Errors fall as rates rise."""
 
     @cached_property
     def rigid(self) -> bool:

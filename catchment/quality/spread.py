@@ -24,28 +24,16 @@ from functools import cache, cached_property, lru_cache
 
 from scipy import special
 
-from catchment.quality.kinds import AggregateKind, Population, check_delta, parse_aggregate
-from catchment.quality.needs import Need, needed_rate
+from catchment.quality.kinds import Population, parse_aggregate
+from catchment.quality.needs import Asked, Need, needed_rate
 
 NORMAL_KURTOSIS = 3.0
 _UNBOUNDED = ("distinct", "unbounded")
 
 
 @dataclass(frozen=True)
-class VarianceNeed:
+class VarianceNeed(Asked):
     """What one query needs: its rate for an error, and its error at a rate. Errors fall as rates rise."""
-
-    aggregate: str
-    population: Population
-    delta: float
-
-    def __post_init__(self) -> None:
-        check_delta(self.delta)
-        assert self.kind  # refuses an unknown aggregate
-
-    @cached_property
-    def kind(self) -> AggregateKind:
-        return parse_aggregate(self.aggregate)
 
     @cached_property
     def rigid(self) -> bool:

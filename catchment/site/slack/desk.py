@@ -11,6 +11,7 @@ error known: in the long run they are missed as rarely as they say.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
@@ -114,7 +115,7 @@ class Desk:
         self._beyond, self._usual = state["beyond"], None
 
 
-class Rule:
+class Rule(ABC):
     """When a window may close. All but `outlook` may be left as they are."""
 
     wants_needs = False  # whether it learns from how long windows needed to wait
@@ -122,17 +123,17 @@ class Rule:
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
 
+    @abstractmethod
     def outlook(self, end_us: int, now_us: int) -> Outlook:
         """What closing the window that ends at `end_us` would mean now; changes nothing."""
-        raise NotImplementedError
 
-    def observed(self, now_us: int) -> None:
+    def observed(self, now_us: int) -> None:  # noqa: B027 - may be left as it is
         """A micro-batch is on the desk."""
 
-    def looked(self, outlook: Outlook) -> None:
+    def looked(self, outlook: Outlook) -> None:  # noqa: B027 - may be left as it is
         """A window was looked at in its turn; it is closed if the outlook says so."""
 
-    def learn(self, settled: Settled) -> None:
+    def learn(self, settled: Settled) -> None:  # noqa: B027 - may be left as it is
         """The truth about a window is known."""
 
     def is_over(self, end_us: int, front_us: int) -> bool:
@@ -142,7 +143,7 @@ class Rule:
     def snapshot(self) -> dict[str, Any]:
         return {}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: dict[str, Any]) -> None:  # noqa: B027 - may be left as it is
         """Take up where a snapshot was made."""
 
 

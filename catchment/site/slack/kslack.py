@@ -8,6 +8,7 @@ window i, measured for a while after it closed. It steers the mean coverage; not
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
@@ -62,8 +63,9 @@ class PdSlack:
 class KSlackRule(Rule):
     """Closes by the newest event time alone."""
 
+    @abstractmethod
     def k_us(self) -> float:
-        raise NotImplementedError
+        """The slack, now."""
 
     def outlook(self, end_us: int, now_us: int) -> Outlook:
         return by_slack(self.desk, end_us, now_us, self.desk.sources.newest_us - end_us, self.k_us())
