@@ -32,6 +32,7 @@ SCHEMA = "\n".join(
     for name, user in {"clicks": "INT", "views": "BIGINT", "taps": "INT"}.items()
 )
 HORIZON_US = 600 * SECOND
+SPAN_S = 300
 
 
 @dataclass(frozen=True)
@@ -91,14 +92,14 @@ def side_queries(plans: Iterable[QueryPlan]) -> list[Query]:
     return [q for p in plans for q in queries_of(p, base_catalog())]
 
 
-def make_records(rng: np.random.Generator, count: int, stream: str) -> pa.Table:
-    """Random records over some minutes: few users, nulls, duplicates."""
+def make_records(rng: np.random.Generator, count: int, stream: str, since_s: int = 0) -> pa.Table:
+    """Random records over `SPAN_S` seconds: few users, nulls, duplicates."""
 
     def some(values: Sequence[Any]) -> list[Any]:
         return [values[i] for i in rng.integers(0, len(values), count)]
 
     table = pa.table({
-        "ts": pa.array(rng.integers(0, 300, count) * SECOND, pa.int64()),
+        "ts": pa.array(rng.integers(since_s, since_s + SPAN_S, count) * SECOND, pa.int64()),
         "user": pa.array(some([1, 2, 3, 40, -5, None]), pa.int64() if stream == "views" else pa.int32()),
         "page": pa.array(some(["a", "b", "ä", None]), pa.string()),
         "bytes": pa.array(some([0, 10, 500, -7, None]), pa.int64()),
