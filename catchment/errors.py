@@ -6,6 +6,8 @@ A user's mistake is an error with a hint; a bug is an assert.
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class CatchmentError(Exception):
     """Base of every error that catchment raises on purpose."""
@@ -15,6 +17,12 @@ class CatchmentError(Exception):
         self.where = where
         self.hint = hint
         super().__init__(str(self))
+
+    def found_in(self, place: str) -> Self:
+        """The same error; the place that only a caller knows comes before the one it was raised with."""
+        self.where = f"{place}, {self.where}" if self.where else place
+        self.args = (str(self),)
+        return self
 
     def __str__(self) -> str:
         text = f"{self.where}: {self.message}" if self.where else self.message

@@ -15,6 +15,7 @@ import pytest
 from world import Center, Site, lifted, make_fragment
 
 from catchment.center.events import EXACT, FINAL, CenterQuery
+from catchment.errors import SiteError
 from catchment.quality.coverage import Contract
 from catchment.quality.measured import measured
 from catchment.site import events as site_events
@@ -174,6 +175,29 @@ def test_controllers_come_back_from_a_snapshot_as_they_were(tmp_path: Path) -> N
     assert second.core.contracts(now) == first.core.contracts(now)
     sent = [[s.outbox.read(p.sequence)[60:] for p in s.outbox.pending()] for s in (first, second)]
     assert len(sent[0]) == len(sent[1])
+
+
+def test_the_state_of_an_earlier_version_is_refused_by_the_name_of_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was before bounds followed their misses: without the share of windows beyond them."""
+    write = QuerySlack.snapshot
+
+    def wrote(slack: QuerySlack) -> dict[str, Any]:
+        state = write(slack)
+        del state["layout"]
+        for controller in state["controllers"]:
+            del controller["desk"]["beyond"]
+        return state
+
+    site = ContractSite(tmp_path, "site0", FRAGMENT, "streaming", ManualClock())
+    site.take(batch_of(1.0, {"a": 0.0, "b": 0.0}))
+    monkeypatch.setattr(QuerySlack, "snapshot", wrote)
+    site.host.checkpoint()
+    with pytest.raises(SiteError, match="another version of catchment wrote") as refused:
+        site.crash()
+    assert str(refused.value).startswith(f"{site.host.journal.folder}, query 'q': ")
+    assert "start over with a new state folder" in str(refused.value)
 
 
 def test_a_fragment_without_a_contract_goes_by_its_streams_mark_and_one_with_by_its_controllers() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from catchment.durable.journal import Entry, Journal
+from catchment.errors import CatchmentError
 from catchment.timeline import Clock
 
 Event = TypeVar("Event", contravariant=True)
@@ -57,9 +58,15 @@ class Host(Generic[Event, Action]):
         if state is not None:
             self.next_sequence, self.enacted = state["next"], state["enacted"]
             self.batches = dict(state["batches"])
-            self.core.restore(state["core"])
+            self._restore(state["core"])
         for entry in self.journal.entries():
             self._apply(entry)
+
+    def _restore(self, state: Any) -> None:
+        try:
+            self.core.restore(state)
+        except CatchmentError as error:
+            raise error.found_in(str(self.journal.folder)) from error.__cause__
 
     def committed(self, cause: str, batch: int) -> bool:
         """Whether a batch was handled, in this life or an earlier one."""

@@ -30,6 +30,7 @@ from catchment.site.slack.parts import Outlook, Setting
 from catchment.timeline import START_OF_TIME_US, WindowSpec
 from catchment.wire.messages import Closing, Standing
 
+LAYOUT = 2  # of a snapshot's content: one more whenever that changes, here or in what a controller consists of
 MAX_SOURCES = 10_000
 OTHERS = "(others)"
 MAX_QUEUED = 65_536
@@ -149,6 +150,7 @@ class QuerySlack:
         looks = [[end, place, list(astuple(e)), reason, list(owing.items())]
                  for end, told in self._looks.items() for place, (e, reason, owing) in told.items()]  # fmt: skip
         return {
+            "layout": LAYOUT,
             "plan": repr(self.plan),
             "controllers": [c.snapshot() for c in self.controllers],
             "looks": looks,
@@ -161,6 +163,12 @@ class QuerySlack:
         self._ended_us, self._told_us = state["marks"]
         if state["plan"] != repr(self.plan):
             return
+        if state.get("layout") != LAYOUT:
+            raise SiteError(
+                "another version of catchment wrote the state of this contract, which this one cannot take up",
+                where=f"query {self.plan.query!r}",
+                hint="go on with that version, or start over with a new state folder (`state` in catchment.toml)",
+            )
         for controller, saved in zip(self.controllers, state["controllers"], strict=True):
             controller.restore(saved)
         for end, place, estimate, reason, owing in state["looks"]:
