@@ -98,7 +98,7 @@ def overhead(spark: Any, scratch: Path, log: Log, rows: int, repeats: int) -> di
     from catchment.spark.deploy import Deployment
     from catchment.spark.evaluate import NativeEvaluator
     from catchment.spark.one_pass import Take
-    from catchment.spark.records import placed
+    from catchment.spark.records import file_by_file, placed
     from catchment.spark.replay import ROW
     from catchment.spark.sources import ddl
 
@@ -110,10 +110,12 @@ def overhead(spark: Any, scratch: Path, log: Log, rows: int, repeats: int) -> di
     raw, rule = spark.read.parquet(str(scratch / "cost.parquet")), SamplingRule("hits", (ROW,))
     fragments = {shed: [p.fragment for p in deployed[shed].fragments_at("edge")] for shed in projects}
 
+    readers = {False: spark, True: file_by_file(spark)}
+
     def batch(shed: bool, rate: float, looks: bool) -> float:
         began = time.perf_counter()
         history.write(raw, 0)
-        kept = history.batch(spark, 0, columns)
+        kept = history.batch(readers[shed], 0, columns)
         kept = placed(kept, 0) if rate < 1.0 else kept
         evaluator.reduce_all(kept, [Take(f, rate, looks=looks) for f in fragments[shed]], rows, rule)
         return time.perf_counter() - began

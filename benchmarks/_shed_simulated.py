@@ -37,7 +37,7 @@ from catchment.aggregates import Aggregate
 from catchment.optimizer.derive import derive
 from catchment.quality.shed_terms import scaled
 from catchment.query.fragment import SLICE_COLUMN
-from catchment.sampling import PLACES, SamplingRule
+from catchment.sampling import SamplingRule
 from catchment.site.lifting import Lift, Part
 from catchment.site.overload import KEEP, PREPARE, Arrivals, Decision, LoadMonitor
 from catchment.spark.deploy import Deployment
@@ -106,7 +106,8 @@ class Rig:
         if decision.rates:
             tests = self.shedding.tests
             wanted = [one for name, test in tests.items() for one in wanted_by(name, test, decision)]
-            records = records.filter(is_wanted(wanted, "place", PLACES))
+            places = np.asarray(records["place"]).astype(np.uint64)
+            records = records.filter(pa.array(is_wanted(wanted, records, places)))
         self._take(records, decision, rows, float(self.arrived_s[end - 1] - self.arrived_s[at]), at)
         work = self._learn_costs(rows * SCALE, records.num_rows * SCALE, decision)
         predicted = max(decision.errors.values()) if decision.errors else None

@@ -5,30 +5,40 @@ conditions that Arrow can (`catchment.optimizer.pushdown` says which), so that a
 have all of them, and only those are read for it. The fate of a record within a fragment is the same with and without
 this: it is decided by its place and the fragment's rate alone.
 
+Under a spike every arriving record is looked at here, and few are handed on: what is asked of all of them is only what
+some fragment wants whatever the place, and all else of those records alone whose place is low enough for anybody.
+
 It runs in Spark's workers, which start often: it imports little.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 # A condition as nested lists: ["and", a, b], ["not", a], ["=", column, value], ["in", column, values], ["is", column],
 # ["null", column], ["constant", true]. Lists, because it travels as JSON to the workers.
 Test = list[Any]
-_COMPARE = {
-    "=": lambda field, value: field == value,
-    "<>": lambda field, value: field != value,
-    "<": lambda field, value: field < value,
-    "<=": lambda field, value: field <= value,
-    ">": lambda field, value: field > value,
-    ">=": lambda field, value: field >= value,
+_COMPARE: dict[str, Callable[[pa.Array, Any], pa.Array]] = {
+    "=": pc.equal,
+    "<>": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
 }
+_PLACES = 2**53  # as many as a record can have (`catchment.sampling`)
+
+Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -62,34 +72,81 @@ def takes_all(wanted: Sequence[Wanted]) -> bool:
     return any(w.rate >= 1.0 and w.test is None for w in wanted)
 
 
-def is_wanted(wanted: Sequence[Wanted], place: str, places: float) -> pc.Expression:
-    """The condition under which some fragment wants a record; `place` names the column of its place among `places`."""
-    found = pc.scalar(False)
-    for one in wanted:
-        passes = pc.field(place) < one.rate * places
-        found = found | (passes if one.test is None else passes & condition(one.test))
+def is_wanted(wanted: Sequence[Wanted], records: pa.RecordBatch, places: NDArray[np.uint64]) -> Mask:
+    """Which records some fragment wants; `places` are theirs. Rates nest: from the highest rate on, fewer and fewer
+    records are asked about."""
+    whatever = [w.test for w in wanted if w.rate >= 1.0]
+    if None in whatever:
+        return np.ones(records.num_rows, dtype=np.bool_)
+    found = _Tests(records).met(reduce(lambda one, other: ["or", one, other], whatever, ["constant", False])).copy()
+    sampled = sorted((w for w in wanted if w.rate < 1.0), key=lambda w: -w.rate)
+    rows = np.flatnonzero((places < _first_beyond(sampled[0].rate if sampled else 0.0)) & ~found)
+    for one in sampled:
+        rows = rows[places[rows] < _first_beyond(one.rate)]
+        if one.test is None:
+            found[rows] = True
+            return found
+        met = _Tests(records.select(sorted(_columns(one.test))).take(pa.array(rows))).met(one.test)
+        found[rows[met]] = True
+        rows = rows[~met]
     return found
 
 
-def condition(test: Test) -> pc.Expression:
-    """A test as Arrow evaluates it, by three-valued logic."""
+def _first_beyond(rate: float) -> np.uint64:
+    """The lowest place that does not pass at a rate."""
+    return np.uint64(math.ceil(rate * _PLACES))
+
+
+def _columns(test: Test) -> set[str]:
     match test:
-        case ["and", left, right]:
-            return condition(left) & condition(right)
-        case ["or", left, right]:
-            return condition(left) | condition(right)
+        case ["and" | "or", left, right]:
+            return _columns(left) | _columns(right)
         case ["not", inner]:
-            return ~condition(inner)
-        case ["constant", value]:
-            return pc.scalar(value)
-        case ["is", column]:
-            return pc.field(column)
-        case ["null", column]:
-            return pc.field(column).is_null()
-        case ["in", column, values]:
-            return pc.field(column).isin(values)
-        case [operator, column, float(value)]:  # Arrow would convert the column to as few bits as hold the value
-            return _COMPARE[operator](pc.field(column).cast(pa.float64(), safe=False), value)
-        case [operator, column, value]:
-            return _COMPARE[operator](pc.field(column), value)
-    raise ValueError(f"no test has the form {test!r}")
+            return _columns(inner)
+        case ["constant", _]:
+            return set()
+    return {test[1]}
+
+
+@dataclass
+class _Tests:
+    """Tests of some records; a column is converted once."""
+
+    records: pa.RecordBatch
+    _floats: dict[str, pa.Array] = field(default_factory=dict)
+
+    def met(self, test: Test) -> Mask:
+        """Which records meet a test; those of which it is not known do not."""
+        found = self._holds(test)
+        return np.asarray(found.fill_null(False) if found.null_count else found)
+
+    def _holds(self, test: Test) -> pa.Array:
+        """By three-valued logic."""
+        match test:
+            case ["and", left, right]:
+                return pc.and_kleene(self._holds(left), self._holds(right))
+            case ["or", left, right]:
+                return pc.or_kleene(self._holds(left), self._holds(right))
+            case ["not", inner]:
+                return pc.invert(self._holds(inner))
+            case ["constant", value]:
+                return pa.repeat(pa.scalar(value, pa.bool_()), self.records.num_rows)
+            case ["is", column]:
+                return self.records.column(column)
+            case ["null", column]:
+                return pc.is_null(self.records.column(column))
+            case ["in", column, values]:
+                return self._in(self.records.column(column), values)
+            case [operator, column, float(value)]:  # Arrow would convert the column to as few bits as hold the value
+                return _COMPARE[operator](self._as_floats(column), value)
+            case [operator, column, value]:
+                return _COMPARE[operator](self.records.column(column), value)
+        raise ValueError(f"no test has the form {test!r}")
+
+    def _in(self, column: pa.Array, values: Sequence[Any]) -> pa.Array:
+        return pc.is_in(column, value_set=pa.array(values, column.type))
+
+    def _as_floats(self, column: str) -> pa.Array:
+        if column not in self._floats:
+            self._floats[column] = self.records.column(column).cast(pa.float64(), safe=False)
+        return self._floats[column]

@@ -122,15 +122,15 @@ def test_a_reader_hands_on_exactly_what_some_fragment_wants(
     chance = np.random.default_rng(seed)
     codes = pa.array(chance.integers(0, 6, 200).astype(np.int32), mask=chance.random(200) < 0.1)
     sizes = pa.array(chance.integers(-(10**17), 10**17, 200), mask=chance.random(200) < 0.1)
-    places = RULE.places([pa.array(np.arange(200))]).astype(np.float64)
-    batch = pa.record_batch({"code": codes, "v": sizes, "row": pa.array(np.arange(200)), "place": pa.array(places)})
+    places = RULE.places([pa.array(np.arange(200))])
+    batch = pa.record_batch({"code": codes, "v": sizes})
     wanted = (
         Wanted(rates[0], ["=", "code", 3]), Wanted(rates[1], ["not", ["<", "code", 4]]), Wanted(rates[2] / 10),
         Wanted(1.0, both(["<>", "code", 0], large("v", limit))),
     )  # fmt: skip
     assert from_json(to_json(wanted)) == wanted
-    found = batch.filter(is_wanted(wanted, "place", PLACES))["row"].to_pylist()
-    share = places / PLACES
+    found = np.flatnonzero(is_wanted(wanted, batch, places)).tolist()
+    share = places.astype(np.float64) / PLACES
 
     def wants(row: int, code: int | None, size: int | None) -> bool:
         big = code is not None and code != 0 and size is not None and abs(float(size)) > limit

@@ -1,20 +1,25 @@
 """Many fragments in one Spark job: the same partials as one native job each, whole, sampled, left out and spared.
 
 Catches: expressions that the one projection evaluates otherwise than a query of their own would, samples that differ
-between the two. Cannot catch: aggregates whose two forms differ; `test_aggregates_spark.py` does.
+between the two, bits and places that get lost on the way to the tasks. Cannot catch: aggregates whose two forms differ;
+`test_aggregates_spark.py` does.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from catchment import partials
 from catchment.aggregates import make_aggregate
 from catchment.aggregates.shed_terms import with_terms
+from catchment.aggregates.xxhash import hash_rows
 from catchment.query.fragment import SLICE_COLUMN, Fragment, Key, Lookup
 from catchment.sampling import GroupRates, SamplingRule
 from catchment.site.lifting import Side
@@ -116,3 +121,36 @@ def test_many_fragments_in_one_job_have_the_partials_of_jobs_of_their_own(
 def large_ones(given: DataFrame) -> int:
     rows = given.collect()
     return sum((r["v"] is not None and abs(r["v"]) > 60) or (r["x"] is not None and r["x"] > 2000.0) for r in rows)
+
+
+def test_more_conditions_than_one_number_has_bits_and_the_places_of_records_arrive_whole(spark: SparkSession) -> None:
+    from catchment.spark.evaluate import NativeEvaluator
+    from catchment.spark.one_pass import Take
+
+    count = with_terms((of("count", None, None),))
+    fragments = [replace(ALL, name=f"v_{i}", where=f"pmod(`s`.`v`, 27) = {i}", aggregates=count) for i in range(27)]
+    given = records(spark)
+    found = NativeEvaluator({}).reduce_all(given, [Take(f, 0.4) for f in fragments], ROWS, RULE)
+    kept = [r["v"] for r in given.collect() if RULE.keep([pa.array([r["_row"]])], 0.4)[0] and r["v"] is not None]
+    assert [sum(n for _, n in one.records) for one in found] == [sum(v % 27 == i for v in kept) for i in range(27)]
+
+
+def test_the_place_of_a_record_in_history_is_its_files_and_its_own_there(spark: SparkSession, tmp_path: Path) -> None:
+    """Whatever Spark would pack into a task: these small files it would read in one."""
+    from catchment.spark.batch_folder import BatchFolder
+    from catchment.spark.records import file_by_file, placed
+
+    history, reader = BatchFolder(tmp_path / "history"), file_by_file(spark)
+    history.write(spark.range(0, 60_000, 1, 3).where("id < 50 OR id BETWEEN 20000 AND 24000 OR id >= 40000"), 4)
+    files = sorted((tmp_path / "history" / "batch=4").glob("*.parquet"))
+    assert len(files) == 3
+    rows = placed(history.batch(reader, 4, "id BIGINT"), 4)
+    assert rows.rdd.getNumPartitions() == 3
+    expected = {}
+    for file in files:
+        ids = pq.read_table(file, partitioning=None)["id"].to_pylist()
+        identity = [pa.array([number] * len(ids)) for number in (4, file.stat().st_size)]
+        hashes = hash_rows([*identity, pa.array(range(len(ids)))]).view(np.int64)
+        expected |= dict(zip(ids, hashes.tolist(), strict=True))
+    assert len(expected) == 50 + 4_001 + 20_000
+    assert {r["id"]: r["_row"] for r in rows.collect()} == expected

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from catchment.aggregates.base import Aggregate, Groups, StateColumn
-from catchment.aggregates.segments import Floats, count_rows, floats_of, nullable, sum_integers, valid_rows
+from catchment.aggregates.segments import Floats, Integers, count_rows, floats_of, nullable, sum_integers, valid_rows
 from catchment.aggregates.totals import DoubleTotal, check_number
 
 MOMENTS = 5
@@ -59,11 +59,12 @@ class Spread(Aggregate):
 
     def lift(self, values: pa.Array | None, groups: Groups, size: int) -> list[pa.Array]:
         assert values is not None
-        valid = valid_rows(values)
-        numbers = floats_of(values)[valid]
-        ones, none = np.ones(len(numbers)), np.zeros(len(numbers))
-        _, mean, m2 = merge_spreads(ones, numbers, none, groups[valid], size)
-        return [pa.array(count_rows(values, groups, size)), pa.array(mean), pa.array(m2)]
+        count, numbers = count_rows(values, groups, size), floats_of(values)
+        if values.null_count:
+            valid = valid_rows(values)
+            numbers, groups = numbers[valid], groups[valid]
+        mean, m2 = _spreads_of(numbers, groups, count)
+        return [pa.array(count), pa.array(mean), pa.array(m2)]
 
     def combine(self, states: Sequence[pa.Array], groups: Groups, size: int) -> list[pa.Array]:
         n, mean, m2 = (floats_of(state) for state in states)
@@ -84,6 +85,22 @@ _CHAN_SQL = (
     "'mean', a.mean + (b.mean - a.mean) * (b.n / (a.n + b.n)), "
     "'m2', a.m2 + b.m2 + (b.mean - a.mean) * (b.mean - a.mean) * (a.n * (b.n / (a.n + b.n)))) END"
 )
+
+
+def _spreads_of(numbers: Floats, groups: Groups, count: Integers) -> tuple[Floats, Floats]:
+    """Mean and m2 of each group of numbers, the mean taken twice as in `merge_spreads`: what it was off by in the first
+    place is taken out of m2 again."""
+
+    def add(weights: Floats) -> Floats:
+        return np.asarray(np.bincount(groups, weights=weights, minlength=len(count)), dtype=np.float64)
+
+    divisor = np.maximum(count, 1)
+    with np.errstate(invalid="ignore", over="ignore"):
+        rough = add(numbers) / divisor
+        distance = numbers - rough[groups]
+        off = add(distance) / divisor
+        m2 = np.maximum(add(distance * distance) - divisor * off * off, 0.0)
+    return rough + off, np.where(np.isfinite(rough), m2, np.nan)
 
 
 def merge_spreads(n: Floats, mean: Floats, m2: Floats, groups: Groups, size: int) -> tuple[Floats, Floats, Floats]:

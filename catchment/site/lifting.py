@@ -8,6 +8,7 @@ records. Pure: it runs in Spark's workers, which reuse what it has imported.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -81,10 +82,16 @@ class Lift:
             large = self._large(records)
             masks.append(pa.array(large if self.part is Part.SPARED else ~large))
         if places is not None and self.part is not Part.SPARED and (self.rate < 1.0 or self.side is Side.LEFT):
-            rates = self.rate if self.groups is None else self.groups[1].of(records.column(self.groups[0]))
-            passes = places.astype(np.float64) < rates * PLACES
+            passes = places < self._first_beyond(records)
             masks.append(pa.array(passes if self.side is Side.KEPT else ~passes))
-        return reduce(pc.and_, masks) if masks else None
+        chosen = reduce(pc.and_, masks) if masks else None
+        return None if chosen is None or chosen.true_count == len(chosen) else chosen
+
+    def _first_beyond(self, records: pa.RecordBatch) -> int | Places:
+        """The lowest place that does not pass, of all records or of each."""
+        if self.groups is None:
+            return math.ceil(self.rate * PLACES)
+        return np.ceil(self.groups[1].of(records.column(self.groups[0])) * PLACES).astype(np.int64)
 
     def _large(self, records: pa.RecordBatch) -> NDArray[np.bool_]:
         found = np.zeros(records.num_rows, dtype=np.bool_)

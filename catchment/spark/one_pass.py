@@ -3,7 +3,9 @@
 A job has a price (planning, scheduling, a round trip) that a small micro-batch pays many times where every fragment
 is a job of its own. Here Spark evaluates the conditions, keys and arguments of all of them natively, in one
 projection; the tasks lift what they have read (`catchment.site.lifting`) and give back a few partials each. The text
-of the projection is the same for every batch, sampled or not, so that Spark compiles it once.
+of the projection is the same for every batch, but for the place of each record where some are sampled, so that Spark
+compiles it once. What is handed to the tasks costs by the column: conditions travel as the bits of one number, and
+the place of a record in the bits that they leave.
 """
 
 from __future__ import annotations
@@ -24,10 +26,12 @@ from catchment.aggregates import Aggregate
 from catchment.aggregates.base import quote
 from catchment.partials import one_array
 from catchment.query.fragment import SLICE_COLUMN, Fragment
-from catchment.sampling import GroupRates, SamplingRule, number_sql
+from catchment.sampling import PLACES, GroupRates, SamplingRule, number_sql
 from catchment.site.lifting import Lift, Lifter, Part, Side
 
 _PLACE = "place"
+_MARKS = "marks_{}"  # a column of bits: the place of the record, and below it, which conditions it meets
+_BITS = 64 - (PLACES - 1).bit_length()  # of marks, for conditions
 _PLAIN = re.compile(r"`[^`]+`\.`[^`]+`")  # a column of the records, as it is
 _COLUMNS = "lift INT, partials BINARY, seconds DOUBLE"
 
@@ -124,15 +128,16 @@ def _one_job(
 ) -> list[Lifted]:
     sampled = any(take.sampled for take, _ in pairs)
     columns: dict[str, str] = {}  # of the projection: expression -> name
-    lifts = [_lift(take, aggregates, columns) for take, aggregates in pairs]
+    conditions: dict[str, str] = {}
+    lifts = [_lift(take, aggregates, columns, conditions) for take, aggregates in pairs]
+    marks = Marks(tuple(conditions.values()), sampled)
+    columns |= marks.sql(tuple(conditions), rule.place_sql if rule is not None and sampled else None)
     chosen = [F.expr(sql).alias(name) for sql, name in columns.items()]
-    chosen += [F.expr(rule.place_sql).alias(_PLACE)] if rule is not None and sampled else []
-    place = _PLACE if sampled else None
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        lifter = Lifter(lifts, place)
+        lifter = Lifter(lifts, _PLACE if sampled else None)
         for batch in batches:
-            lifter.add(batch)
+            lifter.add(marks.read(batch))
         for number, table, seconds in lifter.results():
             yield pa.RecordBatch.from_pydict(
                 {"lift": pa.array([number], pa.int32()), "partials": [_packed(table)], "seconds": [seconds]}
@@ -143,7 +148,36 @@ def _one_job(
     return [_gathered(lift, [r for r in rows if r["lift"] == i], empty[i]) for i, lift in enumerate(lifts)]
 
 
-def _lift(take: Take, aggregates: tuple[Aggregate, ...], columns: dict[str, str]) -> Lift:
+@dataclass(frozen=True)
+class Marks:
+    """Conditions, and the places of records if they are `placed`, as the bits of few columns of numbers."""
+
+    names: tuple[str, ...]  # of the conditions
+    placed: bool
+
+    def sql(self, conditions: Sequence[str], place: str | None) -> dict[str, str]:
+        """The columns of bits: expression -> name."""
+        found: dict[str, str] = {}
+        for number, start in enumerate(range(0, max(len(conditions), place is not None), _BITS)):
+            bits = [f"shiftleft({place}, {_BITS})"] if place is not None and number == 0 else []
+            bits += [f"CASE WHEN {sql} THEN {1 << bit}L ELSE 0L END"
+                     for bit, sql in enumerate(conditions[start : start + _BITS])]  # fmt: skip
+            found[" | ".join(bits)] = _MARKS.format(number)
+        return found
+
+    def read(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The records with a column for each condition, and for their places."""
+        columns = {name: batch.column(name) for name in batch.schema.names}
+        for at, name in enumerate(self.names):
+            marks = np.asarray(batch.column(_MARKS.format(at // _BITS)))
+            columns[name] = pa.array(marks & (1 << at % _BITS) != 0)
+        if self.placed:
+            marks = np.asarray(batch.column(_MARKS.format(0))).view(np.uint64)
+            columns[_PLACE] = pa.array((marks >> np.uint64(_BITS)).view(np.int64))
+        return pa.record_batch(columns)
+
+
+def _lift(take: Take, aggregates: tuple[Aggregate, ...], columns: dict[str, str], conditions: dict[str, str]) -> Lift:
     fragment = take.fragment
 
     def column(sql: str) -> str:
@@ -157,7 +191,8 @@ def _lift(take: Take, aggregates: tuple[Aggregate, ...], columns: dict[str, str]
     slices = fragment.slicing.sql(f"unix_micros({quote(_alias(fragment))}.{quote(fragment.event_time)})")
     keys = ((SLICE_COLUMN, column(slices)), *((key.name, guarded(key.sql)) for key in fragment.keys))
     arguments = tuple(None if a.argument is None else guarded(a.argument) for a in aggregates)
-    counts = None if fragment.where is None else column(f"({fragment.where})")
+    where = None if fragment.where is None else f"({fragment.where})"
+    counts = None if where is None else conditions.setdefault(where, f"condition_{len(conditions)}")
     spare = tuple((column(sql), limit) for sql, limit in take.spare) if take.part is not Part.ALL else ()
     groups = None if take.groups is None else (guarded(take.groups.key), take.groups)
     return Lift(keys, aggregates, arguments, counts, take.rate, take.side, take.part, spare, groups)

@@ -30,7 +30,6 @@ ROWS_PER_PARTITION = 250_000
 LEAST_ROWS_PER_PARTITION = 20_000
 MAX_ROWS_PER_BATCH = 8_000_000
 ROW = "_row"
-_PLACE = "_place"
 
 
 @dataclass
@@ -82,11 +81,10 @@ class RangeReader(DataSourceReader):
             yield numbered if takes_all(self.wanted) else self._sampled(numbered)
 
     def _sampled(self, numbered: pa.RecordBatch) -> pa.RecordBatch:
-        from catchment.sampling import PLACES, SamplingRule  # workers start often: only those that sample load it
+        from catchment.sampling import SamplingRule  # workers start often: only those that sample load it
 
         places = SamplingRule(self.stream, (ROW,)).places([numbered.column(ROW)])
-        placed = numbered.append_column(_PLACE, pa.array(places.astype(np.float64)))  # below 2^53: exact
-        return placed.filter(is_wanted(self.wanted, _PLACE, PLACES)).drop_columns([_PLACE])
+        return numbered.filter(pa.array(is_wanted(self.wanted, numbered, places)))
 
 
 class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -39,7 +40,7 @@ from catchment.spark.batch_folder import BatchFolder
 from catchment.spark.evaluate import NOT_KNOWN_ROWS, Evaluator
 from catchment.spark.observe import observe_sources
 from catchment.spark.one_pass import Take
-from catchment.spark.records import Seen, judged, placed, seen_by, watch_records
+from catchment.spark.records import Seen, file_by_file, judged, placed, seen_by, watch_records
 from catchment.spark.repairs import Repairer, repair_events
 from catchment.spark.replay import ROW
 from catchment.spark.shedding import (
@@ -282,7 +283,7 @@ class SitePipeline:
             rows = (sample.end or 0) - (sample.start or 0)
         else:
             began = time.monotonic()
-            good = self._keep(state.stream, good, number)
+            good = self._keep(state.stream, good, number, None if shedding.monitor.deferrable else self._by_file)
             shedding.kept(time.monotonic() - began)
             rows = seen_by(watch).rows
             sample = shedding.after_history(rows)
@@ -299,11 +300,15 @@ class SitePipeline:
     def _keeps(self, stream: Stream) -> bool:
         return self.project.defaults.history if stream.history is None else stream.history
 
-    def _keep(self, stream: Stream, good: DataFrame, number: int) -> DataFrame:
+    def _keep(self, stream: Stream, good: DataFrame, number: int, reader: SparkSession | None = None) -> DataFrame:
         """Write the records of a batch to history, and read them from there."""
         history = BatchFolder(self.folder / "history" / stream.name)
         history.write(good, number)
-        return history.batch(self.spark, number, ddl(stream))
+        return history.batch(reader or self.spark, number, ddl(stream))
+
+    @cached_property
+    def _by_file(self) -> SparkSession:
+        return file_by_file(self.spark)
 
     def _taken(self, state: StreamState, records: DataFrame) -> list[Event]:
         """The partials of each fragment, and what the controllers of its queries are told."""
@@ -353,8 +358,8 @@ class SitePipeline:
         """All good records of a batch with their places; they are in history when this returns."""
         stream = state.stream
         if debt.start is None:
-            return placed(BatchFolder(self.folder / "history" / stream.name).batch(self.spark, debt.batch, ddl(stream)),
-                          debt.batch)  # fmt: skip
+            history = BatchFolder(self.folder / "history" / stream.name)
+            return placed(history.batch(self._by_file, debt.batch, ddl(stream)), debt.batch)
         limits = None if debt.limits is None else Plausible(*debt.limits)
         records = judged(again_whole(state.opened, debt), stream.event_time, limits)
         watch, watched = watch_records(records, stream.event_time)
