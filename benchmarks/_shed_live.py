@@ -99,7 +99,7 @@ def overhead(spark: Any, scratch: Path, log: Log, rows: int, repeats: int) -> di
     from catchment.spark.evaluate import NativeEvaluator
     from catchment.spark.one_pass import Take
     from catchment.spark.records import file_by_file, placed
-    from catchment.spark.replay import ROW
+    from catchment.spark.reread import ROW
     from catchment.spark.sources import ddl
 
     write_log(scratch / "cost.parquet", log, [(float(rows), 1.0)])

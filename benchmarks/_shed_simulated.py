@@ -39,7 +39,7 @@ from catchment.quality.shed_terms import scaled
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.sampling import SamplingRule
 from catchment.site.lifting import Lift, Part
-from catchment.site.overload import KEEP, PREPARE, Arrivals, Decision, LoadMonitor
+from catchment.site.overload import KEEP, PREPARE, SIFT, Arrivals, Decision, LoadMonitor
 from catchment.spark.deploy import Deployment
 from catchment.spark.evaluate import Reduced, joined, measured, with_terms
 from catchment.spark.one_pass import Take
@@ -58,7 +58,7 @@ TRIGGER_S = 0.5
 BURST_S = 8.0
 # What micro-batches of this project cost on one machine, in seconds: whatever their rows; then of a row that is kept
 # whole, that is read and parsed, that a fragment works on, and that is passed over.
-BATCH_S, KEEP_S, PREPARE_S, WORK_S, SCAN_S = 0.8, 2.6e-6, 3.0e-6, 0.05e-6, 0.05e-6
+BATCH_S, KEEP_S, PREPARE_S, WORK_S, SIFT_S = 0.8, 2.6e-6, 3.0e-6, 0.05e-6, 0.05e-6
 CAPACITY = 1.0 / (KEEP_S + len(VIEWS) * WORK_S)
 
 
@@ -136,7 +136,7 @@ class Rig:
     def _learn_costs(self, rows: int, read: int, decision: Decision) -> float:
         spent = {p.fragment.name: rows * decision.rates.get(p.fragment.name, 1.0) * WORK_S for p in self.plans}
         if decision.rates:
-            spent[PREPARE] = BATCH_S + read * PREPARE_S + rows * SCAN_S
+            spent |= {PREPARE: BATCH_S + read * PREPARE_S, SIFT: rows * SIFT_S}
             self.monitor.learn_sampled(rows, decision.rates, spent, read)
         else:
             spent[KEEP] = BATCH_S + rows * KEEP_S

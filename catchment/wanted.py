@@ -13,7 +13,6 @@ It runs in Spark's workers, which start often: it imports little.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 # A condition as nested lists: ["and", a, b], ["not", a], ["=", column, value], ["in", column, values], ["is", column],
-# ["null", column], ["constant", true]. Lists, because it travels as JSON to the workers.
+# ["null", column], ["constant", true].
 Test = list[Any]
 _COMPARE: dict[str, Callable[[pa.Array, Any], pa.Array]] = {
     "=": pc.equal,
@@ -57,14 +56,6 @@ def large(column: str, limit: float) -> Test:
 def both(one: Test | None, other: Test) -> Test:
     """The records that meet both tests."""
     return other if one is None else ["and", one, other]
-
-
-def to_json(wanted: Sequence[Wanted]) -> str:
-    return json.dumps([[w.rate, w.test] for w in wanted])
-
-
-def from_json(text: str) -> tuple[Wanted, ...]:
-    return tuple(Wanted(rate, test) for rate, test in json.loads(text))
 
 
 def takes_all(wanted: Sequence[Wanted]) -> bool:

@@ -22,7 +22,7 @@ from catchment.query.fragment import Fragment
 from catchment.sampling import PLACES, SamplingRule
 from catchment.site.lifting import Lift, Lifter, Part, Side
 from catchment.timeline import WindowSpec
-from catchment.wanted import Wanted, both, from_json, is_wanted, large, takes_all, to_json
+from catchment.wanted import Wanted, both, is_wanted, large, takes_all
 
 RULE = SamplingRule("s", ("row",))
 COUNT, SUM = make_aggregate("count", None, None, name="n"), make_aggregate("sum", "v", pa.int64(), name="total")
@@ -128,7 +128,6 @@ def test_a_reader_hands_on_exactly_what_some_fragment_wants(
         Wanted(rates[0], ["=", "code", 3]), Wanted(rates[1], ["not", ["<", "code", 4]]), Wanted(rates[2] / 10),
         Wanted(1.0, both(["<>", "code", 0], large("v", limit))),
     )  # fmt: skip
-    assert from_json(to_json(wanted)) == wanted
     found = np.flatnonzero(is_wanted(wanted, batch, places)).tolist()
     share = places.astype(np.float64) / PLACES
 

@@ -22,6 +22,7 @@ from catchment.site.overload import (
     LEAST_RATE,
     LOOK_ROWS,
     PREPARE,
+    SIFT,
     SMALL_GROUPS_COST,
     SPARED_MOST,
     TARGET,
@@ -36,7 +37,7 @@ FRAGMENTS = (
     Sheddable("by_page", (("n", "count"),), 60.0),
     Sheddable("rare", (("n", "count"),), 10.0),
 )
-KEEP_S, PREPARE_S, FIXED_S = 8e-6, 4e-6, 0.05
+KEEP_S, PREPARE_S, SIFT_S, FIXED_S = 8e-6, 4e-6, 1e-7, 0.05
 WORK_S = {"all": 1e-6, "by_page": 2e-6, "rare": 0.5e-6}
 REACHED = {"all": 1.0, "by_page": 1.0, "rare": 0.01}
 
@@ -57,7 +58,7 @@ class World:
         work = {f: FIXED_S + rows * rates[f] * WORK_S[f] for f in rates}
         if decision.rates and self.deferrable:
             read = rows * self.monitor.read_share(decision)
-            work[PREPARE] = FIXED_S + read * PREPARE_S
+            work |= {PREPARE: FIXED_S + read * PREPARE_S, SIFT: rows * SIFT_S}
             self.monitor.learn_sampled(rows, rates, work, int(read))
         else:
             work[KEEP] = FIXED_S + rows * KEEP_S
@@ -259,7 +260,8 @@ def test_what_is_spared_is_load_that_no_sampler_takes_away_but_half_of_the_load_
     assert monitor.seconds_per_row_at(fewer) < monitor.seconds_per_row_at(before)
     monitor.learn_spared("all", 1000, 900)
     least = monitor._plan(rows_per_s)
-    assert rows_per_s * monitor.seconds_per_row_at(least) >= TARGET * (1 - SPARED_MOST) * 0.99
+    room = TARGET - rows_per_s * monitor.sift_s
+    assert rows_per_s * monitor.seconds_per_row_at(least) >= room * (1 - SPARED_MOST) * 0.99
 
 
 def test_what_is_read_for_one_fragment_is_taken_by_all_whose_work_is_little(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,8 +285,20 @@ def test_the_load_of_what_is_decided_is_the_target(times: int) -> None:
         for _ in range(5):
             world.batch(world.capacity * times)
         rows_per_s = world.capacity * times
-        load = rows_per_s * world.monitor.seconds_per_row_at(world.monitor._plan(rows_per_s))
+        load = rows_per_s * (SIFT_S + world.monitor.seconds_per_row_at(world.monitor._plan(rows_per_s)))
         assert 0.9 * TARGET < load <= 1.05 * TARGET, "work that is little is counted with the reading"
+
+
+def test_to_look_at_every_row_that_comes_is_load_that_no_sampler_takes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    calm(world)
+    rows_per_s = 20 * world.capacity
+    for sift_s in (1e-8, 2.5e-7):  # a part of the target each: 0.02 and 0.43
+        monkeypatch.setitem(globals(), "SIFT_S", sift_s)
+        for _ in range(3):
+            world.batch(rows_per_s)
+        rest = rows_per_s * world.monitor.seconds_per_row_at(world.monitor._plan(rows_per_s))
+        assert rest == pytest.approx(TARGET - rows_per_s * sift_s, rel=0.1)
 
 
 def grouped_world(groups: dict[int | str, float]) -> World:

@@ -19,7 +19,8 @@ from catchment.center.results import ResultTables, read_results
 from catchment.quality.shed_terms import negated, scaled
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.sampling import SamplingRule
-from catchment.spark.replay import ROW, RangeReader, RowRange
+from catchment.spark.replay import RowRange
+from catchment.spark.reread import ROW, RangeReader
 from catchment.spark.shedding import MAX_LACKING, lacking_of
 from catchment.spark.spool import ARRIVAL, ROWS_PER_BATCH
 from catchment.spark.streaming import rows_of_batch

@@ -2,12 +2,13 @@
 
 Pure: it is told what each micro-batch held and what its parts cost, and says at which rate each fragment takes the
 next. The load equation is that of Babcock et al. (section 2): rows a second times the seconds that a row costs, over
-the parts of the pipeline. Reading and keeping the raw records, where that cannot be put off, is load that no sampler
-takes away. The rates are those of `catchment.optimizer.shed` over the forest  stream -> prepare -> a fragment each
--> its aggregates: all share one preparation (reading, parsing), which runs on the records that some fragment wants. A
-fragment whose records a reader can pick out has only those prepared for it; one whose groups a reader can tell apart
-is a fragment for each size of group. Errors are by the variance of the answers (`catchment.quality.spread`): what will
-be seen, not what could be promised.
+the parts of the pipeline. Reading and keeping the raw records is load that no sampler takes away, unless it can be put
+off; to look at every row that comes, whether anybody wants it, is so then. The rates are those of
+`catchment.optimizer.shed` over the forest  stream -> prepare -> a fragment each -> its aggregates: all share one
+preparation (reading, parsing), which runs on the records that some fragment wants. A fragment whose records a reader
+can pick out has only those prepared for it; one whose groups a reader can tell apart is a fragment for each size of
+group. Errors are by the variance of the answers (`catchment.quality.spread`): what will be seen, not what could be
+promised.
 
 Hysteresis: samplers go in as soon as the load is over `ENTER`; they go out after `CALM_BATCHES` batches in a row under
 `LEAVE`. While they are in, the load is held at `TARGET`, which leaves room to work off a backlog.
@@ -38,13 +39,14 @@ CALM_BATCHES = 3
 LEAST_ROWS = 4_000  # in a batch: below it the fixed cost of jobs is nearly all, and no sampler lowers that
 LEAST_RATE = 0.002
 LEAST_CAPACITY = 0.05  # for the samplers to divide, where what cannot be shed takes everything
+USUAL_SIFT_S = 5e-8  # to look at a row that comes, until it shows
 DRAIN_S = 10.0  # in which a backlog should be worked off
 GROUP_MASS = 0.9  # share of the records whose groups the planned error is about, where the small ones are too many
 SMALL_GROUPS_COST = 1.1  # times the error: what it may cost that the small groups count too
 FREE_WORK = 0.05  # of a row's preparation: work that is less is counted with it, and no reason to sample
 LOOK_ROWS = 100_000  # in a batch: of a larger one that is taken whole, moments are not asked for
 SPARED_MOST = 0.5  # of the load that samplers have to divide: what is spared may take no more
-PREPARE, KEEP = "prepare", "keep"
+PREPARE, KEEP, SIFT = "prepare", "keep", "sift"
 
 Floats = NDArray[np.float64]
 
@@ -92,6 +94,7 @@ class LoadMonitor:
         self.whole = {name: CostModel() for name in (KEEP, *(f.name for f in fragments))}
         self.sampled = {name: CostModel() for name in (PREPARE, *(f.name for f in fragments))}
         self.shapes = {f.name: Shape() for f in fragments}
+        self.sift_s = USUAL_SIFT_S  # a row, of late
         self.shedding = False
         self.load = 0.0
         self.calm = 0
@@ -104,7 +107,7 @@ class LoadMonitor:
         for mine, theirs in ((self.whole, known.whole), (self.sampled, known.sampled)):
             mine.update({part: model for part, model in theirs.items() if part in mine})
         self.shapes.update({name: shape for name, shape in known.shapes.items() if name in self.shapes})
-        self.shedding, self.load, self.calm = known.shedding, known.load, known.calm
+        self.shedding, self.load, self.calm, self.sift_s = known.shedding, known.load, known.calm, known.sift_s
 
     # --- learning -----------------------------------------------------------------------------------------
 
@@ -118,7 +121,9 @@ class LoadMonitor:
     ) -> None:
         """A batch that was sampled, `read` rows of it by anybody."""
         highest = max(rates.values(), default=1.0)
-        for part, took_s in seconds.items():
+        if SIFT in seconds and rows >= LEAST_ROWS:
+            self.sift_s = seconds[SIFT] / rows
+        for part, took_s in ((part, took_s) for part, took_s in seconds.items() if part != SIFT):
             given = rows * rates.get(part, highest) if part != PREPARE or read is None else read
             self.sampled[part].learn(given, took_s)
 
@@ -241,7 +246,7 @@ class LoadMonitor:
 
     def _room(self, rows_per_s: float) -> float:
         """The load that samplers have to divide: without what no sampler takes away."""
-        kept_s = 0.0 if self.deferrable else self._keep_s
+        kept_s = self.sift_s if self.deferrable else self._keep_s
         spared_s = self._spared_share() * self._cost(PREPARE) if self.deferrable else 0.0
         room = max(TARGET - rows_per_s * kept_s, LEAST_CAPACITY)
         return max(room - rows_per_s * spared_s, (1.0 - SPARED_MOST) * room)

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from catchment.site.plausible import Plausible
-from catchment.spark.replay import ROW
+from catchment.spark.reread import ROW
 from catchment.spark.sources import PROBLEM
 
 # Where a record lies in its history: in which file, told apart by their sizes, and where in it. The row number that

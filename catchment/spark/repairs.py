@@ -23,7 +23,7 @@ from catchment.site.events import Absorbed, Event
 from catchment.site.lifting import Side
 from catchment.spark.evaluate import NOT_KNOWN_ROWS, Evaluator
 from catchment.spark.one_pass import Take
-from catchment.spark.replay import ROW
+from catchment.spark.reread import ROW
 
 CHECK_S = 0.25
 

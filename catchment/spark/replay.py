@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -24,12 +24,9 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from catchment.spark.spool import read_arrivals, read_rows, write_beginning
-from catchment.wanted import Wanted, from_json, is_wanted, takes_all
 
 ROWS_PER_PARTITION = 250_000
-LEAST_ROWS_PER_PARTITION = 20_000
 MAX_ROWS_PER_BATCH = 8_000_000
-ROW = "_row"
 
 
 @dataclass
@@ -41,11 +38,7 @@ class RowRange(InputPartition):
 
 
 class ReplaySource(DataSource):
-    """Options: spool (a file made by `make_spool`), speed (1 = as it was; 0 = as fast as it can).
-
-    As a table rather than a stream: the rows from `start` to `end` with their numbers (`ROW`), of which those that are
-    `wanted` pass, by the sampler of `stream`. It stands in the tasks that read: what is shed costs next to nothing.
-    """
+    """Options: spool (a file made by `make_spool`), speed (1 = as it was; 0 = as fast as it can)."""
 
     @classmethod
     def name(cls) -> str:
@@ -53,38 +46,6 @@ class ReplaySource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - PySpark's name
         return ReplayReader(Path(self.options["spool"]), float(self.options["speed"]))
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        given = self.options
-        rows = RowRange(int(given["start"]), int(given["end"]))
-        return RangeReader(Path(given["spool"]), rows, given["stream"], from_json(given["wanted"]))
-
-
-class RangeReader(DataSourceReader):
-    """Rows that were released before, all or a sample of them."""
-
-    def __init__(self, spool: Path, rows: RowRange, stream: str, wanted: Sequence[Wanted]) -> None:
-        self.spool, self.rows, self.stream, self.wanted = spool, rows, stream, wanted
-
-    def partitions(self) -> Sequence[InputPartition]:
-        start, end = self.rows.start, self.rows.end
-        most = ROWS_PER_PARTITION if takes_all(self.wanted) else end - start  # of a sample, few rows are handed on
-        step = max(LEAST_ROWS_PER_PARTITION, min(most, -(-(end - start) // 2)))
-        return [RowRange(a, min(a + step, end)) for a in range(start, end, step)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, RowRange)
-        first = partition.start
-        for batch in read_rows(self.spool, partition.start, partition.end):
-            numbered = batch.append_column(ROW, pa.array(np.arange(first, first + batch.num_rows)))
-            first += batch.num_rows
-            yield numbered if takes_all(self.wanted) else self._sampled(numbered)
-
-    def _sampled(self, numbered: pa.RecordBatch) -> pa.RecordBatch:
-        from catchment.sampling import SamplingRule  # workers start often: only those that sample load it
-
-        places = SamplingRule(self.stream, (ROW,)).places([numbered.column(ROW)])
-        return numbered.filter(pa.array(is_wanted(self.wanted, numbered, places)))
 
 
 class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -29,11 +29,11 @@ from catchment.query.statements import ALWAYS, NEVER
 from catchment.sampling import MAX_STRATA, SamplingRule
 from catchment.site.debts import BatchShed, Debt, Lacking, Taken
 from catchment.site.events import Absorbed, Event
-from catchment.site.overload import KEEP, PREPARE, Arrivals, Decision, LoadMonitor
+from catchment.site.overload import KEEP, PREPARE, SIFT, Arrivals, Decision, LoadMonitor
 from catchment.site.shapes import Moments, Sheddable
 from catchment.spark.evaluate import SIZE, Evaluator, Records, Reduced
 from catchment.spark.one_pass import Take
-from catchment.spark.replay import ROW
+from catchment.spark.reread import ROW
 from catchment.spark.sources import OpenedStream
 from catchment.spark.streaming import rows_of_batch
 from catchment.timeline import Clock, Slicing
@@ -196,7 +196,7 @@ class StreamShedding:
         self, good: DataFrame, fragments: Sequence[Fragment], sample: Sample | None, rows: int
     ) -> list[tuple[Fragment, float, Reduced]]:
         """The partials of every fragment at the rate that was decided, of a batch of so many rows."""
-        began = time.monotonic()
+        began, read_s = time.monotonic(), self.opened.reading_s()
         rates = [sample.decision.rates.get(f.name, 1.0) if sample is not None else 1.0 for f in fragments]
         spares = sample.decision.spares if sample is not None else {}
         groups = sample.decision.groups if sample is not None else {}
@@ -208,8 +208,11 @@ class StreamShedding:
         found = self.evaluator.reduce_all(good, takes, round(rows * share), self.rule, deferred)
         self._spent |= {f.name: reduced.seconds for f, reduced in zip(fragments, found, strict=True)}
         shared = time.monotonic() - began - sum(reduced.seconds for reduced in found)
-        part = PREPARE if deferred else KEEP
-        self._spent[part] = self._spent.get(part, 0.0) + max(shared, 0.0)
+        if deferred:
+            self._spent[SIFT] = self.opened.reading_s() - read_s
+            self._spent[PREPARE] = max(shared - self._spent[SIFT], 0.0)
+        else:
+            self._spent[KEEP] = self._spent.get(KEEP, 0.0) + max(shared, 0.0)
         return list(zip(fragments, rates, found, strict=True))
 
     def absorb(

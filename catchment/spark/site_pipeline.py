@@ -42,7 +42,7 @@ from catchment.spark.observe import observe_sources
 from catchment.spark.one_pass import Take
 from catchment.spark.records import Seen, file_by_file, judged, placed, seen_by, watch_records
 from catchment.spark.repairs import Repairer, repair_events
-from catchment.spark.replay import ROW
+from catchment.spark.reread import ROW
 from catchment.spark.shedding import (
     MakeMonitor,
     Sample,

@@ -23,10 +23,11 @@ from catchment.query.statements import Files, Generator, Relation, Replay, Strea
 from catchment.query.types import sql_type
 from catchment.spark.csv_header import csv_schema, is_record
 from catchment.spark.generator import generate, has_generated
-from catchment.spark.replay import ROW, ReplaySource
+from catchment.spark.replay import ReplaySource, RowRange
+from catchment.spark.reread import ROW, RangeReader, read_again
 from catchment.spark.spool import Instants, read_arrivals, read_beginning
 from catchment.spark.spool_writer import make_spool, read_header
-from catchment.wanted import Wanted, to_json
+from catchment.wanted import Wanted
 
 RAW, PROBLEM = "_raw", "_problem"
 _CORRUPT = "_corrupt"
@@ -38,13 +39,14 @@ class OpenedStream:
     """A stream that is being read at one site; `is_over` tells by the offset reached that it will never have more.
 
     Where the records can be read again, `again(start, end, wanted)` gives those that are wanted between two offsets,
-    with the number of each (`ROW`), and `arrived` how many have come by now. What is wanted may be told by
-    `columns`, those that the reader sees.
+    with the number of each (`ROW`); `reading_s` are the seconds that this took so far, were all cores busy with it, and
+    `arrived` says how many have come by now. What is wanted may be told by `columns`, those that the reader sees.
     """
 
     records: DataFrame
     is_over: Callable[[Any], bool] = lambda offset: False
     again: Callable[[int, int, Sequence[Wanted]], DataFrame] | None = None
+    reading_s: Callable[[], float] = lambda: 0.0
     arrived: Callable[[int], int | None] = lambda now_us: None
     columns: pa.Schema | None = None
 
@@ -150,15 +152,16 @@ def _open_replay(
         return parse_lines(records, stream, replay, header, carried) if text else _checked(records, stream, carried)
 
     def again(start: int, end: int, wanted: Sequence[Wanted]) -> DataFrame:
-        options = {"spool": str(spool), "start": start, "end": end, "stream": stream.name, "wanted": to_json(wanted)}
-        table = spark.read.format(ReplaySource.name()).options(**options).schema(f"{columns}, `{ROW}` BIGINT")
-        return parsed(table.load(), (ROW,))
+        reader = RangeReader(spool, RowRange(start, end), stream.name, tuple(wanted), cores)
+        return parsed(read_again(spark, reader, columns, spent), (ROW,))
 
+    spent, cores = spark.sparkContext.accumulator(0.0), spark.sparkContext.defaultParallelism
     reader = spark.readStream.format(ReplaySource.name()).option("spool", str(spool)).option("speed", str(replay.speed))
     records = parsed(reader.schema(columns).load())
     arrived = ArrivedRows(spool, replay.speed)
+    sees = None if text else stream.schema
     return OpenedStream(
-        records, lambda offset: int(offset["row"]) >= rows, again, arrived, None if text else stream.schema
+        records, lambda offset: int(offset["row"]) >= rows, again, lambda: float(spent.value) / cores, arrived, sees
     )
 
 
