@@ -18,7 +18,7 @@ from _shed_world import AFTER_S, BEFORE_S, START_S, VIEWS, Log, Truth, phases_of
 
 BURST_S = 10.0
 REPAIR_S = 150.0  # for repairs after the calm
-MOST_ROWS, MOST_ROWS_QUICK = 12_000_000, 6_000_000  # of a burst: beyond it, the burst is shorter
+MOST_ROWS, MOST_ROWS_QUICK = 30_000_000, 6_000_000  # of a burst: beyond it, the burst is shorter
 # Small and large batches in turn, so that what a row costs shows above what a batch costs.
 CALIBRATION = ((20_000.0, 4.0), (300_000.0, 4.0)) * 3
 COLD_BATCHES = 2
@@ -186,15 +186,17 @@ def burst_clock(folder: Path, burst_s: float) -> Clock:
 
 def site_figures(burst: Burst, batches: Sequence[Batch], seen: Watched, clock: Clock) -> dict[str, Any]:
     """What the site did: the batches that took the burst, what waited, and when it had all of it. Rows are taken as
-    fast as batches go that hold nothing but the burst (all of its batches, where there is none)."""
+    fast as batches go, the pauses between them included, that begin during the burst and hold nothing else (all of its
+    batches, where there is none)."""
     first, end = burst.place
     ends = np.cumsum([b.rows for b in batches])
     mine = [b for b, until in zip(batches, ends, strict=True) if until > first and until - b.rows < end]
     worst = max((backlog for _, _, backlog in seen.course), default=0)
     start_s = clock.burst_start_s + clock.ahead_s
     rows = sum(b.rows for b in mine)
-    full = [b for b, until in zip(batches, ends, strict=True) if until - b.rows >= first and until <= end] or mine
-    full_rows, full_s = sum(b.rows for b in full), sum(b.ended_s - b.began_s for b in full)
+    full = [b for b, until in zip(batches, ends, strict=True)
+            if until - b.rows >= first and until <= end and b.began_s < start_s + burst.seconds] or mine  # fmt: skip
+    full_rows, full_s = sum(b.rows for b in full), full[-1].ended_s - full[0].began_s if full else 0.0
     return {
         "burst_batches": [asdict(b) | {"began_s": b.began_s - start_s, "ended_s": b.ended_s - start_s} for b in mine],
         "read_share": sum(b.read for b in mine) / rows if rows else None,

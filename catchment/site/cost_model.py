@@ -20,6 +20,22 @@ SPREAD_ROWS = 1_000  # by which the sizes of jobs must differ (one standard devi
 
 
 @dataclass
+class RowCost:
+    """Work that has no fixed part: its seconds over its rows, the last jobs counting most. Before there were any, it is
+    as if so many rows had cost what is believed."""
+
+    rows: float
+    seconds: float
+
+    def learn(self, rows: float, seconds: float) -> None:
+        self.rows, self.seconds = self.rows / 2 + rows, self.seconds / 2 + seconds
+
+    @property
+    def seconds_per_row(self) -> float:
+        return self.seconds / self.rows
+
+
+@dataclass
 class CostModel:
     """One kind of job: sums over jobs of 1, rows, seconds, their squares and products."""
 

@@ -28,7 +28,7 @@ from catchment.optimizer.shed import ShedPlan, make_plan, shed_load, wanted_shar
 from catchment.optimizer.shed_forest import WHOLE, Operator, Query, ShedForest, Stream
 from catchment.quality.allocation import Law
 from catchment.sampling import MAX_STRATA, GroupRates
-from catchment.site.cost_model import USUAL_ROW_S, CostModel
+from catchment.site.cost_model import USUAL_ROW_S, CostModel, RowCost
 from catchment.site.debts import Spare
 from catchment.site.shapes import Moments, Portion, Shape, Sheddable, known_values, portions_of
 
@@ -39,7 +39,7 @@ CALM_BATCHES = 3
 LEAST_ROWS = 4_000  # in a batch: below it the fixed cost of jobs is nearly all, and no sampler lowers that
 LEAST_RATE = 0.002
 LEAST_CAPACITY = 0.05  # for the samplers to divide, where what cannot be shed takes everything
-USUAL_SIFT_S = 5e-8  # to look at a row that comes, until it shows
+USUAL_SIFT = (4e6, 0.2)  # rows that come, and the seconds to look at them, before any were
 DRAIN_S = 10.0  # in which a backlog should be worked off
 GROUP_MASS = 0.9  # share of the records whose groups the planned error is about, where the small ones are too many
 SMALL_GROUPS_COST = 1.1  # times the error: what it may cost that the small groups count too
@@ -94,7 +94,7 @@ class LoadMonitor:
         self.whole = {name: CostModel() for name in (KEEP, *(f.name for f in fragments))}
         self.sampled = {name: CostModel() for name in (PREPARE, *(f.name for f in fragments))}
         self.shapes = {f.name: Shape() for f in fragments}
-        self.sift_s = USUAL_SIFT_S  # a row, of late
+        self.sifted = RowCost(*USUAL_SIFT)
         self.shedding = False
         self.load = 0.0
         self.calm = 0
@@ -107,7 +107,7 @@ class LoadMonitor:
         for mine, theirs in ((self.whole, known.whole), (self.sampled, known.sampled)):
             mine.update({part: model for part, model in theirs.items() if part in mine})
         self.shapes.update({name: shape for name, shape in known.shapes.items() if name in self.shapes})
-        self.shedding, self.load, self.calm, self.sift_s = known.shedding, known.load, known.calm, known.sift_s
+        self.shedding, self.load, self.calm, self.sifted = known.shedding, known.load, known.calm, known.sifted
 
     # --- learning -----------------------------------------------------------------------------------------
 
@@ -121,8 +121,7 @@ class LoadMonitor:
     ) -> None:
         """A batch that was sampled, `read` rows of it by anybody."""
         highest = max(rates.values(), default=1.0)
-        if SIFT in seconds and rows >= LEAST_ROWS:
-            self.sift_s = seconds[SIFT] / rows
+        self.sifted.learn(rows, seconds.get(SIFT, 0.0))
         for part, took_s in ((part, took_s) for part, took_s in seconds.items() if part != SIFT):
             given = rows * rates.get(part, highest) if part != PREPARE or read is None else read
             self.sampled[part].learn(given, took_s)
@@ -167,6 +166,11 @@ class LoadMonitor:
             decision = self._plan(arrivals.rows_per_s)
         self.last = decision
         return decision
+
+    def rehearse(self, rate: float) -> Decision:
+        """A decision that is none: one rate for all that may be sampled."""
+        rates = {f.name: 1.0 if f.fixed else rate for f in self.fragments}
+        return Decision(rates, self.load, {}, "", self._spares(rates))
 
     @property
     def has_room(self) -> bool:
@@ -246,7 +250,7 @@ class LoadMonitor:
 
     def _room(self, rows_per_s: float) -> float:
         """The load that samplers have to divide: without what no sampler takes away."""
-        kept_s = self.sift_s if self.deferrable else self._keep_s
+        kept_s = self.sifted.seconds_per_row if self.deferrable else self._keep_s
         spared_s = self._spared_share() * self._cost(PREPARE) if self.deferrable else 0.0
         room = max(TARGET - rows_per_s * kept_s, LEAST_CAPACITY)
         return max(room - rows_per_s * spared_s, (1.0 - SPARED_MOST) * room)

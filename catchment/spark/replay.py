@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 from catchment.spark.spool import read_arrivals, read_rows, write_beginning
 
 ROWS_PER_PARTITION = 250_000
-MAX_ROWS_PER_BATCH = 8_000_000
+MAX_ROWS_PER_BATCH = 16_000_000
 
 
 @dataclass
@@ -87,5 +87,5 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._began = (time.monotonic(), int(self._arrivals[start]))
             write_beginning(self.spool, time.time_ns() // 1_000, self._began[1])
         clock, log_clock = self._began
-        reached = log_clock + (time.monotonic() - clock) * self.speed * 1e6
+        reached = log_clock + int((time.monotonic() - clock) * self.speed * 1e6)  # a float would convert all arrivals
         return int(np.searchsorted(self._arrivals, reached, side="right"))

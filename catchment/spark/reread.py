@@ -55,10 +55,10 @@ class RangeReader:
         return numbered.filter(pa.array(is_wanted(self.wanted, numbered, places)))
 
 
-def read_again(spark: SparkSession, reader: RangeReader, columns: str, spent: Accumulator[float]) -> DataFrame:
-    """The rows as a table of these columns and `ROW`; `spent` are the seconds that the processors of workers took to
-    read and sift them."""
-    partitions = reader.partitions()
+def read_again(spark: SparkSession, reader: RangeReader, columns: str, sifted_s: Accumulator[float]) -> DataFrame:
+    """The rows as a table of these columns and `ROW`. To `sifted_s` are added the seconds that the processors of
+    workers took to read and sift them, where a sample is taken."""
+    partitions, sifts = reader.partitions(), not takes_all(reader.wanted)
 
     def work(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import catchment.sampling  # noqa: F401 - a worker loads it once: that is no work of these rows
@@ -66,10 +66,9 @@ def read_again(spark: SparkSession, reader: RangeReader, columns: str, spent: Ac
         began = time.process_time()
         for number in (n for batch in numbers for n in batch.column(0).to_pylist()):
             for batch in reader.read(partitions[number]):
-                spent.add(time.process_time() - began)
+                sifted_s.add((time.process_time() - began) * sifts)
                 yield batch
                 began = time.process_time()
-        spent.add(time.process_time() - began)
 
     places = spark.range(0, len(partitions), 1, max(len(partitions), 1))
     return places.mapInArrow(work, f"{columns}, `{ROW}` BIGINT")

@@ -40,6 +40,7 @@ from catchment.timeline import Clock, Slicing
 from catchment.wanted import Test, Wanted, both, large
 
 IDLE_S = 3.0  # without a micro-batch
+WARM_ROWS, WARM_RATE = 100_000, 0.5  # of a sample that is taken for nothing
 MakeMonitor = Callable[[str, Sequence[Sheddable], float, bool], LoadMonitor]
 _NUMBERS = (pa.types.is_integer, pa.types.is_floating)  # columns whose values can be large
 _NAMED = (pa.types.is_integer, pa.types.is_string)  # columns whose values name groups
@@ -99,6 +100,8 @@ class StreamShedding:
     lasted_s: float = field(default=0.0, init=False)
     _interval_s: float | None = field(default=None, init=False)
     _spent: dict[str, float] = field(default_factory=dict, init=False)
+    _end: int = field(default=0, init=False)  # of the rows that batches were of
+    _warm: bool = field(default=False, init=False)
 
     @property
     def rule(self) -> SamplingRule:
@@ -144,6 +147,7 @@ class StreamShedding:
         rows = rows_of_batch(self.checkpoint, number) if self.monitor.deferrable else None
         if rows is None:
             return None
+        self._end = rows[1]
         decision = self._decide(rows[1] - rows[0], rows[1])
         return Sample(decision, *rows) if decision is not None else None
 
@@ -186,6 +190,14 @@ class StreamShedding:
         wanted = [one for name, test in self.tests.items() for one in wanted_by(name, test, sample.decision)]
         return self.opened.again(sample.start, sample.end, wanted)
 
+    def warming(self) -> Sample | None:
+        """Once, when a micro-batch was done and there is room: a sample to take for nothing, as a burst would be taken.
+        The first of a process pays for what Spark and Java compile, which should not be while everybody waits."""
+        if self._warm or not self._end or not self.paced or not self.lasted_s or not self.has_room():
+            return None
+        self._warm = True
+        return Sample(self.monitor.rehearse(WARM_RATE), max(self._end - WARM_ROWS, 0), self._end)
+
     # --- its parts ----------------------------------------------------------------------------------------
 
     def kept(self, seconds: float) -> None:
@@ -195,25 +207,34 @@ class StreamShedding:
     def reduce(
         self, good: DataFrame, fragments: Sequence[Fragment], sample: Sample | None, rows: int
     ) -> list[tuple[Fragment, float, Reduced]]:
-        """The partials of every fragment at the rate that was decided, of a batch of so many rows."""
-        began, read_s = time.monotonic(), self.opened.reading_s()
-        rates = [sample.decision.rates.get(f.name, 1.0) if sample is not None else 1.0 for f in fragments]
-        spares = sample.decision.spares if sample is not None else {}
-        groups = sample.decision.groups if sample is not None else {}
-        looks = sample is None and self.monitor.wants_moments(rows)
-        takes = [Take(f, rate, spare=spares.get(f.name, ()), groups=groups.get(f.name), looks=looks)
-                 for f, rate in zip(fragments, rates, strict=True)]  # fmt: skip
-        deferred = sample is not None and sample.deferred
-        share = self.monitor.read_share(sample.decision) if sample is not None and sample.deferred else 1.0
-        found = self.evaluator.reduce_all(good, takes, round(rows * share), self.rule, deferred)
+        """The partials of every fragment at the rate that was decided, of a batch of so many rows; notes what its parts
+        took."""
+        began, sifted_s = time.monotonic(), self.opened.sifting_s()
+        found = self.partials(good, fragments, sample, rows)
         self._spent |= {f.name: reduced.seconds for f, reduced in zip(fragments, found, strict=True)}
         shared = time.monotonic() - began - sum(reduced.seconds for reduced in found)
-        if deferred:
-            self._spent[SIFT] = self.opened.reading_s() - read_s
+        if sample is not None and sample.deferred:
+            self._spent[SIFT] = self.opened.sifting_s() - sifted_s
             self._spent[PREPARE] = max(shared - self._spent[SIFT], 0.0)
         else:
             self._spent[KEEP] = self._spent.get(KEEP, 0.0) + max(shared, 0.0)
+        rates = [sample.decision.rates.get(f.name, 1.0) if sample is not None else 1.0 for f in fragments]
         return list(zip(fragments, rates, found, strict=True))
+
+    def partials(
+        self, good: DataFrame, fragments: Sequence[Fragment], sample: Sample | None, rows: int
+    ) -> list[Reduced]:
+        """What each fragment takes of a batch of so many rows."""
+        taken = Decision({}, 0.0, {}, "") if sample is None else sample.decision
+        looks = sample is None and self.monitor.wants_moments(rows)
+        takes = [
+            Take(f, taken.rates.get(f.name, 1.0), spare=taken.spares.get(f.name, ()), groups=taken.groups.get(f.name),
+                 looks=looks)
+            for f in fragments
+        ]  # fmt: skip
+        deferred = sample is not None and sample.deferred
+        share = self.monitor.read_share(taken) if deferred else 1.0
+        return self.evaluator.reduce_all(good, takes, round(rows * share), self.rule, deferred)
 
     def absorb(
         self, found: Sequence[tuple[Fragment, float, Reduced]], sample: Sample | None, rows: int, span: tuple[int, int]

@@ -44,6 +44,7 @@ from catchment.spark.records import Seen, file_by_file, judged, placed, seen_by,
 from catchment.spark.repairs import Repairer, repair_events
 from catchment.spark.reread import ROW
 from catchment.spark.shedding import (
+    WARM_ROWS,
     MakeMonitor,
     Sample,
     StreamShedding,
@@ -260,8 +261,7 @@ class SitePipeline:
     ) -> tuple[list[Event], Seen]:
         """Keep the batch and reduce it to partials; what was seen on the way."""
         records = judged(records, state.stream.event_time, limits)
-        watch, watched = watch_records(records, state.stream.event_time)
-        good = watched.where(F.col(PROBLEM).isNull()).drop(RAW, PROBLEM)
+        watch, good = _good(records, state.stream.event_time)
         if state.shedding is not None:
             events, seen = self._reduce_shedding(state, state.shedding, good, watch, number, limits, sample)
         else:
@@ -341,6 +341,7 @@ class SitePipeline:
         if found is None and asked_repairs(self.folder):
             forget_repairs(self.folder)  # every stream is up, and nothing that was asked for is owed
         if found is None or self._stopping.is_set():
+            self._warm_up()
             return False
         state, debt, fragments = found
         if not (state.finished or (state.shedding is not None and state.shedding.has_room())):
@@ -354,6 +355,14 @@ class SitePipeline:
         self.sender.notify()
         return True
 
+    def _warm_up(self) -> None:
+        """Let no burst wait for what Spark compiles once."""
+        for state in list(self._states.values()) if not self._stopping.is_set() else ():
+            sample = None if state.shedding is None else state.shedding.warming()
+            if state.shedding is not None and sample is not None:
+                _, good = _good(state.shedding.again(sample), state.stream.event_time)
+                state.shedding.partials(good, state.fragments, sample, WARM_ROWS)
+
     def _whole_batch(self, state: StreamState, debt: Debt) -> DataFrame:
         """All good records of a batch with their places; they are in history when this returns."""
         stream = state.stream
@@ -362,8 +371,8 @@ class SitePipeline:
             return placed(history.batch(self._by_file, debt.batch, ddl(stream)), debt.batch)
         limits = None if debt.limits is None else Plausible(*debt.limits)
         records = judged(again_whole(state.opened, debt), stream.event_time, limits)
-        watch, watched = watch_records(records, stream.event_time)
-        rows = watched.where(F.col(PROBLEM).isNull()).drop(RAW, PROBLEM).persist()
+        watch, rows = _good(records, stream.event_time)
+        rows.persist()
         rows.count()
         seen = seen_by(watch)
         further = None if limits is not None or seen.low_us is None else self._implausible(state, records, seen)
@@ -464,6 +473,12 @@ def _is_over(state: StreamState) -> bool:
         return False
     offset = progress["sources"][0]["endOffset"]
     return state.opened.is_over(json.loads(offset) if isinstance(offset, str) else offset)
+
+
+def _good(records: DataFrame, event_time: str) -> tuple[Observation, DataFrame]:
+    """The records that can be used, and what is seen of all of them on the way."""
+    watch, watched = watch_records(records, event_time)
+    return watch, watched.where(F.col(PROBLEM).isNull()).drop(RAW, PROBLEM)
 
 
 def _bad_rows(records: DataFrame, site: str) -> DataFrame:

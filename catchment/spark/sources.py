@@ -39,14 +39,15 @@ class OpenedStream:
     """A stream that is being read at one site; `is_over` tells by the offset reached that it will never have more.
 
     Where the records can be read again, `again(start, end, wanted)` gives those that are wanted between two offsets,
-    with the number of each (`ROW`); `reading_s` are the seconds that this took so far, were all cores busy with it, and
-    `arrived` says how many have come by now. What is wanted may be told by `columns`, those that the reader sees.
+    with the number of each (`ROW`). `sifting_s` are the seconds that the readers of samples took so far, were all cores
+    busy with it; `arrived` says how many records have come by now. What is wanted may be told by `columns`, those that
+    the reader sees.
     """
 
     records: DataFrame
     is_over: Callable[[Any], bool] = lambda offset: False
     again: Callable[[int, int, Sequence[Wanted]], DataFrame] | None = None
-    reading_s: Callable[[], float] = lambda: 0.0
+    sifting_s: Callable[[], float] = lambda: 0.0
     arrived: Callable[[int], int | None] = lambda now_us: None
     columns: pa.Schema | None = None
 
@@ -153,15 +154,15 @@ def _open_replay(
 
     def again(start: int, end: int, wanted: Sequence[Wanted]) -> DataFrame:
         reader = RangeReader(spool, RowRange(start, end), stream.name, tuple(wanted), cores)
-        return parsed(read_again(spark, reader, columns, spent), (ROW,))
+        return parsed(read_again(spark, reader, columns, sifted_s), (ROW,))
 
-    spent, cores = spark.sparkContext.accumulator(0.0), spark.sparkContext.defaultParallelism
+    sifted_s, cores = spark.sparkContext.accumulator(0.0), spark.sparkContext.defaultParallelism
     reader = spark.readStream.format(ReplaySource.name()).option("spool", str(spool)).option("speed", str(replay.speed))
     records = parsed(reader.schema(columns).load())
     arrived = ArrivedRows(spool, replay.speed)
     sees = None if text else stream.schema
     return OpenedStream(
-        records, lambda offset: int(offset["row"]) >= rows, again, lambda: float(spent.value) / cores, arrived, sees
+        records, lambda offset: int(offset["row"]) >= rows, again, lambda: float(sifted_s.value) / cores, arrived, sees
     )
 
 
@@ -178,7 +179,7 @@ class ArrivedRows:
             return None
         if self._arrivals is None:
             self._arrivals = read_arrivals(self._spool)
-        reached = began[1] + (now_us - began[0]) * self._speed
+        reached = began[1] + int((now_us - began[0]) * self._speed)  # a float would convert all arrivals
         return int(self._arrivals.searchsorted(reached, side="right"))
 
 
