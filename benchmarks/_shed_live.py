@@ -92,7 +92,8 @@ def _noted(made: list[Planned], monitor: Planned) -> Planned:
 
 def overhead(spark: Any, scratch: Path, log: Log, rows: int, repeats: int) -> dict[str, float]:
     """Seconds of one micro-batch of so many rows: without shedding, able to shed (and looking at the moments of values
-    too), and with a sampler that lets all pass. The variants take turns, so that noise meets all alike; medians."""
+    too), and with a sampler that lets all pass. The variants take turns, so that noise meets all alike; medians, and of
+    each variant the median of what it adds to the one without shedding in the same turn."""
     from catchment.sampling import SamplingRule
     from catchment.spark.batch_folder import BatchFolder
     from catchment.spark.deploy import Deployment
@@ -129,7 +130,10 @@ def overhead(spark: Any, scratch: Path, log: Log, rows: int, repeats: int) -> di
         for name, variant in variants.items():
             seconds = batch(*variant)
             times[name] += [seconds] if turn else []
-    return {name: float(np.median(found)) for name, found in times.items()}
+    added = {name: np.array(found) / np.array(times["off"]) - 1.0 for name, found in times.items() if name != "off"}
+    return {name: float(np.median(found)) for name, found in times.items()} | {
+        f"added_{name}": float(np.median(found)) for name, found in added.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -186,8 +190,8 @@ def burst_clock(folder: Path, burst_s: float) -> Clock:
 
 def site_figures(burst: Burst, batches: Sequence[Batch], seen: Watched, clock: Clock) -> dict[str, Any]:
     """What the site did: the batches that took the burst, what waited, and when it had all of it. Rows are taken as
-    fast as batches go, the pauses between them included, that begin during the burst and hold nothing else (all of its
-    batches, where there is none)."""
+    fast as batches go that begin during the burst and hold nothing else (all of its batches, where there is none):
+    while it worked, and with the pauses between batches."""
     first, end = burst.place
     ends = np.cumsum([b.rows for b in batches])
     mine = [b for b, until in zip(batches, ends, strict=True) if until > first and until - b.rows < end]
@@ -196,11 +200,12 @@ def site_figures(burst: Burst, batches: Sequence[Batch], seen: Watched, clock: C
     rows = sum(b.rows for b in mine)
     full = [b for b, until in zip(batches, ends, strict=True)
             if until - b.rows >= first and until <= end and b.began_s < start_s + burst.seconds] or mine  # fmt: skip
-    full_rows, full_s = sum(b.rows for b in full), full[-1].ended_s - full[0].began_s if full else 0.0
+    full_rows, full_s = sum(b.rows for b in full), sum(b.ended_s - b.began_s for b in full)
     return {
         "burst_batches": [asdict(b) | {"began_s": b.began_s - start_s, "ended_s": b.ended_s - start_s} for b in mine],
         "read_share": sum(b.read for b in mine) / rows if rows else None,
         "taken_rows_per_s": full_rows / full_s if full_s else None,
+        "taken_with_pauses_rows_per_s": full_rows / (full[-1].ended_s - full[0].began_s) if full_s else None,
         "all_taken_after_s": mine[-1].ended_s - start_s - burst.seconds if mine and ends[-1] >= end else None,
         "lowest_rate": min((b.rate for b in mine), default=None),
         "predicted_error": max((b.predicted for b in mine if b.predicted is not None), default=None),

@@ -38,7 +38,7 @@ from catchment.optimizer.derive import derive
 from catchment.quality.shed_terms import scaled
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.sampling import SamplingRule
-from catchment.site.lifting import Lift, Part
+from catchment.site.lifting import Lift, Part, Places
 from catchment.site.overload import KEEP, PREPARE, SIFT, Arrivals, Decision, LoadMonitor
 from catchment.spark.deploy import Deployment
 from catchment.spark.evaluate import Reduced, joined, measured, with_terms
@@ -154,7 +154,7 @@ def reduce(records: pa.RecordBatch, take: Take) -> Reduced:
     spare = tuple(("size", limit) for _, limit in take.spare) if take.part is not Part.ALL else ()
     groups = None if take.groups is None else ("code", take.groups)
     lift = Lift(keys, aggregates, arguments, counts, take.rate, take.side, take.part, spare, groups)
-    return with_terms(lift.of(records, np.asarray(records["place"]).astype(np.int64)), take, 0.0)
+    return with_terms(lift.of(records, Places(np.asarray(records["place"]).astype(np.int64))), take, 0.0)
 
 
 class Scene:

@@ -25,7 +25,6 @@ from catchment.aggregates import Aggregate
 from catchment.aggregates.segments import floats_of
 from catchment.sampling import PLACES, GroupRates
 
-Places = NDArray[np.int64]
 MERGE_ROWS = 200_000  # partials of a worker that wait to be merged; at the bound they are
 
 
@@ -45,6 +44,25 @@ class Part(StrEnum):
 
 
 @dataclass(frozen=True)
+class Places:
+    """Where the records of a batch have their places by the sampling rule (`catchment.sampling`), and which of them
+    pass; fragments often share a rate, so what was asked before is known."""
+
+    numbers: NDArray[np.int64]
+    _known: dict[float, pa.Array] = field(default_factory=dict)
+
+    def passing(self, rate: float) -> pa.Array:
+        """Which records pass at a rate."""
+        if rate not in self._known:
+            self._known[rate] = pa.array(self.numbers < math.ceil(rate * PLACES))
+        return self._known[rate]
+
+    def passing_each(self, rates: NDArray[np.float64]) -> pa.Array:
+        """Which records pass at a rate of their own."""
+        return pa.array(self.numbers < rates * PLACES)
+
+
+@dataclass(frozen=True)
 class Lift:
     """What is lifted of the records: keys and arguments by the columns that hold them, and the column that says which
     records count (None: all)."""
@@ -60,7 +78,7 @@ class Lift:
     groups: tuple[str, GroupRates] | None = None  # column, and the rates by its values that stand in for `rate`
 
     def of(self, records: pa.RecordBatch, places: Places | None) -> pa.Table:
-        """The partials of one batch of records, `places` theirs by the sampling rule (`catchment.sampling`)."""
+        """The partials of one batch of records."""
         chosen = self._chosen(records, places)
         columns = dict.fromkeys([column for _, column in self.keys] + [a for a in self.arguments if a is not None])
         rows = pa.table({c: records.column(c) if chosen is None else records.column(c).filter(chosen) for c in columns})
@@ -82,16 +100,15 @@ class Lift:
             large = self._large(records)
             masks.append(pa.array(large if self.part is Part.SPARED else ~large))
         if places is not None and self.part is not Part.SPARED and (self.rate < 1.0 or self.side is Side.LEFT):
-            passes = places < self._first_beyond(records)
-            masks.append(pa.array(passes if self.side is Side.KEPT else ~passes))
+            passes = self._passing(records, places)
+            masks.append(passes if self.side is Side.KEPT else pc.invert(passes))
         chosen = reduce(pc.and_, masks) if masks else None
         return None if chosen is None or chosen.true_count == len(chosen) else chosen
 
-    def _first_beyond(self, records: pa.RecordBatch) -> int | Places:
-        """The lowest place that does not pass, of all records or of each."""
+    def _passing(self, records: pa.RecordBatch, places: Places) -> pa.Array:
         if self.groups is None:
-            return math.ceil(self.rate * PLACES)
-        return np.ceil(self.groups[1].of(records.column(self.groups[0])) * PLACES).astype(np.int64)
+            return places.passing(self.rate)
+        return places.passing_each(self.groups[1].of(records.column(self.groups[0])))
 
     def _large(self, records: pa.RecordBatch) -> NDArray[np.bool_]:
         found = np.zeros(records.num_rows, dtype=np.bool_)
@@ -116,7 +133,7 @@ class Lifter:
         self._rows = [0] * len(self.lifts)
 
     def add(self, records: pa.RecordBatch) -> None:
-        places = None if self.place is None else np.asarray(records.column(self.place))
+        places = None if self.place is None else Places(np.asarray(records.column(self.place)))
         for place, lift in enumerate(self.lifts):
             began = time.perf_counter()
             self._note(place, lift.of(records, places))

@@ -121,7 +121,8 @@ class LoadMonitor:
     ) -> None:
         """A batch that was sampled, `read` rows of it by anybody."""
         highest = max(rates.values(), default=1.0)
-        self.sifted.learn(rows, seconds.get(SIFT, 0.0))
+        if seconds.get(SIFT):  # of a batch that all want, nobody looks at the rows
+            self.sifted.learn(rows, seconds[SIFT])
         for part, took_s in ((part, took_s) for part, took_s in seconds.items() if part != SIFT):
             given = rows * rates.get(part, highest) if part != PREPARE or read is None else read
             self.sampled[part].learn(given, took_s)

@@ -57,8 +57,10 @@ def file_by_file(spark: SparkSession) -> SparkSession:
     """A session that reads every file in a task of its own, whatever its size and the number of cores: the place of a
     record in its task, which costs nothing to know, is then its place in the file, in this life and the next."""
     session = spark.newSession()
-    for limit in ("maxPartitionBytes", "openCostInBytes"):
-        session.conf.set(f"spark.sql.files.{limit}", _ANY_SIZE)
+    limits = {f"spark.sql.files.{limit}": _ANY_SIZE for limit in ("maxPartitionBytes", "openCostInBytes")}
+    for key, value in (spark.conf.getAll | limits).items():
+        if session.conf.isModifiable(key):
+            session.conf.set(key, value)
     return session
 
 
