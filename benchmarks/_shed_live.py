@@ -111,13 +111,12 @@ def overhead(spark: Any, scratch: Path, log: Log, rows: int, repeats: int) -> di
     raw, rule = spark.read.parquet(str(scratch / "cost.parquet")), SamplingRule("hits", (ROW,))
     fragments = {shed: [p.fragment for p in deployed[shed].fragments_at("edge")] for shed in projects}
 
-    readers = {False: spark, True: file_by_file(spark)}
+    reader = file_by_file(spark)
 
     def batch(shed: bool, rate: float, looks: bool) -> float:
         began = time.perf_counter()
         history.write(raw, 0)
-        kept = history.batch(readers[shed], 0, columns)
-        kept = placed(kept, 0) if rate < 1.0 else kept
+        kept = placed(history, reader, 0, columns) if rate < 1.0 else history.batch(spark, 0, columns)
         evaluator.reduce_all(kept, [Take(f, rate, looks=looks) for f in fragments[shed]], rows, rule)
         return time.perf_counter() - began
 

@@ -135,6 +135,8 @@ class _Tests:
         raise ValueError(f"no test has the form {test!r}")
 
     def _in(self, column: pa.Array, values: Sequence[Any]) -> pa.Array:
+        if pa.types.is_integer(column.type):  # a value may be more than the column can hold
+            column = column.cast(pa.int64())
         return pc.is_in(column, value_set=pa.array(values, column.type))
 
     def _as_floats(self, column: str) -> pa.Array:

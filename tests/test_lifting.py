@@ -6,6 +6,10 @@ are not spared. Cannot catch: what Spark makes of the expressions; `test_one_pas
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -142,6 +146,32 @@ def test_a_reader_hands_on_exactly_what_some_fragment_wants(
 
     rows = zip(range(200), codes.to_pylist(), sizes.to_pylist(), strict=True)
     assert found == [row for row, code, size in rows if wants(row, code, size)]
+
+
+TESTS: dict[str, tuple[list[Any], Callable[[Any, Any, Any], bool | None]]] = {
+    "a value that the column cannot hold": (["in", "small", [1, 300]], lambda s, t, b: s == 1),
+    "none that it can": (["not", ["in", "small", [300, -300]]], lambda s, t, b: True),
+    "texts": (["in", "text", ["a", "c"]], lambda s, t, b: t in ("a", "c")),
+    "nulls": (["null", "text"], lambda s, t, b: t is None),
+    "a boolean": (["is", "flag"], lambda s, t, b: b),
+    "or, of what is not known": (["or", ["is", "flag"], ["=", "text", "a"]], lambda s, t, b: b or t == "a"),
+    "not, of what is not known": (["not", ["is", "flag"]], lambda s, t, b: None if b is None else not b),
+    "beyond the column": (["<", "small", 3_000_000_000], lambda s, t, b: s is not None),
+    "a constant": (["and", ["constant", True], ["=", "text", "b"]], lambda s, t, b: t == "b"),
+}
+
+
+@pytest.mark.parametrize("name", TESTS)
+def test_a_reader_decides_as_three_valued_logic_does(name: str) -> None:
+    test, decides = TESTS[name]
+    rows = list(product((None, 0, 1, -128, 127), (None, "a", "b", "c"), (None, False, True)))
+    small, text, flag = zip(*rows, strict=True)
+    columns = {"small": pa.array(small, pa.int8()), "text": pa.array(text), "flag": pa.array(flag)}
+    places = np.arange(len(rows), dtype=np.uint64) * np.uint64(PLACES // len(rows))
+    for rate in (1.0, 0.5):
+        found = is_wanted((Wanted(rate, test),), pa.record_batch(columns), places)
+        low = places < rate * PLACES
+        assert found.tolist() == [bool(decides(*row)) and bool(passes) for row, passes in zip(rows, low, strict=True)]
 
 
 def test_a_batch_is_taken_whole_only_if_somebody_wants_all_of_it() -> None:

@@ -23,7 +23,15 @@ from catchment.aggregates.xxhash import hash_rows
 from catchment.query.fragment import SLICE_COLUMN, Fragment, Key, Lookup
 from catchment.sampling import GroupRates, SamplingRule
 from catchment.site.lifting import Side
+from catchment.spark.batch_folder import BatchFolder
+from catchment.spark.evaluate import NativeEvaluator, joined
+from catchment.spark.one_pass import Take
+from catchment.spark.records import file_by_file, placed
+from catchment.spark.replay import RowRange
+from catchment.spark.reread import RangeReader, read_again
+from catchment.spark.spool import ARRIVAL, ROWS_PER_BATCH
 from catchment.timeline import WindowSpec
+from catchment.wanted import Wanted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -101,9 +109,6 @@ def check_same(one: Any, other: Any, fragment: Fragment) -> None:
 def test_many_fragments_in_one_job_have_the_partials_of_jobs_of_their_own(
     spark: SparkSession, rate: float, side: Side, spare: bool, by_group: bool
 ) -> None:
-    from catchment.spark.evaluate import NativeEvaluator, joined
-    from catchment.spark.one_pass import Take
-
     names = spark.createDataFrame([("p1", "one"), ("p1", "uno"), ("p2", "two")], "page STRING, title STRING")
     evaluator, given = NativeEvaluator({"names": names}), records(spark)
     limits = {f.name: (("`s`.`v`", 60.0), ("`s`.`x`", 2000.0)) if f.name in ("all", "some") and spare else ()
@@ -124,9 +129,6 @@ def large_ones(given: DataFrame) -> int:
 
 
 def test_more_conditions_than_one_number_has_bits_and_the_places_of_records_arrive_whole(spark: SparkSession) -> None:
-    from catchment.spark.evaluate import NativeEvaluator
-    from catchment.spark.one_pass import Take
-
     count = with_terms((of("count", None, None),))
     fragments = [replace(ALL, name=f"v_{i}", where=f"pmod(`s`.`v`, 27) = {i}", aggregates=count) for i in range(27)]
     given = records(spark)
@@ -135,18 +137,19 @@ def test_more_conditions_than_one_number_has_bits_and_the_places_of_records_arri
     assert [sum(n for _, n in one.records) for one in found] == [sum(v % 27 == i for v in kept) for i in range(27)]
 
 
+def kept_in(folder: Path, rows: DataFrame) -> BatchFolder:
+    history = BatchFolder(folder)
+    history.write(rows, 4)
+    return history
+
+
 def test_the_place_of_a_record_in_history_is_its_files_and_its_own_there(spark: SparkSession, tmp_path: Path) -> None:
     """Whatever Spark would pack into a task: these small files it would read in one."""
-    from catchment.spark.batch_folder import BatchFolder
-    from catchment.spark.records import file_by_file, placed
-
-    history, reader = BatchFolder(tmp_path / "history"), file_by_file(spark)
-    history.write(spark.range(0, 60_000, 1, 3).where("id < 50 OR id BETWEEN 20000 AND 24000 OR id >= 40000"), 4)
-    files = sorted((tmp_path / "history" / "batch=4").glob("*.parquet"))
-    assert len(files) == 3
-    rows = placed(history.batch(reader, 4, "id BIGINT"), 4)
-    assert rows.rdd.getNumPartitions() == 3
-    expected = {}
+    uneven = spark.range(0, 60_000, 1, 3).where("id < 50 OR id BETWEEN 20000 AND 24000 OR id >= 40000")
+    history = kept_in(tmp_path, uneven)
+    rows, expected = placed(history, file_by_file(spark), 4, "id BIGINT"), dict[int, int]()
+    files = sorted((tmp_path / "batch=4").glob("*.parquet"))
+    assert rows.rdd.getNumPartitions() == len(files) == 3
     for file in files:
         ids = pq.read_table(file, partitioning=None)["id"].to_pylist()
         identity = [pa.array([number] * len(ids)) for number in (4, file.stat().st_size)]
@@ -154,3 +157,39 @@ def test_the_place_of_a_record_in_history_is_its_files_and_its_own_there(spark: 
         expected |= dict(zip(ids, hashes.tolist(), strict=True))
     assert len(expected) == 50 + 4_001 + 20_000
     assert {r["id"]: r["_row"] for r in rows.collect()} == expected
+
+
+def test_records_of_two_files_of_one_size_have_places_of_their_own(spark: SparkSession, tmp_path: Path) -> None:
+    history = kept_in(tmp_path, spark.range(0, 1_000, 1, 2).selectExpr("1 AS one"))
+    assert len(set(history.sizes(4))) == 1 < len(history.sizes(4))
+    reader = file_by_file(spark)
+    first, again = (sorted(r["_row"] for r in placed(history, reader, 4, "one INT").collect()) for _ in range(2))
+    assert len(set(first)) == 1_000
+    assert first == again
+
+
+def test_a_sample_of_history_is_joined_to_tables_that_another_session_reads(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    names = spark.createDataFrame([("p1", "one"), ("p2", "two")], "page STRING, title STRING")
+    fragment = next(f for f in FRAGMENTS if f.name == "named")
+    history = kept_in(tmp_path, records(spark).drop("_row"))
+    rows = placed(history, file_by_file(spark), 4, "ts TIMESTAMP, page STRING, v BIGINT, x DOUBLE")
+    (found,) = NativeEvaluator({"names": names}).reduce_all(rows, [Take(fragment, 0.4)], ROWS, RULE)
+    pages = [r["page"] for r in rows.collect() if RULE.keep([pa.array([r["_row"]])], 0.4)[0]]
+    assert sum(n for _, n in found.records) == pages.count("p1") + pages.count("p2") > 0
+
+
+def test_what_it_takes_to_sift_a_sample_is_told_and_a_batch_that_is_read_whole_is_not_sifted(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = pa.table({ARRIVAL: pa.array(np.arange(50_000)), "n": pa.array(np.arange(50_000))})
+    with pa.OSFile(str(tmp_path / "s.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=ROWS_PER_BATCH)
+    for rate, kept in ((1.0, 40_000), (0.1, int(RULE.keep([pa.array(np.arange(10_000, 50_000))], 0.1).sum()))):
+        reader = RangeReader(tmp_path / "s.arrow", RowRange(10_000, 50_000), "s", (Wanted(rate),))
+        sifted_s = spark.sparkContext.accumulator(0.0)
+        rows = read_again(spark, reader, "n BIGINT", sifted_s).toArrow()
+        assert rows["n"].to_pylist() == rows["_row"].to_pylist()
+        assert rows.num_rows == kept
+        assert (sifted_s.value > 0) == (rate < 1.0)

@@ -19,12 +19,15 @@ from catchment.center.results import ResultTables, read_results
 from catchment.quality.shed_terms import negated, scaled
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.sampling import SamplingRule
+from catchment.site.overload import LoadMonitor
+from catchment.site.shapes import Sheddable
 from catchment.spark.replay import RowRange
 from catchment.spark.reread import ROW, RangeReader
-from catchment.spark.shedding import MAX_LACKING, lacking_of
+from catchment.spark.shedding import MAX_LACKING, WARM_ROWS, StreamShedding, lacking_of
+from catchment.spark.sources import OpenedStream
 from catchment.spark.spool import ARRIVAL, ROWS_PER_BATCH
 from catchment.spark.streaming import rows_of_batch
-from catchment.timeline import Slicing, Window, WindowSpec
+from catchment.timeline import ManualClock, Slicing, Window, WindowSpec
 from catchment.wanted import Wanted
 
 
@@ -66,6 +69,27 @@ def test_the_rows_of_a_batch_are_between_its_offset_and_the_one_before(tmp_path:
     assert rows_of_batch(tmp_path, 2) is None
     (offsets / "2").write_text('v1\n{}\n{"logOffset":3}')
     assert rows_of_batch(tmp_path, 2) is None, "files have no row numbers"
+
+
+def test_a_sample_is_taken_for_nothing_once_when_there_is_room(tmp_path: Path) -> None:
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "0").write_text(f"v1\n{{}}\n{json.dumps({'row': 3 * WARM_ROWS})}")
+    fixed = Sheddable("fixed", (("d", "count"),), 10.0, fixed=True)
+    monitor = LoadMonitor("s", (Sheddable("f", (("n", "count"),), 10.0), fixed), 0.05, True)
+    opened = OpenedStream(None, again=lambda *_: None)  # type: ignore[arg-type,return-value] - nothing is read
+    shedding = StreamShedding("s", monitor, opened, None, tmp_path, ManualClock(0), 1.0, {}, {})  # type: ignore[arg-type]
+    assert shedding.warming() is None, "nothing was read so far"
+    shedding.begin(0)
+    assert shedding.warming() is None, "the first micro-batch is under way"
+    shedding.ended(0, 0, None)
+    monitor.load = 0.8
+    assert shedding.warming() is None, "there is no room"
+    monitor.load = 0.1
+    sample = shedding.warming()
+    assert sample is not None
+    assert (sample.start, sample.end) == (2 * WARM_ROWS, 3 * WARM_ROWS)
+    assert sample.decision.rates["f"] < 1.0 == sample.decision.rates["fixed"]
+    assert shedding.warming() is None, "once is enough"
 
 
 @settings(max_examples=60, deadline=None)

@@ -100,7 +100,8 @@ def _spreads_of(numbers: Floats, groups: Groups, count: Integers) -> tuple[Float
         distance = numbers - rough[groups]
         off = add(distance) / divisor
         m2 = np.maximum(add(distance * distance) - divisor * off * off, 0.0)
-    return rough + off, np.where(np.isfinite(rough), m2, np.nan)
+    finite = np.isfinite(rough)
+    return np.where(finite, rough + off, rough), np.where(finite, m2, np.nan)
 
 
 def merge_spreads(n: Floats, mean: Floats, m2: Floats, groups: Groups, size: int) -> tuple[Floats, Floats, Floats]:

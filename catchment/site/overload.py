@@ -170,8 +170,7 @@ class LoadMonitor:
 
     def rehearse(self, rate: float) -> Decision:
         """A decision that is none: one rate for all that may be sampled."""
-        rates = {f.name: 1.0 if f.fixed else rate for f in self.fragments}
-        return Decision(rates, self.load, {}, "", self._spares(rates))
+        return Decision({f.name: 1.0 if f.fixed else rate for f in self.fragments}, self.load, {}, "")
 
     @property
     def has_room(self) -> bool:

@@ -37,6 +37,10 @@ class BatchFolder:
         """The rows of one batch that was written."""
         return spark.read.schema(schema).parquet(str(self._of(batch_id)))
 
+    def sizes(self, batch_id: int) -> list[int]:
+        """The sizes of the files of a batch, in bytes."""
+        return [file.stat().st_size for file in self._of(batch_id).glob("*.parquet")]
+
     def between(
         self, spark: SparkSession, schema: str, event_time: str, start_us: int, end_us: int
     ) -> DataFrame | None:

@@ -127,6 +127,7 @@ def _one_job(
     records: DataFrame, pairs: Sequence[tuple[Take, tuple[Aggregate, ...]]], rule: SamplingRule | None
 ) -> list[Lifted]:
     sampled = any(take.sampled for take, _ in pairs)
+    assert rule is not None or not sampled, "a sample is taken by a rule"
     columns: dict[str, str] = {}  # of the projection: expression -> name
     conditions: dict[str, str] = {}
     lifts = [_lift(take, aggregates, columns, conditions) for take, aggregates in pairs]

@@ -8,12 +8,15 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from catchment.site.plausible import Plausible
+from catchment.spark.batch_folder import BatchFolder
 from catchment.spark.reread import ROW
 from catchment.spark.sources import PROBLEM
 
-# Where a record lies in its history: in which file, told apart by their sizes, and where in it. The row number that
-# Spark gives with a file and the file's name would say the same, and cost ten times as much.
-_PLACE = f"_metadata.file_size, monotonically_increasing_id() & {2**33 - 1}L"
+# Where a record lies in its history: in which file, and where in it. Files are told apart by their sizes; only where
+# two have the same, by their numbers in the batch (part-00012-...), and rows as Spark counts them, which costs ten
+# times as much.
+_BY_SIZE = f"_metadata.file_size, monotonically_increasing_id() & {2**33 - 1}L"
+_BY_NUMBER = "substr(_metadata.file_name, 6, 5), _metadata.row_index"
 _ANY_SIZE = str(2**50)
 
 
@@ -58,13 +61,15 @@ def file_by_file(spark: SparkSession) -> SparkSession:
     record in its task, which costs nothing to know, is then its place in the file, in this life and the next."""
     session = spark.newSession()
     limits = {f"spark.sql.files.{limit}": _ANY_SIZE for limit in ("maxPartitionBytes", "openCostInBytes")}
+    limits["spark.sql.files.maxPartitionNum"] = str(2**31 - 1)
     for key, value in (spark.conf.getAll | limits).items():
         if session.conf.isModifiable(key):
             session.conf.set(key, value)
     return session
 
 
-def placed(history: DataFrame, batch: int) -> DataFrame:
-    """The records of a batch in history, read `file_by_file`, each with a place of its own. Two files of one size would
-    share the fates of their records, place by place: then less is known than is said, but nothing is lost."""
-    return history.select("*", F.expr(f"xxhash64({batch}L, {_PLACE})").alias(ROW))
+def placed(history: BatchFolder, reader: SparkSession, batch: int, columns: str) -> DataFrame:
+    """The records of a batch in history, each with a place of its own; the reader reads `file_by_file`."""
+    sizes = history.sizes(batch)
+    place = _BY_SIZE if len(set(sizes)) == len(sizes) else _BY_NUMBER
+    return history.batch(reader, batch, columns).select("*", F.expr(f"xxhash64({batch}L, {place})").alias(ROW))

@@ -61,8 +61,8 @@ def read_again(spark: SparkSession, reader: RangeReader, columns: str, sifted_s:
     partitions, sifts = reader.partitions(), not takes_all(reader.wanted)
 
     def work(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import catchment.sampling  # noqa: F401 - a worker loads it once: that is no work of these rows
-
+        if sifts:
+            import catchment.sampling  # noqa: F401 - a worker loads it once: that is no work of these rows
         began = time.process_time()
         for number in (n for batch in numbers for n in batch.column(0).to_pylist()):
             for batch in reader.read(partitions[number]):

@@ -8,6 +8,7 @@ The journal entry is the commit: before it, the batch is replayed by Spark; afte
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -60,6 +61,8 @@ from catchment.wire.messages import Message, Repaired, Shed, Standing, Updates, 
 from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
 from catchment.wire.sizes import WireSizes
+
+_log = logging.getLogger(__name__)
 
 ROOM_CHECK_S = 0.2
 SMALL_BATCH_ROWS = 100_000  # below it a group-by is faster on one partition, without an exchange
@@ -283,11 +286,11 @@ class SitePipeline:
             rows = (sample.end or 0) - (sample.start or 0)
         else:
             began = time.monotonic()
-            good = self._keep(state.stream, good, number, None if shedding.monitor.deferrable else self._by_file)
+            good = self._keep(state.stream, good, number)
             shedding.kept(time.monotonic() - began)
             rows = seen_by(watch).rows
             sample = shedding.after_history(rows)
-            good = good if sample is None else placed(good, number)
+            good = good if sample is None else self._placed(state.stream, number)
         found = shedding.reduce(good, state.fragments, sample, rows)
         seen, newest_us = seen_by(watch), state.newest_us or 0
         span = (newest_us if seen.low_us is None else seen.low_us, newest_us if seen.high_us is None else seen.high_us)
@@ -300,11 +303,18 @@ class SitePipeline:
     def _keeps(self, stream: Stream) -> bool:
         return self.project.defaults.history if stream.history is None else stream.history
 
-    def _keep(self, stream: Stream, good: DataFrame, number: int, reader: SparkSession | None = None) -> DataFrame:
+    def _keep(self, stream: Stream, good: DataFrame, number: int) -> DataFrame:
         """Write the records of a batch to history, and read them from there."""
-        history = BatchFolder(self.folder / "history" / stream.name)
+        history = self._history(stream)
         history.write(good, number)
-        return history.batch(reader or self.spark, number, ddl(stream))
+        return history.batch(self.spark, number, ddl(stream))
+
+    def _placed(self, stream: Stream, number: int) -> DataFrame:
+        """The records of a batch in history, each with its place."""
+        return placed(self._history(stream), self._by_file, number, ddl(stream))
+
+    def _history(self, stream: Stream) -> BatchFolder:
+        return BatchFolder(self.folder / "history" / stream.name)
 
     @cached_property
     def _by_file(self) -> SparkSession:
@@ -357,18 +367,20 @@ class SitePipeline:
 
     def _warm_up(self) -> None:
         """Let no burst wait for what Spark compiles once."""
-        for state in list(self._states.values()) if not self._stopping.is_set() else ():
+        for state in (s for s in list(self._states.values()) if not (s.finished or self._stopping.is_set())):
             sample = None if state.shedding is None else state.shedding.warming()
             if state.shedding is not None and sample is not None:
-                _, good = _good(state.shedding.again(sample), state.stream.event_time)
-                state.shedding.partials(good, state.fragments, sample, WARM_ROWS)
+                try:
+                    _, good = _good(state.shedding.again(sample), state.stream.event_time)
+                    state.shedding.partials(good, state.fragments, sample, WARM_ROWS)
+                except Exception:  # noqa: BLE001 - nothing depends on it; what is wrong shows in a batch
+                    _log.warning("the samplers of %s were not warmed up", state.stream.name, exc_info=True)
 
     def _whole_batch(self, state: StreamState, debt: Debt) -> DataFrame:
         """All good records of a batch with their places; they are in history when this returns."""
         stream = state.stream
         if debt.start is None:
-            history = BatchFolder(self.folder / "history" / stream.name)
-            return placed(history.batch(self._by_file, debt.batch, ddl(stream)), debt.batch)
+            return self._placed(stream, debt.batch)
         limits = None if debt.limits is None else Plausible(*debt.limits)
         records = judged(again_whole(state.opened, debt), stream.event_time, limits)
         watch, rows = _good(records, stream.event_time)
