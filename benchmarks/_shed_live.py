@@ -116,7 +116,8 @@ def overhead(spark: Any, scratch: Path, log: Log, rows: int, repeats: int) -> di
     def batch(shed: bool, rate: float, looks: bool) -> float:
         began = time.perf_counter()
         history.write(raw, 0)
-        kept = placed(history, reader, 0, columns) if rate < 1.0 else history.batch(spark, 0, columns)
+        kept = history.batch(spark, 0, columns)
+        kept = placed(history.batch(reader, 0, columns), 0, history.differ_in_size(0)) if rate < 1.0 else kept
         evaluator.reduce_all(kept, [Take(f, rate, looks=looks) for f in fragments[shed]], rows, rule)
         return time.perf_counter() - began
 

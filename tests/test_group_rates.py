@@ -112,3 +112,13 @@ def test_rates_of_groups_and_limits_survive_the_journal_a_snapshot_and_the_wire(
     assert dict(book.of("s")[0].groups) == {"f": RATES}
     segment = Segment("a", "epoch", 1, facts)
     assert tuple(decode_segment(encode_segment(segment)).shed()) == facts
+
+
+def test_how_files_were_told_apart_survives_and_before_it_was_said_it_was_by_their_numbers() -> None:
+    event, codec, book = BatchShed("s", 3, (Taken("f", 0.05, ()),), by_size=True), EventCodec(JOURNALLED), DebtBook()
+    assert codec.decode(codec.encode(event)).by_size
+    assert tuple(book.shed(event))
+    ((stream, saved),) = codec.from_plain(codec.to_plain(book.dump()))
+    assert DebtBook([(stream, saved)]).of("s")[0].by_size
+    older = {key: value for key, value in saved.items() if key != "by_size"}
+    assert not DebtBook([(stream, older)]).of("s")[0].by_size

@@ -147,7 +147,8 @@ def test_the_place_of_a_record_in_history_is_its_files_and_its_own_there(spark: 
     """Whatever Spark would pack into a task: these small files it would read in one."""
     uneven = spark.range(0, 60_000, 1, 3).where("id < 50 OR id BETWEEN 20000 AND 24000 OR id >= 40000")
     history = kept_in(tmp_path, uneven)
-    rows, expected = placed(history, file_by_file(spark), 4, "id BIGINT"), dict[int, int]()
+    rows, expected = placed(history.batch(file_by_file(spark), 4, "id BIGINT"), 4, True), dict[int, int]()
+    assert history.differ_in_size(4)
     files = sorted((tmp_path / "batch=4").glob("*.parquet"))
     assert rows.rdd.getNumPartitions() == len(files) == 3
     for file in files:
@@ -161,11 +162,11 @@ def test_the_place_of_a_record_in_history_is_its_files_and_its_own_there(spark: 
 
 def test_records_of_two_files_of_one_size_have_places_of_their_own(spark: SparkSession, tmp_path: Path) -> None:
     history = kept_in(tmp_path, spark.range(0, 1_000, 1, 2).selectExpr("1 AS one"))
-    assert len(set(history.sizes(4))) == 1 < len(history.sizes(4))
-    reader = file_by_file(spark)
-    first, again = (sorted(r["_row"] for r in placed(history, reader, 4, "one INT").collect()) for _ in range(2))
-    assert len(set(first)) == 1_000
-    assert first == again
+    assert not history.differ_in_size(4)
+    rows = history.batch(file_by_file(spark), 4, "one INT")
+    shared, own = ({r["_row"] for r in placed(rows, 4, by_size).collect()} for by_size in (True, False))
+    assert len(shared) == 500
+    assert len(own) == 1_000
 
 
 def test_a_sample_of_history_is_joined_to_tables_that_another_session_reads(
@@ -174,7 +175,8 @@ def test_a_sample_of_history_is_joined_to_tables_that_another_session_reads(
     names = spark.createDataFrame([("p1", "one"), ("p2", "two")], "page STRING, title STRING")
     fragment = next(f for f in FRAGMENTS if f.name == "named")
     history = kept_in(tmp_path, records(spark).drop("_row"))
-    rows = placed(history, file_by_file(spark), 4, "ts TIMESTAMP, page STRING, v BIGINT, x DOUBLE")
+    columns = "ts TIMESTAMP, page STRING, v BIGINT, x DOUBLE"
+    rows = placed(history.batch(file_by_file(spark), 4, columns), 4, True)
     (found,) = NativeEvaluator({"names": names}).reduce_all(rows, [Take(fragment, 0.4)], ROWS, RULE)
     pages = [r["page"] for r in rows.collect() if RULE.keep([pa.array([r["_row"]])], 0.4)[0]]
     assert sum(n for _, n in found.records) == pages.count("p1") + pages.count("p2") > 0

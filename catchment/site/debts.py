@@ -39,7 +39,7 @@ class Taken:
 @dataclass(frozen=True, slots=True)
 class BatchShed:
     """A micro-batch was sampled, or only its history put off. Its records are [start, end) of its source, or in history
-    where `start` is None.
+    where `start` is None: there the files of the batch were told apart by their sizes (`by_size`) or by their numbers.
 
     `limits` are the event times that were believed (see `catchment.site.plausible`), None: all of them.
     """
@@ -50,6 +50,7 @@ class BatchShed:
     start: int | None = None
     end: int | None = None
     limits: tuple[int, int, int, int] | None = None
+    by_size: bool = False
 
     def __post_init__(self) -> None:
         nothing = not self.taken and self.start is None
@@ -80,6 +81,7 @@ class Debt:
     kept: bool = False  # its history was caught up on; its sample is still told by places in the source
     spares: tuple[tuple[str, Spare], ...] = ()  # by fragment
     groups: tuple[tuple[str, GroupRates], ...] = ()  # by fragment
+    by_size: bool = False
 
     @property
     def in_history(self) -> bool:
@@ -111,7 +113,8 @@ class DebtBook:
             key = event.stream, event.batch
             spares = tuple((t.fragment, t.spare) for t in event.taken if t.repair and t.spare)
             groups = tuple((t.fragment, t.groups) for t in event.taken if t.repair and t.groups is not None)
-            self._debts[key] = Debt(event.batch, rates, event.start, event.end, event.limits, False, spares, groups)
+            self._debts[key] = Debt(event.batch, rates, event.start, event.end, event.limits, False, spares, groups,
+                                    event.by_size)  # fmt: skip
         while len(self._debts) > MAX_DEBTS:
             oldest = next(iter(self._debts))
             yield from (Repaired(f, oldest[1], gave_up=True) for f, _ in self._debts.pop(oldest).rates)
@@ -138,4 +141,5 @@ def _debt(saved: dict[str, Any]) -> Debt:
     limits = None if saved["limits"] is None else tuple(saved["limits"])
     spares = tuple((f, tuple((sql, limit) for sql, limit in spare)) for f, spare in saved.get("spares", ()))
     groups = tuple((f, GroupRates(g["key"], tuple((v, r) for v, r in g["rates"]))) for f, g in saved.get("groups", ()))
-    return Debt(saved["batch"], rates, saved["start"], saved["end"], limits, saved.get("kept", False), spares, groups)
+    kept, by_size = saved.get("kept", False), saved.get("by_size", False)
+    return Debt(saved["batch"], rates, saved["start"], saved["end"], limits, kept, spares, groups, by_size)

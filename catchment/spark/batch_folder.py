@@ -37,9 +37,10 @@ class BatchFolder:
         """The rows of one batch that was written."""
         return spark.read.schema(schema).parquet(str(self._of(batch_id)))
 
-    def sizes(self, batch_id: int) -> list[int]:
-        """The sizes of the files of a batch, in bytes."""
-        return [file.stat().st_size for file in self._of(batch_id).glob("*.parquet")]
+    def differ_in_size(self, batch_id: int) -> bool:
+        """Whether no two files of a batch have the same size."""
+        sizes = [file.stat().st_size for file in self._of(batch_id).glob("*.parquet")]
+        return len(set(sizes)) == len(sizes)
 
     def between(
         self, spark: SparkSession, schema: str, event_time: str, start_us: int, end_us: int

@@ -8,7 +8,6 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from catchment.site.plausible import Plausible
-from catchment.spark.batch_folder import BatchFolder
 from catchment.spark.reread import ROW
 from catchment.spark.sources import PROBLEM
 
@@ -68,8 +67,7 @@ def file_by_file(spark: SparkSession) -> SparkSession:
     return session
 
 
-def placed(history: BatchFolder, reader: SparkSession, batch: int, columns: str) -> DataFrame:
-    """The records of a batch in history, each with a place of its own; the reader reads `file_by_file`."""
-    sizes = history.sizes(batch)
-    place = _BY_SIZE if len(set(sizes)) == len(sizes) else _BY_NUMBER
-    return history.batch(reader, batch, columns).select("*", F.expr(f"xxhash64({batch}L, {place})").alias(ROW))
+def placed(history: DataFrame, batch: int, by_size: bool) -> DataFrame:
+    """The records of a batch in history, read `file_by_file`, each with a place of its own."""
+    place = _BY_SIZE if by_size else _BY_NUMBER
+    return history.select("*", F.expr(f"xxhash64({batch}L, {place})").alias(ROW))

@@ -66,11 +66,13 @@ class ShedChoice:
 
 @dataclass(frozen=True)
 class Sample:
-    """How one micro-batch is taken: at which rates, and its rows [start, end) where they are read again later."""
+    """How one micro-batch is taken: at which rates, and its rows [start, end) where they are read again later. Else it
+    is taken from history, where its files are told apart by their sizes or by their numbers."""
 
     decision: Decision
     start: int | None = None
     end: int | None = None
+    by_size: bool = False
 
     @property
     def deferred(self) -> bool:
@@ -356,7 +358,7 @@ def shed_event(
 ) -> Iterator[Event]:
     """The debt that a sampled batch leaves, if it leaves one."""
     if sample is not None and (taken or sample.deferred):
-        yield BatchShed(stream, number, taken, sample.start, sample.end, limits)
+        yield BatchShed(stream, number, taken, sample.start, sample.end, limits, sample.by_size)
 
 
 def lacking_of(slicing: Slicing, records: Records, rate: float, span: tuple[int, int]) -> tuple[tuple[int, int], ...]:

@@ -290,7 +290,9 @@ class SitePipeline:
             shedding.kept(time.monotonic() - began)
             rows = seen_by(watch).rows
             sample = shedding.after_history(rows)
-            good = good if sample is None else self._placed(state.stream, number)
+            if sample is not None:
+                sample = replace(sample, by_size=self._history(state.stream).differ_in_size(number))
+                good = self._placed(state.stream, number, sample.by_size)
         found = shedding.reduce(good, state.fragments, sample, rows)
         seen, newest_us = seen_by(watch), state.newest_us or 0
         span = (newest_us if seen.low_us is None else seen.low_us, newest_us if seen.high_us is None else seen.high_us)
@@ -309,9 +311,9 @@ class SitePipeline:
         history.write(good, number)
         return history.batch(self.spark, number, ddl(stream))
 
-    def _placed(self, stream: Stream, number: int) -> DataFrame:
+    def _placed(self, stream: Stream, number: int, by_size: bool) -> DataFrame:
         """The records of a batch in history, each with its place."""
-        return placed(self._history(stream), self._by_file, number, ddl(stream))
+        return placed(self._history(stream).batch(self._by_file, number, ddl(stream)), number, by_size)
 
     def _history(self, stream: Stream) -> BatchFolder:
         return BatchFolder(self.folder / "history" / stream.name)
@@ -380,7 +382,7 @@ class SitePipeline:
         """All good records of a batch with their places; they are in history when this returns."""
         stream = state.stream
         if debt.start is None:
-            return self._placed(stream, debt.batch)
+            return self._placed(stream, debt.batch, debt.by_size)
         limits = None if debt.limits is None else Plausible(*debt.limits)
         records = judged(again_whole(state.opened, debt), stream.event_time, limits)
         watch, rows = _good(records, stream.event_time)
