@@ -128,15 +128,15 @@ def _one_job(
 ) -> list[Lifted]:
     sampled = any(take.sampled for take, _ in pairs)
     assert rule is not None or not sampled, "a sample is taken by a rule"
+    place = rule.place_sql if rule is not None and sampled else None
     columns: dict[str, str] = {}  # of the projection: expression -> name
     conditions: dict[str, str] = {}
     lifts = [_lift(take, aggregates, columns, conditions) for take, aggregates in pairs]
-    marks = Marks(tuple(conditions.values()), sampled)
-    columns |= marks.sql(tuple(conditions), rule.place_sql if rule is not None and sampled else None)
-    chosen = [F.expr(sql).alias(name) for sql, name in columns.items()]
+    marks = Marks(tuple(conditions.items()), place)
+    chosen = [F.expr(sql).alias(name) for sql, name in (columns | marks.columns).items()]
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        lifter = Lifter(lifts, _PLACE if sampled else None)
+        lifter = Lifter(lifts, None if place is None else _PLACE)
         for batch in batches:
             lifter.add(marks.read(batch))
         for number, table, seconds in lifter.results():
@@ -151,28 +151,29 @@ def _one_job(
 
 @dataclass(frozen=True)
 class Marks:
-    """Conditions, and the places of records if they are `placed`, as the bits of few columns of numbers."""
+    """Conditions (Spark SQL, name), and the places of records where some are sampled, as the bits of few columns."""
 
-    names: tuple[str, ...]  # of the conditions
-    placed: bool
+    conditions: tuple[tuple[str, str], ...]
+    place: str | None
 
-    def sql(self, conditions: Sequence[str], place: str | None) -> dict[str, str]:
+    @property
+    def columns(self) -> dict[str, str]:
         """The columns of bits: expression -> name."""
         found: dict[str, str] = {}
-        for number, start in enumerate(range(0, max(len(conditions), place is not None), _BITS)):
-            bits = [f"shiftleft({place}, {_BITS})"] if place is not None and number == 0 else []
+        for number, start in enumerate(range(0, max(len(self.conditions), self.place is not None), _BITS)):
+            bits = [f"shiftleft({self.place}, {_BITS})"] if self.place is not None and number == 0 else []
             bits += [f"CASE WHEN {sql} THEN {1 << bit}L ELSE 0L END"
-                     for bit, sql in enumerate(conditions[start : start + _BITS])]  # fmt: skip
+                     for bit, (sql, _) in enumerate(self.conditions[start : start + _BITS])]  # fmt: skip
             found[" | ".join(bits)] = _MARKS.format(number)
         return found
 
     def read(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The records with a column for each condition, and for their places."""
         columns = {name: batch.column(name) for name in batch.schema.names}
-        for at, name in enumerate(self.names):
+        for at, (_, name) in enumerate(self.conditions):
             marks = np.asarray(batch.column(_MARKS.format(at // _BITS)))
             columns[name] = pa.array(marks & (1 << at % _BITS) != 0)
-        if self.placed:
+        if self.place is not None:
             marks = np.asarray(batch.column(_MARKS.format(0))).view(np.uint64)
             columns[_PLACE] = pa.array((marks >> np.uint64(_BITS)).view(np.int64))
         return pa.record_batch(columns)

@@ -9,11 +9,11 @@ from pyspark.sql import functions as F
 
 from catchment.site.plausible import Plausible
 from catchment.spark.reread import ROW
-from catchment.spark.sources import PROBLEM
+from catchment.spark.sources import PROBLEM, RAW
 
 # Where a record lies in its history: in which file, and where in it. Files are told apart by their sizes; only where
-# two have the same, by their numbers in the batch (part-00012-...), and rows as Spark counts them, which costs ten
-# times as much.
+# two have the same, by their numbers in the batch (part-00012-...), and rows as Spark counts them, which costs far
+# more.
 _BY_SIZE = f"_metadata.file_size, monotonically_increasing_id() & {2**33 - 1}L"
 _BY_NUMBER = "substr(_metadata.file_name, 6, 5), _metadata.row_index"
 _ANY_SIZE = str(2**50)
@@ -53,6 +53,21 @@ def seen_by(watch: Observation) -> Seen:
     """What was seen, once the records have passed."""
     found = watch.get
     return Seen(found["rows"], found["bad"], found["low"], found["high"])
+
+
+def good_records(records: DataFrame, event_time: str) -> tuple[Observation, DataFrame]:
+    """The records that can be used, and what is seen of all of them on the way."""
+    watch, watched = watch_records(records, event_time)
+    return watch, watched.where(F.col(PROBLEM).isNull()).drop(RAW, PROBLEM)
+
+
+def bad_rows(records: DataFrame, site: str) -> DataFrame:
+    """Those that cannot be used, as they came, where and when."""
+    whole = F.coalesce(F.col(RAW), F.to_json(F.struct(*[c for c in records.columns if c not in (RAW, PROBLEM)])))
+    bad = records.where(F.col(PROBLEM).isNotNull())
+    return (
+        bad.withColumn(RAW, whole).withColumn("site", F.lit(site)).withColumn("quarantined_at", F.current_timestamp())
+    )
 
 
 def file_by_file(spark: SparkSession) -> SparkSession:

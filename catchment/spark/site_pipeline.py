@@ -41,7 +41,7 @@ from catchment.spark.batch_folder import BatchFolder
 from catchment.spark.evaluate import NOT_KNOWN_ROWS, Evaluator
 from catchment.spark.observe import observe_sources
 from catchment.spark.one_pass import Take
-from catchment.spark.records import Seen, file_by_file, judged, placed, seen_by, watch_records
+from catchment.spark.records import Seen, bad_rows, file_by_file, good_records, judged, placed, seen_by
 from catchment.spark.repairs import Repairer, repair_events
 from catchment.spark.reread import ROW
 from catchment.spark.shedding import (
@@ -54,7 +54,7 @@ from catchment.spark.shedding import (
     stream_shedding,
 )
 from catchment.spark.site_deploy import FragmentPlan, changes
-from catchment.spark.sources import PROBLEM, RAW, OpenedStream, ddl, open_stream
+from catchment.spark.sources import PROBLEM, OpenedStream, ddl, open_stream
 from catchment.spark.streaming import make_offsets_durable, start_query, stopped
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US, Clock
 from catchment.wire.messages import Message, Repaired, Shed, Standing, Updates, newest_progress, segments_of
@@ -264,7 +264,7 @@ class SitePipeline:
     ) -> tuple[list[Event], Seen]:
         """Keep the batch and reduce it to partials; what was seen on the way."""
         records = judged(records, state.stream.event_time, limits)
-        watch, good = _good(records, state.stream.event_time)
+        watch, good = good_records(records, state.stream.event_time)
         if state.shedding is not None:
             events, seen = self._reduce_shedding(state, state.shedding, good, watch, number, limits, sample)
         else:
@@ -274,7 +274,7 @@ class SitePipeline:
             events = self._taken(state, good)
             seen = seen_by(watch)
         if seen.bad and sample is None:
-            self._quarantine(state.stream).write(_bad_rows(records, self.site), number)
+            self._quarantine(state.stream).write(bad_rows(records, self.site), number)
         return events, seen
 
     def _reduce_shedding(
@@ -373,7 +373,7 @@ class SitePipeline:
             sample = None if state.shedding is None else state.shedding.warming()
             if state.shedding is not None and sample is not None:
                 try:
-                    _, good = _good(state.shedding.again(sample), state.stream.event_time)
+                    _, good = good_records(state.shedding.again(sample), state.stream.event_time)
                     state.shedding.partials(good, state.fragments, sample, WARM_ROWS)
                 except Exception:  # noqa: BLE001 - nothing depends on it; what is wrong shows in a batch
                     _log.warning("the samplers of %s were not warmed up", state.stream.name, exc_info=True)
@@ -385,7 +385,7 @@ class SitePipeline:
             return self._placed(stream, debt.batch, debt.by_size)
         limits = None if debt.limits is None else Plausible(*debt.limits)
         records = judged(again_whole(state.opened, debt), stream.event_time, limits)
-        watch, rows = _good(records, stream.event_time)
+        watch, rows = good_records(records, stream.event_time)
         rows.persist()
         rows.count()
         seen = seen_by(watch)
@@ -400,7 +400,7 @@ class SitePipeline:
         self._keep(stream, rows.drop(ROW), debt.batch)
         state.quarantined += seen.bad
         if seen.bad:
-            self._quarantine(stream).write(_bad_rows(records.drop(ROW), self.site), debt.batch)
+            self._quarantine(stream).write(bad_rows(records.drop(ROW), self.site), debt.batch)
         return rows
 
     def _implausible(self, state: StreamState, records: DataFrame, seen: Seen) -> Plausible | None:
@@ -487,17 +487,3 @@ def _is_over(state: StreamState) -> bool:
         return False
     offset = progress["sources"][0]["endOffset"]
     return state.opened.is_over(json.loads(offset) if isinstance(offset, str) else offset)
-
-
-def _good(records: DataFrame, event_time: str) -> tuple[Observation, DataFrame]:
-    """The records that can be used, and what is seen of all of them on the way."""
-    watch, watched = watch_records(records, event_time)
-    return watch, watched.where(F.col(PROBLEM).isNull()).drop(RAW, PROBLEM)
-
-
-def _bad_rows(records: DataFrame, site: str) -> DataFrame:
-    whole = F.coalesce(F.col(RAW), F.to_json(F.struct(*[c for c in records.columns if c not in (RAW, PROBLEM)])))
-    bad = records.where(F.col(PROBLEM).isNotNull())
-    return (
-        bad.withColumn(RAW, whole).withColumn("site", F.lit(site)).withColumn("quarantined_at", F.current_timestamp())
-    )
