@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from catchment.center.results import newest_windows, read_results, read_windows
-from catchment.center.results_sql import query_results
-from catchment.config import Project
-from catchment.query.build import plan_view
+from catchment.center.results.sql import query_results
+from catchment.center.results.tables import newest_windows, read_results, read_windows
+from catchment.project.config import Project
 from catchment.query.catalog import Catalog, load_catalog
 from catchment.query.explain import explain as explain_plan
-from catchment.query.parse import parse_sql
-from catchment.query.statements import Explain
+from catchment.query.planning.build import plan_view
+from catchment.query.sql.parse import parse_sql
+from catchment.query.sql.statements import Explain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,8 +66,8 @@ class Catchment:
 
         `once` reads what is there now and stops. A session that is given is used and left open.
         """
-        from catchment.spark.deploy import Deployment
-        from catchment.spark.run import run_deployment
+        from catchment.deploy.deployment import Deployment
+        from catchment.spark.pipelines.runner import run_deployment
 
         return run_deployment(Deployment.plan(self.catalog), once=once, seconds=seconds, spark=spark)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,10 +13,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+# Processes that tests start import the code under test, and the worlds of `tests.worlds`, from this checkout.
+os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session that catchment itself would make, on two threads and with one shuffle partition."""
-    from catchment.config import SparkConfig
+    from catchment.project.config import SparkConfig
     from catchment.spark.session import make_session
 
     config = SparkConfig(master="local[2]", settings={"spark.sql.shuffle.partitions": "1"})

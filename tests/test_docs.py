@@ -20,12 +20,12 @@ from typer.main import get_command
 
 import catchment
 from catchment.cli.main import app
-from catchment.config import Link, Project, Site
-from catchment.feeds.read_program import read_program
-from catchment.query.build import plan_views
+from catchment.feeds.language.read_program import read_program
+from catchment.project.config import Link, Project, Site
 from catchment.query.catalog import Catalog
-from catchment.query.parse import parse_sql
-from catchment.query.statements import Stream, View
+from catchment.query.planning.build import plan_views
+from catchment.query.sql.parse import parse_sql
+from catchment.query.sql.statements import Stream, View
 
 ROOT = Path(catchment.__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])

@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 from datasketches import HLL_8, hll_sketch, hll_union
 
 from catchment.aggregates.base import Call, quote
+from catchment.aggregates.hashing import hash_rows
 from catchment.aggregates.sketches import SketchAggregate, read_sketch
-from catchment.aggregates.xxhash import hash_rows
 from catchment.errors import AggregateError
 
 DEFAULT_LG_K = 12

@@ -15,7 +15,7 @@ import pyarrow as pa
 from datasketches import kll_doubles_sketch
 
 from catchment.aggregates.base import Call, quote
-from catchment.aggregates.segments import floats_of
+from catchment.aggregates.grouped import floats_of
 from catchment.aggregates.sketches import SketchAggregate, read_sketch
 from catchment.aggregates.totals import check_number
 from catchment.errors import AggregateError

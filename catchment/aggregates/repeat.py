@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from catchment.aggregates.base import Aggregate
 from catchment.aggregates.distinct import ApproxCountDistinct
-from catchment.aggregates.segments import DECIMAL_DIGITS, Integers, floats_of, nullable, valid_rows
+from catchment.aggregates.grouped import DECIMAL_DIGITS, Integers, floats_of, nullable, valid_rows
 from catchment.aggregates.simple import Average, Count, Extreme, Sum
 from catchment.aggregates.spread import Moments, Spread
 from catchment.aggregates.totals import split

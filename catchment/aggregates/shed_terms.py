@@ -1,4 +1,4 @@
-"""The sums that travel beside an aggregate's state, so that it can be sampled: see `catchment.quality.shed_terms`."""
+"""The sums that travel beside an aggregate's state, so that it can be sampled: see `catchment.shedding.terms`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from catchment.aggregates.base import Aggregate, Groups, StateColumn
 from catchment.aggregates.catalogue import make_aggregate
-from catchment.aggregates.segments import floats_of, sum_integers
+from catchment.aggregates.grouped import floats_of, sum_integers
 
 FUNCTION = "shed"
 BOUNDED = ("count", "sum", "avg")

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from catchment.aggregates.base import Aggregate, Groups, StateColumn
-from catchment.aggregates.segments import (
+from catchment.aggregates.grouped import (
     DECIMAL_DIGITS,
     count_rows,
     extreme,

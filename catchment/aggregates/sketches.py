@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from catchment.aggregates.base import Aggregate, Groups, StateColumn
-from catchment.aggregates.segments import nullable, stable_order, valid_rows
+from catchment.aggregates.grouped import nullable, stable_order, valid_rows
 from catchment.errors import AggregateError
 
 Sketch = TypeVar("Sketch")

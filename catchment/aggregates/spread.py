@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from catchment.aggregates.base import Aggregate, Groups, StateColumn
-from catchment.aggregates.segments import Floats, Integers, count_rows, floats_of, nullable, sum_integers, valid_rows
+from catchment.aggregates.grouped import Floats, Integers, count_rows, floats_of, nullable, sum_integers, valid_rows
 from catchment.aggregates.totals import DoubleTotal, check_number
 
 MOMENTS = 5

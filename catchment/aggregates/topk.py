@@ -21,7 +21,7 @@ import pyarrow as pa
 from datasketches import frequent_items_error_type, frequent_strings_sketch
 
 from catchment.aggregates.base import Call, Groups, quote
-from catchment.aggregates.segments import valid_rows
+from catchment.aggregates.grouped import valid_rows
 from catchment.aggregates.sketches import SketchAggregate, read_sketch
 from catchment.errors import AggregateError
 

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from catchment.aggregates.base import Aggregate, Groups, StateColumn
-from catchment.aggregates.segments import (
+from catchment.aggregates.grouped import (
     DECIMAL_DIGITS,
     Floats,
     count_rows,

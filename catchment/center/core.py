@@ -8,7 +8,7 @@ Invariants:
 - A partial is merged into each window that contains its slice exactly once.
 - A window closes when the mark of every site has passed its end, or, `freshness` after the first site passed it,
   without the sites that are missing. A site's mark counts only when every segment up to the one that states it is in.
-- A query that comes or goes changes nothing of another (`catchment.center.intake` says where it begins).
+- A query that comes or goes changes nothing of another (`catchment.center.fragment_sources` says where it begins).
 - A window's status never goes back: early (still open), on_time (a site is missing, expects more, or has shed records
   of it), exact (nothing outstanding), final (the horizon has passed too). Revisions of a window count 1, 2, 3, ...
 - A record is of one of three classes (Yang et al., HPM, section 2): its window is open, and it is merged; closed, and
@@ -24,11 +24,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from catchment.center.closed import SitesSay
 from catchment.center.events import (
     Action,
     Event,
-    Landed,
     Merged,
     QueryAdded,
     QueryDropped,
@@ -36,11 +34,13 @@ from catchment.center.events import (
     Recalled,
     Ticked,
 )
-from catchment.center.frontier import Frontier, land, shed_in
-from catchment.center.intake import Intake, LaterWindows
-from catchment.center.joined import JoinedIntake, make_intake, make_windows
-from catchment.center.windows import QueryWindows
+from catchment.center.fragment_sources import Intake, LaterWindows
+from catchment.center.join.windows import JoinedIntake, make_intake, make_windows
+from catchment.center.windows.closed import SitesSay
+from catchment.center.windows.open import QueryWindows
 from catchment.errors import CenterError
+from catchment.progress.frontier import Frontier, land, shed_in
+from catchment.progress.landed import Landed
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.timeline import START_OF_TIME_US
 from catchment.wire.messages import Repaired

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from catchment.center.repair import RepairRule
+from catchment.center.late import RepairRule
 from catchment.errors import CenterError
-from catchment.optimizer.derive import Derivation
+from catchment.optimizer.sharing.derive import Derivation
+from catchment.progress.landed import Landed
 from catchment.quality.coverage import Contract
 from catchment.query.fragment import Fragment
 from catchment.query.join import Join
 from catchment.timeline import Window, WindowSpec
-from catchment.wire.messages import Progress, Relayed, Repaired, Segment, Shed, Standing
 
 # How far along a published window is. A status never goes back.
 EARLY, ON_TIME, EXACT, FINAL = "early", "on_time", "exact", "final"
@@ -109,29 +109,6 @@ class Merged:
     fragment: str
     partials: pa.Table = field(repr=False)
     records: tuple[tuple[str, int, int], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Landed:
-    """A segment is in: how many update rows it held per fragment, and what it states: progress, shedding, standings,
-    and where its sender is a relay the facts of other sites."""
-
-    origin: str
-    sequence: int
-    updates: tuple[tuple[str, int], ...] = ()
-    progress: tuple[Progress, ...] = ()
-    shed: tuple[Shed | Repaired, ...] = ()
-    standings: tuple[Standing, ...] = ()
-    relayed: tuple[Relayed, ...] = ()
-
-    @classmethod
-    def of(cls, segment: Segment) -> Landed:
-        """All of a segment but its partials."""
-        rows: dict[str, int] = {}
-        for update in segment.updates():
-            rows[update.fragment] = rows.get(update.fragment, 0) + update.rows
-        facts = tuple(segment.progress()), tuple(segment.shed()), tuple(segment.standings()), tuple(segment.relayed())
-        return cls(segment.origin, segment.sequence, tuple(rows.items()), *facts)
 
 
 @dataclass(frozen=True, slots=True)

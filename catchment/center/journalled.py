@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from catchment.center.events import (
     CenterQuery,
-    Landed,
     Merged,
     QueryAdded,
     QueryDropped,
@@ -12,10 +11,11 @@ from catchment.center.events import (
     Recalled,
     Ticked,
 )
-from catchment.center.repair import RepairRule
-from catchment.durable.definitions import DEFINITIONS
+from catchment.center.late import RepairRule
+from catchment.progress.definitions import DEFINITIONS
+from catchment.progress.landed import Landed
 from catchment.quality.coverage import Contract
-from catchment.quality.lateness import Estimate
+from catchment.quality.merge_sites import Estimate
 from catchment.query.join import Comparison, Join, JoinedKey, Pair
 from catchment.wire.messages import Closing, Counted, Progress, Relayed, Repaired, Shed, Standing
 

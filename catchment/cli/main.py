@@ -10,7 +10,8 @@ import sys
 import typer
 
 import catchment
-from catchment.cli import bench, explain, feeds, place, plan, project, repair, shed, show, simulate, sql, submit
+from catchment.cli.commands import bench, explain, plan, project, repair, shed, show, simulate, sql, submit
+from catchment.cli.commands.feeds import feeds, place
 from catchment.cli.output import report
 from catchment.errors import CatchmentError
 

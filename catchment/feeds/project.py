@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from catchment.errors import FeedError
-from catchment.feeds.choose_hosts import LinkCosts
-from catchment.feeds.evaluate import CompiledProgram
-from catchment.feeds.fleet import Record
-from catchment.feeds.functions import BUILT_IN, Functions, with_functions
-from catchment.feeds.read_program import read_program
-from catchment.feeds.reference import ReferenceData, Row
-from catchment.feeds.statements import Declared
-from catchment.feeds.template import FeedProgram
+from catchment.feeds.cloud.choose_hosts import LinkCosts
+from catchment.feeds.device.fleet import Record
+from catchment.feeds.language.evaluate import CompiledProgram
+from catchment.feeds.language.functions import BUILT_IN, Functions, with_functions
+from catchment.feeds.language.read_program import read_program
+from catchment.feeds.language.reference import ReferenceData, Row
+from catchment.feeds.language.statements import Declared
+from catchment.feeds.language.template import FeedProgram
 
 PROGRAM_FILE = "feeds.sql"
 FUNCTIONS_FILE = "functions.py"
@@ -126,7 +126,7 @@ def load_functions(folder: Path) -> Functions:
         spec.loader.exec_module(module)
         return with_functions(*module.FUNCTIONS)
     except (AttributeError, ImportError, SyntaxError, TypeError) as error:
-        hint = "it defines FUNCTIONS, a tuple of catchment.feeds.functions.FeedFunction"
+        hint = "it defines FUNCTIONS, a tuple of catchment.feeds.language.functions.FeedFunction"
         raise FeedError(f"cannot be read: {error}", where=str(path), hint=hint) from error
 
 

@@ -10,7 +10,6 @@ from catchment.quality.combine import Answers, Kept, RateClass, combine, combine
 from catchment.quality.kinds import Bound, Guarantee, Part, Population, Scale, parse_aggregate
 from catchment.quality.needs import Need, needed_rate
 from catchment.quality.rate import effective_rate
-from catchment.quality.stratify import group_rates, rates_within
 
 __all__ = [
     "Answers",
@@ -28,9 +27,7 @@ __all__ = [
     "dkw_error",
     "effective_rate",
     "estimate",
-    "group_rates",
     "hoeffding_error",
     "needed_rate",
     "parse_aggregate",
-    "rates_within",
 ]

@@ -25,8 +25,8 @@ import numpy as np
 import pyarrow as pa
 
 from catchment.aggregates import Aggregate, make_aggregate
+from catchment.aggregates.partials import group_codes, one_array
 from catchment.errors import QualityError
-from catchment.partials import group_codes, one_array
 from catchment.quality.combine import Answers, Kept, combine_many
 from catchment.quality.tails import Floats
 

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from catchment.config import Project
 from catchment.errors import QueryError
-from catchment.options import did_you_mean
-from catchment.query.parse import parse_file
-from catchment.query.statements import DropView, Explain, Files, Replay, Statement, Stream, Table, View
-from catchment.routes import Routes
+from catchment.project.config import Project
+from catchment.project.options import did_you_mean
+from catchment.project.routes import Routes
+from catchment.query.sql.parse import parse_file
+from catchment.query.sql.statements import DropView, Explain, Files, Replay, Statement, Stream, Table, View
 
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 

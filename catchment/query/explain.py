@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from catchment.aggregates.shed_terms import terms_in
-from catchment.config import Link, Project
-from catchment.options import format_bandwidth
+from catchment.project.config import Link, Project
+from catchment.project.options import format_bandwidth
+from catchment.project.routes import Routes
 from catchment.query.join import LEFT, RIGHT
 from catchment.query.plan import QueryPlan
-from catchment.query.statements import BOUNDED
+from catchment.query.sql.statements import BOUNDED
 from catchment.query.types import sql_type
-from catchment.routes import Routes
 from catchment.timeline import format_duration
 
 

@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from catchment.aggregates import Aggregate
 from catchment.errors import QueryError
-from catchment.query.dialect import quote
 from catchment.query.fragment import SLICE_COLUMN, Fragment, Key, Lookup
 from catchment.query.join import SIDES, Comparison, Join, JoinedKey, Pair, describe_condition
-from catchment.query.statements import NEVER, ViewOptions
+from catchment.query.sql.dialect import quote
+from catchment.query.sql.statements import NEVER, ViewOptions
 from catchment.query.types import TIMESTAMP, sql_type
 from catchment.timeline import WindowSpec, format_duration
 

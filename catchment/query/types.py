@@ -8,7 +8,7 @@ import pyarrow as pa
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from catchment.query.dialect import read_expression
+from catchment.query.sql.dialect import read_expression
 
 T = exp.DType
 TIMESTAMP = pa.timestamp("us", tz="UTC")

@@ -30,8 +30,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from catchment.center.events import Landed
-from catchment.center.frontier import Frontier, land
+from catchment.progress.frontier import Frontier, land
+from catchment.progress.landed import Landed
 from catchment.relay.events import Action, Carried, Event, Flushed, Forward, Gathered
 from catchment.relay.origins import Origins
 from catchment.site.core import Limits, SiteCore

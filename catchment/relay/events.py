@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from catchment.center.events import Landed
 from catchment.errors import SiteError
+from catchment.progress.landed import Landed
 from catchment.query.fragment import Fragment
 from catchment.site.events import FragmentDropped, LinkMeasured, Ticked
-from catchment.site.policy import Policy
+from catchment.site.policies.base import Policy
 from catchment.wire.messages import Relayed, Updates
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from catchment.center.events import Landed
-from catchment.quality.lateness import Estimate
+from catchment.progress.landed import Landed
+from catchment.quality.merge_sites import Estimate
 from catchment.relay.events import Carried, Flushed, Gathered
 from catchment.site.journalled import JOURNALLED as OF_THE_SITE_CORE
 from catchment.wire.messages import Closing, Counted, Progress, Relayed, Repaired, Shed, Standing

@@ -8,40 +8,35 @@ segments wait in the inbox, and when that is full too, in the outboxes of the se
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from catchment import partials
-from catchment.center.events import Landed
-from catchment.config import Project
-from catchment.durable.events import EventCodec
-from catchment.durable.host import Host
-from catchment.durable.journal import Journal
+from catchment.aggregates import partials
+from catchment.progress.landed import Landed
+from catchment.project.config import Project
+from catchment.project.folders import relay_folder
+from catchment.project.routes import link_on
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.relay.core import RelayCore
 from catchment.relay.events import Action, Carried, Event, Flushed, Gathered
 from catchment.relay.journalled import JOURNALLED
-from catchment.routes import link_on
 from catchment.site.events import FragmentDropped, LinkMeasured, Ticked
 from catchment.site.meter import SiteMeter
+from catchment.storage.codec import EventCodec
+from catchment.storage.host import Host
+from catchment.storage.journal import Journal
 from catchment.timeline import END_OF_TIME_US, Clock
 from catchment.wire.codec import decode_segment
 from catchment.wire.inbox import Inbox
 from catchment.wire.messages import Segment, counted_in, segments_of
 from catchment.wire.outbox import Outbox
-from catchment.wire.sender import Sender
-from catchment.wire.sizes import WireSizes
+from catchment.wire.sending.sender import Sender
+from catchment.wire.sending.wire_sizes import WireSizes
 
 CAUSE = "inbox"
 SEGMENTS_PER_ENTRY = 256
-
-
-def relay_folder(project: Project, name: str) -> Path:
-    """Where a relay keeps everything durable."""
-    return project.state_folder / "relays" / name
 
 
 class RelayPipeline:

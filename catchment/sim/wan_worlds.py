@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from catchment.optimizer.operators import Operator, OperatorGraph
-from catchment.optimizer.topology import Topology, WanLink
+from catchment.optimizer.placement.operators import Operator, OperatorGraph
+from catchment.optimizer.placement.topology import Topology, WanLink
 
 MB = 1e6
 MBIT = MB / 8

@@ -14,10 +14,10 @@ import pyarrow as pa
 from pandas.util import hash_array
 
 from catchment.aggregates import Aggregate
+from catchment.aggregates.partials import combine, group_codes, one_array
 from catchment.errors import SiteError
-from catchment.partials import combine, group_codes, one_array
 from catchment.query.fragment import SLICE_COLUMN, Fragment
-from catchment.site.ledger import Slots
+from catchment.site.slot_table import Slots
 
 SLOT_COLUMN = "__slot"
 _HASH_STEP = np.uint64(0x9E3779B97F4A7C15)  # odd and irregular: columns that swap values do not cancel out

@@ -21,8 +21,9 @@ import pyarrow.compute as pc
 
 from catchment.errors import SiteError
 from catchment.query.fragment import SLICE_COLUMN, Fragment
+from catchment.shedding.debts import BatchRepaired, BatchShed, DebtBook
 from catchment.site.cache import PartialCache
-from catchment.site.debts import BatchRepaired, BatchShed, DebtBook
+from catchment.site.event_clock import StreamClock
 from catchment.site.events import (
     Absorbed,
     Action,
@@ -36,12 +37,11 @@ from catchment.site.events import (
     Send,
     Ticked,
 )
-from catchment.site.heat import HeatMap
-from catchment.site.ledger import COLUMNS, Ledger
-from catchment.site.policy import Policy
+from catchment.site.policies.base import Policy
+from catchment.site.policies.key_rates import HeatMap
+from catchment.site.release import LinkView, Release, Sluice
 from catchment.site.slack.query import QuerySlack, SlackPlan
-from catchment.site.sluice import LinkView, Release, Sluice
-from catchment.site.stream_clock import StreamClock
+from catchment.site.slot_table import COLUMNS, Ledger
 from catchment.timeline import END_OF_TIME_US, Slicing
 from catchment.wire.messages import Progress, Repaired, Shed, Standing, Updates
 

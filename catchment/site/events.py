@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from catchment.errors import SiteError
 from catchment.query.fragment import SLICE_COLUMN, Fragment
-from catchment.site.debts import BatchRepaired, BatchShed
-from catchment.site.policy import Policy
+from catchment.shedding.debts import BatchRepaired, BatchShed
+from catchment.site.policies.base import Policy
 from catchment.site.slack.query import SlackPlan
 from catchment.wire.messages import Progress, Repaired, Shed, Standing, Updates
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from catchment.durable.definitions import FRAGMENTS
+from catchment.progress.definitions import FRAGMENTS
+from catchment.quality.contract_measures import Measured
 from catchment.quality.coverage import Contract, Measure
-from catchment.quality.measured import Measured
-from catchment.sampling import GroupRates
-from catchment.site.debts import BatchRepaired, BatchShed, Taken
+from catchment.shedding.debts import BatchRepaired, BatchShed, Taken
+from catchment.shedding.places import GroupRates
 from catchment.site.events import (
     Absorbed,
     FragmentAdded,
@@ -17,11 +17,11 @@ from catchment.site.events import (
     Observed,
     Ticked,
 )
-from catchment.site.extremes import Batching, Streaming
-from catchment.site.policy_early import EarlyPolicy
-from catchment.site.size_policies import SizePolicy
+from catchment.site.policies.early import EarlyPolicy
+from catchment.site.policies.extremes import Batching, Streaming
+from catchment.site.policies.sized import SizePolicy
+from catchment.site.policies.spillway.policy import Spillway
 from catchment.site.slack.query import SlackPlan
-from catchment.site.spillway import Spillway
 
 POLICIES = (Streaming, Batching, SizePolicy, Spillway, EarlyPolicy)
 CONTRACTS = (SlackPlan, Measured, Measure, Contract)

@@ -2,8 +2,8 @@
 
 The records of a micro-batch come as columns: what fragments group by and aggregate, and for each that has a condition
 whether the record meets it. Each fragment, or a sampled part of it, is lifted by the laws of its aggregates
-(`catchment.partials.lift`), batch after batch, and merged; what leaves is a few partials, whatever the number of
-records. Pure: it runs in Spark's workers, which reuse what it has imported.
+(`catchment.aggregates.partials.lift`), batch after batch, and merged; what leaves is a few partials, whatever the
+number of records. Pure: it runs in Spark's workers, which reuse what it has imported.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from catchment import partials
-from catchment.aggregates import Aggregate
-from catchment.aggregates.segments import floats_of
-from catchment.sampling import PLACES, GroupRates
+from catchment.aggregates import Aggregate, partials
+from catchment.aggregates.grouped import floats_of
+from catchment.shedding.places import PLACES, GroupRates
 
 MERGE_ROWS = 200_000  # partials of a worker that wait to be merged; at the bound they are
 
@@ -45,8 +44,8 @@ class Part(StrEnum):
 
 @dataclass(frozen=True)
 class Places:
-    """Where the records of a batch have their places by the sampling rule (`catchment.sampling`), and which of them
-    pass; fragments often share a rate, so what was asked before is known."""
+    """Where the records of a batch have their places by the sampling rule (`catchment.shedding.places`), and which of
+    them pass; fragments often share a rate, so what was asked before is known."""
 
     numbers: NDArray[np.int64]
     _known: dict[float, pa.Array] = field(default_factory=dict)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from catchment.config import SparkConfig
 from catchment.errors import EngineError
+from catchment.project.config import SparkConfig
 
 MINIMAL_JAVA = 17
 INSTALL_JAVA = (

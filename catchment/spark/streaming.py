@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from catchment.errors import EngineError
-from catchment.wire.files import sync_files
+from catchment.storage.files import sync_files
 
 STARTS = 6
 POLL_S = 0.05

@@ -21,9 +21,8 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from catchment.errors import WireError
-from catchment.sampling import MAX_STRATA
 from catchment.wire.layout import from_wire, to_wire
-from catchment.wire.limits import DEFAULT_LIMITS, Limits
+from catchment.wire.limits import DEFAULT_LIMITS, MAX_STRATA, Limits
 from catchment.wire.messages import (
     Counted,
     Fact,

@@ -16,9 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from catchment.errors import WireError
-from catchment.wire.claims import claim_folder
-from catchment.wire.codec import decode_segment, read_envelope
-from catchment.wire.files import (
+from catchment.storage.files import (
     make_folder,
     read_record,
     remove_file,
@@ -26,9 +24,11 @@ from catchment.wire.files import (
     write_durably,
     write_record,
 )
+from catchment.storage.lock import claim_folder
+from catchment.storage.numbers import NumberSet
+from catchment.wire.codec import decode_segment, read_envelope
 from catchment.wire.limits import DEFAULT_LIMITS, Limits
 from catchment.wire.messages import Segment
-from catchment.wire.numbers import NumberSet
 from catchment.wire.refusal import RefusedError
 
 STATE_FILE = "inbox.json"

@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 
 from catchment.errors import WireError
 
+MAX_STRATA = 1000  # groups that one sampler may name with rates of their own
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from catchment.errors import WireError
-from catchment.quality.lateness import Estimate
+from catchment.quality.merge_sites import Estimate
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from catchment.errors import WireError
-from catchment.wire.claims import claim_folder
-from catchment.wire.codec import encode_segment, read_envelope
-from catchment.wire.files import (
+from catchment.storage.files import (
     make_folder,
     read_record,
     remove_file,
@@ -29,9 +27,11 @@ from catchment.wire.files import (
     write_durably,
     write_record,
 )
+from catchment.storage.lock import claim_folder
+from catchment.storage.numbers import NumberSet
+from catchment.wire.codec import encode_segment, read_envelope
 from catchment.wire.limits import DEFAULT_LIMITS, Limits
 from catchment.wire.messages import Message, Segment
-from catchment.wire.numbers import NumberSet
 
 STATE_FILE = "outbox.json"
 SEGMENT = ".segment"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isfinite
 from typing import Any
 
-from catchment.quality.lateness import Estimate
+from catchment.quality.merge_sites import Estimate
 from catchment.wire.limits import Limits
 from catchment.wire.messages import Closing, Standing
 

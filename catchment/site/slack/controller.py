@@ -16,10 +16,10 @@ import numpy as np
 
 from catchment.quality.coverage import relative_error
 from catchment.site.slack.batch import Batch, Ints
-from catchment.site.slack.debt import behind, idle, least_progress_us
-from catchment.site.slack.desk import Closed, Desk, Rule, Settled
-from catchment.site.slack.ledger import price
-from catchment.site.slack.parts import Outlook, Setting
+from catchment.site.slack.missing import behind, idle, least_progress_us
+from catchment.site.slack.observations import Closed, Desk, Rule, Settled
+from catchment.site.slack.setting import Outlook, Setting
+from catchment.site.slack.violation_budget import price
 from catchment.timeline import START_OF_TIME_US
 
 MAX_CLOSINGS = 4096  # in one advance; what is left closes in the next

@@ -20,13 +20,13 @@ import numpy as np
 import pyarrow as pa
 
 from catchment.errors import SiteError
+from catchment.quality.contract_measures import Measured
 from catchment.quality.coverage import Contract
-from catchment.quality.lateness import Estimate
-from catchment.quality.measured import Measured
-from catchment.site.slack import parse_slack
+from catchment.quality.merge_sites import Estimate
 from catchment.site.slack.batch import Batch
 from catchment.site.slack.controller import Controller
-from catchment.site.slack.parts import Outlook, Setting
+from catchment.site.slack.names import parse_slack
+from catchment.site.slack.setting import Outlook, Setting
 from catchment.timeline import START_OF_TIME_US, WindowSpec
 from catchment.wire.messages import Closing, Standing
 

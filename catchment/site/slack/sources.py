@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from catchment.site.slack.batch import Batch, Floats, Ints
 from catchment.site.slack.jumps import Jumps
-from catchment.site.slack.parts import Setting
+from catchment.site.slack.setting import Setting
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US
 
 Mask = npt.NDArray[np.bool_]

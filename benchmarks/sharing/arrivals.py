@@ -1,0 +1,242 @@
+"""The twelve queries of examples/wan_workload submitted ten seconds apart while everything runs.
+
+A day of edits is made two hours (so that a slice holds several records of a site) and replayed so that these last three
+minutes. The first view is there at the start; each
+further one comes through `submit` when `EVERY_S` more seconds have passed since the first record. Without sharing and
+with it, on links that are not shaped: what crosses the WAN over time, what each query's own fragments sent, and whether
+every answer is right. The oracle is DuckDB over the raw edits: each view has answered every window from the first that
+it published to the end of the edits, once, and equal to the oracle's.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks.sharing.live import REPORT_EVERY_S, session
+from benchmarks.sharing.world import DAY_RECORDS, SITES, Edits, Layout, edits_of, views
+from catchment.center.results.tables import read_results, read_windows
+from catchment.errors import ConfigError
+from catchment.optimizer.sharing.share import Strength
+from catchment.project.config import Project
+
+HOURS = 24
+SQUEEZE = 12
+SPEED = 40
+EVERY_S = 10.0
+RUN_S = 420.0
+PLOT = Path(__file__).parents[2] / "docs" / "images" / "sharing_arrivals.png"
+REPLAY = f"connector = 'replay', path = 'data/{{site}}/edits.json', speed = {SPEED}"
+_NAME = re.compile(r"MATERIALIZED VIEW (\w+)")
+
+Rows = list[tuple[Any, ...]]
+
+
+def run_arrivals(report: Callable[[str], None]) -> dict[str, Any]:
+    """Every strength that is compared, and the plot of the bytes over time."""
+    edits = edits_of(HOURS, SQUEEZE)
+    with session() as spark, tempfile.TemporaryDirectory() as folder:
+        runs = [_run(spark, Path(folder) / s.value, edits, s, report) for s in (Strength.NONE, Strength.FULL)]
+    plot(runs, PLOT)
+    return {
+        "speed": SPEED,
+        "squeeze": SQUEEZE,
+        "every_s": EVERY_S,
+        "records": sum(map(len, edits.values())),
+        "runs": runs,
+    }
+
+
+@dataclass
+class Arrivals:
+    """Submits one view after another while a run is watched; keeps what had been sent at each second."""
+
+    project: Project
+    statements: Sequence[str]
+    report: Callable[[str], None]
+    began: float | None = None
+    submitted: list[dict[str, Any]] = field(default_factory=list)
+    curve: list[tuple[float, int]] = field(default_factory=list)
+    told: float = 0.0
+
+    def __call__(self, status: Mapping[str, Any]) -> None:
+        sites = status["sites"].values()
+        if self.began is None:
+            if not any(s["rows"] for s in sites):
+                return
+            self.began = time.monotonic()
+        now = time.monotonic() - self.began
+        sent = sum(s["bytes_sent"] for s in sites)
+        if not self.curve or now - self.curve[-1][0] >= 1.0:
+            self.curve.append((now, sent))
+        if len(self.submitted) < len(self.statements) and now >= EVERY_S * (1 + len(self.submitted)):
+            self._submit(now, sent, max(s["newest_event_us"] or 0 for s in sites))
+        if now - self.told >= REPORT_EVERY_S:
+            self.told = now
+            self.report(f"  {now:.0f} s: {sent:,} bytes, {status['center']['published']:,} windows published")
+
+    def _submit(self, now: float, sent: int, newest_us: int) -> None:
+        from catchment.deploy.submit import submit
+
+        path = self.project.folder / f"later{len(self.submitted)}.sql"
+        path.write_text(self.statements[len(self.submitted)])
+        (told,) = submit(self.project, path)["queries"]
+        took = time.monotonic() - (self.began or 0.0) - now
+        self.submitted.append({**told, "at_s": now, "sent_before": sent, "newest_us": newest_us, "submit_s": took})
+
+
+def _run(spark: Any, folder: Path, edits: Edits, strength: Strength, report: Callable[[str], None]) -> dict[str, Any]:
+    from catchment.deploy.deployment import Deployment
+    from catchment.spark.pipelines.runner import Runner
+
+    report(f"arrivals, {strength.value}")
+    first, *later = views()
+    rate = DAY_RECORDS / 86_400 * SQUEEZE
+    Layout(strength, connector=REPLAY, views=[first], rows_per_s=rate, reoptimize=True).write(folder, edits)
+    deployment = Deployment.load(folder)
+    began = next(iter(deployment.deployed.sharing.fragments))
+    runner = Runner(deployment, spark, deployment.sites, True)
+    watch = Arrivals(deployment.project, later, report)
+    try:
+        runner.start()
+        runner.run(watch, seconds=RUN_S)
+        status = runner.status()
+        if not runner.finished or len(watch.submitted) < len(later):
+            raise ConfigError(f"the arrivals with sharing {strength.value} did not end in {RUN_S:g} s")
+    finally:
+        runner.close()
+    sent, own = _by_fragment(status), {began, *(q["fragment"] for q in watch.submitted if q["new_fragment"])}
+    return {
+        "sharing": strength.value,
+        "wan_bytes": watch.curve[-1][1],
+        "seconds": watch.curve[-1][0],
+        "curve": watch.curve,
+        "queries": _queries(first, began, watch, sent),
+        "moved_to": {f: b for f, b in sent.items() if f not in own},
+        "answers": [judge(folder / "state", view, edits, folder / "categories.csv") for view in views()],
+    }
+
+
+def _by_fragment(status: Mapping[str, Any]) -> Counter[str]:
+    sent: Counter[str] = Counter()
+    for site in status["sites"].values():
+        sent.update(site["bytes_by_fragment"])
+    return sent
+
+
+def _queries(first: str, fragment: str, watch: Arrivals, sent: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Of each query: when it came, what it shares, what the fragment that it began has sent, and the pace of the WAN
+    from its submission to the next one's."""
+    start = {"query": _named(first), "fragment": fragment, "shared_with": [], "new_fragment": True, "at_s": 0.0,
+             "sent_before": 0, "submit_s": 0.0}  # fmt: skip
+    came = [start, *watch.submitted]
+    ends = [(q["at_s"], q["sent_before"]) for q in came[1:]] + [watch.curve[-1]]
+    rows = []
+    for query, (end_s, end_bytes) in zip(came, ends, strict=True):
+        own = sent[query["fragment"]] if query["new_fragment"] else 0
+        rows.append({
+            "query": query["query"], "at_s": query["at_s"], "submit_s": query["submit_s"],
+            "shared_with": query["shared_with"], "own_bytes": own,
+            "own_bytes_per_s": own / (watch.curve[-1][0] - query["at_s"]),
+            "wan_bytes_per_s": (end_bytes - query["sent_before"]) / (end_s - query["at_s"]),
+        })  # fmt: skip
+    return rows
+
+
+def _named(statement: str) -> str:
+    found = _NAME.search(statement)
+    assert found is not None
+    return found[1]
+
+
+def judge(state: Path, view: str, edits: Edits, categories: Path) -> dict[str, Any]:
+    """Whether a view answered every window from its first to the end of the edits, once, as the oracle does."""
+    name = _named(view)
+    windows = read_windows(state, name).to_pylist()
+    first = min(w["window_start"] for w in windows)
+    columns, wanted = oracle(view, edits, categories)
+    answered = Counter(_plain(row, columns) for row in read_results(state, name).to_pylist())
+    expected = Counter(row for row in wanted if row[0] >= first.replace(tzinfo=None))
+    return {
+        "query": name,
+        "first_window": first.isoformat(),
+        "rows": answered.total(),
+        "wrong": (answered - expected).total(),
+        "lost": (expected - answered).total(),
+        "highest_revision": max(w["revision"] for w in windows),
+    }
+
+
+def _plain(row: Mapping[str, Any], columns: Sequence[str]) -> tuple[Any, ...]:
+    values = [row[c] for c in columns]
+    values = [v.replace(tzinfo=None) if isinstance(v, datetime) else v for v in values]
+    return tuple([tuple((i["item"], i["count"]) for i in v) if isinstance(v, list) else v for v in values])
+
+
+def oracle(view: str, edits: Edits, categories: Path) -> tuple[list[str], Rows]:
+    """A view of the workload over the raw edits, by DuckDB: its columns and its rows."""
+    import duckdb
+
+    base = duckdb.connect()
+    _load(base, edits, categories)
+    found = base.execute(translated(view))
+    columns = [column[0] for column in found.description or ()]
+    return columns, [_ranked(row, columns) for row in found.fetchall()]
+
+
+def translated(view: str) -> str:
+    """A view's SELECT in DuckDB's words: windows as buckets, distinct counted exactly, items listed to be ranked."""
+    seconds = re.search(r"window\(time, '(\d+) seconds'\)", view)
+    assert seconds is not None
+    bucket = f"time_bucket(INTERVAL '{seconds[1]} seconds', time)"
+    text = view.split(" AS\n", 1)[1].replace(seconds[0], bucket).replace("window.start", f"{bucket} AS start")
+    text = re.sub(r"(\d+\.\d+)D", r"CAST(\1 AS DOUBLE)", text)
+    text = re.sub(r"approx_count_distinct\((\w+)\)", r"count(DISTINCT \1)", text)
+    return re.sub(r"approx_top_k\((\w+), 10\)", r"list(\1)", text)
+
+
+def _load(base: Any, edits: Edits, categories: Path) -> None:
+    import pyarrow as pa
+
+    rows = [{**r, "time": datetime.fromisoformat(str(r["time"])).replace(tzinfo=None)} for s in SITES for r in edits[s]]
+    base.register("raw", pa.Table.from_pylist(rows))
+    flags = ", ".join(f"CAST({c} AS BOOLEAN) AS {c}" for c in ("robot", "anonymous", "new", "minor"))
+    base.execute(f"CREATE TABLE edits AS SELECT * REPLACE ({flags}) FROM raw")
+    base.execute(f"CREATE TABLE categories AS SELECT * FROM read_csv('{categories}', header = true)")
+
+
+def _ranked(row: tuple[Any, ...], columns: Sequence[str]) -> tuple[Any, ...]:
+    """Lists of items as the ten most frequent, by count downwards, then by item."""
+
+    def ranked(items: list[str]) -> tuple[tuple[str, int], ...]:
+        return tuple(sorted(Counter(items).items(), key=lambda i: (-i[1], i[0]))[:10])
+
+    return tuple(ranked(v) if isinstance(v, list) else v for v in row)
+
+
+def plot(runs: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Bytes over the WAN against time, a line a run, a mark where a query came."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 4.5))
+    for run in runs:
+        axes.plot([t for t, _ in run["curve"]], [b / 1e3 for _, b in run["curve"]], label=f"sharing {run['sharing']}")
+    for query in runs[-1]["queries"]:
+        axes.axvline(query["at_s"], color="0.9", zorder=0)
+        axes.annotate(query["query"], (query["at_s"], 0), rotation=90, fontsize=6, color="0.4",
+                      xytext=(2, 4), textcoords="offset points")  # fmt: skip
+    axes.set_xlabel("seconds since the first record")
+    axes.set_ylabel("KB over the WAN")
+    axes.legend()
+    figure.savefig(path, dpi=140, bbox_inches="tight")
+    pyplot.close(figure)

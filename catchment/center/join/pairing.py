@@ -1,0 +1,129 @@
+"""Answers over pairs, from the partials of both sides of a join: pure tables in, tables out.
+
+A pairing is a table of partials of both sides (`catchment.query.join`). Law: `answer` of the pairing of any records
+equals the aggregates over all pairs of a left and a right record of the window that agree in the join keys and compare
+as said; a null agrees and compares with nothing. Pairs are of partials, never of records, and are made in blocks of at
+most `MAX_PAIRS` (or those of one partial, if that has more), so that memory is bounded by the partials and the answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from catchment.aggregates import partials
+from catchment.aggregates.compare import compare
+from catchment.aggregates.repeat import multiply, repeat
+from catchment.query.fragment import SLICE_COLUMN
+from catchment.query.join import BOTH, LEFT, RIGHT, SIDE_COLUMN, SIDES, Join, Pair, own_name
+
+MAX_PAIRS = 500_000
+
+Rows = NDArray[np.int64]
+
+
+def widen(join: Join, side: str, table: pa.Table) -> pa.Table:
+    """Partials of one side (slice, keys, states) as rows of the pairing."""
+    n = table.num_rows
+    found = {own_name(side, c): table[c] for c in table.column_names if c != SLICE_COLUMN}
+    found |= {SLICE_COLUMN: table[SLICE_COLUMN], SIDE_COLUMN: pa.array([side] * n, pa.string())}
+    schema = join.pairing.schema
+    return pa.table([found.get(f.name, pa.nulls(n, f.type)) for f in schema], names=schema.names).cast(schema)
+
+
+def answer(join: Join, rows: pa.Table) -> pa.Table:
+    """The answers (keys, states) of a window, of the pairing's rows in it."""
+    return pair(join, side_of(join, LEFT, rows), side_of(join, RIGHT, rows))
+
+
+def changed_answers(join: Join, rows: pa.Table, changed: pa.Table) -> pa.Table:
+    """Those of the answers that changed with some of the rows."""
+    touched = [
+        pair(join, side_of(join, LEFT, changed), side_of(join, RIGHT, rows)),
+        pair(join, side_of(join, LEFT, rows), side_of(join, RIGHT, changed)),
+    ]
+    keys = list(join.answers.key_names)
+    if not any(t.num_rows for t in touched):
+        return touched[0]
+    whole = answer(join, rows)
+    return partials.matching(whole, pa.concat_tables([t.select(keys) for t in touched])) if keys else whole
+
+
+def side_of(join: Join, side: str, rows: pa.Table) -> pa.Table:
+    """A side's partials (keys, states) in its own names, those that can be paired."""
+    mine = rows.filter(pc.equal(rows[SIDE_COLUMN], side))
+    names = [f.name for f in join.side(side).schema if f.name != SLICE_COLUMN]
+    table = mine.select([own_name(side, n) for n in names]).rename_columns(names)
+    for name in _on(join, side):
+        table = table.filter(pc.is_valid(table[name]))
+    return table
+
+
+def pair(join: Join, left: pa.Table, right: pa.Table) -> pa.Table:
+    """The answers over all pairs of two sides' partials."""
+    keys, aggregates = join.answers.key_names, join.answers.aggregates
+    schema = pa.schema([f for f in join.answers.schema if f.name != SLICE_COLUMN])
+    found = ((left.take(pa.array(i)), right.take(pa.array(j))) for i, j in _matches(join, left, right))
+    blocks = (_block(join, *_compared(join, *both), schema) for both in found)
+    parts = [partials.combine(block, keys, aggregates) for block in blocks if block.num_rows]
+    return partials.combine(pa.concat_tables(parts), keys, aggregates) if parts else schema.empty_table()
+
+
+def _on(join: Join, side: str) -> list[str]:
+    return [names[SIDES.index(side)] for names in join.on]
+
+
+def _matches(join: Join, left: pa.Table, right: pa.Table) -> Iterator[tuple[Rows, Rows]]:
+    """The pairs of rows that agree, in blocks."""
+    names = [f"on_{i}" for i in range(len(join.on))]
+    asked = [t.select(_on(join, s)).rename_columns(names) for s, t in zip(SIDES, (left, right), strict=True)]
+    codes, _ = partials.group_codes(pa.concat_tables(asked), names)
+    mine, theirs = codes[: left.num_rows], codes[left.num_rows :]
+    order = np.argsort(theirs, kind="stable")
+    first = np.searchsorted(theirs[order], mine, side="left")
+    count = np.searchsorted(theirs[order], mine, side="right") - first
+    for rows in _blocks(count):
+        each = count[rows]
+        within = np.arange(each.sum()) - np.repeat(np.cumsum(each) - each, each)
+        yield np.repeat(rows, each), order[np.repeat(first[rows], each) + within]
+
+
+def _blocks(count: Rows) -> Iterator[Rows]:
+    """Rows that have pairs, in runs of at most `MAX_PAIRS` of them."""
+    rows = np.flatnonzero(count)
+    if rows.size:
+        ends = np.cumsum(count[rows])
+        yield from np.split(rows, np.flatnonzero(np.diff(ends // MAX_PAIRS)) + 1)
+
+
+def _compared(join: Join, left: pa.Table, right: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Those pairs that compare as they must; a null compares with nothing."""
+    for c in join.compared:
+        holds = compare(partials.one_array(left[c.left]), c.operator, partials.one_array(right[c.right]))
+        left, right = left.filter(holds), right.filter(holds)
+    return left, right
+
+
+def _block(join: Join, left: pa.Table, right: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The answers of single pairs, row by row."""
+    sides = {LEFT: left, RIGHT: right}
+    columns = [sides[k.side][k.source] for k in join.keys]
+    columns += [state for p in join.pairs for state in _states(join, p, left, right)]
+    return pa.table(columns, schema=schema)
+
+
+def _states(join: Join, made: Pair, left: pa.Table, right: pa.Table) -> Sequence[pa.Array]:
+    lefts, rights = _own_states(join, LEFT, made.left, left), _own_states(join, RIGHT, made.right, right)
+    if made.carries == BOTH:
+        return multiply(made.aggregate, lefts, rights)
+    own, counts = (lefts, rights) if made.carries == LEFT else (rights, lefts)
+    return repeat(made.aggregate, own, np.asarray(counts[0].fill_null(0)))
+
+
+def _own_states(join: Join, side: str, name: str, table: pa.Table) -> list[pa.Array]:
+    aggregate = next(a for a in join.side(side).aggregates if a.name == name)
+    return [partials.one_array(table[s.name]) for s in aggregate.states]

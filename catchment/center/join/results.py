@@ -1,0 +1,42 @@
+"""The tables of a query that joins two streams: beside its answers, the pairing that each window was answered from.
+
+`sides/<query>`: one row a (window, partial of a side, revision), only those that a revision changed. A repair recalls
+the newest of each from here, and answers the window again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pyarrow as pa
+
+from catchment.center.events import Publish
+from catchment.center.results.tables import ResultTables, instants, state_of
+from catchment.query.fragment import Fragment
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinedTables(ResultTables):
+    """The tables of one join; `pairing` is what the rows of both sides are."""
+
+    pairing: Fragment
+    kinds: ClassVar[tuple[str, ...]] = ("results", "windows", "sides")
+
+    def publish(self, sequence: int, revisions: Sequence[Publish]) -> None:
+        super().publish(sequence, revisions)
+        kept = [r for r in revisions if r.kept is not None and r.kept.num_rows]
+        if kept:
+            self._append("sides", sequence, lambda: pa.concat_tables([self._sides(r, r.kept) for r in kept]))
+
+    def _sides(self, revision: Publish, kept: pa.Table) -> pa.Table:
+        return pa.table({
+            "window_start": instants(revision.window.start_us, kept.num_rows),
+            "revision": pa.array([revision.revision] * kept.num_rows, pa.int32()),
+            "state": state_of(kept, self.pairing),
+        })  # fmt: skip
+
+    def recall(self, wanted: pa.Table) -> pa.Table:
+        """The newest partials of both sides of some windows: (window_start_us, the pairing's keys and states)."""
+        return self._recall("sides", self.pairing, wanted)

@@ -1,0 +1,50 @@
+"""SQL over what was published, without Spark: DuckDB over the latest revisions of every view."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from catchment.center.results.tables import published_queries, read_results
+from catchment.errors import QueryError
+
+# Results only: no files, no network, no Python variables that happen to have a table's name.
+SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+    "enable_external_access": False,
+    "python_enable_replacements": False,
+}
+
+
+def query_results(state: Path, statement: str) -> pa.Table:
+    """Run a SELECT; `NAME` is a view's latest revisions, `NAME__revisions` all of them."""
+    names = published_queries(state)
+    with duckdb.connect(config=SETTINGS) as session:
+        try:
+            _check_select(session, statement)
+            for name in names:
+                session.register(name, read_results(state, name))
+                session.register(f"{name}__revisions", read_results(state, name, revisions="all"))
+            return _with_integers(session.sql(statement))
+        except (duckdb.Error, ValueError) as error:
+            views = ", ".join(names) or "none has published yet"
+            raise QueryError(str(error).strip(), where=statement, hint=f"views are: {views}") from error
+
+
+def _check_select(session: duckdb.DuckDBPyConnection, statement: str) -> None:
+    kinds = [s.type for s in session.extract_statements(statement)]
+    if kinds != [duckdb.StatementType.SELECT]:
+        found = ", ".join(str(k).rsplit(".", 1)[-1] for k in kinds) or "nothing"
+        raise ValueError(f"one SELECT was expected, and this is {found}")
+
+
+def _with_integers(found: duckdb.DuckDBPyRelation) -> pa.Table:
+    """The answer with DuckDB's 128 bit integers, which a sum gives, as 64 bit ones where they fit."""
+    table = found.to_arrow_table()
+    for place, (name, kind) in enumerate(zip(table.column_names, found.types, strict=True)):
+        column = table.column(place)
+        if kind == "HUGEINT" and (pc.max(pc.abs(column)).as_py() or 0) < 2**63:
+            table = table.set_column(place, name, column.cast(pa.int64()))
+    return table

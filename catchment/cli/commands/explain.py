@@ -1,0 +1,49 @@
+"""EXPLAIN: what will run where, before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from catchment.cli.output import JsonFlag, emit
+from catchment.project.config import Project
+from catchment.query.catalog import load_catalog
+from catchment.query.explain import explain as explain_text
+from catchment.query.explain import explain_data
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(epilog="Examples: catchment explain demo   |   catchment explain demo traffic --json")(explain)
+
+
+def explain(
+    folder: Annotated[Path, typer.Argument(help="The project folder.")] = Path(),
+    query: Annotated[str | None, typer.Argument(help="One view; absent: all of them.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show the plan of each view: what runs at its sites, what crosses the links, what is finished at the center."""
+    from catchment.deploy.deployment import Deployment
+    from catchment.deploy.rebalance import known_statistics
+    from catchment.optimizer.sharing.explain_sharing import explain_sharing
+    from catchment.optimizer.sharing.explain_sharing import explain_text as sharing_text
+
+    project = Project.load(folder)
+    deployment = Deployment.plan(load_catalog(project))
+    wanted = deployment.catalog.view(query).name if query else None
+    plans = [p for p in deployment.plans if wanted in (None, p.name)]
+    statistics = known_statistics(deployment)
+    shared = {
+        p.name: [explain_sharing(s.name, deployment.deployed, statistics, project) for s in p.sides] for p in plans
+    }
+    answer = {"views": [{**explain_data(p, project), "sharing": _one_or_both(shared[p.name])} for p in plans]}
+    texts = ("\n".join([explain_text(p, project), *map(sharing_text, shared[p.name])]) for p in plans)
+    emit(answer, as_json, lambda _: "\n\n".join(texts))
+
+
+def _one_or_both(sides: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """What is said of a view's fragment; of a join, of that of either side."""
+    return sides[0] if len(sides) == 1 else {"sides": list(sides)}

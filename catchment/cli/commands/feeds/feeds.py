@@ -1,0 +1,211 @@
+"""`catchment feeds`: per-user views over many devices, run and measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from catchment.cli.commands.feeds import live as feeds_live
+from catchment.cli.commands.feeds.options import (
+    Broker,
+    Choice,
+    CloudKind,
+    CloudOption,
+    DownloadCost,
+    Folder,
+    Page,
+    Seed,
+    Unit,
+    UploadCost,
+    Users,
+    cloud_for,
+    graph_of,
+    open_project,
+)
+from catchment.cli.commands.feeds.tables import following, render_explained, render_runs
+from catchment.cli.output import JsonFlag, emit, notes
+
+if TYPE_CHECKING:
+    from catchment.feeds.project import World
+    from catchment.sim.feeds.run import FeedRun, RunOptions
+
+_RUN_EPILOG = """Examples:
+
+catchment feeds run examples/nearby_friends --seconds 60
+
+catchment feeds run examples/nearby_friends --users 100 --seconds 120 --strategy ours --change-at 40 --json
+
+catchment feeds run examples/nearby_friends --cloud spark --page 8765
+
+catchment feeds run my-feeds --mqtt 127.0.0.1:1883
+
+A folder holds feeds.sql, a CSV a reference table and a CSV a recorded stream, or says in feeds.toml who makes the
+records: docs/feeds.md"""
+
+_EXPLAIN_EPILOG = """Examples:
+
+catchment feeds explain examples/nearby_friends
+
+catchment feeds explain my-feeds --upload-cost 2 --download-cost 1 --json"""
+
+feeds = typer.Typer(help="Per-user views over many devices, placed so that least is sent.", no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.add_typer(feeds, name="feeds")
+    feeds_live.register(feeds)
+
+
+@feeds.command("run", epilog=_RUN_EPILOG)
+def run(
+    folder: Folder,
+    seconds: Annotated[int, typer.Option(help="How long to run, in time of the devices.", min=6)] = 60,
+    strategy: Annotated[Choice, typer.Option(help="Who computes the views; both: one run each.")] = Choice.BOTH,
+    cloud: CloudOption = CloudKind.LOCAL,
+    mqtt: Broker = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Keep to the wall clock; Spark, MQTT and a page imply it.")
+    ] = False,
+    page: Page = None,
+    change_at: Annotated[int | None, typer.Option(help="Second at which a made world's rates change.")] = None,
+    check: Annotated[bool, typer.Option(help="Compare notifications with a naive recomputation.")] = True,
+    users: Users = None,
+    rate_unit: Unit = None,
+    upload_cost: UploadCost = None,
+    download_cost: DownloadCost = None,
+    seed: Seed = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Run devices and a cloud in one process, and say what crossed the wire, predicted and measured.
+
+    Messages go over an in-process bus, or with `--mqtt` through a broker. Time is virtual and runs as fast as it can,
+    unless `--live`. With `--cloud spark` routes and the cloud's views are computed in micro-batches of native Spark
+    SQL; one session serves one cloud, so that `both` then means ours, beside what all at the cloud would send.
+    """
+    from catchment.sim.feeds.run import RunOptions
+
+    chosen = [Choice.OURS, Choice.CLOUD] if strategy is Choice.BOTH else [strategy]
+    if cloud is CloudKind.SPARK and len(chosen) > 1:
+        chosen = [Choice.OURS]
+    options = [RunOptions(seconds, c.value, change_at, check=check) for c in chosen]
+    worlds = [open_project(folder, users, seed, rate_unit, upload_cost, download_cost) for _ in chosen]
+    paced = live or page is not None or mqtt is not None or cloud is CloudKind.SPARK
+    emit({"runs": _play(folder, worlds, options, cloud, mqtt, paced, page, as_json)}, as_json, render_runs)
+
+
+@feeds.command("explain", epilog=_EXPLAIN_EPILOG)
+def explain(
+    folder: Folder,
+    users: Users = None,
+    rate_unit: Unit = None,
+    upload_cost: UploadCost = None,
+    download_cost: DownloadCost = None,
+    seed: Seed = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Say, before anything runs, who would compute what and how many messages that takes."""
+    from catchment.feeds.cloud.choose_hosts import STRATEGIES
+    from catchment.feeds.cloud.routes import CLOUD, predict
+
+    world = open_project(folder, users, seed, rate_unit, upload_cost, download_cost)
+    graph = graph_of(world)
+    answer: dict[str, Any] = {
+        "data": world.source, "devices": len(world.rates), "feeds": len(graph.feeds), "views": len(graph.views),
+        "strategies": {},
+    }  # fmt: skip
+    for name, choose in STRATEGIES.items():
+        hosts = choose(graph, world.feed_rates, world.costs)
+        traffic = predict(graph, hosts, world.feed_rates)
+        answer["strategies"][name] = {
+            "messages_up": sum(traffic.up.values()),
+            "messages_down": sum(traffic.down.values()),
+            "cost": traffic.cost(world.costs.upload, world.costs.download),
+            "views_at_cloud": sum(h == CLOUD for h in hosts.values()),
+            "views_on_devices": sum(h != CLOUD for h in hosts.values()),
+        }
+    emit(answer, as_json, render_explained)
+
+
+# ---- building and driving runs
+
+
+def _play(
+    folder: Path,
+    worlds: list[World],
+    options: list[RunOptions],
+    kind: CloudKind,
+    mqtt: str | None,
+    paced: bool,
+    page: int | None,
+    quiet: bool,
+) -> list[dict[str, Any]]:
+    with ExitStack() as stack:
+        runs = [_prepare(world, option, kind, mqtt, stack) for world, option in zip(worlds, options, strict=True)]
+        show = stack.enter_context(following(quiet))
+        shown = _open_page(page, stack)
+        for _ in _side_by_side(runs, paced):
+            show([run.board.snapshot() for run in runs], runs[0].second, options[0].seconds)
+            if shown is not None:
+                shown.show(_page_data(folder, runs, kind, mqtt))
+        if options[0].check:
+            notes.print("comparing with the naive recomputation ...")
+        return [run.report() for run in runs]
+
+
+def _open_page(port: int | None, stack: ExitStack) -> Any:
+    if port is None:
+        return None
+    from catchment.serve.feeds_page import FeedsPage
+
+    page = stack.enter_context(FeedsPage(port))
+    notes.print(f"live page: {page.url}", highlight=False)
+    return page
+
+
+def _page_data(folder: Path, runs: list[FeedRun], kind: CloudKind, mqtt: str | None) -> dict[str, Any]:
+    run = runs[0]
+    return {
+        "title": str(folder),
+        "data": run.world.source,
+        "devices": len(run.world.rates),
+        "views": len(run.graph.views),
+        "transport": f"MQTT through {mqtt}" if mqtt else "in-process bus",
+        "cloud": kind.value,
+        "runs": [r.board.snapshot() for r in runs],
+        "recent": [
+            {"device": n.notified, "view": n.view, "values": list(n.values)} for n in run.fleet.notices[:-11:-1]
+        ],
+    }
+
+
+def _prepare(world: World, option: RunOptions, kind: CloudKind, mqtt: str | None, stack: ExitStack) -> FeedRun:
+    from catchment.sim.feeds.run import FeedRun
+
+    cloud = stack.enter_context(cloud_for(world, kind))
+    bus = None
+    if mqtt is not None:
+        from catchment.feeds.protocol.mqtt import MqttBus, MqttConfig
+        from catchment.sim.feeds.run import BOOT
+
+        bus = MqttBus(MqttConfig.parse(mqtt, app=f"catchment-run-{option.strategy}"), BOOT)
+        stack.callback(bus.close)
+    return FeedRun(cloud.graph, world, cloud, option, bus)
+
+
+def _side_by_side(runs: list[FeedRun], paced: bool) -> Iterator[None]:
+    """Second by second, so that strategies that are compared are at the same instant."""
+    from catchment.feeds.runs.wall_clock import pace
+
+    for run in runs:
+        run.deploy()
+        if paced:
+            pace(run.run)
+    steps = [run.steps() for run in runs]
+    while steps:
+        steps = [s for s in steps if next(s, None) is not None]
+        yield

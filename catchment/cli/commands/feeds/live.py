@@ -1,0 +1,184 @@
+"""`catchment feeds cloud` and `catchment feeds devices`: the two sides of a live deployment, processes of their own."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from catchment.cli.commands.feeds.options import (
+    Choice,
+    CloudKind,
+    CloudOption,
+    Folder,
+    Page,
+    Seed,
+    Unit,
+    Users,
+    cloud_for,
+    open_project,
+)
+from catchment.cli.output import JsonFlag, emit, notes
+from catchment.cli.process_usage import usage
+from catchment.errors import FeedError
+
+if TYPE_CHECKING:
+    from catchment.feeds.device.fleet import Record
+    from catchment.feeds.project import World
+
+_CLOUD_EPILOG = """Examples:
+
+catchment feeds cloud examples/nearby_friends --mqtt 127.0.0.1:1883 --page 8765
+
+catchment feeds cloud my-feeds --mqtt broker:1883 --cloud spark --seconds 600 --json
+
+It ends after --seconds, or when it is interrupted. A change of a reference table's CSV file is followed at once."""
+
+_DEVICES_EPILOG = """Examples:
+
+catchment feeds devices examples/nearby_friends --mqtt 127.0.0.1:1883 --part 1/4
+
+catchment feeds devices examples/nearby_friends --mqtt 127.0.0.1:1883 --part 2/4 --seconds 300 --log fleet-2.jsonl
+
+Devices are clients with persistent sessions: what they miss while they are away waits for them at the broker, and what
+they record meanwhile waits on the device."""
+
+MqttBroker = Annotated[str, typer.Option("--mqtt", help="The MQTT broker, HOST:PORT.", show_default=False)]
+Seconds = Annotated[float | None, typer.Option(help="End after so many seconds; absent: when interrupted.")]
+
+
+def register(feeds: typer.Typer) -> None:
+    """Add the commands."""
+    feeds.command("cloud", epilog=_CLOUD_EPILOG)(cloud)
+    feeds.command("devices", epilog=_DEVICES_EPILOG)(devices)
+
+
+def cloud(
+    folder: Folder,
+    mqtt: MqttBroker,
+    seconds: Seconds = None,
+    strategy: Annotated[Choice, typer.Option(help="Who computes the views: ours or cloud.")] = Choice.OURS,
+    cloud: CloudOption = CloudKind.LOCAL,
+    page: Page = None,
+    log: Annotated[Path | None, typer.Option(help="Append traffic and placement to this file, as JSON lines.")] = None,
+    users: Users = None,
+    rate_unit: Unit = None,
+    seed: Seed = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Place views, route feeds and compute the cloud's views for devices that speak MQTT."""
+    from catchment.cli.commands.feeds.watch import CloudWatch
+    from catchment.feeds.cloud.choose_hosts import STRATEGIES
+    from catchment.feeds.device.device import boot_number
+    from catchment.feeds.protocol.mqtt import MqttCloud, MqttConfig
+    from catchment.feeds.runs.processes import serve_cloud
+
+    if strategy is Choice.BOTH:
+        raise FeedError("one cloud follows one strategy", hint="give --strategy ours or --strategy cloud")
+    world = open_project(folder, users, seed, rate_unit)
+    with ExitStack() as stack:
+        served = stack.enter_context(cloud_for(world, cloud))
+        links = MqttCloud(MqttConfig.parse(mqtt), boot_number(time.time_ns() // 1000))
+        stack.callback(links.close)
+        watch = CloudWatch(folder, world, served, links, strategy, stack, page, log, as_json)
+        hosts = STRATEGIES[strategy.value](served.graph, world.feed_rates, world.costs)
+        first = [*served.controller.restart(), *served.deploy(hosts)]
+        every = 5.0 if strategy is Choice.OURS else None
+        goes_on = until_told(seconds)
+        serve_cloud(served, links, first, goes_on, each_second=watch.second, review_every_s=every)
+        answer = watch.report()
+    emit(answer, as_json, _render_cloud)
+
+
+def devices(
+    folder: Folder,
+    mqtt: MqttBroker,
+    part: Annotated[str, typer.Option(help="Which devices: K/N is the K-th of N equal parts.")] = "1/1",
+    seconds: Seconds = None,
+    begin_at: Annotated[float | None, typer.Option(help="When to begin, in seconds since 1970; absent: now.")] = None,
+    change_at: Annotated[float | None, typer.Option(help="Change a made world's rates so long after.")] = None,
+    log: Annotated[Path | None, typer.Option(help="Append records and notifications to this file.")] = None,
+    users: Users = None,
+    rate_unit: Unit = None,
+    seed: Seed = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Run many light devices in one process: they keep their feeds, compute their views and notify."""
+    from catchment.feeds.device.device import DeviceConfig, boot_number
+    from catchment.feeds.device.fleet import Fleet
+    from catchment.feeds.protocol.mqtt import MqttConfig, MqttDevices
+    from catchment.feeds.runs.processes import FleetLog, serve_fleet
+    from catchment.timeline import SystemClock
+
+    world = open_project(folder, users, seed, rate_unit)
+    mine = _part_of(list(world.rates), part)
+    clock, boot = SystemClock(), boot_number(time.time_ns() // 1000)
+    links = MqttDevices(MqttConfig.parse(mqtt))
+    written = None if log is None else FleetLog(log)
+    configs = [DeviceConfig(name, boot, report_every_us=5_000_000) for name in mine]
+    fleet = Fleet(configs, links, world.program.functions, written.notice if written else None)
+    for name in mine:
+        links.add(name, boot)
+    begin_us = clock.now_us() if begin_at is None else round(begin_at * 1e6)
+    change_us = None if change_at is None else begin_us + round(change_at * 1e6)
+    notes.print(f"{len(mine)} devices of {len(world.rates)}", highlight=False)
+    end_s = None if seconds is None else max(0.0, begin_us / 1e6 - time.time()) + seconds
+    serve_fleet(
+        fleet,
+        links,
+        _changing(world, world.records(begin_us, set(mine)), change_us),
+        clock,
+        until_told(end_s),
+        None if written is None else lambda record: written.record(replace(record, boot=boot)),
+    )
+    links.close()
+    emit(
+        {"devices": len(mine), "notices": len(fleet.notices), "dropped": sum(d.dropped for d in fleet.devices.values()),
+         "missing": sum(r.missing for r in links.receivers.values()), "usage": usage()},
+        as_json,
+        lambda a: f"{a['devices']} devices notified {a['notices']} times; {a['dropped']} events dropped at full logs",
+    )  # fmt: skip
+
+
+def until_told(seconds: float | None) -> Callable[[], bool]:
+    """Goes on for so long, or until the process is asked to end."""
+    end_s = float("inf") if seconds is None else time.monotonic() + seconds
+    asked: list[int] = []
+    for kind in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(kind, lambda number, frame: asked.append(number))
+    return lambda: not asked and time.monotonic() < end_s
+
+
+def _part_of(names: list[str], part: str) -> list[str]:
+    which, _, of = part.partition("/")
+    if not (which.isdigit() and of.isdigit() and 1 <= int(which) <= int(of)):
+        raise FeedError(f"cannot read {part!r} as a part", hint="write K/N with K from 1 to N, such as 2/4")
+    mine = names[int(which) - 1 :: int(of)]
+    if not mine:
+        raise FeedError(f"part {part} of {len(names)} devices is empty", hint="take fewer parts")
+    return mine
+
+
+def _changing(world: World, records: Iterable[Record], change_us: int | None) -> Iterator[Record]:
+    """The records; when one is due after the change, rates change first."""
+    changed = False
+    for record in records:
+        if change_us is not None and not changed and record.at_us >= change_us:
+            changed = True
+            world.change_rates()
+        yield record
+
+
+def _render_cloud(answer: Mapping[str, Any]) -> str:
+    used = answer["usage"]
+    return (
+        f"{answer['views_at_cloud']:,} views at the cloud, {answer['views_on_devices']:,} on devices; "
+        f"{answer['redeployments']} redeployments; {answer['notices']:,} notices; "
+        f"{used['cpu_s']:.1f} s of processor time, {used['peak_memory_mb']:,} MB"
+    )

@@ -1,0 +1,247 @@
+"""Making and running projects: init, run, site, center, demo."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from catchment.cli.output import JsonFlag, emit, notes
+from catchment.cli.progress import size, watching
+from catchment.cli.tables import result_table
+from catchment.errors import ConfigError
+from catchment.project.config import PROJECT_FILE, QUERIES_FOLDER, Project, template
+from catchment.storage.lock import CLAIM_FILE, claim_folder
+
+if TYPE_CHECKING:
+    from catchment.deploy.deployment import Deployment
+
+Folder = Annotated[Path, typer.Argument(help="The project folder.", show_default=True)]
+Seconds = Annotated[
+    float | None, typer.Option("--seconds", help="Stop after this long; state is kept, a later run goes on.")
+]
+ProjectOption = Annotated[Path, typer.Option("--project", "-p", help="The project folder.")]
+
+FIRST_QUERY = """\
+-- Made-up records at every site, so that the project runs as it is; put your own stream here.
+CREATE STREAM events (ts TIMESTAMP, kind STRING, amount DOUBLE)
+  WITH (event_time = 'ts', connector = 'generator', rows_per_s = 100, keys = 5);
+
+CREATE MATERIALIZED VIEW totals AS
+  SELECT window.start, kind, count(*) AS events, sum(amount) AS amount
+  FROM events GROUP BY window(ts, '10 seconds'), kind;
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.command(epilog="Example: catchment demo")(demo)
+    app.command(epilog="Example: catchment init my-project && catchment run my-project")(init)
+    app.command(epilog="Examples: catchment run my-project   |   catchment run my-project --once --json")(run)
+    app.command(epilog="Example: catchment site eu --project my-project")(site)
+    app.command(epilog="Example: catchment center --project my-project")(center)
+
+
+def init(folder: Folder, as_json: JsonFlag = False) -> None:
+    """Make a project folder: a commented catchment.toml and a first query."""
+    made = {folder / PROJECT_FILE: template(), folder / QUERIES_FOLDER / "events.sql": FIRST_QUERY}
+    taken = [path for path in (folder, folder / QUERIES_FOLDER) if path.is_file()] + [p for p in made if p.exists()]
+    if taken:
+        raise ConfigError(f"{taken[0]} is there already", where=str(folder), hint="choose another folder")
+    (folder / QUERIES_FOLDER).mkdir(parents=True, exist_ok=True)
+    for path, text in made.items():
+        path.write_text(text, encoding="utf-8")
+    names = ", ".join(str(path) for path in made)
+    emit({"made": [str(p) for p in made]}, as_json, lambda _: f"made {names}\nnext: catchment run {folder}")
+
+
+def run(
+    folder: Folder = Path(),
+    once: Annotated[bool, typer.Option("--once", help="Read what is there now, publish it, and stop.")] = False,
+    seconds: Seconds = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Run a project in one process: every site and the center, wired by sockets on loopback."""
+    deployment = _load(folder)
+    _run(deployment, deployment.sites, True, folder, once=once, seconds=seconds, as_json=as_json)
+
+
+def site(
+    name: Annotated[str, typer.Argument(help="The site that this process is.")],
+    project: ProjectOption = Path(),
+    seconds: Seconds = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Run one site of a project, as a source of streams, as a relay for others, or both; the center runs elsewhere."""
+    deployment = _load(project)
+    possible = dict.fromkeys((*deployment.sites, *deployment.routes.relays))
+    if name not in possible:
+        raise ConfigError(
+            f"no stream that a view reads is born at {name!r}, and no other site sends over it",
+            where=str(project),
+            hint=f"sites are {', '.join(possible)}",
+        )
+    _check_addresses(deployment, name)
+    _run(deployment, (name,), False, project, seconds=seconds, as_json=as_json)
+
+
+def center(project: ProjectOption = Path(), seconds: Seconds = None, as_json: JsonFlag = False) -> None:
+    """Run the center of a project; its sites run elsewhere."""
+    deployment = _load(project)
+    _check_addresses(deployment, deployment.project.center)
+    _run(deployment, (), True, project, seconds=seconds, as_json=as_json)
+
+
+def demo(
+    folder: Annotated[Path, typer.Option(help="Where to put the demo project.")] = Path("demo"),
+    as_json: JsonFlag = False,
+) -> None:
+    """Three sites and a center replay ten hours of a real web log in about a minute."""
+    _lay_out_demo(folder)
+    told = f"A web log, born at three sites, is replayed from {folder} at 600 times its pace."
+    notes.print(told, markup=False, highlight=False, soft_wrap=True)
+    deployment = _load(folder)
+    status = _drive(deployment, deployment.sites, True, quiet=as_json)
+    emit(_demo_answer(folder, deployment, status), as_json, _render_demo)
+
+
+def _lay_out_demo(folder: Path) -> None:
+    """A fresh copy of the demo; a folder that is not one, or that runs, is left alone."""
+    with resources.as_file(resources.files("catchment") / "demo_project") as shipped:
+        is_demo = (folder / PROJECT_FILE).is_file() and Project.load(folder).name == Project.load(shipped).name
+        if folder.is_file() or (folder.is_dir() and any(folder.iterdir()) and not is_demo):
+            hint = "choose another folder with --folder"
+            raise ConfigError(f"{folder} is there already and is not the demo", where=str(folder), hint=hint)
+        _check_free(folder / "state")
+        shutil.rmtree(folder / "state", ignore_errors=True)
+        shutil.copytree(shipped, folder, dirs_exist_ok=True)
+
+
+class _Holder:
+    """Claims are held while it lives."""
+
+
+def _check_free(folder: Path) -> None:
+    """See that no other process uses anything in a folder, before Spark is started for nothing."""
+    holder = _Holder()
+    for claim in sorted(folder.rglob(CLAIM_FILE)):
+        claim_folder(claim.parent, holder)
+
+
+def _check_addresses(deployment: Deployment, site: str) -> None:
+    """See that others find a process of its own, and that it finds the next one on its way."""
+    from catchment.deploy.deployment import inbox_address
+
+    routes = deployment.routes
+    for name in {site, routes.hops.get(site, site)} & {routes.center, *routes.relays}:
+        inbox_address(deployment.project, name)
+
+
+def _load(folder: Path) -> Deployment:
+    from catchment.deploy.deployment import Deployment
+
+    return Deployment.load(folder)
+
+
+def _drive(
+    deployment: Deployment,
+    sites: Sequence[str],
+    with_center: bool,
+    *,
+    once: bool = False,
+    seconds: float | None = None,
+    quiet: bool = False,
+) -> Mapping[str, Any]:
+    """Run until done, told to stop, or out of time; the last status."""
+    from catchment.project.folders import relay_folder, site_folder
+    from catchment.spark.pipelines.runner import Runner
+    from catchment.spark.session import make_session
+
+    project = deployment.project
+    for role in (
+        *(site_folder(project, s) for s in sites),
+        *(relay_folder(project, s) for s in (deployment.routes.relays if with_center and sites else sites)),
+        *([project.state_folder / "center"] if with_center else []),
+    ):
+        _check_free(role)
+    master = project.sites[sites[0]].spark_master if len(sites) == 1 and not with_center else None
+    needs_spark = with_center or any(deployment.streams_at(s) for s in sites)
+    with notes.status("starting Spark"):
+        warehouse = project.state_folder / "warehouse"
+        spark = make_session(project.name, project.spark, master=master, warehouse=warehouse) if needs_spark else None
+    runner = Runner(deployment, spark, sites, with_center, once=once)
+    signal.signal(signal.SIGTERM, lambda *_: runner.stop())
+    try:
+        with notes.status("starting the streams"):
+            runner.start()
+        with watching(quiet) as report:
+            runner.run(report, seconds)
+        return runner.status()
+    finally:
+        runner.close()
+        if spark is not None:
+            spark.stop()
+
+
+def _run(deployment: Deployment, sites: Sequence[str], with_center: bool, folder: Path, *, as_json: bool,
+         once: bool = False, seconds: float | None = None) -> None:  # fmt: skip
+    status = _drive(deployment, sites, with_center, once=once, seconds=seconds, quiet=as_json)
+    answer = {
+        "status": status,
+        "queries": [p.name for p in deployment.plans],
+        "results": str(deployment.project.state_folder),
+    }
+    emit(
+        answer,
+        as_json,
+        lambda a: f"results are in {a['results']}\nlook: catchment show results {a['queries'][0]} -p {folder}",
+    )
+
+
+def _demo_answer(folder: Path, deployment: Deployment, status: Mapping[str, Any]) -> dict[str, Any]:
+    from catchment.center.results.tables import read_results
+    from catchment.deploy.shipping_cost import shipping_cost
+
+    answers = {p.name: read_results(deployment.project.state_folder, p.name) for p in deployment.plans}
+    sent = {name: s["bytes_sent"] for name, s in status["sites"].items()}
+    return {
+        "rows": sum(s["rows"] for s in status["sites"].values()),
+        "bytes_sent": sent,
+        "shipping_every_record": shipping_cost(deployment),
+        "windows": {q: len(set(t["window_start"].to_pylist())) for q, t in answers.items()},
+        "answers": {q: t.sort_by([("window_start", "descending")]).slice(0, 6).to_pylist() for q, t in answers.items()},
+        "results": {q: str(deployment.project.state_folder / "results" / q) for q in answers},
+        "folder": str(folder),
+    }
+
+
+def _render_demo(answer: Mapping[str, Any]) -> RenderableType:
+    total, raw = sum(answer["bytes_sent"].values()), answer["shipping_every_record"]
+    cost = Table("sent over the WAN", "bytes", "of raw", title="What it cost", title_justify="left")
+    lines = {
+        "every record, as it was": raw["raw_bytes"],
+        "every record, zstd in batches": raw["zstd_bytes"],
+        "catchment: partial aggregates": total,
+    }
+    for name, count in lines.items():
+        cost.add_row(name, size(count), f"{count / raw['raw_bytes']:.1%}")
+    shown = [
+        result_table(rows, f"{name}: newest of {answer['windows'][name]} windows")
+        for name, rows in answer["answers"].items()
+    ]
+    first, folder = next(iter(answer["answers"])), answer["folder"]
+    example = f"SELECT country, sum(bytes) AS bytes FROM {first} GROUP BY country ORDER BY bytes DESC LIMIT 5"
+    where = (
+        f"{answer['rows']:,} records were answered. Results are Delta tables in {folder}/state/results; look with\n"
+        f"  catchment show results {first} -p {folder}\n"
+        f'  catchment sql "{example}" -p {folder}'
+    )
+    return Group(*shown, cost, Text(where, no_wrap=True, overflow="ignore"))

@@ -1,0 +1,140 @@
+"""Looking at a project: how it runs, what it has published and why, what was set aside."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import typer
+from rich.console import RenderableType
+
+from catchment.cli.commands import show_order
+from catchment.cli.output import JsonFlag, emit
+from catchment.cli.progress import status_table
+from catchment.cli.tables import plain_table, result_table, window_table
+from catchment.errors import ConfigError
+from catchment.project.config import Project
+
+ProjectOption = Annotated[Path, typer.Option("--project", "-p", help="The project folder.")]
+Query = Annotated[str, typer.Argument(help="The name of a materialized view.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="How many rows to show.")]
+
+show_app = typer.Typer(
+    help="Look at a project: results, windows, contracts, late records.",
+    no_args_is_help=True,
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group."""
+    show_order.register(show_app)
+    app.add_typer(show_app, name="show")
+
+
+@show_app.command(epilog="Example: catchment show status -p demo")
+def status(project: ProjectOption = Path(), as_json: JsonFlag = False) -> None:
+    """How each site and the center do, as they last said."""
+    state = Project.load(project).state_folder
+    sites = {p.parent.name: json.loads(p.read_text()) for p in sorted(state.glob("sites/*/status.json"))}
+    relays = {p.parent.name: json.loads(p.read_text()) for p in sorted(state.glob("relays/*/status.json"))}
+    center = state / "center" / "status.json"
+    if not sites and not center.exists():
+        raise ConfigError("nothing has run here yet", where=str(state), hint=f"catchment run {project}")
+    said = json.loads(center.read_text()) if center.exists() else None
+    emit({"sites": sites, "relays": relays, "center": said}, as_json, status_table)
+
+
+@show_app.command(epilog="Example: catchment show results traffic -p demo -n 20")
+def results(query: Query, project: ProjectOption = Path(), limit: Limit = 20, as_json: JsonFlag = False) -> None:
+    """The newest rows of a query: the latest revision of each."""
+    from catchment.center.results.tables import read_results
+
+    table = read_results(Project.load(project).state_folder, query)
+    newest = table.sort_by([("window_start", "descending")]).slice(0, limit)
+    emit(
+        {"query": query, "rows": newest.to_pylist()},
+        as_json,
+        lambda a: result_table(a["rows"], f"{query} by window, newest first"),
+    )
+
+
+@show_app.command(epilog="Example: catchment show windows traffic -p demo")
+def windows(query: Query, project: ProjectOption = Path(), limit: Limit = 20, as_json: JsonFlag = False) -> None:
+    """The newest windows of a query: status, coverage, revision, and what is missing."""
+    from catchment.center.results.tables import newest_windows, read_windows
+
+    log = newest_windows(read_windows(Project.load(project).state_folder, query))
+    newest = (
+        log.sort_by([("window_start", "descending")]).slice(0, limit).drop_columns(["entry", "step", "rows_changed"])
+    )
+    emit(
+        {"query": query, "windows": newest.to_pylist()},
+        as_json,
+        lambda a: window_table(a["windows"], f"windows of {query}, newest first"),
+    )
+
+
+@show_app.command(epilog='Example: catchment show revisions traffic "2017-01-01 02:00" -p demo')
+def revisions(
+    query: Query,
+    window: Annotated[
+        str | None, typer.Argument(help="Start of a window, such as '2017-01-01 02:00'; absent: all.")
+    ] = None,
+    project: ProjectOption = Path(),
+    limit: Limit = 50,
+    as_json: JsonFlag = False,
+) -> None:
+    """Every published revision of a window, and why it was made."""
+    from catchment.center.results.tables import read_windows
+
+    log = read_windows(Project.load(project).state_folder, query)
+    if window is not None:
+        log = log.filter(pc.equal(log["window_start"], _instant(window)))
+        if not log.num_rows:
+            raise ConfigError(
+                f"query {query!r} has published no window that starts at {window!r} (UTC)",
+                where=str(project),
+                hint=f"catchment show windows {query} -p {project} lists them",
+            )
+    rows = log.slice(max(0, log.num_rows - limit)).drop_columns(["entry", "step"]).to_pylist()
+    emit(
+        {"query": query, "revisions": rows},
+        as_json,
+        lambda a: window_table(a["revisions"], f"revisions of {query}, oldest first"),
+    )
+
+
+@show_app.command(epilog="Example: catchment show quarantine -p demo")
+def quarantine(project: ProjectOption = Path(), limit: Limit = 20, as_json: JsonFlag = False) -> None:
+    """Records that could not be used, word for word, with the reason."""
+    import pyarrow.dataset as ds
+
+    counts: Counter[str] = Counter()
+    records: list[dict[str, Any]] = []
+    for folder in sorted(Project.load(project).state_folder.glob("sites/*/quarantine/*")):
+        kept = ds.dataset(folder, format="parquet").to_table(columns=["site", "_problem", "_raw"])
+        counts.update(kept["_problem"].to_pylist())
+        records += [
+            {"site": r["site"], "stream": folder.name, "reason": r["_problem"], "record": r["_raw"]}
+            for r in kept.slice(0, limit).to_pylist()
+        ]
+    emit({"counts": counts, "records": records[:limit]}, as_json, _render_quarantine)
+
+
+def _render_quarantine(answer: Mapping[str, Any]) -> RenderableType:
+    counts = ", ".join(f"{count:,} {reason}" for reason, count in answer["counts"].items())
+    return plain_table(answer["records"], f"quarantine: {counts}" if counts else "quarantine")
+
+
+def _instant(text: str) -> pa.Scalar:
+    try:
+        read = datetime.fromisoformat(text.strip())
+    except ValueError as error:
+        raise ConfigError(f"cannot read the time {text!r}", hint="write it as '2017-01-01 02:00' (UTC)") from error
+    return pa.scalar(read if read.tzinfo else read.replace(tzinfo=UTC), pa.timestamp("us", tz="UTC"))

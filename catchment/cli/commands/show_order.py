@@ -1,0 +1,90 @@
+"""Looking at order: how contracts stand at each site, and which late records were registered and not merged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+
+from catchment.cli.output import JsonFlag, emit
+from catchment.cli.tables import plain_table
+from catchment.errors import ConfigError
+from catchment.project.config import Project
+
+ProjectOption = Annotated[Path, typer.Option("--project", "-p", help="The project folder.")]
+_SECOND = 1e6
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the group `show`."""
+    app.command(epilog="Example: catchment show contracts -p demo")(contracts)
+    app.command(epilog="Example: catchment show late traffic -p demo")(late)
+
+
+def contracts(project: ProjectOption = Path(), as_json: JsonFlag = False) -> None:
+    """Per site and view with a contract: how long it waits, whether the contract is kept, who holds it up."""
+    state = Project.load(project).state_folder
+    found = []
+    for path in sorted(state.glob("sites/*/status.json")):
+        for view, told in json.loads(path.read_text()).get("contracts", {}).items():
+            found.append({"site": path.parent.name, "view": view, **told})
+    if not found:
+        raise ConfigError(
+            "no view with a contract has run here yet",
+            where=str(state),
+            hint="write WITH (max_error = 0.05, confidence = 0.95) in a CREATE MATERIALIZED VIEW",
+        )
+    emit({"contracts": found}, as_json, _render_contracts)
+
+
+def late(
+    query: Annotated[str, typer.Argument(help="The name of a materialized view.")],
+    project: ProjectOption = Path(),
+    as_json: JsonFlag = False,
+) -> None:
+    """Late records of a view: merged, waiting for their repair, registered for good, and the windows of these."""
+    from catchment.center.results.tables import open_table
+
+    state = Project.load(project).state_folder
+    path = state / "center" / "status.json"
+    queries = json.loads(path.read_text())["queries"] if path.exists() else {}
+    if query not in queries:
+        names = ", ".join(sorted(queries)) or "none"
+        raise ConfigError(
+            f"the view {query!r} has not run here yet", where=str(state), hint=f"those that have: {names}"
+        )
+    counts = {k: queries[query].get(k, 0) for k in ("late_records", "outstanding_records", "unmerged_records")}
+    table = open_table(state / "late" / query)
+    columns = ["window_start", "window_end", "registered_at"]
+    rows = table.to_pyarrow_table(columns=columns).to_pylist() if table is not None else []
+    emit({"query": query, **counts, "registered": rows}, as_json, _render_late)
+
+
+def _render_contracts(answer: Mapping[str, Any]) -> RenderableType:
+    rows = [
+        {
+            "site": c["site"], "view": c["view"], "controller": c["controller"], "waits s": c["slack_us"] / _SECOND,
+            "kept": "yes" if c["contract_kept"] else _regained(c),
+            "missed": f"{c['violations']:g} of {c['settled']:g}",
+            "not waited for": " ".join([*c["idle"], *c["behind"]]) or "-",
+        }
+        for c in answer["contracts"]
+    ]  # fmt: skip
+    return plain_table(rows, "contracts")
+
+
+def _regained(contract: Mapping[str, Any]) -> str:
+    """How much event time without a violation it takes until the contract is kept again."""
+    return f"again in {contract['windows_to_regain']:.0f} windows ({contract['regain_us'] / _SECOND:g} s)"
+
+
+def _render_late(answer: Mapping[str, Any]) -> RenderableType:
+    told = (
+        f"{answer['query']}: {answer['late_records']:,} late records, {answer['outstanding_records']:,} wait for their "
+        f"repair, {answer['unmerged_records']:,} were registered and not merged"
+    )
+    return Group(told, plain_table(answer["registered"], "registered partials")) if answer["registered"] else told

@@ -1,0 +1,55 @@
+"""`catchment submit` and `catchment drop`: queries come and go while everything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from catchment.cli.output import JsonFlag, emit
+from catchment.project.config import Project
+
+Folder = Annotated[Path, typer.Argument(help="The project folder.", show_default=False)]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.command(epilog="Example: catchment submit my-project another.sql")(submit)
+    app.command(epilog="Example: catchment drop my-project totals")(drop)
+
+
+def submit(
+    folder: Folder,
+    file: Annotated[Path, typer.Argument(help="A file of CREATE MATERIALIZED VIEW statements.", show_default=False)],
+    as_json: JsonFlag = False,
+) -> None:
+    """Add queries to a project, running or not. They begin with the first window that every site sees whole."""
+    from catchment.deploy.submit import submit as submit_file
+
+    emit(submit_file(Project.load(folder), file), as_json, _render_submitted)
+
+
+def drop(
+    folder: Folder,
+    query: Annotated[str, typer.Argument(help="The view that is wanted no more.", show_default=False)],
+    as_json: JsonFlag = False,
+) -> None:
+    """Let a query of a project go, running or not. Its answers are kept; what no other query needs ends."""
+    from catchment.deploy.submit import drop as drop_query
+
+    emit(drop_query(Project.load(folder), query), as_json, _render_dropped)
+
+
+def _render_submitted(answer: Mapping[str, Any]) -> str:
+    lines = []
+    for row in answer["queries"]:
+        shared = f"shares {row['fragment']} with {', '.join(row['shared_with'])}"
+        lines.append(f"{row['query']}: {shared if row['shared_with'] else 'begins ' + row['fragment']}")
+    return "\n".join(lines)
+
+
+def _render_dropped(answer: Mapping[str, Any]) -> str:
+    ended = ", ".join(answer["ended_fragments"]) or "none"
+    return f"{answer['dropped']} is dropped; fragments that end with it: {ended}"

@@ -1,0 +1,90 @@
+"""What a view's contract, slack and repair options mean for its sites and for the center."""
+
+from __future__ import annotations
+
+from catchment.center.late import RepairRule
+from catchment.errors import CatchmentError, QueryError
+from catchment.project.config import Defaults
+from catchment.quality.contract_measures import measured
+from catchment.quality.coverage import Contract
+from catchment.quality.per_site_contract import at_each_site
+from catchment.query.plan import QueryPlan
+from catchment.query.sql.statements import NEVER, ON_DEMAND, Stream
+from catchment.site.slack.names import DEFAULT_SLACK, parse_slack
+from catchment.site.slack.query import SlackPlan
+
+# Controllers that need no contract to know how long to wait; the one that they are judged by is then this.
+WITHOUT_CONTRACT = ("mp-k-slack", "fixed")
+LOOSE = Contract(0.05, 0.95)
+
+
+def contract_of(plan: QueryPlan, stream: Stream) -> Contract | None:
+    """The contract that the windows of a view are published under; None if they close by the stream's slack alone. Of a
+    stream that may be shed the samplers heed the contract: a controller would take what was shed for what is late."""
+    options = plan.options
+    if stream.shed:
+        return None
+    if options.max_error is not None:
+        return Contract(options.max_error, options.confidence)
+    return LOOSE if options.slack is not None else None
+
+
+def slack_plan(plan: QueryPlan, stream: Stream, max_ahead_us: int) -> SlackPlan | None:
+    """What a view waits by at each of its sites; None if it goes by its stream's slack."""
+    contract = contract_of(plan, stream)
+    if contract is None:
+        return None
+    part, watched = at_each_site(contract, measured(plan.fragment.aggregates), len(stream.sites or ()))
+    return SlackPlan(plan.name, plan.options.slack or DEFAULT_SLACK, plan.window, watched, part, max_ahead_us)
+
+
+def repair_rule(plan: QueryPlan, stream: Stream, defaults: Defaults) -> RepairRule | None:
+    """When late records are merged; None where the view asks for no repair. Where load is shed the option is about
+    that, and late records are merged in any case."""
+    if plan.options.repair == NEVER and not stream.shed:
+        return None
+    return RepairRule(spread_us=defaults.repair_spread_us, max_age_us=defaults.repair_after_us)
+
+
+def find_source_key(plan: QueryPlan, source: str | None) -> str | None:
+    """The name of the key that is just the source column."""
+    if source is None:
+        return None
+    alias = plan.fragment.stream_alias or plan.fragment.stream
+    spellings = {source, f"`{source}`", f"{alias}.{source}", f"`{alias}`.`{source}`"}
+    return next((k.name for k in plan.fragment.keys if k.sql in spellings), None)
+
+
+def check_slack(plan: QueryPlan, stream: Stream, where: str) -> None:
+    """Refuse a slack or a repair that cannot be had."""
+    name = plan.options.slack
+    if plan.options.repair == ON_DEMAND and not stream.shed:
+        raise QueryError(
+            f"view {plan.name!r} asks for repair on demand, which is for what was shed: {stream.name!r} is not shed",
+            where=where,
+            hint="late records are merged ('always') or registered and counted ('never')",
+        )
+    if name is None:
+        return
+    if stream.shed:
+        raise QueryError(
+            f"view {plan.name!r} asks for the slack {name!r} on the stream {stream.name!r}, which may be shed",
+            where=where,
+            hint="leave slack out: windows of such a stream close by the slack of the stream",
+        )
+    try:
+        family = parse_slack(name).name.partition(":")[0]
+    except CatchmentError as cause:
+        raise QueryError(f"view {plan.name!r}: {cause.message}", where=where, hint=cause.hint) from cause
+    if name.strip().lower().endswith(":imputed"):
+        raise QueryError(
+            f"view {plan.name!r} asks for {name!r}: a site cannot publish records that it does not have",
+            where=where,
+            hint="leave out :imputed; it is for catchment simulate order",
+        )
+    if plan.options.max_error is None and family not in WITHOUT_CONTRACT:
+        raise QueryError(
+            f"view {plan.name!r} asks for the slack {name!r}, which waits for a contract, and states none",
+            where=where,
+            hint="add max_error = 0.05, or choose slack = 'mp-k-slack' or 'fixed:5 s'",
+        )

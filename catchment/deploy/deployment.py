@@ -1,0 +1,239 @@
+"""From a project folder to what runs: every view planned, every mistake found before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from catchment.center.events import CenterQuery
+from catchment.center.results.tables import RESERVED
+from catchment.deploy.contracts import check_slack, contract_of, find_source_key, repair_rule, slack_plan
+from catchment.deploy.fragment_plan import FragmentPlan, ShedChoice, Watch
+from catchment.deploy.store import DeploymentStore
+from catchment.errors import ConfigError, QueryError
+from catchment.optimizer.sharing.demand import queries_of
+from catchment.optimizer.sharing.deploy import check_contracts_of, deploy_again, deploy_first, live_catalog, sent_over
+from catchment.optimizer.sharing.deployed import Deployed
+from catchment.optimizer.sharing.share import Strength
+from catchment.optimizer.sharing.statistics import assumed, load_statistics
+from catchment.project.config import PROJECT_FILE, QUERIES_FOLDER, Project
+from catchment.project.routes import Routes
+from catchment.query.catalog import Catalog, load_catalog
+from catchment.query.plan import QueryPlan
+from catchment.query.planning.build import plan_view
+from catchment.query.sql.statements import ALWAYS, ANY, NEVER, ON_DEMAND, Stream, View, ViewOptions
+from catchment.site.policies.base import Policy
+from catchment.site.policies.early import EarlyPolicy
+from catchment.site.policies.registry import policy_by_name
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A project with all its views planned, and what they share."""
+
+    project: Project
+    catalog: Catalog
+    plans: tuple[QueryPlan, ...]
+    deployed: Deployed
+    declared: Catalog  # without what was submitted
+
+    @classmethod
+    def load(cls, folder: Path) -> Deployment:
+        """Read and plan a project."""
+        return cls.plan(load_catalog(Project.load(folder)))
+
+    @classmethod
+    def plan(cls, declared: Catalog, deployed: Deployed | None = None) -> Deployment:
+        """Plan every view of a catalog, going on from what is deployed in the project's state folder."""
+        known = deployed or DeploymentStore(declared.project.state_folder).read()
+        catalog = live_catalog(declared, known)
+        if not catalog.views and known is None:
+            raise QueryError(
+                "no materialized view is declared",
+                where=str(catalog.project.folder / QUERIES_FOLDER),
+                hint="add queries/NAME.sql with CREATE MATERIALIZED VIEW ... AS SELECT ...",
+            )
+        plans = tuple(plan_view(view, catalog) for view in catalog.views.values())
+        for plan in plans:
+            check_plan(plan, catalog)
+        return cls(catalog.project, catalog, plans, _share(catalog, plans, known), declared)
+
+    def streams_at(self, site: str) -> tuple[Stream, ...]:
+        """The streams born at a site that some view reads."""
+        read = {p.fragment.stream for p in self.sides}
+        return tuple(s for s in self.catalog.streams.values() if s.name in read and site in (s.sites or ()))
+
+    def fragments_at(self, site: str) -> tuple[FragmentPlan, ...]:
+        """The fragments that run at a site, with their policies."""
+        return tuple(plan for plan, sites in self.fragment_plans() if site in sites)
+
+    def fragment_plans(self) -> Iterator[tuple[FragmentPlan, tuple[str, ...]]]:
+        """Every fragment that runs, and the sites where it does."""
+        deployed = self.deployed
+        for name, demand in deployed.sharing.fragments.items():
+            plan = FragmentPlan(
+                deployed.sharing.fragment(name),
+                self._policy(name, demand.source.policy),
+                name in deployed.begun,
+                deployed.leaving.get(name),
+                self._weight(name),
+                self._shed_choice(name),
+                self._watches(name),
+            )
+            yield plan, demand.source.sites
+
+    def _weight(self, fragment: str) -> float:
+        """The weights of the views that a fragment serves, together; one that nobody uses any more has the least."""
+        users = self.deployed.sharing.users(fragment)
+        return sum(p.options.weight for p in self.sides if p.name in users) or 1.0
+
+    def _shed_choice(self, fragment: str) -> ShedChoice:
+        users = self.deployed.sharing.users(fragment)
+        return shed_choice([p for p in self.sides if p.name in users])
+
+    def _fed_by(self, fragment: str) -> list[QueryPlan]:
+        return [p for p in self.sides if self.deployed.derivation(p.name).fragment == fragment]
+
+    def _policy(self, fragment: str, named: str) -> Policy:
+        """How partials leave: by the policy's choice, and for early answers as often as these are wanted."""
+        chosen = policy_by_name(named or self.project.defaults.policy)
+        early = [p.options.emit_early_us for p in self._fed_by(fragment) if p.options.emit_early_us is not None]
+        return EarlyPolicy(chosen, min(early)) if early else chosen
+
+    def _watches(self, fragment: str) -> tuple[Watch, ...]:
+        """What the queries of a fragment wait by, those that have a contract or a controller of their choice."""
+        found = []
+        for plan in self._fed_by(fragment):
+            stream = self.catalog.streams[plan.fragment.stream]
+            jump = self.project.defaults.max_jump_us if stream.max_jump_us is None else stream.max_jump_us
+            slack = slack_plan(plan, stream, jump)
+            found += [Watch(slack, plan.fragment)] if slack is not None else []
+        return tuple(found)
+
+    def at(self, deployed: Deployed) -> Deployment:
+        """The same project at another version of what is deployed."""
+        return Deployment.plan(self.declared, deployed)
+
+    def add(self, views: Sequence[View]) -> Deployment:
+        """With views that are submitted while everything runs."""
+        catalog, deployed, plans = self.catalog.add(*views), self.deployed, list(self.plans)
+        for view in views:
+            plan = plan_view(view, catalog)
+            check_plan(plan, catalog)
+            plans.append(plan)
+            for query in queries_of(plan, catalog):
+                deployed = deployed.add(query, view.to_sql())
+        check_contracts_of(self.project, deployed.sharing, load_statistics(self.project, catalog))
+        return Deployment(self.project, catalog, tuple(plans), deployed, self.declared)
+
+    @cached_property
+    def routes(self) -> Routes:
+        """Which way each site's updates go."""
+        return Routes.of(self.project)
+
+    @cached_property
+    def sites(self) -> tuple[str, ...]:
+        """The sites where a stream that some view reads is born."""
+        return tuple(s for s in self.project.sites if self.streams_at(s))
+
+    @cached_property
+    def sides(self) -> tuple[QueryPlan, ...]:
+        """Every plan over one stream: those of the views, and of a join its two sides."""
+        return tuple(side for plan in self.plans for side in plan.sides)
+
+    @cached_property
+    def center_queries(self) -> tuple[CenterQuery, ...]:
+        return tuple(self._joined(p) if p.join is not None else self._center_query(p) for p in self.plans)
+
+    def _center_query(self, p: QueryPlan) -> CenterQuery:
+        defaults, stream = self.project.defaults, self.catalog.streams[p.fragment.stream]
+        return CenterQuery(
+            p.name,
+            p.fragment,
+            p.window,
+            tuple(stream.sites or ()),
+            defaults.repair_horizon_us,
+            defaults.freshness_us if p.options.freshness_us is None else p.options.freshness_us,
+            self.deployed.derivation(p.name),
+            contract_of(p, stream),
+            p.options.emit_early_us,
+            repair_rule(p, stream, defaults),
+            self.source_key(p),
+        )
+
+    def _joined(self, p: QueryPlan) -> CenterQuery:
+        """A join is one query at the sites of both its streams, which is fed by two sides."""
+        assert p.join is not None
+        sides = tuple(self._center_query(side) for side in p.sides)
+        sites = tuple(dict.fromkeys(site for side in sides for site in side.sites))
+        repair = None if p.options.repair == NEVER else sides[0].repair
+        return replace(sides[0], name=p.name, fragment=p.join.pairing, sites=sites, derivation=None, repair=repair,
+                       source_key=None, join=p.join, sides=sides)  # fmt: skip
+
+    def source_key(self, plan: QueryPlan) -> str | None:
+        """The key of a query that is its stream's source, if one is; of a join none is."""
+        if plan.join is not None:
+            return None
+        stream = self.catalog.streams[plan.fragment.stream]
+        return find_source_key(plan, stream.source)
+
+
+def _share(catalog: Catalog, plans: tuple[QueryPlan, ...], known: Deployed | None) -> Deployed:
+    queries, strength = [q for p in plans for q in queries_of(p, catalog)], Strength(catalog.project.defaults.sharing)
+    declared = load_statistics(catalog.project, catalog)
+    if known is None:
+        sent = sent_over(Routes.of(catalog.project), assumed(declared, catalog))
+        deployed = deploy_first(queries, strength, sent)
+    else:
+        deployed = deploy_again(known, queries, strength)
+    check_contracts_of(catalog.project, deployed.sharing, declared)
+    return deployed
+
+
+def shed_choice(plans: Sequence[QueryPlan]) -> ShedChoice:
+    """How a fragment may be shed that these views are derived from: as the most demanding of them allows."""
+    given = [p.options for p in plans]
+    errors = [o.max_error for o in given if o.max_error is not None]
+    always = any(o.repair == ALWAYS for o in given) or not given
+    asked = any(o.repair == ON_DEMAND for o in given)
+    return ShedChoice(
+        min(errors, default=None),
+        max((o.confidence for o in given), default=ViewOptions().confidence),
+        max((o.weight for o in given), default=1.0),
+        bool(given) and all(o.shed == ANY for o in given),
+        ALWAYS if always else ON_DEMAND if asked else NEVER,
+        tuple(p.name for p in plans),
+        any(o.shed == NEVER for o in given),
+    )
+
+
+def inbox_address(project: Project, site: str) -> str:
+    """host:port where processes of their own find the inbox of the center or of a relay."""
+    listen = project.sites[site].listen
+    if listen is None or listen[1] == 0:
+        role = "center" if site == project.center else "relay"
+        raise ConfigError(
+            f"processes of their own cannot find the {role} {site!r}: it has no fixed address",
+            where=str(project.folder / PROJECT_FILE),
+            hint=f'set listen = "host:port" in [sites.{site}], or run all in one process: catchment run',
+        )
+    return f"{listen[0]}:{listen[1]}"
+
+
+def check_plan(plan: QueryPlan, catalog: Catalog) -> None:
+    """Refuse a view that can be planned but not run."""
+    _check_names(plan, catalog)
+    if plan.join is None:
+        check_slack(plan, catalog.streams[plan.fragment.stream], catalog.views[plan.name].where)
+
+
+def _check_names(plan: QueryPlan, catalog: Catalog) -> None:
+    for column in plan.columns:
+        if column.name.lower() in RESERVED and column.source != column.name:
+            raise QueryError(
+                f"view {plan.name!r} has a column {column.name!r}, a name that every result table uses itself",
+                where=catalog.views[plan.name].where,
+                hint=f"give it another name: {column.sql} AS my_{column.name} (reserved are {', '.join(RESERVED)})",
+            )

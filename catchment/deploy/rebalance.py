@@ -1,0 +1,87 @@
+"""Moving queries to other fragments while they run: the center looks, decides, and writes what is wanted.
+
+Slices under way are finished where they began: `catchment.center.fragment_sources` says where the new fragment takes
+over, sites hear until where the old one is wanted, and it ends when the windows that it feeds are final.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from catchment.center.core import CenterCore
+from catchment.deploy.deployment import Deployment
+from catchment.deploy.status import STATUS_FILE
+from catchment.deploy.watcher import Follower
+from catchment.optimizer.sharing.deploy import sent_over
+from catchment.optimizer.sharing.deployed import Deployed
+from catchment.optimizer.sharing.measured_statistics import measured
+from catchment.optimizer.sharing.reoptimize import Reoptimizer
+from catchment.optimizer.sharing.statistics import Statistics, assumed, load_statistics
+from catchment.timeline import SECOND_US
+
+LOOK_EVERY_US = 10 * SECOND_US
+FIRST_LOOK_US = 60 * SECOND_US  # rates of the first minute are those of starting up
+
+
+@dataclass
+class Mover:
+    """Looks now and then whether another sharing would send less, from what the sites have measured."""
+
+    follower: Follower
+    reoptimizer: Reoptimizer = field(default_factory=Reoptimizer)
+    next_us: int | None = None
+
+    def look(self, core: CenterCore, now_us: int) -> None:
+        """Bound and end what was left; move, if that has come to pay."""
+        deployed = self.follower.deployment.deployed
+        if deployed.leaving:
+            self._finish(core)
+        if self.next_us is None:
+            self.next_us = now_us + FIRST_LOOK_US
+        if now_us < self.next_us or not self.follower.deployment.project.defaults.reoptimize:
+            return
+        self.next_us = now_us + LOOK_EVERY_US
+        stream_us = newest_event_us(self.follower.deployment)
+        if stream_us is None:
+            return
+        deployment = self.follower.deployment
+        bytes_of = sent_over(deployment.routes, known_statistics(deployment))
+        target = self.reoptimizer.look(deployed, bytes_of, stream_us)
+        if target is not None:
+            self._change(lambda now: now.move(target) if now.version == deployed.version else now)
+
+    def _finish(self, core: CenterCore) -> None:
+        ends, needed = core.bounds(), core.fragments
+        self._change(lambda now: now.bound(ends).retire(needed))
+
+    def _change(self, make: Callable[[Deployed], Deployed]) -> None:
+        deployed = self.follower.deployment.deployed
+        if make(deployed) is not deployed:
+            self.follower.store.change(lambda now: make(now or deployed))
+
+
+def known_statistics(deployment: Deployment) -> Statistics:
+    """What is declared, with what the sites of the project's state folder have measured of late."""
+    return measured(
+        assumed(load_statistics(deployment.project, deployment.catalog), deployment.catalog),
+        deployment.deployed.sharing.fragments,
+        site_statistics(deployment),
+    )
+
+
+def site_statistics(deployment: Deployment) -> Mapping[str, Mapping[str, Any]]:
+    """What each site last wrote down of its streams."""
+    return {site: status["statistics"] for site, status in _said(deployment).items() if "statistics" in status}
+
+
+def newest_event_us(deployment: Deployment) -> int | None:
+    """How far the streams are, in their own time: rates are by its seconds, and so is what a choice loses."""
+    return max((s["newest_event_us"] for s in _said(deployment).values() if s["newest_event_us"]), default=None)
+
+
+def _said(deployment: Deployment) -> Mapping[str, Mapping[str, Any]]:
+    files = {s: deployment.project.state_folder / "sites" / s / STATUS_FILE for s in deployment.sites}
+    return {site: json.loads(path.read_text()) for site, path in files.items() if path.is_file()}

@@ -1,0 +1,67 @@
+"""What brings the running cores to what is deployed: at a site, at the center, at a relay.
+
+Nothing restarts and nothing waits. A fragment that begins during a run states the first instant from which on its site
+will have computed every record: just after the newest event time that was read before. Between two micro-batches of a
+stream that is exact; hence the lock of a stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+from catchment.center import events as center_events
+from catchment.center.core import CenterCore
+from catchment.center.events import CenterQuery, QueryAdded, QueryDropped, QueryMoved
+from catchment.deploy.deployment import Deployment
+from catchment.deploy.fragment_plan import FragmentPlan
+from catchment.relay.events import Carried
+from catchment.site import events as site_events
+from catchment.site.core import SiteCore
+from catchment.site.events import FragmentAdded, FragmentBounded, FragmentDropped
+from catchment.timeline import START_OF_TIME_US
+
+
+def site_changes(
+    core: SiteCore, stream: str, plans: Iterable[FragmentPlan], newest_us: int | None
+) -> Iterator[site_events.Event]:
+    """What brings the fragments of one stream to what is wanted; nothing where they are there already."""
+    wanted = {p.fragment.name: p for p in plans if p.fragment.stream == stream}
+    here = {f.name for f in core.definitions if f.stream == stream}
+    yield from (FragmentDropped(name) for name in sorted(here - wanted.keys()))
+    for name, plan in wanted.items():
+        wants = (plan.policy, plan.weight, plan.slacks)
+        if name not in here or (core.policy_of(name), core.weight_of(name), core.slacks_of(name)) != wants:
+            begin_us = _begin_us(newest_us) if plan.begun and name not in here else None
+            yield FragmentAdded(plan.fragment, plan.policy, plan.weight, begin_us, plan.slacks)
+        if plan.until_us is not None and (name not in here or core.until_us(name) != plan.until_us):
+            yield FragmentBounded(name, plan.until_us)
+
+
+def _begin_us(newest_us: int | None) -> int:
+    """The first instant whose records are all yet to come; a stream of which nothing was read is all to come."""
+    return START_OF_TIME_US + 1 if newest_us is None else newest_us + 1
+
+
+def center_changes(
+    core: CenterCore, queries: Iterable[CenterQuery], begun: Collection[str]
+) -> Iterator[center_events.Event]:
+    """The events that bring the core there; none where it is there already."""
+    wanted = {q.name: q for q in queries}
+    yield from (QueryDropped(name) for name in list(core.queries) if name not in wanted)
+    for name, query in wanted.items():
+        if name not in core.queries:
+            yield QueryAdded(query, any(part.feed in begun for part in query.parts))
+            continue
+        for part in query.parts:
+            if part.derivation is not None and core.intakes[name].feed(part.name) != part.feed:
+                yield QueryMoved(name, part.derivation, part.feed in begun)
+
+
+def carried_by(deployment: Deployment, relay: str) -> Iterator[Carried]:
+    """The fragments that come through a relay, each with the sites that it comes from."""
+    routes = deployment.routes
+    for plan, sites in deployment.fragment_plans():
+        senders = ((site, routes.sender(relay, site)) for site in sites)
+        origins = tuple((site, sender) for site, sender in senders if sender is not None)
+        if origins:
+            yield Carried(plan.fragment, plan.policy, origins, plan.weight)

@@ -1,0 +1,92 @@
+"""The relays of a process: each listens for the sites that send over it, and sends on towards the center."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from catchment.deploy.deployment import Deployment
+from catchment.deploy.reconcile import carried_by
+from catchment.deploy.status import write_status
+from catchment.progress.admission import check_segment
+from catchment.relay.pipeline import RelayPipeline
+from catchment.timeline import Clock
+from catchment.wire.flight import InboxServer
+from catchment.wire.inbox import Inbox
+from catchment.wire.messages import Segment
+from catchment.wire.outbox import Outbox
+from catchment.wire.sending.sender import Sender
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass
+class Relays:
+    """Starts, follows and ends the relays of some sites."""
+
+    deployment: Deployment
+    names: Sequence[str]
+    clock: Clock
+    make_sender: Callable[[str, Outbox], Sender]
+    make_server: Callable[[Inbox, str, int], InboxServer]
+    running: dict[str, RelayPipeline] = field(default_factory=dict, init=False)
+    _servers: dict[str, InboxServer] = field(default_factory=dict, init=False)
+    _closing: ExitStack = field(default_factory=ExitStack, init=False)
+
+    def __post_init__(self) -> None:
+        self._known = self.deployment.deployed.known
+
+    def start(self) -> None:
+        """Those near the center first, so that each finds someone to speak to."""
+        for name in self.names:
+            relay = RelayPipeline(
+                self.deployment.project, name, self._check, partial(self.make_sender, name), self.clock
+            )
+            self.running[name] = relay
+            self._closing.callback(relay.stop)
+            relay.carry(tuple(carried_by(self.deployment, name)))
+            host, port = self.deployment.project.sites[name].listen or (LOOPBACK, 0)
+            server = self._servers[name] = self.make_server(relay.inbox, host, port)
+            server.start()
+            self._closing.callback(server.close)
+            relay.start()
+
+    def address(self, name: str) -> str | None:
+        """Where a relay of this process listens."""
+        if name not in self._servers:
+            return None
+        host, _ = self.deployment.project.sites[name].listen or (LOOPBACK, 0)
+        return f"{host}:{self._servers[name].port}"
+
+    def follow(self, deployment: Deployment) -> None:
+        """Carry what is deployed now. A relay may know of a fragment before anyone sends it."""
+        self.deployment, self._known = deployment, deployment.deployed.known
+        for name, relay in self.running.items():
+            relay.carry(tuple(carried_by(deployment, name)))
+
+    def tick(self) -> None:
+        for relay in self.running.values():
+            relay.tick()
+
+    def is_finished(self, once: bool) -> bool:
+        """Whether nothing more will go on; with `once`, whether all that there is now has."""
+        if once:
+            for relay in reversed(self.running.values()):  # those far from the center first
+                relay.flush()
+        return all(relay.drained if once else relay.finished for relay in self.running.values())
+
+    def status(self) -> dict[str, Mapping[str, Any]]:
+        return {name: relay.status() for name, relay in self.running.items()}
+
+    def write_status(self) -> None:
+        for relay in self.running.values():
+            write_status(relay.folder, relay.status())
+
+    def close(self) -> None:
+        self._closing.close()
+
+    def _check(self, segment: Segment) -> None:
+        check_segment(segment, self._known, self.deployment.routes)

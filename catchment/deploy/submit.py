@@ -1,0 +1,69 @@
+"""Submitting and dropping queries while a project runs, or before it does.
+
+Everything is checked first: the whole file is parsed, planned and shared in memory, and only what is found right is
+written. Running processes find it at their next tick; no process is told anything twice, and none has to be running.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from catchment.deploy.deployment import Deployment
+from catchment.deploy.store import DeploymentStore
+from catchment.errors import QueryError
+from catchment.optimizer.sharing.deployed import Deployed
+from catchment.project.config import Project
+from catchment.project.options import did_you_mean
+from catchment.query.catalog import load_catalog
+from catchment.query.sql.parse import parse_file
+from catchment.query.sql.statements import View
+
+
+def submit(project: Project, path: Path) -> Mapping[str, Any]:
+    """Deploy the views of a file beside those that run; what they share, and what they begin."""
+    if not path.is_file():
+        raise QueryError(f"there is no file {path}", hint="give a file with CREATE MATERIALIZED VIEW statements")
+    views = _views(path)
+    declared = load_catalog(project)
+
+    def make(now: Deployed | None) -> Deployed:
+        return Deployment.plan(declared, now).add(views).deployed
+
+    made = DeploymentStore(project.state_folder).change(make)
+    return {"version": made.version, "queries": [_told(made, q) for v in views for q in made.parts(v.name)]}
+
+
+def drop(project: Project, name: str) -> Mapping[str, Any]:
+    """Let a query go; its published answers stay."""
+    declared, ended = load_catalog(project), list[str]()
+
+    def make(now: Deployed | None) -> Deployed:
+        deployed = Deployment.plan(declared, now).deployed
+        if name not in deployed.views:
+            raise QueryError(f"there is no query {name!r}", hint=did_you_mean(name, deployed.views))
+        made = deployed.drop(name)
+        ended.extend(f for f in deployed.sharing.fragments if f not in made.sharing.fragments)
+        return made
+
+    made = DeploymentStore(project.state_folder).change(make)
+    return {"version": made.version, "dropped": name, "ended_fragments": ended}
+
+
+def _views(path: Path) -> list[View]:
+    statements = parse_file(path)
+    views = [s for s in statements if isinstance(s, View)]
+    if len(views) != len(statements) or not views:
+        raise QueryError(
+            "only CREATE MATERIALIZED VIEW can be submitted" if statements else "there is no statement in the file",
+            where=str(path),
+            hint="declare streams and tables in the project's queries/ before it runs",
+        )
+    return views
+
+
+def _told(made: Deployed, name: str) -> Mapping[str, Any]:
+    fragment = made.derivation(name).fragment
+    others = [u for u in made.sharing.users(fragment) if u != name]
+    return {"query": name, "fragment": fragment, "shared_with": others, "new_fragment": not others}

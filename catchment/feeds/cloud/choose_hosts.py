@@ -1,0 +1,152 @@
+"""From a view graph and measured rates to a placement: who computes what.
+
+Pair views over device feeds go through the demand graph and the optimal assignment; views that join the
+same two feeds are placed together. A view over one device's feeds stays on that device. With views over
+views the whole hierarchy is assigned at once; where a device's data comes to a view by both of its inputs
+there is no proof of optimality, and such views go, inputs first, where they add least to the traffic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from catchment.errors import FeedError
+from catchment.feeds.cloud.routes import CLOUD, Hosts, Instance, routes_of, source_of
+from catchment.feeds.language.view_graph import PhysicalView, ViewGraph
+from catchment.feeds.placement.assign import Assignment, Costs, assign
+from catchment.feeds.placement.demand import DemandGraph
+from catchment.feeds.placement.hierarchy import VIEW, Hierarchy
+from catchment.feeds.placement.multilevel import assign_views
+from catchment.feeds.placement.placement import CLOUD as AT_CLOUD
+from catchment.feeds.placement.placement import place
+
+Rates = Mapping[str, float]
+Strategy = Callable[[ViewGraph, Rates, "LinkCosts"], dict[str, str]]
+
+
+@dataclass(frozen=True)
+class LinkCosts:
+    """What one message costs a device, each way; the same for all devices."""
+
+    upload: float = 1.0
+    download: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (self.upload >= 0 and self.download >= 0):
+            raise FeedError(f"link costs must be 0 or more, not {self.upload} and {self.download}")
+
+
+def all_at_cloud(graph: ViewGraph, rates: Rates, costs: LinkCosts) -> dict[str, str]:
+    """Every view at the cloud, except those over one device's feeds."""
+    return {v.name: _only_device(graph, v) or CLOUD for v in graph.views.values()}
+
+
+def least_traffic(graph: ViewGraph, rates: Rates, costs: LinkCosts) -> dict[str, str]:
+    """The cheapest placement."""
+    hosts = all_at_cloud(graph, rates, costs)
+    uppers = [v for v in graph.views.values() if any(i in graph.views for i in v.inputs)]
+    if uppers and not any(_meets_itself(graph, view) for view in graph.views.values()):
+        return {**hosts, **_place_hierarchy(graph, rates, costs)}
+    hosts.update(_place_pairs(graph, rates, costs))
+    return place_one_by_one(graph, hosts, uppers, rates, costs)
+
+
+STRATEGIES: dict[str, Strategy] = {"ours": least_traffic, "cloud": all_at_cloud}
+
+
+def demand_of(graph: ViewGraph, rates: Rates) -> DemandGraph | None:
+    """The demand graph over device feeds; None when no view joins feeds of two devices."""
+    demands: dict[tuple[str, str], float] = {}
+    for view in _pairs(graph):
+        for feed, other in (view.inputs, view.inputs[::-1]):
+            wanted = rates.get(feed, 0.0) * view.share_of(feed)
+            demands[feed, other] = max(wanted, demands.get((feed, other), 0.0))
+    if not demands:
+        return None
+    return DemandGraph.from_named([s for s, _ in demands], [d for _, d in demands], list(demands.values()))
+
+
+def assignment_of(graph: ViewGraph, rates: Rates, costs: LinkCosts) -> Assignment | None:
+    """The optimal assignment of the pair views over device feeds."""
+    demand = demand_of(graph, rates)
+    return None if demand is None else assign(demand, Costs(costs.upload, costs.download))
+
+
+def place_one_by_one(
+    graph: ViewGraph, hosts: Hosts, views: Iterable[PhysicalView], rates: Rates, costs: LinkCosts
+) -> dict[str, str]:
+    """Add views to a placement, each where it adds least to the traffic of those before it."""
+    chosen = dict(hosts)
+    pending = [v for v in views if _only_device(graph, v) is None]
+    for view in pending:
+        chosen.pop(view.name, None)
+    for view in pending:
+        candidates = list(dict.fromkeys([CLOUD, *(source_of(graph, chosen, i) for i in view.inputs)]))
+        added = [_added(graph, chosen, (view, host), rates, costs) for host in candidates]
+        chosen[view.name] = candidates[added.index(min(added))]
+    return {**chosen, **{v.name: d for v in views if (d := _only_device(graph, v)) is not None}}
+
+
+def _pairs(graph: ViewGraph) -> Iterable[PhysicalView]:
+    for view in graph.views.values():
+        joins_feeds = len(view.inputs) == 2 and all(i in graph.feeds for i in view.inputs)
+        if joins_feeds and _only_device(graph, view) is None:
+            yield view
+
+
+def _only_device(graph: ViewGraph, view: PhysicalView) -> str | None:
+    """The device of a view whose data is all from one device."""
+    origins = graph.origins(view.name)
+    return next(iter(origins)) if len(origins) == 1 else None
+
+
+def _place_pairs(graph: ViewGraph, rates: Rates, costs: LinkCosts) -> dict[str, str]:
+    assignment = assignment_of(graph, rates, costs)
+    if assignment is None:
+        return {}
+    demand, placed = assignment.graph, place(assignment)
+    sites = {
+        frozenset({demand.name(a), demand.name(b)}): demand.name(site) if site != AT_CLOUD else None
+        for a, b, site in zip(placed.src.tolist(), placed.dst.tolist(), placed.site.tolist(), strict=True)
+    }
+    feeds = {v.name: sites[frozenset(v.inputs)] for v in _pairs(graph)}
+    return {name: CLOUD if feed is None else graph.feeds[feed].device for name, feed in feeds.items()}
+
+
+def _meets_itself(graph: ViewGraph, view: PhysicalView) -> bool:
+    """Whether one device's data comes to a view by both inputs (a view on one device aside)."""
+    if _only_device(graph, view) is not None or len(view.inputs) < 2:
+        return False
+    return bool(graph.origins(view.inputs[0]) & graph.origins(view.inputs[1]))
+
+
+def _place_hierarchy(graph: ViewGraph, rates: Rates, costs: LinkCosts) -> dict[str, str]:
+    """All levels at once; a view on one device counts as a source of that device."""
+    devices = {name: number for number, name in enumerate(graph.devices)}
+    homes = {name: devices[feed.device] for name, feed in graph.feeds.items()}
+    for view in graph.views.values():
+        only = _only_device(graph, view)
+        homes[view.name] = VIEW if only is None else devices[only]
+    number = {name: at for at, name in enumerate(homes)}
+    placed = [name for name, home in homes.items() if home == VIEW]
+    edges = [
+        (number[feed], number[name], rates.get(feed, 0.0) * graph.views[name].share_of(feed))
+        for name in placed for feed in graph.views[name].inputs
+    ]  # fmt: skip
+    hierarchy = Hierarchy.of(len(devices), list(homes.values()), *zip(*edges, strict=True))
+    site = assign_views(hierarchy, Costs(costs.upload, costs.download)).site
+    return {name: CLOUD if (at := site[number[name]]) < 0 else graph.devices[at] for name in placed}
+
+
+def _added(graph: ViewGraph, hosts: Mapping[str, str], added: Instance, rates: Rates, costs: LinkCosts) -> float:
+    """What one more view costs, given those that are placed."""
+    cost = 0.0
+    for feed in added[0].inputs:
+        source = [source_of(graph, hosts, feed)]
+        readers = [(v, hosts[v.name]) for v in graph.consumers[feed] if v.name in hosts]
+        before, after = routes_of(feed, source, readers), routes_of(feed, source, [*readers, added])
+        up = sum(after.uploads.values()) - sum(before.uploads.values())
+        down = sum(after.downloads.values()) - sum(before.downloads.values())
+        cost += rates.get(feed, 0.0) * (costs.upload * up + costs.download * down)
+    return cost

@@ -1,0 +1,112 @@
+"""The data plane of the cloud on one machine: routes feeds to the devices that download them, and computes
+the views that are placed at the cloud. Pure.
+
+A route says which share of a feed a device downloads; an uploaded event goes to every route whose share its
+rank is below (Chandramouli et al., VLDB'13, section 2.3). Duplicates of an event are recognised by its key
+and go nowhere.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from catchment.feeds.device.publisher import Publisher
+from catchment.feeds.device.view_host import HostLimits
+from catchment.feeds.language.evaluate import CompiledProgram
+from catchment.feeds.language.view_graph import PhysicalView
+from catchment.feeds.protocol.messages import Downward, FeedEvent, Notice
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Send this message to a device."""
+
+    device: str
+    message: Downward
+
+
+class DataPlane(Protocol):
+    """What the control plane needs of the part of the cloud that moves and joins events."""
+
+    def absorb(self, events: Iterable[FeedEvent]) -> Iterable[Deliver]:
+        """Route uploaded events and compute the cloud's views over them."""
+
+    def set_route(self, feed: str, device: str, share: float) -> None:
+        """From now on a device downloads this share of a feed; 0 ends the route."""
+
+    def install(self, view: PhysicalView) -> None:
+        """Compute a view at the cloud from now on."""
+
+    def uninstall(self, view: str) -> None:
+        """Compute a view at the cloud no more."""
+
+    def newest_us(self, feed: str) -> int | None:
+        """The newest event time that was uploaded of a feed."""
+
+    def take_matched(self) -> Counter[str]:
+        """Matches per view that others read, since the last call."""
+
+
+class Router:
+    """Routes and views of the cloud in one process."""
+
+    def __init__(self, program: CompiledProgram, limits: HostLimits | None = None) -> None:
+        self.publisher = Publisher(program, limits)
+        self.routes: dict[str, dict[str, float]] = {}
+        self.newest: dict[str, int] = {}
+        self.last_key: dict[str, tuple[int, ...]] = {}
+
+    def absorb(self, events: Iterable[FeedEvent]) -> Iterator[Deliver]:
+        for event in events:
+            if self._is_new(event):
+                yield from self._forward(event)
+                for item in self.publisher.absorb(event):
+                    yield from self._emit(item)
+
+    def _emit(self, item: FeedEvent | Notice) -> Iterator[Deliver]:
+        if isinstance(item, Notice):
+            yield Deliver(item.notified, item)
+        else:
+            self._saw(item)
+            yield from self._forward(item)
+
+    def _is_new(self, event: FeedEvent) -> bool:
+        """Events of a device come in order of their numbers; matches of views have none to go by."""
+        if len(event.key) == 1:
+            if event.key <= self.last_key.get(event.feed, (-1,)):
+                return False
+            self.last_key[event.feed] = event.key
+        self._saw(event)
+        return True
+
+    def _saw(self, event: FeedEvent) -> None:
+        self.newest[event.feed] = max(event.at_us, self.newest.get(event.feed, event.at_us))
+
+    def _forward(self, event: FeedEvent) -> Iterator[Deliver]:
+        for device, share in self.routes.get(event.feed, {}).items():
+            if event.rank < share:
+                yield Deliver(device, event)
+
+    def set_route(self, feed: str, device: str, share: float) -> None:
+        routes = self.routes.setdefault(feed, {})
+        if share > 0:
+            routes[device] = share
+        else:
+            routes.pop(device, None)
+
+    def install(self, view: PhysicalView) -> None:
+        self.publisher.host.install(view)
+
+    def uninstall(self, view: str) -> None:
+        self.publisher.host.uninstall(view)
+
+    def newest_us(self, feed: str) -> int | None:
+        return self.newest.get(feed)
+
+    def take_matched(self) -> Counter[str]:
+        taken = Counter(self.publisher.matched)
+        self.publisher.matched.clear()
+        return taken

@@ -1,0 +1,273 @@
+"""The core of a device: its own feed, what it uploads, what it downloads, its views. Pure.
+
+`handle(event, now_us)` takes what happened and returns what to do: send a message, notify the user. It
+reads no clock and does no I/O; a fleet, a simulation or an application drives it.
+
+Invariants: events of one feed leave in order of time; an instruction with a token is confirmed once and
+only after everything earlier was handed over; a notice is given to the user once. While the link is down
+messages wait in the outbox. At `max_outbox` the oldest event is dropped and counted (notices and answers
+are few and are kept), so a device that is away for very long loses matches of its own views only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from catchment.errors import FeedError
+from catchment.feeds.device.publisher import Publisher, Seen
+from catchment.feeds.device.view_host import HostLimits
+from catchment.feeds.language.evaluate import compile_program
+from catchment.feeds.language.functions import BUILT_IN, Functions
+from catchment.feeds.protocol.messages import (
+    Confirmed,
+    Downward,
+    FeedEvent,
+    Hello,
+    Install,
+    Instruction,
+    Instructions,
+    Mark,
+    Notice,
+    Program,
+    Rates,
+    Reset,
+    SetUpload,
+    Upward,
+)
+
+
+def boot_number(now_us: int) -> int:
+    """A boot that is later than every number of a life that began a second or more before, at 1,000 events a second."""
+    return max(0, now_us // 1_000_000 - 1_600_000_000) * 1000
+
+
+@dataclass(frozen=True)
+class DeviceConfig:
+    """What a device is told at its start; `boot` grows with every restart and numbers its events."""
+
+    name: str
+    boot: int = 0
+    report_every_us: int = 10_000_000
+    max_outbox: int = 10_000
+    limits: HostLimits = field(default_factory=HostLimits)
+
+    def __post_init__(self) -> None:
+        if not self.name or self.boot < 0 or self.report_every_us <= 0 or self.max_outbox <= 0:
+            raise FeedError(f"a device needs a name and positive bounds, not {self!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """The device recorded something: one row of a stream, with all its declared columns."""
+
+    stream: str
+    row: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message came from the cloud."""
+
+    message: Downward
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUp:
+    """The cloud can be reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkDown:
+    """The cloud cannot be reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Hand this message to the transport."""
+
+    message: Upward
+
+
+@dataclass(frozen=True, slots=True)
+class Notify:
+    """Tell the user."""
+
+    notice: Notice
+
+
+DeviceEvent = Produced | Received | LinkUp | LinkDown | Tick
+DeviceAction = Send | Notify
+
+
+class Device:
+    """One device."""
+
+    def __init__(self, config: DeviceConfig, functions: Functions = BUILT_IN) -> None:
+        self.config = config
+        self.functions = functions
+        self.publisher: Publisher | None = None
+        self.program_text: str | None = None
+        self.uploads: dict[str, float] = {}
+        self.numbers: dict[str, int] = {}  # next event number of each feed
+        self.produced: Counter[str] = Counter()  # since the last rate report
+        self.reported_us: int | None = None
+        self.marks: list[Mark] = []
+        self.connected = False
+        self.outbox: deque[Upward] = deque()
+        self.dropped = 0  # events that left the outbox at its bound
+        self.ignored = 0  # instructions that came before a program
+        self.newest_us = 0
+        self.notified = Seen()
+
+    def handle(self, event: DeviceEvent, now_us: int) -> list[DeviceAction]:
+        """What to do about an event."""
+        self.newest_us = max(self.newest_us, now_us)  # a clock that steps back does not reorder the feed
+        actions = list(self._dispatch(event))
+        actions += self._due()
+        return actions
+
+    def _dispatch(self, event: DeviceEvent) -> Iterator[DeviceAction]:
+        if isinstance(event, Produced):
+            yield from self._produce(event)
+        elif isinstance(event, Received):
+            yield from self._receive(event.message)
+        elif isinstance(event, LinkUp):
+            yield from self._connect()
+        elif isinstance(event, LinkDown):
+            self.connected = False
+
+    # ---- the device's own feed
+
+    def _produce(self, event: Produced) -> Iterator[DeviceAction]:
+        if self.publisher is None:
+            return  # nobody has asked for anything yet
+        for kind, values in self.publisher.program.feeds_of(event.stream, event.row):
+            feed = f"{kind}@{self.config.name}"
+            number = self.numbers.get(feed, self.config.boot)
+            self.numbers[feed] = number + 1
+            self.produced[feed] += 1
+            yield from self._publish(FeedEvent(feed, (number,), self.newest_us, values))
+
+    def _publish(self, event: FeedEvent) -> Iterator[DeviceAction]:
+        """Upload an event that was born here, as far as it is wanted, and compute what follows from it."""
+        yield from self._upload(event)
+        yield from self._absorb(event)
+
+    def _upload(self, event: FeedEvent) -> Iterator[DeviceAction]:
+        if event.rank < self.uploads.get(event.feed, 0.0):
+            yield from self._send(event)
+
+    def _absorb(self, event: FeedEvent) -> Iterator[DeviceAction]:
+        assert self.publisher is not None
+        for item in self.publisher.absorb(event):
+            if isinstance(item, FeedEvent):
+                yield from self._upload(item)
+            elif item.notified == self.config.name:
+                yield from self._notify(item)
+            else:
+                yield from self._send(item)
+
+    def _notify(self, notice: Notice) -> Iterator[DeviceAction]:
+        if self.notified.first_time(notice.identity):
+            yield Notify(notice)
+
+    # ---- messages
+
+    def _receive(self, message: Downward) -> Iterator[DeviceAction]:
+        if isinstance(message, Instructions):
+            yield from self._obey(message)
+        elif isinstance(message, Notice):
+            yield from self._notify(message)
+        elif isinstance(message, Reset):
+            self._forget()
+            yield Send(Hello(self.config.boot))
+        elif self.publisher is None:
+            self.ignored += 1
+        else:
+            yield from self._absorb(message)
+
+    def _obey(self, message: Instructions) -> Iterator[DeviceAction]:
+        """Follow instructions in order; one answer confirms them all."""
+        tokens = [token for item in message.items if (token := self._follow(item))]
+        if tokens:
+            yield from self._send(Confirmed(tuple(tokens), self.newest_us))
+
+    def _follow(self, item: Instruction) -> int:
+        """Do as told; the token to confirm, 0 for none."""
+        if isinstance(item, Program):
+            self._load(item.text)
+            return 0
+        if isinstance(item, Mark):
+            self.marks.append(item)
+            return 0
+        if self.publisher is None:
+            self.ignored += 1
+            return 0
+        if isinstance(item, SetUpload):
+            self.uploads[item.feed] = item.share
+        elif isinstance(item, Install):
+            self.publisher.host.install(item.view)
+        else:
+            self.publisher.host.uninstall(item.view)
+        return item.token
+
+    def _forget(self) -> None:
+        self.publisher = self.program_text = None
+        self.uploads.clear()
+        self.marks.clear()
+
+    def _load(self, text: str) -> None:
+        if text != self.program_text:
+            self.program_text = text
+            self.publisher = Publisher(compile_program(text, self.functions), self.config.limits)
+
+    # ---- the link
+
+    def _connect(self) -> Iterator[DeviceAction]:
+        self.connected = True
+        yield Send(Hello(self.config.boot))
+        while self.outbox:
+            yield Send(self.outbox.popleft())
+
+    def _send(self, message: Upward) -> Iterator[DeviceAction]:
+        if self.connected:
+            yield Send(message)
+            return
+        if len(self.outbox) >= self.config.max_outbox and isinstance(message, FeedEvent):
+            self._drop_oldest_event()
+        self.outbox.append(message)
+
+    def _drop_oldest_event(self) -> None:
+        for place, message in enumerate(self.outbox):
+            if isinstance(message, FeedEvent):
+                del self.outbox[place]
+                self.dropped += 1
+                return
+
+    # ---- time
+
+    def _due(self) -> Iterator[DeviceAction]:
+        due = [m for m in self.marks if self.newest_us > m.after_us]
+        if due:
+            self.marks = [m for m in self.marks if self.newest_us <= m.after_us]
+            yield from self._send(Confirmed(tuple(m.token for m in due), self.newest_us))
+        if self.reported_us is None:
+            self.reported_us = self.newest_us
+        elif self.newest_us - self.reported_us >= self.config.report_every_us and self.connected:
+            yield from self._report(self.newest_us - self.reported_us)
+
+    def _report(self, period_us: int) -> Iterator[DeviceAction]:
+        matched = self.publisher.matched if self.publisher else Counter()
+        counts = tuple(sorted((self.produced + matched).items()))
+        self.produced.clear()
+        matched.clear()
+        self.reported_us = self.newest_us
+        yield from self._send(Rates(counts, period_us))

@@ -1,0 +1,116 @@
+"""A fleet: many devices in one process, driven one event at a time.
+
+The driver gives it records, link changes and the time; messages go through a bus, and what devices notify
+their users of is collected. Nothing here reads a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from catchment.feeds.device.device import (
+    Device,
+    DeviceAction,
+    DeviceConfig,
+    DeviceEvent,
+    LinkDown,
+    LinkUp,
+    Produced,
+    Received,
+    Send,
+    Tick,
+)
+from catchment.feeds.language.functions import BUILT_IN, Functions
+from catchment.feeds.protocol.messages import Downward, Notice, Upward
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A device recorded one row of a stream."""
+
+    at_us: int
+    device: str
+    stream: str
+    row: tuple[Any, ...]
+    boot: int = 0  # of the device when it recorded this; events are numbered from it
+
+
+class DeviceLinks(Protocol):
+    """The device side of a transport."""
+
+    def connect(self, device: str) -> None: ...
+
+    def disconnect(self, device: str) -> None: ...
+
+    def send_up(self, device: str, message: Upward) -> None: ...
+
+    def next_down(self, device: str) -> Downward | None: ...
+
+
+class Fleet:
+    """Devices by name, each with its session on the bus."""
+
+    def __init__(
+        self,
+        configs: Iterable[DeviceConfig],
+        bus: DeviceLinks,
+        functions: Functions = BUILT_IN,
+        notify: Callable[[str, Notice], None] | None = None,
+    ) -> None:
+        self.bus = bus
+        self.functions = functions
+        self.notify = notify
+        self.devices: dict[str, Device] = {}
+        self.notices: list[Notice] = []
+        for config in configs:
+            self.add(config)
+
+    def add(self, config: DeviceConfig) -> None:
+        """A device joins, not yet connected."""
+        self.devices[config.name] = Device(config, self.functions)
+
+    def connect(self, name: str, now_us: int) -> None:
+        self.bus.connect(name)
+        self.link_changed(name, True, now_us)
+
+    def disconnect(self, name: str, now_us: int) -> None:
+        self.bus.disconnect(name)
+        self.link_changed(name, False, now_us)
+
+    def link_changed(self, name: str, up: bool, now_us: int) -> None:
+        """A device's link came up or went down."""
+        self._handle(name, LinkUp() if up else LinkDown(), now_us)
+
+    def restart(self, name: str, now_us: int) -> None:
+        """A device loses its memory and comes back under a later boot."""
+        self.disconnect(name, now_us)
+        old = self.devices[name].config
+        self.add(replace(old, boot=old.boot + 1_000_000))
+        self.connect(name, now_us)
+
+    def produce(self, record: Record) -> None:
+        self._handle(record.device, Produced(record.stream, record.row), record.at_us)
+
+    def receive(self, name: str, now_us: int) -> None:
+        """A device takes the next message from its session."""
+        message = self.bus.next_down(name)
+        if message is not None:
+            self._handle(name, Received(message), now_us)
+
+    def tick(self, now_us: int) -> None:
+        for name in self.devices:
+            self._handle(name, Tick(), now_us)
+
+    def _handle(self, name: str, event: DeviceEvent, now_us: int) -> None:
+        for action in self.devices[name].handle(event, now_us):
+            self._act(name, action)
+
+    def _act(self, name: str, action: DeviceAction) -> None:
+        if isinstance(action, Send):
+            self.bus.send_up(name, action.message)
+        else:
+            self.notices.append(action.notice)
+            if self.notify is not None:
+                self.notify(name, action.notice)

@@ -1,0 +1,62 @@
+"""What becomes of an event at a place where views are computed: outputs for other views, and notices. Pure.
+
+A view that others read gives its matches to them as events; any other view turns them into notices for the
+device that the row names. A view with `notify_every` gives at most one notice a period and device, and its
+key is the period's number, so it does not matter which match of the period was found first, or where.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterator
+
+from catchment.feeds.device.view_host import HostLimits, Match, ViewHost
+from catchment.feeds.language.evaluate import CompiledProgram
+from catchment.feeds.protocol.messages import FeedEvent, Notice
+
+MAX_SEEN = 20_000
+
+
+class Seen:
+    """The last `MAX_SEEN` things that were seen. What is older is forgotten: a very late duplicate gets
+    through."""
+
+    def __init__(self, capacity: int = MAX_SEEN) -> None:
+        self.capacity = capacity
+        self.order: dict[Hashable, None] = {}
+
+    def first_time(self, thing: Hashable) -> bool:
+        if thing in self.order:
+            return False
+        self.order[thing] = None
+        if len(self.order) > self.capacity:
+            del self.order[next(iter(self.order))]
+        return True
+
+
+class Publisher:
+    """A view host together with what its matches become."""
+
+    def __init__(self, program: CompiledProgram, limits: HostLimits | None = None) -> None:
+        self.program = program
+        self.host = ViewHost(program, limits)
+        self.matched: Counter[str] = Counter()  # matches per view that others read: their measured rate
+        self.periods = Seen()
+
+    def absorb(self, event: FeedEvent) -> Iterator[FeedEvent | Notice]:
+        """Outputs of views that others read, and notices, that follow from one event."""
+        for match in self.host.absorb(event):
+            template = self.program.templates[self.host.installed[match.view].view.template].template
+            if template.name in self.program.program.consumed:
+                self.matched[match.view] += 1
+                yield match.event
+                yield from self.absorb(match.event)
+            else:
+                yield from self._notice(match, template.notify_every_us)
+
+    def _notice(self, match: Match, every_us: int | None) -> Iterator[Notice]:
+        event = match.event
+        key = event.key if every_us is None else (event.at_us // every_us,)
+        notice = Notice(match.view, match.row.notified, key, event.at_us, event.values)
+        if every_us is None or self.periods.first_time(notice.identity):
+            yield notice

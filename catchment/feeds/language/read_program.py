@@ -1,0 +1,62 @@
+"""Read a feed program: its text becomes templates in normal form, each checked against what is declared.
+
+Views may be written in any order; a cycle of views is refused, with the views in it named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+
+from sqlglot import exp
+
+from catchment.errors import FeedError
+from catchment.feeds.language.functions import BUILT_IN, Functions
+from catchment.feeds.language.plan_template import Catalog, plan_template
+from catchment.feeds.language.statements import Declared, Statement, ViewStatement, read_statements
+from catchment.feeds.language.template import DEVICES, FeedProgram
+
+
+def read_program(text: str, functions: Functions = BUILT_IN) -> FeedProgram:
+    """The streams, tables and templates of a program."""
+    statements = list(read_statements(text))
+    _refuse_taken_names(statements)
+    declared = [s for s in statements if isinstance(s, Declared)]
+    views = {s.name: s for s in statements if isinstance(s, ViewStatement)}
+    catalog = Catalog(
+        streams={d.name: d for d in declared if d.device is not None},
+        tables={d.name: d for d in declared if d.device is None},
+        templates={},
+        views=frozenset(views),
+        functions=functions,
+    )
+    for name in _inputs_first(views):
+        catalog.templates[name] = plan_template(views[name], catalog)
+    consumed = frozenset(name for view in views.values() for name in _reads(view) & set(views))
+    return FeedProgram(text, catalog.streams, catalog.tables, catalog.templates, consumed, functions)
+
+
+def _refuse_taken_names(statements: list[Statement]) -> None:
+    taken = {DEVICES: "reserved for the known devices"}
+    for item in statements:
+        if item.name in taken:
+            raise FeedError(f"the name {item.name!r} is {taken[item.name]}", where=f"line {item.line}")
+        taken[item.name] = f"already declared on line {item.line}"
+
+
+def _inputs_first(views: dict[str, ViewStatement]) -> Iterator[str]:
+    """View names, a view after the views that it reads."""
+    graph = {name: _reads(view) & set(views) for name, view in views.items()}
+    try:
+        yield from tuple(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        cycle = " -> ".join(reversed(error.args[1]))
+        first = min(views[name].line for name in error.args[1])
+        raise FeedError(
+            f"found a cycle of views: {cycle}", where=f"line {first}",
+            hint="a view may read streams, tables and views that do not read it",
+        ) from error  # fmt: skip
+
+
+def _reads(view: ViewStatement) -> set[str]:
+    return {table.name.lower() for table in view.select.find_all(exp.Table)}

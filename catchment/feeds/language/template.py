@@ -1,0 +1,162 @@
+"""Feed templates: what a logical feed view says, before there are users (Chandramouli et al., VLDB'13, 2.1).
+
+A template joins at most two *inputs*, each the stream of a device or the output of another two-input view,
+with reference tables that say which devices meet. It is kept in a normal form of SQL texts:
+
+- `static`: conditions over reference tables alone; together with the tables they generate the physical views;
+- `device` of an input: an expression over the tables that names the device;
+- `where` of an input: conditions on its own columns, checked where the feed is born, before anything is sent;
+- `share` of an input: the sampling filter, i.e. the share of the feed that one pair demands;
+- `match` and `outputs`: what is evaluated when two events meet.
+
+Two events meet when their times differ by at most `lifetime_us`. So a view is a set of matches that only
+grows: the order in which events arrive, and where they are joined, cannot change it.
+
+Views over one input are not materialised: they are unfolded into the views that use them, which is never
+dearer (the paper's footnote 4). Invariant: a `FeedProgram` holds templates inputs first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from catchment.errors import FeedError
+from catchment.feeds.language.functions import BUILT_IN, Functions
+from catchment.feeds.language.statements import Declared
+
+DEFAULT_LIFETIME_US = 60_000_000
+DEVICES = "devices"  # the implicit table of all known devices, with one column of the same name
+FEED_COLUMN = "__feed"  # in the relation of a view: the name of its physical view
+NOTIFIED_COLUMN = "__notified"  # in the relation of a view: the device that it notifies
+
+
+PYTHON_TYPES: dict[str, tuple[type, ...]] = {
+    "BIGINT": (int,),
+    "INT": (int,),
+    "DOUBLE": (float, int),
+    "STRING": (str,),
+    "BOOLEAN": (bool,),
+}
+
+
+@dataclass(frozen=True)
+class Input:
+    """One feed that a view reads."""
+
+    alias: str
+    source: str
+    device: str | None  # SQL over the tables; None when the source is a view
+    where: str | None = None
+    share: str = "1"
+    columns: tuple[str, ...] = ()
+
+    @property
+    def is_stream(self) -> bool:
+        return self.device is not None
+
+
+@dataclass(frozen=True)
+class TableUse:
+    """A reference table under its alias; `is_view` marks the relation of a view that is read as input."""
+
+    alias: str
+    table: str
+    is_view: bool = False
+
+
+@dataclass(frozen=True)
+class Output:
+    """A column of a view; a static one is known from the reference tables."""
+
+    name: str
+    sql: str
+    static_sql: str | None = None
+
+
+@dataclass(frozen=True)
+class FeedTemplate:
+    """A logical feed view in normal form."""
+
+    name: str
+    inputs: tuple[Input, ...]
+    tables: tuple[TableUse, ...]
+    static: str | None
+    match: str | None
+    params: tuple[str, ...]  # "alias.column" of reference tables that are read when events meet
+    outputs: tuple[Output, ...]
+    lifetime_us: int = DEFAULT_LIFETIME_US
+    notify_every_us: int | None = None
+    line: int = 0
+
+    def __post_init__(self) -> None:
+        where = f"line {self.line}, view {self.name!r}"
+        if not 1 <= len(self.inputs) <= 2:
+            raise FeedError(
+                f"found {len(self.inputs)} device streams; possible: 1 or 2", where=where,
+                hint="join two in one view, and that view with the third in another",
+            )  # fmt: skip
+        if self.lifetime_us <= 0 or (self.notify_every_us is not None and self.notify_every_us <= 0):
+            raise FeedError("lifetime and notify_every must be positive durations", where=where)
+        names = [o.name for o in self.outputs]
+        if len(set(names)) != len(names):
+            raise FeedError(f"two output columns have one name: {names}", where=where, hint="use AS")
+
+    @property
+    def is_pair(self) -> bool:
+        return len(self.inputs) == 2
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        return tuple(o.name for o in self.outputs)
+
+
+@dataclass(frozen=True)
+class FeedProgram:
+    """Streams, reference tables and templates that belong together, inputs before their readers."""
+
+    text: str
+    streams: dict[str, Declared]
+    tables: dict[str, Declared]
+    templates: dict[str, FeedTemplate]
+    consumed: frozenset[str] = frozenset()  # views that other views read: they keep matches, but notify nobody
+    functions: Functions = field(default_factory=lambda: BUILT_IN, repr=False, compare=False)
+
+    @cached_property
+    def pushed_columns(self) -> dict[str, tuple[str, ...]]:
+        """Per feed kind, the columns that leave the device: all that any template reads, the device aside."""
+        needed: dict[str, set[str]] = {}
+        for template in self.templates.values():
+            for item in template.inputs:
+                if item.is_stream:
+                    needed.setdefault(feed_kind(item.source, item.where), set()).update(item.columns)
+        return {kind: self._in_order(kind, columns) for kind, columns in needed.items()}
+
+    def _in_order(self, kind: str, columns: set[str]) -> tuple[str, ...]:
+        stream = self.streams[stream_of(kind)]
+        return tuple(c for c in stream.column_names if c in columns and c != stream.device)
+
+    def accepts(self, kind: str, values: tuple[Any, ...]) -> bool:
+        """Whether values have the number and the types of a feed kind's columns; NULL is always possible."""
+        stream, columns = self.streams[stream_of(kind)], self.pushed_columns[kind]
+        return len(values) == len(columns) and all(
+            value is None or type(value) in PYTHON_TYPES[stream.type_of(column)]
+            for value, column in zip(values, columns, strict=True)
+        )
+
+    def columns_of(self, source: str, where: str | None) -> tuple[str, ...]:
+        """The columns of the events that a view receives from a source."""
+        if source in self.streams:
+            return self.pushed_columns[feed_kind(source, where)]
+        return self.templates[source].output_names
+
+
+def feed_kind(stream: str, where: str | None) -> str:
+    """The name of a feed without its device: equal streams under equal filters meet in one feed."""
+    return stream if where is None else f"{stream}[{where}]"
+
+
+def stream_of(kind: str) -> str:
+    """The stream that a feed kind reads."""
+    return kind.split("[", 1)[0]

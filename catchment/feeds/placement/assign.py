@@ -1,0 +1,84 @@
+"""The assignment: for each demand row, whether src uploads its feed for that pair (U) or downloads (D).
+
+Law: on no pair do both sides download (the assignment is viable), and no viable assignment costs less when
+`optimal` is true. When Cu <= Cd each device's own optimum is already the global one; above that the
+conflicts go to the residual problem (Chandramouli et al., VLDB'13, sections 3.4 to 3.7).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from catchment.feeds.placement.budget import Budget
+from catchment.feeds.placement.conflicts import apply_lifts, residual_problem
+from catchment.feeds.placement.costs import Costs
+from catchment.feeds.placement.demand import DemandGraph
+from catchment.feeds.placement.outcome import Outcome
+from catchment.feeds.placement.residual import solve_lifts
+from catchment.feeds.placement.threshold_costs import Curves, Edges, cost_curves
+
+__all__ = ["Assignment", "Costs", "assign"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Assignment(Outcome):
+    """Decisions of one demand graph: `upload[e]` for row e; device i uploads at rate `threshold[i]`."""
+
+    graph: DemandGraph
+    upload: NDArray[np.bool_]
+    threshold: Floats
+    residual_kinds: Mapping[str, int] = field(default_factory=dict)  # components by tree, bipartite, odd
+
+
+def assign(
+    graph: DemandGraph,
+    costs: Costs,
+    *,
+    time_limit_s: float = 60.0,
+    budget: Budget | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Assignment:
+    """The cheapest viable assignment; the time limit bounds the search in cyclic residual components."""
+    began = clock()
+    upload_cost, download_cost = costs.per_device(graph.devices)
+    edges = Edges(graph.start, graph.rate, graph.peer_rate, download_cost, graph.load)
+    curves = cost_curves(edges, upload_cost, None if budget is None else budget.per_device(graph))
+    conflicts = residual_problem(graph, curves)
+    lifts = solve_lifts(conflicts.problem, time_limit_s, clock)
+    threshold = apply_lifts(curves, conflicts, lifts.reached)
+    cost = float(curves.best.sum()) + lifts.cost
+    return Assignment(
+        graph=graph,
+        upload=_uploads(graph, curves, threshold),
+        threshold=threshold,
+        cost=cost,
+        all_upload_cost=_all_upload_cost(graph, upload_cost),
+        conflicts=conflicts.pairs,
+        residual_components=lifts.components,
+        residual_kinds=lifts.kinds,
+        optimal=lifts.optimal,
+        gap=lifts.gap * lifts.cost / cost if cost > 0 else 0.0,
+        seconds=clock() - began,
+    )
+
+
+def _uploads(graph: DemandGraph, curves: Curves, threshold: Floats) -> NDArray[np.bool_]:
+    """Everything but the rows above their device's threshold, which lifts can only have made fewer."""
+    upload = np.ones(graph.edges, dtype=np.bool_)
+    down = curves.down
+    upload[down[graph.rate[down] > threshold[graph.src_of(down)]]] = False
+    return upload
+
+
+def _all_upload_cost(graph: DemandGraph, upload: Floats) -> float:
+    filled = np.flatnonzero(np.diff(graph.start))
+    if filled.shape[0] == 0:
+        return 0.0
+    return float((upload[filled] * np.maximum.reduceat(graph.rate, graph.start[filled])).sum())

@@ -1,0 +1,93 @@
+"""What the links of devices carry when views over views are placed on them.
+
+A device that computes the set S of views uploads, of each feed that it holds (its sources and the views in S), the
+highest rate that a view outside S wants, and downloads, of each other feed that views in S read, the highest rate that
+one of them wants: a feed crosses a link once each way, and lower rates are sampled from it. Both are sums of maxima,
+so the cost is submodular in S.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from catchment.feeds.placement.costs import Costs
+from catchment.feeds.placement.hierarchy import Hierarchy, Trees, device_trees
+
+Floats = NDArray[np.float64]
+Index = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceLinks:
+    """Nodes of all devices' trees, the other inputs that each reads, and the costs of each node's device."""
+
+    trees: Trees
+    rate: Floats  # that a node demands of its parent's feed; 0 for sources
+    reader: Index  # node, for each other input of a node
+    read: Index  # the feed it reads, a vertex
+    read_rate: Floats
+    upload: Floats  # cost of a unit, of the node's device
+    download: Floats
+
+    @classmethod
+    def of(cls, hierarchy: Hierarchy, costs: Costs) -> DeviceLinks:
+        """The links of a hierarchy."""
+        trees = device_trees(hierarchy)
+        upload, download = costs.per_device(hierarchy.devices)
+        joined = trees.edge >= 0
+        rate = np.where(joined, hierarchy.rate[trees.edge], 0.0) if hierarchy.rate.size else np.zeros(joined.shape)
+        reader, edge = _other_inputs(hierarchy, trees)
+        costs_of = (upload[trees.device], download[trees.device])
+        return cls(trees, rate, reader, hierarchy.feed[edge], hierarchy.rate[edge], *costs_of)
+
+    @property
+    def sources(self) -> Mask:
+        """Nodes that are a device's own sources."""
+        return self.trees.parent < 0
+
+    def coupled(self) -> Iterator[tuple[Index, Index]]:
+        """Devices of which two views read one feed, so that they cannot be weighed one by one: the nodes of each, and
+        the rows of `reader` that are about them."""
+        device = self.trees.device[self.reader]
+        rows = np.lexsort((self.read, device))
+        same = (np.diff(device[rows]) == 0) & (np.diff(self.read[rows]) == 0)
+        nodes = np.argsort(self.trees.device, kind="stable")
+        owner = self.trees.device[nodes]
+        for found in np.unique(device[rows][1:][same]):
+            mine = slice(*np.searchsorted(owner, [found, found + 1]))
+            yield nodes[mine], rows[slice(*np.searchsorted(device[rows], [found, found + 1]))]
+
+    def sent(self, inside: Mask) -> Floats:
+        """For each node the highest rate of its feed that a child outside wants."""
+        sent = np.zeros(self.rate.shape[0])
+        out = np.flatnonzero(~inside & ~self.sources)
+        np.maximum.at(sent, self.trees.parent[out], self.rate[out])
+        return sent
+
+    def cost(self, inside: Mask, nodes: Mask | None = None) -> float:
+        """What the devices (of some nodes) pay when `inside` says what each computes."""
+        of = inside if nodes is None else inside & nodes
+        uploads = float((self.upload * self.sent(inside))[of].sum())
+        rows = np.flatnonzero(of[self.reader])
+        order = rows[np.lexsort((self.read_rate[rows], self.read[rows], self.trees.device[self.reader[rows]]))]
+        device, feed = self.trees.device[self.reader[order]], self.read[order]
+        last = np.append((np.diff(device) != 0) | (np.diff(feed) != 0), True)[: order.shape[0]]
+        highest = order[last]
+        return uploads + float((self.download[self.reader[highest]] * self.read_rate[highest]).sum())
+
+
+def _other_inputs(hierarchy: Hierarchy, trees: Trees) -> tuple[Index, Index]:
+    """For each node of a view the edges of the view's other inputs: pairs (node, edge)."""
+    by_view = np.argsort(hierarchy.view, kind="stable")
+    start = np.searchsorted(hierarchy.view[by_view], np.arange(hierarchy.vertices + 1))
+    count = np.diff(start)[trees.vertex]
+    node = np.repeat(np.arange(trees.vertex.shape[0]), count)
+    offset = np.arange(node.shape[0]) - np.repeat(np.cumsum(count) - count, count)
+    edge = by_view[start[trees.vertex[node]] + offset]
+    other = edge != trees.edge[node]
+    return node[other], edge[other]

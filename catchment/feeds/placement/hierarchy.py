@@ -1,0 +1,181 @@
+"""Views over views: who wants which feed, at which rate, when a view's output is itself a feed.
+
+A vertex is a source (born on a device, or at the cloud, as reference data is) or a view; an edge says
+that a view demands a vertex's feed at a rate. The devices whose data a view holds are those of its
+inputs.
+
+Invariant: the views form no cycle, and no device's feed reaches a view by two of its inputs (assumption 2
+of Chandramouli et al., VLDB'13). So the views that hold the data of one source form a tree under it:
+every view has one input by which that data comes. `Trees` are those trees, one node for each (device,
+vertex).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from catchment.errors import FeedError
+from catchment.feeds.placement.demand import DemandGraph
+
+Floats = NDArray[np.float64]
+Index = NDArray[np.int64]
+
+CLOUD = -1  # home of a source at the cloud
+VIEW = -2  # home of a vertex that is a view: where it is computed is what placement decides
+
+
+@dataclass(frozen=True, eq=False)
+class Hierarchy:
+    """Sources and views: `home[v]` of each vertex; edges (input vertex, view, rate) in any order."""
+
+    devices: int
+    home: Index
+    feed: Index  # an edge's input vertex
+    view: Index  # the view that demands it
+    rate: Floats
+
+    @classmethod
+    def of(cls, devices: int, home: ArrayLike, feed: ArrayLike, view: ArrayLike, rate: ArrayLike) -> Hierarchy:
+        """The same from anything that holds numbers."""
+        return cls(
+            devices,
+            np.asarray(home, dtype=np.int64),
+            np.asarray(feed, dtype=np.int64),
+            np.asarray(view, dtype=np.int64),
+            np.asarray(rate, dtype=np.float64),
+        )
+
+    @classmethod
+    def from_pairs(cls, graph: DemandGraph) -> Hierarchy:
+        """A demand graph as one level of views: a source for each device, a view for each pair."""
+        rows = np.flatnonzero(graph.src < graph.dst)
+        view = graph.devices + np.arange(rows.shape[0], dtype=np.int64)
+        home = np.concatenate((np.arange(graph.devices), np.full(rows.shape[0], VIEW)))
+        feed = np.concatenate((graph.src[rows], graph.dst[rows])).astype(np.int64)
+        rate = np.concatenate((graph.rate[rows], graph.peer_rate[rows]))
+        return cls(graph.devices, home, feed, np.concatenate((view, view)), rate)
+
+    def __post_init__(self) -> None:
+        self._check_edges()
+        self._check_homes()
+        _ = self.level  # refuses cycles
+
+    @property
+    def vertices(self) -> int:
+        return int(self.home.shape[0])
+
+    def _check_edges(self) -> None:
+        for column in (self.feed, self.view):
+            self._refuse((column < 0) | (column >= self.vertices), "names a vertex that does not exist")
+        self._refuse(self.feed == self.view, "makes a view its own input (a cycle of views)")
+        bad_rate = ~((self.rate >= 0) & np.isfinite(self.rate))
+        self._refuse(bad_rate, "has a rate that is negative or not finite; expected 0 or more")
+        key = self.feed * self.vertices + self.view
+        _, first = np.unique(key, return_index=True)
+        self._refuse(~np.isin(np.arange(key.shape[0]), first), "repeats an edge that was already given")
+        self._refuse(self.home[self.view] != VIEW, "feeds a source; only views have inputs")
+
+    def _check_homes(self) -> None:
+        bad = (self.home < VIEW) | (self.home >= self.devices)
+        bad[self.home == VIEW] |= np.bincount(self.view, minlength=self.vertices)[self.home == VIEW] == 0
+        if bad.any():
+            vertex = int(bad.argmax())
+            raise FeedError(
+                f"vertex {vertex} has home {self.home[vertex]} and no input; expected a source on a known "
+                f"device (0 to {self.devices - 1}), a source at the cloud ({CLOUD}) or a view with inputs",
+                where="views",
+            )
+
+    def _refuse(self, bad: NDArray[np.bool_], message: str) -> None:
+        if bad.any():
+            e = int(bad.argmax())
+            edge = f"edge {self.feed[e]} -> {self.view[e]} at rate {self.rate[e]:g}"
+            raise FeedError(f"{edge} {message}", where=f"views, row {e + 1}")
+
+    @cached_property
+    def level(self) -> Index:
+        """0 for sources; for a view one more than the highest of its inputs."""
+        level = np.where(self.home == VIEW, -1, 0).astype(np.int64)
+        waiting = np.bincount(self.view, minlength=self.vertices)
+        fresh = level == 0
+        height = 0
+        while fresh.any():
+            height += 1
+            waiting -= np.bincount(self.view[fresh[self.feed]], minlength=self.vertices)
+            fresh = (waiting == 0) & (level < 0)
+            level[fresh] = height
+        if (level < 0).any():
+            raise self._cycle_fault(level < 0)
+        return level
+
+    def _cycle_fault(self, stuck: NDArray[np.bool_]) -> FeedError:
+        """Walk from input to input inside the part that has no order until a view comes back."""
+        inside = stuck[self.feed]
+        input_of = dict(zip(self.view[inside].tolist(), self.feed[inside].tolist(), strict=True))
+        path = [next(iter(input_of))]
+        while path[-1] not in path[:-1]:
+            path.append(input_of[path[-1]])
+        cycle = path[path.index(path[-1]) :][::-1]
+        return FeedError(
+            f"a cycle of views: {' -> '.join(map(str, cycle))}",
+            where="views",
+            hint="a view may read other views, but not, directly or through others, itself",
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Trees:
+    """One node for each (device, vertex that holds its data), levels ascending, parents before children."""
+
+    device: Index
+    vertex: Index
+    parent: Index  # the node by which the device's data comes; -1 for a source
+    edge: Index  # the edge from the parent's vertex; -1 for a source
+
+
+def device_trees(hierarchy: Hierarchy) -> Trees:
+    """The trees of all devices, refused where a feed reaches a view by two inputs."""
+    sources = np.flatnonzero(hierarchy.home >= 0)
+    none = np.full(sources.shape[0], -1, dtype=np.int64)
+    levels = [Trees(hierarchy.home[sources], sources, none, none)]
+    first = np.zeros(hierarchy.vertices, dtype=np.int64)  # of each vertex: its nodes are contiguous
+    count = np.zeros(hierarchy.vertices, dtype=np.int64)
+    first[sources], count[sources] = np.arange(sources.shape[0]), 1
+    total = sources.shape[0]
+    for height in range(1, int(hierarchy.level.max(initial=0)) + 1):
+        edges = np.flatnonzero(hierarchy.level[hierarchy.view] == height)
+        nodes = _children(hierarchy, edges, first, count, levels)
+        vertices, starts, sizes = np.unique(nodes.vertex, return_index=True, return_counts=True)
+        first[vertices], count[vertices] = total + starts, sizes
+        total += nodes.vertex.shape[0]
+        levels.append(nodes)
+    return _joined(levels)
+
+
+def _children(hierarchy: Hierarchy, edges: Index, first: Index, count: Index, levels: list[Trees]) -> Trees:
+    """A node for each device of each input of the views of one level, sorted by (view, device)."""
+    sizes = count[hierarchy.feed[edges]]
+    edge = np.repeat(edges, sizes)
+    offset = np.arange(edge.shape[0]) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    parent = first[hierarchy.feed[edge]] + offset
+    device = _joined(levels).device[parent]
+    order = np.lexsort((device, hierarchy.view[edge]))
+    nodes = Trees(device[order], hierarchy.view[edge][order], parent[order], edge[order])
+    twice = (nodes.device[1:] == nodes.device[:-1]) & (nodes.vertex[1:] == nodes.vertex[:-1])
+    if twice.any():
+        at = int(twice.argmax())
+        raise FeedError(
+            f"the feed of device {nodes.device[at]} reaches view {nodes.vertex[at]} by two of its inputs",
+            where="views",
+            hint="combine the feeds of one device into one before they are joined with others",
+        )
+    return nodes
+
+
+def _joined(levels: list[Trees]) -> Trees:
+    parts = zip(*((t.device, t.vertex, t.parent, t.edge) for t in levels), strict=True)
+    return Trees(*(np.concatenate(part) for part in parts))

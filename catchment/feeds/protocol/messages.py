@@ -1,0 +1,141 @@
+"""What devices and the cloud say to each other.
+
+Data (`FeedEvent`) and notices are facts: they carry a key, so a duplicate is recognised and any order is
+harmless. Instructions from the cloud say what holds from now on and may be repeated; those with a token are
+answered by `Confirmed`, which is how the cloud knows that a change of placement has taken hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from catchment.errors import FeedError
+from catchment.feeds.language.view_graph import PhysicalView
+from catchment.feeds.protocol.sampling import Key, rank_of
+
+
+@dataclass(frozen=True, slots=True)
+class FeedEvent:
+    """One event of a feed, or one match of a view that other views read."""
+
+    feed: str
+    key: Key
+    at_us: int
+    values: tuple[Any, ...]
+    rank: float = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.feed or not self.key:
+            raise FeedError(f"an event needs a feed and a key, not {self.feed!r} and {self.key!r}")
+        object.__setattr__(self, "rank", rank_of(self.feed, self.key))
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A view has something for a device: the match with this key, or, of a view that notifies once a period,
+    the period whose number is the key."""
+
+    view: str
+    notified: str
+    key: Key
+    at_us: int
+    values: tuple[Any, ...] = field(compare=False)
+
+    @property
+    def identity(self) -> tuple[str, str, Key]:
+        return (self.view, self.notified, self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A device is there; `boot` changes when it has forgotten what it was told."""
+
+    boot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Events per feed that a device produced, and matches per view that it computed, in the last period."""
+
+    counts: tuple[tuple[str, int], ...]
+    period_us: int
+
+    def __post_init__(self) -> None:
+        if self.period_us <= 0 or any(count < 0 for _, count in self.counts):
+            raise FeedError(f"a rate report counts {self.counts} in {self.period_us} microseconds")
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """The instructions with these tokens hold for every event later than `since_us`."""
+
+    tokens: tuple[int, ...]
+    since_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """The cloud has begun a new life: forget what you were told, and say hello again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The templates that views of this device are made from."""
+
+    text: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SetUpload:
+    """Send this share of a feed from now on; 0 sends nothing. A token asks for confirmation."""
+
+    feed: str
+    share: float
+    token: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise FeedError(f"the share of {self.feed!r} to upload is {self.share}; expected 0 to 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Install:
+    """Compute this view; it replaces one of the same name."""
+
+    view: PhysicalView
+    token: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Uninstall:
+    """Compute this view no more."""
+
+    view: str
+    token: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Confirm as soon as your clock is past `after_us` and all earlier events are sent."""
+
+    after_us: int
+    token: int
+
+
+Instruction = Program | SetUpload | Install | Uninstall | Mark
+
+
+@dataclass(frozen=True, slots=True)
+class Instructions:
+    """Instructions for one device, in order, in one message."""
+
+    items: tuple[Instruction, ...]
+
+
+Upward = FeedEvent | Notice | Hello | Rates | Confirmed
+Downward = FeedEvent | Notice | Reset | Instructions
+Message = Upward | Downward
+
+UPWARD: tuple[type, ...] = get_args(Upward)
+DOWNWARD: tuple[type, ...] = get_args(Downward)

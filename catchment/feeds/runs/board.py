@@ -1,0 +1,107 @@
+"""How a running fleet is doing, for people who watch: traffic second by second, and who computes what.
+
+A board is sampled by the thread that drives the run and gives plain data; whoever shows it (a page, a log, a table)
+holds copies only. Its memory is bounded: `HISTORY` samples, `TOP` devices.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from catchment.feeds.cloud.choose_hosts import LinkCosts, all_at_cloud
+from catchment.feeds.cloud.controller import Controller
+from catchment.feeds.cloud.routes import CLOUD
+from catchment.feeds.protocol.channel import CONTROL, NOTICE, LinkTraffic
+from catchment.feeds.runs.traffic import Totals, predict_traffic
+
+HISTORY = 600
+TOP = 15
+SMOOTHED_S = 5  # measured rates are over this many samples
+PREDICT_EVERY = 5  # samples between two predictions: they cost more than a sample
+
+
+class Board:
+    """The state of one run."""
+
+    def __init__(
+        self,
+        strategy: str,
+        controller: Controller,
+        links: Callable[[], Mapping[str, LinkTraffic]],
+        costs: LinkCosts,
+        sizes: Mapping[str, float],
+    ) -> None:
+        self.strategy = strategy
+        self.controller = controller
+        self.links = links
+        self.costs = costs
+        self.sizes = sizes
+        self.totals: deque[Totals] = deque(maxlen=SMOOTHED_S + 1)
+        self.history: deque[dict[str, float]] = deque(maxlen=HISTORY)
+        self.predicted: dict[str, dict[str, float]] = {}
+        self.samples = 0
+        self.redeployed = 0
+
+    def sample(self, now_us: int, redeployed: int) -> None:
+        """Take note of what has crossed the links so far; once a second."""
+        self.redeployed = redeployed
+        self.totals.append(Totals.of(self.links().values(), now_us))
+        if self.samples % PREDICT_EVERY == 0:
+            self._predict()
+        self.samples += 1
+        if self.totals[-1].at_us > self.totals[0].at_us:
+            measured = self.totals[-1].per_second_since(self.totals[0])
+            cloud = self.predicted["all_at_cloud"]
+            self.history.append(
+                {
+                    "at_s": round(now_us / 1e6, 1),
+                    **{way: round(rate, 2) for way, rate in measured.items()},
+                    "all_at_cloud": round(cloud["messages_up"] + cloud["messages_down"], 2),
+                }
+            )
+
+    def _predict(self) -> None:
+        controller, graph = self.controller, self.controller.graph
+        hosts = {"present": controller.settled(), "all_at_cloud": all_at_cloud(graph, controller.rates, self.costs)}
+        for name, placed in hosts.items():
+            known = placed if len(placed) == len(graph.views) else hosts["all_at_cloud"]
+            self.predicted[name] = predict_traffic(graph, known, controller.rates, self.sizes)
+
+    def snapshot(self) -> dict[str, Any]:
+        """All of it as plain data."""
+        controller, links = self.controller, self.links()
+        hosts = Counter(controller.settled().values())
+        at_cloud = hosts.pop(CLOUD, 0)
+        return {
+            "strategy": self.strategy,
+            "views_at_cloud": at_cloud,
+            "views_on_devices": sum(hosts.values()),
+            "devices_that_compute": len(hosts),
+            "devices_heard": len(controller.boots),
+            "moving": len(controller.moves),
+            "moved": controller.counters.moves_done,
+            "redeployments": self.redeployed,
+            "instructions": controller.counters.instructions,
+            "notices": _count(links.values(), NOTICE),
+            "control_messages": _count(links.values(), CONTROL),
+            "predicted": self.predicted,
+            "history": list(self.history),
+            "top": [self._device(name, count, links) for name, count in hosts.most_common(TOP)],
+        }
+
+    def _device(self, name: str, views: int, links: Mapping[str, LinkTraffic]) -> dict[str, Any]:
+        rates, link = self.controller.rates, links.get(name)
+        return {
+            "device": name,
+            "views": views,
+            "events_per_s": round(sum(rates.get(f, 0.0) for f in self.controller.feeds_of.get(name, ())), 3),
+            "uploads": {f: round(s, 4) for f, s in self.controller.table.told(name)},
+            "sent": sum(link.up.messages.values()) if link else 0,
+            "received": sum(link.down.messages.values()) if link else 0,
+        }
+
+
+def _count(links: Iterable[LinkTraffic], kind: str) -> int:
+    return sum(link.up.messages[kind] + link.down.messages[kind] for link in links)

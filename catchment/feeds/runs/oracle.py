@@ -1,0 +1,184 @@
+"""The naive answer: every raw record in one place, every view recomputed over all of them with SQLite.
+
+It shares nothing with the devices, the router or the controller but the view graph: records are filtered and
+numbered, sampled and joined in SQL that SQLite evaluates. What it cannot catch is a view graph that is itself
+wrong; that has its own tests.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sqlglot import exp
+
+from catchment.feeds.device.fleet import Record
+from catchment.feeds.language.expressions import column_name, parse_expression
+from catchment.feeds.language.template import FeedProgram, FeedTemplate, feed_kind, stream_of
+from catchment.feeds.language.view_graph import PhysicalView, ViewGraph
+from catchment.feeds.protocol.sampling import rank_of
+
+Identity = tuple[str, str, tuple[int, ...]]
+
+
+def naive_notices(
+    graph: ViewGraph, records: Iterable[Record], since_us: Mapping[str, int] | None = None
+) -> set[Identity]:
+    """Identities of all notices: of every pair of events, or of those later than `since_us` of their view."""
+    oracle = _Oracle(graph)
+    oracle.load(records)
+    found: set[Identity] = set()
+    for template in graph.program.templates.values():
+        views = [v for v in graph.views.values() if v.template == template.name]
+        if views:
+            found |= oracle.compute(template, views, since_us or {})
+    return found
+
+
+class _Oracle:
+    """One SQLite database with a table a feed kind and a table a template."""
+
+    def __init__(self, graph: ViewGraph) -> None:
+        self.graph = graph
+        self.program: FeedProgram = graph.program
+        self.db = sqlite3.connect(":memory:")
+        self.db.create_function("event_rank", 2, _rank, deterministic=True)
+        for function in self.program.functions.values():
+            self.db.create_function(function.name, function.arity, _strict(function.python), deterministic=True)
+
+    # ---- raw records to feeds
+
+    def load(self, records: Iterable[Record]) -> None:
+        by_stream: dict[str, list[tuple[Any, ...]]] = {}
+        for number, record in enumerate(records):
+            by_stream.setdefault(record.stream, []).append(
+                (number, record.at_us, record.device, record.boot, *record.row)
+            )
+        for kind, where in self._kinds().items():
+            stream = self.program.streams[stream_of(kind)]
+            raw = ", ".join(_quoted(c) for c in stream.column_names)
+            self.db.execute("DROP TABLE IF EXISTS raw")
+            self.db.execute(f"CREATE TABLE raw (number INT, at_us INT, device TEXT, boot INT, {raw})")
+            marks = ",".join("?" * (4 + len(stream.columns)))
+            self.db.executemany(f"INSERT INTO raw VALUES ({marks})", by_stream.get(stream.name, []))
+            self._make_feed(kind, where)
+
+    def _kinds(self) -> dict[str, str | None]:
+        inputs = [i for t in self.program.templates.values() for i in t.inputs if i.is_stream]
+        return {feed_kind(i.source, i.where): i.where for i in inputs}
+
+    def _make_feed(self, kind: str, where: str | None) -> None:
+        columns = "".join(f", {_quoted(c)}" for c in self.program.pushed_columns[kind])
+        condition = parse_expression(where).sql(dialect="sqlite") if where else "true"
+        self.db.execute(
+            f"CREATE TABLE {_quoted(kind)} AS SELECT ? || '@' || device AS feed, at_us, "
+            f"'[' || (boot + row_number() OVER (PARTITION BY device, boot ORDER BY number) - 1) || ']' AS key{columns} "
+            f"FROM raw WHERE {condition}",
+            (kind,),
+        )
+        self._rank(kind)
+        self._forget_unwanted(kind)
+        self._index(kind)
+
+    def _rank(self, table: str) -> None:
+        self.db.execute(f"ALTER TABLE {_quoted(table)} ADD COLUMN rank REAL")
+        self.db.execute(f"UPDATE {_quoted(table)} SET rank = event_rank(feed, key)")
+
+    def _forget_unwanted(self, kind: str) -> None:
+        """Events that every view of their feed samples out can meet nothing."""
+        shares = [(f, max(v.share_of(f) for v in readers)) for f, readers in self.graph.consumers.items()]
+        self.db.execute("CREATE TEMP TABLE IF NOT EXISTS wanted (feed TEXT PRIMARY KEY, share REAL)")
+        self.db.executemany("INSERT OR REPLACE INTO wanted VALUES (?, ?)", shares)
+        sampled = f"SELECT share FROM wanted WHERE wanted.feed = {_quoted(kind)}.feed"
+        self.db.execute(f"DELETE FROM {_quoted(kind)} WHERE rank >= coalesce(({sampled}), 0)")
+
+    def _index(self, table: str) -> None:
+        """Two ways in: the sampled events of a feed, and those near an instant."""
+        for columns in ("feed, rank, at_us", "feed, at_us, rank"):
+            self.db.execute(f"CREATE INDEX {_quoted(f'{table} by {columns}')} ON {_quoted(table)} ({columns})")
+
+    # ---- feeds to matches
+
+    def compute(self, template: FeedTemplate, views: list[PhysicalView], since_us: Mapping[str, int]) -> set[Identity]:
+        self._make_rows(template, views, since_us)
+        cursor = self.db.execute(self._query(template))
+        if template.name in self.program.consumed:
+            self._make_output(template, cursor.fetchall())
+            return set()
+        every = template.notify_every_us
+        return {
+            (view, notified, tuple(json.loads(key)) if every is None else (at_us // every,))
+            for view, notified, key, at_us, *_ in cursor
+        }
+
+    def _make_rows(self, template: FeedTemplate, views: list[PhysicalView], since_us: Mapping[str, int]) -> None:
+        width = len(template.inputs)
+        names = [f"{part}{i}" for part in ("input", "share", "device") for i in range(width)]
+        names += [f"p{i}" for i in range(len(template.params))]
+        self.db.execute("DROP TABLE IF EXISTS view_rows")
+        self.db.execute(f"CREATE TABLE view_rows (view, ordinal, notified, since_us, {', '.join(names)})")
+        rows = [
+            (v.name, n, r.notified, since_us.get(v.name), *r.inputs, *r.shares, *r.devices, *r.params)
+            for v in views for n, r in enumerate(v.rows)
+        ]  # fmt: skip
+        marks = ",".join("?" * (4 + len(names)))
+        self.db.executemany(f"INSERT INTO view_rows VALUES ({marks})", rows)
+
+    def _query(self, template: FeedTemplate) -> str:
+        aliases = [i.alias for i in template.inputs]
+        tables = [
+            f"JOIN {_quoted(feed_kind(i.source, i.where))} AS {i.alias} ON {i.alias}.feed = v.input{n}"
+            f" AND {i.alias}.rank < v.share{n} AND {i.alias}.at_us > coalesce(v.since_us, -1)"
+            for n, i in enumerate(template.inputs)
+        ]  # fmt: skip
+        if len(aliases) == 2:
+            first, second, near = aliases[0], aliases[1], template.lifetime_us
+            tables[1] += f" AND {second}.at_us BETWEEN {first}.at_us - {near} AND {first}.at_us + {near}"
+        keys = " || ',' || ".join(f"trim({a}.key, '[]')" for a in aliases)
+        at_us = f"max({', '.join(f'{a}.at_us' for a in aliases)})" if len(aliases) == 2 else f"{aliases[0]}.at_us"
+        outputs = ", ".join(self._sql(template, o.sql) for o in template.outputs)
+        match = self._sql(template, template.match) if template.match else "true"
+        return (
+            f"SELECT v.view, v.notified, '[' || {keys} || ',' || v.ordinal || ']', {at_us}, {outputs} "
+            f"FROM view_rows AS v {' '.join(tables)} WHERE {match}"
+        )
+
+    def _sql(self, template: FeedTemplate, sql: str) -> str:
+        devices = {
+            f"{i.alias}.{self.program.streams[i.source].device}": f"device{n}"
+            for n, i in enumerate(template.inputs) if i.is_stream
+        }  # fmt: skip
+        params = {name: f"p{n}" for n, name in enumerate(template.params)}
+
+        def place(node: exp.Expr) -> exp.Expr:
+            known = {**devices, **params}
+            if isinstance(node, exp.Column) and column_name(node) in known:
+                return exp.column(known[column_name(node)], table="v")
+            return node
+
+        return parse_expression(sql).transform(place).sql(dialect="sqlite")
+
+    def _make_output(self, template: FeedTemplate, rows: list[tuple[Any, ...]]) -> None:
+        names = ", ".join(_quoted(n) for n in template.output_names)
+        self.db.execute(f"CREATE TABLE {_quoted(template.name)} (feed TEXT, key TEXT, at_us INT, {names})")
+        marks = ",".join("?" * (3 + len(template.outputs)))
+        self.db.executemany(
+            f"INSERT INTO {_quoted(template.name)} VALUES ({marks})",
+            [(view, key, at_us, *values) for view, _, key, at_us, *values in rows],
+        )
+        self._rank(template.name)
+        self._index(template.name)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _strict(function: Any) -> Any:
+    return lambda *arguments: None if None in arguments else function(*arguments)
+
+
+def _rank(feed: str, key: str) -> float:
+    return rank_of(feed, tuple(json.loads(key)))

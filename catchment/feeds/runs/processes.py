@@ -1,0 +1,174 @@
+"""The two halves of a live deployment over MQTT, each a loop in its own process: the cloud, and a fleet of devices.
+
+The loops carry messages between a transport and the pure cores and keep to the wall clock; they end when `goes_on`
+says so. A fleet writes what its devices recorded and notified to a log, a line each, so that a run can be checked
+afterwards and what was written outlives a kill.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from catchment.errors import FeedError
+from catchment.feeds.cloud.router import Deliver
+from catchment.feeds.device.fleet import Fleet, Record
+from catchment.feeds.protocol.messages import Notice, Upward
+from catchment.feeds.protocol.mqtt import MqttCloud, MqttDevices, reach_broker
+from catchment.timeline import Clock
+
+POLL_S = 0.02
+TAKE_EVERY_S = 1.0  # a cloud on Spark writes a file each time
+TICK_US = 1_000_000
+
+
+class ServedCloud(Protocol):
+    """What the cloud's loop needs of a cloud."""
+
+    def receive(self, device: str, message: Upward) -> Iterable[Deliver]: ...
+
+    def take(self) -> Iterable[Deliver]: ...
+
+    def drain(self) -> Iterable[Deliver]: ...
+
+    def review(self, period_s: float) -> list[Deliver]: ...
+
+
+class Every:
+    """Says when a period has passed."""
+
+    def __init__(self, period_s: float) -> None:
+        self.period_s = period_s
+        self.last_s = time.monotonic()
+
+    def passed(self) -> float:
+        """Seconds since the last time, or 0 while the period is not over."""
+        now_s = time.monotonic()
+        if now_s - self.last_s < self.period_s:
+            return 0.0
+        passed, self.last_s = now_s - self.last_s, now_s
+        return passed
+
+
+def serve_cloud(
+    cloud: ServedCloud,
+    links: MqttCloud,
+    first: Iterable[Deliver],
+    goes_on: Callable[[], bool],
+    *,
+    each_second: Callable[[], Iterable[Deliver]],
+    review_every_s: float | None = 5.0,
+) -> None:
+    """Answer devices until told to end; `first` is sent once the cloud can be heard."""
+    reach_broker(links)
+    send_all(links, first)
+    take, second, review = Every(TAKE_EVERY_S), Every(1.0), Every(review_every_s or 1e9)
+    while goes_on():
+        links.poll(POLL_S)
+        receive_all(cloud, links)
+        if take.passed():
+            send_all(links, cloud.take())
+        if second.passed():
+            send_all(links, each_second())
+        if period_s := review.passed():
+            send_all(links, cloud.review(period_s))
+    receive_all(cloud, links)
+    send_all(links, cloud.drain())
+    _let_go(links)
+
+
+def receive_all(cloud: ServedCloud, links: MqttCloud) -> None:
+    """Hand over what has arrived."""
+    for name in list(links.busy_up):
+        message = links.next_up(name)
+        if message is not None:
+            send_all(links, cloud.receive(name, message))
+
+
+def send_all(links: MqttCloud, deliveries: Iterable[Deliver]) -> None:
+    for delivery in deliveries:
+        links.send_down(delivery.device, delivery.message)
+
+
+def _let_go(links: MqttCloud, patience_s: float = 2.0) -> None:
+    """Give the broker time to take what was sent last."""
+    deadline = time.monotonic() + patience_s
+    while links.client.client.want_write() and time.monotonic() < deadline:
+        links.poll(POLL_S)
+
+
+class FleetLog:
+    """What devices of a fleet recorded and notified, a JSON line each, handed to the system at once."""
+
+    def __init__(self, path: Path) -> None:
+        self.file = path.open("a", buffering=1, encoding="utf-8")
+
+    def record(self, record: Record) -> None:
+        self._write("record", [record.at_us, record.device, record.stream, list(record.row), record.boot])
+
+    def notice(self, device: str, notice: Notice) -> None:
+        self._write("notice", [notice.view, notice.notified, list(notice.key), notice.at_us, list(notice.values)])
+
+    def _write(self, kind: str, fields: list[Any]) -> None:
+        self.file.write(json.dumps([kind, *fields], separators=(",", ":")) + "\n")
+
+    def close(self) -> None:
+        self.file.close()
+
+
+def read_fleet_log(path: Path) -> tuple[list[Record], list[Notice]]:
+    """The records and notices of a log; a last line that a kill cut short is left out."""
+    records: list[Record] = []
+    notices: list[Notice] = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(keepends=True), start=1):
+        if not line.endswith("\n"):
+            break
+        kind, *fields = json.loads(line)
+        if kind == "record":
+            at_us, device, stream, row, boot = fields
+            records.append(Record(at_us, device, stream, tuple(row), boot))
+        elif kind == "notice":
+            view, notified, key, at_us, values = fields
+            notices.append(Notice(view, notified, tuple(key), at_us, tuple(values)))
+        else:
+            raise FeedError(f"found {kind!r} in a log of a fleet", where=f"{path}, line {number}")
+    return records, notices
+
+
+def serve_fleet(
+    fleet: Fleet,
+    links: MqttDevices,
+    records: Iterator[Record],
+    clock: Clock,
+    goes_on: Callable[[], bool],
+    recorded: Callable[[Record], None] | None = None,
+) -> None:
+    """Run devices over MQTT: records are produced when their time has come.
+
+    A device that nobody has told its program yet records nothing; `recorded` sees what was recorded.
+    """
+    for name in fleet.devices:
+        links.connect(name)
+    upcoming, next_tick_us = next(records, None), clock.now_us()
+    while goes_on():
+        now_us = clock.now_us()
+        while upcoming is not None and upcoming.at_us <= now_us:
+            if recorded is not None and fleet.devices[upcoming.device].publisher is not None:
+                recorded(upcoming)
+            fleet.produce(upcoming)
+            upcoming = next(records, None)
+        if now_us >= next_tick_us:
+            fleet.tick(now_us)
+            next_tick_us = now_us + TICK_US
+        _receive(fleet, links, now_us)
+
+
+def _receive(fleet: Fleet, links: MqttDevices, now_us: int) -> None:
+    links.poll(POLL_S)
+    for name, up in list(links.changes()):
+        fleet.link_changed(name, up, now_us)
+    for name in list(links.busy_down):
+        fleet.receive(name, now_us)

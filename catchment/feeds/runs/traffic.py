@@ -1,0 +1,83 @@
+"""What crosses the links of devices, measured and predicted, in the same units: data messages and bytes, each way.
+
+Predicted is what a placement needs (see project/routes.py): messages from shares and rates, bytes from the size of a
+feed's own messages. Notices and control messages are counted on their own: placement does not decide about them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+
+from catchment.feeds.cloud.routes import Hosts, all_routes
+from catchment.feeds.language.evaluate import compile_program
+from catchment.feeds.language.view_graph import ViewGraph
+from catchment.feeds.project import World
+from catchment.feeds.protocol.channel import DATA, LinkTraffic
+from catchment.feeds.protocol.codec import encode
+from catchment.feeds.protocol.messages import FeedEvent
+
+WAYS = ("messages_up", "messages_down", "bytes_up", "bytes_down")
+MAX_SAMPLED = 100_000  # records that are looked at for the size of messages
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Data messages and bytes that crossed all links, each way, up to an instant."""
+
+    at_us: int
+    messages_up: float = 0.0
+    messages_down: float = 0.0
+    bytes_up: float = 0.0
+    bytes_down: float = 0.0
+
+    @classmethod
+    def of(cls, links: Iterable[LinkTraffic], at_us: int) -> Totals:
+        links = list(links)
+        return cls(
+            at_us,
+            sum(link.up.messages[DATA] for link in links),
+            sum(link.down.messages[DATA] for link in links),
+            sum(link.up.bytes[DATA] for link in links),
+            sum(link.down.bytes[DATA] for link in links),
+        )
+
+    def per_second_since(self, earlier: Totals) -> dict[str, float]:
+        seconds = (self.at_us - earlier.at_us) / 1e6
+        return {way: (getattr(self, way) - getattr(earlier, way)) / seconds for way in WAYS}
+
+
+def predict_traffic(
+    graph: ViewGraph, hosts: Hosts, rates: Mapping[str, float], sizes: Mapping[str, float]
+) -> dict[str, float]:
+    """Messages and bytes per second of a placement."""
+    found = dict.fromkeys(WAYS, 0.0)
+    for feed, routes in all_routes(graph, hosts):
+        for way, shares in (("up", routes.uploads.values()), ("down", routes.downloads.values())):
+            messages = rates.get(feed, 0.0) * sum(shares)
+            found[f"messages_{way}"] += messages
+            found[f"bytes_{way}"] += messages * sizes.get(feed, 0.0)
+    return found
+
+
+def message_sizes(graph: ViewGraph, world: World, from_us: int, boot: int = 0) -> dict[str, float]:
+    """Bytes of a message of each feed: an early event of it, encoded, numbered as after a while of running."""
+    compiled, number = compile_program(graph.program.text, graph.program.functions), boot + 100
+    sizes: dict[str, float] = {}
+    for record in islice(world.records(from_us), MAX_SAMPLED):
+        for kind, values in compiled.feeds_of(record.stream, record.row):
+            feed = f"{kind}@{record.device}"
+            if feed not in sizes:
+                sizes[feed] = float(len(encode(number, FeedEvent(feed, (number,), record.at_us, values))))
+        if len(sizes) >= len(graph.feeds):
+            break
+    return sizes
+
+
+def off(measured: Mapping[str, float], predicted: Mapping[str, float]) -> dict[str, float]:
+    """How far each measurement is from its prediction, as a share of it."""
+    return {
+        way: abs(measured[way] - predicted[way]) / predicted[way] if predicted[way] else float(measured[way] > 0)
+        for way in WAYS
+    }

@@ -1,0 +1,156 @@
+"""Plans in their normal form: equal meaning gives an equal fingerprint.
+
+A tuple of rules and a loop. Each rule takes a plan and gives a plan with the same answers, column by column, under
+the same result names. What remains different is different in meaning, or beyond the rules: nothing here proves that
+two arbitrary expressions are equal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from catchment.aggregates import Aggregate
+from catchment.optimizer.normal_form.expressions import columns_of, normal_text, rename_columns, split_conjunctions
+from catchment.optimizer.normal_form.normalize_join import normalize_join
+from catchment.query.fragment import Key
+from catchment.query.plan import (
+    Filter,
+    Finish,
+    LookupJoin,
+    Node,
+    OutputColumn,
+    QueryPlan,
+    Scan,
+    Sink,
+    WindowAggregate,
+    describe_aggregate,
+)
+from catchment.query.walk import transform
+
+Rule = Callable[[QueryPlan], QueryPlan]
+
+
+def normalize_inputs(plan: QueryPlan) -> QueryPlan:
+    """Every expression over records in its normal form: folded constants, commuted predicates and operands."""
+    return _with_nodes(plan, _normal_input)
+
+
+def normalize_results(plan: QueryPlan) -> QueryPlan:
+    """The same for SELECT and HAVING; after the renaming, since operands are ordered by their texts."""
+    columns = tuple(replace(c, sql=normal_text(c.sql)) for c in plan.columns)
+    having = normal_text(plan.having) if plan.having else None
+    return QueryPlan(replace(plan.root, input=replace(plan.finish, columns=columns, having=having)))
+
+
+def split_filters(plan: QueryPlan) -> QueryPlan:
+    """A filter is the set of its conjuncts, in the order of their texts; one that always holds is none."""
+    return _with_nodes(plan, _split_filter)
+
+
+def rename_keys_and_aggregates(plan: QueryPlan) -> QueryPlan:
+    """Keys and aggregates are named by what they compute, equal ones are one; the result keeps its names."""
+    aggregate = plan.aggregate
+    keys = {key_name(k): replace(k, name=key_name(k)) for k in aggregate.keys}
+    aggregates = {aggregate_name(a): replace(a, name=aggregate_name(a)) for a in aggregate.aggregates}
+    names = {k.name: key_name(k) for k in aggregate.keys} | {a.name: aggregate_name(a) for a in aggregate.aggregates}
+    made = WindowAggregate(aggregate.input, aggregate.window, tuple(keys.values()), tuple(aggregates.values()))
+    finish = Finish(
+        made,
+        tuple(_renamed(c, names) for c in plan.columns),
+        rename_columns(plan.having, names) if plan.having else None,
+    )
+    return QueryPlan(replace(plan.root, input=finish))
+
+
+def order_columns(plan: QueryPlan) -> QueryPlan:
+    """Keys and aggregates in the order of their names, the columns of the scan in the order of theirs."""
+    return _with_nodes(plan, _order_node)
+
+
+RULES: tuple[Rule, ...] = (
+    normalize_inputs,
+    split_filters,
+    rename_keys_and_aggregates,
+    normalize_results,
+    order_columns,
+)
+
+
+def normalize(plan: QueryPlan) -> QueryPlan:
+    """The plan after every rule; of a join, both its sides after every rule."""
+    if plan.join is not None:
+        return normalize_results(normalize_join(plan, normalize))
+    for rule in RULES:
+        plan = rule(plan)
+    return plan
+
+
+def fingerprint(plan: QueryPlan) -> str:
+    """A digest that is equal for plans of equal meaning; names and order of the results, and the sink, apart."""
+    normal = normalize(plan)
+    columns = sorted({c.sql for c in normal.columns})
+    return digest([normal.answer.to_text(), *columns, f"having {normal.having}"])
+
+
+def digest(texts: Iterable[str]) -> str:
+    """A short name for a list of texts."""
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
+
+
+def key_name(key: Key) -> str:
+    """A name that depends on the key's expression alone."""
+    return f"{_word(key.sql)}_{digest([key.sql])[:6]}"
+
+
+def aggregate_name(aggregate: Aggregate) -> str:
+    """A name that depends on the aggregate's call alone."""
+    argument = _word(aggregate.argument) if aggregate.argument else "all"
+    return f"{aggregate.function}_{argument}_{digest([describe_aggregate(aggregate)])[:6]}"
+
+
+def _word(sql: str) -> str:
+    """The name of a column of an expression, for people to recognise it by."""
+    names = [c.rpartition(".")[2].strip("`") for c in sorted(columns_of(sql))]
+    return names[0].lower() if names and names[0].isidentifier() else "value"
+
+
+def _with_nodes(plan: QueryPlan, rule: Callable[[Node], Node]) -> QueryPlan:
+    root = transform(plan.root, rule)
+    assert isinstance(root, Sink)
+    return QueryPlan(root)
+
+
+def _normal_input(node: Node) -> Node:
+    if isinstance(node, Filter):
+        return replace(node, conditions=tuple(normal_text(c) for c in node.conditions))
+    if isinstance(node, LookupJoin):
+        return replace(node, lookup=replace(node.lookup, on=normal_text(node.lookup.on)))
+    if isinstance(node, WindowAggregate):
+        keys = tuple(replace(k, sql=normal_text(k.sql)) for k in node.keys)
+        return replace(node, keys=keys, aggregates=tuple(_normal_argument(a) for a in node.aggregates))
+    return node
+
+
+def _normal_argument(aggregate: Aggregate) -> Aggregate:
+    return replace(aggregate, argument=normal_text(aggregate.argument)) if aggregate.argument else aggregate
+
+
+def _split_filter(node: Node) -> Node:
+    if not isinstance(node, Filter):
+        return node
+    parts = sorted({part for c in node.conditions for part in split_conjunctions(c)})
+    return replace(node, conditions=tuple(parts)) if parts else node.input
+
+
+def _renamed(column: OutputColumn, names: dict[str, str]) -> OutputColumn:
+    source = names.get(column.source, column.source) if column.source else None
+    return replace(column, sql=rename_columns(column.sql, names), source=source)
+
+
+def _order_node(node: Node) -> Node:
+    if isinstance(node, WindowAggregate):
+        keys = tuple(sorted(node.keys, key=lambda k: k.name))
+        return replace(node, keys=keys, aggregates=tuple(sorted(node.aggregates, key=lambda a: a.name)))
+    return replace(node, columns=tuple(sorted(node.columns))) if isinstance(node, Scan) else node

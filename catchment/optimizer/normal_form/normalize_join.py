@@ -1,0 +1,98 @@
+"""The normal form of a join: both sides in theirs, in the order of their texts, so that `a JOIN b` is `b JOIN a`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from catchment.optimizer.normal_form.expressions import rename_columns
+from catchment.query.join import BOTH, LEFT, RIGHT, TURNED, Comparison, JoinedKey, Pair
+from catchment.query.plan import OutputColumn, QueryPlan, WindowAggregate, WindowJoin
+
+_OTHER = {LEFT: RIGHT, RIGHT: LEFT, BOTH: BOTH}
+
+
+@dataclass(frozen=True)
+class _Side:
+    """A side in normal form, and the names that its keys and aggregates have there."""
+
+    aggregate: WindowAggregate
+    names: dict[str, str]
+
+
+def normalize_join(plan: QueryPlan, normalize: Callable[[QueryPlan], QueryPlan]) -> QueryPlan:
+    """A plan of two streams with both sides normal, ordered, and keys and aggregates named by what they are made of."""
+    join = plan.answer
+    assert isinstance(join, WindowJoin)
+    left, right = (_normal_side(side, normalize) for side in plan.sides)
+    made = replace(
+        join,
+        left=left.aggregate,
+        right=right.aggregate,
+        on=tuple(sorted({(left.names[a], right.names[b]) for a, b in join.on})),
+        joined=tuple(replace(k, source=(left if k.side == LEFT else right).names[k.source]) for k in join.joined),
+        pairs=tuple(replace(p, left=left.names[p.left], right=right.names[p.right]) for p in join.pairs),
+        compared=_sorted(replace(c, left=left.names[c.left], right=right.names[c.right]) for c in join.compared),
+    )
+    ordered = made if left.aggregate.to_text() <= right.aggregate.to_text() else _turned(made)
+    return _renamed(plan, ordered)
+
+
+def _normal_side(side: QueryPlan, normalize: Callable[[QueryPlan], QueryPlan]) -> _Side:
+    normal = normalize(side)
+    names = {c.name: c.source for c in normal.columns if c.source is not None}
+    return _Side(normal.aggregate, names)
+
+
+def _turned(join: WindowJoin) -> WindowJoin:
+    """The same join with its sides exchanged."""
+    return WindowJoin(
+        join.right,
+        join.left,
+        tuple(sorted((b, a) for a, b in join.on)),
+        tuple(replace(k, side=_OTHER[k.side]) for k in join.joined),
+        tuple(replace(p, left=p.right, right=p.left, carries=_OTHER[p.carries]) for p in join.pairs),
+        _sorted(Comparison(c.right, TURNED[c.operator], c.left) for c in join.compared),
+    )
+
+
+def _sorted(compared: Iterable[Comparison]) -> tuple[Comparison, ...]:
+    return tuple(sorted(set(compared), key=str))
+
+
+def _renamed(plan: QueryPlan, join: WindowJoin) -> QueryPlan:
+    """Keys and aggregates by names that say what they are of; equal ones are one, the result keeps its names."""
+    keys = {k.name: f"{k.side}_{k.source}" for k in join.joined}
+    pairs = {p.aggregate.name: _pair_name(p) for p in join.pairs}
+    joined = {keys[k.name]: replace(k, name=keys[k.name]) for k in join.joined}
+    made = {pairs[p.aggregate.name]: _named(p, pairs[p.aggregate.name]) for p in join.pairs}
+    normal = replace(join, joined=_in_order(joined), pairs=tuple(made[n] for n in sorted(made)))
+    names = keys | pairs
+    having = rename_columns(plan.having, names) if plan.having else None
+    columns = tuple(_column(c, names) for c in plan.columns)
+    return QueryPlan(replace(plan.root, input=replace(plan.finish, input=normal, columns=columns, having=having)))
+
+
+def _pair_name(pair: Pair) -> str:
+    """A name that depends on what an aggregate over pairs is made of alone."""
+    return f"{pair.aggregate.function}_{pair.left}_{pair.right}_{_carries(pair)}"
+
+
+def _carries(pair: Pair) -> str:
+    """A count of pairs is the product of two counts, whichever of them is taken as often as the other says."""
+    return LEFT if pair.aggregate.function == "count" else pair.carries
+
+
+def _in_order(joined: dict[str, JoinedKey]) -> tuple[JoinedKey, ...]:
+    return tuple(joined[n] for n in sorted(joined))
+
+
+def _named(pair: Pair, name: str) -> Pair:
+    """The call's own text names the streams in the user's order: what it is made of says it all."""
+    aggregate = replace(pair.aggregate, name=name, argument=pair.aggregate.argument and "of pairs")
+    return replace(pair, aggregate=aggregate, carries=_carries(pair))
+
+
+def _column(column: OutputColumn, names: dict[str, str]) -> OutputColumn:
+    source = names.get(column.source, column.source) if column.source else None
+    return replace(column, sql=rename_columns(column.sql, names), source=source)

@@ -1,0 +1,94 @@
+"""What a deployment costs: bytes a second on each link, use of capacity, and sum of rate x latency^2 / bandwidth.
+
+A flow is one copy of an operator's output on its way to a site. How many copies there are is what sharing decides:
+without a router each reader has a copy of its own; with one (*multicast*: IN sharing of Sana, section 4.1.2; in
+catchment the inbox of a site) all readers at a site are served by one copy, and a link carries it once whatever lies
+behind it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from catchment.optimizer.placement.operators import OperatorGraph
+from catchment.optimizer.placement.topology import LinkName, Topology
+
+Assignment = Mapping[tuple[str, str], str]  # (query, operator) -> site
+Channel = tuple[str, ...]  # what is carried once: (producer,), or (producer, reader, its site)
+Flow = tuple[Channel, LinkName]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Compared in this order: bytes beyond the capacity of links, bytes, and Sana's link cost."""
+
+    overload: float
+    wan_bytes_per_s: float
+    link_cost: float
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            self.overload + other.overload,
+            self.wan_bytes_per_s + other.wan_bytes_per_s,
+            self.link_cost + other.link_cost,
+        )
+
+    @property
+    def key(self) -> tuple[float, float, float]:
+        return round(self.overload, 6), round(self.wan_bytes_per_s, 6), self.link_cost
+
+
+def channel(producer: str, reader: str, site: str, multicast: bool) -> Channel:
+    return (producer,) if multicast else (producer, reader, site)
+
+
+def flows(graph: OperatorGraph, sites: Assignment, topology: Topology, multicast: bool) -> Iterator[tuple[Flow, str]]:
+    """Every (flow, producer) of a deployment; equal flows are one."""
+    for query, names in graph.queries.items():
+        yield from query_flows(graph, query, names, sites, topology, multicast)
+
+
+def query_flows(
+    graph: OperatorGraph, query: str, names: Iterable[str], sites: Assignment, topology: Topology, multicast: bool
+) -> Iterator[tuple[Flow, str]]:
+    """The flows into some operators of a query."""
+    for reader in names:
+        to = sites[query, reader]
+        for producer in graph.operators[reader].inputs:
+            made = channel(producer, reader, to, multicast)
+            for link in topology.required_route(sites[query, producer], to):
+                yield (made, link), producer
+
+
+def link_rates(graph: OperatorGraph, sites: Assignment, topology: Topology, multicast: bool) -> dict[LinkName, float]:
+    """Bytes a second on each link that carries something."""
+    rates: dict[LinkName, float] = {}
+    for (_, link), producer in dict(flows(graph, sites, topology, multicast)).items():
+        rates[link] = rates.get(link, 0.0) + graph.operators[producer].rate
+    return rates
+
+
+def cost_of(rates: Mapping[LinkName, float], topology: Topology) -> Cost:
+    """The cost of what links carry."""
+    over = sum(max(0.0, r - topology.links[n].bandwidth_bytes_per_s) for n, r in rates.items())
+    link_cost = sum(r * topology.links[n].cost_per_byte for n, r in rates.items())
+    return Cost(over, sum(rates.values()), link_cost)
+
+
+def utilisation(link: LinkName, rate: float, topology: Topology) -> float | None:
+    """Use over capacity; None where nothing limits the link. Above 1 the link is congested."""
+    capacity = topology.links[link].bandwidth_bytes_per_s
+    return rate / capacity if math.isfinite(capacity) else None
+
+
+def throughput(graph: OperatorGraph, sites: Assignment, topology: Topology, multicast: bool) -> dict[str, float]:
+    """For each query, the share of its input that the worst link on its way lets through, all flows slowed alike."""
+    rates = link_rates(graph, sites, topology, multicast)
+    share = {n: min(1.0, topology.links[n].bandwidth_bytes_per_s / r) if r else 1.0 for n, r in rates.items()}
+    return {
+        query: min((share[link] for (_, link), _ in query_flows(graph, query, names, sites, topology, multicast)),
+                   default=1.0)
+        for query, names in graph.queries.items()
+    }  # fmt: skip

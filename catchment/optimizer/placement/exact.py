@@ -1,0 +1,178 @@
+"""Exact placement: an integer program for HiGHS, the yardstick of the greedy and, where it is quick, the planner.
+
+Variables: x[o, s], operator o runs at site s (it may at several); f[c, s, t], channel c goes from s to t; y[c, l],
+channel c crosses link l, and how far each link is beyond its capacity. An operator that runs at t has each of its
+inputs from exactly one site; a channel leaves only a site where its producer runs; what is pinned runs where it must.
+The objective is bytes, with overload at `OVERLOAD_PRICE` a byte. Ways between sites are those of the topology, for
+the greedy as for the program. Sizes beyond `MAX_VARIABLES` are refused: that is some 15 sites and 12 queries.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import coo_array
+
+from catchment.errors import PlanError
+from catchment.optimizer.placement.cost import Channel, channel
+from catchment.optimizer.placement.greedy import Placement
+from catchment.optimizer.placement.local_search import relocated
+from catchment.optimizer.placement.operators import Operator, OperatorGraph
+from catchment.optimizer.placement.topology import LinkName, Topology
+
+OVERLOAD_PRICE = 1_000.0
+MAX_VARIABLES = 60_000
+TIME_LIMIT_S = 120.0
+GAP = 1e-6  # relative, at which a solution counts as optimal
+
+
+@dataclass(frozen=True)
+class Exact:
+    """The best placement that was found, a bound below all, and whether the two meet."""
+
+    placement: Placement
+    bound: float
+    optimal: bool
+
+
+@dataclass
+class _Program:
+    """A mixed integer program under construction."""
+
+    prices: list[float] = field(default_factory=list)
+    uppers: list[float] = field(default_factory=list)
+    integral: list[int] = field(default_factory=list)
+    names: dict[tuple[object, ...], int] = field(default_factory=dict)
+    rows: list[int] = field(default_factory=list)
+    columns: list[int] = field(default_factory=list)
+    factors: list[float] = field(default_factory=list)
+    lows: list[float] = field(default_factory=list)
+    highs: list[float] = field(default_factory=list)
+
+    def variable(self, *name: object, price: float = 0.0, upper: float = 1.0, integral: bool = True) -> int:
+        if name not in self.names:
+            if len(self.names) >= MAX_VARIABLES:
+                raise PlanError(
+                    f"the exact planner takes at most {MAX_VARIABLES} decisions, and these queries and sites need more",
+                    hint="use --planner greedy",
+                )
+            self.names[name] = len(self.prices)
+            self.prices.append(price)
+            self.uppers.append(upper)
+            self.integral.append(int(integral))
+        return self.names[name]
+
+    def require(self, terms: Iterable[tuple[int, float]], low: float, high: float) -> None:
+        row = len(self.lows)
+        for column, factor in terms:
+            self.rows.append(row)
+            self.columns.append(column)
+            self.factors.append(factor)
+        self.lows.append(low)
+        self.highs.append(high)
+
+    def solve(self, time_limit_s: float) -> tuple[np.ndarray, float, bool]:
+        shape = (len(self.lows), len(self.prices))
+        matrix = coo_array((self.factors, (self.rows, self.columns)), shape=shape).tocsr()
+        scale = max((abs(p) for p in self.prices if p), default=1.0) / 1e3
+        found = milp(
+            np.array(self.prices) / scale,
+            constraints=LinearConstraint(matrix, self.lows, self.highs),
+            integrality=np.array(self.integral),
+            bounds=Bounds(0, np.array(self.uppers)),
+            options={"time_limit": time_limit_s, "mip_rel_gap": GAP},
+        )
+        if found.x is None:
+            raise PlanError(f"the exact planner found no placement: {found.message}", hint="use --planner greedy")
+        bound = found.mip_dual_bound if found.mip_dual_bound is not None else -math.inf
+        return found.x, float(bound) * scale, bool(found.status == 0)
+
+
+def place_exactly(start: Placement, time_limit_s: float = TIME_LIMIT_S) -> Exact:
+    """The cheapest placement of the queries of a start: its graph, its topology, its way of sharing flows."""
+    builder = _Builder(start.graph, start.topology, start.multicast, start.capacity)
+    values, bound, optimal = builder.build().solve(time_limit_s)
+    found = relocated(start, builder.read(values))
+    if not optimal and start.cost.key < found.cost.key:
+        found = start
+    return Exact(found, bound, optimal)
+
+
+@dataclass
+class _Builder:
+    graph: OperatorGraph
+    topology: Topology
+    multicast: bool
+    capacity: bool
+    program: _Program = field(default_factory=_Program)
+    crossings: dict[LinkName, set[int]] = field(default_factory=dict)
+
+    def build(self) -> _Program:
+        for operator in self.graph.operators.values():
+            self._place_somewhere(operator)
+        for operator in self.graph.operators.values():
+            for site in self._sites(operator):
+                self._feed(operator, site)
+        if self.capacity:
+            self._limit_links()
+        return self.program
+
+    def _sites(self, operator: Operator) -> tuple[str, ...]:
+        return (operator.site,) if operator.site is not None else self.topology.compute_sites
+
+    def _runs(self, operator: Operator, site: str) -> int:
+        return self.program.variable("x", operator.name, site)
+
+    def _place_somewhere(self, operator: Operator) -> None:
+        places = [(self._runs(operator, s), 1.0) for s in self._sites(operator)]
+        self.program.require(places, 1.0, math.inf)
+
+    def _feed(self, reader: Operator, site: str) -> None:
+        """Where the reader runs at the site, each of its inputs comes there from one site where it runs."""
+        for name in reader.inputs:
+            producer = self.graph.operators[name]
+            made = channel(name, reader.name, site, self.multicast)
+            ways = {s: w for s in self._sites(producer) if (w := self.topology.route(s, site)) is not None}
+            terms = [(self._flow(made, producer, s, site, way), 1.0) for s, way in ways.items()]
+            self.program.require([*terms, (self._runs(reader, site), -1.0)], 0.0, math.inf)
+
+    def _flow(self, made: Channel, producer: Operator, origin: str, site: str, way: tuple[LinkName, ...]) -> int:
+        name = ("f", made, origin, site)
+        known = name in self.program.names
+        flow = self.program.variable(*name)
+        if not known:
+            self.program.require([(flow, 1.0), (self._runs(producer, origin), -1.0)], -math.inf, 0.0)
+            for link in way:
+                crossing = self.program.variable("y", made, link, price=producer.rate, integral=False)
+                self.crossings.setdefault(link, set()).add(crossing)
+                self.program.require([(flow, 1.0), (crossing, -1.0)], -math.inf, 0.0)
+        return flow
+
+    def _limit_links(self) -> None:
+        for link, crossings in self.crossings.items():
+            limit = self.topology.links[link].bandwidth_bytes_per_s
+            if math.isfinite(limit):
+                over = self.program.variable("over", link, price=OVERLOAD_PRICE, upper=math.inf, integral=False)
+                load = [(c, self.program.prices[c]) for c in sorted(crossings)]
+                self.program.require([*load, (over, -1.0)], -math.inf, limit)
+
+    def read(self, values: np.ndarray) -> dict[tuple[str, str], str]:
+        """The site of each operator of each query: from the sinks back, each input where its channel comes from."""
+        on = {name for name, column in self.program.names.items() if values[column] > 0.5}
+        sites: dict[tuple[str, str], str] = {}
+        for query, names in self.graph.queries.items():
+            for name in reversed(names):
+                operator = self.graph.operators[name]
+                if operator.site is not None:
+                    sites[query, name] = operator.site
+                here = sites.setdefault((query, name), next(s for s in self._sites(operator) if ("x", name, s) in on))
+                for read in operator.inputs:
+                    made = channel(read, name, here, self.multicast)
+                    producer = self.graph.operators[read]
+                    came = [s for s in self._sites(producer) if ("f", made, s, here) in on]
+                    sites.setdefault((query, read), here if here in came else came[0])
+        return sites

@@ -1,0 +1,175 @@
+"""The operators of queries as a graph to be placed: what each reads, what it gives, where it must be.
+
+An operator's name is its signature: equal names are equal work on equal inputs, whoever asked for it. A source is
+pinned to the site of its stream, an answer's sink to the site that wants it; what is between may run at any site that
+can compute. Partials of sites whose ways to the sink meet before it may be merged there or anywhere else: a merge of
+those sites is an operator of its own, so that a plan over links that form a tree is an aggregation tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from catchment.errors import PlanError
+from catchment.optimizer.placement.topology import Topology
+from catchment.optimizer.sharing.demand import Demand
+from catchment.optimizer.sharing.share import SharingState
+from catchment.optimizer.sharing.statistics import Statistics
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator; `rate` is what it gives, in bytes a second; `site` is where it must be, if that is fixed."""
+
+    name: str
+    inputs: tuple[str, ...] = ()
+    rate: float = 0.0
+    site: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.rate >= 0:
+            raise PlanError(f"the operator {self.name!r} gives {self.rate} bytes a second", hint="rates are 0 or more")
+
+
+@dataclass(frozen=True)
+class OperatorGraph:
+    """Operators by name, and for each query those it needs, inputs before who reads them."""
+
+    operators: Mapping[str, Operator]
+    queries: Mapping[str, tuple[str, ...]]
+    checked: frozenset[str] = field(default=frozenset(), compare=False, repr=False)  # queries known to be in order
+
+    def __post_init__(self) -> None:
+        for query, names in self.queries.items():
+            if query in self.checked:
+                continue
+            seen: set[str] = set()
+            for name in names:
+                missing = [i for i in self._operator(name, query).inputs if i not in seen]
+                if missing:
+                    raise PlanError(f"the operator {name!r} of query {query!r} reads {missing[0]!r} before it is there",
+                                    hint="operators are listed inputs first, without cycles")  # fmt: skip
+                seen.add(name)
+
+    def _operator(self, name: str, query: str) -> Operator:
+        if name not in self.operators:
+            raise PlanError(f"the query {query!r} needs the operator {name!r}, which there is not")
+        return self.operators[name]
+
+    @classmethod
+    def of(cls, queries: Mapping[str, Sequence[Operator]]) -> OperatorGraph:
+        """The graph of some queries' operators; operators of one name must be equal."""
+        operators: dict[str, Operator] = {}
+        for query, needed in queries.items():
+            for operator in needed:
+                if operators.setdefault(operator.name, operator) != operator:
+                    raise PlanError(f"two different operators are named {operator.name!r}, one of query {query!r}")
+        return cls(operators, {q: tuple(o.name for o in needed) for q, needed in queries.items()})
+
+    def join(self, other: OperatorGraph) -> OperatorGraph:
+        """With the queries of another graph; operators of one name must be equal, which the caller has seen to."""
+        queries = {**self.queries, **other.queries}
+        return OperatorGraph({**self.operators, **other.operators}, queries, frozenset(queries))
+
+    def apart(self) -> OperatorGraph:
+        """The same queries with nothing in common but the sources."""
+        return OperatorGraph.of({q: [self._renamed(n, q) for n in names] for q, names in self.queries.items()})
+
+    def _renamed(self, name: str, query: str) -> Operator:
+        found = self.operators[name]
+        if not found.inputs:
+            return found
+        inputs = (i if not self.operators[i].inputs else f"{query}: {i}" for i in found.inputs)
+        return replace(found, name=f"{query}: {name}", inputs=tuple(inputs))
+
+
+def operators_of(
+    state: SharingState, statistics: Statistics, topology: Topology, *, as_run: bool = False
+) -> OperatorGraph:
+    """The graph of shared queries: per fragment and site a source and a partial aggregation, merges of the sites'
+    partials where their ways meet, and per query the derivation of its answer and its sink."""
+    return OperatorGraph.of({n: query_operators(state, n, statistics, topology, as_run=as_run) for n in state.queries})
+
+
+def query_operators(
+    state: SharingState, query: str, statistics: Statistics, topology: Topology, *, as_run: bool = False
+) -> list[Operator]:
+    """The operators of one query; `as_run`: each where a run has it, partials at their sites, merges on the way."""
+    fragment = state.derivations[query].fragment
+    demand, asked = state.fragments[fragment], state.queries[query]
+    sites = demand.source.sites
+    sources = [Operator(f"read {demand.source.stream} at {s}", (), statistics.raw(demand.source.stream, s), s)
+               for s in sites]  # fmt: skip
+    partials = [
+        Operator(f"aggregate {fragment} of {s}", (source.name,), statistics.partials(demand, s), s if as_run else None)
+        for s, source in zip(sites, sources, strict=True)
+    ]
+    merges = _Merging(fragment, demand, statistics, as_run).tree(partials, asked.sink, topology)
+    at = asked.sink if as_run else None
+    answer = Operator(f"answer {query}", (merges[-1].name,), statistics.answers(asked), at)
+    return [*sources, *partials, *merges, answer, Operator(f"publish {query}", (answer.name,), 0.0, asked.sink)]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Partials of some sites on their way: who makes them, of which sites, and how these were merged, as text."""
+
+    operator: Operator
+    sites: tuple[str, ...]
+    label: str
+
+
+@dataclass
+class _Merging:
+    """The merges of one fragment, inputs first. The name of a merge tells the tree below it, so that queries whose ways
+    meet alike share it; in a run it tells the site too."""
+
+    fragment: str
+    demand: Demand
+    statistics: Statistics
+    as_run: bool
+    made: list[Operator] = field(default_factory=list)
+
+    def tree(self, partials: Sequence[Operator], sink: str, topology: Topology) -> list[Operator]:
+        """A merge at every site before the sink where partials of several meet, those far from it first; one at
+        least."""
+        sites = self.demand.source.sites
+        arriving = {s: [_Part(operator, (s,), s)] for s, operator in zip(sites, partials, strict=True)}
+        for site in stations(sites, sink, topology):
+            here = arriving.pop(site)
+            going = here[0] if len(here) == 1 else self._merge(here, site)
+            arriving.setdefault(_next(site, sink, topology), []).append(going)
+        last = [part for parts in arriving.values() for part in parts]
+        if len(last) > 1 or not self.made:
+            self._merge(last, sink)
+        return self.made
+
+    def _merge(self, parts: list[_Part], at: str) -> _Part:
+        sites = tuple(s for p in parts for s in p.sites)
+        label = f"({' + '.join(sorted(p.label for p in parts))})"
+        flat = not self.made and len(sites) == len(self.demand.source.sites)
+        name = merge_name(self.fragment) if flat else f"{merge_name(self.fragment)} {label}"
+        name, site = (f"{name} at {at}", at) if self.as_run else (name, None)
+        rate = self.statistics.merged(self.demand, sites)
+        self.made.append(Operator(name, tuple(p.operator.name for p in parts), rate, site))
+        return _Part(self.made[-1], sites, label)
+
+
+def merge_name(fragment: str) -> str:
+    """What the names of all merges of a fragment begin with."""
+    return f"merge {fragment}"
+
+
+def stations(origins: Sequence[str], sink: str, topology: Topology) -> list[str]:
+    """Every site on the way of some origin to the sink, without the sink, those with most links ahead first."""
+    found: dict[str, int] = {}
+    for site in origins:
+        while site != sink and site not in found and topology.route(site, sink) is not None:
+            found[site] = len(topology.required_route(site, sink))
+            site = _next(site, sink, topology)
+    return sorted(found, key=lambda s: (-found[s], s))
+
+
+def _next(site: str, sink: str, topology: Topology) -> str:
+    return topology.required_route(site, sink)[0][1]

@@ -1,0 +1,196 @@
+"""A demand: what a query needs of a stream's partials, in normal form and without names of its own.
+
+Two demands are comparable when they read the same stream through the same look-ups. Keys and aggregates are named by
+what they compute, so the union of two demands never confuses them. An aggregate is asked for as *atoms*: avg as a sum
+and a count, every spread as one kind of state, quantiles of one sketch as that sketch, so that states are carried once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+
+import pyarrow as pa
+
+from catchment.aggregates import Aggregate, make_aggregate
+from catchment.aggregates.quantiles import ApproxPercentile
+from catchment.aggregates.simple import Average
+from catchment.aggregates.spread import Spread
+from catchment.aggregates.topk import ApproxTopK
+from catchment.optimizer.normal_form.expressions import normal_text
+from catchment.optimizer.normal_form.normalize import aggregate_name, digest, key_name, normalize
+from catchment.query.catalog import Catalog
+from catchment.query.fragment import Fragment, Key, Lookup
+from catchment.query.plan import Filter, QueryPlan, describe_aggregate, describe_window
+from catchment.query.sql.dialect import quote
+from catchment.query.sql.statements import ViewOptions
+from catchment.query.walk import find
+from catchment.timeline import Slicing, WindowSpec
+
+TEXT_BYTES = 16  # a text whose width is not declared
+SKETCH_BYTES = 512  # a sketch of few values; a full one takes some thousands
+
+
+@dataclass(frozen=True)
+class Source:
+    """A stream with its look-ups: what two demands must have in common. `types` are those of its columns, by text.
+
+    `policy` says when partials leave a site, where the query asks for one by name: a fragment has one policy.
+    """
+
+    stream: str
+    event_time: str
+    sites: tuple[str, ...]
+    lookups: tuple[Lookup, ...] = ()
+    types: tuple[tuple[str, pa.DataType], ...] = ()
+    policy: str = ""
+    slack: str = ""  # how its windows wait, where the query has a contract: a fragment waits one way
+
+    @cached_property
+    def type_of(self) -> Mapping[str, pa.DataType]:
+        return dict(self.types)
+
+    @cached_property
+    def texts(self) -> frozenset[str]:
+        """The columns that hold texts."""
+        return frozenset(c for c, t in self.types if pa.types.is_string(t) or pa.types.is_large_string(t))
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Keys, atoms, windows and conditions over a source; each tuple is ordered, so equal demands are equal values."""
+
+    source: Source
+    keys: tuple[Key, ...]
+    aggregates: tuple[Aggregate, ...]
+    windows: tuple[WindowSpec, ...]
+    conditions: tuple[str, ...] = ()
+
+    @cached_property
+    def by_sql(self) -> Mapping[str, Key]:
+        """The keys by the texts of their expressions."""
+        return {k.sql: k for k in self.keys}
+
+    @cached_property
+    def slicing(self) -> Slicing:
+        return Slicing.of(self.windows)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        lookups = (f"{k.how} {k.table} {k.alias} {k.on}" for k in self.source.lookups)
+        return digest([
+            self.source.stream, *self.source.sites, *lookups, "keys", *(k.sql for k in self.keys), "aggregates",
+            *(describe_aggregate(a) for a in self.aggregates), "windows", *(describe_window(w) for w in self.windows),
+            "where", *self.conditions, *([self.source.policy] if self.source.policy else []),
+            *([self.source.slack] if self.source.slack else []),
+        ])  # fmt: skip
+
+    @property
+    def name(self) -> str:
+        """A name that depends on the contents alone."""
+        return f"{self.source.stream}_{self.fingerprint[:8]}"
+
+    def fragment(self) -> Fragment:
+        """The demand as what a site runs."""
+        where = " AND ".join(f"({c})" for c in self.conditions) if len(self.conditions) > 1 else None
+        return Fragment(
+            self.name,
+            self.source.stream,
+            self.source.event_time,
+            self.keys,
+            self.aggregates,
+            self.windows,
+            where or next(iter(self.conditions), None),
+            self.source.lookups,
+            self.source.stream,
+        )
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query as sharing sees it: its name, where its answers are wanted, its own fragment, and its demand."""
+
+    name: str
+    sink: str
+    own: Fragment
+    demand: Demand
+    key_of: Mapping[str, str]  # its own key names to the names in the demand
+    result_bytes: int = 0  # of one row of its answers
+    has_contract: bool = False
+    view: str = ""  # the view that it is a side of, if it is one
+
+    @property
+    def window(self) -> WindowSpec:
+        return self.own.windows[0]
+
+
+def queries_of(plan: QueryPlan, catalog: Catalog) -> tuple[Query, ...]:
+    """A planned view as sharing sees it: one query, or those of the two sides of its join."""
+    found = tuple(query_of(side, catalog) for side in plan.sides)
+    return found if plan.join is None else tuple(replace(q, view=plan.name) for q in found)
+
+
+def query_of(plan: QueryPlan, catalog: Catalog) -> Query:
+    """A planned view of one stream as sharing sees it."""
+    normal = normalize(plan)
+    atoms = {a.name: a for given in plan.aggregate.aggregates for a in atoms_of(given)}
+    keys = {k.name: k for k in normal.aggregate.keys}
+    conditions = next((f.conditions for f in find(normal.root, Filter)), ())
+    demand = Demand(
+        _source(normal, catalog),
+        tuple(sorted(keys.values(), key=lambda k: k.name)),
+        tuple(atoms[n] for n in sorted(atoms)),
+        (plan.window,),
+        conditions,
+    )
+    names = {own.name: key_name(replace(own, sql=normal_text(own.sql))) for own in plan.aggregate.keys}
+    width = sum(width_of(c.type) for c in plan.columns)
+    contract = plan.options.max_error is not None
+    return Query(plan.name, plan.root.site, plan.fragment, demand, names, width, contract)
+
+
+def _source(normal: QueryPlan, catalog: Catalog) -> Source:
+    fragment = normal.fragment
+    owners = {fragment.stream: catalog.streams[fragment.stream].columns}
+    owners |= {k.alias: catalog.tables[k.table].columns for k in fragment.lookups}
+    types = {f"{quote(owner)}.{quote(c.name)}": c.type for owner, columns in owners.items() for c in columns}
+    scan = normal.scan
+    ordered = tuple(sorted(types.items(), key=str))
+    policy = normal.options.policy or ""
+    return Source(scan.stream, scan.event_time, scan.sites, fragment.lookups, ordered, policy, _slack(normal.options))
+
+
+def atoms_of(aggregate: Aggregate) -> tuple[Aggregate, ...]:
+    """The aggregates whose states, in order, are those of this one; named by what they compute."""
+    normal = replace(aggregate, argument=normal_text(aggregate.argument)) if aggregate.argument else aggregate
+    if isinstance(normal, Average):
+        parts = [make_aggregate(f, normal.argument, normal.argument_type, name="atom") for f in ("sum", "count")]
+    elif isinstance(normal, Spread):
+        parts = [replace(normal, function="var_pop")]
+    elif isinstance(normal, ApproxPercentile):
+        parts = [replace(normal, ranks=(0.5,), many=False)]
+    elif isinstance(normal, ApproxTopK):
+        parts = [replace(normal, k=1)]
+    else:
+        parts = [normal]
+    return tuple(replace(part, name=aggregate_name(part)) for part in parts)
+
+
+@cache
+def width_of(type_: pa.DataType) -> int:
+    """About how many bytes a value takes on the wire."""
+    if pa.types.is_boolean(type_):
+        return 1
+    if pa.types.is_string(type_) or pa.types.is_large_string(type_):
+        return TEXT_BYTES
+    if pa.types.is_binary(type_):
+        return SKETCH_BYTES
+    return int(type_.bit_width) // 8 if pa.types.is_primitive(type_) or pa.types.is_decimal(type_) else TEXT_BYTES
+
+
+def _slack(options: ViewOptions) -> str:
+    """How a view waits, as text: by its contract and controller; empty where it goes by its stream's slack."""
+    if options.max_error is None and options.slack is None:
+        return ""
+    return f"slack {options.slack} {options.max_error} {options.confidence}"

@@ -1,0 +1,121 @@
+"""What is deployed: the sharing that runs, and what remains to be known of what no longer does.
+
+A value that queries are added to and dropped from while everything runs. Invariants: adding or dropping a query leaves
+the derivations of all others as they were; a name of a fragment (it ends with the version that began it) or of a
+dropped query is never used again, because what was sent and published under it would be taken for something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from catchment.errors import PlanError
+from catchment.optimizer.sharing.demand import Demand, Query
+from catchment.optimizer.sharing.derive import Derivation
+from catchment.optimizer.sharing.share import SharingState, Strength
+from catchment.query.fragment import Fragment
+
+# Definitions of ended fragments are kept, so that what is still under way of them is taken and passed over; beyond
+# this many the oldest are forgotten, and such a segment would be refused.
+MAX_RETIRED = 1_000
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """The sharing in force, its version, and its past."""
+
+    sharing: SharingState
+    version: int = 1
+    begun: tuple[str, ...] = ()  # fragments that were begun during a run: sites say where
+    submitted: Mapping[str, str] = field(default_factory=dict)  # views that came by `submit`, with their SQL
+    dropped: tuple[str, ...] = ()
+    retired: Mapping[str, Demand] = field(default_factory=dict)  # ended; some of it may still be under way
+    leaving: Mapping[str, int | None] = field(default_factory=dict)  # fragment -> until which instant it is wanted
+
+    def add(self, query: Query, sql: str | None = None) -> Deployed:
+        """With one query more, that came during the life of this state."""
+        view = query.view or query.name
+        if view in self.dropped:
+            raise PlanError(
+                f"a query {view!r} was dropped, and its answers are kept",
+                hint="choose another name: answers of two queries under one name could not be told apart",
+            )
+        sharing = self.sharing.add(query, self.leaving, f"_{self.version + 1}")
+        new = tuple(f for f in sharing.fragments if f not in self.sharing.fragments)
+        submitted = self.submitted if sql is None else {**self.submitted, view: sql}
+        return replace(self, sharing=sharing, begun=(*self.begun, *new), submitted=submitted, version=self.version + 1)
+
+    def drop(self, name: str) -> Deployed:
+        """Without a query, or the sides of a join; what nobody else needs ends."""
+        sharing = self.sharing
+        for part in self.parts(name) or (name,):
+            sharing = sharing.drop(part)
+        left = {f: self.sharing.fragments[f] for f in self.leaving}
+        submitted = {n: sql for n, sql in self.submitted.items() if n != name}
+        changed = replace(self, submitted=submitted, dropped=(*self.dropped, name), version=self.version + 1)
+        return changed._with({**left, **sharing.fragments}, sharing)
+
+    def move(self, target: SharingState) -> Deployed:
+        """The same queries from the fragments of another sharing; those left end when their windows are final."""
+        names = {f: self._name_for(f, demand) for f, demand in target.fragments.items()}
+        fragments = {names[f]: demand for f, demand in target.fragments.items()}
+        derivations = {q: replace(d, fragment=names[d.fragment]) for q, d in target.derivations.items()}
+        new = tuple(f for f in fragments if f not in self.sharing.fragments)
+        left = {f: None for f in self.sharing.fragments if f not in fragments}
+        kept = {f: self.sharing.fragments[f] for f in left}
+        sharing = replace(target, fragments={**kept, **fragments}, derivations=derivations)
+        return replace(
+            self, sharing=sharing, begun=(*self.begun, *new), leaving={**self.leaving, **left}, version=self.version + 1
+        )
+
+    def bound(self, ends: Mapping[str, int]) -> Deployed:
+        """With what was learnt of fragments that are being left: until when they are wanted."""
+        known = {f: ends.get(f, until) for f, until in self.leaving.items()}
+        return self if known == self.leaving else replace(self, leaving=known, version=self.version + 1)
+
+    def retire(self, needed: frozenset[str]) -> Deployed:
+        """Without those fragments that were left and are needed no more."""
+        over = [f for f in self.leaving if f not in needed and not self.sharing.users(f)]
+        if not over:
+            return self
+        fragments = {f: d for f, d in self.sharing.fragments.items() if f not in over}
+        return replace(self, version=self.version + 1)._with(fragments, self.sharing)
+
+    @property
+    def known(self) -> dict[str, Fragment]:
+        """Every fragment of which something may land."""
+        ended = {n: replace(d.fragment(), name=n) for n, d in self.retired.items()}
+        return {**ended, **{n: self.sharing.fragment(n) for n in self.sharing.fragments}}
+
+    def parts(self, view: str) -> tuple[str, ...]:
+        """The queries that a view is: itself, or the sides of its join."""
+        return tuple(n for n, q in self.sharing.queries.items() if view in (n, q.view))
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        """Everything that is answered, by the names that users gave."""
+        return tuple(dict.fromkeys(q.view or n for n, q in self.sharing.queries.items()))
+
+    def derivation(self, query: str) -> Derivation:
+        return self.sharing.derivations[query]
+
+    @property
+    def strength(self) -> Strength:
+        return self.sharing.strength
+
+    def _name_for(self, name: str, demand: Demand) -> str:
+        """The running fragment of a demand, or a new name."""
+        running = [n for n, d in self.sharing.fragments.items() if d == demand and n not in self.leaving]
+        return running[0] if running else f"{name}_{self.version + 1}"
+
+    def _with(self, fragments: Mapping[str, Demand], sharing: SharingState) -> Deployed:
+        """The same with another sharing and these fragments; those that are gone are retired."""
+        over = {f: d for f, d in self.sharing.fragments.items() if f not in fragments}
+        return replace(
+            self,
+            sharing=replace(sharing, fragments=fragments),
+            begun=tuple(f for f in self.begun if f not in over),
+            retired=dict([*self.retired.items(), *over.items()][-MAX_RETIRED:]),
+            leaving={f: until for f, until in self.leaving.items() if f not in over},
+        )

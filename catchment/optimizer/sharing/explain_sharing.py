@@ -1,0 +1,129 @@
+"""Why a query is answered from the fragment that it is: what was possible, what each way would add on the links.
+
+The choice set of a run, where sites compute and the center answers: derive from a fragment that runs (adds nothing),
+run a wider fragment in its place that serves both, or run a fragment of its own; each with the bytes that it adds on
+all links together, merged where ways meet. Bytes are estimated from measured
+rates where there are some, else from declared ones, else from guesses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from catchment.optimizer.placement.plan_json import write_derivation
+from catchment.optimizer.sharing.demand import Query
+from catchment.optimizer.sharing.deploy import fragment_rates, link_rates, sent_over
+from catchment.optimizer.sharing.deployed import Deployed
+from catchment.optimizer.sharing.derive import is_derivable
+from catchment.optimizer.sharing.generalize import generalize
+from catchment.optimizer.sharing.share import BytesOf, Strength
+from catchment.optimizer.sharing.statistics import Statistics
+from catchment.project.config import Project
+from catchment.project.options import format_bandwidth
+from catchment.project.routes import Routes
+
+
+def explain_sharing(query: str, deployed: Deployed, statistics: Statistics, project: Project) -> dict[str, Any]:
+    """The fragment, who shares it, what crosses each link for it, and the choice set."""
+    sharing = deployed.sharing
+    fragment = sharing.derivations[query].fragment
+    choices = list(_choices(sharing.queries[query], deployed, sent_over(Routes.of(project), statistics)))
+    return {
+        "strength": deployed.strength.value,
+        "fragment": fragment,
+        "shared_with": [u for u in sharing.users(fragment) if u != query],
+        "derivation": write_derivation(sharing.derivations[query]),
+        "links": list(_links(query, deployed, statistics, project)),
+        "merges": list(_merges(query, deployed, statistics, project)),
+        "choices": choices,
+        "why": _why(choices, deployed.strength),
+    }
+
+
+def _links(query: str, deployed: Deployed, statistics: Statistics, project: Project) -> Iterator[dict[str, Any]]:
+    demand = deployed.sharing.fragments[deployed.derivation(query).fragment]
+    rates = link_rates(project, deployed.sharing, statistics)
+    for link, rate in fragment_rates(Routes.of(project), demand, statistics).items():
+        limit = project.link(*link).bandwidth_bytes_per_s
+        yield {
+            "from": link[0],
+            "to": link[1],
+            "fragment_bytes_per_s": rate,
+            "bytes_per_s": rates[link],
+            "utilisation": rates[link] / limit if limit else None,
+        }
+
+
+def _merges(query: str, deployed: Deployed, statistics: Statistics, project: Project) -> Iterator[dict[str, Any]]:
+    """The sites on the way where partials of several sites meet, and what merging them there saves."""
+    demand = deployed.sharing.fragments[deployed.derivation(query).fragment]
+    routes = Routes.of(project)
+    rates = fragment_rates(routes, demand, statistics)
+    for relay in routes.relays:
+        behind = [s for s in demand.source.sites if routes.sender(relay, s) is not None]
+        if len(behind) > 1:
+            own = statistics.partials(demand, relay) if relay in behind else 0.0
+            arriving = own + sum(rate for link, rate in rates.items() if link[1] == relay)
+            yield {"at": relay, "of": behind, "bytes_per_s_in": arriving,
+                   "bytes_per_s_out": rates[relay, routes.hops[relay]]}  # fmt: skip
+
+
+def _choices(query: Query, deployed: Deployed, bytes_of: BytesOf) -> Iterator[dict[str, Any]]:
+    """What there was to choose from, had the query come last; the one that is in force is marked."""
+    sharing, chosen = deployed.sharing, deployed.derivation(query.name).fragment
+    for name, demand in sharing.fragments.items():
+        others = [u for u in sharing.users(name) if u != query.name]
+        if not others or name in deployed.leaving:
+            continue
+        if is_derivable(query.demand, demand):
+            yield _choice("derive", name, others, 0.0, name == chosen)
+        elif (wider := generalize(demand, query.demand)) is not None:
+            yield _choice("widen", name, others, bytes_of(wider) - bytes_of(demand), False)
+    alone = len(sharing.users(chosen)) == 1
+    yield _choice("own", chosen if alone else query.demand.name, [], bytes_of(query.demand), alone)
+
+
+def _choice(kind: str, fragment: str, others: list[str], added: float, chosen: bool) -> dict[str, Any]:
+    return {"kind": kind, "fragment": fragment, "with": others, "added_bytes_per_s": added, "chosen": chosen}
+
+
+def _why(choices: Sequence[Mapping[str, Any]], strength: Strength) -> str:
+    chosen = next(c for c in choices if c["chosen"])
+    if chosen["kind"] == "derive":
+        own = next(c for c in choices if c["kind"] == "own")
+        return f"derived from what {', '.join(chosen['with'])} needs too: saves {_rate(own['added_bytes_per_s'])}"
+    if strength is Strength.NONE:
+        return "nothing is shared at this strength"
+    others = [c for c in choices if not c["chosen"]]
+    if not others:
+        return "no other fragment reads this stream through the same look-ups in a way that fits"
+    least = min(others, key=lambda c: c["added_bytes_per_s"])
+    return (
+        f"its own fragment sends {_rate(chosen['added_bytes_per_s'])}; to {least['kind']} {least['fragment']} would "
+        f"add {_rate(least['added_bytes_per_s'])}, or change what runs for others"
+    )
+
+
+def explain_text(told: Mapping[str, Any]) -> str:
+    """The same for a person."""
+    lines = [f"shares: {told['fragment']} ({told['why']})"]
+    lines += [
+        f"  {row['from']} -> {row['to']}: about {_rate(row['fragment_bytes_per_s'])} of this fragment, "
+        f"{_rate(row['bytes_per_s'])} in all"
+        for row in told["links"]
+    ]
+    lines += [
+        f"  merged at {row['at']} of {', '.join(row['of'])}: {_rate(row['bytes_per_s_in'])} come, "
+        f"{_rate(row['bytes_per_s_out'])} go on"
+        for row in told["merges"]
+    ]
+    lines += [
+        f"  {'*' if c['chosen'] else ' '} {c['kind']} {c['fragment']}: adds {_rate(c['added_bytes_per_s'])}"
+        for c in told["choices"]
+    ]
+    return "\n".join(lines)
+
+
+def _rate(bytes_per_s: float) -> str:
+    return format_bandwidth(max(round(bytes_per_s), 0))

@@ -1,0 +1,68 @@
+"""The least demand from which two others can be derived: what a shared fragment carries."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from catchment.errors import TimelineError
+from catchment.optimizer.normal_form.expressions import columns_of
+from catchment.optimizer.normal_form.normalize import key_name
+from catchment.optimizer.normal_form.predicates import implies
+from catchment.optimizer.sharing.demand import Demand
+from catchment.optimizer.sharing.derive import is_derivable
+from catchment.query.fragment import Key
+from catchment.timeline import Slicing
+
+
+def generalize(left: Demand, right: Demand) -> Demand | None:
+    """A demand from which both can be derived, or None where there is none that is certain.
+
+    It keeps the conditions that both imply; the columns of what is left of each become keys, so that each can be
+    filtered afterwards; keys, atoms and windows are united.
+    """
+    if left.source != right.source:
+        return None
+    if is_derivable(left, right):
+        return right
+    if is_derivable(right, left):
+        return left
+    texts = left.source.texts
+    common = {c for c in left.conditions if implies(right.conditions, c, texts)}
+    common |= {c for c in right.conditions if implies(left.conditions, c, texts)}
+    loose = [c for c in (*left.conditions, *right.conditions) if not implies(common, c, texts)]
+    added = _keys_of(loose, left)
+    if added is None:
+        return None
+    united = _unite(left, right, added, _least(common, left))
+    return united if united and is_derivable(left, united) and is_derivable(right, united) else None
+
+
+def _keys_of(conditions: list[str], demand: Demand) -> tuple[Key, ...] | None:
+    """The columns of some conditions as keys; None where one has no known type."""
+    columns = sorted({c for condition in conditions for c in columns_of(condition)})
+    if any(c not in demand.source.type_of for c in columns):
+        return None
+    keys = (Key("key", column, demand.source.type_of[column]) for column in columns)
+    return tuple(replace(k, name=key_name(k)) for k in keys)
+
+
+def _unite(left: Demand, right: Demand, added: tuple[Key, ...], conditions: tuple[str, ...]) -> Demand | None:
+    keys = {k.name: k for k in (*left.keys, *right.keys, *added)}
+    atoms = {a.name: a for a in (*left.aggregates, *right.aggregates)}
+    windows = tuple(sorted({*left.windows, *right.windows}))
+    try:
+        Slicing.of(windows)
+    except TimelineError:
+        return None  # the windows fit together too badly to share slices
+    ordered = tuple(keys[n] for n in sorted(keys)), tuple(atoms[n] for n in sorted(atoms))
+    return Demand(left.source, *ordered, windows, conditions)
+
+
+def _least(conditions: set[str], demand: Demand) -> tuple[str, ...]:
+    """The conditions without those that others of them imply."""
+    kept = sorted(conditions)
+    for condition in sorted(conditions):
+        rest = [c for c in kept if c != condition]
+        if implies(rest, condition, demand.source.texts):
+            kept = rest
+    return tuple(kept)

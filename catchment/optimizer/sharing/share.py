@@ -1,0 +1,220 @@
+"""Sharing of fragments between queries, in four strengths, as a value that queries are added to and dropped from.
+
+Invariants: every query has exactly one derivation, from a fragment that exists; a fragment exists while a query uses
+it; adding or dropping a query leaves the derivations of all others as they were. Jonathan, Chandra, Weissman, "Multi-
+Query Optimization in Wide-Area Streaming Analytics" (SoCC'18), section 4, calls equal fragments IN-OP sharing; what
+one fragment's partials tell of another's goes beyond it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from catchment.errors import PlanError
+from catchment.optimizer.sharing.demand import Demand, Query
+from catchment.optimizer.sharing.derive import Derivation, derivation_of, is_derivable
+from catchment.optimizer.sharing.generalize import generalize
+from catchment.project.options import did_you_mean
+from catchment.query.fragment import Fragment
+
+# Above this many groups of a batch, groups are not compared pair by pair any more: each query has found its best
+# group when it came, and only merges of whole groups are missed.
+MAX_PAIRED_GROUPS = 32
+# A query of a batch that no group serves as it is tries to widen this many, those most like it.
+MAX_WIDENED = 8
+
+BytesOf = Callable[[Demand], float]
+
+
+class Strength(StrEnum):
+    """How much is shared."""
+
+    NONE = "none"  # nothing
+    STRICT = "strict"  # equal fragments are one (IN-OP)
+    FULL = "full"  # and what can be derived is not computed again, where that sends fewer bytes
+    MAX = "max"  # and whatever can be shared is, without looking at bytes or bandwidth
+
+
+@dataclass(frozen=True)
+class SharingState:
+    """Which fragments run, and how each query's partials come from one of them."""
+
+    strength: Strength
+    queries: Mapping[str, Query] = field(default_factory=dict)
+    fragments: Mapping[str, Demand] = field(default_factory=dict)
+    derivations: Mapping[str, Derivation] = field(default_factory=dict)
+
+    def users(self, fragment: str) -> tuple[str, ...]:
+        """The queries whose partials come from a fragment: its reference count is their number."""
+        return tuple(q for q, d in self.derivations.items() if d.fragment == fragment)
+
+    def fragment(self, name: str) -> Fragment:
+        """A fragment as a site runs it."""
+        return replace(self.fragments[name].fragment(), name=name)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "strength", Strength(self.strength))
+
+    def add(self, query: Query, leave: Collection[str] = (), suffix: str = "") -> SharingState:
+        """The state with one query more; what runs for others is used or left alone, never changed.
+
+        Fragments to `leave` are about to end and serve nobody new; a new fragment's name ends with the suffix.
+        """
+        if query.name in self.queries:
+            raise PlanError(f"the query {query.name!r} is already there", hint="drop it first, or choose another name")
+        derivation = self._reused(query, leave) or self._new(query, suffix)
+        fragments = self.fragments
+        if derivation.fragment not in fragments:
+            fragments = {**fragments, derivation.fragment: query.demand}
+        return replace(
+            self,
+            queries={**self.queries, query.name: query},
+            fragments=fragments,
+            derivations={**self.derivations, query.name: derivation},
+        )
+
+    def drop(self, name: str) -> SharingState:
+        """The state without a query; a fragment that nobody uses any more ends."""
+        if name not in self.queries:
+            raise PlanError(f"there is no query {name!r}", hint=did_you_mean(name, self.queries))
+        derivations = {q: d for q, d in self.derivations.items() if q != name}
+        used = {d.fragment for d in derivations.values()}
+        return replace(
+            self,
+            queries={q: v for q, v in self.queries.items() if q != name},
+            fragments={f: d for f, d in self.fragments.items() if f in used},
+            derivations=derivations,
+        )
+
+    def _new(self, query: Query, suffix: str) -> Derivation:
+        name = query.name if self.strength is Strength.NONE else query.demand.name
+        derivation = derivation_of(query, query.demand, name + suffix)
+        assert derivation is not None
+        return derivation
+
+    def _reused(self, query: Query, leave: Collection[str]) -> Derivation | None:
+        """From the least fragment that tells the query's partials, if one does."""
+        if self.strength is Strength.NONE:
+            return None
+        fits = (lambda d: d == query.demand) if self.strength is Strength.STRICT else (
+            lambda d: is_derivable(query.demand, d))  # fmt: skip
+        fit = [n for n, shared in self.fragments.items() if n not in leave and fits(shared)]
+        if not fit:
+            return None
+        least = min(fit, key=lambda n: (len(self.fragments[n].keys), len(self.fragments[n].aggregates), n))
+        return derivation_of(query, self.fragments[least], least)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Queries of a batch that are served by one demand."""
+
+    demand: Demand
+    members: tuple[Query, ...]
+
+    def widened(self, other: _Group) -> _Group | None:
+        """Both groups in one, or None where not every member could certainly be derived."""
+        demand = generalize(self.demand, other.demand)
+        if demand is None:
+            return None
+        unsure = [g for g in (self, other) if g.demand is not demand]
+        if not all(is_derivable(m.demand, demand) for g in unsure for m in g.members):
+            return None
+        return _Group(demand, (*self.members, *other.members))
+
+
+def share(queries: Iterable[Query], strength: Strength, bytes_of: BytesOf) -> SharingState:
+    """The sharing of queries that are planned together, before anything runs.
+
+    `bytes_of` estimates what a fragment sends a second over all its sites. Here, unlike in `add`, a fragment may be
+    made finer for several queries at once.
+    """
+    state = SharingState(strength)
+    if strength in (Strength.NONE, Strength.STRICT):
+        for query in queries:
+            state = state.add(query)
+        return state
+    batch = _Batch(strength, bytes_of)
+    names: set[str] = set()
+    for query in queries:
+        if query.name in names:
+            raise PlanError(f"two queries are named {query.name!r}", hint="names are unique")
+        names.add(query.name)
+        batch.place(_Group(query.demand, (query,)))
+    batch.merge_pairs()
+    return _as_state(batch.groups, strength)
+
+
+@dataclass
+class _Batch:
+    """Groups under construction; what a demand sends is reckoned once."""
+
+    strength: Strength
+    estimate: BytesOf
+    groups: list[_Group] = field(default_factory=list)
+    known: dict[str, float] = field(default_factory=dict)
+
+    def bytes_of(self, demand: Demand) -> float:
+        if demand.fingerprint not in self.known:
+            self.known[demand.fingerprint] = self.estimate(demand)
+        return self.known[demand.fingerprint]
+
+    def place(self, new: _Group) -> None:
+        """Put a query in the group where it adds least, or in one of its own where that is less still."""
+        for i, group in enumerate(self.groups):
+            if is_derivable(new.demand, group.demand):
+                self.groups[i] = _Group(group.demand, (*group.members, *new.members))
+                return
+        like = sorted(range(len(self.groups)), key=lambda i: _distance(self.groups[i].demand, new.demand))
+        wider = [(i, w) for i in like[:MAX_WIDENED] if (w := self.groups[i].widened(new)) is not None]
+        added = {i: self.bytes_of(w.demand) - self.bytes_of(self.groups[i].demand) for i, w in wider}
+        best = min(wider, key=lambda pair: added[pair[0]], default=None)
+        if best is None or (self.strength is Strength.FULL and added[best[0]] >= self.bytes_of(new.demand)):
+            self.groups.append(new)
+        else:
+            self.groups[best[0]] = best[1]
+
+    def merge_pairs(self) -> None:
+        """Merge the pair that saves most, again and again; with strength max, any that can be merged."""
+        if len(self.groups) > MAX_PAIRED_GROUPS:
+            return
+        live = dict(enumerate(self.groups))
+        pairs = {(i, j): self._pair(live[i], live[j]) for i in live for j in live if j < i}
+        while True:
+            found = [(saved, pair, w) for pair, (saved, w) in pairs.items() if w is not None]
+            best = max(found, key=lambda f: f[:2], default=None)
+            if best is None or (self.strength is Strength.FULL and best[0] <= 0):
+                break
+            gone, new = set(best[1]), max(live) + 1
+            live = {i: g for i, g in live.items() if i not in gone}
+            pairs = {p: v for p, v in pairs.items() if not gone & set(p)}
+            pairs |= {(new, i): self._pair(best[2], g) for i, g in live.items()}
+            live[new] = best[2]
+        self.groups = list(live.values())
+
+    def _pair(self, a: _Group, b: _Group) -> tuple[float, _Group | None]:
+        """What one group for both saves."""
+        wider = a.widened(b)
+        if wider is None:
+            return 0.0, None
+        return self.bytes_of(a.demand) + self.bytes_of(b.demand) - self.bytes_of(wider.demand), wider
+
+
+def _distance(left: Demand, right: Demand) -> int:
+    """How unlike two demands are: keys, conditions and windows that only one of them has; sources above all."""
+    apart = 1_000 if left.source != right.source else 0
+    differing = (set(left.by_sql) ^ set(right.by_sql)) | (set(left.conditions) ^ set(right.conditions))
+    return apart + 2 * len(differing) + len(set(left.windows) ^ set(right.windows))
+
+
+def _as_state(groups: list[_Group], strength: Strength) -> SharingState:
+    members = {m.name: (m, g.demand) for g in groups for m in g.members}
+    derivations: dict[str, Derivation] = {}
+    for name, (query, demand) in members.items():
+        found = derivation_of(query, demand, demand.name)
+        assert found is not None
+        derivations[name] = found
+    queries = {name: query for name, (query, _) in members.items()}
+    return SharingState(strength, queries, {g.demand.name: g.demand for g in groups}, derivations)

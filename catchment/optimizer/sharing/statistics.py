@@ -1,0 +1,222 @@
+"""What is known of streams: rates, widths, distinct values, selectivities; and what follows for a demand.
+
+Declared in `statistics.toml` beside `catchment.toml`:
+
+    [streams.edits]
+    rows_per_s = 1200          # of all its sites together
+    row_bytes = 400            # of one raw record
+    wire_ratio = 0.2           # bytes that leave for each estimated byte of partials: compression, skew; absent: 1
+    [streams.edits.share]      # of each site; absent: equal shares
+    ohio = 0.3
+    [streams.edits.distinct]   # distinct values of a column, in the long run, at one site
+    page = 20000
+    [streams.edits.selectivity] # the share of the records that a condition on a column keeps
+    bot = 0.3
+
+A column of a look-up table is named TABLE.COLUMN. What is not declared is guessed, and the guesses are named here.
+The estimate of groups assumes values that are equally likely and independent, so it is an upper one for skewed keys.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from catchment.errors import ConfigError, PlanError
+from catchment.optimizer.normal_form.expressions import columns_of
+from catchment.optimizer.normal_form.predicates import comparison
+from catchment.optimizer.sharing.demand import Demand, Query, width_of
+from catchment.project import options as opt
+from catchment.project.config import Project
+from catchment.project.options import Kind, Option, did_you_mean, read_options
+from catchment.project.toml_file import TomlFile
+from catchment.query.catalog import Catalog
+from catchment.query.sql.dialect import read_expression
+from catchment.query.sql.statements import Generator, Stream
+from catchment.timeline import SECOND_US
+
+FILE = "statistics.toml"
+
+DEFAULT_ROWS_PER_S = 1_000.0  # at each site of a stream of which nothing is declared or measured
+DEFAULT_DISTINCT = 100  # values of a column of which nothing is declared
+DEFAULT_SELECTIVITY = 1 / 3  # of a condition that is no equality
+SLICE_BYTES = 8
+
+_TABLE = Kind("a table of numbers", dict)
+STREAM = (
+    Option("rows_per_s", opt.number(open_low=False), required=True),
+    Option("row_bytes", opt.number(), required=True),
+    Option("wire_ratio", opt.number()),
+    Option("share", _TABLE),
+    Option("distinct", _TABLE),
+    Option("selectivity", _TABLE),
+)
+
+
+@dataclass(frozen=True)
+class StreamStatistics:
+    """What is known of one stream; columns by their name, those of tables as TABLE.COLUMN."""
+
+    rows_per_s: Mapping[str, float]
+    row_bytes: float
+    distinct: Mapping[str, float] = field(default_factory=dict)
+    selectivity: Mapping[str, float] = field(default_factory=dict)
+    wire_ratio: float = 1.0
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What is known of all streams."""
+
+    streams: Mapping[str, StreamStatistics]
+
+    def of(self, stream: str) -> StreamStatistics:
+        if stream not in self.streams:
+            raise PlanError(
+                f"nothing is declared of the rates of stream {stream!r}",
+                hint=f"add to {FILE}: [streams.{stream}] with rows_per_s and row_bytes",
+            )
+        return self.streams[stream]
+
+    def raw(self, stream: str, site: str) -> float:
+        """Bytes a second of raw records at a site."""
+        known = self.of(stream)
+        return known.rows_per_s.get(site, 0.0) * known.row_bytes
+
+    def partials(self, demand: Demand, site: str) -> float:
+        """Bytes a second of a demand's partials at a site: each group of each slice once."""
+        return self.merged(demand, (site,))
+
+    def merged(self, demand: Demand, sites: Sequence[str] | None = None) -> float:
+        """Bytes a second of the partials after those of some sites are merged, or of all."""
+        known = self.of(demand.source.stream)
+        rows = sum(known.rows_per_s.get(s, 0.0) for s in (demand.source.sites if sites is None else sites))
+        return self._groups_per_s(demand, rows) * row_bytes(demand) * known.wire_ratio
+
+    def answers(self, query: Query) -> float:
+        """Bytes a second of a query's answers."""
+        rows = sum(self.of(query.demand.source.stream).rows_per_s.get(s, 0.0) for s in query.demand.source.sites)
+        span_s, every_s = query.window.size_us / SECOND_US, query.window.slide_us / SECOND_US
+        return self._groups(query.demand, rows * span_s) / every_s * query.result_bytes
+
+    def sent(self, demand: Demand) -> float:
+        """Bytes a second of a demand's partials over all its sites."""
+        return sum(self.partials(demand, site) for site in demand.source.sites)
+
+    def _groups_per_s(self, demand: Demand, rows_per_s: float) -> float:
+        slices_per_s = len(demand.slicing.cuts_us) * SECOND_US / demand.slicing.period_us
+        return self._groups(demand, rows_per_s / slices_per_s) * slices_per_s
+
+    def _groups(self, demand: Demand, rows: float) -> float:
+        """How many of d equally likely groups n records meet: d (1 - (1 - 1/d)^n)."""
+        kept = rows * math.prod(self._selectivity(c, demand) for c in demand.conditions)
+        possible = math.prod(self._distinct(k.sql, demand) for k in demand.keys)
+        return possible * -math.expm1(kept * math.log1p(-1 / possible)) if possible > 1 else min(1.0, kept)
+
+    def _distinct(self, sql: str, demand: Demand) -> float:
+        """Distinct values of an expression: at most the product of those of its columns; fewer under a condition."""
+        columns = [short_name(c, demand.source.stream) for c in columns_of(sql)]
+        known = self.of(demand.source.stream).distinct
+        possible = math.prod(known.get(c, DEFAULT_DISTINCT) for c in columns)
+        for condition in demand.conditions:
+            found = comparison(condition)
+            if found is not None and found.subject == sql and found.operator in ("=", "in"):
+                possible = min(possible, len(found.values))
+        return max(possible, 1.0)
+
+    def _selectivity(self, condition: str, demand: Demand) -> float:
+        known = self.of(demand.source.stream)
+        columns = [short_name(c, demand.source.stream) for c in columns_of(condition)]
+        declared = [known.selectivity[c] for c in columns if c in known.selectivity]
+        if declared:
+            return min(declared)
+        found = comparison(condition)
+        if found is not None and found.operator in ("=", "in"):
+            return min(1.0, len(found.values) / self._distinct_of(columns, known))
+        return DEFAULT_SELECTIVITY
+
+    @staticmethod
+    def _distinct_of(columns: list[str], known: StreamStatistics) -> float:
+        return max(1.0, math.prod(known.distinct.get(c, DEFAULT_DISTINCT) for c in columns))
+
+
+def row_bytes(demand: Demand) -> float:
+    """About the bytes of one partial on the wire, before compression."""
+    states = (s.type for a in demand.aggregates for s in a.states)
+    return SLICE_BYTES + sum(map(width_of, (*(k.type for k in demand.keys), *states)))
+
+
+@cache
+def short_name(column: str, stream: str) -> str:
+    """`stream`.`x` is x, `table`.`x` is table.x."""
+    parts = [p.name for p in read_expression(column).parts]  # type: ignore[attr-defined]
+    return str(parts[-1]) if parts[0] == stream else ".".join(parts[:2])
+
+
+def load_statistics(project: Project, catalog: Catalog) -> Statistics:
+    """What a project declares of its streams; a generator's rate is its own."""
+    path = project.folder / FILE
+    declared = _read_file(path, catalog) if path.is_file() else {}
+    generated = {
+        s.name: StreamStatistics(dict.fromkeys(s.sites or (), s.connector.rows_per_s), _raw_bytes(s))
+        for s in catalog.streams.values()
+        if isinstance(s.connector, Generator)
+    }
+    return Statistics({**generated, **declared})
+
+
+def assumed(known: Statistics, catalog: Catalog) -> Statistics:
+    """What is known, and a guess for streams of which nothing is: enough to compare ways of sharing."""
+    guessed = {
+        s.name: StreamStatistics(dict.fromkeys(s.sites or (), DEFAULT_ROWS_PER_S), _raw_bytes(s))
+        for s in catalog.streams.values()
+    }
+    return Statistics({**guessed, **known.streams})
+
+
+def _raw_bytes(stream: Stream) -> float:
+    return float(sum(width_of(c.type) for c in stream.columns))
+
+
+def _read_file(path: Path, catalog: Catalog) -> dict[str, StreamStatistics]:
+    file = TomlFile.load(path)
+    for name in file.tables:
+        if name != "streams":
+            raise ConfigError(f"there is no table [{name}]", where=file.at(None, name), hint="possible: [streams.NAME]")
+    return {name: _read_stream(file, name, given, catalog) for name, given in file.tables.get("streams", {}).items()}
+
+
+def _read_stream(file: TomlFile, name: str, given: Any, catalog: Catalog) -> StreamStatistics:
+    header = f"streams.{name}"
+    if name not in catalog.streams:
+        raise ConfigError(f"there is no stream {name!r}", where=file.at(header, None),
+                          hint=did_you_mean(name, catalog.streams))  # fmt: skip
+    stream = catalog.streams[name]
+    read = read_options(given, STREAM, what=f"[{header}]", where=lambda key: file.at(header, key))
+    columns = [c.name for c in stream.columns]
+    columns += [f"{t.name}.{c.name}" for t in catalog.tables.values() for c in t.columns]
+    tables = {
+        key: _numbers(file, f"{header}.{key}", read[key] or {}, possible, most)
+        for key, possible, most in (
+            ("share", stream.sites or (), 1.0),
+            ("distinct", columns, math.inf),
+            ("selectivity", columns, 1.0),
+        )
+    }
+    shares = tables["share"] or {site: 1 / len(stream.sites or ("",)) for site in stream.sites or ()}
+    if tables["share"] and not math.isclose(sum(shares.values()), 1.0, rel_tol=1e-3):
+        raise ConfigError(f"the shares of stream {name!r} add up to {sum(shares.values()):g}",
+                          where=file.at(f"{header}.share", None), hint="they are parts of 1")  # fmt: skip
+    rates = {site: read["rows_per_s"] * shares.get(site, 0.0) for site in stream.sites or ()}
+    ratio = read["wire_ratio"] or 1.0
+    return StreamStatistics(rates, read["row_bytes"], tables["distinct"], tables["selectivity"], ratio)
+
+
+def _numbers(file: TomlFile, table: str, given: dict[str, Any], possible: Any, most: float) -> dict[str, float]:
+    known = [Option(name, opt.number(high=most)) for name in possible]
+    read = read_options(given, known, what=f"[{table}]", where=lambda key: file.at(table, key))
+    return {name: float(value) for name, value in read.items() if value is not None}

@@ -1,0 +1,95 @@
+"""The ways of a run: from each site hop by hop to the center, over declared links.
+
+The way of a site has the fewest links, and of those ways the least sum of latency^2 / bandwidth, as in plans. Every
+site has one next site, so the ways form a tree: what meets at a site goes on together, and can be merged there.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from catchment.project.config import Link, Project
+
+LinkName = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Routes:
+    """The next site of each site that has a way to the center."""
+
+    center: str
+    hops: Mapping[str, str]
+
+    @classmethod
+    def of(cls, project: Project) -> Routes:
+        """Dijkstra from the center against the direction of the links, by (links, cost, names)."""
+        hops: dict[str, str] = {}
+        queue: list[tuple[int, float, str, str]] = [(0, 0.0, project.center, "")]
+        while queue:
+            links, cost, site, hop = heapq.heappop(queue)
+            if site in hops or (site == project.center and hop):
+                continue
+            if hop:
+                hops[site] = hop
+            for link in project.links.values():
+                if link.destination == site:
+                    heapq.heappush(queue, (links + 1, cost + _cost_per_byte(link), link.origin, site))
+        return cls(project.center, hops)
+
+    def reaches(self, site: str) -> bool:
+        """Whether there is a way from a site to the center."""
+        return site == self.center or site in self.hops
+
+    def way(self, site: str) -> tuple[LinkName, ...]:
+        """The links from a site to the center, in order; none for the center itself."""
+        links: list[LinkName] = []
+        while site != self.center:
+            links.append((site, self.hops[site]))
+            site = self.hops[site]
+        return tuple(links)
+
+    @cached_property
+    def relays(self) -> tuple[str, ...]:
+        """The sites that others go over, those near the center first."""
+        between = {hop for hop in self.hops.values() if hop != self.center}
+        return tuple(sorted(between, key=lambda relay: (len(self.way(relay)), relay)))
+
+    def sender(self, relay: str, origin: str) -> str | None:
+        """The site that sends to a relay what is of another (itself, for its own streams); None off the way."""
+        if origin == relay:
+            return origin
+        return next((a for a, b in self.way(origin) if b == relay), None) if self.reaches(origin) else None
+
+    def next_inbox(self, site: str) -> str:
+        """Whose inbox the updates of a site's streams land in first: a relay and the center take their own in."""
+        return site if site == self.center or site in self.relays else self.hops.get(site, self.center)
+
+    def speaks_for(self, sender: str, origin: str) -> bool:
+        """Whether facts of `origin` may come from `sender`: it is on the way, or the origin itself."""
+        return self.reaches(origin) and sender in self.stations(origin)
+
+    def stations(self, site: str) -> tuple[str, ...]:
+        """The sites on a way, from the first to the last before the center."""
+        return (site, *(hop for _, hop in self.way(site) if hop != self.center))
+
+
+def next_link(project: Project, site: str) -> Link:
+    """The link that a site's updates take. Those of the center, and at first those of a relay, stay where they are:
+    nothing shapes that."""
+    routes = Routes.of(project)
+    if site == project.center or site in routes.relays:
+        return Link(site, f"{site} (here)")
+    return link_on(project, site)
+
+
+def link_on(project: Project, site: str) -> Link:
+    """The link from a site to the next one on its way."""
+    return project.link(site, Routes.of(project).hops.get(site, project.center))
+
+
+def _cost_per_byte(link: Link) -> float:
+    bandwidth = link.bandwidth_bytes_per_s
+    return 0.0 if bandwidth is None else (link.latency_us / 1e6) ** 2 / bandwidth

@@ -1,0 +1,156 @@
+"""Aggregate calls: which nodes of an expression are one, and the distinct ones that a view computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from sqlglot import exp
+
+from catchment.aggregates import FUNCTIONS, Aggregate, canonical_name, make_aggregate
+from catchment.errors import AggregateError, QueryError
+from catchment.query.planning.scope import Scope, Typed, infer, typed
+from catchment.query.sql.dialect import AGGREGATE_NAMES, render, show
+from catchment.query.sql.source import SqlText
+
+
+@dataclass(frozen=True)
+class Call:
+    """An aggregate call as written: f([DISTINCT] argument, parameters...) [FILTER (WHERE condition)]."""
+
+    node: exp.Expr
+    function: str
+    argument: exp.Expr | None
+    parameters: tuple[object, ...] = ()
+    condition: exp.Expr | None = None
+
+
+def is_aggregate(node: exp.Expr) -> bool:
+    """Whether a node is itself a call of an aggregate function, known here or not."""
+    if isinstance(node, exp.AggFunc):
+        return True
+    name = str(node.this) if isinstance(node, exp.Anonymous) else None
+    return name is not None and (name.upper() in AGGREGATE_NAMES or canonical_name(name) is not None)
+
+
+def read_call(node: exp.Expr, text: SqlText) -> Call | None:
+    """The aggregate call that a node is, if it is one."""
+    if isinstance(node, exp.Filter):
+        inner = read_call(node.this, text)
+        if inner is None:
+            raise text.error("FILTER belongs behind an aggregate", node, hint="write sum(x) FILTER (WHERE ...)")
+        return Call(node, inner.function, inner.argument, inner.parameters, _both(inner, node.expression.this))
+    if not is_aggregate(node):
+        return None
+    if not isinstance(node, exp.Anonymous):
+        raise text.error(f"{show(node)} is not possible here", node, hint="write a plain call, such as sum(x)")
+    name, arguments = str(node.this).lower(), list(node.expressions)
+    if name == "count_if" and len(arguments) == 1:
+        return Call(node, "count", None, (), arguments[0])
+    if arguments and isinstance(arguments[0], exp.Distinct):
+        return Call(node, f"{name}_distinct", next(iter(arguments[0].expressions), None))
+    counts_rows = name == "count" and (not arguments or isinstance(arguments[0], exp.Star | exp.Literal))
+    argument = None if counts_rows or not arguments else arguments[0]
+    return Call(node, name, argument, tuple(_constant(a, text) for a in arguments[1:]))
+
+
+def _both(inner: Call, condition: exp.Expr) -> exp.Expr:
+    return condition if inner.condition is None else exp.and_(inner.condition, condition)
+
+
+def _constant(node: exp.Expr, text: SqlText) -> object:
+    if isinstance(node, exp.Array):
+        return tuple(_constant(e, text) for e in node.expressions)
+    with suppress(ValueError):
+        if isinstance(node, exp.Literal | exp.Neg | exp.Boolean):
+            return node.to_py()
+    raise text.error(f"{show(node)} is not a constant", node, hint="parameters of aggregates are written as numbers")
+
+
+def refuse_aggregates(expression: exp.Expr, text: SqlText, what: str) -> None:
+    found = next((n for n in expression.walk() if is_aggregate(n)), None)
+    if found is not None:
+        raise text.error(
+            f"{show(found)} is an aggregate, which is not possible in {what}",
+            found,
+            hint="aggregates stand in SELECT and HAVING",
+        )
+
+
+def resolve_inputs(expression: exp.Expr, scope: Scope, what: str) -> exp.Expr:
+    """An expression over input columns only, resolved."""
+    refuse_aggregates(expression, scope.text, what)
+    return expression.transform(lambda n: scope.resolve(n) if isinstance(n, exp.Column) else n)
+
+
+def input_text(node: exp.Expr, scope: Scope) -> str | None:
+    """The canonical text of an expression of input columns, None where the node is none."""
+    try:
+        return render(resolve_inputs(node, scope, "a key")) if isinstance(node, exp.Condition) else None
+    except QueryError:
+        return None
+
+
+@dataclass
+class AggregateSet:
+    """The distinct aggregates of a view, each with a name of its own; made while its SELECT is rewritten."""
+
+    scope: Scope
+    taken: set[str]
+    found: dict[tuple[object, ...], Aggregate] = field(default_factory=dict)
+
+    def add(self, call: Call, preferred: str | None = None) -> Aggregate:
+        """The aggregate of a call, made unless an equal one exists."""
+        return self.put(call, self._argument(call), preferred)
+
+    def put(self, call: Call, argument: Typed | None, preferred: str | None = None) -> Aggregate:
+        """The aggregate of a call whose argument and condition are this."""
+        identity = (canonical_name(call.function) or call.function, argument, call.parameters)
+        if identity not in self.found:
+            name = fresh_name(preferred or _automatic_name(call, argument), self.taken)
+            self.found[identity] = self._make(call, argument, name)
+            self.taken.add(name.lower())
+        return self.found[identity]
+
+    def _argument(self, call: Call) -> Typed | None:
+        what = f"an argument of {call.function}"
+        condition = resolve_inputs(call.condition, self.scope, what) if call.condition else None
+        value = self.value(call, resolve_inputs(call.argument, self.scope, what)) if call.argument else None
+        return filtered(value, condition)
+
+    def value(self, call: Call, value: exp.Expr) -> Typed:
+        if call.function == "count" and infer(value) is None:
+            return Typed(f"{render(exp.paren(value))} IS NOT NULL OR NULL", pa.bool_())
+        return typed(value, self.scope.text, f"the argument of {call.function},")
+
+    def _make(self, call: Call, argument: Typed | None, name: str) -> Aggregate:
+        sql, type_ = (argument.sql, argument.type) if argument else (None, None)
+        try:
+            return make_aggregate(call.function, sql, type_, call.parameters, name=name)
+        except AggregateError as cause:
+            known = FUNCTIONS.get(canonical_name(call.function) or "")
+            hint = cause.hint or (f"write {known.signature}" if known else None)
+            raise self.scope.text.error(cause.message, call.node, hint=hint) from cause
+
+
+def filtered(value: Typed | None, condition: exp.Expr | None) -> Typed | None:
+    """What is aggregated where a condition holds; without a value every record counts."""
+    if condition is None:
+        return value
+    then = value or Typed("1", pa.int32())
+    return Typed(f"CASE WHEN {render(condition)} THEN {then.sql} END", then.type)
+
+
+def _automatic_name(call: Call, argument: Typed | None) -> str:
+    if isinstance(call.argument, exp.Column) and call.condition is None:
+        return f"{call.function}_{call.argument.name}"
+    return call.function
+
+
+def fresh_name(name: str, taken: Iterable[str]) -> str:
+    """The name, with a number behind it where it is taken already (whatever the case)."""
+    used = set(taken)
+    candidates = (name, *(f"{name}_{n}" for n in range(2, len(used) + 3)))
+    return next(c for c in candidates if c.lower() not in used)

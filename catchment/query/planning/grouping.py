@@ -1,0 +1,141 @@
+"""GROUP BY: one window over the event time, and the keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from catchment.errors import TimelineError
+from catchment.query.planning.calls import resolve_inputs
+from catchment.query.planning.scope import Scope
+from catchment.query.sql.dialect import render, show
+from catchment.query.sql.source import SqlText
+from catchment.query.sql.statements import Stream
+from catchment.timeline import WindowSpec, parse_duration
+
+WINDOW_FORM = "window(event_time, 'size' [, 'slide' [, 'offset']])"
+# A window is the merge of its slices: beyond this many, closing one costs more than anyone reads.
+MAX_SLIDES = 10_000
+# How other engines say it, and how it is said here.
+OTHER_WINDOWS = {
+    "TUMBLE": "window(ts, '1 minute')",
+    "HOP": "window(ts, '1 minute', '10 seconds') (size first, then slide)",
+    "CUMULATE": "window(ts, '1 hour', '10 minutes')",
+    "SESSION": "tumbling or sliding windows: window(ts, '1 minute')",
+    "SESSION_WINDOW": "tumbling or sliding windows: window(ts, '1 minute')",
+}
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """The window call as it was written, the windows it means, and the key expressions (resolved)."""
+
+    call: exp.Expr
+    window: WindowSpec
+    keys: tuple[exp.Expr, ...]
+
+
+def read_grouping(select: exp.Select, scope: Scope, streams: Mapping[str, Stream]) -> Grouping:
+    """The GROUP BY of a SELECT; ordinals and aliases are followed. `streams` are those it reads, by their names in the
+    plan: the window is over the event time of one of them."""
+    group = select.args.get("group")
+    if group is None:
+        raise scope.text.error("there is no GROUP BY", select, hint=f"add GROUP BY {WINDOW_FORM}, keys...")
+    kinds = {type(item).__name__.lower() for item in group.expressions}
+    for name in ("grouping_sets", "groupingsets", "cube", "rollup", "totals", "all"):
+        if group.args.get(name) or name in kinds:
+            raise scope.text.error(
+                f"GROUP BY {name.replace('_', ' ').upper()} is not possible",
+                group,
+                hint=f"list the keys: GROUP BY {WINDOW_FORM}, keys...",
+            )
+    items = [_followed(item, select, scope) for item in group.expressions]
+    windows = [item for item in items if window_name(item) is not None]
+    if len(windows) != 1:
+        found, way_out = ("no window", "add") if not windows else (f"{len(windows)} windows", "keep only")
+        raise scope.text.error(f"GROUP BY has {found}", group, hint=f"{way_out} one {WINDOW_FORM}")
+    spec = _read_window(windows[0], scope, streams)
+    keys = {render(key): key for key in (_key(item, scope) for item in items if item is not windows[0])}
+    return Grouping(windows[0], spec, tuple(keys.values()))
+
+
+def window_name(node: exp.Expr) -> str | None:
+    """The name of a window function, ours or another engine's, that this node calls."""
+    name = str(node.this).upper() if isinstance(node, exp.Anonymous) else None
+    return name if name == "WINDOW" or name in OTHER_WINDOWS else None
+
+
+def _followed(item: exp.Expr, select: exp.Select, scope: Scope) -> exp.Expr:
+    """What an ordinal or an alias of the SELECT list stands for; input columns win over aliases."""
+    if isinstance(item, exp.Literal) and not item.is_string:
+        place = int(item.name) if item.name.isdigit() else 0
+        if not 1 <= place <= len(select.selects):
+            raise scope.text.error(
+                f"GROUP BY {item.name} points at no column",
+                item,
+                hint=f"the SELECT list has the columns 1 to {len(select.selects)}",
+            )
+        return select.selects[place - 1].unalias()
+    if isinstance(item, exp.Column) and len(item.parts) == 1 and not scope.knows(item.name):
+        named = next((s for s in select.selects if s.alias and s.alias.lower() == item.name.lower()), None)
+        return named.unalias() if named is not None else item
+    return item.unnest()
+
+
+def _key(item: exp.Expr, scope: Scope) -> exp.Expr:
+    key = resolve_inputs(item, scope, "a key of GROUP BY")
+    if not list(key.find_all(exp.Column)):
+        raise scope.text.error(
+            f"the key {render(key)} is the same for every record",
+            item,
+            hint="group by columns or expressions of columns",
+        )
+    return key
+
+
+def _read_window(call: exp.Expr, scope: Scope, streams: Mapping[str, Stream]) -> WindowSpec:
+    name = window_name(call)
+    assert name is not None
+    if name != "WINDOW":
+        raise scope.text.error(f"there is no window function {name}", call, hint=f"write {OTHER_WINDOWS[name]}")
+    arguments = call.expressions
+    if not 2 <= len(arguments) <= 4:
+        raise scope.text.error(f"window(...) has {len(arguments)} argument(s)", call, hint=f"write {WINDOW_FORM}")
+    _check_event_time(arguments[0], scope, streams)
+    lengths = [_duration(a, scope.text) for a in arguments[1:]]
+    try:
+        size, slide, offset = (*lengths, *(lengths[0], 0)[len(lengths) - 1 :])
+        spec = WindowSpec(size, slide, offset)
+    except TimelineError as cause:
+        raise scope.text.error(cause.message, call, hint=cause.hint or f"write {WINDOW_FORM}") from cause
+    if size // slide > MAX_SLIDES:
+        raise scope.text.error(f"a window would slide {size // slide} times over each record", call,
+                               hint=f"choose a slide of at least the size over {MAX_SLIDES}")  # fmt: skip
+    return spec
+
+
+def _check_event_time(argument: exp.Expr, scope: Scope, streams: Mapping[str, Stream]) -> None:
+    column = scope.resolve(argument) if isinstance(argument, exp.Column) else argument
+    times = {render(exp.column(s.event_time, table=name, quoted=True)) for name, s in streams.items()}
+    if render(column) not in times:
+        known = {s.name: s.event_time for s in streams.values()}
+        said = ", ".join(f"of stream {name!r} is {time!r}" for name, time in known.items())
+        raise scope.text.error(
+            f"the window is over {show(argument)}, not over the event time",
+            argument,
+            hint=f"the event time {said}",
+        )
+
+
+def _duration(argument: exp.Expr, text: SqlText) -> int:
+    written = argument.name if isinstance(argument, exp.Literal) and argument.is_string else None
+    if isinstance(argument, exp.Interval):
+        written = f"{argument.name} {argument.text('unit')}"
+    if written is None:
+        raise text.error(f"{show(argument)} is not a duration", argument, hint="write a constant such as '1 minute'")
+    try:
+        return parse_duration(written)
+    except TimelineError as cause:
+        raise text.error(cause.message, argument, hint=cause.hint or "write a duration such as '1 minute'") from cause

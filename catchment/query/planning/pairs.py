@@ -1,0 +1,103 @@
+"""Aggregates over pairs of records of two streams: what each needs of either side, and which are refused.
+
+An aggregate of one stream's columns needs that side's state and how many records the other side has; `FILTER` is split
+in the same way. Of columns of both streams only sums and averages of products come apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import reduce
+
+from sqlglot import exp
+
+from catchment.aggregates import Aggregate
+from catchment.aggregates.repeat import can_repeat
+from catchment.query.join import BOTH, LEFT, RIGHT, SIDES, Pair
+from catchment.query.planning.calls import AggregateSet, Call, filtered, resolve_inputs
+from catchment.query.planning.scope import Typed, typed
+from catchment.query.planning.sides import Conditions, Sides
+from catchment.query.sql.dialect import show
+from catchment.query.types import sql_type
+
+PRODUCTS = ("sum", "avg")
+RECORDS = "records"  # how a side names the count of its records
+
+
+@dataclass(kw_only=True)
+class PairAggregates(AggregateSet):
+    """The distinct aggregates over pairs, by name with what they are made of; `sets` are what the sides compute."""
+
+    sides: Sides
+    sets: dict[str, AggregateSet]
+    pairs: dict[str, Pair] = field(default_factory=dict)
+
+    def add(self, call: Call, preferred: str | None = None) -> Aggregate:
+        made = super().add(call, preferred)
+        if made.name not in self.pairs:
+            self.pairs[made.name] = self._pair(call, made)
+        return made
+
+    def _pair(self, call: Call, made: Aggregate) -> Pair:
+        if not can_repeat(made):
+            raise self.scope.text.error(
+                f"{call.function} of a join cannot be told from its two streams",
+                call.node,
+                hint="possible: count, sum, avg, min, max, variances, approx_count_distinct; or a view of one stream",
+            )
+        what = f"an argument of {call.function}"
+        condition = resolve_inputs(call.condition, self.scope, what) if call.condition else None
+        split = Conditions(self.sides).add(condition, call.node)
+        if split.equal or split.compared:
+            raise self._refuse(call)
+        if call.argument is None:
+            return self._carried(call, made, None, LEFT, split)
+        value = resolve_inputs(call.argument, self.scope, what)
+        found = self.sides.of(value)
+        if len(found) > 1:
+            return self._product(call, made, value, split)
+        local = self.value(call, self.sides.local(value))
+        return self._carried(call, made, local, found[0] if found else LEFT, split)
+
+    def _carried(self, call: Call, made: Aggregate, value: Typed | None, side: str, split: Conditions) -> Pair:
+        """The state of one side, as often as the other counts."""
+        other = RIGHT if side == LEFT else LEFT
+        own = self.sets[side].put(call, filtered(value, split.joint(side)), RECORDS if value is None else made.name)
+        counts = self.sets[other].put(Call(call.node, "count", None), filtered(None, split.joint(other)), RECORDS)
+        left, right = (own, counts) if side == LEFT else (counts, own)
+        return Pair(made, left.name, right.name, side)
+
+    def _product(self, call: Call, made: Aggregate, value: exp.Expr, split: Conditions) -> Pair:
+        """The sum or the mean of products of what either side has."""
+        factors: dict[str, list[exp.Expr]] = {s: [] for s in SIDES}
+        for factor in _factors(value):
+            found = self.sides.of(factor)
+            if len(found) > 1 or made.function not in PRODUCTS:
+                raise self._refuse(call)
+            factors[found[0] if found else LEFT].append(self.sides.local(factor))
+        type_ = made.argument_type
+        assert type_ is not None
+        names = {}
+        for side, mine in factors.items():
+            product = reduce(lambda a, b: exp.Mul(this=exp.paren(a), expression=exp.paren(b)), mine)
+            own = typed(product, self.scope.text, f"the argument of {call.function},")
+            cast = own if own.type == type_ else Typed(f"CAST({own.sql} AS {sql_type(type_)})", type_)
+            names[side] = self.sets[side].put(call, filtered(cast, split.joint(side)), made.name).name
+        return Pair(made, names[LEFT], names[RIGHT], BOTH)
+
+    def _refuse(self, call: Call) -> Exception:
+        return self.scope.text.error(
+            f"{show(call.node)} is over single pairs of records",
+            call.node,
+            hint="aggregate columns of one stream at a time; of both, sum(a.x * b.y) and avg(a.x * b.y) are possible",
+        )
+
+
+def _factors(value: exp.Expr) -> Iterator[exp.Expr]:
+    bare = value.unnest()
+    if isinstance(bare, exp.Mul):
+        yield from _factors(bare.left)
+        yield from _factors(bare.right)
+    else:
+        yield bare

@@ -1,0 +1,136 @@
+"""Names in a SELECT: which column of which relation each one means, and of which type an expression is.
+
+A resolved expression names every input column as `relation`.`column`, in the declared spelling; a column
+without a relation is one of the aggregation's own (a bound of the window, a key, an aggregate).
+
+Types are inferred from the declared columns. sqlglot's inference is trusted for the kind of a type, not for
+its width: an integer expression counts as BIGINT, a floating one as DOUBLE, and whatever is not a plain
+column is CAST to the type that was inferred, so that Spark and the plan cannot disagree. Where no type can be
+inferred, and for arithmetic of decimals, whose scale is easily lost, the user is asked for a CAST.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+from sqlglot import exp
+from sqlglot.optimizer.annotate_types import annotate_types
+
+from catchment.project.options import did_you_mean
+from catchment.query.sql.dialect import CatchmentSpark, render, show
+from catchment.query.sql.source import SqlText
+from catchment.query.sql.statements import Column, Relation
+from catchment.query.types import arrow_type, read_type, sql_type
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The relations of one FROM clause: what the user calls each, and what it is."""
+
+    text: SqlText
+    relations: Mapping[str, Relation]  # by the user's alias, in order
+    canonical: Mapping[str, str]  # the user's alias to the alias in the plan
+
+    def resolve(self, column: exp.Column) -> exp.Expr:
+        """The input column (or field of a struct column) that a name means."""
+        parts = [p.name for p in column.parts]
+        alias = next((a for a in self.relations if a.lower() == parts[0].lower()), None) if len(parts) > 1 else None
+        if alias is not None:
+            parts = parts[1:]
+        elif len(parts) > 1 and not any(r.column(parts[0]) for r in self.relations.values()):
+            raise self.text.error(
+                f"there is no relation {parts[0]!r} here", column, hint=did_you_mean(parts[0], self.relations)
+            )
+        owner = alias if alias is not None else self._owner(parts[0], column)
+        declared = self.relations[owner].column(parts[0])
+        if declared is None:
+            raise self._unknown(parts[0], column, {owner: self.relations[owner]})
+        return self._fields(self._input_column(owner, declared, column), declared, parts[1:], column)
+
+    def knows(self, name: str) -> bool:
+        return any(r.column(name) for r in self.relations.values())
+
+    def _owner(self, name: str, at: exp.Expr) -> str:
+        owners = [alias for alias, relation in self.relations.items() if relation.column(name)]
+        if len(owners) > 1:
+            raise self.text.error(
+                f"the column {name!r} is ambiguous: {' and '.join(owners)} have it",
+                at,
+                hint=f"write {' or '.join(f'{owner}.{name}' for owner in owners)}",
+            )
+        if not owners:
+            raise self._unknown(name, at, self.relations)
+        return owners[0]
+
+    def _unknown(self, name: str, at: exp.Expr, among: Mapping[str, Relation]) -> Exception:
+        names = [c.name for relation in among.values() for c in relation.columns]
+        return self.text.error(
+            f"there is no column {name!r} in {' or '.join(among)}", at, hint=did_you_mean(name, names)
+        )
+
+    def _input_column(self, alias: str, declared: Column, at: exp.Expr) -> exp.Column:
+        column = exp.column(declared.name, table=self.canonical[alias], quoted=True)
+        column.this.meta.update(next((n.meta for n in at.walk() if "start" in n.meta), {}))
+        column.type = read_type(sql_type(declared.type))
+        return column
+
+    def _fields(self, column: exp.Expr, declared: Column, path: list[str], at: exp.Expr) -> exp.Expr:
+        type_ = declared.type
+        for name in path:
+            fields = {f.name.lower(): f for f in type_} if pa.types.is_struct(type_) else {}
+            if name.lower() not in fields:
+                raise self.text.error(
+                    f"{sql_type(type_)} has no field {name!r}",
+                    at,
+                    hint=did_you_mean(name, [f.name for f in fields.values()]),
+                )
+            field = fields[name.lower()]
+            column = exp.Dot(this=column, expression=exp.to_identifier(field.name, quoted=True))
+            column.type, type_ = read_type(sql_type(field.type)), field.type
+        return column
+
+
+@dataclass(frozen=True)
+class Typed:
+    """An expression that is ready for Spark: its text and the Arrow type it certainly has."""
+
+    sql: str
+    type: pa.DataType
+
+
+def infer(expression: exp.Expr) -> pa.DataType | None:
+    """The type of an expression whose columns are typed, None where it is not known for sure."""
+    if isinstance(expression, exp.Paren):
+        return infer(expression.this)
+    found = arrow_type(annotate_types(expression, dialect=CatchmentSpark, overwrite_types=False).type)
+    if isinstance(expression, exp.Column | exp.Dot | exp.Cast) or found is None:
+        return found
+    if pa.types.is_integer(found):
+        return pa.int64()
+    if pa.types.is_floating(found):
+        return pa.float64()
+    return None if pa.types.is_decimal(found) or _is_time_difference(expression) else found
+
+
+def _is_time_difference(expression: exp.Expr) -> bool:
+    """A difference of two instants is an interval, whatever else is said of it."""
+    return isinstance(expression, exp.Sub) and all(
+        side.type is not None and side.type.is_type(*exp.DataType.TEMPORAL_TYPES)
+        for side in (expression.this, expression.expression)
+    )
+
+
+def typed(expression: exp.Expr, text: SqlText, what: str, at: exp.Expr | None = None) -> Typed:
+    """The expression with a certain type: a plain column, or a CAST to what was inferred."""
+    type_ = infer(expression)
+    if type_ is None:
+        raise text.error(
+            f"the type of {what} {show(expression)}, cannot be inferred",
+            at or expression,
+            hint=f"say it: CAST({show(expression)} AS DOUBLE), or AS STRING, AS DECIMAL(18, 4), ...",
+        )
+    if isinstance(expression, exp.Column | exp.Dot | exp.Cast):
+        return Typed(render(expression), type_)
+    return Typed(f"CAST({render(expression)} AS {sql_type(type_)})", type_)

@@ -1,0 +1,131 @@
+"""Which side of a join an expression is of, and conditions taken apart by sides.
+
+Every relation of FROM belongs to one of the two streams: a stream to itself, a table to the stream that looks it up. On
+its own side a relation has the name that it would have in a view of that stream alone, so that a side is the same
+fragment as such a view's, and is shared with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from sqlglot import exp
+
+from catchment.query.fragment import Lookup
+from catchment.query.join import LEFT, RIGHT, SIDES, TURNED
+from catchment.query.planning.calls import fresh_name
+from catchment.query.planning.from_clause import From, conjuncts
+from catchment.query.planning.grouping import window_name
+from catchment.query.sql.dialect import read_expression, render, show
+from catchment.query.sql.statements import Stream
+
+_OPERATORS: dict[type[exp.Expr], str] = {
+    exp.EQ: "=", exp.NEQ: "<>", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">=",
+}  # fmt: skip
+SAME_WINDOW = "leave it out: records are paired within the window of GROUP BY"
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The two sides of a FROM clause."""
+
+    read: From
+
+    def stream(self, side: str) -> Stream:
+        assert self.read.joined is not None
+        return self.read.stream if side == LEFT else self.read.joined.stream
+
+    def of(self, expression: exp.Expr) -> tuple[str, ...]:
+        """The sides whose columns an expression names."""
+        found = {self._side(self.read.owners[c.parts[0].name]) for c in expression.find_all(exp.Column)}
+        return tuple(s for s in SIDES if s in found)
+
+    def _side(self, stream: str) -> str:
+        return LEFT if stream == self.read.stream.name else RIGHT
+
+    @cached_property
+    def local_names(self) -> Mapping[str, str]:
+        """The names that relations have on their own sides, by those they have in the whole."""
+        names: dict[str, str] = {}
+        for side in SIDES:
+            mine = [r for r, owner in self.read.owners.items() if self._side(owner) == side]
+            tables = {k.alias: k.table for k in self.read.lookups}
+            taken: set[str] = set()
+            for relation in mine:
+                names[relation] = fresh_name(tables.get(relation, self.stream(side).name), taken)
+                taken.add(names[relation].lower())
+        return names
+
+    def local(self, expression: exp.Expr) -> exp.Expr:
+        """An expression of one side with the names of that side."""
+        made = expression.copy()
+        for column in made.find_all(exp.Column):
+            first = column.parts[0]
+            first.replace(exp.to_identifier(self.local_names[first.name], quoted=True))
+        return made
+
+    def lookups(self, side: str) -> tuple[Lookup, ...]:
+        mine = (k for k in self.read.lookups if self._side(self.read.owners[k.alias]) == side)
+        return tuple(
+            replace(k, alias=self.local_names[k.alias], on=render(self.local(read_expression(k.on)))) for k in mine
+        )
+
+
+@dataclass
+class Conditions:
+    """Conditions by the sides that decide them, and what pairs must agree in."""
+
+    sides: Sides
+    equal: list[tuple[exp.Expr, exp.Expr]] = field(default_factory=list)
+    compared: list[tuple[exp.Expr, str, exp.Expr]] = field(default_factory=list)  # left, operator, right
+    of: dict[str, list[exp.Expr]] = field(default_factory=lambda: {s: [] for s in SIDES})
+
+    def add(self, condition: exp.Expr | None, at: exp.Expr | None = None) -> Conditions:
+        """Take a condition apart; a part that needs both sides and compares no two of their values is a mistake."""
+        for part in _parts(condition):
+            found = self.sides.of(part)
+            if len(found) < len(SIDES):
+                self.of[found[0] if found else LEFT].append(part)
+            else:
+                self._compare(part, at)
+        return self
+
+    def _compare(self, part: exp.Expr, at: exp.Expr | None) -> None:
+        text, place = self.sides.read.scope.text, at if at is not None else part
+        if any(window_name(node) for node in part.walk()):
+            raise text.error("the condition of a join names windows", place, hint=SAME_WINDOW)
+        operator = _OPERATORS.get(type(part))
+        both = [self.sides.of(e) for e in (part.this, part.expression)] if operator else []
+        if operator is None or sorted(both) != [(LEFT,), (RIGHT,)]:
+            raise text.error(
+                f"{show(part)} is about single pairs of records",
+                place,
+                hint="of two streams write a.column = b.column, or another comparison of the two; the rest on one each",
+            )
+        turned = both[0] == (RIGHT,)
+        left, right = (part.expression, part.this) if turned else (part.this, part.expression)
+        if operator == "=":
+            self.equal.append((left, right))
+        else:
+            self.compared.append((left, TURNED[operator] if turned else operator, right))
+
+    def local(self, side: str) -> Iterator[exp.Expr]:
+        """The conditions of a side, in its own names."""
+        return (self.sides.local(part) for part in self.of[side])
+
+    def joint(self, side: str) -> exp.Expr | None:
+        """All conditions of a side as one."""
+        parts = list(self.local(side))
+        return exp.and_(*parts) if parts else None
+
+
+def _parts(condition: exp.Expr | None) -> Iterator[exp.Expr]:
+    """The parts of a condition that must all hold; BETWEEN is two."""
+    for part in conjuncts(condition) if condition is not None else ():
+        if isinstance(part, exp.Between) and not part.args.get("symmetric"):
+            yield exp.GTE(this=part.this.copy(), expression=part.args["low"].copy())
+            yield exp.LTE(this=part.this.copy(), expression=part.args["high"].copy())
+        else:
+            yield part

@@ -1,0 +1,68 @@
+"""The outer shape of a SELECT: what a continuous query cannot be, and what to write in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sqlglot import exp
+
+from catchment.query.sql.dialect import show
+from catchment.query.sql.source import SqlText
+
+_LATER = "results are a table: do it when you read them"
+REFUSED_CLAUSES = {
+    "with_": ("WITH ... AS", "write the inner query as a view of its own"),
+    "distinct": ("SELECT DISTINCT", "GROUP BY the columns that should be distinct"),
+    "order": ("ORDER BY", _LATER),
+    "limit": ("LIMIT", f"{_LATER}; approx_top_k(x, k) gives the most frequent values"),
+    "offset": ("OFFSET", _LATER),
+    "sort": ("SORT BY", _LATER),
+    "qualify": ("QUALIFY", "use HAVING on aggregates"),
+    "laterals": ("LATERAL VIEW", "one record gives one row here"),
+    "pivots": ("PIVOT", "use sum(...) FILTER (WHERE ...) for each column"),
+    "cluster": ("CLUSTER BY", "the engine distributes the work"),
+    "distribute": ("DISTRIBUTE BY", "the engine distributes the work"),
+    "into": ("INTO", "results go to the view's own table"),
+    "hint": ("a hint", "the engine chooses how to join"),
+    "kind": ("SELECT AS", "list the columns"),
+}
+REFUSED_NODES: dict[type[exp.Expr], tuple[str, str]] = {
+    exp.Query: ("a subquery", "a view reads streams and tables by their names"),
+    exp.Window: ("OVER (...)", "windows are made with GROUP BY window(event_time, 'size')"),
+    exp.Lambda: ("a lambda", "use plain expressions"),
+    exp.Parameter: ("a parameter", "write its value"),
+    exp.Placeholder: ("a parameter", "write its value"),
+    exp.Explode: ("explode(...)", "one record gives one row here"),
+}
+# Their values change when a record is read again, so that no answer could be repaired.
+UNREPEATABLE = (exp.CurrentTimestamp, exp.CurrentDate, exp.CurrentTime, exp.Rand, exp.Randn, exp.Uuid)
+UNREPEATABLE_NAMES = frozenset(
+    {"NOW", "CURDATE", "RANDOM", "SHUFFLE", "SPARK_PARTITION_ID", "INPUT_FILE_NAME", "UNIFORM", "RANDSTR"}
+    | {"MONOTONICALLY_INCREASING_ID", "CURRENT_USER", "VERSION", "LOCALTIMESTAMP"}
+)
+
+
+def check_shape(select: exp.Select, text: SqlText) -> None:
+    """Refuse what a continuous query cannot be, saying what can be done."""
+    for name, (clause, way_out) in REFUSED_CLAUSES.items():
+        value = select.args.get(name)
+        if value:
+            at = value if isinstance(value, exp.Expr) else value[0] if isinstance(value, list) else select
+            raise text.error(f"{clause} is not possible in a view", at, hint=way_out)
+    for node in select.walk():
+        if isinstance(node, exp.Alias) and node.parent is not select:
+            raise text.error("a name (AS) stands inside an expression", node, hint="name whole columns of SELECT")
+        kind = next((k for k in REFUSED_NODES if isinstance(node, k)), None)
+        if kind and node is not select:
+            found, way_out = REFUSED_NODES[kind]
+            raise text.error(f"{found} is not possible in a view", node, hint=way_out)
+    for node in _unrepeatable(select):
+        raise text.error(f"{show(node)} gives another value each time a record is read", node,
+                         hint="use the columns of the record, such as its event time")  # fmt: skip
+
+
+def _unrepeatable(select: exp.Select) -> Iterator[exp.Expr]:
+    for node in select.walk():
+        named = isinstance(node, exp.Anonymous) and str(node.this).upper() in UNREPEATABLE_NAMES
+        if named or isinstance(node, UNREPEATABLE):
+            yield node

@@ -1,0 +1,173 @@
+"""The tokens of one statement, read from left to right; whatever does not fit says what would."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlglot.errors import TokenError
+from sqlglot.tokenizer_core import Token, TokenType
+
+from catchment.errors import QueryError
+from catchment.project.options import IDENTIFIER
+from catchment.query.sql.dialect import CatchmentSpark
+from catchment.query.sql.source import SqlText
+
+NAME_FORM = "a name has letters, digits and _, starts with no digit and has at most 63 characters"
+OPTION_FORM = "options are written WITH (name = 'value', name = 0.5, ...)"
+_QUOTED = re.compile(r"""--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`(?:[^`]|``)*`""", re.DOTALL)
+
+
+@dataclass
+class Cursor:
+    """A place among the tokens of a statement."""
+
+    source: SqlText
+    tokens: Sequence[Token]
+    position: int = 0
+
+    @property
+    def start(self) -> str:
+        """Where the statement begins."""
+        return self.source.at(self.tokens[0].start)
+
+    @property
+    def rest(self) -> list[Token]:
+        return list(self.tokens[self.position :])
+
+    def peek(self) -> str | None:
+        return self.tokens[self.position].text.upper() if self.position < len(self.tokens) else None
+
+    def word(self, *words: str, possible: str) -> str:
+        """One of these words."""
+        found = self.peek()
+        if found is None or found not in words:
+            raise self.unexpected(possible)
+        self.position += 1
+        return found
+
+    def words(self, text: str, possible: str) -> None:
+        """These words, one after the other."""
+        for word in text.split():
+            self.word(word, possible=possible)
+
+    def name(self, what: str) -> str:
+        if self.position >= len(self.tokens):
+            raise self.unexpected(f"the name of a {what}")
+        self.position += 1
+        return self.checked_name(self.tokens[self.position - 1], f"a {what}")
+
+    def checked_name(self, token: Token, what: str) -> str:
+        if token.token_type == TokenType.STRING or not IDENTIFIER.fullmatch(token.text):
+            raise self.source.error(f"{token.text!r} cannot be the name of {what}", token.start, NAME_FORM)
+        return str(token.text)
+
+    def end(self) -> None:
+        if self.position < len(self.tokens):
+            raise self.unexpected("the end of the statement (;)")
+
+    def group(self, form: str) -> list[list[Token]]:
+        """The parts between commas of what stands in parentheses here."""
+        if self.peek() != "(":
+            raise self.unexpected(form)
+        opened, depth = self.tokens[self.position], 0
+        parts: list[list[Token]] = [[]]
+        for token in self.rest:
+            self.position += 1
+            depth += _nesting(token)
+            if depth == 0:
+                return self._checked_parts(parts, token, form)
+            if depth == 1 and token.token_type == TokenType.COMMA:
+                parts.append([])
+            elif token is not opened:
+                parts[-1].append(token)
+        raise self.source.error("this parenthesis is never closed", opened.start, hint=f"possible: {form}")
+
+    def _checked_parts(self, parts: list[list[Token]], closed: Token, form: str) -> list[list[Token]]:
+        if parts == [[]]:
+            return []
+        if not all(parts):
+            raise self.source.error("there is a comma too many in this list", closed.start, hint=f"possible: {form}")
+        return parts
+
+    def options(self) -> tuple[dict[str, Any], dict[str | None, str]]:
+        """The values of WITH (...), and where each stands."""
+        self.word("WITH", possible="WITH (name = value, ...)")
+        values: dict[str, Any] = {}
+        places: dict[str | None, str] = {}
+        for part in self.group("(name = value, ...)"):
+            name, at = part[0].text.lower(), part[0].start
+            if len(part) < 3 or part[1].text != "=":
+                raise self.source.error(f"the option {name!r} has no value", at, hint=OPTION_FORM)
+            if name in values:
+                raise self.source.error(f"the option {name!r} is given twice", at, hint="keep one of them")
+            values[name], places[name] = self._value(part[2:], name), self.source.at(at)
+        return values, places
+
+    def _value(self, part: list[Token], name: str) -> Any:
+        token = part[-1]
+        negative = len(part) == 2 and part[0].text == "-"
+        if token.token_type == TokenType.NUMBER and (len(part) == 1 or negative):
+            return (-1 if negative else 1) * _number(token.text)
+        if len(part) == 1 and token.token_type == TokenType.STRING:
+            return token.text
+        if len(part) == 1 and IDENTIFIER.fullmatch(token.text):
+            return {"true": True, "false": False}.get(token.text.lower(), token.text)
+        found = self.source.text[part[0].start : token.end + 1]
+        raise self.source.error(
+            f"the option {name!r} has the value {found}",
+            part[0].start,
+            hint=f"a value is one text in quotes, one number or one word; {OPTION_FORM}",
+        )
+
+    def unexpected(self, possible: str) -> QueryError:
+        """An error at this place."""
+        if self.position < len(self.tokens):
+            token = self.tokens[self.position]
+            return self.source.error(f"{token.text!r} was not expected", token.start, f"possible: {possible}")
+        last = self.tokens[-1]
+        return self.source.error(f"the statement ends after {last.text!r}", last.start, f"possible next: {possible}")
+
+
+def read_statements(source: SqlText) -> Iterator[Cursor]:
+    """A cursor at the beginning of each statement of a text."""
+    try:
+        tokens = CatchmentSpark().tokenize(source.text)
+    except TokenError as cause:
+        raise source.error(
+            "a string, a quoted name or a comment is opened here and never closed",
+            _unclosed(source.text),
+            hint="close it with the mark that opened it",
+        ) from cause
+    part: list[Token] = []
+    for token in tokens:
+        if token.token_type != TokenType.SEMICOLON:
+            part.append(token)
+        elif part:
+            yield Cursor(source, tuple(part))
+            part = []
+    if part:
+        yield Cursor(source, tuple(part))
+
+
+def _unclosed(text: str) -> int:
+    """Where the string, quoted name or comment begins that is never closed."""
+    at = 0
+    while at < len(text):
+        found = _QUOTED.match(text, at)
+        if found is None and (text[at] in "'\"`" or text.startswith("/*", at)):
+            return at
+        at = found.end() if found else at + 1
+    return max(len(text) - 1, 0)
+
+
+def _number(text: str) -> int | float:
+    return float(text) if set(text.lower()) & {".", "e"} else int(text)
+
+
+def _nesting(token: Token) -> int:
+    """Parentheses, and the angle brackets of types, open and close lists."""
+    opens, closes = (TokenType.L_PAREN, TokenType.LT), (TokenType.R_PAREN, TokenType.GT)
+    return 1 if token.token_type in opens else -1 if token.token_type in closes else 0

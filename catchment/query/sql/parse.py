@@ -1,0 +1,151 @@
+"""SQL text to statements.
+
+The heads of statements (CREATE STREAM ..., WITH (...)) are read here, token by token; types and SELECTs are
+handed to sqlglot together with their tokens, so that every line number is one of the file. What cannot be
+read is a QueryError that says where, what was found and what is possible there.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlglot import exp
+from sqlglot.errors import ParseError
+from sqlglot.tokenizer_core import Token
+
+from catchment.errors import QueryError
+from catchment.query.planning.unsupported import check_shape
+from catchment.query.sql.cursor import Cursor, read_statements
+from catchment.query.sql.dialect import CatchmentSpark
+from catchment.query.sql.source import SqlText
+from catchment.query.sql.statements import Column, DropView, Explain, Statement, Stream, Table, View, ViewOptions
+from catchment.query.sql.with_options import read_stream_options, read_table_options, read_view_options
+from catchment.query.types import POSSIBLE_TYPES, arrow_type, read_type
+
+FORMS = (
+    "CREATE STREAM name (columns) WITH (...), CREATE TABLE name (columns) WITH (...), "
+    "CREATE MATERIALIZED VIEW name [WITH (...)] AS SELECT ..., DROP MATERIALIZED VIEW name, EXPLAIN name"
+)
+SELECT_FORM = (
+    "SELECT expressions FROM stream [JOIN stream or table ON ...] [WHERE ...] "
+    "GROUP BY window(event_time, 'size'), keys [HAVING ...]"
+)
+_HEADS = ("SELECT", "WITH", "(")
+# Beside its own errors, sqlglot lets through what its makers of functions trip over when arguments are missing.
+_UNREADABLE = (ParseError, ValueError, TypeError, AttributeError, IndexError, KeyError)
+
+
+def parse_file(path: Path) -> tuple[Statement, ...]:
+    """The statements of a file."""
+    try:
+        return parse_sql(path.read_text(encoding="utf-8"), str(path))
+    except UnicodeDecodeError as cause:
+        raise QueryError("this file is not UTF-8 text", where=str(path)) from cause
+
+
+def parse_sql(text: str, file: str = "<sql>") -> tuple[Statement, ...]:
+    """The statements of a text; `file` is the name that errors give it."""
+    return tuple(_statement(cursor) for cursor in read_statements(SqlText(text, file)))
+
+
+def parse_statement(text: str, file: str = "<sql>") -> Statement:
+    """The only statement of a text."""
+    statements = parse_sql(text, file)
+    if len(statements) != 1:
+        raise QueryError(
+            f"one statement is wanted, {len(statements)} were found", where=file, hint=f"possible: {FORMS}"
+        )
+    return statements[0]
+
+
+def _statement(cursor: Cursor) -> Statement:
+    head = cursor.word("CREATE", "DROP", "EXPLAIN", possible=FORMS)
+    if head == "EXPLAIN":
+        return _explain(cursor)
+    if head == "DROP":
+        return _drop(cursor)
+    kind = cursor.word("STREAM", "TABLE", "MATERIALIZED", possible=FORMS)
+    return _view(cursor) if kind == "MATERIALIZED" else _relation(cursor, kind)
+
+
+def _explain(cursor: Cursor) -> Explain:
+    if cursor.peek() == "MATERIALIZED":
+        cursor.words("MATERIALIZED VIEW", possible="EXPLAIN MATERIALIZED VIEW name")
+    name = cursor.name("view")
+    cursor.end()
+    return Explain(name, cursor.start)
+
+
+def _drop(cursor: Cursor) -> DropView:
+    cursor.words("MATERIALIZED VIEW", possible="DROP MATERIALIZED VIEW name")
+    name = cursor.name("view")
+    cursor.end()
+    return DropView(name, cursor.start)
+
+
+def _relation(cursor: Cursor, kind: str) -> Stream | Table:
+    name = cursor.name(kind.lower())
+    columns = tuple(_column(part, name, cursor) for part in cursor.group("(name TYPE, ...)"))
+    given, places = cursor.options()
+    cursor.end()
+
+    def place(option: str | None) -> str:
+        return places.get(option, cursor.start)
+
+    try:
+        if kind == "TABLE":
+            return Table(name, columns, read_table_options(given, name, place), cursor.start)
+        own, connector = read_stream_options(given, name, place)
+        return Stream(name, columns, connector=connector, where=cursor.start, **own)
+    except QueryError as cause:
+        raise (cause if cause.where else QueryError(cause.message, where=cursor.start, hint=cause.hint)) from cause
+
+
+def _column(part: list[Token], owner: str, cursor: Cursor) -> Column:
+    name = cursor.checked_name(part[0], f"a column of {owner!r}")
+    text = cursor.source.text[part[1].start : part[-1].end + 1] if len(part) > 1 else ""
+    type_ = arrow_type(read_type(text)) if text else None
+    if type_ is None:
+        found = f"the unknown type {text!r}" if text else "no type"
+        raise cursor.source.error(f"column {name!r} has {found}", part[0].start, hint=f"possible: {POSSIBLE_TYPES}")
+    return Column(name, type_)
+
+
+def _view(cursor: Cursor) -> View:
+    cursor.word("VIEW", possible="CREATE MATERIALIZED VIEW name")
+    name = cursor.name("view")
+    options = ViewOptions()
+    if cursor.peek() == "WITH":
+        given, places = cursor.options()
+        options = read_view_options(given, name, lambda option: places.get(option, cursor.start))
+    cursor.word("AS", possible="WITH (...) or AS SELECT ...")
+    return View(name, _select(cursor), options, cursor.source, cursor.start)
+
+
+def _select(cursor: Cursor) -> exp.Select:
+    tokens, source = cursor.rest, cursor.source
+    if not tokens:
+        raise cursor.unexpected("SELECT ...")
+    head = tokens[0].text.upper()
+    try:
+        parsed = CatchmentSpark().parser().parse(tokens, source.text)[0] if head in _HEADS else None
+    except _UNREADABLE as cause:
+        raise _unreadable(cause, tokens, source) from cause
+    if not isinstance(parsed, exp.Select) or not parsed.selects:
+        found = "several of them" if isinstance(parsed, exp.Query) else head
+        found = "one without columns" if isinstance(parsed, exp.Select) else found
+        raise source.error(f"a view is one SELECT, not {found}", tokens[0].start, f"possible: {SELECT_FORM}")
+    check_shape(parsed, source)
+    return parsed
+
+
+def _unreadable(cause: Exception, tokens: list[Token], source: SqlText) -> QueryError:
+    """sqlglot's complaint, placed at the token it stumbled over if it says which."""
+    detail = cause.errors[0] if isinstance(cause, ParseError) and cause.errors else {}
+    place = (detail.get("line"), detail.get("col"))
+    here = next((t for t in tokens if (t.line, t.col) == place), tokens[0])
+    reason = str(detail.get("description") or "Required").rstrip(".")
+    reason = "something is missing here" if reason.startswith("Required") else reason
+    return source.error(
+        f"this SELECT cannot be read at {here.text!r}: {reason}", here.start, f"possible: {SELECT_FORM}"
+    )

@@ -1,0 +1,134 @@
+"""What travels with a partial so that load can be shed, bounded and repaired by adding alone.
+
+Beside the state of an aggregate, which is that of the kept records as they are, travel sums over the records that
+were kept at a rate p below 1: how many there are (`kept`), what scaling adds to the state (1/p - 1 of each), and the
+terms of the bound (see `catchment.quality.tails`). All are sums, so partials of any sites, rates and times merge as
+partials always do, and ten sites that shed differently have one bound.
+
+The repair of a batch sends the records that were left out, and the same sums with the other sign. `kept` is whole
+and so comes back to 0 exactly: where it is 0 the sums are not looked at, and the answer is that of the state alone,
+free of any residue of theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from catchment.aggregates import Aggregate
+from catchment.aggregates.grouped import floats_of
+from catchment.aggregates.partials import one_array
+from catchment.aggregates.shed_terms import ShedTerms, shed_terms, terms_in
+from catchment.quality.combine import Factor, Terms, bounded_widths
+from catchment.quality.tails import Floats, subgaussian_factor, variance_factor
+
+
+def add_terms(partials: pa.Table, aggregates: Sequence[Aggregate], records: pa.Array, rate: float | Floats) -> pa.Table:
+    """Partials of records that passed at `rate`, one for all or one a row, with the terms that must travel with them.
+
+    `partials` has, below a rate of 1, the states of the terms' `moments`; `records` counts the raw records of each row.
+    """
+    for terms in terms_in(aggregates):
+        if not isinstance(rate, float) or rate < 1.0:
+            kept = np.where(np.asarray(rate) < 1.0, np.asarray(one_array(records)), 0).astype(np.int64)
+            columns = [pa.array(kept), *map(pa.array, _sums(partials, terms, rate))]
+        else:
+            columns = terms.lift(None, np.zeros(0, dtype=np.intp), partials.num_rows)
+        for state, column in zip(terms.states, columns, strict=True):
+            partials = partials.append_column(pa.field(state.name, state.type), column)
+    return partials
+
+
+def negated(partials: pa.Table, aggregates: Sequence[Aggregate]) -> pa.Table:
+    """What takes sampled partials' terms back: the states of no record, and every term with its other sign."""
+    none = np.zeros(0, dtype=np.intp)
+    for aggregate in aggregates:
+        if isinstance(aggregate, ShedTerms):
+            columns = [pa.array(-np.asarray(one_array(partials[s.name]))) for s in aggregate.states]
+        else:
+            empty = None if aggregate.argument is None else pa.array([], aggregate.argument_type)
+            columns = aggregate.lift(empty, none, partials.num_rows)
+        for state, column in zip(aggregate.states, columns, strict=True):
+            place = partials.column_names.index(state.name)
+            partials = partials.set_column(place, partials.schema.field(place), column.cast(state.type))
+    return partials
+
+
+def scaled(
+    partials: pa.Table, aggregate: Aggregate, delta: float, lowest_rate: float | Floats
+) -> tuple[pa.Array, Floats]:
+    """Each row's value, scaled where records of it were sampled, and its relative error (infinite: not bounded).
+
+    `lowest_rate` is the lowest rate at which any site sampled the window, or each row of it: a row that lost all its
+    records at a site does not tell.
+    """
+    terms = shed_terms(aggregate)
+    states = [one_array(partials[s.name]) for s in aggregate.states]
+    plain = aggregate.lower(states)
+    # Fewer than none: the repair is in, and what it repairs is still on its way.
+    kept = np.asarray(one_array(partials[terms.states[0].name])) > 0
+    if not terms.bounded:
+        return plain, np.where(kept | (np.asarray(lowest_rate) < 1.0), np.inf, 0.0)
+    sums = [np.where(kept, floats_of(one_array(partials[s.name])), 0.0) for s in terms.sums]
+    values, widths = _scaled(aggregate, states, sums, np.broadcast_to(np.asarray(lowest_rate, float), len(kept)), delta)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        nearest = np.abs(values) - widths
+        errors = np.where(widths == 0.0, 0.0, np.where(nearest > 0.0, widths / nearest, np.inf))
+    return _typed(values, plain, kept), np.asarray(errors, dtype=np.float64)
+
+
+def _sums(partials: pa.Table, terms: ShedTerms, rate: float | Floats) -> list[Floats]:
+    more, g, v = 1.0 / rate - 1.0, subgaussian_factor(rate) / rate, variance_factor(rate) / rate
+    moments = terms.moments
+    if moments is None:
+        return []
+    states = [floats_of(one_array(partials[s.name])) for s in moments.states]
+    if terms.of == "count":
+        (n,) = states
+        return [more * n, g * n, v * n]
+    n, mean, m2 = states
+    total = n * mean
+    return [more * n, more * total, g * n, g * total, g * (m2 + total * mean)]
+
+
+def _scaled(
+    aggregate: Aggregate, states: Sequence[pa.Array], sums: Sequence[Floats], lowest: Floats, delta: float
+) -> tuple[Floats, Floats]:
+    """Values and half widths."""
+    ones, none = np.ones(len(lowest)), np.zeros(len(lowest))
+    if aggregate.function == "count":
+        more, g, v = (np.maximum(s, 0.0) for s in sums)
+        by_factor: Mapping[Factor, Floats] = {subgaussian_factor: g, variance_factor: v}
+        widths, _, _ = bounded_widths(lambda f: (by_factor[f], none, none), ones, lowest, delta, (1.0, 0.0))
+        return floats_of(states[0]) + more, np.where(lowest < 1.0, widths, 0.0)
+    more, more_x, g, g_x, g_xx = sums
+    g, g_xx = np.maximum(g, 0.0), np.maximum(g_xx, 0.0)  # what was taken back may leave a trace of rounding
+    if aggregate.function == "sum":
+        widths, _, _ = bounded_widths(lambda f: (g_xx, none, none), ones, lowest, delta, None)
+        return _doubles(aggregate.lower(states)) + more_x, widths
+    count = floats_of(states[-1])
+    size = count + more
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = (np.where(count > 0, _doubles(aggregate.lower(states)) * count, 0.0) + more_x) / size
+        around: Terms = (np.maximum(g_xx - 2 * mean * g_x + mean**2 * g, 0.0), g_x - mean * g, g)
+    widths, _, _ = bounded_widths(lambda f: around, size, lowest, delta, None)
+    return mean, np.where(g > 0.0, widths, 0.0)
+
+
+def _doubles(values: pa.Array) -> Floats:
+    return np.nan_to_num(floats_of(values.cast(pa.float64(), safe=False)), nan=0.0)
+
+
+def _typed(values: Floats, plain: pa.Array, kept: NDArray[np.bool_]) -> pa.Array:
+    """The scaled values in the type of the answer; rows of which nothing was sampled keep their own."""
+    if pa.types.is_integer(plain.type):
+        found = pa.array(np.rint(np.nan_to_num(values)).astype(np.int64)).cast(plain.type)
+    elif pa.types.is_decimal(plain.type):
+        found = pc.round(pa.array(values), plain.type.scale).cast(plain.type, safe=False)
+    else:
+        found = pa.array(values).cast(plain.type)
+    return pc.if_else(pa.array(kept & ~np.asarray(plain.is_null())), found, plain)

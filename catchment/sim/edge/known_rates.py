@@ -1,0 +1,81 @@
+"""Yardsticks: the spillway told the rate of every key, as no policy at a site can be.
+
+On a memoryless trace nothing better than the true rates can be known of the future, so what it sends above the optimum
+is the price of not knowing the future at all; what `spillway` sends beyond that is the price of learning. A log has no
+true rates; there it is told, as each window begins, how often every key will come in it, but not when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from catchment.sim.edge.simulate import EdgeOutcome, EdgeScenario, Integers, simulate_online
+from catchment.site.policies.base import Moment, SliceView
+from catchment.site.policies.spillway.forecast import Outlook
+from catchment.site.policies.spillway.policy import Spillway, SpillwayState
+
+Floats = npt.NDArray[np.float64]
+
+
+class KnownForecast:
+    """The exact outlook of Poisson arrivals at known rates (records a second, by key code)."""
+
+    def __init__(self, rates: Floats) -> None:
+        self._rates = rates
+        self._codes: Integers = np.empty(0, dtype=np.int64)
+
+    def know(self, rates: Floats) -> None:
+        """From now on these are the rates."""
+        self._rates = rates
+
+    def begin(self, codes: Integers) -> None:
+        """A window begins in which slot i will stand for the key codes[i]."""
+        self._codes = codes
+
+    def look(self, view: SliceView, moment: Moment) -> Outlook:
+        slots = view.slots()
+        chance = 1 - np.exp(-self._rates * moment.left_s)
+        mine = chance[self._codes[slots]]
+        # Keys not seen yet, by what is left of the sum: rounding may leave a little less than nothing.
+        return Outlook(slots, mine, max(float(chance.sum() - mine.sum()), 0.0))
+
+    def close(self, view: SliceView, moment: Moment) -> None:
+        return None
+
+    def dump(self) -> dict[str, Any]:
+        return {}
+
+
+@dataclass(frozen=True, eq=False)
+class KnownRates:
+    """The spillway with a known forecast."""
+
+    forecast: KnownForecast
+    name: str = "known-rates"
+
+    def build(self, resume: Mapping[str, Any] | None = None) -> SpillwayState:
+        return SpillwayState(Spillway(), self.forecast, {})
+
+
+def simulate_known_rates(scenario: EdgeScenario, rates: Floats) -> EdgeOutcome:
+    """The yardstick over a whole trace; `rates[code]` is the true rate of each key, in records a second."""
+    forecast = KnownForecast(rates)
+    return simulate_online(scenario, KnownRates(forecast), forecast.begin)
+
+
+def simulate_known_counts(scenario: EdgeScenario) -> EdgeOutcome:
+    """The yardstick over a log: each window it is told the number of records of every key, as a rate."""
+    forecast, keys = KnownForecast(np.zeros(0)), scenario.trace.keys
+    windows = scenario.trace.windows(scenario.window_us)
+
+    def begin(codes: Integers) -> None:
+        _, records = next(windows)
+        forecast.know(np.bincount(records.codes, minlength=keys) / (scenario.window_us / 1e6))
+        forecast.begin(codes)
+
+    return replace(simulate_online(scenario, KnownRates(forecast), begin), name="known-counts")

@@ -1,0 +1,63 @@
+"""The offline optima: what could be done by one who knows every arrival beforehand.
+
+Heintz et al., HPDC'15, section 4: one update a key (Lemma 1), sent at its last arrival (eager, Theorem 3) or
+as late as the best staleness allows (lazy, Theorem 4). Windows share the link, so a window may find it busy
+with the one before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from catchment.sim.edge.network import Bandwidth, Floats
+from catchment.sim.edge.traces import Trace
+
+
+@dataclass(frozen=True, eq=False)
+class OptimalWindow:
+    """The two extreme optimal schedules of one window: keys by last arrival, and when each is sent."""
+
+    start_us: int
+    codes: npt.NDArray[np.int64]
+    eager_s: Floats
+    lazy_s: Floats
+    staleness_s: float
+
+
+def optimal_windows(trace: Trace, window_us: int, bandwidth: Bandwidth) -> list[OptimalWindow]:
+    """Both schedules of every window, and the least possible staleness."""
+    out: list[OptimalWindow] = []
+    clear = -np.inf
+    for start_us, records in trace.windows(window_us):
+        codes, last_us = last_arrivals(records)
+        end_s = (start_us + window_us) / 1e6
+        begun = bandwidth.works(last_us / 1e6)
+        done = served(begun, clear)
+        clear = float(done[-1])
+        staleness_s = max(bandwidth.when(clear) - end_s, 0.0)
+        turns = np.arange(len(codes), 0, -1, dtype=np.float64)
+        lazy_s = bandwidth.whens(bandwidth.work(end_s + staleness_s) - turns)
+        # Late in the window a lazy send may be a rounding error before the arrival that it waits for.
+        lazy_s = np.maximum(lazy_s, last_us / 1e6)
+        out.append(OptimalWindow(start_us, codes, last_us / 1e6, lazy_s, staleness_s))
+    return out
+
+
+def last_arrivals(records: Trace) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Each key of a window once, in order of its last arrival, with the time of it."""
+    backwards = records.codes[::-1]
+    codes, place = np.unique(backwards, return_index=True)
+    last = records.records - 1 - place
+    order = np.argsort(last)
+    return codes[order], records.ts_us[last[order]]
+
+
+def served(begun: Floats, clear: float) -> Floats:
+    """When each update is through a FIFO queue that was free from `clear` on; all in work, one unit an
+    update.
+    """
+    turn = np.arange(len(begun))
+    return np.asarray(np.maximum(np.maximum.accumulate(begun - turn), clear) + turn + 1)

@@ -1,0 +1,57 @@
+"""Traces made from a seed, each stressing a policy in its own way.
+
+`memoryless`: every key a Poisson process of its own rate. `sessions`: a key comes in bursts and falls silent.
+`drifting`: the total rate swings from window to window and within each.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from catchment.sim.edge.traces import Trace, trace_of
+
+Floats = npt.NDArray[np.float64]
+
+
+def zipf_rates(keys: int, exponent: float, records: float) -> Floats:
+    """Rates by rank that sum to `records` a window."""
+    rates = 1.0 / np.arange(1, keys + 1) ** exponent
+    return np.asarray(rates / rates.sum() * records)
+
+
+def memoryless(rates: Floats, windows: int, window_s: float, seed: int) -> Trace:
+    """Independent Poisson arrivals; `rates` are records a window, and key i has the code i."""
+    rng = np.random.default_rng(seed)
+    counts = rng.poisson(rates * windows)
+    at_s = rng.random(int(counts.sum())) * windows * window_s
+    order = np.argsort(at_s, kind="stable")
+    return Trace((at_s[order] * 1e6).astype(np.int64), np.repeat(np.arange(len(rates)), counts)[order])
+
+
+def sessions(starts: int, keys: int, windows: int, window_s: float, seed: int) -> Trace:
+    """`starts` sessions a window, each of one key: a few records a sixtieth of a window apart, then silence."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.geometric(0.3, starts * windows)
+    begin_s = np.repeat(rng.random(len(lengths)) * windows * window_s, lengths)
+    session = np.repeat(np.arange(len(lengths)), lengths)
+    gaps_s = rng.exponential(window_s / 60, len(session))
+    gaps_s[np.flatnonzero(np.diff(session, prepend=-1))] = 0.0
+    elapsed_s = np.cumsum(gaps_s)
+    since_s = elapsed_s - elapsed_s[np.searchsorted(session, session, "left")]
+    at_s, key = begin_s + since_s, rng.integers(0, keys, len(lengths))[session]
+    order = np.argsort(at_s, kind="stable")
+    inside = order[at_s[order] < windows * window_s]
+    return trace_of((at_s[inside] * 1e6).astype(np.int64), key[inside])
+
+
+def drifting(records: float, rates: Floats, windows: int, window_s: float, seed: int) -> Trace:
+    """Total rates of 0.4 to 1.6 times `records` a window, arrivals leaning to the start or the end of windows."""
+    rng = np.random.default_rng(seed)
+    at_s = []
+    for window in range(windows):
+        count = rng.poisson(records * (1 + 0.6 * np.sin(window)))
+        lean = 1 / (1 + 0.5 * np.cos(2 * window))
+        at_s.append(window_s * (window + rng.random(count) ** lean))
+    ordered = np.sort(np.concatenate(at_s))
+    return trace_of((ordered * 1e6).astype(np.int64), rng.choice(len(rates), len(ordered), p=rates / rates.sum()))

@@ -1,0 +1,245 @@
+"""A measured run of feeds: predicted against measured traffic, notices against the naive recomputation.
+
+Devices, bus and cloud are the real cores; time is virtual unless the run is paced. The run has phases: *before* and,
+when rates change in mid-run, *after*, which begins when views have settled again. In each phase what crossed the
+wire is compared with what the placement predicts (see meter.py).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from catchment.errors import SimulationError
+from catchment.feeds.cloud.choose_hosts import STRATEGIES
+from catchment.feeds.cloud.controller import Controller
+from catchment.feeds.cloud.router import Deliver
+from catchment.feeds.cloud.routes import CLOUD, Hosts
+from catchment.feeds.device.device import DeviceConfig, boot_number
+from catchment.feeds.device.fleet import Fleet, Record
+from catchment.feeds.language.view_graph import ViewGraph
+from catchment.feeds.project import World
+from catchment.feeds.protocol.bus import Bus
+from catchment.feeds.protocol.channel import NOTICE
+from catchment.feeds.protocol.messages import Upward
+from catchment.feeds.protocol.mqtt import MqttBus
+from catchment.feeds.runs.board import Board
+from catchment.feeds.runs.local_run import LocalRun
+from catchment.feeds.runs.oracle import naive_notices
+from catchment.feeds.runs.traffic import Totals, message_sizes, off, predict_traffic
+from catchment.feeds.runs.wall_clock import carry_over_mqtt
+
+SECOND_US = 1_000_000
+EPOCH_US = 1_700_000_000 * SECOND_US  # where virtual time begins: instants have as many digits as real ones
+BOOT = boot_number(EPOCH_US)
+WARM_UP_S = 5  # views are deployed and first events are out before a phase is measured
+LONGEST_WARM_UP_S = 60  # of a cloud that takes its time, before the first phase begins anyway
+FINISH_S = 60  # after the last record, in which moves end
+QUIET_S = 6  # after the last record in any case, for messages that are under way
+
+
+class RunCloud(Protocol):
+    """A cloud that a run can drive: in the process, or on Spark."""
+
+    @property
+    def redeployed(self) -> int: ...
+
+    @property
+    def controller(self) -> Controller: ...
+
+    def deploy(self, hosts: Hosts) -> list[Deliver]: ...
+
+    def receive(self, device: str, message: Upward) -> Iterable[Deliver]: ...
+
+    def review(self, period_s: float) -> list[Deliver]: ...
+
+    def take(self) -> Iterable[Deliver]: ...
+
+    def drain(self) -> Iterable[Deliver]: ...
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What to run; `change_at_s` changes the rates in mid-run and lets the cloud place views anew."""
+
+    seconds: int = 60
+    strategy: str = "ours"
+    change_at_s: int | None = None
+    review_every_s: int = 5
+    take_every_s: float = 1.0
+    check: bool = True
+    report_every_s: int = 5
+
+    def __post_init__(self) -> None:
+        if self.strategy not in STRATEGIES:
+            raise SimulationError(f"unknown strategy {self.strategy!r}", hint=f"possible: {', '.join(STRATEGIES)}")
+        if self.seconds <= WARM_UP_S:
+            raise SimulationError(f"a run of {self.seconds} s is too short; it warms up for {WARM_UP_S} s")
+        if self.change_at_s is not None and not WARM_UP_S < self.change_at_s < self.seconds:
+            raise SimulationError(f"rates cannot change at second {self.change_at_s} of a run of {self.seconds} s")
+
+
+class FeedRun:
+    """One strategy over one world."""
+
+    def __init__(
+        self, graph: ViewGraph, world: World, cloud: RunCloud, options: RunOptions, bus: Bus | MqttBus | None = None
+    ) -> None:
+        self.graph = graph
+        self.world = world
+        self.cloud = cloud
+        self.options = options
+        self.bus = bus or Bus(first_number=BOOT)
+        configs = [DeviceConfig(d, BOOT, options.report_every_s * SECOND_US) for d in world.rates]
+        self.fleet = Fleet(configs, self.bus, graph.program.functions)
+        self.cpu_s = 0.0  # of the cloud alone, when it runs in this thread
+        self.run = LocalRun(_Timed(self), self.fleet, self.bus)
+        self.run.now_us = EPOCH_US
+        self.phases: list[dict[str, Any]] = []
+        self.sizes = message_sizes(graph, world, EPOCH_US, BOOT)
+        self.board = Board(options.strategy, cloud.controller, self.bus.traffic, world.costs, self.sizes)
+
+    def deploy(self) -> None:
+        """Connect the devices and bring the views to their first hosts."""
+        options = self.options
+        self.cloud.controller.rates.update(self.world.feed_rates)
+        if isinstance(self.bus, MqttBus):
+            self.run.carry = carry_over_mqtt(self.bus)
+            self.bus.open(self.fleet.devices, boot=self.bus.cloud.boot)
+            self.run.carry(self.run)
+        else:
+            self.run.connect_all()
+        hosts = STRATEGIES[options.strategy](self.graph, self.world.feed_rates, self.world.costs)
+        self.run.send(self.cloud.deploy(hosts))
+        self.run.carry(self.run)
+        self.run.every(int(options.take_every_s * SECOND_US), lambda run: run.send(self.cloud.take()))
+        if options.strategy == "ours":
+            every = options.review_every_s
+            self.run.every(every * SECOND_US, lambda run: run.send(self.cloud.review(every)))
+        if options.check:
+            self.run.produced = []
+
+    def play(self) -> None:
+        """Run to the end."""
+        for _ in self.steps():
+            pass
+
+    def steps(self) -> Iterator[int]:
+        """Run through the phases a second at a time; yields the second."""
+        records, change_at, end = self.world.records(EPOCH_US), self.options.change_at_s, self.options.seconds
+        yield from self._until(records, WARM_UP_S)
+        yield from self._settle(records, min(change_at or end, LONGEST_WARM_UP_S))
+        yield from self._phase("before", records, change_at or end)
+        if change_at is not None:
+            self.world.change_rates()
+            yield from self._until(records, change_at + (end - change_at) // 2)
+            yield from self._settle(records, end - 1)
+            yield from self._phase("after", records, end)
+        self.finish()
+
+    @property
+    def second(self) -> int:
+        """How far the run is."""
+        return (self.run.now_us - EPOCH_US) // SECOND_US
+
+    def _until(self, records: Iterator[Record], until_s: int) -> Iterator[int]:
+        while (now_s := self.second) < until_s:
+            self.run.run(records, EPOCH_US + (now_s + 1) * SECOND_US)
+            self.board.sample(self.run.now_us, self.cloud.redeployed)
+            yield now_s + 1
+
+    def _settle(self, records: Iterator[Record], latest_s: int) -> Iterator[int]:
+        """Go on until all moves have ended."""
+        while self.cloud.controller.moves and self.second < latest_s:
+            yield from self._until(records, self.second + 1)
+
+    def _phase(self, name: str, records: Iterator[Record], until_s: int) -> Iterator[int]:
+        if self.second >= until_s:
+            return
+        before, hosts = self.totals(), self.cloud.controller.settled()
+        rates, redeployed = self.world.feed_rates, self.cloud.redeployed
+        yield from self._until(records, until_s)
+        measured = self.totals().per_second_since(before)
+        predicted = predict_traffic(self.graph, hosts, {**self.cloud.controller.rates, **rates}, self.sizes)
+        self.phases.append(
+            {
+                "phase": name,
+                "seconds": (self.run.now_us - before.at_us) / 1e6,
+                "predicted": predicted,
+                "measured": measured,
+                "off": off(measured, predicted),
+                "views_at_cloud": sum(h == CLOUD for h in hosts.values()),
+                "redeployed": self.cloud.redeployed - redeployed,
+            }
+        )
+
+    def finish(self) -> None:
+        """Deliver what is under way, and let moves end."""
+        self.run.ahead = None
+        since_us = self.run.now_us
+        while self.run.now_us < since_us + FINISH_S * SECOND_US:
+            self.run.run(iter(()), self.run.now_us + 2 * SECOND_US)
+            self.run.send(self.cloud.drain())
+            self.run.carry(self.run)
+            if not self.cloud.controller.moves and self.run.now_us >= since_us + QUIET_S * SECOND_US:
+                break
+
+    def totals(self) -> Totals:
+        """What has crossed the wire so far."""
+        return Totals.of(self.bus.traffic().values(), self.run.now_us)
+
+    def report(self) -> dict[str, Any]:
+        """All that was measured."""
+        controller, links = self.cloud.controller, list(self.bus.traffic().values())
+        hosts = controller.settled()
+        return {
+            "data": self.world.source,
+            "devices": len(self.world.rates),
+            "views": len(self.graph.views),
+            "strategy": self.options.strategy,
+            "seconds": self.options.seconds,
+            "views_at_cloud": sum(h == CLOUD for h in hosts.values()),
+            "views_on_devices": sum(h != CLOUD for h in hosts.values()),
+            "devices_that_compute": len({h for h in hosts.values() if h != CLOUD}),
+            "phases": self.phases,
+            "redeployments": self.cloud.redeployed,
+            "views_moved": controller.counters.moves_done - len(self.graph.views),
+            "moves_unfinished": len(controller.moves),
+            "instructions": controller.counters.instructions,
+            "notices_on_the_wire": sum(link.up.messages[NOTICE] + link.down.messages[NOTICE] for link in links),
+            "cloud_cpu_s": round(self.cpu_s, 3),
+            **self.notices(),
+        }
+
+    def notices(self) -> dict[str, Any]:
+        """What devices notified, against the naive recomputation where every record was kept for it."""
+        found = {n.identity for n in self.fleet.notices}
+        counts: dict[str, Any] = {"notices": len(found), "doubled": len(self.fleet.notices) - len(found)}
+        if self.run.produced is not None:
+            counts |= compare(self.graph, self.run.produced, found, self.cloud.controller.active_since_us)
+        return counts
+
+
+def compare(graph: ViewGraph, records: list[Record], found: set[Any], since_us: dict[str, int]) -> dict[str, int]:
+    """Lost: due from when its view was active, and not found. Invented: found, and never due."""
+    every = naive_notices(graph, records)
+    first_us = min((r.at_us for r in records), default=0)
+    late = any(since >= first_us for since in since_us.values())
+    due = naive_notices(graph, records, since_us) if late else every
+    known = {identity for identity in due if identity[0] in since_us}
+    return {"expected": len(known), "lost": len(known - found), "invented": len(found - every)}
+
+
+class _Timed:
+    """The cloud as the run sees it, with its processor time counted."""
+
+    def __init__(self, owner: FeedRun) -> None:
+        self.owner = owner
+
+    def receive(self, device: str, message: Upward) -> list[Deliver]:
+        began = time.thread_time()
+        answers = list(self.owner.cloud.receive(device, message))
+        self.owner.cpu_s += time.thread_time() - began
+        return answers

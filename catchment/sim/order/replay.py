@@ -1,0 +1,102 @@
+"""A trace replayed to a slack controller, micro-batch by micro-batch, as the live pipeline would.
+
+A step of the clock is one micro-batch. What the controller is told is what a live site would tell it; what is
+noted is when each window closed and what was said of it. All else (answers, errors, repair) follows from
+these times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from catchment.errors import SimulationError
+from catchment.sim.order.trace import Trace
+from catchment.site.slack.batch import Batch
+from catchment.site.slack.controller import Controller
+from catchment.site.slack.setting import Outlook
+from catchment.timeline import Slicing, WindowSpec
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+MAX_STEPS = 1_000_000
+NEVER = 2**62
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A trace by micro-batch: the rows `first[i]` to `first[i + 1]` came in the i-th busy step."""
+
+    step_us: int
+    at_us: Ints  # the clock at the end of each busy step
+    first: Ints
+    rows: Batch
+
+    def batches(self) -> Iterator[tuple[int, Batch]]:
+        """Every step from the first to the last: the clock goes on while nothing arrives."""
+        nothing, last = self.rows.take(slice(0, 0)), None
+        for i, at in enumerate(self.at_us.tolist()):
+            if last is not None:
+                yield from ((idle, nothing) for idle in range(last + self.step_us, at, self.step_us))
+            yield at, self.rows.take(slice(self.first[i], self.first[i + 1]))
+            last = at
+
+
+def step_of(trace: Trace, step_us: int) -> Ints:
+    """The clock at the end of the step in which each record arrives."""
+    return np.asarray(-(-trace.arrival_us // step_us) * step_us, dtype=np.int64)
+
+
+def cut_in_steps(trace: Trace, spec: WindowSpec, step_us: int) -> Steps:
+    """A trace as micro-batches of one length."""
+    span = int(trace.arrival_us[-1] - trace.arrival_us[0])
+    if step_us <= 0 or span // step_us > MAX_STEPS:
+        raise SimulationError(
+            f"a step of {step_us} us cuts a trace of {span / 1e6:.0f} s into {span // max(step_us, 1)} micro-batches",
+            where=trace.name,
+            hint=f"choose a positive step that makes at most {MAX_STEPS}",
+        )
+    at, place = np.unique(step_of(trace, step_us), return_inverse=True)
+    width = len(trace.sources)
+    slices = Slicing.of([spec]).starts_of(trace.event_us)
+    rows = Batch.grouped(trace.sources, place * width + trace.source, slices, trace.event_us, trace.value)
+    first = np.searchsorted(rows.source, np.arange(len(at) + 1) * width)
+    return Steps(step_us, at, first, replace(rows, source=rows.source % width))
+
+
+@dataclass(frozen=True)
+class Replay:
+    """When each window closed. Windows that the end of the trace closed are marked `flushed`."""
+
+    ends_us: Ints
+    closed_at_us: Ints
+    slack_us: Ints
+    flushed: npt.NDArray[np.bool_]
+    outlooks: dict[int, Outlook]
+    step_us: int
+    controller: Controller
+
+
+def replay(steps: Steps, controller: Controller, ends_us: Ints) -> Replay:
+    """Drive a controller through a trace; `ends_us` are the windows that hold records."""
+    closed_at = np.full(len(ends_us), NEVER)
+    slack = np.zeros(len(ends_us), dtype=np.int64)
+    outlooks: dict[int, Outlook] = {}
+    turn = 0
+    for now, batch in steps.batches():
+        controller.observe(batch, now)
+        for outlook in controller.advance(now):
+            outlooks[outlook.end_us] = outlook
+        passed = int(np.searchsorted(ends_us, controller.low_mark_us, side="right"))
+        if passed > turn:
+            closed_at[turn:passed] = now
+            slack[turn:passed] = controller.desk.sources.front_us(now) - ends_us[turn:passed]
+            turn = passed
+    flushed = closed_at == NEVER
+    closed_at[flushed] = steps.at_us[-1]
+    slack[flushed] = np.maximum(controller.desk.sources.newest_us - ends_us[flushed], 0)
+    return Replay(ends_us, closed_at, slack, flushed, outlooks, steps.step_us, controller)

@@ -1,0 +1,208 @@
+"""The joins of one micro-batch of the feed cloud, in native Spark SQL: routes, and views of every level.
+
+Events are rows `(arrival, feed, key, at_us, rank, values)`, keys and values as JSON text. A view is joined
+as fresh x (old and fresh), and old x fresh, so that every pair that is met for the first time in this
+batch, and no other, is evaluated. Matches of views that others read join the events, for the views above
+and for the routes, and are stored beside what was landed, for later batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
+from sqlglot import exp
+
+from catchment.feeds.cloud.landing import ARROW_TYPES, EVENT_TYPES
+from catchment.feeds.language.expressions import column_name, to_spark
+from catchment.feeds.language.template import FeedProgram, FeedTemplate, Input
+from catchment.feeds.language.view_graph import PhysicalView, ViewRow
+from catchment.feeds.protocol.sampling import MATCH_RANK_SQL
+
+DELIVERY, NOTICE, MATCH, DONE = "delivery", "notice", "match", "done"
+
+_RESULT = ("arrival", "device", "feed", "key", "at_us", "values")
+_ROUTES = {"route_feed": "STRING", "device": "STRING", "share": "DOUBLE"}
+
+
+class FeedJoins:
+    """Builds the job of a batch; DataFrames of routes and views are kept while they do not change."""
+
+    def __init__(self, spark: SparkSession, program: FeedProgram) -> None:
+        self.spark = spark
+        self.program = program
+        self.version = -1
+        self.routes: DataFrame | None = None
+        self.views: dict[str, DataFrame] = {}
+        self.types: dict[str, list[str]] = {}  # of the outputs of each template
+        self.queries: dict[tuple[str, tuple[str, ...]], str] = {}
+        self._analyse_types()
+
+    def run(
+        self,
+        fresh: DataFrame,
+        old: DataFrame,
+        routes: Mapping[str, Mapping[str, float]],
+        installed: Mapping[str, PhysicalView],
+        version: int,
+    ) -> DataFrame:
+        """Rows `kind, arrival, device, feed, key, at_us, values`: what the driver has to act on."""
+        self.spark = fresh.sparkSession  # a stream's batches have a session of their own
+        if version != self.version:
+            self._refresh(routes, installed.values())
+            self.version = version
+        results, events = [_done(fresh)], fresh
+        for name in [n for n in self.program.templates if n in self.views]:
+            consumed = name in self.program.consumed
+            matches = self._matches(self.program.templates[name], events, old)
+            results.append(_as(MATCH if consumed else NOTICE, matches))
+            if consumed:
+                events = events.unionByName(_as_events(matches))
+        if self.routes is not None:
+            results.append(self._deliveries(events))
+        return reduce(DataFrame.unionByName, results)
+
+    # ---- routes
+
+    def _refresh(self, routes: Mapping[str, Mapping[str, float]], views: Iterable[PhysicalView]) -> None:
+        rows = [(feed, device, share) for feed, devices in routes.items() for device, share in devices.items()]
+        self.routes = self._frame(rows, _ROUTES) if rows else None
+        by_template: dict[str, list[PhysicalView]] = {}
+        for view in views:
+            by_template.setdefault(view.template, []).append(view)
+        self.views = {name: self._view_rows(name, found) for name, found in by_template.items()}
+
+    def _frame(self, rows: list[tuple[Any, ...]], columns: Mapping[str, str]) -> DataFrame:
+        """Rows of the driver as a local relation: by Arrow, with no Python worker in the job."""
+        fields = [pa.field(name, ARROW_TYPES[kind]) for name, kind in columns.items()]
+        arrays = [pa.array([row[n] for row in rows], field.type) for n, field in enumerate(fields)]
+        return self.spark.createDataFrame(pa.Table.from_arrays(arrays, schema=pa.schema(fields)))
+
+    def _deliveries(self, events: DataFrame) -> DataFrame:
+        assert self.routes is not None
+        wanted = (events["feed"] == self.routes["route_feed"]) & (events["rank"] < self.routes["share"])
+        return _as(DELIVERY, events.join(self.routes, wanted))
+
+    # ---- views
+
+    def _view_rows(self, name: str, views: Iterable[PhysicalView]) -> DataFrame:
+        template = self.program.templates[name]
+        columns = {"view": "STRING", "ordinal": "INT", "notified": "STRING"}
+        for part, kind in (("input", "STRING"), ("share", "DOUBLE"), ("id", "STRING")):
+            columns.update((f"{part}{role}", kind) for role in range(len(template.inputs)))
+        columns.update((f"param{n}", self._table_type(template, p)) for n, p in enumerate(template.params))
+        return self._frame([_view_row(v, n, r) for v in views for n, r in enumerate(v.rows)], columns)
+
+    def _table_type(self, template: FeedTemplate, param: str) -> str:
+        alias, column = param.split(".")
+        table = next(use.table for use in template.tables if use.alias == alias)
+        return self.program.tables[table].type_of(column)
+
+    def _matches(self, template: FeedTemplate, fresh: DataFrame, old: DataFrame) -> DataFrame:
+        """Matches with at least one fresh event: `arrival, device, feed, key, at_us, values`."""
+        fresh.createOrReplaceTempView("feed_fresh")
+        old.createOrReplaceTempView("feed_old")
+        fresh.unionByName(old).createOrReplaceTempView("feed_both")
+        self.views[template.name].createOrReplaceTempView("feed_view_rows")
+        if not template.is_pair:
+            return self.spark.sql(self._query(template, ("feed_fresh",)))
+        first = self.spark.sql(self._query(template, ("feed_fresh", "feed_both")))
+        return first.unionByName(self.spark.sql(self._query(template, ("feed_old", "feed_fresh"))))
+
+    def _query(self, template: FeedTemplate, tables: tuple[str, ...]) -> str:
+        """The SQL of one join; its text is made once, for it names tables and not what is in them."""
+        if (template.name, tables) not in self.queries:
+            self.queries[template.name, tables] = self._build_query(template, tables)
+        return self.queries[template.name, tables]
+
+    def _build_query(self, template: FeedTemplate, tables: tuple[str, ...]) -> str:
+        aliases = [i.alias for i in template.inputs]
+        keys = ", ".join(f"substr({a}.key, 2, length({a}.key) - 2), ','" for a in aliases)
+        outputs = ", ".join(f"{self._sql(template, o.sql)} AS o{n}" for n, o in enumerate(template.outputs))
+        values = ", ',', ".join(_json_item(f"o{n}") for n in range(len(template.outputs)))
+        at_us, arrival = (_greatest([f"{a}.{c}" for a in aliases]) for c in ("at_us", "arrival"))
+        matched = (
+            f"SELECT {arrival} AS arrival, r.notified AS device, r.view AS feed, "
+            f"concat('[', {keys}, r.ordinal, ']') AS key, {at_us} AS at_us, {outputs} "
+            f"FROM feed_view_rows AS r {self._joins(template, tables)} WHERE {self._sql(template, template.match)}"
+        )
+        return f"SELECT arrival, device, feed, key, at_us, concat('[', {values}, ']') AS values FROM ({matched})"
+
+    def _joins(self, template: FeedTemplate, tables: tuple[str, ...]) -> str:
+        aliases = [i.alias for i in template.inputs]
+        joins = [
+            f"JOIN (SELECT *, from_json(values, 'array<string>') AS v FROM {table}) AS {alias} "
+            f"ON {alias}.feed = r.input{role} AND {alias}.rank < r.share{role}"
+            for role, (alias, table) in enumerate(zip(aliases, tables, strict=True))
+        ]
+        if template.is_pair:
+            joins[1] += f" AND abs({aliases[0]}.at_us - {aliases[1]}.at_us) <= {template.lifetime_us}"
+        return " ".join(joins)
+
+    def _analyse_types(self) -> None:
+        """The types of what each template gives, as Spark derives them; nothing is run."""
+        self._frame([], EVENT_TYPES).createOrReplaceTempView("feed_none")
+        for name, template in self.program.templates.items():
+            self._view_rows(name, []).createOrReplaceTempView("feed_view_rows")
+            joins = self._joins(template, ("feed_none",) * len(template.inputs))
+            columns = ", ".join(f"{self._sql(template, o.sql)} AS c{n}" for n, o in enumerate(template.outputs))
+            analysed = self.spark.sql(f"SELECT {columns} FROM feed_view_rows AS r {joins}")
+            self.types[name] = [field.dataType.simpleString() for field in analysed.schema]
+
+    def _sql(self, template: FeedTemplate, sql: str | None) -> str:
+        places = {p: f"r.param{n}" for n, p in enumerate(template.params)}
+        for role, item in enumerate(template.inputs):
+            places.update(self._input_places(item, role))
+
+        def place(column: exp.Column) -> exp.Expr:
+            return exp.maybe_parse(places[column_name(column)], dialect="spark")
+
+        return to_spark(sql, self.program.functions, place)
+
+    def _input_places(self, item: Input, role: int) -> dict[str, str]:
+        columns = self.program.columns_of(item.source, item.where)
+        if not item.is_stream:
+            types = self.types[item.source]
+            return {
+                f"{item.alias}.{c}": f"try_cast(get({item.alias}.v, {n}) AS {types[n]})" for n, c in enumerate(columns)
+            }
+        stream = self.program.streams[item.source]
+        assert stream.device is not None
+        places = {
+            f"{item.alias}.{c}": f"try_cast(get({item.alias}.v, {n}) AS {stream.type_of(c)})"
+            for n, c in enumerate(columns)
+        }
+        return {**places, f"{item.alias}.{stream.device}": f"try_cast(r.id{role} AS {stream.type_of(stream.device)})"}
+
+
+def _as(kind: str, frame: DataFrame) -> DataFrame:
+    return frame.select(fn.lit(kind).alias("kind"), *_RESULT)
+
+
+def _done(fresh: DataFrame) -> DataFrame:
+    """One row that says how far the batch has come."""
+    last = fresh.agg(fn.max("arrival").alias("arrival"), fn.max("at_us").alias("at_us"))
+    nothing = {name: fn.lit(None).cast("string") for name in ("device", "feed", "key", "values")}
+    return _as(DONE, last.withColumns(nothing))
+
+
+def _view_row(view: PhysicalView, ordinal: int, row: ViewRow) -> tuple[Any, ...]:
+    ids = (None if device is None else str(device) for device in row.devices)
+    return (view.name, ordinal, row.notified, *row.inputs, *row.shares, *ids, *row.params)
+
+
+def _as_events(matches: DataFrame) -> DataFrame:
+    return matches.withColumn("rank", fn.expr(MATCH_RANK_SQL.format("key"))).select(*EVENT_TYPES)
+
+
+def _json_item(sql: str) -> str:
+    """One value as JSON, natively: an array of it, without the brackets."""
+    return f"substr(to_json(array({sql})), 2, length(to_json(array({sql}))) - 2)"
+
+
+def _greatest(columns: list[str]) -> str:
+    return columns[0] if len(columns) == 1 else f"greatest({', '.join(columns)})"

@@ -1,0 +1,295 @@
+"""Running a project: any set of its sites, the center, or all of it in one process, on one Spark session.
+
+Sites and the center speak over real sockets in every case; in one process they are wired on loopback. The runner
+is the only part that waits: it ticks the pipelines, tells how they do, and ends when every stream has ended.
+"""
+
+from __future__ import annotations
+
+import threading
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from catchment.center.join.results import JoinedTables
+from catchment.center.results.tables import ResultTables
+from catchment.deploy.deployment import Deployment, inbox_address
+from catchment.deploy.rebalance import Mover
+from catchment.deploy.relays import Relays
+from catchment.deploy.status import write_status
+from catchment.deploy.view_fingerprints import check_definitions
+from catchment.deploy.watcher import Follower
+from catchment.errors import ConfigError
+from catchment.progress.admission import check_segment
+from catchment.project.config import Link, Project
+from catchment.project.folders import site_folder
+from catchment.project.routes import link_on, next_link
+from catchment.query.plan import QueryPlan
+from catchment.shedding.monitor import LoadMonitor
+from catchment.spark.evaluation.evaluator import NativeEvaluator
+from catchment.spark.evaluation.finish import make_finish, own_errors, sources_of
+from catchment.spark.pipelines.center import CenterPipeline, center_status
+from catchment.spark.pipelines.shedding import MakeMonitor
+from catchment.spark.pipelines.site import SitePipeline, site_status
+from catchment.spark.session import make_session
+from catchment.spark.sources.streams import read_table
+from catchment.timeline import END_OF_TIME_US, Clock, SystemClock
+from catchment.wire.flight import FlightUplink, InboxServer
+from catchment.wire.inbox import Inbox
+from catchment.wire.messages import Segment
+from catchment.wire.outbox import Outbox
+from catchment.wire.sending.sender import Sender
+from catchment.wire.shaper import Shaper
+from catchment.wire.tls import Tls
+from catchment.wire.transport import Uplink
+
+TICK_S = 0.25
+LOOPBACK = "127.0.0.1"
+
+Report = Callable[[Mapping[str, Any]], None]
+
+
+@dataclass
+class Runner:
+    """Some roles of a project in this process."""
+
+    deployment: Deployment
+    spark: SparkSession | None  # none where all that runs here is a relay
+    sites: Sequence[str]
+    with_center: bool
+    clock: Clock = field(default_factory=SystemClock)
+    once: bool = False
+    on_segment: Callable[[Segment], None] = lambda segment: None  # hears of every segment that is about to land
+    wrap_uplink: Callable[[Uplink], Uplink] = lambda uplink: uplink  # where a test puts faults onto the wire
+    make_monitor: MakeMonitor = LoadMonitor  # who decides what is shed
+
+    def __post_init__(self) -> None:
+        self.project = self.deployment.project
+        self._closing = ExitStack()
+        self._stop = threading.Event()
+        self.center: CenterPipeline | None = None
+        self.pipelines: list[SitePipeline] = []
+        self._server: InboxServer | None = None
+        self.follower = Follower(self.deployment)
+        self.mover = Mover(self.follower)
+        whole = self.with_center and bool(self.sites)
+        relays = [r for r in self.deployment.routes.relays if whole or r in self.sites]
+        self.relays = Relays(self.deployment, relays, self.clock, self._relay_sender, self._make_server)
+
+    def start(self) -> None:
+        """Bring up the center first, so that sites find someone to speak to; then the relays, then the sites."""
+        self.follower.establish()
+        if self.with_center:
+            self._start_center()
+        self._closing.callback(self.relays.close)
+        self.relays.start()
+        for site in self.sites:
+            if self.deployment.streams_at(site):
+                self._start_site(site)
+
+    @property
+    def _session(self) -> SparkSession:
+        assert self.spark is not None, "sites that read streams, and the center, run on Spark"
+        return self.spark
+
+    @cached_property
+    def _evaluator(self) -> NativeEvaluator:
+        tables = self.deployment.catalog.tables
+        return NativeEvaluator(
+            {n: read_table(self._session, t, self.project.folder).cache() for n, t in tables.items()}
+        )
+
+    def _start_site(self, site: str) -> None:
+        check_definitions(site_folder(self.project, site), self.deployment.plans)
+        pipeline = SitePipeline(
+            self._session, self.project, site, self.deployment.streams_at(site), self.deployment.fragments_at(site),
+            self._evaluator, partial(self._sender, site), self.clock, self.make_monitor,
+        )  # fmt: skip
+        self.pipelines.append(pipeline)
+        self._closing.callback(pipeline.stop)
+        pipeline.start(once=self.once)
+
+    def run(self, report: Report | None = None, seconds: float | None = None) -> None:
+        """Tick until every stream has ended and is answered, or `stop` is called, or the time is over."""
+        deadline = None if seconds is None else self.clock.now_us() + seconds * 1e6
+        while not self._stop.wait(TICK_S):
+            self._tick()
+            if report is not None:
+                report(self.status())
+            if self.finished or (deadline is not None and self.clock.now_us() > deadline):
+                return
+
+    def stop(self) -> None:
+        """Ask `run` to return."""
+        self._stop.set()
+
+    def close(self) -> None:
+        """Stop everything, the sites first."""
+        self._write_status()
+        self._closing.close()
+
+    @property
+    def finished(self) -> bool:
+        """Sites: all is read, sent and acknowledged. Center: all has landed, and no site has more to say."""
+        if not all(p.finished for p in self.pipelines):
+            return False
+        if not self.relays.is_finished(self.once and bool(self.pipelines)):
+            return False
+        if self.center is None:
+            return True
+        if not self.center.consumed:
+            if self.once and self.pipelines:
+                self.center.finish()
+            return False
+        ended = (
+            m == END_OF_TIME_US for q in list(self.center.core.queries) for m in self.center.core.marks(q).values()
+        )
+        return all(ended) or (self.once and bool(self.pipelines))
+
+    def status(self) -> Mapping[str, Any]:
+        """How every role in this process does."""
+        sites = {p.site: site_status(p) for p in self.pipelines}
+        center = center_status(self.center) if self.center else None
+        return {"sites": sites, "relays": self.relays.status(), "center": center}
+
+    def _follow(self) -> None:
+        """Bring every role here to what is deployed now, the center first."""
+        found = self.follower.news()
+        if found is not None:
+            self.deployment = found
+            self.relays.follow(found)
+            if self.center is not None:
+                check_definitions(self.center.folder, found.plans)
+                deployed = found.deployed
+                tables = {p.name: self.center.tables.get(p.name) or self._tables(p) for p in found.plans}
+                self.center.deploy(found.center_queries, deployed.known, deployed.begun, tables)
+        if self.center is not None:
+            self.follower.reached()
+            self.mover.look(self.center.core, self.clock.now_us())
+        if self.follower.sites_may_follow():
+            self._follow_sites()
+
+    def _follow_sites(self) -> None:
+        for pipeline in self.pipelines:
+            check_definitions(pipeline.folder, self.deployment.plans)
+            pipeline.deploy(self.deployment.streams_at(pipeline.site), self.deployment.fragments_at(pipeline.site))
+        running = {p.site for p in self.pipelines}
+        for site in self.deployment.sites if self.with_center and self.pipelines else ():
+            if site not in running:  # all of the project runs here, and a query reads a stream that nobody read before
+                self._start_site(site)
+
+    def _tick(self) -> None:
+        self._follow()
+        for pipeline in self.pipelines:
+            pipeline.sender.check()
+            pipeline.tick()
+        self.relays.tick()
+        if self.center is not None:
+            self.center.tick()
+        self._write_status()
+
+    def _write_status(self) -> None:
+        for pipeline in self.pipelines:
+            write_status(pipeline.folder, site_status(pipeline))
+        self.relays.write_status()
+        if self.center is not None:
+            write_status(self.center.folder, center_status(self.center))
+
+    def _start_center(self) -> None:
+        folder = self.project.state_folder / "center"
+        deployed = self.deployment.deployed
+        inbox = Inbox(folder / "inbox", check=self._take)
+        check_definitions(folder, self.deployment.plans)
+        tables = {p.name: self._tables(p) for p in self.deployment.plans}
+        queries = self.deployment.center_queries
+        self.center = CenterPipeline(
+            self._session, self.project, inbox, queries, deployed.known, deployed.begun, tables, self.clock
+        )
+        self.follower.reached()
+        host, port = self.project.sites[self.project.center].listen or (LOOPBACK, 0)
+        self._server = self._make_server(inbox, host, port)
+        self._server.start()
+        self._closing.callback(self._server.close)
+        self.center.start()
+        self._closing.callback(self.center.stop)
+
+    def _tables(self, plan: QueryPlan) -> ResultTables:
+        finish = make_finish(self._session, plan)
+        delta, source_key = 1.0 - plan.options.confidence, self.deployment.source_key(plan)
+        given = (
+            self.project.state_folder, plan.name, plan.fragment, finish, own_errors(plan), sources_of(plan), delta,
+            source_key,
+        )  # fmt: skip
+        return JoinedTables(*given, pairing=plan.join.pairing) if plan.join is not None else ResultTables(*given)
+
+    def _take(self, segment: Segment) -> None:
+        assert self.center is not None
+        check_segment(segment, self.center.fragments, self.deployment.routes)
+        self.on_segment(segment)
+
+    def _sender(self, site: str, outbox: Outbox) -> Sender:
+        return self._sender_over(next_link(self.project, site), site, self.deployment.routes.next_inbox(site), outbox)
+
+    def _relay_sender(self, site: str, outbox: Outbox) -> Sender:
+        link = link_on(self.project, site)
+        return self._sender_over(link, site, link.destination, outbox)
+
+    def _sender_over(self, link: Link, site: str, to: str, outbox: Outbox) -> Sender:
+        shaper = Shaper(link.bandwidth_bytes_per_s, link.latency_us / 1e6)
+        address, tls, token = self._address(to), _tls(self.project), (_tokens(self.project) or {}).get(site)
+        return Sender(outbox, lambda: self.wrap_uplink(FlightUplink(address, token, tls)), shaper, self.clock)
+
+    def _make_server(self, inbox: Inbox, host: str, port: int) -> InboxServer:
+        return InboxServer(inbox, host, port, _tls(self.project), _tokens(self.project))
+
+    def _address(self, to: str) -> str:
+        """Where the inbox of the center or of a relay is: here, or at its declared address."""
+        if to == self.project.center and self._server is not None:
+            host, _ = self.project.sites[to].listen or (LOOPBACK, 0)
+            return f"{host}:{self._server.port}"
+        return self.relays.address(to) or inbox_address(self.project, to)
+
+
+def run_deployment(
+    deployment: Deployment,
+    *,
+    once: bool = False,
+    seconds: float | None = None,
+    spark: SparkSession | None = None,
+) -> Mapping[str, Any]:
+    """Run all of a project in this process; its last status. A session that is given is left open."""
+    project = deployment.project
+    session = spark or make_session(project.name, project.spark, warehouse=project.state_folder / "warehouse")
+    runner = Runner(deployment, session, deployment.sites, True, once=once)
+    try:
+        runner.start()
+        runner.run(seconds=seconds)
+        return runner.status()
+    finally:
+        runner.close()
+        if spark is None:
+            session.stop()
+
+
+def _tls(project: Project) -> Tls | None:
+    files = project.security
+    if files.tls_cert is None and files.tls_ca is None:
+        return None
+    return Tls.from_files(files.tls_cert, files.tls_key, files.tls_ca)
+
+
+def _tokens(project: Project) -> Mapping[str, str] | None:
+    """One token a site, from a TOML file of site = "token" lines."""
+    path = project.security.tokens
+    if path is None:
+        return None
+    tokens = tomllib.loads(path.read_text())
+    wrong = [s for s, t in tokens.items() if s not in project.sites or not isinstance(t, str)]
+    if wrong:
+        raise ConfigError(f"these are not tokens of declared sites: {wrong}", where=str(path))
+    return tokens

@@ -1,0 +1,212 @@
+"""Streams and tables as Spark DataFrames.
+
+A text format (JSON lines, CSV) is read as lines and parsed natively, so that a bad record is kept word for word
+with the reason why it is bad. What comes out has the declared columns, and `_raw` and `_problem`: null for a good
+record, else what was found and why it cannot be used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.readwriter import DataStreamReader
+
+from catchment.errors import EngineError
+from catchment.query.sql.statements import Files, Generator, Relation, Replay, Stream, Table
+from catchment.query.types import sql_type
+from catchment.replay.spool import Instants, read_arrivals, read_beginning
+from catchment.replay.spool_writer import make_spool, read_header
+from catchment.shedding.reader_filter import Wanted
+from catchment.spark.sources.csv_header import csv_schema, is_record
+from catchment.spark.sources.generator import generate, has_generated
+from catchment.spark.sources.replay import ReplaySource, RowRange
+from catchment.spark.sources.reread import ROW, RangeReader, read_again
+
+RAW, PROBLEM = "_raw", "_problem"
+_CORRUPT = "_corrupt"
+MAX_FILES_PER_BATCH = 256
+
+
+@dataclass(frozen=True)
+class OpenedStream:
+    """A stream that is being read at one site; `is_over` tells by the offset reached that it will never have more.
+
+    Where the records can be read again, `again(start, end, wanted)` gives those that are wanted between two offsets,
+    with the number of each (`ROW`). `sifting_s` are the seconds that the readers of samples took so far, were all cores
+    busy with it; `arrived` says how many records have come by now. What is wanted may be told by `columns`, those that
+    the reader sees.
+    """
+
+    records: DataFrame
+    is_over: Callable[[Any], bool] = lambda offset: False
+    again: Callable[[int, int, Sequence[Wanted]], DataFrame] | None = None
+    sifting_s: Callable[[], float] = lambda: 0.0
+    arrived: Callable[[int], int | None] = lambda now_us: None
+    columns: pa.Schema | None = None
+
+
+def open_stream(spark: SparkSession, stream: Stream, site: str, base: Path, spools: Path, jump_us: int) -> OpenedStream:
+    """Start reading a stream where it is born; paths are relative to the project folder."""
+    connector = stream.connector
+    if isinstance(connector, Generator):
+        made = _checked(generate(spark, stream, connector, site), stream)
+        return OpenedStream(made, lambda offset: has_generated(connector, offset))
+    path = base / connector.path.replace("{site}", site)
+    try:
+        if isinstance(connector, Replay):
+            return _open_replay(spark, stream, connector, path, spools / f"{stream.name}.arrow", jump_us)
+        return OpenedStream(_open_files(spark, stream, connector, path))
+    except EngineError as error:
+        raise EngineError(error.message, where=stream.where, hint=error.hint) from error
+
+
+def read_table(spark: SparkSession, table: Table, base: Path) -> DataFrame:
+    """A reference table; its columns are found by name. A row that cannot be read is a mistake, not a gap."""
+    path = base / table.connector.path
+    if not path.exists():
+        hint = "the path is relative to the project folder"
+        raise EngineError(f"the table {table.name!r} has no data at {path}", where=table.where, hint=hint)
+    if table.connector.format == "parquet":
+        return spark.read.schema(ddl(table)).parquet(str(path))
+    try:
+        rows = parse_lines(spark.read.text(str(path)), table, table.connector, _header(path, table, table.connector))
+    except EngineError as error:
+        raise EngineError(error.message, where=table.where, hint=error.hint) from error
+    bad = rows.where(F.col(PROBLEM).isNotNull()).first()
+    if bad is not None:
+        raise EngineError(
+            f"a row of table {table.name!r} cannot be used, {bad[PROBLEM]}: {bad[RAW]:.200}",
+            where=str(path),
+            hint="a table has no quarantine: mend the row or remove it",
+        )
+    return rows.drop(RAW, PROBLEM)
+
+
+def ddl(relation: Relation) -> str:
+    """The declared columns as Spark spells them."""
+    return ", ".join(f"`{c.name}` {sql_type(c.type)}" for c in relation.columns)
+
+
+def parse_lines(
+    lines: DataFrame, relation: Relation, connector: Files, header: list[str], carried: tuple[str, ...] = ()
+) -> DataFrame:
+    """Lines of text as records, with `_raw` and `_problem`, and other columns that are carried along."""
+    text = F.col("value")
+    if connector.format == "json":
+        schema = f"{ddl(relation)}, `{_CORRUPT}` STRING"
+        parsed = F.from_json(text, schema, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT})
+    else:
+        schema = f"{csv_schema(relation, header)}, `{_CORRUPT}` STRING"
+        parsed = F.from_csv(text, schema, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT,
+                                           "sep": connector.delimiter})  # fmt: skip
+        if connector.header:
+            lines = lines.where(is_record(text, relation, connector, header))
+    rows = lines.where(F.trim(text) != "").select(text.alias(RAW), parsed.alias("_r"), *carried)
+    columns = [F.col(f"_r.`{c.name}`").alias(c.name) for c in relation.columns]
+    return rows.select(*columns, *carried, RAW, _problem(relation, connector.format).alias(PROBLEM))
+
+
+def _problem(relation: Relation, format: str) -> SparkColumn:
+    corrupt = F.col("_r").isNull() | F.col(f"_r.{_CORRUPT}").isNotNull()
+    nothing = F.coalesce(*[F.col(f"_r.`{c.name}`").cast("string") for c in relation.columns]).isNull()
+    problem = F.when(corrupt & nothing, F.lit(f"not readable as {format}"))
+    wrong = "has the wrong type" if format == "json" else "is missing, too much, or has the wrong type"
+    problem = problem.when(corrupt, F.lit(f"a field {wrong}"))
+    if isinstance(relation, Stream):
+        problem = problem.when(
+            F.col(f"_r.`{relation.event_time}`").isNull(), F.lit(f"no event time ({relation.event_time})")
+        )
+    return problem
+
+
+def _checked(records: DataFrame, stream: Stream, carried: tuple[str, ...] = ()) -> DataFrame:
+    """Records that are typed already: only the event time can be missing."""
+    missing = F.col(f"`{stream.event_time}`").isNull()
+    raw = F.when(missing, F.to_json(F.struct(*[F.col(f"`{c.name}`") for c in stream.columns])))
+    problem = F.when(missing, F.lit(f"no event time ({stream.event_time})"))
+    columns = [F.col(f"`{c.name}`") for c in stream.columns]
+    return records.select(*columns, *carried, raw.alias(RAW), problem.alias(PROBLEM))
+
+
+def _open_files(spark: SparkSession, stream: Stream, files: Files, path: Path) -> DataFrame:
+    if files.format == "parquet":
+        return _checked(_watch(spark, path).schema(ddl(stream)).parquet(_folder(path)), stream)
+    return parse_lines(_watch(spark, path).text(_folder(path)), stream, files, _header(path, stream, files))
+
+
+def _open_replay(
+    spark: SparkSession, stream: Stream, replay: Replay, path: Path, spool: Path, jump_us: int
+) -> OpenedStream:
+    rows = make_spool(path, spool, replay, stream.schema, replay.arrival or stream.event_time, jump_us)
+    spark.dataSource.register(ReplaySource)
+    text, header = replay.format != "parquet", _header(path, stream, replay)
+    columns = "value STRING" if text else ddl(stream)
+
+    def parsed(records: DataFrame, carried: tuple[str, ...] = ()) -> DataFrame:
+        return parse_lines(records, stream, replay, header, carried) if text else _checked(records, stream, carried)
+
+    def again(start: int, end: int, wanted: Sequence[Wanted]) -> DataFrame:
+        reader = RangeReader(spool, RowRange(start, end), stream.name, tuple(wanted), cores)
+        return parsed(read_again(spark, reader, columns, sifted_s), (ROW,))
+
+    sifted_s, cores = spark.sparkContext.accumulator(0.0), spark.sparkContext.defaultParallelism
+    reader = spark.readStream.format(ReplaySource.name()).option("spool", str(spool)).option("speed", str(replay.speed))
+    records = parsed(reader.schema(columns).load())
+    arrived = ArrivedRows(spool, replay.speed)
+    sees = None if text else stream.schema
+    return OpenedStream(
+        records, lambda offset: int(offset["row"]) >= rows, again, lambda: float(sifted_s.value) / cores, arrived, sees
+    )
+
+
+class ArrivedRows:
+    """How many rows of a replayed log have come by an instant of the wall clock, read or not."""
+
+    def __init__(self, spool: Path, speed: float) -> None:
+        self._spool, self._speed = spool, speed
+        self._arrivals: Instants | None = None
+
+    def __call__(self, now_us: int) -> int | None:
+        began = read_beginning(self._spool)
+        if began is None or self._speed <= 0:
+            return None
+        if self._arrivals is None:
+            self._arrivals = read_arrivals(self._spool)
+        reached = began[1] + int((now_us - began[0]) * self._speed)  # a float would convert all arrivals
+        return int(self._arrivals.searchsorted(reached, side="right"))
+
+
+def _watch(spark: SparkSession, path: Path) -> DataStreamReader:
+    return spark.readStream.option("maxFilesPerTrigger", MAX_FILES_PER_BATCH).option("pathGlobFilter", _glob(path))
+
+
+def _names_files(path: Path) -> bool:
+    return not path.is_dir() and (bool(path.suffix) or "*" in path.name)
+
+
+def _folder(path: Path) -> str:
+    """The folder to watch: the path itself, or that of the file or pattern it names."""
+    folder = path.parent if _names_files(path) else path
+    if not folder.is_dir():
+        raise EngineError(f"there is no folder {folder} to read from", hint="make it; files may come later")
+    return str(folder)
+
+
+def _glob(path: Path) -> str:
+    return path.name if _names_files(path) else "*"
+
+
+def _header(path: Path, relation: Relation, connector: Files) -> list[str]:
+    """The columns of the files in their order: as the first one says, or as declared."""
+    declared = [c.name for c in relation.columns]
+    if connector.format != "csv" or not connector.header:
+        return declared
+    files = [path] if path.is_file() else sorted(Path(_folder(path)).glob(_glob(path)))
+    return read_header(files[0], connector.delimiter) if files else declared

@@ -1,0 +1,113 @@
+"""A host gives a pure core durability: journal first, then handle, then enact.
+
+Law: after a crash at any point, replaying the journal through the same core gives the same actions, and enacting
+them again changes nothing. So the core's state, and everything that left it, are as if no crash had happened.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from catchment.errors import CatchmentError
+from catchment.storage.journal import Entry, Journal
+from catchment.timeline import Clock
+
+Event = TypeVar("Event", contravariant=True)
+Action = TypeVar("Action", covariant=True)
+Answer = TypeVar("Answer")
+
+SNAPSHOT_EVERY_ENTRIES = 256
+SNAPSHOT_EVERY_BYTES = 64 * 1024 * 1024
+
+
+class Core(Protocol[Event, Action]):
+    """A pure state machine that can be written down."""
+
+    def handle(self, event: Event, now_us: int) -> Sequence[Action]: ...
+    def snapshot(self) -> Any: ...
+    def restore(self, snapshot: Any) -> None: ...
+
+
+class Host(Generic[Event, Action]):
+    """Feeds one core, one entry at a time.
+
+    What follows from entries is numbered 0, 1, 2, ...: `enact(number, actions)` says how many numbers it took, and must
+    be idempotent by them: after a crash it may be called again with the same actions.
+    """
+
+    def __init__(
+        self,
+        core: Core[Event, Action],
+        journal: Journal,
+        enact: Callable[[int, Sequence[Action]], int],
+        clock: Clock,
+        flush: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.core, self.journal, self.enact, self.clock = core, journal, enact, clock
+        self.flush = flush  # makes everything enacted so far durable; called before the journal forgets it
+        self.batches: dict[str, int] = {}
+        self.next_sequence = 0
+        self.enacted = 0
+        self._lock = threading.RLock()
+
+    def recover(self) -> None:
+        """Come back to the state before the crash, and enact what may not have been enacted."""
+        state = self.journal.snapshot()
+        if state is not None:
+            self.next_sequence, self.enacted = state["next"], state["enacted"]
+            self.batches = dict(state["batches"])
+            self._restore(state["core"])
+        for entry in self.journal.entries():
+            self._apply(entry)
+
+    def _restore(self, state: Any) -> None:
+        try:
+            self.core.restore(state)
+        except CatchmentError as error:
+            raise error.found_in(str(self.journal.folder)) from error.__cause__
+
+    def committed(self, cause: str, batch: int) -> bool:
+        """Whether a batch was handled, in this life or an earlier one."""
+        return batch <= self.batches.get(cause, -1)
+
+    def submit(self, cause: str, events: Sequence[Event], batch: int | None = None) -> None:
+        """Make events durable, handle them and enact what follows; a batch that is already in is skipped."""
+        with self._lock:
+            if batch is not None and self.committed(cause, batch):
+                return
+            entry = Entry(self.next_sequence, cause, batch, self.clock.now_us(), tuple(events))
+            self.journal.append(entry)
+            self._apply(entry)
+            if self.journal.size_bytes > SNAPSHOT_EVERY_BYTES or self._entries_since_snapshot >= SNAPSHOT_EVERY_ENTRIES:
+                self.checkpoint()
+
+    def look(self, question: Callable[[], Answer]) -> Answer:
+        """The answer to a question about the core, which no entry changes meanwhile."""
+        with self._lock:
+            return question()
+
+    def checkpoint(self) -> None:
+        """Write the core's state, so that a restart need not replay what came before."""
+        with self._lock:
+            self.flush()
+            state = {
+                "next": self.next_sequence,
+                "enacted": self.enacted,
+                "batches": self.batches,
+                "core": self.core.snapshot(),
+            }
+            self.journal.compact(self.next_sequence, state)
+
+    @property
+    def _entries_since_snapshot(self) -> int:
+        return self.next_sequence - self.journal.base
+
+    def _apply(self, entry: Entry) -> None:
+        actions = [a for event in entry.events for a in self.core.handle(event, entry.now_us)]
+        self.next_sequence = entry.sequence + 1
+        if entry.batch is not None:
+            self.batches[entry.cause] = entry.batch
+        if actions:
+            self.enacted += self.enact(self.enacted, actions)

@@ -1,0 +1,170 @@
+"""The sender of one link: sends what is in the outbox until it is acked, however often the link fails.
+
+A few lanes (threads) share the link, so that one segment can be on the wire while others wait for their acks;
+each lane has its own uplink. Nothing is lost by stopping or killing it at any time: the outbox is the only
+state.
+
+A link that fails is tried again after a delay that doubles up to `MAX_RETRY_S`, small, so that a returned
+link is used soon. A refusal that the same bytes cannot overcome is shown as `last_error` and tried again
+every `REFUSED_RETRY_S`: whoever mends the cause at the far side need not restart the site. A disk error ends
+the sender; `check` raises it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import closing
+
+from catchment.timeline import Clock, SystemClock
+from catchment.wire.limits import DEFAULT_LIMITS, Limits
+from catchment.wire.outbox import Outbox, Pending
+from catchment.wire.refusal import LinkError, RefusedError
+from catchment.wire.sending.counters import LinkCounters
+from catchment.wire.sending.dispatch import Dispatch
+from catchment.wire.sending.send_order import BACKLOG_SHARE, SendOrder
+from catchment.wire.shaper import Shaper
+from catchment.wire.transport import Uplink
+
+LANES = 4  # segments under way at once
+FIRST_RETRY_S = 0.05
+MAX_RETRY_S = 2.0
+REFUSED_RETRY_S = 10.0
+IDLE_CHECK_S = 0.5  # an append without a notify is found after this long
+
+
+class Sender:
+    """Drains an outbox through uplinks made by `uplink_factory`; started once, stopped once."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        uplink_factory: Callable[[], Uplink],
+        shaper: Shaper | None = None,
+        clock: Clock | None = None,
+        *,
+        lanes: int = LANES,
+        backlog_share: float = BACKLOG_SHARE,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
+        self._outbox, self._make_uplink, self._shaper = outbox, uplink_factory, shaper or Shaper()
+        self._dispatch = Dispatch(outbox, SendOrder(limits.window, backlog_share), clock or SystemClock())
+        self._wire = threading.Lock()  # held while a segment goes onto the wire: one at a time
+        self._stopping = threading.Event()
+        name = f"sender-{outbox.origin}-{outbox.destination}"
+        self._lanes = [
+            threading.Thread(target=self._run, args=(lane,), name=f"{name}-{lane}", daemon=True)
+            for lane in range(lanes)
+        ]
+
+    def start(self) -> None:
+        for lane in self._lanes:
+            lane.start()
+
+    def notify(self) -> None:
+        """Something was appended to the outbox."""
+        self._dispatch.notify()
+
+    def stop(self) -> None:
+        """Stop after the calls under way; what is not acked stays in the outbox."""
+        self._stopping.set()
+        self._shaper.release()
+        self._dispatch.notify()
+        for lane in self._lanes:
+            if lane.is_alive():
+                lane.join()
+
+    def check(self) -> None:
+        """Raise what ended the sender, if anything did."""
+        self._dispatch.check()
+
+    def snapshot(self) -> LinkCounters:
+        """What went over the link so far, and how it stands now."""
+        return self._dispatch.snapshot()
+
+    def wait_until_empty(self, timeout_s: float) -> bool:
+        """Wait until everything is acked, or the sender has failed; False if that takes longer."""
+        return self._dispatch.wait_until_empty(timeout_s)
+
+    def _run(self, lane: int) -> None:
+        retry_s = FIRST_RETRY_S
+        try:
+            while not self._stopping.is_set():
+                try:
+                    with closing(self._make_uplink()) as uplink:
+                        self._introduce(uplink, lane)
+                        retry_s = FIRST_RETRY_S
+                        self._drain(uplink)
+                except (LinkError, RefusedError) as error:
+                    self._dispatch.lane_down(lane, error)
+                    self._stopping.wait(retry_s if error.retryable else REFUSED_RETRY_S)
+                    retry_s = min(2 * retry_s, MAX_RETRY_S)
+        except BaseException as error:  # noqa: BLE001 - a thread's end must not go unnoticed: check() raises it
+            self._stopping.set()
+            self._dispatch.fail(error)
+
+    def _introduce(self, uplink: Uplink, lane: int) -> None:
+        """Connect, and learn what has landed without our knowing it."""
+        low_mark = self._outbox.low_mark
+        expected = uplink.connect(self._outbox.origin, self._outbox.epoch)
+        self._check_agreement(low_mark, expected)
+        landed = [p for p in self._outbox.pending() if p.sequence < expected]
+        self._outbox.ack_below(expected)
+        for number in self._outbox.missing():
+            self._dispatch.note_missing(number, self._refusal(f"segment {number} is not in the outbox"))
+        self._dispatch.lane_up(lane, landed)
+
+    def _check_agreement(self, low_mark: int, expected: int) -> None:
+        """All below the low mark was acked before we asked, so the far side must have it; and it cannot have
+        what was not stored."""
+        if not low_mark <= expected <= self._outbox.next_sequence:
+            raise self._refusal(
+                f"the far side expects segment {expected}; here all below {low_mark} are acked, "
+                f"and {self._outbox.next_sequence} is the next"
+            )
+
+    def _refusal(self, message: str) -> RefusedError:
+        return RefusedError(
+            "wrong_epoch",
+            message,
+            where=f"{self._outbox.origin} -> {self._outbox.destination}",
+            hint="a state folder is an old copy or lacks files: restore its newest copy, "
+            "or run the site under a new name",
+        )
+
+    def _drain(self, uplink: Uplink) -> None:
+        while not self._stopping.is_set():
+            if not self._send_next(uplink):
+                self._dispatch.wait(IDLE_CHECK_S)
+
+    def _send_next(self, uplink: Uplink) -> bool:
+        """Send one segment; False if there is none to send."""
+        with self._wire:
+            start_s = self._dispatch.now_s()
+            segment = self._dispatch.claim()
+            data = self._outbox.read(segment.sequence) if segment else None
+            if data is not None:
+                self._shaper.transmit(len(data))
+        if segment is None:
+            return False
+        try:
+            if data is not None and not self._stopping.is_set():
+                self._deliver(uplink, segment, data, start_s)
+        finally:
+            self._dispatch.give_back(segment)
+        return True
+
+    def _deliver(self, uplink: Uplink, segment: Pending, data: bytes, start_s: float) -> None:
+        sent_s = self._dispatch.now_s()
+        self._shaper.travel()
+        self._dispatch.note_sent(segment, data)
+        try:
+            acked = uplink.send(data)
+        except RefusedError as error:
+            self._dispatch.hold(segment, error, MAX_RETRY_S if error.retryable else REFUSED_RETRY_S)
+            return
+        if acked != segment.sequence:
+            raise LinkError(f"segment {segment.sequence} was sent, {acked} was acked")
+        self._shaper.travel()
+        self._outbox.ack(acked)
+        self._dispatch.note_acked(segment, start_s, sent_s)

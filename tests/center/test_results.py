@@ -1,0 +1,472 @@
+"""Result tables on real Delta, against a model that keeps every published revision in a list.
+
+Catches: rows lost, doubled or hidden by revisions, restarts, compaction or null keys; stale words on a window.
+Cannot catch: what the core should have published in the first place; `test_spine.py` does that.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from catchment.aggregates import make_aggregate, partials
+from catchment.center.events import EXACT, FINAL, ON_TIME, Expired, Publish
+from catchment.center.results import tables as results_module
+from catchment.center.results.recent import RecentRows
+from catchment.center.results.sql import query_results
+from catchment.center.results.tables import (
+    APPLICATION,
+    ResultTables,
+    newest_windows,
+    open_table,
+    read_results,
+    read_windows,
+)
+from catchment.center.windows.open import WINDOW_COLUMN
+from catchment.errors import CenterError, QueryError
+from catchment.query.fragment import Fragment, Key
+from catchment.timeline import Window, WindowSpec
+
+MINUTE_US = 60_000_000
+START = datetime(1970, 1, 1, tzinfo=UTC)
+
+COUNTRY = Key("country", "country", pa.string())
+CODE = Key("code", "code", pa.int32())
+NUMBERS = (make_aggregate("count", None, None, name="n"), make_aggregate("sum", "v", pa.int64(), name="total"))
+SKETCHES = (
+    make_aggregate("approx_count_distinct", "v", pa.int64(), name="users"),
+    make_aggregate("percentile_approx", "v", pa.int64(), ("0.5",), name="median"),
+    make_aggregate("approx_top_k", "v", pa.int64(), ("2",), name="top"),
+    make_aggregate("stddev_samp", "v", pa.int64(), name="spread"),
+    make_aggregate("moments", "v", pa.int64(), name="moments"),
+)
+
+Row = tuple[str | None, int | None, int]  # country, code, value
+
+
+def make_tables(
+    folder: Path, keys: Sequence[Key] = (COUNTRY, CODE), aggregates: Any = NUMBERS, above: int = 0
+) -> ResultTables:
+    """Tables of a query whose HAVING is `n > above`."""
+    fragment = Fragment("q", "s", "ts", tuple(keys), tuple(aggregates), (WindowSpec(MINUTE_US, MINUTE_US),))
+
+    def finish(rows: pa.Table) -> pa.Table:
+        kept = rows.drop_columns(["window_start", "window_end"])
+        left_out = pc.less_equal(rows["n"], above) if "n" in rows.column_names else pa.array([False] * rows.num_rows)
+        return kept.append_column("retracted", left_out)
+
+    bounds = tuple((a.name, 0.0 if a.exact else a.relative_error) for a in aggregates)
+    return ResultTables(folder, "q", fragment, finish, bounds)
+
+
+def states(tables: ResultTables, records: Sequence[Row]) -> pa.Table:
+    """The states of raw records per key: what a core publishes."""
+    columns = {
+        "country": pa.array([c for c, _, _ in records], pa.string()),
+        "code": pa.array([c for _, c, _ in records], pa.int32()),
+        "v": pa.array([v for _, _, v in records], pa.int64()),
+    }
+    return partials.lift(pa.table(columns), list(tables.fragment.key_names), tables.fragment.aggregates)
+
+
+def publish(tables: ResultTables, minute: int, records: Sequence[Row], revision: int = 1, **changes: Any) -> Publish:
+    window = Window(minute * MINUTE_US, (minute + 1) * MINUTE_US)
+    rows = states(tables, records)
+    made = Publish("q", window, revision, EXACT, 1.0, (), "closed", rows, published_us=revision)
+    return replace(made, **changes)
+
+
+def wanted(tables: ResultTables, places: Sequence[tuple[Any, ...]]) -> pa.Table:
+    """The table of (window_start_us, keys...) that a core asks for."""
+    fields = [pa.field(WINDOW_COLUMN, pa.int64()), *(pa.field(k.name, k.type) for k in tables.fragment.keys)]
+    return pa.Table.from_pylist(
+        [dict(zip([f.name for f in fields], place, strict=True)) for place in places], pa.schema(fields)
+    )
+
+
+def answers(table: pa.Table) -> dict[tuple[int, Any, Any], tuple[int, int]]:
+    rows = table.to_pylist()
+    found = {
+        ((r["window_start"] - START) // timedelta(minutes=1), r["country"], r["code"]): (r["n"], r["total"])
+        for r in rows
+    }
+    assert len(found) == len(rows), "no row twice"
+    return found
+
+
+# --- idempotence ------------------------------------------------------------------------------------------------
+
+
+def test_enacting_a_number_again_writes_nothing(tmp_path: Path) -> None:
+    tables = make_tables(tmp_path)
+    first, second = publish(tables, 0, [("nl", 200, 5)]), publish(tables, 1, [("de", 200, 7)])
+    for number, one in ((3, first), (3, first), (8, second), (3, first), (8, second)):
+        tables.publish(number, [one])
+        tables.register_late(number, [Expired("q", one.window, one.rows)])
+    assert answers(read_results(tmp_path, "q", revisions="all")) == {(0, "nl", 200): (1, 5), (1, "de", 200): (1, 7)}
+    assert read_windows(tmp_path, "q").num_rows == 2
+    late = open_table(tmp_path / "late" / "q")
+    assert late is not None
+    assert late.to_pyarrow_table().num_rows == 2
+
+
+def test_a_death_between_the_two_tables_of_an_enactment_is_made_good_by_enacting_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = make_tables(tmp_path)
+    tables.publish(1, [publish(tables, 0, [("nl", 200, 5)])])
+    one = publish(tables, 1, [("nl", 200, 1)], status=ON_TIME, missing_sites=("eu",), coverage=0.5)
+
+    def die(*_: Any) -> pa.Table:
+        raise RuntimeError("power cut")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(results_module, "_rebuilt", _only_first(results_module._rebuilt, die))
+        with pytest.raises(RuntimeError, match="power cut"):
+            tables.publish(2, [one])
+    between = read_results(tmp_path, "q").to_pylist()
+    assert [(r["status"], r["coverage"], r["missing_sites"]) for r in between] == [
+        (EXACT, 1.0, []),
+        (ON_TIME, 0.5, ["eu"]),
+    ], "a row whose window is not in the log yet keeps its own word"
+    tables.publish(2, [one])
+    assert answers(read_results(tmp_path, "q")) == {(0, "nl", 200): (1, 5), (1, "nl", 200): (1, 1)}
+    assert newest_windows(read_windows(tmp_path, "q"))["status"].to_pylist() == [EXACT, ON_TIME]
+
+
+def _only_first(real: Any, then: Any) -> Any:
+    calls = iter([real])
+    return lambda table: next(calls, then)(table)
+
+
+def test_the_number_of_the_enactment_is_an_application_transaction_of_the_table(tmp_path: Path) -> None:
+    tables = make_tables(tmp_path)
+    tables.publish(41, [publish(tables, 0, [("nl", 200, 5)])])
+    table = open_table(tmp_path / "results" / "q")
+    assert table is not None
+    assert table.transaction_version(APPLICATION) == 41
+
+
+# --- reading ----------------------------------------------------------------------------------------------------
+
+COUNTRIES = st.sampled_from(["nl", "de", None])
+CODES = st.sampled_from([200, 404, None])
+RECORDS = st.lists(st.tuples(COUNTRIES, CODES, st.integers(-5, 5)), min_size=1, max_size=6)
+STEPS = st.lists(st.tuples(st.integers(0, 2), RECORDS), min_size=1, max_size=6)
+
+
+@settings(deadline=None, max_examples=12)
+@given(STEPS, st.data())
+def test_latest_is_the_last_published_of_each_row_and_all_is_every_one(
+    steps: list[tuple[int, list[Row]]], data: st.DataObject
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        tables = make_tables(Path(folder))
+        newest: dict[tuple[int, Any, Any], tuple[int, int]] = {}
+        rows_published, revision_of = 0, dict[int, int]()
+        for number, (minute, records) in enumerate(steps):
+            revision_of[minute] = revision_of.get(minute, 0) + 1
+            tables.publish(number, [publish(tables, minute, records, revision_of[minute])])
+            totals = totals_by_key(records)
+            newest |= {(minute, *key): value for key, value in totals.items()}
+            rows_published += len(totals)
+        assert answers(read_results(Path(folder), "q")) == newest
+        assert read_results(Path(folder), "q", revisions="all").num_rows == rows_published
+        check_recall(tables, newest, data.draw(st.lists(st.tuples(st.integers(0, 3), COUNTRIES, CODES), max_size=4)))
+
+
+def totals_by_key(records: Sequence[Row]) -> dict[tuple[Any, Any], tuple[int, int]]:
+    totals: dict[tuple[Any, Any], tuple[int, int]] = {}
+    for country, code, value in records:
+        n, total = totals.get((country, code), (0, 0))
+        totals[country, code] = (n + 1, total + value)
+    return totals
+
+
+def check_recall(
+    tables: ResultTables, newest: Mapping[tuple[int, Any, Any], tuple[int, int]], asked: Sequence[tuple[int, Any, Any]]
+) -> None:
+    found = tables.recall(wanted(tables, [(m * MINUTE_US, c, k) for m, c, k in asked]))
+    lowered = partials.lower(found, [WINDOW_COLUMN, "country", "code"], tables.fragment.aggregates).to_pylist()
+    rows = [((r[WINDOW_COLUMN] // MINUTE_US, r["country"], r["code"]), (r["n"], r["total"])) for r in lowered]
+    assert len(rows) == len(dict(rows))
+    assert dict(rows) == {place: newest[place] for place in asked if place in newest}
+
+
+def test_rows_that_having_leaves_out_come_back_when_a_revision_lets_them_in(tmp_path: Path) -> None:
+    tables = make_tables(tmp_path, above=1)
+    tables.publish(1, [publish(tables, 0, [("nl", 200, 5), ("de", 200, 1), ("de", 200, 2)])])
+    assert set(answers(read_results(tmp_path, "q"))) == {(0, "de", 200)}
+    everything = read_results(tmp_path, "q", revisions="all").to_pylist()
+    assert {r["country"]: r["retracted"] for r in everything} == {"nl": True, "de": False}
+    recalled = tables.recall(wanted(tables, [(0, "nl", 200)]))
+    assert recalled.num_rows == 1, "a row that is hidden still has the state that late partials are merged into"
+    tables.publish(2, [publish(tables, 0, [("nl", 200, 5), ("nl", 200, 6)], revision=2)])
+    assert answers(read_results(tmp_path, "q")) == {(0, "de", 200): (2, 3), (0, "nl", 200): (2, 11)}
+    tables.publish(3, [publish(tables, 0, [("de", 200, 1)], revision=3)])
+    assert set(answers(read_results(tmp_path, "q"))) == {(0, "nl", 200)}
+
+
+def test_latest_rows_carry_the_newest_word_on_their_window(tmp_path: Path) -> None:
+    tables = make_tables(tmp_path)
+    without = publish(tables, 0, [("nl", 200, 5)], status=ON_TIME, coverage=0.6, missing_sites=("eu",))
+    empty = without.rows.slice(0, 0)
+    done = replace(without, status=EXACT, coverage=1.0, missing_sites=(), rows=empty, reason="every site has passed")
+    tables.publish(1, [without])
+    (row,) = read_results(tmp_path, "q").to_pylist()
+    assert (row["status"], row["coverage"], row["missing_sites"]) == (ON_TIME, 0.6, ["eu"])
+    assert row["bound"] == {"n": None, "total": None}, "nobody knows what the missing site would add"
+    tables.publish(2, [done, replace(done, status=FINAL)])
+    (row,) = read_results(tmp_path, "q").to_pylist()
+    assert (row["status"], row["coverage"], row["missing_sites"]) == (FINAL, 1.0, [])
+    assert row["bound"] == {"n": 0.0, "total": 0.0}, "the site had nothing to add: the row is exact now"
+    (published,) = read_results(tmp_path, "q", revisions="all").to_pylist()
+    assert (published["status"], published["bound"]) == (ON_TIME, {"n": None, "total": None})
+    log = read_windows(tmp_path, "q").to_pylist()
+    assert [(w["status"], w["rows_changed"], w["reason"]) for w in log] == [
+        (ON_TIME, 1, "closed"),
+        (EXACT, 0, "every site has passed"),
+        (FINAL, 0, "every site has passed"),
+    ]
+    assert newest_windows(read_windows(tmp_path, "q"))["status"].to_pylist() == [FINAL]
+
+
+def test_rows_say_their_window_when_they_were_published_and_in_which_revision(tmp_path: Path) -> None:
+    tables = make_tables(tmp_path)
+    tables.publish(1, [publish(tables, 3, [("nl", 200, 5)], revision=2, published_us=77)])
+    (row,) = read_results(tmp_path, "q", state=True).to_pylist()
+    assert row["window_start"] == START + timedelta(minutes=3)
+    assert row["window_end"] == START + timedelta(minutes=4)
+    assert (row["revision"], row["published_at"]) == (2, START + timedelta(microseconds=77))
+    assert row["state"]["key"] == {"country": "nl", "code": 200}
+    assert "state" not in read_results(tmp_path, "q").column_names
+
+
+# --- recalling states -------------------------------------------------------------------------------------------
+
+
+def test_a_query_without_keys_has_one_row_a_window_and_it_can_be_recalled(tmp_path: Path) -> None:
+    tables = make_tables(tmp_path, keys=())
+    for number, minute in enumerate((0, 1, 2)):
+        tables.publish(number, [publish(tables, minute, [(None, None, minute)] * 2)])
+    tables.publish(9, [publish(tables, 1, [(None, None, 1)] * 5, revision=2)])
+    rows = read_results(tmp_path, "q").to_pylist()
+    assert [(r["n"], r["total"]) for r in rows] == [(2, 0), (5, 5), (2, 4)]
+    found = tables.recall(wanted(tables, [(MINUTE_US,), (2 * MINUTE_US,), (7 * MINUTE_US,)]))
+    lowered = partials.lower(found, [WINDOW_COLUMN], tables.fragment.aggregates).to_pylist()
+    assert lowered == [
+        {WINDOW_COLUMN: MINUTE_US, "n": 5, "total": 5},
+        {WINDOW_COLUMN: 2 * MINUTE_US, "n": 2, "total": 4},
+    ]
+
+
+def test_before_anything_is_published_nothing_is_recalled_and_the_schema_is_that_of_the_states(tmp_path: Path) -> None:
+    tables = make_tables(tmp_path, aggregates=(*NUMBERS, *SKETCHES))
+    found = tables.recall(wanted(tables, [(0, "nl", 200)]))
+    assert found.num_rows == 0
+    assert found.schema.names == [WINDOW_COLUMN, *tables.fragment.schema.names[1:]]
+    tables.publish(1, [publish(tables, 0, [("nl", 200, 5)])])
+    assert tables.recall(wanted(tables, [(0, "nl", 200)])).schema == found.schema
+
+
+@pytest.mark.parametrize(
+    ("type", "values"),
+    [
+        (pa.float64(), [0.0, math.nan, None, -1.5]),
+        (pa.timestamp("us", tz="UTC"), [datetime(2024, 3, 1, tzinfo=UTC), None]),
+        (pa.date32(), [datetime(2024, 3, 1).date(), None]),
+        (pa.decimal128(10, 2), ["1.25", None]),
+        (pa.bool_(), [True, False, None]),
+        (pa.int16(), [7, None]),
+        (pa.binary(), [b"\x00\xff", b"", None]),
+    ],
+    ids=str,
+)
+def test_keys_of_any_type_are_recalled_by_equal_keys(tmp_path: Path, type: pa.DataType, values: list[Any]) -> None:
+    tables = make_tables(tmp_path, keys=(Key("k", "k", type),))
+    keys = pa.array(values, pa.string()).cast(type) if pa.types.is_decimal(type) else pa.array(values, type)
+    raw = pa.table({"k": keys, "v": pa.array(range(len(values)), pa.int64())})
+    rows = partials.lift(raw, ["k"], tables.fragment.aggregates)
+    tables.publish(1, [Publish("q", Window(0, MINUTE_US), 1, EXACT, 1.0, (), "closed", rows)])
+    asked = pa.table({WINDOW_COLUMN: pa.array([0] * (len(values) - 1), pa.int64()), "k": keys.slice(1)})
+    found = tables.recall(asked)
+    assert found["k"].type == type
+    assert sorted(partials.lower(found, [WINDOW_COLUMN, "k"], NUMBERS)["total"].to_pylist()) == [*range(1, len(values))]
+
+
+def test_states_of_sketches_come_back_byte_for_byte_and_still_merge(tmp_path: Path) -> None:
+    tables = make_tables(tmp_path, keys=(COUNTRY,), aggregates=(*NUMBERS, *SKETCHES))
+    chance = random.Random(4)
+    records = [(chance.choice(["nl", None]), None, chance.randrange(50)) for _ in range(300)]
+    tables.publish(1, [publish(tables, 0, records[:250])])
+    recalled = tables.recall(wanted(tables, [(0, "nl"), (0, None)])).drop_columns([WINDOW_COLUMN])
+    kept = states(tables, records[:250])
+    assert recalled.sort_by("country").equals(kept.cast(recalled.schema).sort_by("country"))
+    merged = partials.combine(
+        pa.concat_tables([recalled, states(tables, records[250:]).cast(recalled.schema)]),
+        ["country"],
+        tables.fragment.aggregates,
+    )
+    for row in partials.lower(merged, ["country"], tables.fragment.aggregates).to_pylist():
+        mine = [v for c, _, v in records if c == row["country"]]
+        assert (row["n"], row["total"]) == (len(mine), sum(mine))
+        assert row["users"] == len(set(mine)), "fifty values: the sketch counts them exactly"
+        best = max(set(mine), key=mine.count)
+        assert row["top"][0]["count"] == mine.count(best)
+    (shown,) = [r for r in read_results(tmp_path, "q").to_pylist() if r["country"] == "nl"]
+    assert len(shown["moments"]) == 5
+
+
+# --- upkeep -----------------------------------------------------------------------------------------------------
+
+
+def test_compaction_folds_files_and_keeps_every_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results_module, "COMPACT_ABOVE_FILES", 4)
+    tables = make_tables(tmp_path, aggregates=(*NUMBERS, *SKETCHES))
+    for number in range(12):
+        tables.publish(number, [publish(tables, number % 3, [("nl", None, number)], revision=number // 3 + 1)])
+    before = [read_results(tmp_path, "q", revisions=r).to_pylist() for r in ("latest", "all")]
+    log = read_windows(tmp_path, "q").to_pylist()
+    tables.compact()
+    table = open_table(tmp_path / "results" / "q")
+    assert table is not None
+    assert len(table.file_uris()) == 1
+    assert [read_results(tmp_path, "q", revisions=r).to_pylist() for r in ("latest", "all")] == before
+    assert read_windows(tmp_path, "q").to_pylist() == log
+    tables.publish(11, [publish(tables, 0, [("nl", None, 99)], revision=9)])
+    assert read_results(tmp_path, "q").to_pylist() == before[0], "the table still knows what it has"
+    tables.publish(12, [publish(tables, 0, [("nl", None, 99)], revision=9)])
+    assert (0, "nl", None) in answers(read_results(tmp_path, "q"))
+    assert answers(read_results(tmp_path, "q"))[0, "nl", None] == (1, 99)
+
+
+def test_partials_after_the_horizon_are_registered_with_their_window_and_not_published(tmp_path: Path) -> None:
+    tables = make_tables(tmp_path)
+    tables.publish(1, [publish(tables, 5, [("nl", 200, 5)])])
+    late = publish(tables, 0, [("de", 200, 1), ("de", 200, 2), (None, None, 3)])
+    tables.register_late(2, [Expired("q", late.window, late.rows)])
+    found = open_table(tmp_path / "late" / "q")
+    assert found is not None
+    rows = found.to_pyarrow_table()
+    assert {t.as_py() for t in rows["window_start"]} == {START}
+    registered = pa.Table.from_pylist(rows["state"].to_pylist(), late.rows.schema)
+    assert partials.lower(registered, ["country", "code"], NUMBERS).sort_by("n").to_pylist() == [
+        {"country": None, "code": None, "n": 1, "total": 3},
+        {"country": "de", "code": 200, "n": 2, "total": 3},
+    ]
+    assert set(answers(read_results(tmp_path, "q"))) == {(5, "nl", 200)}
+
+
+# --- mistakes ---------------------------------------------------------------------------------------------------
+
+
+def test_a_query_that_has_not_published_is_an_error_that_names_those_that_have(tmp_path: Path) -> None:
+    tables = make_tables(tmp_path)
+    tables.publish(1, [publish(tables, 0, [("nl", 200, 5)])])
+    for read in (read_results, read_windows):
+        with pytest.raises(CenterError, match="'traffik' has not published") as caught:
+            read(tmp_path, "traffik")
+        assert caught.value.hint is not None
+        assert "q" in caught.value.hint
+    with pytest.raises(CenterError, match="'latest' or 'all', not 'newest'"):
+        read_results(tmp_path, "q", revisions="newest")
+
+
+# --- SQL over results -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def queried(tmp_path: Path) -> Path:
+    tables = make_tables(tmp_path)
+    tables.publish(1, [publish(tables, 0, [("nl", 200, 5), ("de", 200, 1)])])
+    tables.publish(2, [publish(tables, 0, [("nl", 200, 9)], revision=2)])
+    return tmp_path
+
+
+def test_sql_sees_the_latest_revisions_under_the_name_of_the_view(queried: Path) -> None:
+    assert query_results(queried, "SELECT country, total FROM q ORDER BY total").to_pylist() == [
+        {"country": "de", "total": 1},
+        {"country": "nl", "total": 9},
+    ]
+    assert query_results(queried, "SELECT count(*) AS n FROM Q__Revisions;").to_pylist() == [{"n": 3}]
+    sums = query_results(
+        queried, f"SELECT sum(total) AS s, sum(total) * {10**20} AS large, sum(NULL::INT) AS none FROM q"
+    )
+    assert sums.to_pylist() == [{"s": 10, "large": 10**21, "none": None}]
+    assert sums.schema.field("s").type == pa.int64(), "DuckDB sums integers in 128 bits"
+    assert query_results(queried, "WITH t AS (SELECT 1 AS one) SELECT one FROM t").to_pylist() == [{"one": 1}]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["SELEC 1", "SELECT * FROM nowhere", "SELECT nothing FROM q", "", "-- only a remark", "CREATE TABLE t (a INT)",
+     "SELECT 1; SELECT 2", "DROP VIEW q", "SELECT * FROM names", "SELECT * FROM session"],
+)  # fmt: skip
+def test_sql_that_is_not_one_select_over_the_views_is_a_mistake_that_names_them(queried: Path, statement: str) -> None:
+    with pytest.raises(QueryError) as caught:
+        query_results(queried, statement)
+    assert caught.value.message
+    assert caught.value.hint is not None
+    assert "q" in caught.value.hint
+
+
+def test_sql_reads_nothing_but_the_views(queried: Path) -> None:
+    secret = queried / "secret.csv"
+    secret.write_text("a\n1\n")
+    for statement in (f"SELECT * FROM '{secret}'", f"COPY (SELECT 1) TO '{queried / 'out.csv'}'"):
+        with pytest.raises(QueryError):
+            query_results(queried, statement)
+    assert not (queried / "out.csv").exists()
+
+
+# --- recent rows --------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.sets(st.sampled_from(["nl", "de", None]), min_size=1)), max_size=8),
+       st.sets(st.integers(0, 8)), st.integers(0, 400))  # fmt: skip
+def test_what_is_recalled_from_memory_is_what_the_table_holds(
+    published: list[tuple[int, set[str | None]]], restarts: set[int], max_bytes: int
+) -> None:
+    """Windows are published and revised in any order, the process dies in between, and memory forgets at its bound."""
+    with tempfile.TemporaryDirectory() as folder:
+        recent, revisions = RecentRows(max_bytes), dict.fromkeys(range(4), 0)
+        for number, (minute, countries) in enumerate(published):
+            if number in restarts:
+                recent = RecentRows(max_bytes)
+            tables = replace(make_tables(Path(folder)), recent=recent)
+            revisions[minute] += 1
+            records = [(c, 1, number) for c in sorted(countries, key=str)]
+            tables.publish(number, [publish(tables, minute, records, revisions[minute])])
+            for places in (
+                [(minute * MINUTE_US, c, 1) for c in countries],
+                [(m * MINUTE_US, "nl", 1) for m in range(3)],
+            ):
+                asked = wanted(tables, places)
+                from_table = tables._recall("results", tables.fragment, asked)
+                known = recent.recall(asked)
+                assert sorted(tables.recall(asked).to_pylist(), key=str) == sorted(from_table.to_pylist(), key=str)
+                assert known is None or known.num_rows == asked.num_rows
+
+
+def test_a_repair_of_what_was_just_published_does_not_read_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = make_tables(tmp_path)
+    tables.publish(1, [publish(tables, 0, [("nl", 200, 5)])])
+    monkeypatch.setattr(ResultTables, "_open", lambda self, kind: pytest.fail(f"{kind} was opened"))
+    assert tables.recall(wanted(tables, [(0, "nl", 200)]))["total__sum"].to_pylist() == [5]
+    with pytest.raises(pytest.fail.Exception):
+        tables.recall(wanted(tables, [(0, "de", 200)]))

@@ -1,0 +1,274 @@
+"""Queries that share, come, go and move while everything runs, on the real cores and journals without Spark.
+
+Catches: an answer that differs from the query's own fragment over all raw records, a window published that was seen
+only in part, a slice taken twice or not at all at a move, and any effect of one query's coming or going on another's
+revisions. Cannot catch: what Spark or the wire do; `test_submit_spark.py` runs those.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from catchment.aggregates import partials as tables
+from catchment.errors import PlanError
+from catchment.optimizer.sharing.demand import Query
+from catchment.optimizer.sharing.deploy import deploy_first
+from catchment.optimizer.sharing.deployed import Deployed
+from catchment.optimizer.sharing.share import Strength, share
+from catchment.query.fragment import SLICE_COLUMN
+from catchment.timeline import START_OF_TIME_US, ManualClock
+from catchment.wire.messages import Progress
+from tests.optimizer.test_share import _close, select, selects, size
+from tests.worlds.live_world import LiveCenter, LiveSite, lowered
+from tests.worlds.sharing_support import SECOND, lift_fragment, make_hits, make_queries
+
+STREAM = "hits"
+HORIZON_US = 150 * SECOND  # beyond how late any record here comes
+Change = tuple[str, Any]
+
+
+class Town:
+    """Two sites and a center, a plan of records, and changes at given steps."""
+
+    def __init__(self, folder: Path, seed: int, policy: str, steps: int = 6) -> None:
+        self.clock = ManualClock()
+        self.sites = [LiveSite(folder / n, n, (STREAM,), policy, 5 * SECOND, self.clock) for n in ("us", "eu")]
+        self.center = LiveCenter(folder / "center", self.clock, HORIZON_US)
+        self.chance = random.Random(seed)
+        rng = np.random.default_rng(seed)
+        self.records = {s.name: make_hits(rng, 60).sort_by("ts") for s in self.sites}
+        self.parts = {n: _disordered(t, steps, rng) for n, t in self.records.items()}
+        self.steps = steps
+
+    def run(self, deployed: Deployed, changes: dict[int, list[Change]]) -> Deployed:
+        self.deploy(deployed)
+        for step in range(self.steps):
+            for kind, what in changes.get(step, []):
+                deployed = _changed(deployed, kind, what)
+                self.deploy(deployed)
+            for site in self.sites:
+                site.batch(STREAM, self.parts[site.name][step])
+                if self.chance.random() < 0.7:  # else what it sent stays under way
+                    self.center.consume(site, len(site.out))
+                if self.chance.random() < 0.2:
+                    site.restart()
+            if self.chance.random() < 0.2:
+                self.center.restart()
+            self.clock.advance(SECOND)
+            deployed = self.follow(deployed)
+        for site in self.sites:
+            site.end()
+            self.center.consume(site, len(site.out))
+        for site in self.sites:
+            self.center.consume(site, len(site.out))
+        self.center.repair(everything=True)
+        return deployed
+
+    def deploy(self, deployed: Deployed) -> None:
+        self.center.deploy(deployed)
+        for site in self.sites:
+            site.deploy(deployed)
+
+    def follow(self, deployed: Deployed) -> Deployed:
+        """What a runner does after a move: bound what is left, end what is over."""
+        newer = deployed.bound(self.center.core.bounds()).retire(self.center.core.fragments)
+        if newer is not deployed:
+            self.deploy(newer)
+        return newer
+
+    @property
+    def everything(self) -> pa.Table:
+        return pa.concat_tables(self.records.values())
+
+
+def _disordered(table: pa.Table, steps: int, rng: np.random.Generator) -> list[pa.Table]:
+    """Batches in order of arrival: most records with their neighbours, some late, beyond the slack."""
+    place = np.arange(table.num_rows) + rng.integers(0, 3, table.num_rows)
+    place = place + (rng.random(table.num_rows) < 0.1) * rng.integers(0, 8, table.num_rows)
+    batch = np.minimum(place * steps // table.num_rows, steps - 1)
+    return [table.filter(pa.array(batch == n)) for n in range(steps)]
+
+
+def _changed(deployed: Deployed, kind: str, what: Any) -> Deployed:
+    if kind == "add":
+        return deployed.add(what)
+    if kind == "drop":
+        return deployed.drop(what)
+    return deployed.move(share(deployed.sharing.queries.values(), what, size))
+
+
+def expected(records: pa.Table, query: Query, from_us: int) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+    """The oracle: the query's own fragment over all records, slices merged into every window from an instant on."""
+    own = lift_fragment(records, query.own)
+    keys = list(query.own.key_names)
+    windows: dict[int, list[pa.Table]] = {}
+    for slice_us in sorted(set(own[SLICE_COLUMN].to_pylist())):
+        rows = own.filter(pa.compute.equal(own[SLICE_COLUMN], slice_us)).drop_columns([SLICE_COLUMN])
+        for window in query.window.containing(slice_us):
+            if window.start_us >= from_us:
+                windows.setdefault(window.start_us, []).append(rows)
+    found = {}
+    for start, parts in windows.items():
+        merged = tables.combine(pa.concat_tables(parts), keys, query.own.aggregates)
+        found |= {(start, *k): v for k, v in lowered(merged, query.own).items()}
+    return found
+
+
+def check_answers(town: Town, query: Query) -> None:
+    start = town.center.core.intakes[query.name].start_us
+    assert start is not None
+    found, wanted = town.center.answers(query.name), expected(town.everything, query, start)
+    assert found.keys() == wanted.keys()
+    for key, values in wanted.items():
+        assert all(_close(a, b) for a, b in zip(found[key], values, strict=True)), (query.name, key)
+
+
+@settings(deadline=None, max_examples=5)
+@given(
+    st.lists(selects(), min_size=2, max_size=4),
+    st.sampled_from(list(Strength)),
+    st.sampled_from(["batching", "streaming"]),
+    st.integers(0, 10**6),
+)
+def test_live_answers_of_shared_queries_equal_their_own(
+    texts: list[str], strength: Strength, policy: str, seed: int
+) -> None:
+    queries = make_queries(*texts)
+    with tempfile.TemporaryDirectory() as folder:
+        town = Town(Path(folder), seed, policy)
+        town.run(deploy_first(queries, strength, size), {})
+        for query in queries:
+            assert town.center.core.intakes[query.name].start_us == START_OF_TIME_US
+            check_answers(town, query)
+
+
+@settings(deadline=None, max_examples=5)
+@given(
+    st.lists(selects(), min_size=3, max_size=5),
+    st.sampled_from(list(Strength)),
+    st.sampled_from(["batching", "streaming"]),
+    st.integers(0, 10**6),
+    st.data(),
+)
+def test_a_query_that_comes_or_goes_changes_no_answer_and_no_revision_of_another(
+    texts: list[str], strength: Strength, policy: str, seed: int, data: st.DataObject
+) -> None:
+    first, *others = make_queries(*texts)
+    split = data.draw(st.integers(0, len(others) - 1))
+    before, after = others[:split], others[split:]
+    begin = deploy_first([first, *before], strength, size)
+    changes: dict[int, list[Change]] = {}
+    for query in after:
+        changes.setdefault(data.draw(st.integers(0, 4)), []).append(("add", query))
+    for query in before:
+        changes.setdefault(data.draw(st.integers(0, 5)), []).append(("drop", query.name))
+    with tempfile.TemporaryDirectory() as folder:
+        alone, busy = Town(Path(folder) / "a", seed, policy), Town(Path(folder) / "b", seed, policy)
+        alone.run(begin, {})
+        deployed = busy.run(begin, changes)
+        assert busy.center.log(first.name) == alone.center.log(first.name)
+        check_answers(busy, first)
+        for query in after:
+            check_answers(busy, query)
+        assert set(deployed.sharing.queries) == {first.name, *(q.name for q in after)}
+        assert all(deployed.sharing.users(f) for f in deployed.sharing.fragments)
+        for site in busy.sites:
+            assert set(site.core.fragments) == set(deployed.sharing.fragments)
+
+
+@settings(deadline=None, max_examples=5)
+@given(
+    st.lists(selects(), min_size=2, max_size=4),
+    st.sampled_from(["batching", "streaming"]),
+    st.integers(0, 10**6),
+    st.dictionaries(st.integers(1, 4), st.sampled_from(list(Strength)), min_size=1, max_size=2),
+)
+def test_answers_are_the_same_whatever_fragments_the_queries_are_moved_to(
+    texts: list[str], policy: str, seed: int, moves: dict[int, Strength]
+) -> None:
+    queries = make_queries(*texts)
+    with tempfile.TemporaryDirectory() as folder:
+        town = Town(Path(folder), seed, policy)
+        town.run(deploy_first(queries, Strength.NONE, size), {at: [("move", to)] for at, to in moves.items()})
+        for query in queries:
+            check_answers(town, query)
+
+
+def test_what_is_left_by_a_move_is_bounded_then_ends(tmp_path: Path) -> None:
+    queries = make_queries(select("page, sum(bytes) AS b", "page"), select("page, count(*) AS n", "page"))
+    town = Town(tmp_path, 3, "batching", steps=12)
+    deployed = town.run(deploy_first(queries, Strength.NONE, size), {2: [("move", Strength.MAX)]})
+    for site in town.sites:
+        for name, until_us in deployed.leaving.items():
+            assert until_us is not None
+            assert site.core.until_us(name) == until_us < 300 * SECOND
+    assert set(deployed.leaving) == {"q0", "q1"}, "late records may still come for their windows"
+    deployed = town.follow(deployed)
+    assert not deployed.leaving
+    (shared,) = deployed.sharing.fragments
+    assert set(deployed.retired) == {"q0", "q1"}
+    assert deployed.begun == (shared,)
+    for site in town.sites:
+        assert site.core.fragments == (shared,)
+
+
+def test_a_new_query_waits_until_every_site_has_begun_it(tmp_path: Path) -> None:
+    one, two = make_queries(select("page, sum(bytes) AS b", "page"), select("user, max(ms) AS m", "user"))
+    town = Town(tmp_path, 5, "batching")
+    us, eu = town.sites
+    deployed = deploy_first([one], Strength.FULL, size)
+    town.deploy(deployed)
+    for site in town.sites:
+        site.batch(STREAM, town.parts[site.name][0])
+        town.center.consume(site, len(site.out))
+    deployed = deployed.add(two)
+    town.center.deploy(deployed)
+    us.deploy(deployed)
+    for step in (1, 2, 3):
+        for site in town.sites:
+            site.batch(STREAM, town.parts[site.name][step])
+            town.center.consume(site, len(site.out))
+    assert town.center.core.intakes["q1"].start_us is None
+    assert not town.center.log("q1")
+    assert town.center.log("q0")
+    eu.deploy(deployed)
+    town.center.consume(eu, len(eu.out))
+    began = town.center.core.intakes["q1"].start_us
+    assert began is not None
+    assert eu.newest[STREAM] < began <= eu.newest[STREAM] + 60 * SECOND
+
+
+def test_a_site_that_waits_for_late_records_says_where_a_new_fragment_begins_and_nothing_lower(tmp_path: Path) -> None:
+    one, two = make_queries(select("page, sum(bytes) AS b", "page"), select("user, max(ms) AS m", "user"))
+    town = Town(tmp_path, 5, "batching")
+    site, deployed = town.sites[0], deploy_first([one], Strength.FULL, size)
+    site.deploy(deployed)
+    site.batch(STREAM, town.parts[site.name][0])
+    site.deploy(deployed.add(two))
+    marks = [
+        m.low_mark_us
+        for messages in site.out.values()
+        for m in messages
+        if isinstance(m, Progress) and m.fragment not in deployed.sharing.fragments
+    ]
+    assert site.slack_us
+    assert marks == [site.newest[STREAM] + 1]
+
+
+def test_the_name_of_a_dropped_query_is_not_used_again() -> None:
+    one, two = make_queries(select("sum(bytes) AS b"), select("max(ms) AS m"))
+    deployed = deploy_first([one, two], Strength.FULL, size).drop("q1")
+    with pytest.raises(PlanError, match="'q1' was dropped, and its answers are kept"):
+        deployed.add(two)
+    again = deployed.add(replace(two, name="q2"))
+    assert not set(again.sharing.fragments) & set(again.retired), "nor is that of its fragment"

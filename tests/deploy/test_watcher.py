@@ -1,0 +1,123 @@
+"""How running processes come to what is deployed: the center first, then the sites; and how the center decides to move.
+
+Without Spark: the record, the follower and the mover of a runner on a project folder. What they lead to at sites and
+center is shown in `test_sharing_live.py` on the cores and in `test_submit_spark.py` on Spark.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from catchment.center.core import CenterCore
+from catchment.deploy.deployment import Deployment
+from catchment.deploy.rebalance import FIRST_LOOK_US, LOOK_EVERY_US, Mover
+from catchment.deploy.store import DeploymentStore
+from catchment.deploy.submit import drop, submit
+from catchment.deploy.watcher import Follower
+from catchment.project.config import Project
+from tests.worlds.projects import write_project
+
+QUERIES = """
+CREATE STREAM hits (ts TIMESTAMP, page STRING, user INT, ms DOUBLE, bytes BIGINT)
+  WITH (event_time = 'ts', sites = '{sites}', {connector});
+CREATE MATERIALIZED VIEW pages AS
+  SELECT window.start, page, sum(bytes) AS bytes FROM hits GROUP BY window(ts, '1 minute'), page;
+CREATE MATERIALIZED VIEW users AS
+  SELECT window.start, CAST(user AS STRING) AS u, sum(bytes) AS bytes
+  FROM hits GROUP BY window(ts, '1 minute'), CAST(user AS STRING);
+"""
+NEW = "CREATE MATERIALIZED VIEW total AS SELECT window.start, count(*) AS n FROM hits GROUP BY window(ts, '1 minute');"
+SPARSE = "[streams.hits]\nrows_per_s = 2\nrow_bytes = 60\n[streams.hits.distinct]\npage = 1_000_000\nuser = 1_000_000\n"
+
+
+def laid_out(folder: Path) -> tuple[Project, Deployment]:
+    write_project(folder, ["a", "b"], {"a": [], "b": []}, queries=QUERIES)
+    (folder / "statistics.toml").write_text(SPARSE)
+    (folder / "new.sql").write_text(NEW)
+    return Project.load(folder), Deployment.load(folder)
+
+
+def test_sites_follow_only_when_the_center_has(tmp_path: Path) -> None:
+    project, deployment = laid_out(tmp_path / "p")
+    center, site = Follower(deployment), Follower(deployment)
+    center.establish()
+    site.establish()
+    center.reached()
+    assert not site.sites_may_follow(), "there is nothing new"
+    submit(project, project.folder / "new.sql")
+    found = site.news()
+    assert found is not None
+    assert [p.name for p in found.plans] == ["pages", "users", "total"]
+    assert not site.sites_may_follow(), "the center does not know the new fragment yet"
+    assert center.news() is not None
+    center.reached()
+    assert site.sites_may_follow()
+    assert not site.sites_may_follow(), "once is enough"
+
+
+def test_a_follower_hears_of_each_change_once_and_of_none_that_is_older(tmp_path: Path) -> None:
+    project, deployment = laid_out(tmp_path / "p")
+    follower = Follower(deployment)
+    follower.establish()
+    assert follower.news() is None
+    drop(project, "users")
+    found = follower.news()
+    assert found is not None
+    assert [q.name for q in found.center_queries] == ["pages"]
+    assert follower.news() is None
+    DeploymentStore(project.state_folder).keep(deployment.deployed)
+    assert follower.news() is None
+
+
+def measure(project: Project, rows_per_s: float, values: float, newest_us: int = 0) -> None:
+    """What both sites say of themselves."""
+    deployed = DeploymentStore(project.state_folder).read()
+    assert deployed is not None
+    read = {
+        name: {"rows": 1, "bytes": 0, "selectivity": 1.0, "distinct": {k.sql: values for k in demand.keys}}
+        for name, demand in deployed.sharing.fragments.items()
+    }
+    for site in ("a", "b"):
+        folder = project.state_folder / "sites" / site
+        folder.mkdir(parents=True, exist_ok=True)
+        said = {"newest_event_us": newest_us, "statistics": {"rows_per_s": {"hits": rows_per_s}, "fragments": read}}
+        (folder / "status.json").write_text(json.dumps(said))
+
+
+def test_the_center_moves_queries_apart_when_what_sites_measure_makes_it_pay(tmp_path: Path) -> None:
+    project, deployment = laid_out(tmp_path / "p")
+    (shared,) = deployment.deployed.sharing.fragments
+    follower, core = Follower(deployment), CenterCore()
+    follower.establish()
+    mover = Mover(follower)
+    (project.folder / "statistics.toml").write_text(SPARSE.replace("user = 1_000_000", "user = 300"))
+    measure(project, 50_000, 300)
+    at = 0
+    mover.look(core, at)
+    assert follower.store.version == 1, "it does not look before the rates have settled"
+    at = FIRST_LOOK_US
+    while follower.store.version == 1:
+        measure(project, 50_000, 300, at)
+        mover.look(core, at)
+        at += LOOK_EVERY_US
+        assert at < 100 * FIRST_LOOK_US
+    moved = follower.store.read()
+    assert moved is not None
+    assert set(moved.leaving) == {shared}
+    assert len({d.fragment for d in moved.sharing.derivations.values()} - {shared}) == 2
+
+
+def test_a_project_may_say_that_nothing_is_moved(tmp_path: Path) -> None:
+    project, _ = laid_out(tmp_path / "p")
+    toml = project.folder / "catchment.toml"
+    toml.write_text(toml.read_text().replace("[defaults]", "[defaults]\nreoptimize = false"))
+    deployment = Deployment.load(project.folder)
+    follower = Follower(deployment)
+    follower.establish()
+    mover = Mover(follower)
+    measure(project, 50_000, 300)
+    for at in range(0, 100 * FIRST_LOOK_US, LOOK_EVERY_US):
+        measure(project, 50_000, 300, at)
+        mover.look(CenterCore(), at)
+    assert follower.store.version == 1

@@ -1,0 +1,171 @@
+"""Shedding on real Spark: sampled windows are within their bounds, and repaired ones equal the recomputation.
+
+Catches: a sampler that differs between the batch and its repair, answers scaled wrongly, history that lacks what was
+shed. Cannot catch: wrong decisions about when to shed; `test_overload.py` does that without Spark.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from catchment.center.results.tables import read_results, read_windows
+from catchment.errors import CenterError
+from tests.worlds.shed_project import ForcedMonitor, expected, make_hits, write_shed_project
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+Answers = dict[tuple[Any, str | None], dict[str, float]]
+
+
+def run(spark: SparkSession, folder: Path, rows: int | None = None, seconds: float = 180) -> Any:
+    """Run to the end; or until so many rows were read and nothing is left to repair."""
+    from catchment.deploy.deployment import Deployment
+    from catchment.spark.pipelines.runner import Runner
+
+    deployment = Deployment.load(folder)
+    runner = Runner(deployment, spark, deployment.sites, True, make_monitor=ForcedMonitor)
+
+    def look(status: Any) -> None:
+        read = sum(s["rows"] for s in status["sites"].values())
+        busy = any(p.next_debt() or p.outbox.pending() for p in runner.pipelines)
+        if rows is not None and read >= rows and not busy and runner.center is not None and runner.center.consumed:
+            runner.stop()
+
+    try:
+        runner.start()
+        runner.run(look, seconds=seconds)
+        return runner.status()
+    finally:
+        runner.close()
+
+
+def check_exact(state: Path, query: str, truth: Answers, columns: Sequence[str]) -> None:
+    rows = read_results(state, query).to_pylist()
+    assert {(r["start"], r.get("page")) for r in rows} == set(truth)
+    for row in rows:
+        for column in columns:
+            wanted = truth[row["start"], row.get("page")][column]
+            assert row[column] == (pytest.approx(wanted, rel=1e-12) if column == "mean" else wanted)
+            assert row["bound"][column] == 0.0
+    last = {w["window_start"]: w for w in read_windows(state, query).to_pylist()}
+    assert {w["status"] for w in last.values()} == {"final"}
+    assert all(w["coverage"] == 1.0 for w in last.values())
+
+
+def check_bounds(rows: list[dict[str, Any]], truth: Answers, columns: Sequence[str]) -> int:
+    """Few sampled answers miss their bounds; how many there were."""
+    stated = missed = 0
+    for row in rows:
+        for column in columns:
+            bound = row["bound"][column]
+            if row["status"] == "on_time" and bound:
+                wanted = truth[row["start"], row.get("page")][column]
+                stated += 1
+                missed += abs(row[column] - wanted) > bound * abs(wanted)
+    assert missed <= 0.05 * stated + 1
+    return stated
+
+
+def check_shed_run(folder: Path, everything: list[dict[str, Any]]) -> None:
+    state = folder / "state"
+    truth = {"pages": expected(everything, 10, 10, True), "totals": expected(everything, 20, 10, False)}
+    columns = {"pages": ("n", "bytes", "mean"), "totals": ("n", "bytes")}
+    for query in truth:
+        first = [r for r in read_results(state, query, revisions="all").to_pylist() if r["revision"] == 1]
+        assert check_bounds(first, truth[query], columns[query]) > 5
+        assert any(r["coverage"] < 0.9 for r in first)
+        check_exact(state, query, truth[query], columns[query])
+    assert {w["status"] for w in read_windows(state, "users").to_pylist()} <= {"exact", "final"}
+    for query, size in (("asked", 10), ("lost", 15)):
+        answers = read_results(state, query).to_pylist()
+        assert any(r["status"] == "on_time" for r in answers)
+        assert check_bounds(answers, expected(everything, size, size, False, only=True), ("n",)) > 1
+
+
+def kept_records(folder: Path) -> int:
+    import pyarrow.dataset as ds
+
+    folders = (folder / "state" / "sites").glob("*/history/hits")
+    return sum(ds.dataset(p, format="parquet", partitioning="hive").count_rows() for p in folders)
+
+
+def check_idle_files(folder: Path, everything: list[dict[str, Any]]) -> None:
+    """A folder has no end, so that its last windows stay open; those before are repaired while nothing comes."""
+    truth, columns = expected(everything, 20, 10, False), ("n", "bytes")
+    exact = [r for r in read_results(folder / "state", "totals").to_pylist() if r["status"] == "exact"]
+    assert len(exact) > 1
+    assert all([r[c] for c in columns] == [truth[r["start"], None][c] for c in columns] for r in exact)
+    ever = read_results(folder / "state", "totals", revisions="all").to_pylist()
+    assert any(r["status"] == "on_time" and r["bound"]["n"] for r in ever)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("connector", ["replay", "files", "typed"])
+def test_what_was_shed_is_bounded_at_once_and_exact_in_the_end(
+    spark: SparkSession, tmp_path: Path, connector: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from catchment.cli.commands.repair import ask
+    from catchment.spark.sources import streams as sources
+
+    monkeypatch.setattr(sources, "MAX_FILES_PER_BATCH", 1)
+    hits = {"a": make_hits(3000, 1), "b": make_hits(2000, 2)}
+    folder = write_shed_project(tmp_path / "p", connector, hits)
+    everything = [*hits["a"], *hits["b"]]
+    status = run(spark, folder, len(everything) if connector == "files" else None)
+    assert sum(s["rows"] for s in status["sites"].values()) == len(everything)
+    if connector == "files":
+        check_idle_files(folder, everything)
+        return
+    check_shed_run(folder, everything)
+    assert kept_records(folder) == len(everything)
+    assert {s["shedding"]["hits"]["owed_batches"] > 0 for s in status["sites"].values()} == {True}
+    ask(folder, "asked")
+    run(spark, folder, 0)
+    check_exact(folder / "state", "asked", expected(everything, 10, 10, False, only=True), ("n",))
+    assert "on_time" in {w["status"] for w in read_windows(folder / "state", "lost").to_pylist()}
+
+
+@pytest.mark.e2e
+def test_a_process_that_is_killed_while_it_sheds_ends_with_the_answers_of_the_oracle(tmp_path: Path) -> None:
+    """kill -9 at random moments: within batches that are sampled, and within repairs."""
+    hits = {"a": make_hits(3000, 3), "b": make_hits(2000, 4)}
+    folder, chance = write_shed_project(tmp_path / "p", "replay", hits), random.Random(5)
+    command = [sys.executable, str(Path(__file__).parents[1] / "worlds" / "shed_process.py"), str(folder)]
+    for _ in range(3):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_for_windows(folder, process)
+        time.sleep(chance.uniform(0.2, 2.0))
+        process.kill()
+        process.wait()
+    last = subprocess.run(command, check=True, timeout=300, capture_output=True, text=True)
+    assert "leaked" not in last.stderr, "no sketch outlives the interpreter"
+    everything = [*hits["a"], *hits["b"]]
+    check_exact(folder / "state", "pages", expected(everything, 10, 10, True), ("n", "bytes", "mean"))
+    check_exact(folder / "state", "totals", expected(everything, 20, 10, False), ("n", "bytes"))
+    assert kept_records(folder) == len(everything)
+    published = read_results(folder / "state", "pages", revisions="all").to_pylist()
+    assert any(r["status"] == "on_time" for r in published)
+
+
+def wait_for_windows(folder: Path, process: subprocess.Popen[bytes], seconds: float = 60) -> None:
+    """Until the process has published something more, or is over."""
+    before, deadline = published_windows(folder), time.monotonic() + seconds
+    while published_windows(folder) == before and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+def published_windows(folder: Path) -> int:
+    try:
+        return int(read_windows(folder / "state", "pages").num_rows)
+    except CenterError:
+        return 0

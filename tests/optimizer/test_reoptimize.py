@@ -1,0 +1,123 @@
+"""When queries move to other fragments: only when measured rates have made it pay, and not back and forth.
+
+The oracle of what is sent is the planner's own estimate; that answers do not change is shown in `test_sharing_live.py`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from catchment.optimizer.sharing.deploy import deploy_first, site_rates
+from catchment.optimizer.sharing.deployed import Deployed
+from catchment.optimizer.sharing.measured_statistics import measured
+from catchment.optimizer.sharing.reoptimize import PATIENCE, Reoptimizer, redeployment_bytes
+from catchment.optimizer.sharing.share import Strength, share
+from catchment.optimizer.sharing.statistics import Statistics, StreamStatistics
+from catchment.site.meter import Rate, SiteMeter
+from tests.optimizer.test_share import select
+from tests.worlds.sharing_support import SECOND, make_queries
+
+PAIR = (select("page, sum(bytes) AS b", "page"), select("country, sum(bytes) AS b", "country"))
+
+
+def known(rows: float, values: float) -> Statistics:
+    """So many records a second at each site, both columns with so many distinct values."""
+    distinct = {"page": values, "country": values}
+    return Statistics({"hits": StreamStatistics({"us": rows, "eu": rows}, 60, distinct)})
+
+
+# Where nearly every record is a group of its own, one fragment by both keys sends less than two; else far more.
+SPARSE, DENSE = known(1, 1e6), known(1e5, 20)
+
+
+def rate(deployed: Deployed, statistics: Statistics) -> float:
+    return sum(site_rates(deployed.sharing, statistics).values())
+
+
+def test_a_move_waits_until_its_cost_was_lost_and_then_sends_less() -> None:
+    queries = make_queries(*PAIR)
+    deployed, watch, at = deploy_first(queries, Strength.FULL, SPARSE.sent), Reoptimizer(), 0
+    assert len(deployed.sharing.fragments) == 1
+    best = share(queries, Strength.FULL, DENSE.sent)
+    lost_a_second = rate(deployed, DENSE) - sum(site_rates(best, DENSE).values())
+    price = PATIENCE * redeployment_bytes(deployed, best, DENSE.sent)
+    while (target := watch.look(deployed, DENSE.sent, at)) is None:
+        assert at / SECOND * lost_a_second <= price, "it waits no longer than the rule says"
+        at += SECOND
+    assert at / SECOND * lost_a_second > price
+    moved = deployed.move(target)
+    used = {d.fragment for d in moved.sharing.derivations.values()}
+    assert sum(DENSE.sent(moved.sharing.fragments[f]) for f in used) < rate(deployed, DENSE)
+    assert set(moved.leaving) == set(deployed.sharing.fragments)
+
+
+def test_nothing_moves_while_nothing_better_is_known_or_a_move_is_under_way() -> None:
+    queries = make_queries(*PAIR)
+    deployed, watch = deploy_first(queries, Strength.FULL, SPARSE.sent), Reoptimizer()
+    for at in range(0, 10_000, 100):
+        assert watch.look(deployed, SPARSE.sent, at * SECOND) is None
+    moved = deployed.move(share(queries, Strength.FULL, DENSE.sent))
+    for at in range(10_000, 20_000, 100):
+        assert watch.look(moved, SPARSE.sent, at * SECOND) is None
+
+
+def test_a_loss_that_ends_is_forgotten() -> None:
+    deployed, watch = deploy_first(make_queries(*PAIR), Strength.FULL, SPARSE.sent), Reoptimizer()
+    watch.look(deployed, DENSE.sent, 0)
+    watch.look(deployed, DENSE.sent, SECOND)
+    assert watch.loss_bytes > 0
+    watch.look(deployed, SPARSE.sent, 2 * SECOND)
+    assert watch.loss_bytes == 0
+
+
+def test_what_sites_measure_takes_the_place_of_what_was_declared() -> None:
+    (query,) = make_queries(select("page, count(*) AS n", "page", where="user > 1"))
+    (plain,) = make_queries(select("page, sum(bytes) AS b", "page"))
+    fragments = {"f": query.demand, "g": plain.demand}
+    read = {
+        "us": {"rows_per_s": {"hits": 5.0}, "fragments": {
+            "f": {"rows": 10, "bytes": 0, "selectivity": 0.25, "distinct": {"`hits`.`page`": 3.0}},
+            "g": {"rows": 10, "bytes": 0, "selectivity": 1.0, "distinct": {"`hits`.`page`": 7.0}},
+        }},
+        "eu": {"rows_per_s": {"hits": None}, "fragments": {}},
+    }  # fmt: skip
+    told = measured(known(1e5, 300), fragments, read).of("hits")
+    assert told.rows_per_s == {"us": 5.0, "eu": 1e5}, "a site that has no rate yet keeps the declared one"
+    assert told.distinct == {"page": 7.0, "country": 300}, "a filter hides values: only whole streams tell"
+    assert told.selectivity == {"user": 0.25}
+
+
+def test_bytes_that_left_scale_all_estimates_of_a_stream_alike() -> None:
+    queries = make_queries(*PAIR)
+    fragments, before = {q.name: q.demand for q in queries}, known(100.0, 50)
+    sent = {q.name: before.partials(q.demand, "us") * 30 * share for q, share in zip(queries, (0.1, 0.3), strict=True)}
+    read = {
+        "us": {
+            "rows_per_s": {"hits": 100.0},
+            "fragments": {n: {"rows": 3000, "bytes": b, "selectivity": 1.0, "distinct": {}} for n, b in sent.items()},
+        }
+    }
+    after = measured(before, fragments, read)
+    assert sum(after.partials(d, "us") for d in fragments.values()) == pytest.approx(sum(sent.values()) / 30)
+    ratios = [after.sent(d) / before.sent(d) for d in fragments.values()]
+    assert ratios == pytest.approx([after.of("hits").wire_ratio] * 2)
+
+
+def test_a_log_that_is_read_fast_has_the_rate_of_its_own_time() -> None:
+    meter, at = SiteMeter(), 0
+    meter.batch("hits", 600, (), (), now_us=at, span_us=(0, 60 * SECOND))
+    assert meter.statistics()["rows_per_s"] == {"hits": 10.0}, "one batch is enough"
+    for minute in range(1, 200):  # a minute of the log in a second, the second half of it twice as dense
+        at += SECOND
+        meter.batch(
+            "hits", 600 if minute < 100 else 1200, (), (), at, (minute * 60 * SECOND, (minute + 1) * 60 * SECOND)
+        )
+    assert meter.statistics()["rows_per_s"]["hits"] == pytest.approx(20.0)
+
+
+def test_a_rate_is_that_of_the_recent_past() -> None:
+    rate_of = Rate()
+    assert rate_of.per_s is None
+    for second in range(200):
+        rate_of.note(second * 10 if second < 100 else 1000 + (second - 100) * 30, second * SECOND)
+    assert rate_of.per_s == 30

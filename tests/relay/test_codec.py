@@ -1,0 +1,68 @@
+"""Facts that a relay passes on, on the wire: what was sent, or refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from catchment.errors import WireError
+from catchment.quality.merge_sites import Estimate
+from catchment.wire.codec import decode_segment, encode_segment, segment_sizes
+from catchment.wire.messages import (
+    FACTS_PER_SEGMENT,
+    Closing,
+    Counted,
+    Fact,
+    Progress,
+    Relayed,
+    Repaired,
+    Segment,
+    Shed,
+    Standing,
+    segments_of,
+)
+from tests.wire.test_codec import forged
+
+FACTS: list[Fact] = [
+    Progress("q", 5, 7),
+    Shed("q", 3, 0.25, ((0, 4), (10, 1))),
+    Repaired("q", 3, True),
+    Standing("q", "view", 40, (Closing(40, "slack", (Estimate(0.9, 0.1, 5.0, 7.0),), (("phone", 0.5),)),)),
+    Counted("q", ((0, 4), (10, 1))),
+]
+
+
+@pytest.mark.parametrize("fact", FACTS, ids=lambda fact: type(fact).__name__)
+def test_a_relayed_fact_is_read_as_it_was_written(fact: Fact) -> None:
+    segment = Segment("hub", "life", 3, (Relayed("a", fact), Relayed("b", fact)))
+    data = encode_segment(segment)
+    assert decode_segment(data) == segment
+    assert segment_sizes(data) == {"q": len(data)}
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        ["f", "q", "a", ["p", "other", 1, 1]],
+        ["f", "q", "a", ["f", "q", "b", ["p", "q", 1, 1]]],
+        ["f", "q", "a", ["u", "q", 0, 0, 0, [], []]],
+        ["f", "q", "a", ["c", "q", []]],
+        ["f", "q", "a", ["c", "q", [[1]]]],
+        ["f", "q", "a", ["p", "q", 1, -1]],
+        ["f", "q", "a", "p"],
+        ["f", "q", "", ["p", "q", 1, 1]],
+        ["f", "q", 5, ["p", "q", 1, 1]],
+        ["f", "q", "a", ["p", "q", 1, 1], 0],
+        ["c", "q", [[1, 1]]],
+    ],
+)
+def test_a_forged_fact_is_refused(entry: object) -> None:
+    with pytest.raises(WireError):
+        decode_segment(forged(["hub", "life", 0, [entry]]))
+
+
+def test_more_facts_than_a_segment_takes_go_in_several_after_all_updates() -> None:
+    facts = [Relayed("a", Progress("q", n, 0)) for n in range(2 * FACTS_PER_SEGMENT + 1)]
+    segments = segments_of([], facts)
+    assert [len(s) for s in segments] == [FACTS_PER_SEGMENT, FACTS_PER_SEGMENT, 1]
+    assert [m for segment in segments for m in segment] == facts
+    assert segments_of([], []) == [[]]

@@ -1,0 +1,151 @@
+"""The parts of live shedding that need no Spark session: what a reader samples, where a batch begins and ends, what was
+published of a sample, and how the answer is read once it is whole."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from catchment.center.events import EXACT, ON_TIME, Publish
+from catchment.center.results.tables import ResultTables, read_results
+from catchment.query.fragment import SLICE_COLUMN
+from catchment.replay.spool import ARRIVAL, ROWS_PER_BATCH
+from catchment.shedding.fragment_stats import Sheddable
+from catchment.shedding.monitor import LoadMonitor
+from catchment.shedding.places import SamplingRule
+from catchment.shedding.reader_filter import Wanted
+from catchment.shedding.terms import negated, scaled
+from catchment.spark.pipelines.shedding import MAX_LACKING, WARM_ROWS, StreamShedding, lacking_of
+from catchment.spark.sources.replay import RowRange
+from catchment.spark.sources.reread import ROW, RangeReader
+from catchment.spark.sources.streams import OpenedStream
+from catchment.spark.streaming import rows_of_batch
+from catchment.timeline import ManualClock, Slicing, Window, WindowSpec
+from tests.shedding.test_debts import partials_of, shed_fragment
+
+
+def write_spool(path: Path, rows: int) -> Path:
+    table = pa.table({ARRIVAL: pa.array(np.arange(rows)), "value": pa.array([f"line {i}" for i in range(rows)])})
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=ROWS_PER_BATCH)
+    return path
+
+
+def read_range(spool: Path, start: int, end: int, rate: float) -> tuple[list[int], list[str]]:
+    reader = RangeReader(spool, RowRange(start, end), "s", (Wanted(rate),))
+    batches = [b for part in reader.partitions() for b in reader.read(part)]
+    return (
+        [n for b in batches for n in b[ROW].to_pylist()],
+        [v for b in batches for v in b["value"].to_pylist()],
+    )
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 70_000), (65_530, 65_540), (100, 100)])
+def test_a_range_is_read_again_with_its_numbers_and_a_sample_of_it_is_what_the_rule_lets_pass(
+    tmp_path: Path, start: int, end: int
+) -> None:
+    spool = write_spool(tmp_path / "s.arrow", 70_000)
+    numbers, values = read_range(spool, start, end, 1.0)
+    assert numbers == list(range(start, end))
+    assert values == [f"line {i}" for i in numbers]
+    kept = SamplingRule("s", (ROW,)).keep([pa.array(np.arange(start, end))], 0.1) if end > start else []
+    assert read_range(spool, start, end, 0.1)[0] == [n for n, passed in zip(numbers, kept, strict=True) if passed]
+
+
+def test_the_rows_of_a_batch_are_between_its_offset_and_the_one_before(tmp_path: Path) -> None:
+    offsets = tmp_path / "offsets"
+    offsets.mkdir()
+    for batch, row in enumerate((10, 25)):
+        (offsets / str(batch)).write_text(f'v1\n{{"batchWatermarkMs":0}}\n{json.dumps({"row": row})}')
+    assert rows_of_batch(tmp_path, 0) == (0, 10)
+    assert rows_of_batch(tmp_path, 1) == (10, 25)
+    assert rows_of_batch(tmp_path, 2) is None
+    (offsets / "2").write_text('v1\n{}\n{"logOffset":3}')
+    assert rows_of_batch(tmp_path, 2) is None, "files have no row numbers"
+
+
+def test_a_sample_is_taken_for_nothing_once_when_there_is_room(tmp_path: Path) -> None:
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "0").write_text(f"v1\n{{}}\n{json.dumps({'row': 3 * WARM_ROWS})}")
+    fixed = Sheddable("fixed", (("d", "count"),), 10.0, fixed=True)
+    monitor = LoadMonitor("s", (Sheddable("f", (("n", "count"),), 10.0), fixed), 0.05, True)
+    opened = OpenedStream(None, again=lambda *_: None)  # type: ignore[arg-type,return-value] - nothing is read
+    shedding = StreamShedding("s", monitor, opened, None, tmp_path, ManualClock(0), 1.0, {}, {})  # type: ignore[arg-type]
+    assert shedding.warming() is None, "nothing was read so far"
+    shedding.begin(0)
+    assert shedding.warming() is None, "the first micro-batch is under way"
+    shedding.ended(0, 0, None)
+    monitor.load = 0.8
+    assert shedding.warming() is None, "there is no room"
+    monitor.load = 0.1
+    sample = shedding.warming()
+    assert sample is not None
+    assert (sample.start, sample.end) == (2 * WARM_ROWS, 3 * WARM_ROWS)
+    assert sample.decision.rates["f"] < 1.0 == sample.decision.rates["fixed"]
+    assert shedding.warming() is None, "once is enough"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    low=st.integers(0, 10_000),
+    length=st.integers(0, 500),
+    rate=st.floats(0.01, 0.99),
+    window=st.sampled_from([WindowSpec.tumbling(10), WindowSpec(12, 5), WindowSpec(30, 10, 3)]),
+)
+def test_every_slice_that_a_sample_spans_is_named_and_one_to_either_side(
+    low: int, length: int, rate: float, window: WindowSpec
+) -> None:
+    slicing = Slicing.of([window])
+    first = slicing.start_of(low)
+    named = lacking_of(slicing, ((first, 7),), rate, (low, low + length))
+    starts = [s for s, _ in named]
+    assert {slicing.start_of(t) for t in range(low, low + length + 1)} <= set(starts)
+    assert starts[0] < first
+    assert starts[-1] > low + length
+    assert dict(named)[first] == round(7 * (1 / rate - 1))
+    assert len(named) <= MAX_LACKING
+
+
+@pytest.mark.parametrize("coverage", [0.5, 1.0], ids=["half is in", "about all is in"])
+def test_a_sampled_window_is_published_with_bounds_and_read_without_them_once_it_is_whole(
+    tmp_path: Path, coverage: float
+) -> None:
+    fragment, window = shed_fragment(WindowSpec.tumbling(10)), Window(0, 10)
+
+    def finish(rows: pa.Table) -> pa.Table:
+        kept = rows.select(["k", "n", "total"])
+        return kept.append_column("retracted", pa.array([False] * rows.num_rows))
+
+    bounds, sources = (("n", 0.0), ("total", 0.0)), (("n", "n"), ("total", "total"))
+    tables = ResultTables(tmp_path, "q", fragment, finish, bounds, sources)
+    sampled = partials_of(fragment, [(i % 10, "a", 4) for i in range(200)], 0.5)[0]
+    untouched = partials_of(fragment, [(1, "b", 4)], 1.0)[0]
+    rows = pa.concat_tables([sampled.slice(0, 1), untouched]).drop_columns([SLICE_COLUMN])
+    first = Publish("q", window, 1, ON_TIME, coverage, (), "shed", rows, 0, lowest_rate=0.5)
+    tables.publish(0, [first])
+    a, b = sorted(read_results(tmp_path, "q").to_pylist(), key=lambda r: r["k"])
+    assert (a["n"], a["total"]) == (2 * 200, 2 * 800)
+    assert 0 < a["bound"]["n"] < 1
+    assert b["n"] == 1
+    assert b["bound"]["n"] is None or b["bound"]["n"] > 0, "a site may have lost every other record of this row"
+    whole = replace(first, revision=1, status=EXACT, coverage=1.0, lowest_rate=1.0, rows=rows.schema.empty_table())
+    tables.publish(1, [whole])
+    assert all(r["bound"] == {"n": 0.0, "total": 0.0} for r in read_results(tmp_path, "q").to_pylist())
+
+
+def test_what_is_taken_back_leaves_the_state_of_no_record() -> None:
+    fragment = shed_fragment(WindowSpec.tumbling(10))
+    table, _ = partials_of(fragment, [(1, "a", 3), (2, "a", 5)], 0.25)
+    back = negated(table, fragment.aggregates)
+    assert back["n__count"].to_pylist() == [0]
+    assert back["total__sum"].to_pylist() == [None]
+    assert back["n__terms__kept"].to_pylist() == [-2]
+    values, errors = scaled(back, fragment.aggregates[0], 0.05, 1.0)
+    assert (values.to_pylist(), errors.tolist()) == ([0], [0.0]), "its sample is still on its way: nothing is scaled"

@@ -1,0 +1,260 @@
+"""A site under a contract: observations in, marks and standings out, on the real core and journal.
+
+Catches: a mark that passes what is still awaited, a standing that contradicts the records, state that a crash loses.
+Cannot catch: a controller that waits too long or too short; `test_slack_*` and the simulations are about that.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from catchment.center.events import EXACT, FINAL, CenterQuery
+from catchment.errors import SiteError
+from catchment.quality.contract_measures import measured
+from catchment.quality.coverage import Contract
+from catchment.site import events as site_events
+from catchment.site.core import SiteCore
+from catchment.site.policies.early import EarlyPolicy
+from catchment.site.policies.registry import policy_by_name
+from catchment.site.slack.query import OTHERS, QuerySlack, SlackPlan
+from catchment.timeline import END_OF_TIME_US, SECOND_US, ManualClock, WindowSpec
+from catchment.wire.messages import Standing
+from tests.worlds.world import Center, Site, lifted, make_fragment
+
+WINDOW = WindowSpec.tumbling(SECOND_US)
+FRAGMENT = make_fragment(WINDOW)
+Row = tuple[str, int, int]  # source, event time, value
+
+
+def plan(controller: str = "adaptive") -> SlackPlan:
+    return SlackPlan("q", controller, WINDOW, measured(FRAGMENT.aggregates), Contract(0.05), 3600 * SECOND_US)
+
+
+def observed(rows: list[Row]) -> pa.Table:
+    """What the group-by of a site would give: one row a (source, slice)."""
+    groups: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    for source, at, value in rows:
+        groups.setdefault((source, at // SECOND_US * SECOND_US), []).append((at, value))
+    return pa.table({
+        "source": pa.array([s for s, _ in groups], pa.string()),
+        "slice_us": pa.array([s for _, s in groups], pa.int64()),
+        "newest_us": pa.array([max(t for t, _ in g) for g in groups.values()], pa.int64()),
+        "oldest_us": pa.array([min(t for t, _ in g) for g in groups.values()], pa.int64()),
+        "count": pa.array([len(g) for g in groups.values()], pa.int64()),
+        "total_0": pa.array([float(sum(v for _, v in g)) for g in groups.values()], pa.float64()),
+        "square_0": pa.array([float(sum(v * v for _, v in g)) for g in groups.values()], pa.float64()),
+    })  # fmt: skip
+
+
+class ContractSite(Site):
+    """A site whose marks come from controllers."""
+
+    def open(self) -> None:
+        self.open_with(site_events.FragmentAdded(self.fragment, policy_by_name(self.policy), slacks=(plan(),)))
+
+    def take(self, rows: list[Row]) -> None:
+        absorbed = lifted(self.fragment, [(at, source, value) for source, at, value in rows])
+        events = [absorbed, site_events.Observed("q", "q", observed(rows))]
+        self.host.submit("s", events, batch=self.batches)
+        self.batches += 1
+        self.core.validate()
+
+    def tick(self) -> None:
+        if self.core.is_waiting(self.clock.now_us()):
+            self.host.submit("tick", [site_events.Ticked()])
+        self.core.validate()
+
+    def end(self) -> None:
+        self.host.submit("s", [site_events.LowMarkRaised("s", END_OF_TIME_US, ended=True)], batch=self.batches)
+        self.batches += 1
+
+
+def summed(rows: list[Row]) -> dict[tuple[int, str], tuple[int, int]]:
+    """The oracle: count and sum per second and source."""
+    answer: dict[tuple[int, str], tuple[int, int]] = {}
+    for source, at, value in rows:
+        place = at // SECOND_US * SECOND_US, source
+        n, total = answer.get(place, (0, 0))
+        answer[place] = n + 1, total + value
+    return answer
+
+
+def batch_of(second: float, sources: dict[str, float], span_s: float = 0.25) -> list[Row]:
+    """So much time of every source, ten records each; `sources` says how far each lags behind."""
+    rows = []
+    for name, lag_s in sources.items():
+        for i in range(10):
+            at = round((second - lag_s + i * span_s / 10) * SECOND_US)
+            if at >= 0:
+                rows.append((name, at, 1))
+    return rows
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> tuple[Center, ContractSite, ManualClock]:
+    clock = ManualClock()
+    query = CenterQuery("q", FRAGMENT, WINDOW, ("site0",), 3600 * SECOND_US, contract=Contract(0.05))
+    return (
+        Center(tmp_path / "center", query, clock),
+        ContractSite(tmp_path / "s", "site0", FRAGMENT, "batching", clock),
+        clock,
+    )
+
+
+def deliver(site: Site, center: Center) -> None:
+    for pending in list(site.outbox.pending()):
+        center.inbox.accept(site.outbox.read(pending.sequence))
+        site.outbox.ack(pending.sequence)
+    center.consume()
+
+
+def test_a_stalled_source_is_named_and_its_return_makes_its_windows_exact(
+    here: tuple[Center, ContractSite, ManualClock],
+) -> None:
+    center, site, clock = here
+    told: list[Row] = []
+    held: list[Row] = []
+    for step in range(190):
+        second = step / 2
+        rows = batch_of(second, {"a": 0.0, "b": 0.0, "c": 0.0, "d": 0.0}, 0.5)
+        stalled = [r for r in rows if r[0] == "d" and 8.0 <= second < 75.0]
+        held += stalled
+        now = [r for r in rows if r not in stalled]
+        if second == 75.0:
+            now, held = [*held, *now], []
+        site.take(now)
+        told += now
+        if step % 37 == 36:
+            site.crash()
+        clock.advance(SECOND_US // 2)
+        site.tick()
+        deliver(site, center)
+    named = [p for p in center.tables.published if p.sources]
+    assert named, "some window was let go without the source"
+    assert {(name, source) for p in named for name, source, share in p.sources if share > 0.25} == {("site0", "d")}
+    assert all(p.status == "on_time" and 0.0 < p.coverage < 1.0 for p in named if p.rows.num_rows)
+    site.end()
+    deliver(site, center)
+    clock.advance(20 * SECOND_US)
+    center.tick()
+    assert center.tables.answer() == summed(told)
+    last = {p.window.start_us: p for p in center.tables.published}
+    assert {p.status for p in last.values()} <= {EXACT, FINAL}
+    assert all(p.coverage == 1.0 and not p.errors for p in last.values())
+
+
+def test_in_order_sources_let_windows_go_exact_at_once(here: tuple[Center, ContractSite, ManualClock]) -> None:
+    center, site, clock = here
+    for step in range(40):
+        site.take(batch_of(step / 4, {"a": 0.0, "b": 0.0}))
+        clock.advance(SECOND_US // 4)
+        deliver(site, center)
+    closed = [p for p in center.tables.published if p.rows.num_rows]
+    assert len(closed) >= 8
+    assert {p.status for p in closed[2:]} == {EXACT}
+
+
+def test_controllers_come_back_from_a_snapshot_as_they_were(tmp_path: Path) -> None:
+    first, second = (
+        ContractSite(tmp_path / name, "site0", FRAGMENT, "streaming", ManualClock()) for name in ("one", "two")
+    )
+    for step in range(40):
+        rows = batch_of(step / 4, {"a": 0.0, "b": 0.3 if step % 7 else 0.0})
+        for site in (first, second):
+            site.take(rows)
+            site.clock.advance(SECOND_US // 4)
+        if step in (12, 30):
+            second.host.checkpoint()
+            second.crash()
+    now = first.clock.now_us()
+    assert second.core.contracts(now) == first.core.contracts(now)
+    sent = [[s.outbox.read(p.sequence)[60:] for p in s.outbox.pending()] for s in (first, second)]
+    assert len(sent[0]) == len(sent[1])
+
+
+def test_the_state_of_an_earlier_version_is_refused_by_the_name_of_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was before bounds followed their misses: without the share of windows beyond them."""
+    write = QuerySlack.snapshot
+
+    def wrote(slack: QuerySlack) -> dict[str, Any]:
+        state = write(slack)
+        del state["layout"]
+        for controller in state["controllers"]:
+            del controller["desk"]["beyond"]
+        return state
+
+    site = ContractSite(tmp_path, "site0", FRAGMENT, "streaming", ManualClock())
+    site.take(batch_of(1.0, {"a": 0.0, "b": 0.0}))
+    monkeypatch.setattr(QuerySlack, "snapshot", wrote)
+    site.host.checkpoint()
+    with pytest.raises(SiteError, match="another version of catchment wrote") as refused:
+        site.crash()
+    assert str(refused.value).startswith(f"{site.host.journal.folder}, query 'q': ")
+    assert "start over with a new state folder" in str(refused.value)
+
+
+def test_a_fragment_without_a_contract_goes_by_its_streams_mark_and_one_with_by_its_controllers() -> None:
+    core = SiteCore()
+    other = make_fragment(WINDOW)
+    core.handle(site_events.FragmentAdded(FRAGMENT, policy_by_name("batching"), slacks=(plan(),)), 0)
+    core.handle(site_events.LowMarkRaised("s", 50 * SECOND_US), 0)
+    (send,) = core.handle(site_events.Absorbed("q", lifted(other, [(1, "a", 1)]).partials, ((0, 1),)), 0) or (None,)
+    assert send is None, "the controllers have not let the window go"
+    (send,) = core.handle(site_events.LowMarkRaised("s", 50 * SECOND_US, ended=True), 0)
+    standings = [m for m in send.messages if isinstance(m, Standing)]
+    assert [s.over_us for s in standings] == [50 * SECOND_US]
+
+
+def test_more_sources_than_the_bound_are_followed_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("catchment.site.slack.query.MAX_SOURCES", 3)
+    slack = QuerySlack(plan())
+    for step in range(3):
+        slack.observe(observed(batch_of(1 + step / 10, {f"s{i}": 0.0 for i in range(6)})), (step + 1) * 100_000)
+    assert slack.controllers[0].desk.sources.names == ["s0", "s1", "s2", OTHERS]
+
+
+def test_an_early_policy_empties_open_slices_as_often_as_asked() -> None:
+    core = SiteCore()
+    core.handle(site_events.FragmentAdded(FRAGMENT, EarlyPolicy(policy_by_name("batching"), 5 * SECOND_US)), 0)
+
+    def take(now_s: int) -> Any:
+        absorbed = lifted(FRAGMENT, [(1, "a", 1)])
+        return core.handle(absorbed, now_s * SECOND_US)
+
+    assert take(0) == ()
+    assert take(4) == ()
+    (send,) = take(5)
+    assert send.rows == 1
+    assert take(9) == ()
+    assert len(take(10)) == 1
+
+
+def test_odd_sources_are_named_however_few_the_micro_batches_of_a_busy_machine_are() -> None:
+    """The first holds one record, the second a minute of everything, with a record of the next hour in it; one source
+    has fallen silent before that, and one is an hour behind."""
+    hour, sources = 3600, {"a": 0.0, "b": 0.0, "c": 0.0, "d": 0.0, "behind": 3600.0}
+    slack, closings = QuerySlack(plan()), []
+
+    def take(begin_s: int, end_s: int, extra: list[Row]) -> None:
+        rows = [r for s in range(begin_s, end_s) for r in batch_of(hour + s, sources, 1.0)]
+        slack.observe(observed([*rows, *extra]), end_s * SECOND_US)
+        closings.extend(c for s in slack.standings("q") for c in s.closings if c.end_us > hour * SECOND_US)
+
+    slack.observe(observed([("a", hour * SECOND_US, 1)]), 0)
+    silent = [r for s in range(10) for r in batch_of(hour + s, {"silent": 0.0}, 1.0)]
+    take(0, 64, [*silent, ("a", 2 * hour * SECOND_US, 1)])
+    for begin, end in pairwise((64, 93, 130, 170, 210)):
+        take(begin, end, [])
+    assert len(closings) > 190
+    named = {c.end_us // SECOND_US - hour: {name for name, _ in c.sources} for c in closings}
+    assert all(named[end] == {"behind"} for end in range(1, 10))
+    assert all(named[end] == {"behind", "silent"} for end in range(12, max(named)))
+    status = slack.status(210 * SECOND_US)
+    assert (status["idle"], status["behind"], status["future_records"]) == (("silent",), ("behind",), 1)

@@ -1,0 +1,123 @@
+"""catchment from Python: the public names do what they say, on a project made by hand and on a real run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+import catchment
+from catchment.errors import CatchmentError, CenterError, QueryError
+from tests.worlds.projects import as_lines, group, make_records, write_project
+from tests.worlds.published import START, publish_project
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return publish_project(tmp_path_factory.mktemp("facade") / "p")
+
+
+def test_the_public_face_is_these_names() -> None:
+    assert set(catchment.__all__) == {"Catchment", "CatchmentError", "Results", "__version__", "open"}
+    assert all(hasattr(catchment, name) for name in catchment.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'spine'"):
+        _ = catchment.spine  # type: ignore[attr-defined]
+
+
+def test_results_come_as_arrow_or_pandas_latest_or_all(folder: Path) -> None:
+    project = catchment.open(folder)
+    latest = project.results("traffic").to_arrow()
+    assert isinstance(latest, pa.Table)
+    first = [r for r in latest.to_pylist() if r["start"] == START]
+    assert {(r["country"], r["code"], r["requests"], r["bytes"]) for r in first} == {
+        ("nl", 200, 2, 400),
+        ("[de]", 404, 1, 7),
+    }
+    frame = project.results("traffic", revisions="all").to_pandas()
+    assert len(frame) == 5
+    assert set(frame.columns) == {*latest.column_names, "retracted"}
+    assert str(frame["window_start"].dt.tz) == "UTC"
+
+
+def test_windows_give_the_newest_word_on_each(folder: Path) -> None:
+    windows = catchment.open(str(folder)).windows("traffic").to_pylist()
+    assert [(w["status"], w["coverage"], w["missing_sites"]) for w in windows] == [
+        ("final", 1.0, []),
+        ("exact", 1.0, []),
+        ("on_time", 0.625, ["eu"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT sum(requests) AS n FROM traffic",
+        "  -- how many\n/* all\nof them */ select sum(requests) AS n FROM traffic;",
+        "(SELECT sum(requests) AS n FROM traffic)",
+        "WITH t AS (SELECT * FROM traffic) SELECT sum(requests) AS n FROM t",
+        "FROM traffic SELECT sum(requests) AS n",
+    ],
+)
+def test_sql_that_reads_gives_a_table_of_what_was_published(folder: Path, text: str) -> None:
+    answer = catchment.open(folder).sql(text)
+    assert isinstance(answer, pa.Table)
+    assert answer.to_pylist() == [{"n": 5}]
+
+
+def test_sql_that_creates_and_drops_changes_what_the_next_run_does(folder: Path) -> None:
+    project = catchment.open(folder)
+    made = project.sql(
+        "CREATE MATERIALIZED VIEW selected AS SELECT window.start, max(bytes) AS top FROM requests "
+        "GROUP BY window(ts, '1 minute')"
+    )
+    assert made is None
+    assert "selected" in project.catalog.views
+    text = project.sql("EXPLAIN selected; EXPLAIN traffic")
+    assert isinstance(text, str)
+    assert text == f"{project.explain('selected')}\n\n{project.explain('traffic')}"
+    assert "max(`requests`.`bytes`)" in text
+    project.sql("DROP MATERIALIZED VIEW selected")
+    assert "selected" not in project.catalog.views
+    assert "selected" not in catchment.open(folder).catalog.views, "the folder is not changed"
+
+
+def test_mistakes_are_catchment_errors_with_a_hint(folder: Path, tmp_path: Path) -> None:
+    project = catchment.open(folder)
+    with pytest.raises(QueryError, match="no view 'trafic'"):
+        project.explain("trafic")
+    with pytest.raises(CenterError, match="'trafic' has not published") as caught:
+        project.results("trafic").to_arrow()
+    assert "traffic" in (caught.value.hint or "")
+    with pytest.raises(CenterError, match="'latest' or 'all', not 'first'"):
+        project.results("traffic", revisions="first").to_arrow()
+    with pytest.raises(QueryError):
+        project.sql("MAKE ME A SANDWICH")
+    with pytest.raises(CatchmentError, match=r"there is no catchment\.toml"):
+        catchment.open(tmp_path)
+
+
+@pytest.mark.spark
+def test_a_project_is_run_and_its_results_read_on_a_session_that_is_given(spark: SparkSession, tmp_path: Path) -> None:
+    records = make_records(80, 3)
+    queries = """
+        CREATE STREAM hits (ts TIMESTAMP, page STRING, ms DOUBLE)
+          WITH (event_time = 'ts', sites = '{sites}', {connector});
+        CREATE MATERIALIZED VIEW pages AS
+          SELECT window.start, page, count(*) AS n, approx_top_k(page, 1) AS top FROM hits
+          GROUP BY window(ts, '5 minutes'), page;"""
+    folder = write_project(tmp_path / "p", ["a"], {"a": as_lines(records)}, queries=queries)
+    project = catchment.open(folder)
+    status = project.run(once=True, seconds=120, spark=spark)
+    assert status["sites"]["a"]["rows"] == 80
+    expected = {(start, page): len(rows) for (start, page), rows in group(records, 300, 300, "page").items()}
+    found = project.results("pages").to_spark(spark)
+    assert found.where("n <> top[0].count").count() == 0, "nested columns come through"
+    assert {(r["start"].timestamp(), r["page"]): r["n"] for r in found.collect()} == {
+        (start.timestamp(), page): n for (start, page), n in expected.items()
+    }
+    assert spark.range(3).count() == 3, "a session that is given is left open"

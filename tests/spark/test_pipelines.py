@@ -1,0 +1,210 @@
+"""The whole spine on real Spark, real sockets and real tables, against answers computed by hand from the raw records.
+
+Catches: anything that the pipelines, the wire or the tables lose, double or miscompute. Cannot catch: what only the
+death of a process brings about; `test_kill.py` does that.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from catchment.center.results.tables import read_results, read_windows
+from catchment.errors import ConfigError, WireError
+from catchment.progress.admission import check_segment
+from catchment.timeline import WindowSpec
+from catchment.wire.codec import encode_segment
+from catchment.wire.inbox import Inbox
+from catchment.wire.messages import Progress, Segment, Updates
+from tests.worlds.projects import as_lines, expected_numbers, expected_sections, group, make_records, write_project
+from tests.worlds.wire_support import FaultyUplink
+from tests.worlds.world import make_fragment
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def run_project(spark: SparkSession, folder: Path, faults: bool = False, seconds: float = 120) -> Any:
+    from catchment.deploy.deployment import Deployment
+    from catchment.spark.pipelines.runner import Runner
+
+    seeds = count()
+    wrap = (lambda u: FaultyUplink(u, next(seeds), 0.3, 0.3, 0.2)) if faults else (lambda u: u)
+    deployment = Deployment.load(folder)
+    runner = Runner(deployment, spark, deployment.sites, True, once=True, wrap_uplink=wrap)
+    try:
+        runner.start()
+        runner.run(seconds=seconds)
+        assert runner.finished, runner.status()
+        return runner.status()
+    finally:
+        runner.close()
+
+
+def check_answers(state: Path, records: list[dict[str, Any]]) -> None:
+    check_numbers(state, records)
+    check_sketches(state, records)
+    found = {
+        (r["start"], r["section"]): (r["bytes_per_hit"], r["slow"]) for r in read_results(state, "sections").to_pylist()
+    }
+    assert found == expected_sections(records)
+
+
+def check_numbers(state: Path, records: list[dict[str, Any]]) -> None:
+    rows = read_results(state, "numbers").to_pylist()
+    expected = expected_numbers(records)
+    assert {(r["start"], r["page"]) for r in rows} == set(expected)
+    assert len(rows) == len(expected), "no row twice"
+    for row in rows:
+        wanted = expected[row["start"], row["page"]]
+        assert {c: row[c] for c in ("n", "bytes", "low", "high")} == {
+            c: wanted[c] for c in ("n", "bytes", "low", "high")
+        }
+        assert row["total"] == pytest.approx(wanted["total"], rel=1e-12, abs=0)
+        assert row["mean"] == pytest.approx(wanted["mean"], rel=1e-12, abs=0)
+        for name in ("variance", "spread", "moments"):
+            same = wanted[name] if wanted[name] is None else pytest.approx(wanted[name], rel=1e-9, abs=1e-12)
+            assert row[name] == same, name
+        assert row["window_end"] - row["window_start"] == timedelta(minutes=1)
+
+
+def check_sketches(state: Path, records: list[dict[str, Any]]) -> None:
+    rows = read_results(state, "sketches").to_pylist()
+    groups = {start: rows for (start, _), rows in group(records, 180, 60, None).items()}
+    assert {r["start"] for r in rows} == set(groups)
+    for row in rows:
+        mine = groups[row["start"]]
+        users = len({r["user"] for r in mine})
+        assert abs(row["users"] - users) <= max(2, row["bound"]["users"] * users * 2)
+        ranked = sorted(r["ms"] for r in mine)
+        below = sum(x <= row["median"] for x in ranked) / len(ranked)
+        assert abs(below - 0.5) < 0.05  # KLL with k = 200: 1.65% rank error, and ties
+        exact = {p: sum(r["page"] == p for r in mine) for p in {r["page"] for r in mine}}
+        best = sorted(exact.items(), key=lambda item: (-item[1], item[0]))[:2]
+        assert [(t["item"], t["count"]) for t in row["top"]] == best, "few items: the sketch counts them exactly"
+
+
+@pytest.mark.parametrize("sites", [1, 3, 8])
+def test_answers_equal_a_recomputation_from_the_raw_records(spark: SparkSession, tmp_path: Path, sites: int) -> None:
+    names = [f"s{i}" for i in range(sites)]
+    lines = {name: make_records(400, seed) for seed, name in enumerate(names)}
+    folder = write_project(tmp_path / "p", names, {n: as_lines(r) for n, r in lines.items()})
+    status = run_project(spark, folder, faults=sites > 1)
+    everything = [r for records in lines.values() for r in records]
+    check_answers(folder / "state", everything)
+    assert sum(s["rows"] for s in status["sites"].values()) == len(everything)
+    log = read_windows(folder / "state", "numbers").to_pylist()
+    assert {w["status"] for w in log} <= {"exact", "final"}
+    assert all(w["coverage"] == 1.0 and not w["missing_sites"] for w in log)
+
+
+def test_files_that_come_late_revise_the_windows_they_touch(spark: SparkSession, tmp_path: Path) -> None:
+    first, late = make_records(300, 1), make_records(20, 2, spread_s=100)
+    folder = write_project(tmp_path / "p", ["a", "b"], {"a": as_lines(first), "b": as_lines(make_records(50, 3))})
+    run_project(spark, folder)
+    before = {(r["start"], r["page"]): r["revision"] for r in read_results(folder / "state", "numbers").to_pylist()}
+    (folder / "data" / "a" / "late.json").write_text("\n".join(as_lines(late)))
+    run_project(spark, folder)
+    check_answers(folder / "state", [*first, *make_records(50, 3), *late])
+    touched = set(expected_numbers(late))
+    after = {(r["start"], r["page"]): r["revision"] for r in read_results(folder / "state", "numbers").to_pylist()}
+    assert {p for p in before if after[p] != before[p]} == touched & set(before)
+    reasons = [
+        w["reason"]
+        for w in read_windows(folder / "state", "numbers").to_pylist()
+        if w["revision"] > 1 and w["rows_changed"]
+    ]
+    assert reasons
+    assert all(r.startswith("late: ") for r in reasons)
+
+
+def test_bad_records_are_set_aside_with_a_reason_and_the_counts_add_up(spark: SparkSession, tmp_path: Path) -> None:
+    good = make_records(200, 5)
+    bad = {
+        "not readable as json": ["{oh no", "just text"],
+        "a field has the wrong type": ['{"ts":"2024-03-01T00:00:01Z","page":"/","user":"many","ms":1.0,"bytes":1}'],
+        "no event time (ts)": ['{"page":"/","user":1,"ms":1.0,"bytes":1}', '{"ts":null,"page":"/","user":1}'],
+        "the event time is far from the stream": [
+            '{"ts":"2099-01-01T00:00:00Z","page":"/","user":1,"ms":1.0,"bytes":1}',
+            '{"ts":"1970-01-01T00:00:00Z","page":"/","user":1,"ms":1.0,"bytes":1}',
+        ],
+    }
+    lines = [*as_lines(good), *(line for some in bad.values() for line in some)]
+    random.Random(0).shuffle(lines)
+    folder = write_project(tmp_path / "p", ["a"], {"a": lines})
+    status = run_project(spark, folder)
+    check_numbers(folder / "state", good)
+    assert status["sites"]["a"]["rows"] == len(lines)
+    assert status["sites"]["a"]["quarantined"] == sum(len(b) for b in bad.values())
+    kept = spark.read.parquet(str(folder / "state" / "sites" / "a" / "quarantine" / "hits")).collect()
+    found: dict[str, list[str]] = {}
+    for row in kept:
+        found.setdefault(row["_problem"], []).append(row["_raw"])
+    assert {reason: sorted(raws) for reason, raws in found.items()} == {r: sorted(b) for r, b in bad.items()}
+    history = spark.read.parquet(str(folder / "state" / "sites" / "a" / "history" / "hits"))
+    assert history.count() == len(good)
+
+
+def test_large_merges_on_executors_equal_small_ones_in_the_driver(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from catchment.spark.pipelines import center as center_pipeline
+
+    monkeypatch.setattr(center_pipeline, "MERGE_ON_EXECUTORS_ABOVE_ROWS", 0)
+    lines = {name: make_records(150, seed) for seed, name in enumerate(("a", "b"))}
+    folder = write_project(tmp_path / "p", ["a", "b"], {n: as_lines(r) for n, r in lines.items()})
+    run_project(spark, folder)
+    check_answers(folder / "state", [r for records in lines.values() for r in records])
+
+
+def test_a_log_is_replayed_in_order_of_arrival_and_its_end_is_final(spark: SparkSession, tmp_path: Path) -> None:
+    lines = {name: make_records(150, seed) for seed, name in enumerate(("a", "b"))}
+    replay = "connector = 'replay', path = 'data/{site}.jsonl', format = 'json', speed = 300"
+    folder = write_project(tmp_path / "p", ["a", "b"], {n: as_lines(r) for n, r in lines.items()}, connector=replay)
+    from catchment.deploy.deployment import Deployment
+    from catchment.spark.pipelines.runner import Runner
+
+    deployment = Deployment.load(folder)
+    runner = Runner(deployment, spark, deployment.sites, True)
+    try:
+        runner.start()
+        runner.run(seconds=120)
+        assert runner.finished
+    finally:
+        runner.close()
+    check_answers(folder / "state", [r for records in lines.values() for r in records])
+    log = read_windows(folder / "state", "numbers").to_pylist()
+    last = {w["window_start"]: w["status"] for w in log}
+    assert set(last.values()) == {"final"}
+
+
+def test_a_view_that_was_redefined_over_old_state_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    folder = write_project(tmp_path / "p", ["a"], {"a": as_lines(make_records(20, 1))})
+    run_project(spark, folder)
+    path = folder / "queries" / "q.sql"
+    path.write_text(path.read_text().replace("min(ms) AS low", "min(ms + 1) AS low"))
+    with pytest.raises(ConfigError, match="the definition of numbers has changed"):
+        run_project(spark, folder)
+
+
+def test_a_site_with_other_queries_than_the_center_is_refused_and_hears_why(tmp_path: Path) -> None:
+    mine, theirs = make_fragment(WindowSpec.tumbling(10)), make_fragment(WindowSpec.tumbling(10))
+    other = replace(theirs, aggregates=theirs.aggregates[:1])
+    inbox = Inbox(tmp_path, check=lambda segment: check_segment(segment, {"q": mine}))
+    good = Segment("a", "e", 0, (Updates("q", mine.schema.empty_table()),))
+    assert inbox.accept(encode_segment(good)) == 0
+    for message, why in (
+        (Updates("q", other.schema.empty_table()), "differs between the site and the center"),
+        (Progress("r", 5, 0), "same queries"),
+    ):
+        with pytest.raises(WireError, match=why):
+            inbox.accept(encode_segment(Segment("a", "e", 1, (message,))))
+    assert inbox.refused == {"unfit": 2}

@@ -1,0 +1,323 @@
+"""Outbox and inbox, each by itself: numbering, acks, refusals, bounds, what is found at a start."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from catchment.errors import WireError
+from catchment.storage.numbers import NumberSet
+from catchment.wire.codec import decode_segment, encode_segment
+from catchment.wire.inbox import Inbox
+from catchment.wire.limits import Limits
+from catchment.wire.messages import Segment, Updates
+from catchment.wire.outbox import Outbox
+from catchment.wire.refusal import RefusedError
+from tests.worlds.wire_messages import some_messages
+from tests.worlds.wire_support import landed_segments
+
+MANY = 10**9
+
+
+def make_outbox(folder: Path, max_bytes: int = MANY, limits: Limits | None = None) -> Outbox:
+    return Outbox(folder / "out", "eu", "center", max_bytes, limits or Limits())
+
+
+def frame(sequence: int, origin: str = "eu", epoch: str = "life") -> bytes:
+    return encode_segment(Segment(origin, epoch, sequence, tuple(some_messages(sequence))))
+
+
+def refusal(inbox: Inbox, data: bytes, peer: str | None = None) -> RefusedError:
+    with pytest.raises(RefusedError) as caught:
+        inbox.accept(data, peer=peer)
+    return caught.value
+
+
+@given(st.lists(st.integers(0, 30)))
+@settings(max_examples=100, deadline=None)
+def test_a_number_set_is_a_set_and_survives_being_written(numbers: list[int]) -> None:
+    compact, plain = NumberSet(), set[int]()
+    for number in numbers:
+        assert compact.add(number) == (number not in plain)
+        plain.add(number)
+    for found in (compact, NumberSet.from_record(compact.to_record())):
+        assert [n in found for n in range(32)] == [n in plain for n in range(32)]
+        assert found.low == min(set(range(32)) - plain)
+        assert found.end == max(plain, default=-1) + 1
+
+
+# ---- outbox
+
+
+def test_numbers_start_at_zero_and_leave_no_gap(tmp_path: Path) -> None:
+    outbox = make_outbox(tmp_path)
+    with pytest.raises(WireError, match="gap"):
+        outbox.append(1, some_messages(1))
+    for number in range(3):
+        assert outbox.next_sequence == number
+        outbox.append(number, some_messages(number))
+    assert [p.sequence for p in outbox.pending()] == [0, 1, 2]
+    assert sum(p.size_bytes for p in outbox.pending()) == outbox.size_bytes
+
+
+def test_storing_a_number_again_changes_nothing_whether_pending_or_acked(tmp_path: Path) -> None:
+    outbox = make_outbox(tmp_path)
+    for number in range(2):
+        outbox.append(number, some_messages(number))
+    outbox.ack(0)
+    kept = outbox.read(1)
+    for number in (0, 1):
+        outbox.append(number, some_messages(99))
+    assert [p.sequence for p in outbox.pending()] == [1]
+    assert outbox.read(1) == kept
+    assert outbox.read(0) is None
+
+
+def test_a_reopened_outbox_has_the_same_life_numbers_and_segments(tmp_path: Path) -> None:
+    first = make_outbox(tmp_path)
+    for number in range(4):
+        first.append(number, some_messages(number))
+    first.ack(0)
+    first.ack(2)
+    again = make_outbox(tmp_path)
+    assert (again.epoch, again.next_sequence, again.pending()) == (first.epoch, 4, first.pending())
+    again.ack_below(4)
+    assert (again.pending(), again.size_bytes) == ([], 0)
+    last = make_outbox(tmp_path)
+    assert (last.next_sequence, last.missing()) == (4, [])
+
+
+def test_the_life_is_new_when_the_folder_is_new(tmp_path: Path) -> None:
+    assert make_outbox(tmp_path / "a").epoch != make_outbox(tmp_path / "b").epoch
+
+
+def test_an_outbox_says_when_it_is_full_and_stores_all_the_same(tmp_path: Path) -> None:
+    outbox = make_outbox(tmp_path, max_bytes=1)
+    assert not outbox.full
+    for number in range(2):
+        outbox.append(number, some_messages(number))
+        assert outbox.full
+    outbox.ack_below(2)
+    assert not outbox.full
+
+
+def test_an_ack_of_what_was_never_stored_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(WireError, match="ack"):
+        make_outbox(tmp_path).ack(0)
+
+
+def test_what_no_receiver_would_take_is_refused_where_it_is_made(tmp_path: Path) -> None:
+    outbox = make_outbox(tmp_path, limits=Limits(rows=10))
+    with pytest.raises(WireError, match="rows"):
+        outbox.append(0, [Updates("q", pa.table({"slice_us": list(range(11))}))])
+    assert outbox.next_sequence == 0
+
+
+def test_a_damaged_segment_is_set_aside_named_and_can_be_stored_anew(tmp_path: Path) -> None:
+    outbox = make_outbox(tmp_path)
+    for number in range(3):
+        outbox.append(number, some_messages(number))
+    path = outbox.pending()[2].path
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(WireError, match=path.name) as caught:
+        make_outbox(tmp_path)
+    assert "journal" in str(caught.value.hint)
+    assert path.with_name(path.name + ".corrupt").exists()
+    again = make_outbox(tmp_path)
+    assert (again.missing(), again.next_sequence) == ([2], 3)
+    again.append(2, some_messages(2))
+    data = again.read(2)
+    assert data is not None
+    assert decode_segment(data).sequence == 2
+    assert again.missing() == []
+
+
+def test_a_segment_under_a_wrong_number_is_not_sent(tmp_path: Path) -> None:
+    outbox = make_outbox(tmp_path)
+    for number in range(2):
+        outbox.append(number, some_messages(number))
+    first, second = (p.path for p in outbox.pending())
+    os.replace(second, first)
+    with pytest.raises(WireError, match="segment 1"):
+        make_outbox(tmp_path)
+
+
+def test_a_folder_of_another_link_is_refused(tmp_path: Path) -> None:
+    make_outbox(tmp_path)
+    with pytest.raises(WireError, match="eu -> center"):
+        Outbox(tmp_path / "out", "us", "center", MANY)
+
+
+def test_segments_whose_state_file_is_gone_are_not_given_a_new_life(tmp_path: Path) -> None:
+    make_outbox(tmp_path).append(0, some_messages(0))
+    (tmp_path / "out" / "outbox.json").unlink()
+    with pytest.raises(WireError, match=r"outbox\.json"):
+        make_outbox(tmp_path)
+
+
+@pytest.mark.parametrize("change", [b"", b"junk", b"00000000 {}"])
+def test_a_damaged_state_file_is_refused(tmp_path: Path, change: bytes) -> None:
+    make_outbox(tmp_path)
+    (tmp_path / "out" / "outbox.json").write_bytes(change)
+    with pytest.raises(WireError, match="checksum"):
+        make_outbox(tmp_path)
+
+
+def test_a_folder_serves_one_process_at_a_time(tmp_path: Path) -> None:
+    holder = make_outbox(tmp_path)
+    code = (
+        "import sys; from pathlib import Path; from catchment.wire.outbox import Outbox; "
+        "Outbox(Path(sys.argv[1]), 'eu', 'center', 1)"
+    )
+    other = [sys.executable, "-c", code, str(tmp_path / "out")]
+    refused = subprocess.run(other, capture_output=True, text=True, check=False)
+    assert refused.returncode != 0
+    assert "in use by another process" in refused.stderr
+    del holder
+    assert subprocess.run(other, capture_output=True, check=False).returncode == 0
+
+
+# ---- inbox
+
+
+def test_a_segment_lands_once_at_a_dense_position(tmp_path: Path) -> None:
+    inbox = Inbox(tmp_path)
+    assert inbox.last_position == -1
+    for sequence in (0, 1, 0, 3, 1, 3, 2):
+        assert inbox.accept(frame(sequence)) == sequence
+    inbox.accept(frame(0, origin="us"))
+    assert [(s.origin, s.sequence) for s in landed_segments(inbox)] == [
+        ("eu", 0), ("eu", 1), ("eu", 3), ("eu", 2), ("us", 0),
+    ]  # fmt: skip
+    assert (inbox.last_position, inbox.expected("eu"), inbox.expected("us"), inbox.expected("asia")) == (
+        4,
+        4,
+        1,
+        0,
+    )
+    assert inbox.size_bytes == sum(p.stat().st_size for p in inbox.landed(0, 5))
+
+
+def test_what_was_seen_is_known_after_discarding_and_reopening(tmp_path: Path) -> None:
+    inbox = Inbox(tmp_path)
+    for sequence in (0, 1, 4):
+        inbox.accept(frame(sequence))
+    inbox.discard(2)
+    inbox = Inbox(tmp_path)
+    assert (inbox.first_position, inbox.last_position, inbox.expected("eu")) == (2, 2, 2)
+    inbox.discard(3)
+    inbox.discard(1)
+    inbox = Inbox(tmp_path)
+    assert (inbox.size_bytes, inbox.last_position) == (0, 2)
+    for sequence in range(5):
+        inbox.accept(frame(sequence))
+    assert [s.sequence for s in landed_segments(inbox)] == [2, 3]
+    assert inbox.last_position == 4
+
+
+def test_positions_that_are_not_there_are_an_error_not_an_empty_answer(tmp_path: Path) -> None:
+    inbox = Inbox(tmp_path)
+    inbox.accept(frame(0))
+    inbox.accept(frame(1))
+    inbox.discard(1)
+    for start, end in [(0, 1), (1, 3)]:
+        with pytest.raises(WireError, match="positions"):
+            inbox.landed(start, end)
+    with pytest.raises(WireError, match="discard"):
+        inbox.discard(3)
+    assert inbox.landed(2, 2) == []
+
+
+def test_a_peer_may_write_only_its_own_name(tmp_path: Path) -> None:
+    inbox = Inbox(tmp_path)
+    assert refusal(inbox, frame(0, origin="us"), peer="eu").reason == "wrong_site"
+    assert inbox.accept(frame(0, origin="us"), peer="us") == 0
+    with pytest.raises(RefusedError, match="only its own name"):
+        inbox.greet("us", "life", peer="eu")
+    assert inbox.refused == {"wrong_site": 2}
+
+
+def test_a_replaced_state_folder_is_noticed_also_after_a_restart(tmp_path: Path) -> None:
+    Inbox(tmp_path).accept(frame(0))
+    inbox = Inbox(tmp_path)
+    error = refusal(inbox, frame(1, epoch="other"))
+    assert (error.reason, error.retryable) == ("wrong_epoch", False)
+    assert "replaced" in error.message
+    inbox.discard(1)
+    assert refusal(Inbox(tmp_path), frame(1, epoch="other")).reason == "wrong_epoch"
+    with pytest.raises(RefusedError, match="replaced"):
+        inbox.greet("eu", "other")
+
+
+def test_a_segment_beyond_the_window_is_refused_for_the_time_being(tmp_path: Path) -> None:
+    inbox = Inbox(tmp_path, Limits(window=3))
+    error = refusal(inbox, frame(3))
+    assert (error.reason, error.retryable) == ("beyond_window", True)
+    for sequence in (2, 0, 1, 3):
+        inbox.accept(frame(sequence))
+    assert inbox.expected("eu") == 4
+
+
+def test_a_full_inbox_refuses_for_the_time_being_and_still_acks_what_it_has(tmp_path: Path) -> None:
+    inbox = Inbox(tmp_path, Limits(landed_bytes=len(frame(0)) + 5))
+    inbox.accept(frame(0))
+    error = refusal(inbox, frame(1))
+    assert (error.reason, error.retryable) == ("full", True)
+    assert inbox.accept(frame(0)) == 0
+    inbox.discard(1)
+    assert inbox.accept(frame(1)) == 1
+
+
+def test_bad_bytes_are_refused_with_a_reason_and_counted(tmp_path: Path) -> None:
+    def only_visits(segment: Segment) -> None:
+        if any(u.fragment != "visits" for u in segment.updates()):
+            raise WireError("unknown fragment")
+
+    inbox = Inbox(tmp_path, Limits(frame_bytes=2_000, origins=1), only_visits)
+    assert refusal(inbox, b"junk").reason == "corrupt"
+    assert refusal(inbox, b"x" * 2_001).reason == "oversized"
+    unknown = Updates("other", pa.table({"slice_us": [1]}))
+    assert refusal(inbox, encode_segment(Segment("eu", "life", 0, (unknown,)))).reason == "unfit"
+    inbox.accept(frame(0))
+    assert refusal(inbox, frame(0, origin="us")).reason == "too_many_origins"
+    assert inbox.refused == {"corrupt": 1, "oversized": 1, "unfit": 1, "too_many_origins": 1}
+    assert len(landed_segments(inbox)) == 1
+
+
+def test_a_damaged_or_missing_landed_file_is_found_at_the_start(tmp_path: Path) -> None:
+    inbox = Inbox(tmp_path)
+    for sequence in range(3):
+        inbox.accept(frame(sequence))
+    middle = inbox.landed(1, 2)[0]
+    content = middle.read_bytes()
+    middle.write_bytes(content[:-1])
+    with pytest.raises(WireError, match=middle.name):
+        Inbox(tmp_path)
+    middle.unlink()
+    with pytest.raises(WireError, match="position 1 is missing"):
+        Inbox(tmp_path)
+    middle.write_bytes(content)
+    assert Inbox(tmp_path).expected("eu") == 3
+
+
+def test_threads_that_send_the_same_segments_land_each_once(tmp_path: Path) -> None:
+    inbox = Inbox(tmp_path)
+
+    def send_all(reverse: bool) -> None:
+        for sequence in sorted(range(20), reverse=reverse):
+            inbox.accept(frame(sequence))
+
+    threads = [threading.Thread(target=send_all, args=(n % 2 == 0,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(s.sequence for s in landed_segments(inbox)) == list(range(20))

@@ -1,0 +1,225 @@
+"""A segment on the wire is what was sent, or it is refused."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from catchment.errors import WireError
+from catchment.wire.codec import decode_segment, encode_segment, frame_bytes, read_envelope, segment_sizes
+from catchment.wire.layout import from_wire, to_wire
+from catchment.wire.limits import Limits
+from catchment.wire.messages import Progress, Segment, Updates
+from catchment.wire.sending.wire_sizes import WireSizes
+from tests.worlds.wire_messages import some_messages
+from tests.worlds.wire_support import segments, tables
+
+# A machine that does other things too is no fault of the codec.
+RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SMALL = encode_segment(Segment("eu", "life", 7, tuple(some_messages(7))))
+
+
+def assert_equal(found: Segment, sent: Segment) -> None:
+    assert (found.origin, found.epoch, found.sequence) == (sent.origin, sent.epoch, sent.sequence)
+    assert list(found.progress()) == list(sent.progress())
+    assert [type(m) for m in found.messages] == [type(m) for m in sent.messages]
+    for mine, theirs in zip(found.updates(), sent.updates(), strict=True):
+        assert (mine.fragment, mine.records) == (theirs.fragment, theirs.records)
+        assert mine.table.equals(theirs.table)
+
+
+@given(segments)
+@settings(RELAXED, max_examples=150)
+def test_what_is_decoded_is_what_was_encoded(segment: Segment) -> None:
+    assert_equal(decode_segment(encode_segment(segment)), segment)
+
+
+@given(tables())
+@settings(RELAXED, max_examples=100)
+def test_the_layout_on_the_wire_is_undone_exactly(table: pa.Table) -> None:
+    shipped, coded = to_wire(table)
+    assert shipped.num_rows == table.num_rows
+    assert from_wire(shipped, coded, 2**30).equals(table)
+
+
+def test_bits_of_numbers_survive_even_where_equality_cannot_tell() -> None:
+    doubles = struct.unpack("<4d", struct.pack("<4Q", 0x7FF8000000000001, 0xFFF8000000000000, 1 << 63, 0))
+    segment = Segment("eu", "e", 0, (Updates("q", pa.table({"slice_us": [1, 2, 3, 4], "x": doubles})),))
+    (update,) = decode_segment(encode_segment(segment)).updates()
+    assert struct.pack("<4d", *update.table["x"].to_pylist()) == struct.pack("<4d", *doubles)
+
+
+def test_dictionary_columns_and_required_fields_keep_their_types() -> None:
+    schema = pa.schema(
+        [
+            pa.field("slice_us", pa.int64(), nullable=False),
+            pa.field("k", pa.dictionary(pa.int32(), pa.string())),
+        ]
+    )
+    chunks = [pa.array(["a", "b", "a"]).dictionary_encode(), pa.array(["c"]).dictionary_encode()]
+    table = pa.table([pa.array([1, 2, 3, 4]), pa.chunked_array(chunks)], schema=schema)
+    (update,) = decode_segment(encode_segment(Segment("eu", "e", 0, (Updates("q", table),)))).updates()
+    assert update.table.schema == schema
+    assert update.table.to_pydict() == table.to_pydict()
+
+
+def test_repeated_keys_and_small_counts_shrink_well_below_their_arrow_size() -> None:
+    keys = [f"/page/{n % 50}.html" for n in range(5000)]
+    table = pa.table({"slice_us": [0] * 5000, "url": keys, "n": [n % 7 for n in range(5000)]})
+    plain = pa.BufferOutputStream()
+    with pa.ipc.new_stream(plain, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(table)
+    assert len(encode_segment(Segment("eu", "e", 0, (Updates("q", table),)))) < 0.5 * plain.tell()
+
+
+@pytest.mark.parametrize("mask", [0x01, 0x80, 0xFF])
+def test_every_flipped_byte_is_refused(mask: int) -> None:
+    for place in range(len(SMALL)):
+        damaged = bytearray(SMALL)
+        damaged[place] ^= mask
+        with pytest.raises(WireError):
+            decode_segment(bytes(damaged))
+
+
+def test_every_truncation_and_every_extension_is_refused() -> None:
+    for length in range(len(SMALL)):
+        with pytest.raises(WireError):
+            decode_segment(SMALL[:length])
+    for extra in (b"\0", SMALL):
+        with pytest.raises(WireError):
+            decode_segment(SMALL + extra)
+
+
+@given(st.binary(max_size=300))
+@example(b"")
+@settings(RELAXED, max_examples=100)
+def test_any_other_bytes_are_refused(data: bytes) -> None:
+    with pytest.raises(WireError):
+        decode_segment(data)
+
+
+def forged(header: object, body: bytes = b"") -> bytes:
+    """A frame with a right checksum around a header that nobody should have written."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    frame = struct.pack("<4sHIQ", b"CTCH", 1, len(text), len(body)) + text + body
+    return frame + struct.pack("<I", zlib.crc32(frame))
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"not json",
+        b"[" * 100_000,
+        {},
+        ["eu", "e", 0],
+        ["", "e", 0, []],
+        ["eu", "e", -1, []],
+        ["eu", "e", 1.5, []],
+        ["eu", "e", True, []],
+        ["eu", "e", 2**64, []],
+        ["eu", "e", 0, {}],
+        ["eu", "e", 0, [7]],
+        ["eu", "e", 0, [["p", "q", 1]]],
+        ["eu", "e", 0, [["p", "q", 1, -1]]],
+        ["eu", "e", 0, [["x", "q", 1, 1]]],
+        ["eu", "e", 0, [["u", "q", 0, 0, 5, [], []]]],
+        ["eu", "e", 0, [["u", "q", 0, 0, 0, [[1]], []]]],
+        ["eu", "e", 0, [["u", "q", 0, 0, 0, [], [-1]]]],
+        ["eu", "e", 0, [["u", "q", 0, 0, 0, [], []]]],
+        ["eu", "e", 0, [["u", "q" * 300, 0, 0, 0, [], []]]],
+        ["eu", "e", 0, [["u", ["q"], 0, 0, 0, [], []]]],
+    ],
+)
+def test_a_forged_header_is_refused_although_its_checksum_is_right(header: object) -> None:
+    with pytest.raises(WireError):
+        decode_segment(forged(header))
+
+
+def packed(table: pa.Table) -> tuple[int, bytes]:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    raw = sink.getvalue()
+    return raw.size, pa.Codec("zstd").compress(raw, asbytes=True)
+
+
+def test_a_table_that_does_not_match_its_header_is_refused() -> None:
+    raw, body = packed(pa.table({"slice_us": [1, 2]}))
+    right = ["u", "q", 2, raw, len(body), [], []]
+    assert decode_segment(forged(["eu", "e", 0, [right]], body)).sequence == 0
+    for place, value in [(2, 3), (3, raw - 8), (6, [0]), (6, [9])]:
+        wrong = [*right[:place], value, *right[place + 1 :]]
+        with pytest.raises(WireError):
+            decode_segment(forged(["eu", "e", 0, [wrong]], body))
+
+
+def test_indices_outside_of_a_dictionary_are_refused() -> None:
+    shipped, coded = to_wire(pa.table({"k": ["a", "b"] * 50}))
+    few = pa.DictionaryArray.from_arrays(shipped["k"].chunk(0).indices, pa.array(["a"]), safe=False)
+    with pytest.raises(pa.ArrowException):
+        from_wire(pa.table({"k": few}), coded, 2**30)
+
+
+def test_a_small_frame_cannot_grow_beyond_the_limit_when_it_is_opened() -> None:
+    table = pa.table({"slice_us": [0] * 1000, "k": ["x" * 10_000] * 1000})
+    data = encode_segment(Segment("eu", "e", 0, (Updates("q", table),)))
+    assert len(data) < 5_000
+    with pytest.raises(WireError, match="texts"):
+        decode_segment(data, Limits(raw_bytes=1_000_000))
+    assert decode_segment(data).messages
+    zeros = encode_segment(Segment("eu", "e", 0, (Updates("q", pa.table({"slice_us": [0] * 500_000})),)))
+    with pytest.raises(WireError, match="decompressed"):
+        decode_segment(zeros, Limits(raw_bytes=1_000_000))
+
+
+@pytest.mark.parametrize("limit", ["frame_bytes", "header_bytes", "rows", "messages", "slices", "name_bytes"])
+def test_each_limit_refuses_what_is_beyond_it(limit: str) -> None:
+    assert read_envelope(SMALL).sequence == 7
+    with pytest.raises(WireError):
+        read_envelope(SMALL, Limits(**{limit: 1}))
+
+
+@given(segments.filter(lambda s: s.messages))
+@settings(RELAXED, max_examples=50)
+def test_the_sizes_of_the_fragments_add_up_to_the_frame(segment: Segment) -> None:
+    data = encode_segment(segment)
+    sizes = segment_sizes(data)
+    assert sum(sizes.values()) == len(data)
+    assert set(sizes) == {m.fragment for m in segment.messages}
+
+
+def test_what_surrounds_the_rows_does_not_grow_with_them() -> None:
+    frames = []
+    for rows in (2, 10, 1000):
+        numbers = np.random.default_rng(rows).integers(0, 2**60, rows)
+        updates = Updates("a", pa.table({"slice_us": np.zeros(rows, dtype=np.int64), "n": numbers}), ((0, rows),))
+        segment = Segment("eu", "e" * 32, 7, (updates,))
+        frames.append(frame_bytes(segment))
+        assert frames[-1] < len(encode_segment(segment))
+    assert max(frames) - min(frames) < 10
+
+
+def test_rows_do_not_look_dear_because_few_of_them_left_together() -> None:
+    few, many = WireSizes(), WireSizes()
+    for sizes, rows in ((few, 8), (many, 2000)):
+        for number in range(10):
+            numbers = np.random.default_rng(number).integers(0, 2**60, rows)
+            updates = Updates("a", pa.table({"slice_us": np.zeros(rows, dtype=np.int64), "n": numbers}), ((0, rows),))
+            segment = Segment("eu", "e" * 32, number, (updates,))
+            sizes.note(segment, len(encode_segment(segment)))
+    assert few.ratio == pytest.approx(many.ratio, rel=0.4)
+    assert few.frame_bytes == pytest.approx(many.frame_bytes, rel=0.05)
+
+
+def test_a_fragment_with_more_rows_is_the_cause_of_more_bytes() -> None:
+    small, large = (pa.table({"slice_us": list(range(n))}) for n in (3, 3000))
+    sizes = segment_sizes(encode_segment(Segment("eu", "e", 0, (Updates("a", small), Updates("b", large)))))
+    assert sizes["b"] > 2 * sizes["a"]
+    assert segment_sizes(encode_segment(Segment("eu", "e", 0, (Progress("a", 1, 1),)))).keys() == {"a"}

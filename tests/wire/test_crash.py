@@ -1,0 +1,154 @@
+"""The disk fails, or the process ends, at every single call: nothing acked is lost, nothing lands twice.
+
+A site stores segments, sends them (out of order, some twice) and hears acks; a center consumes what landed
+and discards it. Both are stopped at call k, for every k; then they start again, being stopped during the
+start as well, and finish. The only things that survive besides the files are the site's journal (all messages
+by number) and the center's (what it consumed, up to which position): the journals of the real pipelines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from catchment.errors import WireError
+from catchment.wire.codec import decode_segment
+from catchment.wire.inbox import Inbox
+from catchment.wire.outbox import Outbox
+from catchment.wire.refusal import RefusedError
+from tests.worlds.wire_messages import some_messages
+from tests.worlds.wire_support import NEVER, FailingDisk, failing_disk
+
+SEGMENTS = 4
+MODES = ["kill", "names", "content", "error"]
+
+
+class World:
+    """A site and a center; what is in this object has been journalled or said to someone."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.stored: set[int] = set()
+        self.acked: set[int] = set()
+        self.consumed: list[tuple[int, int]] = []
+        self.position = 0
+
+    def open(self) -> tuple[Outbox, Inbox]:
+        return Outbox(self.folder / "out", "eu", "center", 10**9), Inbox(self.folder / "in")
+
+    def run(self) -> None:
+        """From whatever state to the end: every step is safe to do again."""
+        outbox, inbox = self.open()
+        for number in range(SEGMENTS):
+            outbox.append(number, some_messages(number))
+            self.stored.add(number)
+            if number % 2:
+                self._send(outbox, inbox, list(reversed([p.sequence for p in outbox.pending()])))
+                self._consume(inbox)
+        assert not outbox.pending()
+        assert outbox.next_sequence == SEGMENTS
+
+    def _send(self, outbox: Outbox, inbox: Inbox, numbers: list[int]) -> None:
+        for number in numbers:
+            data = outbox.read(number)
+            assert data is not None
+            for _ in range(2):
+                assert inbox.accept(data) == number
+                self.acked.add(number)
+            outbox.ack(number)
+
+    def _consume(self, inbox: Inbox) -> None:
+        end = inbox.last_position + 1
+        for path in inbox.landed(self.position, end):
+            segment = decode_segment(path.read_bytes())
+            (update,) = segment.updates()
+            self.consumed.append((segment.sequence, update.table["n"][0].as_py()))
+        self.position = end
+        inbox.discard(end)
+
+    def check_recovered(self) -> None:
+        """What was promised before the stop holds after it."""
+        outbox, inbox = self.open()
+        pending = {p.sequence for p in outbox.pending()}
+        assert self.stored <= pending | set(range(outbox.next_sequence)) - set(outbox.missing())
+        assert not outbox.missing()
+        landed = {
+            decode_segment(p.read_bytes()).sequence for p in inbox.landed(inbox.first_position, inbox.last_position + 1)
+        }
+        assert self.acked <= landed | {sequence for sequence, _ in self.consumed}
+        assert inbox.last_position + 1 >= self.position
+
+    def check_finished(self) -> None:
+        assert sorted(self.consumed) == [(n, n) for n in range(SEGMENTS)]
+
+
+def stopped_worlds(folder: Path, mode: str, kind: type[FailingDisk] = FailingDisk) -> Iterator[World]:
+    """A world stopped at call 0, another at call 1, and so on until one runs to its end."""
+    for at in count():
+        world = World(folder / str(at))
+        with failing_disk(kind(at, mode)) as disk:
+            world.run()
+        yield world
+        if disk.calls <= at:
+            return
+
+
+def recover(world: World, mode: str) -> None:
+    """Start again, stopped at the first call of the start, then at its second, until it comes through."""
+    for at in count():
+        with failing_disk(FailingDisk(at, mode)) as disk:
+            world.open()
+        if disk.calls <= at:
+            return
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_stop_at_any_call_loses_nothing_acked_and_doubles_nothing(tmp_path: Path, mode: str) -> None:
+    visited = 0
+    for world in stopped_worlds(tmp_path, mode):
+        recover(world, mode)
+        world.check_recovered()
+        with failing_disk(FailingDisk(NEVER, mode)):
+            world.run()
+        world.check_finished()
+        visited += 1
+    assert visited > 100, "fewer calls than the steps of this story make"
+
+
+class LyingDisk(FailingDisk):
+    """Says that everything is synced, and syncs nothing."""
+
+    def fsync(self, file: int) -> None:
+        self._step()
+
+
+@pytest.mark.parametrize("mode", ["names", "content"])
+def test_a_sync_that_does_nothing_would_be_noticed_here(tmp_path: Path, mode: str) -> None:
+    """The check of the checker."""
+    noticed = 0
+    for world in stopped_worlds(tmp_path, mode, LyingDisk):
+        try:
+            world.check_recovered()
+        except (AssertionError, WireError):
+            noticed += 1
+    assert noticed
+
+
+def test_after_a_disk_error_the_inbox_takes_nothing_more_and_says_why(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path / "out", "eu", "center", 10**9)
+    outbox.append(0, some_messages(0))
+    data = outbox.read(0)
+    assert data is not None
+    inbox = Inbox(tmp_path / "in")
+    inbox.check()
+    with failing_disk(FailingDisk(2, "error")):
+        inbox.accept(data)
+    with pytest.raises(RefusedError, match="disk") as caught:
+        inbox.accept(data)
+    assert caught.value.retryable
+    with pytest.raises(OSError, match="the disk fails"):
+        inbox.check()
+    assert Inbox(tmp_path / "in").accept(data) == 0

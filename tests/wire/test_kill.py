@@ -1,0 +1,61 @@
+"""kill -9 of a real site and a real center, again and again: every segment lands once."""
+
+from __future__ import annotations
+
+import random
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from catchment.wire.inbox import LANDED, Inbox
+from catchment.wire.outbox import Outbox
+from tests.worlds.wire_support import landed_segments
+
+SEGMENTS = 150
+KILLS = 4
+PATIENCE_S = 120.0
+SCRIPT = Path(__file__).parents[1] / "worlds" / "wire_process.py"
+
+
+def start(*arguments: object) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, str(SCRIPT), *map(str, arguments)])
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def wait_for_landed(folder: Path, count: int) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while sum(1 for _ in folder.glob(f"*{LANDED}")) < count:
+        assert time.monotonic() < deadline, f"{count} segments never landed"
+        time.sleep(0.01)
+
+
+@pytest.mark.e2e
+def test_kill_9_of_either_side_at_any_time_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    port, chance = free_port(), random.Random(7)
+    site_arguments = ("site", tmp_path / "outbox", port, SEGMENTS)
+    center_arguments = ("center", tmp_path / "inbox", port)
+    processes = {"site": start(*site_arguments), "center": start(*center_arguments)}
+    try:
+        for reached in sorted(chance.sample(range(SEGMENTS * 3 // 4), KILLS)):
+            wait_for_landed(tmp_path / "inbox", reached)
+            for role in chance.choice([["site"], ["center"], ["site", "center"]]):
+                processes[role].kill()
+                processes[role].wait()
+                processes[role] = start(*(site_arguments if role == "site" else center_arguments))
+        assert processes["site"].wait(timeout=PATIENCE_S) == 0
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.wait()
+    inbox = Inbox(tmp_path / "inbox")
+    found = sorted((s.sequence, next(s.updates()).table["n"][0].as_py()) for s in landed_segments(inbox))
+    assert found == [(number, number) for number in range(SEGMENTS)]
+    assert not Outbox(tmp_path / "outbox", "eu", "center", 1).pending()

@@ -1,0 +1,117 @@
+"""Joins of two streams without Spark: cases, random records, and an oracle; `live_world` runs them.
+
+The oracle is DuckDB over all raw records: every window, every pair of records in it that agrees. It shares nothing with
+the engine but the text of the keys, the aggregates and the conditions, which mean the same in both dialects.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from catchment.optimizer.sharing.demand import Query, queries_of
+from catchment.project.config import Link, Site
+from catchment.query.catalog import Catalog
+from catchment.query.plan import QueryPlan
+from catchment.query.planning.build import plan_view
+from catchment.query.sql.parse import parse_sql
+from catchment.timeline import WindowSpec
+from tests.worlds.query_support import make_project
+from tests.worlds.sharing_support import SECOND, duck
+
+SITES = {"clicks": ("us", "eu"), "views": ("asia",), "taps": ("us", "asia")}
+SCHEMA = "\n".join(
+    f"CREATE STREAM {name} (ts TIMESTAMP, user {user}, page STRING, bytes BIGINT, ms DOUBLE) WITH "
+    f"(event_time = 'ts', sites = '{','.join(SITES[name])}', path = '{name}/{{site}}');"
+    for name, user in {"clicks": "INT", "views": "BIGINT", "taps": "INT"}.items()
+)
+HORIZON_US = 600 * SECOND
+SPAN_S = 300
+
+
+@dataclass(frozen=True)
+class Case:
+    """A join as both engines read it; the oracle's aggregates are those of the query unless they are given."""
+
+    aggregates: str
+    keys: tuple[str, ...] = ()
+    on: str = "a.user = b.user"
+    where: str = ""
+    streams: tuple[str, str] = ("clicks", "views")
+    window: tuple[int, int] = (60, 60)  # size and slide, in seconds
+    oracle: str = ""
+
+    @property
+    def sql(self) -> str:
+        size, slide = self.window
+        window = f"window(b.ts, '{size} seconds', '{slide} seconds')"
+        return (
+            f"SELECT {', '.join(['window.start', *self.keys, self.aggregates])} "
+            f"FROM {self.streams[0]} a JOIN {self.streams[1]} b ON {self.on} {self.where} "
+            f"GROUP BY {', '.join([window, *self.keys])}"
+        )
+
+    def expected(self, records: Mapping[str, pa.Table]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+        """(window start, keys...) -> the aggregates, over all pairs of records."""
+        spec, connection = WindowSpec(*(s * SECOND for s in self.window)), duck()
+        for name, stream in zip(("a", "b"), self.streams, strict=True):
+            connection.register(f"raw_{name}", records[stream])
+        starts = {w.start_us for s in self.streams for t in records[s]["ts"].to_pylist() for w in spec.containing(t)}
+        connection.register("windows", pa.table({"start": pa.array(sorted(starts), pa.int64())}))
+        inside = " AND ".join(f"{x}.ts >= w.start AND {x}.ts < w.start + {spec.size_us}" for x in ("a", "b"))
+        rows = connection.sql(
+            f"SELECT {', '.join(['w.start', *self.keys, self.oracle or self.aggregates])} "
+            f"FROM windows w, raw_a a JOIN raw_b b ON {self.on} "
+            f"{self.where + ' AND' if self.where else 'WHERE'} {inside} GROUP BY {', '.join(['w.start', *self.keys])}"
+        ).fetchall()
+        width = 1 + len(self.keys)
+        return {row[:width]: row[width:] for row in rows}
+
+
+@cache
+def base_catalog() -> Catalog:
+    names = ("us", "eu", "asia", "center")
+    links = {(n, "center"): Link(n, "center") for n in names[:-1]}
+    return Catalog(make_project(sites={n: Site(n) for n in names}, links=links)).add(*parse_sql(SCHEMA, "schema.sql"))
+
+
+def plans_of(*selects: str) -> dict[str, QueryPlan]:
+    """The plans of the views q0, q1, ... of some SELECTs."""
+    text = "\n".join(f"CREATE MATERIALIZED VIEW q{i} AS {s};" for i, s in enumerate(selects))
+    catalog = base_catalog().add(*parse_sql(text, "q.sql"))
+    return {name: plan_view(view, catalog) for name, view in catalog.views.items()}
+
+
+def side_queries(plans: Iterable[QueryPlan]) -> list[Query]:
+    return [q for p in plans for q in queries_of(p, base_catalog())]
+
+
+def make_records(rng: np.random.Generator, count: int, stream: str, since_s: int = 0) -> pa.Table:
+    """Random records over `SPAN_S` seconds: few users, nulls, duplicates."""
+
+    def some(values: Sequence[Any]) -> list[Any]:
+        return [values[i] for i in rng.integers(0, len(values), count)]
+
+    table = pa.table({
+        "ts": pa.array(rng.integers(since_s, since_s + SPAN_S, count) * SECOND, pa.int64()),
+        "user": pa.array(some([1, 2, 3, 40, -5, None]), pa.int64() if stream == "views" else pa.int32()),
+        "page": pa.array(some(["a", "b", "ä", None]), pa.string()),
+        "bytes": pa.array(some([0, 10, 500, -7, None]), pa.int64()),
+        "ms": pa.array(some([0.5, 1.25, -100.0, None]), pa.float64()),
+    })  # fmt: skip
+    return pa.concat_tables([table, table.slice(0, count // 4)])  # some records come twice
+
+
+def close(found: Mapping[Any, Sequence[Any]], expected: Mapping[Any, Sequence[Any]]) -> bool:
+    """Equal; doubles within 1e-9 of each other."""
+    return found.keys() == expected.keys() and all(
+        a == b or (isinstance(a, float) and b is not None and math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-6))
+        for key, row in found.items()
+        for a, b in zip(row, expected[key], strict=True)
+    )

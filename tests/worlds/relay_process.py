@@ -1,0 +1,41 @@
+"""A relay of `relay_world` as a process of its own, for tests that kill it: FOLDER, its port, the port it sends to."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from catchment.progress.admission import check_segment
+from catchment.project.routes import Routes
+from catchment.relay.pipeline import RelayPipeline
+from catchment.timeline import SystemClock, WindowSpec
+from catchment.wire.flight import FlightUplink, InboxServer
+from catchment.wire.sending.sender import Sender
+from tests.worlds.relay_world import PAIR, carried, project_of
+from tests.worlds.world import make_fragment
+
+WINDOW = WindowSpec.tumbling(10)
+WAIT_US = 200_000
+
+
+def main(folder: str, port: str, to: str) -> None:
+    fragment, project = make_fragment(WINDOW), project_of(Path(folder), PAIR, WAIT_US)
+    routes = Routes.of(project)
+    relay = RelayPipeline(
+        project, "hub", lambda s: check_segment(s, {"q": fragment}, routes),
+        lambda outbox: Sender(outbox, lambda: FlightUplink(f"127.0.0.1:{to}"), clock=SystemClock()), SystemClock(),
+    )  # fmt: skip
+    relay.carry([carried(fragment, routes, "hub", ("a", "b"), "batching")])
+    server = InboxServer(relay.inbox, "127.0.0.1", int(port))
+    server.start()
+    relay.start()
+    while not relay.finished:
+        relay.tick()
+        time.sleep(0.01)
+    relay.stop()
+    server.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,98 @@
+"""What the tests of sharing have in common: random queries on random records, and their answers computed plainly.
+
+Records have exactly the columns that queries name, under the canonical texts of those columns, so that a fragment can
+be evaluated with DuckDB for its filter and its expressions, and with catchment.aggregates.partials for its partials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from catchment.aggregates import partials as tables
+from catchment.optimizer.sharing.demand import Query, query_of
+from catchment.query.catalog import Catalog
+from catchment.query.fragment import SLICE_COLUMN, Fragment
+from catchment.query.planning.build import plan_view
+from catchment.query.sql.parse import parse_sql
+from tests.worlds.query_support import make_project
+
+SECOND = 1_000_000
+
+SCHEMA = """
+CREATE STREAM hits (ts TIMESTAMP, page STRING, user INT, country STRING, bytes BIGINT, ms DOUBLE, bot BOOLEAN)
+  WITH (event_time = 'ts', sites = 'us,eu', path = 'data/{site}');
+CREATE STREAM other (ts TIMESTAMP, page STRING, bytes BIGINT)
+  WITH (event_time = 'ts', sites = 'us,eu', path = 'other/{site}');
+"""
+
+
+@cache
+def duck() -> duckdb.DuckDBPyConnection:
+    """One engine for all tests: starting one costs more than what it is asked."""
+    return duckdb.connect(config={"threads": 1})
+
+
+@cache
+def base_catalog() -> Catalog:
+    return Catalog(make_project()).add(*parse_sql(SCHEMA, "schema.sql"))
+
+
+def make_queries(*selects: str) -> list[Query]:
+    """The queries q0, q1, ... of some SELECTs."""
+    text = "\n".join(f"CREATE MATERIALIZED VIEW q{i} AS {s};" for i, s in enumerate(selects))
+    catalog = base_catalog().add(*parse_sql(text, "q.sql"))
+    return [query_of(plan_view(view, catalog), catalog) for view in catalog.views.values()]
+
+
+def make_hits(rng: np.random.Generator, count: int) -> pa.Table:
+    """Random records with nulls, ties and few distinct values, over five minutes."""
+
+    def some(values: Sequence[object]) -> list[object]:
+        return [values[i] for i in rng.integers(0, len(values), count)]
+
+    return pa.table({
+        "ts": pa.array(rng.integers(0, 300 * SECOND, count), pa.int64()),
+        "page": pa.array(some(["a", "b", "c", "ä", None]), pa.string()),
+        "user": pa.array(some([1, 2, 3, 40, -5, None]), pa.int32()),
+        "country": pa.array(some(["us", "de", None]), pa.string()),
+        "bytes": pa.array(some([0, 10, 500, 10**6, None]), pa.int64()),
+        "ms": pa.array(some([0.5, 1.25, 100.0, None]), pa.float64()),
+        "bot": pa.array(some([True, False, None]), pa.bool_()),
+    })  # fmt: skip
+
+
+def lift_fragment(records: pa.Table, fragment: Fragment) -> pa.Table:
+    """The partials of a fragment: filter and expressions by DuckDB, states by catchment.aggregates.partials."""
+    asked = [f"{spark_as_duck(k.sql)} AS {_name(k.name)}" for k in fragment.keys]
+    asked += [f"{spark_as_duck(a.argument)} AS {_name('of_' + a.name)}" for a in fragment.aggregates if a.argument]
+    where = f"WHERE {spark_as_duck(fragment.where)}" if fragment.where else ""
+    connection = duck()
+    connection.register(fragment.stream, records)
+    rows = connection.sql(f"SELECT {', '.join(['ts', *asked])} FROM {fragment.stream} {where}").to_arrow_table()
+    starts = fragment.slicing.starts_of(np.asarray(rows["ts"], dtype=np.int64))
+    rows = rows.append_column(SLICE_COLUMN, pa.array(starts, pa.int64()))
+    for key in fragment.keys:
+        rows = rows.set_column(rows.column_names.index(key.name), key.name, rows[key.name].cast(key.type))
+    sources = {a.name: f"of_{a.name}" if a.argument else None for a in fragment.aggregates}
+    return tables.lift(rows, [SLICE_COLUMN, *fragment.key_names], fragment.aggregates, sources)
+
+
+def answers(partials: pa.Table, fragment: Fragment) -> dict[tuple[object, ...], tuple[object, ...]]:
+    """The values of each (slice, key), as plain Python."""
+    keys = [SLICE_COLUMN, *fragment.key_names]
+    lowered = tables.lower(tables.combine(partials, keys, fragment.aggregates), keys, fragment.aggregates)
+    return {tuple(row[k] for k in keys): tuple(row[a.name] for a in fragment.aggregates) for row in lowered.to_pylist()}
+
+
+def spark_as_duck(sql: str | None) -> str:
+    """Spark SQL of the plain kind that tests use, as DuckDB reads it."""
+    return (sql or "").replace("`", '"').replace("STRING", "VARCHAR")
+
+
+def _name(name: str) -> str:
+    return f'"{name}"'

@@ -1,0 +1,231 @@
+"""What the tests of the wire share: messages to send, an uplink that misbehaves, a disk that fails at a
+chosen call.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import strategies as st
+
+from catchment.storage import files
+from catchment.wire import outbox
+from catchment.wire.codec import decode_segment
+from catchment.wire.inbox import Inbox
+from catchment.wire.messages import Progress, Segment, Updates
+from catchment.wire.refusal import LinkError
+from catchment.wire.transport import Uplink
+
+
+def landed_segments(inbox: Inbox) -> list[Segment]:
+    paths = inbox.landed(inbox.first_position, inbox.last_position + 1)
+    return [decode_segment(path.read_bytes()) for path in paths]
+
+
+# ---- hypothesis: any segment that a site may send
+
+_INTEGERS = st.integers(-(2**63), 2**63 - 1)
+_COLUMNS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
+    (pa.int64(), _INTEGERS),
+    (pa.int16(), st.integers(-(2**15), 2**15 - 1)),
+    (pa.int8(), st.integers(-128, 127)),
+    (pa.float64(), st.floats(allow_nan=False)),
+    (pa.float32(), st.floats(allow_nan=False, width=32)),
+    (pa.bool_(), st.booleans()),
+    (pa.string(), st.text(max_size=5)),
+    (pa.large_string(), st.sampled_from(["eu", "us", "asia"])),
+    (pa.binary(), st.binary(max_size=20)),
+    (pa.timestamp("us", tz="UTC"), st.integers(0, 2**50)),
+    (pa.date32(), st.integers(0, 30_000)),
+    (pa.decimal128(20, 3), st.decimals(-1000, 1000, places=3)),
+    (pa.list_(pa.int64()), st.lists(_INTEGERS, max_size=3)),
+    (pa.null(), st.none()),
+]
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> pa.Table:
+    """Tables of partials: some columns of any type, nulls among the values, in one chunk or several, maybe a
+    slice.
+    """
+    rows = draw(st.sampled_from([0, 1, 2, 7, 64, 200]))
+    chosen = draw(st.lists(st.sampled_from(_COLUMNS), max_size=4))
+    few = st.integers(0, 3)  # repeat a few values, as keys do
+    columns = {"slice_us": pa.array([draw(few) for _ in range(rows)], pa.int64())}
+    for number, (kind, values) in enumerate(chosen):
+        palette = draw(st.lists(st.none() | values, min_size=1, max_size=8))
+        picks = random.Random(draw(st.integers(0, 999))).choices(palette, k=rows)
+        columns[f"c{number}"] = pa.array(picks, kind)
+    table = pa.table(columns)
+    cut = draw(st.integers(0, rows))
+    return draw(st.sampled_from([table, table.slice(cut), pa.concat_tables([table.slice(0, cut), table.slice(cut)])]))
+
+
+_NAMES = st.text(min_size=1, max_size=8)
+_COUNTS = st.integers(0, 2**63 - 1)
+_UPDATES = st.builds(Updates, _NAMES, tables(), st.lists(st.tuples(_INTEGERS, _COUNTS), max_size=3).map(tuple))
+_PROGRESS = st.builds(Progress, _NAMES, _INTEGERS, _COUNTS)
+_MESSAGES = st.lists(_UPDATES | _PROGRESS, max_size=4).map(tuple)
+segments = st.builds(Segment, _NAMES, _NAMES, _COUNTS, _MESSAGES)
+
+
+# ---- a link that duplicates, delays and loses
+
+
+class FaultyUplink:
+    """Delivers some segments twice, some later than the ones after them, some not at all; loses some acks."""
+
+    def __init__(self, inner: Uplink, seed: int, duplicate: float, reorder: float, drop: float) -> None:
+        self._inner, self._random = inner, random.Random(seed)
+        self._duplicate, self._reorder, self._drop = duplicate, reorder, drop
+        self._late: list[bytes] = []
+
+    def connect(self, origin: str, epoch: str) -> int:
+        self._maybe_drop()
+        return self._inner.connect(origin, epoch)
+
+    def send(self, data: bytes) -> int:
+        self._deliver_late_ones()
+        if self._random.random() < self._reorder:
+            self._late.append(data)
+            raise LinkError("no answer yet; it will arrive after others")
+        self._maybe_drop()
+        acked = self._inner.send(data)
+        if self._random.random() < self._duplicate:
+            assert self._inner.send(data) == acked
+        self._maybe_drop()
+        return acked
+
+    def close(self) -> None:
+        self._deliver_late_ones(share=1.0)
+        self._inner.close()
+
+    def _deliver_late_ones(self, share: float = 0.3) -> None:
+        arriving = [data for data in self._late if self._random.random() < share]
+        self._late = [data for data in self._late if data not in arriving]
+        self._random.shuffle(arriving)
+        for data in arriving:
+            self._inner.send(data)
+
+    def _maybe_drop(self) -> None:
+        if self._random.random() < self._drop / 2:
+            raise LinkError("lost")
+
+
+# ---- a disk that stops at a chosen call
+
+
+NEVER = -1
+
+
+class Killed(BaseException):
+    """The process is gone: nothing that handles errors may run its course."""
+
+
+class FailingDisk:
+    """Stands in for `os` where files are written, and ends the process at call number `at`.
+
+    `kill`: what was written stays. `names`: a power cut after which every rename and removal since the last
+    sync of the folder is undone. `content`: a power cut after which files that were not synced are cut to
+    half. `error`: the call fails with an OSError, and the caller must treat that as its end. No real fsync is
+    made: what it means is modelled.
+    """
+
+    CALLS = ("open", "write", "fsync", "replace", "unlink")
+
+    def __init__(self, at: int, mode: str) -> None:
+        self.at, self.mode, self.calls, self.dead = at, mode, 0, False
+        self._open: dict[int, Path] = {}
+        self._unsynced: set[Path] = set()
+        self._undo: list[tuple[Path, Callable[[], None]]] = []  # folder, and how to take a change of a name back
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def open(self, path: Path, flags: int, mode: int = 0o777) -> int:
+        self._step()
+        file = os.open(path, flags, mode)
+        self._open[file] = Path(path)
+        return file
+
+    def close(self, file: int) -> None:
+        self._open.pop(file)
+        os.close(file)
+
+    def write(self, file: int, data: memoryview) -> int:
+        self._step(lambda: os.write(file, data[: len(data) // 2]))
+        self._unsynced.add(self._open[file])
+        return os.write(file, data)
+
+    def fsync(self, file: int) -> None:
+        self._step()
+        synced = self._open[file]
+        self._unsynced.discard(synced)
+        self._undo = [(folder, back) for folder, back in self._undo if folder != synced]
+
+    def replace(self, old: Path, new: Path) -> None:
+        self._step()
+        before = new.read_bytes() if new.exists() else None
+        self._undo.append((new.parent, lambda: _put_back(new, before)))
+        if old in self._unsynced:
+            self._unsynced = self._unsynced - {old} | {new}
+        os.replace(old, new)
+
+    def unlink(self, path: Path) -> None:
+        self._step()
+        content = path.read_bytes()
+        self._undo.append((path.parent, lambda: _put_back(path, content)))
+        os.unlink(path)
+
+    def _step(self, partly: Callable[[], object] = lambda: None) -> None:
+        if self.dead:
+            raise Killed
+        self.calls += 1
+        if self.calls - 1 != self.at:
+            return
+        if self.mode == "error":
+            raise OSError(5, "the disk fails")
+        partly()
+        self.dead = True
+        raise Killed
+
+    def lose_what_was_not_synced(self) -> None:
+        """What a power cut leaves; called when the process is gone."""
+        if self.mode == "names":
+            for _, back in reversed(self._undo):
+                back()
+        if self.mode == "content":
+            for path in filter(Path.exists, self._unsynced):
+                os.truncate(path, path.stat().st_size // 2)
+
+
+def _put_back(path: Path, content: bytes | None) -> None:
+    if content is None:
+        path.unlink(missing_ok=True)
+    else:
+        path.write_bytes(content)
+
+
+@contextmanager
+def failing_disk(disk: FailingDisk) -> Iterator[FailingDisk]:
+    """Every durable write goes through the disk; ends quietly when the process is 'killed'."""
+    with pytest.MonkeyPatch.context() as patch:
+        module: ModuleType
+        for module in (files, outbox):
+            patch.setattr(module, "os", disk)
+        try:
+            yield disk
+        except Killed:
+            pass
+        except OSError:
+            if disk.mode != "error":
+                raise
+    disk.lose_what_was_not_synced()

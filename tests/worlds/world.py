@@ -1,0 +1,220 @@
+"""A whole catchment without Spark: site cores, outboxes, an inbox and a center core, on a clock that tests move.
+
+The hosts, journals, outboxes and the inbox are the real ones, on real files; only Spark's group-by is replaced by the
+core's own lift, and the result tables by a dictionary. `crash` drops a role and makes it anew from its folder.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from catchment.aggregates import make_aggregate, partials
+from catchment.center.core import CenterCore
+from catchment.center.events import (
+    CenterQuery,
+    Expired,
+    Landed,
+    Merged,
+    Publish,
+    QueryAdded,
+    Recalled,
+    Ticked,
+)
+from catchment.center.journalled import JOURNALLED as CENTER_JOURNALLED
+from catchment.center.late import WINDOW_COLUMN
+from catchment.query.fragment import SLICE_COLUMN, Fragment, Key
+from catchment.site import events as site_events
+from catchment.site.core import SiteCore
+from catchment.site.journalled import JOURNALLED as SITE_JOURNALLED
+from catchment.site.policies.registry import policy_by_name
+from catchment.storage.codec import EventCodec
+from catchment.storage.host import Host
+from catchment.storage.journal import Journal
+from catchment.timeline import ManualClock, WindowSpec
+from catchment.wire.codec import decode_segment
+from catchment.wire.inbox import Inbox
+from catchment.wire.messages import Message, Progress, counted_in, newest_progress
+from catchment.wire.outbox import Outbox
+
+Record = tuple[int, str, int]  # event time, key, value
+Answer = dict[tuple[int, str], tuple[int, int]]  # (window start, key) -> (count, sum)
+
+
+def make_fragment(window: WindowSpec) -> Fragment:
+    aggregates = (
+        make_aggregate("count", None, None, name="n"),
+        make_aggregate("sum", "v", pa.int64(), name="total"),
+    )
+    return Fragment("q", "s", "ts", (Key("k", "k", pa.string()),), aggregates, (window,))
+
+
+def lifted(fragment: Fragment, records: Sequence[Record]) -> site_events.Absorbed:
+    slices = [fragment.slicing.start_of(ts) for ts, _, _ in records]
+    raw = pa.table({
+        SLICE_COLUMN: pa.array(slices, pa.int64()),
+        "k": pa.array([k for _, k, _ in records], pa.string()),
+        "v": pa.array([v for _, _, v in records], pa.int64()),
+    })  # fmt: skip
+    table = partials.lift(raw, [SLICE_COLUMN, "k"], fragment.aggregates)
+    return site_events.Absorbed("q", table, tuple(Counter(slices).items()))
+
+
+def naive(window: WindowSpec, records: Sequence[Record]) -> Answer:
+    """The oracle: every record into every window that contains it, by the definition."""
+    answer: Answer = {}
+    for ts, key, value in records:
+        for start in range(ts - window.size_us, ts + 1):
+            if (start - window.offset_us) % window.slide_us == 0 and start <= ts < start + window.size_us:
+                n, total = answer.get((start, key), (0, 0))
+                answer[start, key] = (n + 1, total + value)
+    return answer
+
+
+class Tables:
+    """Result tables in memory: idempotent by number, as the real ones."""
+
+    def __init__(self, fragment: Fragment) -> None:
+        self.fragment = fragment
+        self.done: set[int] = set()
+        self.published: list[Publish] = []
+        self.expired: list[Expired] = []
+
+    def enact(self, number: int, actions: Sequence[Any]) -> int:
+        if number not in self.done:
+            self.done.add(number)
+            self.published += [a for a in actions if isinstance(a, Publish)]
+            self.expired += [a for a in actions if isinstance(a, Expired)]
+        return 1
+
+    def latest(self) -> dict[tuple[int, str], dict[str, Any]]:
+        return {
+            (p.window.start_us, row["k"]): row for p in self.published for row in p.rows.to_pylist()
+        }  # later revisions come later
+
+    def recall(self, wanted: pa.Table) -> pa.Table:
+        known = self.latest()
+        asked = {(r[WINDOW_COLUMN], r["k"]) for r in wanted.to_pylist()}  # a window may be asked for by several slices
+        found = [(place[0], known[place]) for place in sorted(asked & known.keys())]
+        schema = pa.schema(
+            [
+                pa.field(WINDOW_COLUMN, pa.int64()),
+                *(f for f in self.fragment.schema if f.name != SLICE_COLUMN),
+            ]
+        )
+        return pa.Table.from_pylist([{WINDOW_COLUMN: w, **row} for w, row in found], schema)
+
+    def answer(self) -> Answer:
+        rows = self.latest()
+        if not rows:
+            return {}
+        table = pa.Table.from_pylist(list(rows.values()))
+        lowered = partials.lower(table, ["k"], self.fragment.aggregates).to_pylist()
+        return {place: (row["n"], row["total"]) for place, row in zip(rows, lowered, strict=True)}
+
+
+class Site:
+    def __init__(self, folder: Path, name: str, fragment: Fragment, policy: str, clock: ManualClock) -> None:
+        self.folder, self.name, self.fragment, self.policy, self.clock = folder, name, fragment, policy, clock
+        self.batches = 0
+        self.open()
+
+    def open(self) -> None:
+        self.open_with(site_events.FragmentAdded(self.fragment, policy_by_name(self.policy)))
+
+    def open_with(self, added: site_events.FragmentAdded) -> None:
+        self.core = SiteCore()
+        self.core.handle(added, 0)
+        self.outbox = Outbox(self.folder / "outbox", self.name, "center", 10**9)
+        self.host: Host[Any, Any] = Host(
+            self.core, Journal(self.folder / "journal", EventCodec(SITE_JOURNALLED)), self._enact, self.clock
+        )
+        self.host.recover()
+
+    def crash(self) -> None:
+        self.host.journal.close()
+        self.open()
+
+    def batch(self, records: Sequence[Record], mark: int) -> None:
+        events = [
+            *([lifted(self.fragment, records)] if records else []),
+            site_events.LowMarkRaised("s", mark),
+        ]
+        self.host.submit("s", events, batch=self.batches)
+        self.host.submit("s", events, batch=self.batches)  # Spark may replay a batch: it must change nothing
+        self.batches += 1
+        self.core.validate()
+
+    def state(self, *facts: Message) -> None:
+        """A segment of facts, as if the core had stated them."""
+        self.host.enacted += 1
+        self.outbox.append(self.outbox.next_sequence, facts)
+
+    def _enact(self, number: int, actions: Sequence[Any]) -> int:
+        sent = [m for a in actions for m in a.messages]
+        self.outbox.append(number, [*(m for m in sent if not isinstance(m, Progress)), *newest_progress(sent)])
+        return 1
+
+
+class Center:
+    def __init__(self, folder: Path, query: CenterQuery, clock: ManualClock) -> None:
+        self.folder, self.query, self.clock = folder, query, clock
+        self.tables = Tables(query.fragment)
+        self.consumed = self.batches = 0
+        self.open()
+
+    def open(self) -> None:
+        self.core = CenterCore()
+        self.core.handle(QueryAdded(self.query), 0)
+        self.inbox = Inbox(self.folder / "inbox")
+        self.host: Host[Any, Any] = Host(
+            self.core,
+            Journal(self.folder / "journal", EventCodec(CENTER_JOURNALLED)),
+            self.tables.enact,
+            self.clock,
+        )
+        self.host.recover()
+
+    def crash(self) -> None:
+        self.host.journal.close()
+        self.open()
+
+    def consume(self, discard: bool = True) -> None:
+        """One micro-batch over all that has landed, with the repairs due before it; then those that it made due."""
+        end = self.inbox.last_position + 1
+        if end > self.consumed:
+            segments = [decode_segment(p.read_bytes()) for p in self.inbox.landed(self.consumed, end)]
+            events: list[Any] = [self._merged(segments), *(Landed.of(s) for s in segments), Ticked()]
+            self.host.submit("inbox", [*self._recalled(), *events], batch=self.batches)
+            self.batches += 1
+            self.consumed = end
+        self.repair()
+        if discard:
+            self.inbox.discard(self.consumed)
+        self.core.validate()
+
+    def tick(self) -> None:
+        self.host.submit("tick", [Ticked()])
+        self.repair()
+        self.core.validate()
+
+    def repair(self) -> None:
+        """The repairs that are due, and what they allow: a repaired window may be final."""
+        recalled = self._recalled()
+        if recalled:
+            self.host.submit("repair", [*recalled, Ticked()])
+
+    def _recalled(self) -> list[Recalled]:
+        due = self.core.repairs(self.clock.now_us())
+        return [Recalled(r.query, r.windows, self.tables.recall(r.wanted), r.reason) for r in due]
+
+    def _merged(self, segments: Sequence[Any]) -> Merged:
+        tables = [u.table.cast(self.query.fragment.schema) for s in segments for u in s.updates()]
+        table = pa.concat_tables([self.query.fragment.schema.empty_table(), *tables])
+        merged = partials.combine(table, [SLICE_COLUMN, "k"], self.query.fragment.aggregates)
+        counted = (c for s in segments for c in counted_in(s))
+        return Merged("q", merged, tuple((origin, at, n) for _, origin, counts in counted for at, n in counts))
