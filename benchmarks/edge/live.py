@@ -181,7 +181,7 @@ def _name(cell: Mapping[str, Any]) -> str:
 def least_staleness_s(records: Records, setting: Setting, updates_per_s: float) -> float:
     """The mean staleness of the offline optimum, each window by its slowest site."""
     from catchment.sim.edge.network import Bandwidth
-    from catchment.sim.edge.optimum import optimal_windows
+    from catchment.sim.edge.offline_optimum import optimal_windows
     from catchment.sim.edge.traces import trace_of
 
     keys = QUERIES[setting.query][0].split(", ")

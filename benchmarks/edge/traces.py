@@ -19,7 +19,7 @@ import zstandard
 
 from catchment.errors import ConfigError
 from catchment.sim.edge.synthetic import drifting, memoryless, sessions, zipf_rates
-from catchment.sim.edge.traces import Trace, trace_of
+from catchment.sim.edge.traces import KeyTrace, trace_of
 
 WINDOWS = 24  # of each trace, at most
 SYNTHETIC_WINDOW_S = 60.0
@@ -32,7 +32,7 @@ class NamedTrace:
     """A trace, the window to aggregate it by, and the true rates (records a window) where there are any."""
 
     name: str
-    trace: Trace
+    trace: KeyTrace
     window_s: float
     rates: npt.NDArray[np.float64] | None = None
 

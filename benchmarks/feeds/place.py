@@ -17,8 +17,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from benchmarks.feeds import social as social
-from catchment.feeds.placement.assign import Costs, assign
-from catchment.feeds.placement.demand import DemandGraph
+from catchment.feeds.placement.costs import DeviceCosts
+from catchment.feeds.placement.pair_views.assign import assign
+from catchment.feeds.placement.pair_views.demand import DemandGraph
 
 DESCRIPTION = "Placement of feed views: seconds, peak memory, and saving by cost ratio on the Facebook graph."
 RATIOS = (0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0)
@@ -93,7 +94,7 @@ def _measured_process(folder: Path, users: int) -> dict[str, Any]:
         began = (time.perf_counter(), time.process_time())
         graph = DemandGraph.from_edges(src, dst, rate, devices=users)
         built = time.perf_counter()
-        found = assign(graph, Costs(1.0, 1.0))
+        found = assign(graph, DeviceCosts(1.0, 1.0))
         ended = (time.perf_counter(), time.process_time())
         runs.append((ended[0] - began[0], built - began[0], ended[1] - began[1]))
     seconds, build, cpu = min(runs)
@@ -120,7 +121,7 @@ def _saving(rng: np.random.Generator, users: int, pairs: Any, meeting: Any) -> l
     for kind, rates in kinds.items():
         graph = DemandGraph.from_edges(*social.both_ways(rng, pairs, rates), devices=users)
         for ratio in RATIOS:
-            found = assign(graph, Costs(1.0, ratio))
+            found = assign(graph, DeviceCosts(1.0, ratio))
             rows.append({"rates": kind, "download_to_upload": ratio, **found.summary(), **found.residual_kinds})
     return rows
 

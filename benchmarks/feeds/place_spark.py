@@ -46,7 +46,7 @@ def run(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
 
 
 def _measure(session: Any, folder: Path, edges: int, report: Callable[[str], None]) -> dict[str, Any]:
-    from catchment.feeds.placement.costs import Costs
+    from catchment.feeds.placement.costs import DeviceCosts
     from catchment.spark.feeds.place_file import place_file
 
     rates = folder / f"rates-{edges}.parquet"
@@ -54,7 +54,7 @@ def _measure(session: Any, folder: Path, edges: int, report: Callable[[str], Non
     _generate(session, rates, edges)
     report("placing them")
     began = time.time()
-    placed = place_file(rates, Costs(1.0, 1.0), folder / f"decisions-{edges}.parquet", session=session)
+    placed = place_file(rates, DeviceCosts(1.0, 1.0), folder / f"decisions-{edges}.parquet", session=session)
     ended = time.time()
     size = sum(part.stat().st_size for part in rates.glob("*.parquet"))
     shutil.rmtree(rates)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from catchment.errors import FeedError
-from catchment.feeds.device.fleet import Record
+from catchment.feeds.device.fleet import DeviceRecord
 from catchment.feeds.protocol.messages import Notice
 from catchment.feeds.runs.processes import read_fleet_log
 
@@ -133,7 +133,7 @@ class Deployment:
         self.log.renew()
         return answers[-1], answers[:-1]
 
-    def written(self) -> tuple[list[Record], list[Notice]]:
+    def written(self) -> tuple[list[DeviceRecord], list[Notice]]:
         """What the fleets wrote down."""
         logs = [read_fleet_log(path) for _, path in self.fleets]
         return [r for records, _ in logs for r in records], [n for _, notices in logs for n in notices]

@@ -23,7 +23,7 @@ from catchment.feeds.language.view_graph import ViewGraph, generate_views
 from catchment.feeds.project import World
 from catchment.feeds.runs.oracle import naive_notices
 from catchment.feeds.runs.traffic import Totals, message_sizes, off, predict_traffic
-from catchment.sim.feeds.world import WorldChoice, open_world
+from catchment.sim.feeds.open_world import WorldChoice, open_world
 
 DESCRIPTION = "500 devices over MQTT against a cloud on Spark: traffic against its prediction, notices, CPU, memory."
 PROJECT = Path(__file__).parents[2] / "examples" / "nearby_friends"

@@ -28,9 +28,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from benchmarks.sharing.star import star
-from catchment.sim.order.disorder import LIKE, generate
-from catchment.sim.order.measured import measured
-from catchment.sim.order.trace import Trace
+from catchment.sim.order.generated_traces import LIKE, generate
+from catchment.sim.order.recorded_traces import measured
+from catchment.sim.order.trace import ArrivalTrace
 from catchment.timeline import SECOND_US
 
 DESCRIPTION = "slack controllers live on three sites: latency, violations, revisions (real flights, generated disorder)"
@@ -51,7 +51,7 @@ class Workload:
     """A trace and how it is asked: window and slide in seconds of event time, and the speed of the replay."""
 
     name: str
-    trace: Trace
+    trace: ArrivalTrace
     window_s: float
     slide_s: float
     speed: float
@@ -86,7 +86,7 @@ def workload(part: str, quick: bool) -> Workload:
                         GAME_SPEED)  # fmt: skip
     flights = measured("flights", Path(os.environ.get("CATCHMENT_DATA", "data")))
     first = flights.event_us < flights.event_us.min() + FLIGHT_DAYS * 86_400 * SECOND_US
-    days = Trace(flights.event_us[first], flights.arrival_us[first], flights.value[first], flights.source[first],
+    days = ArrivalTrace(flights.event_us[first], flights.arrival_us[first], flights.value[first], flights.source[first],
                  flights.sources, name="flights")  # fmt: skip
     return Workload("flights", days, 6 * 3600.0, 3600.0, FLIGHT_SPEED)
 
@@ -151,7 +151,7 @@ def view_of(controller: str) -> str:
     return "by_" + controller.replace("-", "_").replace(":", "_")
 
 
-def lines(trace: Trace, site: int) -> list[str]:
+def lines(trace: ArrivalTrace, site: int) -> list[str]:
     """The records of the sources that live at a site."""
     mine = np.flatnonzero(trace.source % len(SITES) == site)
     return [

@@ -20,10 +20,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from catchment.quality.coverage import Contract, Measure
-from catchment.sim.order.disorder import LIKE, generate
-from catchment.sim.order.measured import measured
+from catchment.sim.order.generated_traces import LIKE, generate
+from catchment.sim.order.recorded_traces import measured
 from catchment.sim.order.simulate import Question, Run, Simulation, simulate
-from catchment.sim.order.trace import Trace
+from catchment.sim.order.trace import ArrivalTrace
 from catchment.site.slack.names import parse_slack
 from catchment.timeline import SECOND_US, WindowSpec
 
@@ -102,11 +102,13 @@ def repair_costs(report: Report, quick: bool) -> list[dict[str, Any]]:
     ]
 
 
-def _game(like: str, seed: int, quick: bool) -> Trace:
+def _game(like: str, seed: int, quick: bool) -> ArrivalTrace:
     return generate(LIKE[like].shortened(SHORT) if quick else LIKE[like], seed)
 
 
-def _simulate(trace: Trace, window: WindowSpec, step_us: int, aggregate: str, names: Sequence[str]) -> Simulation:
+def _simulate(
+    trace: ArrivalTrace, window: WindowSpec, step_us: int, aggregate: str, names: Sequence[str]
+) -> Simulation:
     question = Question(window, Measure.parse(aggregate), CONTRACT, step_us=step_us)
     return simulate(trace, question, [parse_slack(n) for n in names])
 
@@ -129,7 +131,7 @@ def _regained(run: Run, at_us: int) -> dict[str, Any]:
     return {"worst_share": float(share.max()), "regained_after_s": last, "followed_for_s": left}
 
 
-def _joined(first: Trace, second: Trace) -> tuple[Trace, int]:
+def _joined(first: ArrivalTrace, second: ArrivalTrace) -> tuple[ArrivalTrace, int]:
     """One stream after the other, of the same sources; and when the second begins."""
     gap = int(first.event_us.max() - second.event_us.min()) + 1000
     at_us = int(second.arrival_us[0]) + gap
@@ -137,7 +139,9 @@ def _joined(first: Trace, second: Trace) -> tuple[Trace, int]:
     event = np.concatenate([first.event_us, second.event_us + gap])
     arrival = np.concatenate([first.arrival_us, second.arrival_us + gap])
     order = np.argsort(arrival, kind="stable")
-    return Trace(event[order], arrival[order], columns["value"][order], columns["source"][order], first.sources), at_us
+    return ArrivalTrace(
+        event[order], arrival[order], columns["value"][order], columns["source"][order], first.sources
+    ), at_us
 
 
 def _line(done: Simulation) -> str:

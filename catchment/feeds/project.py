@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from catchment.errors import FeedError
-from catchment.feeds.cloud.choose_hosts import LinkCosts
-from catchment.feeds.device.fleet import Record
+from catchment.feeds.device.fleet import DeviceRecord
 from catchment.feeds.language.evaluate import CompiledProgram
 from catchment.feeds.language.functions import BUILT_IN, Functions, with_functions
 from catchment.feeds.language.read_program import read_program
 from catchment.feeds.language.reference import ReferenceData, Row
 from catchment.feeds.language.statements import Declared
 from catchment.feeds.language.template import FeedProgram
+from catchment.feeds.placement.costs import LinkCosts
 
 PROGRAM_FILE = "feeds.sql"
 FUNCTIONS_FILE = "functions.py"
@@ -56,7 +56,7 @@ class World(Protocol):
 
     def read_reference(self) -> ReferenceData: ...
 
-    def records(self, from_us: int = 0, devices: Collection[str] | None = None) -> Iterator[Record]: ...
+    def records(self, from_us: int = 0, devices: Collection[str] | None = None) -> Iterator[DeviceRecord]: ...
 
     def change_rates(self) -> None: ...
 
@@ -68,7 +68,7 @@ class Recording:
     source: str
     folder: Path
     program: FeedProgram
-    recorded: list[Record] = field(repr=False)
+    recorded: list[DeviceRecord] = field(repr=False)
     rates: dict[str, float] = field(repr=False)
     feed_rates: dict[str, float] = field(repr=False)
     costs: LinkCosts = field(default_factory=LinkCosts)
@@ -78,12 +78,12 @@ class Recording:
         devices = tuple(_typed_device(self.program, d) for d in self.rates)
         return ReferenceData(read_tables(self.folder, self.program), devices)
 
-    def records(self, from_us: int = 0, devices: Collection[str] | None = None) -> Iterator[Record]:
+    def records(self, from_us: int = 0, devices: Collection[str] | None = None) -> Iterator[DeviceRecord]:
         """What (some) devices recorded, moved to begin at an instant, and again when it has ended."""
         kept = [r for r in self.recorded if devices is None or r.device in devices]
         while kept:
             for r in kept:
-                yield Record(from_us + r.at_us, r.device, r.stream, r.row)
+                yield DeviceRecord(from_us + r.at_us, r.device, r.stream, r.row)
             from_us += self.recorded[-1].at_us + max(1, self.recorded[-1].at_us // len(self.recorded))
 
     def change_rates(self) -> None:
@@ -141,7 +141,7 @@ def table_files(folder: Path, program: FeedProgram) -> dict[Path, float]:
     return {path: path.stat().st_mtime for path in paths if path.is_file()}
 
 
-def _recorded(folder: Path, program: FeedProgram) -> Iterator[Record]:
+def _recorded(folder: Path, program: FeedProgram) -> Iterator[DeviceRecord]:
     for name, stream in program.streams.items():
         assert stream.device is not None
         at = stream.column_names.index(stream.device)
@@ -149,7 +149,7 @@ def _recorded(folder: Path, program: FeedProgram) -> Iterator[Record]:
             if row[at] is None or at_s is None or not 0 <= at_s < 1e9:
                 where = f"{folder / f'{name}.csv'}, line {number}"
                 raise FeedError(f"a record needs a device and a time of 0 or more: {at_s}, {row!r}", where=where)
-            yield Record(round(at_s * 1e6), str(row[at]), name, row)
+            yield DeviceRecord(round(at_s * 1e6), str(row[at]), name, row)
 
 
 def _rows(folder: Path, declared: Declared, before: tuple[str, ...]) -> Iterator[tuple[float | None, Row]]:
@@ -183,7 +183,7 @@ def _parse(cells: list[str], kinds: list[str], where: str) -> list[Any]:
     return values
 
 
-def _rates(program: FeedProgram, recorded: list[Record]) -> tuple[dict[str, float], dict[str, float]]:
+def _rates(program: FeedProgram, recorded: list[DeviceRecord]) -> tuple[dict[str, float], dict[str, float]]:
     """Events per second of each device, and of each of its feeds after the filters of the program."""
     compiled, seconds = CompiledProgram(program), (recorded[-1].at_us / 1e6) or 1.0
     devices: Counter[str] = Counter()

@@ -1,0 +1,1 @@
+"""Web pages about a running deployment."""

@@ -1,0 +1,1 @@
+"""Experiments in virtual time that drive the same cores as a deployment."""

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from catchment.feeds.device.fleet import Record
+from catchment.feeds.device.fleet import DeviceRecord
 from catchment.feeds.language.view_graph import generate_views
 from catchment.feeds.project import open_recording
 from catchment.feeds.protocol.messages import Notice
@@ -76,7 +76,7 @@ class Deployment:
     def log(self, part: str) -> Path:
         return self.folder / f"fleet-{part[0]}.jsonl"
 
-    def written(self, part: str) -> tuple[list[Record], list[Notice]]:
+    def written(self, part: str) -> tuple[list[DeviceRecord], list[Notice]]:
         path = self.log(part)
         return read_fleet_log(path) if path.exists() else ([], [])
 

@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catchment.errors import FeedError
-from catchment.feeds.placement.assign import Assignment, Costs, assign
 from catchment.feeds.placement.budget import Budget
-from catchment.feeds.placement.demand import DemandGraph
-from catchment.feeds.placement.placement import CLOUD, place
+from catchment.feeds.placement.costs import DeviceCosts
+from catchment.feeds.placement.outcome import AT_CLOUD
+from catchment.feeds.placement.pair_views.assign import Assignment, assign, place
+from catchment.feeds.placement.pair_views.demand import DemandGraph
 from tests.worlds.feeds_brute import (
     cheapest_pairs,
     cost_of_decisions,
@@ -56,7 +57,7 @@ def test_the_assignment_costs_the_least_of_all_placements(kind: str, ratio: tupl
         devices, pairs = random_pairs(rng, 6, 7)
         rates = _rates(rng, kind, devices, pairs)
         up, down = np.full(devices, ratio[0]), np.full(devices, ratio[1])
-        found = assign(graph_of(devices, pairs, rates), Costs(*ratio))
+        found = assign(graph_of(devices, pairs, rates), DeviceCosts(*ratio))
         _check(found, up, down, cheapest_pairs(devices, pairs, rates, up, down))
         if ratio[0] <= ratio[1]:
             assert found.conflicts == 0
@@ -68,7 +69,7 @@ def test_each_device_may_have_its_own_costs() -> None:
         devices, pairs = random_pairs(rng, 6, 7)
         rates = rng.integers(0, 5, (len(pairs), 2)).astype(float)
         up, down = rng.random(devices) * 3, rng.random(devices)
-        found = assign(graph_of(devices, pairs, rates), Costs(up, down))
+        found = assign(graph_of(devices, pairs, rates), DeviceCosts(up, down))
         _check(found, up, down, cheapest_pairs(devices, pairs, rates, up, down))
 
 
@@ -86,7 +87,7 @@ def test_budgets_are_kept_at_the_least_cost() -> None:
             loads[a] += (choice[:, p] == 1) * load[p, 0]
             loads[b] += (choice[:, p] == 2) * load[p, 1]
         graph = graph_of(devices, pairs, rates, load=load.T.ravel())
-        found = assign(graph, Costs(up[0], 1.0), budget=Budget(capacity))
+        found = assign(graph, DeviceCosts(up[0], 1.0), budget=Budget(capacity))
         _check(found, up, down, costs[(loads <= capacity[:, None]).all(axis=0)].min())
 
 
@@ -98,7 +99,7 @@ def test_the_assignment_equals_an_integer_program_on_larger_graphs(ratio: tuple[
         graph = graph_of(devices, pairs, rng.random((len(pairs), 2)))
         up, down = np.full(devices, ratio[0]), np.full(devices, ratio[1])
         slip = 1e-5  # HiGHS takes 1e-6 of a view for none
-        _check(assign(graph, Costs(*ratio)), up, down, ilp_cost(graph, up, down), slip)
+        _check(assign(graph, DeviceCosts(*ratio)), up, down, ilp_cost(graph, up, down), slip)
 
 
 @pytest.mark.parametrize(("up", "down"), [(1, 1), (2, 3)])
@@ -108,7 +109,7 @@ def test_the_assignment_equals_the_min_cut_of_every_link_on_large_graphs(up: int
     pairs = every[rng.choice(len(every), 12_000, replace=False)]
     rates = np.minimum(rng.zipf(2.0, (len(pairs), 2)), 1000).astype(float)
     graph = graph_of(devices, pairs, rates)
-    found = assign(graph, Costs(up, down))
+    found = assign(graph, DeviceCosts(up, down))
     assert found.cost == cut_cost(graph, up, down)
     assert found.improvement > 1.2
 
@@ -120,7 +121,7 @@ def test_any_order_of_the_rows_gives_the_same_decisions(data: st.DataObject) -> 
     rows = [row for a, b in pairs for row in ((a, b), (b, a))]
     rates = data.draw(st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.0]), min_size=len(rows), max_size=len(rows)))
     order = data.draw(st.permutations(range(len(rows))))
-    costs = Costs(*data.draw(st.sampled_from([(1.0, 1.0), (3.0, 1.0), (1.0, 3.0)])))
+    costs = DeviceCosts(*data.draw(st.sampled_from([(1.0, 1.0), (3.0, 1.0), (1.0, 3.0)])))
     src, dst = np.asarray(rows).T
     shuffled = np.asarray(order)
     straight = assign(DemandGraph.from_edges(src, dst, rates), costs)
@@ -130,14 +131,14 @@ def test_any_order_of_the_rows_gives_the_same_decisions(data: st.DataObject) -> 
 
 
 def test_a_pair_of_equal_rates_is_left_to_the_cloud() -> None:
-    found = assign(DemandGraph.from_edges([0, 1], [1, 0], [2.0, 2.0]), Costs(1.0, 1.0))
+    found = assign(DemandGraph.from_edges([0, 1], [1, 0], [2.0, 2.0]), DeviceCosts(1.0, 1.0))
     assert found.upload.all()
     assert found.conflicts == 0
 
 
 def test_a_busy_device_downloads_the_quiet_one() -> None:
     """Alice sends once an hour, Bob 360 times: her feed goes to him, 2 messages in place of 361."""
-    found = assign(DemandGraph.from_named(["alice", "bob"], ["bob", "alice"], [1.0, 360.0]), Costs(1.0, 1.0))
+    found = assign(DemandGraph.from_named(["alice", "bob"], ["bob", "alice"], [1.0, 360.0]), DeviceCosts(1.0, 1.0))
     assert found.cost == 2.0
     assert found.all_upload_cost == 361.0
     placed = place(found)
@@ -147,22 +148,22 @@ def test_a_busy_device_downloads_the_quiet_one() -> None:
 def test_a_view_is_where_its_pair_downloads_else_at_the_cloud() -> None:
     rng = np.random.default_rng(11)
     devices, pairs = 40, np.stack(np.triu_indices(40, 1), axis=1)
-    found = assign(graph_of(devices, pairs, rng.pareto(1.0, (len(pairs), 2))), Costs(2.0, 1.0))
+    found = assign(graph_of(devices, pairs, rng.pareto(1.0, (len(pairs), 2))), DeviceCosts(2.0, 1.0))
     placed, graph = place(found), found.graph
     upload = dict(zip(zip(graph.src.tolist(), graph.dst.tolist(), strict=True), found.upload.tolist(), strict=True))
     for a, b, site in zip(placed.src.tolist(), placed.dst.tolist(), placed.site.tolist(), strict=True):
-        expected = CLOUD if upload[a, b] and upload[b, a] else (b if upload[a, b] else a)
+        expected = AT_CLOUD if upload[a, b] and upload[b, a] else (b if upload[a, b] else a)
         assert site == expected
     assert 0 < placed.at_cloud < graph.pairs
 
 
 def test_an_empty_graph_costs_nothing() -> None:
-    found = assign(DemandGraph.from_edges(np.zeros(0, dtype=int), np.zeros(0, dtype=int), []), Costs(1.0, 1.0))
+    found = assign(DemandGraph.from_edges(np.zeros(0, dtype=int), np.zeros(0, dtype=int), []), DeviceCosts(1.0, 1.0))
     assert (found.cost, found.improvement, found.optimal) == (0.0, 1.0, True)
 
 
 def test_devices_without_demands_cost_nothing() -> None:
-    found = assign(DemandGraph.from_edges([1, 3], [3, 1], [1.0, 5.0], devices=6), Costs(1.0, 1.0))
+    found = assign(DemandGraph.from_edges([1, 3], [3, 1], [1.0, 5.0], devices=6), DeviceCosts(1.0, 1.0))
     assert found.cost == 2.0
     assert found.threshold.tolist() == [0.0, 1.0, 0.0, 0.0, 0.0, 0.0]
 
@@ -170,4 +171,4 @@ def test_devices_without_demands_cost_nothing() -> None:
 @pytest.mark.parametrize("costs", [(-1.0, 1.0), (1.0, float("nan")), (float("inf"), 1.0)])
 def test_costs_that_are_no_costs_are_refused(costs: tuple[float, float]) -> None:
     with pytest.raises(FeedError, match="expected a finite number"):
-        Costs(*costs)
+        DeviceCosts(*costs)

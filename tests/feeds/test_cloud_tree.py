@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from catchment.errors import FeedError
-from catchment.feeds.placement.assign import assign
-from catchment.feeds.placement.cloud_tree import CloudTree, place_in_cloud
-from catchment.feeds.placement.costs import Costs
-from catchment.feeds.placement.placement import CLOUD, place
+from catchment.feeds.placement.costs import DeviceCosts
+from catchment.feeds.placement.outcome import AT_CLOUD
+from catchment.feeds.placement.pair_views.assign import assign, place
+from catchment.feeds.placement.pair_views.cloud_tree import CloudTree, place_in_cloud
 from tests.worlds.feeds_brute import graph_of, random_pairs
 
 
@@ -45,17 +45,17 @@ def _random_case(rng: np.random.Generator, whole: bool) -> tuple[CloudTree, int,
     return tree, devices, pairs, rng.integers(0, 5, shape).astype(float) if whole else rng.random(shape)
 
 
-@pytest.mark.parametrize("costs", [Costs(1.0, 1.0), Costs(3.0, 1.0)], ids=["symmetric", "upload dear"])
-def test_the_second_step_is_the_cheapest_given_the_first(costs: Costs) -> None:
+@pytest.mark.parametrize("costs", [DeviceCosts(1.0, 1.0), DeviceCosts(3.0, 1.0)], ids=["symmetric", "upload dear"])
+def test_the_second_step_is_the_cheapest_given_the_first(costs: DeviceCosts) -> None:
     rng = np.random.default_rng(17)
     for turn in range(80):
         tree, devices, pairs, rates = _random_case(rng, bool(turn % 2))
         first = assign(graph_of(devices, pairs, rates), costs)
         second, site, nodes = place_in_cloud(first, tree), place(first).site, len(tree.parent)
-        choices = [range(nodes) if s == CLOUD else [nodes + int(s)] for s in site]
+        choices = [range(nodes) if s == AT_CLOUD else [nodes + int(s)] for s in site]
         every = np.asarray(list(itertools.product(*choices)))
         assert second.cost == pytest.approx(_costs(tree, pairs, rates, every, False).min(), abs=1e-9)
-        mine = np.where(second.node == CLOUD, nodes + site, second.node)[None]
+        mine = np.where(second.node == AT_CLOUD, nodes + site, second.node)[None]
         assert _costs(tree, pairs, rates, mine, False)[0] == pytest.approx(second.cost, abs=1e-9)
 
 
@@ -63,7 +63,7 @@ def test_two_steps_are_the_optimum_over_the_whole_network() -> None:
     rng = np.random.default_rng(18)
     for turn in range(80):
         tree, devices, pairs, rates = _random_case(rng, bool(turn % 2))
-        first = assign(graph_of(devices, pairs, rates), Costs(1.0, 1.0))
+        first = assign(graph_of(devices, pairs, rates), DeviceCosts(1.0, 1.0))
         second, nodes = place_in_cloud(first, tree), len(tree.parent)
         every = np.asarray(list(itertools.product(*([*range(nodes), nodes + a, nodes + b] for a, b in pairs))))
         assert first.cost + second.cost == pytest.approx(_costs(tree, pairs, rates, every, True).min(), abs=1e-9)
@@ -86,6 +86,6 @@ def test_a_cloud_that_is_no_tree_is_refused(
 
 
 def test_every_device_needs_a_gateway() -> None:
-    found = assign(graph_of(2, np.asarray([[0, 1]]), np.ones((1, 2))), Costs(1.0, 1.0))
+    found = assign(graph_of(2, np.asarray([[0, 1]]), np.ones((1, 2))), DeviceCosts(1.0, 1.0))
     with pytest.raises(FeedError, match="1 gateways for 2 devices"):
         place_in_cloud(found, CloudTree.of([-1], [0.0], [0]))

@@ -11,9 +11,10 @@ import pyarrow.parquet as parquet
 import pytest
 
 from catchment.errors import FeedError
-from catchment.feeds.placement.assign import Costs, assign
-from catchment.feeds.placement.demand import DemandGraph
-from catchment.feeds.placement.demand_file import demand_of, read_budget, read_rates, write_decisions
+from catchment.feeds.placement.costs import DeviceCosts
+from catchment.feeds.placement.pair_views.assign import assign
+from catchment.feeds.placement.pair_views.demand import DemandGraph
+from catchment.feeds.placement.pair_views.demand_file import demand_of, read_budget, read_rates, write_decisions
 
 GOOD = [(0, 1, 1.0), (1, 0, 2.0), (1, 2, 3.0), (2, 1, 4.0)]
 
@@ -103,7 +104,7 @@ def test_csv_and_parquet_give_the_same_graph_and_decisions(tmp_path: Path) -> No
     parquet.write_table(pa.table(named), tmp_path / "rates.parquet")
     decisions = []
     for rates in (from_csv, tmp_path / "rates.parquet"):
-        found = assign(demand_of(read_rates(rates), rates), Costs(1.0, 1.0))
+        found = assign(demand_of(read_rates(rates), rates), DeviceCosts(1.0, 1.0))
         for out in (tmp_path / "out.csv", tmp_path / "out.parquet"):
             write_decisions(found, out)
         decisions.append((tmp_path / "out.csv").read_text())
@@ -116,7 +117,7 @@ def test_csv_and_parquet_give_the_same_graph_and_decisions(tmp_path: Path) -> No
 def test_names_with_commas_and_quotes_survive_a_csv(tmp_path: Path) -> None:
     names = ['a,"b"', "c\nd"]
     graph = DemandGraph.from_named(names, names[::-1], [1.0, 2.0])
-    write_decisions(assign(graph, Costs(1.0, 1.0)), tmp_path / "out.csv")
+    write_decisions(assign(graph, DeviceCosts(1.0, 1.0)), tmp_path / "out.csv")
     with (tmp_path / "out.csv").open(newline="") as lines:
         told = list(csv.DictReader(lines))
     assert [(row["src"], row["dst"]) for row in told] == [tuple(names), tuple(names[::-1])]
@@ -124,7 +125,7 @@ def test_names_with_commas_and_quotes_survive_a_csv(tmp_path: Path) -> None:
 
 def test_sizes_take_the_place_of_rates(tmp_path: Path) -> None:
     path = _write(tmp_path / "sizes.csv", "src,dst,size\na,b,1000\nb,a,10\n")
-    found = assign(demand_of(read_rates(path), path), Costs(1.0, 1.0))
+    found = assign(demand_of(read_rates(path), path), DeviceCosts(1.0, 1.0))
     assert (found.cost, found.all_upload_cost) == (20.0, 1010.0)
 
 

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from catchment.errors import FeedError
-from catchment.feeds.placement.assign import assign
 from catchment.feeds.placement.budget import Budget
-from catchment.feeds.placement.costs import Costs
-from catchment.feeds.placement.hierarchy import CLOUD, VIEW, Hierarchy, device_trees
-from catchment.feeds.placement.multilevel import ViewAssignment, assign_views
+from catchment.feeds.placement.costs import DeviceCosts
+from catchment.feeds.placement.outcome import AT_CLOUD
+from catchment.feeds.placement.pair_views.assign import assign
+from catchment.feeds.placement.views_over_views.assign_views import ViewAssignment, assign_views
+from catchment.feeds.placement.views_over_views.hierarchy import VIEW, Hierarchy, device_trees
 from tests.worlds.feeds_brute import graph_of, random_hierarchy, random_pairs, view_costs
 
 RATIOS = ((1.0, 1.0), (1.0, 2.0), (2.0, 1.0), (5.0, 1.0), (20.0, 1.0))
@@ -32,7 +33,7 @@ def test_views_are_placed_at_the_least_cost_of_all_placements(
     rng = np.random.default_rng([levels, whole_rates, int(ratio[0] * 10)])
     for _ in range(30):
         h = random_hierarchy(rng, whole_rates, levels)
-        found = assign_views(h, Costs(*ratio))
+        found = assign_views(h, DeviceCosts(*ratio))
         _check(found, *view_costs(h, np.full(h.devices, ratio[0]), np.full(h.devices, ratio[1])))
         if ratio[0] <= ratio[1]:
             assert found.conflicts == 0
@@ -44,7 +45,7 @@ def test_budgets_hold_for_views_over_views_at_the_least_cost(ratio: tuple[float,
     for _ in range(100):
         h = random_hierarchy(rng, True, 3)
         capacity = rng.integers(0, 3, h.devices).astype(float)
-        found = assign_views(h, Costs(*ratio), budget=Budget(capacity))
+        found = assign_views(h, DeviceCosts(*ratio), budget=Budget(capacity))
         up, down = np.full(h.devices, ratio[0]), np.full(h.devices, ratio[1])
         _check(found, *view_costs(h, up, down, capacity.tolist()))
 
@@ -54,7 +55,7 @@ def test_one_level_of_views_is_the_assignment_of_pairs() -> None:
     for turn in range(60):
         devices, pairs = random_pairs(rng, 12, 30)
         graph = graph_of(devices, pairs, rng.integers(0, 6, (len(pairs), 2)).astype(float))
-        costs = Costs(RATIOS[turn % 5][0], RATIOS[turn % 5][1])
+        costs = DeviceCosts(RATIOS[turn % 5][0], RATIOS[turn % 5][1])
         views = assign_views(Hierarchy.from_pairs(graph), costs)
         flat = assign(graph, costs)
         assert views.cost == pytest.approx(flat.cost, abs=1e-9)
@@ -72,7 +73,7 @@ def _friend_finder(rng: np.random.Generator, users: int) -> tuple[Hierarchy, dic
         "J->V": rng.random(len(p)), "G->V": rng.random(len(p)),
     }  # fmt: skip
     joined, view = 2 * users + np.arange(users), 3 * users + np.arange(len(p))
-    home = [*range(users), *[CLOUD] * users, *[VIEW] * (users + len(p))]
+    home = [*range(users), *[AT_CLOUD] * users, *[VIEW] * (users + len(p))]
     feed = np.concatenate((np.arange(users), users + np.arange(users), joined[p], q))
     target = np.concatenate((joined, joined, view, view))
     h = Hierarchy.of(users, home, feed, target, np.concatenate([rate[k] for k in ("G->J", "N->J", "J->V", "G->V")]))
@@ -101,7 +102,7 @@ def test_the_friend_finder_has_its_closed_form(up: float, down: float) -> None:
     rng = np.random.default_rng(14)
     for users in (3, 8, 40):
         h, rate = _friend_finder(rng, users)
-        found = assign_views(h, Costs(up, down))
+        found = assign_views(h, DeviceCosts(up, down))
         assert found.cost == pytest.approx(_closed_form(rate, users, up, down), rel=1e-12)
         assert found.conflicts == 0
 
@@ -109,15 +110,15 @@ def test_the_friend_finder_has_its_closed_form(up: float, down: float) -> None:
 def test_the_price_of_the_parents_other_inputs_is_counted() -> None:
     """The upper view would stay with the lower one, but its other input is dear: algorithm 3 as printed pays 16."""
     rates = {"G0 -> J": 2.0, "N -> J": 1.0, "J -> V": 8.0, "G1 -> V": 7.5}
-    h = Hierarchy.of(2, [0, 1, CLOUD, VIEW, VIEW], [0, 2, 3, 1], [3, 3, 4, 4], list(rates.values()))
-    found = assign_views(h, Costs(1.0, 1.0))
-    assert found.site[3:].tolist() == [CLOUD, CLOUD]
+    h = Hierarchy.of(2, [0, 1, AT_CLOUD, VIEW, VIEW], [0, 2, 3, 1], [3, 3, 4, 4], list(rates.values()))
+    found = assign_views(h, DeviceCosts(1.0, 1.0))
+    assert found.site[3:].tolist() == [AT_CLOUD, AT_CLOUD]
     assert found.cost == 9.5
 
 
 def test_uploads_say_which_inputs_come_by_the_cloud() -> None:
     h = Hierarchy.of(2, [0, 1, VIEW], [0, 1], [2, 2], [5.0, 1.0])
-    found = assign_views(h, Costs(1.0, 1.0))
+    found = assign_views(h, DeviceCosts(1.0, 1.0))
     assert found.site.tolist() == [0, 1, 0]
     assert found.upload.tolist() == [False, True]
 
@@ -128,7 +129,7 @@ def test_without_time_views_stay_viable_and_the_gap_is_true() -> None:
     for _ in range(40):
         h = random_hierarchy(rng, False, 2)
         costs = view_costs(h, np.full(h.devices, 10.0), np.ones(h.devices))[0]
-        found = assign_views(h, Costs(10.0, 1.0), time_limit_s=0.0)
+        found = assign_views(h, DeviceCosts(10.0, 1.0), time_limit_s=0.0)
         assert costs.min() - 1e-9 <= found.cost
         assert found.cost * (1 - found.gap) <= costs.min() + 1e-9
         seen += not found.optimal

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from catchment.errors import FeedError
-from catchment.feeds.cloud.choose_hosts import LinkCosts
+from catchment.feeds.placement.costs import LinkCosts
 from catchment.feeds.runs.board import HISTORY, Board
 from catchment.serve.feeds_page import FeedsPage
 from tests.worlds.feeds_world import DECLARED, NEARBY, SECOND, Walkers, graph_of, random_friends, random_hosts, start

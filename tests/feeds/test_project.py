@@ -12,8 +12,8 @@ from catchment.errors import CatchmentError, FeedError
 from catchment.feeds.language.view_graph import ViewGraph, generate_views
 from catchment.feeds.project import open_recording, table_files
 from catchment.feeds.runs.traffic import message_sizes
-from catchment.sim.feeds.nearby import NearbyWorld
-from catchment.sim.feeds.world import WorldChoice, open_world
+from catchment.sim.feeds.nearby_world import NearbyWorld
+from catchment.sim.feeds.open_world import WorldChoice, open_world
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "nearby_friends"

@@ -7,12 +7,13 @@ import itertools
 import numpy as np
 import pytest
 
-from catchment.feeds.placement.assign import Costs, assign
-from catchment.feeds.placement.conflict_problem import LiftProblem
-from catchment.feeds.placement.residual import solve_lifts
-from catchment.feeds.placement.residual_bound import solve_roughly, take_back
-from catchment.feeds.placement.residual_cut import solve_with_cycles
-from catchment.feeds.placement.residual_tree import solve_forest
+from catchment.feeds.placement.costs import DeviceCosts
+from catchment.feeds.placement.pair_views.assign import assign
+from catchment.feeds.placement.pair_views.conflict_problem import LiftProblem
+from catchment.feeds.placement.pair_views.residual import solve_lifts
+from catchment.feeds.placement.pair_views.residual_bound import solve_roughly, take_back
+from catchment.feeds.placement.pair_views.residual_cut import solve_with_cycles
+from catchment.feeds.placement.pair_views.residual_tree import solve_forest
 from tests.worlds.feeds_brute import graph_of
 
 
@@ -71,8 +72,9 @@ def test_every_kind_of_component_occurs_at_extreme_costs() -> None:
     devices, every = 400, np.stack(np.triu_indices(400, 1), axis=1)
     pairs = every[rng.choice(len(every), 500, replace=False)]
     rates = rng.random((len(pairs), 2))
-    kinds = {kind for ratio in (2.0, 4.0, 8.0) for kind, count in
-             assign(graph_of(devices, pairs, rates), Costs(ratio, 1.0)).residual_kinds.items() if count}  # fmt: skip
+    graph = graph_of(devices, pairs, rates)
+    found = [assign(graph, DeviceCosts(ratio, 1.0)) for ratio in (2.0, 4.0, 8.0)]
+    kinds = {kind for each in found for kind, count in each.residual_kinds.items() if count}
     assert kinds >= {"tree", "odd"}
 
 
@@ -83,7 +85,7 @@ def test_close_costs_leave_only_trees() -> None:
     for _ in range(20):
         rates = 1.0 + rng.random((len(pairs), 2))  # S <= 2
         chosen = pairs[rng.random(len(pairs)) < 0.03]
-        found = assign(graph_of(60, chosen, rates[: len(chosen)]), Costs(1.45, 1.0))
+        found = assign(graph_of(60, chosen, rates[: len(chosen)]), DeviceCosts(1.45, 1.0))
         assert found.residual_kinds.get("bipartite", 0) + found.residual_kinds.get("odd", 0) == 0
 
 
@@ -134,10 +136,10 @@ def test_one_weight_a_device_would_not_be_exact() -> None:
     """A device in conflict at a low and at a high rate may lift to the low one alone."""
     rates = {(0, 1): 0.6, (1, 0): 0.6, (0, 2): 3.0, (2, 0): 0.7}
     src, dst = np.asarray(list(rates)).T
-    from catchment.feeds.placement.demand import DemandGraph
+    from catchment.feeds.placement.pair_views.demand import DemandGraph
 
     graph = DemandGraph.from_edges(src, dst, list(rates.values()))
-    found = assign(graph, Costs(8.0, 1.0))
+    found = assign(graph, DeviceCosts(8.0, 1.0))
     assert found.conflicts == 2
     lifted = found.threshold
     assert lifted[0] == 0.6 or lifted[1] == 0.6

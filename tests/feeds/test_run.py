@@ -21,8 +21,8 @@ from catchment.feeds.cloud.router import Router
 from catchment.feeds.language.evaluate import CompiledProgram
 from catchment.feeds.language.view_graph import generate_views
 from catchment.feeds.runs.traffic import WAYS
-from catchment.sim.feeds.run import FeedRun, RunOptions
-from catchment.sim.feeds.world import WorldChoice, open_world
+from catchment.sim.feeds.measured_run import FeedRun, RunOptions
+from catchment.sim.feeds.open_world import WorldChoice, open_world
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "nearby_friends"
 

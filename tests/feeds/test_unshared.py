@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from catchment.errors import FeedError
-from catchment.feeds.placement.assign_unshared import assign_unshared
 from catchment.feeds.placement.budget import Budget
-from catchment.feeds.placement.costs import Costs
-from catchment.feeds.placement.placement import CLOUD, place
+from catchment.feeds.placement.costs import DeviceCosts
+from catchment.feeds.placement.outcome import AT_CLOUD
+from catchment.feeds.placement.pair_views.assign import place
+from catchment.feeds.placement.pair_views.assign_unshared import assign_unshared
 from tests.worlds.feeds_brute import graph_of, random_pairs
 
 RATIOS = ((1.0, 1.0), (1.0, 2.0), (3.0, 1.0), (20.0, 1.0))
@@ -44,18 +45,20 @@ def test_the_knapsacks_are_filled_at_the_least_cost_of_all_placements(
         graph = graph_of(devices, pairs, rates, load=load.T.ravel())
         cost, loads = _every_placement(devices, pairs, rates, load, *ratio)
         within = (loads <= capacity[:, None]).all(axis=0)
-        found = assign_unshared(graph, Costs(*ratio), budget=Budget(capacity))
+        found = assign_unshared(graph, DeviceCosts(*ratio), budget=Budget(capacity))
         assert found.cost == pytest.approx(cost[within].min(), abs=1e-9)
         assert found.optimal
         assert (found.upload | found.upload[graph.counterpart]).all()
-        free = assign_unshared(graph, Costs(*ratio))
+        free = assign_unshared(graph, DeviceCosts(*ratio))
         assert free.cost == pytest.approx(cost.min(), abs=1e-9)
 
 
 def test_views_go_where_the_knapsacks_put_them() -> None:
     pairs, rates = np.asarray([[0, 1], [0, 2]]), np.asarray([[5.0, 1.0], [9.0, 1.0]])
-    found = assign_unshared(graph_of(3, pairs, rates), Costs(1.0, 1.0), budget=Budget(np.asarray([1.0, 1.0, 1.0])))
-    assert place(found).site.tolist() == [CLOUD, 0]
+    found = assign_unshared(
+        graph_of(3, pairs, rates), DeviceCosts(1.0, 1.0), budget=Budget(np.asarray([1.0, 1.0, 1.0]))
+    )
+    assert place(found).site.tolist() == [AT_CLOUD, 0]
 
 
 def test_without_time_a_knapsack_is_filled_greedily_and_the_gap_is_true() -> None:
@@ -64,8 +67,8 @@ def test_without_time_a_knapsack_is_filled_greedily_and_the_gap_is_true() -> Non
     rates = np.stack((5 + rng.random(40), rng.random(40)), axis=1)
     graph = graph_of(41, pairs, rates, load=np.concatenate((1 + rng.random(40), np.ones(40))))
     budget = Budget(np.concatenate(([12.0], np.full(40, np.inf))))
-    rough = assign_unshared(graph, Costs(1.0, 1.0), budget=budget, time_limit_s=0.0)
-    exact = assign_unshared(graph, Costs(1.0, 1.0), budget=budget)
+    rough = assign_unshared(graph, DeviceCosts(1.0, 1.0), budget=budget, time_limit_s=0.0)
+    exact = assign_unshared(graph, DeviceCosts(1.0, 1.0), budget=budget)
     assert exact.optimal
     assert exact.cost <= rough.cost + 1e-9
     assert rough.cost * (1 - rough.gap) <= exact.cost + 1e-9
@@ -76,4 +79,4 @@ def test_a_budget_must_be_a_number_for_every_device() -> None:
         Budget(np.asarray([1.0, -2.0]))
     graph = graph_of(2, np.asarray([[0, 1]]), np.ones((1, 2)))
     with pytest.raises(FeedError, match="3 budgets for 2 devices"):
-        assign_unshared(graph, Costs(1.0, 1.0), budget=Budget(np.ones(3)))
+        assign_unshared(graph, DeviceCosts(1.0, 1.0), budget=Budget(np.ones(3)))

@@ -19,14 +19,14 @@ from catchment.feeds.device.device import (
     Notify,
     Produced,
     Received,
-    Send,
+    SendUp,
     Tick,
 )
-from catchment.feeds.device.publisher import Seen
+from catchment.feeds.device.publisher import RecentlySeen
 from catchment.feeds.device.view_host import FeedBuffer, HostLimits, ViewHost
 from catchment.feeds.language.evaluate import compile_program
 from catchment.feeds.language.functions import BUILT_IN
-from catchment.feeds.protocol.channel import Sender, at_cloud, at_device
+from catchment.feeds.protocol.channel import ChannelSender, at_cloud, at_device
 from catchment.feeds.protocol.codec import MAX_MESSAGE_BYTES, decode, encode
 from catchment.feeds.protocol.messages import (
     Confirmed,
@@ -39,7 +39,7 @@ from catchment.feeds.protocol.messages import (
     Message,
     Notice,
     Program,
-    Rates,
+    RateReport,
     Reset,
     SetUpload,
     Uninstall,
@@ -91,7 +91,7 @@ messages = st.one_of(
     st.builds(FeedEvent, names, keys, st.integers(0, 2**60), st.lists(scalars, max_size=3).map(tuple)),
     st.builds(Notice, names, names, keys, st.integers(0, 2**60), st.lists(scalars, max_size=3).map(tuple)),
     st.builds(Hello, st.integers(0, 2**50)),
-    st.builds(Rates, st.lists(st.tuples(names, st.integers(0, 99)), max_size=3).map(tuple), st.integers(1, 2**40)),
+    st.builds(RateReport, st.lists(st.tuples(names, st.integers(0, 99)), max_size=3).map(tuple), st.integers(1, 2**40)),
     st.builds(Confirmed, keys, st.integers(0)),
     st.builds(Reset),
     st.builds(Instructions, st.lists(items, max_size=4).map(tuple)),
@@ -135,7 +135,7 @@ def test_a_message_of_the_wrong_direction_is_refused() -> None:
 @given(st.integers(1, 30), st.integers(0, 1000))
 def test_messages_that_are_sent_again_are_accepted_once_and_in_order(count: int, seed: int) -> None:
     """At QoS 1 a reconnecting client repeats what was not yet acknowledged: some tail of what it had sent."""
-    rng, sender, receiver = random.Random(seed), Sender(), at_cloud()
+    rng, sender, receiver = random.Random(seed), ChannelSender(), at_cloud()
     sent = [sender.wrap(Confirmed((n,), 0)) for n in range(count)]
     wire: list[bytes] = []
     for n, data in enumerate(sent):
@@ -174,7 +174,7 @@ def produce(made: Device, at_us: int) -> list[Any]:
 
 
 def sent(actions: list[Any]) -> list[Message]:
-    return [a.message for a in actions if isinstance(a, Send)]
+    return [a.message for a in actions if isinstance(a, SendUp)]
 
 
 def test_a_device_uploads_nothing_until_it_is_told_to() -> None:
@@ -261,7 +261,7 @@ def test_a_device_reports_what_it_produced_once_a_period() -> None:
     produce(made, 3)
     produce(made, 4)
     (report,) = sent(made.handle(Tick(), 10))
-    assert report == Rates((("location@0", 2),), 10)
+    assert report == RateReport((("location@0", 2),), 10)
     assert json.loads(encode(0, report)) == [0, "r", [["location@0", 2]], 10]
 
 
@@ -298,7 +298,7 @@ def test_a_buffer_keeps_order_of_time_and_takes_a_key_once() -> None:
 
 
 def test_what_was_seen_is_forgotten_at_the_bound_oldest_first() -> None:
-    seen = Seen(capacity=2)
+    seen = RecentlySeen(capacity=2)
     assert [seen.first_time(n) for n in (1, 2, 1, 3, 2, 1)] == [True, True, False, True, False, True]
 
 

@@ -17,9 +17,9 @@ from catchment.aggregates import make_aggregate
 from catchment.errors import SimulationError
 from catchment.query.fragment import Fragment, Key
 from catchment.sim.edge.network import Bandwidth, FifoLink
-from catchment.sim.edge.optimum import optimal_windows
+from catchment.sim.edge.offline_optimum import optimal_windows
 from catchment.sim.edge.simulate import EdgeScenario, simulate, simulate_online, step_ends
-from catchment.sim.edge.traces import Trace, trace_of
+from catchment.sim.edge.traces import KeyTrace, trace_of
 from catchment.site.core import SiteCore
 from catchment.site.events import Absorbed, FragmentAdded, LinkMeasured, LowMarkRaised
 from catchment.site.policies.registry import policy_by_name
@@ -41,18 +41,18 @@ ONLINE = (
 
 
 @st.composite
-def traces(draw: st.DrawFn, windows: int = 3, most: int = 60) -> Trace:
+def traces(draw: st.DrawFn, windows: int = 3, most: int = 60) -> KeyTrace:
     """Records at distinct instants over a few windows, keys unevenly often."""
     times = draw(st.sets(st.integers(0, windows * W - 1), min_size=1, max_size=most))
     keys = draw(st.lists(st.sampled_from([0, 0, 0, 1, 1, 2, 3, 4, 5, 6]), min_size=len(times), max_size=len(times)))
     return trace_of(sorted(times), keys)
 
 
-def records_of(trace: Trace) -> list[tuple[int, int]]:
+def records_of(trace: KeyTrace) -> list[tuple[int, int]]:
     return list(zip(trace.ts_us.tolist(), trace.codes.tolist(), strict=True))
 
 
-def zipf_trace(records: int, windows: int, keys: int = 400, seed: int = 5) -> Trace:
+def zipf_trace(records: int, windows: int, keys: int = 400, seed: int = 5) -> KeyTrace:
     rng = np.random.default_rng(seed)
     times = np.sort(rng.choice(windows * W, records, replace=False))
     return trace_of(times, rng.zipf(1.3, records) % keys)
@@ -62,7 +62,7 @@ def zipf_trace(records: int, windows: int, keys: int = 400, seed: int = 5) -> Tr
 @settings(max_examples=25, deadline=None)
 @given(trace=traces(), rate=st.sampled_from([3.0, 10.0, 40.0]), believed=st.sampled_from([0.5, 1.0, 2.0]))
 def test_the_simulator_agrees_with_the_per_record_reference(
-    name: str, trace: Trace, rate: float, believed: float
+    name: str, trace: KeyTrace, rate: float, believed: float
 ) -> None:
     scenario = EdgeScenario(trace, W, Bandwidth((rate,)), believed, steps=8192)
     head, _, eviction = name.partition("+")
@@ -95,7 +95,7 @@ def test_coarse_steps_come_close_to_record_by_record(name: str) -> None:
     rates=st.sampled_from([((5.0,), (0.0,)), ((20.0, 4.0, 9.0), (0.0, 0.7, 1.9))]),
 )
 def test_any_schedule_between_eager_and_lazy_is_optimal(
-    trace: Trace, data: st.DataObject, rates: tuple[tuple[float, ...], tuple[float, ...]]
+    trace: KeyTrace, data: st.DataObject, rates: tuple[tuple[float, ...], tuple[float, ...]]
 ) -> None:
     """Theorem 5: one update a key, and no staleness beyond the least possible."""
     bandwidth = Bandwidth(*rates)
@@ -112,7 +112,7 @@ def test_any_schedule_between_eager_and_lazy_is_optimal(
 
 @settings(max_examples=60, deadline=None)
 @given(trace=traces(windows=1), rate=st.sampled_from([2.0, 8.0, 30.0]))
-def test_the_least_staleness_is_ruled_by_the_keys_still_to_come(trace: Trace, rate: float) -> None:
+def test_the_least_staleness_is_ruled_by_the_keys_still_to_come(trace: KeyTrace, rate: float) -> None:
     """Lemma 2: what must still be sent at t fits into [t, T + S); if S > 0, somewhere exactly."""
     (window,) = optimal_windows(trace, W, Bandwidth((rate,)))
     last = {code: at for at, code in records_of(trace)}
@@ -127,7 +127,7 @@ def test_the_least_staleness_is_ruled_by_the_keys_still_to_come(trace: Trace, ra
 
 @settings(max_examples=60, deadline=None)
 @given(trace=traces(windows=1), rate=st.sampled_from([2.0, 8.0]), which=st.integers(0, 6))
-def test_a_send_later_than_lazy_makes_the_window_staler(trace: Trace, rate: float, which: int) -> None:
+def test_a_send_later_than_lazy_makes_the_window_staler(trace: KeyTrace, rate: float, which: int) -> None:
     """Theorem 4: the lazy schedule has no slack left."""
     (window,) = optimal_windows(trace, W, Bandwidth((rate,)))
     sends = window.lazy_s.copy()
@@ -140,7 +140,7 @@ def test_a_send_later_than_lazy_makes_the_window_staler(trace: Trace, rate: floa
 @pytest.mark.parametrize("name", [*ONLINE, "spillway", "spillway:2"])
 @settings(max_examples=15, deadline=None)
 @given(trace=traces())
-def test_no_policy_sends_less_than_one_update_a_key_or_beats_the_least_staleness(name: str, trace: Trace) -> None:
+def test_no_policy_sends_less_than_one_update_a_key_or_beats_the_least_staleness(name: str, trace: KeyTrace) -> None:
     """Lemma 1, and what the offline optimum is for."""
     scenario = EdgeScenario(trace, W, Bandwidth((6.0,)), steps=8192)
     optimum = simulate(scenario, "eager-optimal")
@@ -212,15 +212,15 @@ def test_the_site_core_sends_what_the_simulator_sends_when_it_hears_of_the_queue
 ROW_BYTES = 24  # slice, key and count
 
 
-def once_a_step(trace: Trace, ends: npt.NDArray[np.int64]) -> Trace:
+def once_a_step(trace: KeyTrace, ends: npt.NDArray[np.int64]) -> KeyTrace:
     """As a core sees it: all records of a step come at its end, those of one key as one arrival."""
     window, step = trace.ts_us // W, np.searchsorted(ends, trace.ts_us % W, "left")
     ts_us = window * W + np.minimum(ends[step], W - 1)
     pairs = np.unique(np.stack([ts_us, trace.codes]), axis=1)
-    return Trace(pairs[0], pairs[1])
+    return KeyTrace(pairs[0], pairs[1])
 
 
-def _core_step(core: SiteCore, of: Fragment, trace: Trace, start: int, after: int, until: int) -> int:
+def _core_step(core: SiteCore, of: Fragment, trace: KeyTrace, start: int, after: int, until: int) -> int:
     """The records of (after, until] as one micro-batch, then the low mark; how many updates left."""
     rows = _absorb_step(core, trace, start, after, until)
     rows += sum(a.rows for a in core.handle(LowMarkRaised("s", start + until), start + until))
@@ -228,7 +228,7 @@ def _core_step(core: SiteCore, of: Fragment, trace: Trace, start: int, after: in
     return rows
 
 
-def _absorb_step(core: SiteCore, trace: Trace, start: int, after: int, until: int) -> int:
+def _absorb_step(core: SiteCore, trace: KeyTrace, start: int, after: int, until: int) -> int:
     inside = (trace.ts_us > start + after) & (trace.ts_us <= start + min(until, W - 1))
     keys, counts = np.unique(trace.codes[inside], return_counts=True)
     if not len(keys):

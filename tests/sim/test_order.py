@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 from catchment.cli.commands import simulate_order
 from catchment.errors import CatchmentError, SimulationError
 from catchment.quality.coverage import Contract, Measure
-from catchment.sim.order.disorder import LIKE, generate
-from catchment.sim.order.measured import measured
+from catchment.sim.order.generated_traces import LIKE, generate
 from catchment.sim.order.plot import course
+from catchment.sim.order.recorded_traces import measured
 from catchment.sim.order.simulate import Question, Simulation, simulate
-from catchment.sim.order.trace import Trace, write_trace
+from catchment.sim.order.trace import ArrivalTrace, write_trace
 from catchment.site.slack.names import parse_slack
 from catchment.timeline import SECOND_US, WindowSpec
 
@@ -93,7 +93,7 @@ def test_sources_that_are_not_in_order_in_themselves_are_waited_for_as_recent_wi
     order = np.argsort(arrival, kind="stable")
     source = rng.integers(0, 6, len(event)).astype(np.int32)[order]
     names = tuple("abcdef")
-    trace = Trace(event[order], arrival[order], rng.gamma(3, 1, len(event)), source, names, name="shuffled")
+    trace = ArrivalTrace(event[order], arrival[order], rng.gamma(3, 1, len(event)), source, names, name="shuffled")
     question = Question(WindowSpec(4 * SECOND_US, SECOND_US), Measure("sum"), Contract(0.05), step_us=SECOND_US // 5)
     done = simulate(trace, question, [parse_slack(n) for n in ("mp-k-slack", "adaptive")])
     by_name = figures(done)
@@ -104,7 +104,7 @@ def test_sources_that_are_not_in_order_in_themselves_are_waited_for_as_recent_wi
 
 def test_with_keys_the_answers_of_every_key_are_judged_too() -> None:
     plain = generate(LIKE["game1"].shortened(3_000), 2)
-    keyed = Trace(
+    keyed = ArrivalTrace(
         plain.event_us, plain.arrival_us, plain.value, plain.source, plain.sources, plain.source, plain.sources
     )
     question = Question(WINDOW, Measure("sum"), Contract(0.05), step_us=20_000)

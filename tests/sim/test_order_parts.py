@@ -15,21 +15,21 @@ from hypothesis import strategies as st
 from catchment.errors import SimulationError
 from catchment.quality.coverage import Contract, Measure
 from catchment.sim.order.answers import Windows, answers, errors
-from catchment.sim.order.disorder import LIKE, Disorder, generate, measure
+from catchment.sim.order.generated_traces import LIKE, Disorder, generate, measure
 from catchment.sim.order.oracle import oracle
 from catchment.sim.order.repair import RepairPolicy, repair
 from catchment.sim.order.replay import cut_in_steps, step_of
-from catchment.sim.order.trace import Trace, read_trace, write_trace
+from catchment.sim.order.trace import ArrivalTrace, read_trace, write_trace
 from catchment.timeline import SECOND_US, Window, WindowSpec
 
 MEASURES = ("sum", "count", "avg", "median", "quantile:0.9")
 STEP = 10
 
 
-def trace_of(records: list[tuple[int, int, float]]) -> Trace:
+def trace_of(records: list[tuple[int, int, float]]) -> ArrivalTrace:
     """Records (event, delay, value) in the order in which they arrive."""
     ordered = sorted(records, key=lambda r: r[0] + r[1])
-    return Trace(
+    return ArrivalTrace(
         event_us=np.array([e for e, _, _ in ordered], dtype=np.int64),
         arrival_us=np.array([e + d for e, d, _ in ordered], dtype=np.int64),
         value=np.array([v for *_, v in ordered], dtype=np.float64),
@@ -88,7 +88,7 @@ def test_answers_are_those_of_a_loop_over_windows_and_records(
         assert off[i] == pytest.approx(_error(what, held, everything), rel=1e-9)
 
 
-def _values(trace: Trace, window: Window, until: int | None) -> list[float]:
+def _values(trace: ArrivalTrace, window: Window, until: int | None) -> list[float]:
     return [
         v
         for e, a, v in zip(trace.event_us.tolist(), trace.arrival_us.tolist(), trace.value.tolist(), strict=True)

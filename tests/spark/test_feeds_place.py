@@ -12,12 +12,12 @@ import pyarrow.parquet as parquet
 import pytest
 
 from catchment.errors import FeedError
-from catchment.feeds.placement.assign import assign
 from catchment.feeds.placement.budget import Budget
-from catchment.feeds.placement.costs import Costs
-from catchment.feeds.placement.demand import DemandGraph
-from catchment.feeds.placement.demand_file import write_decisions
+from catchment.feeds.placement.costs import DeviceCosts
 from catchment.feeds.placement.outcome import Outcome
+from catchment.feeds.placement.pair_views.assign import assign
+from catchment.feeds.placement.pair_views.demand import DemandGraph
+from catchment.feeds.placement.pair_views.demand_file import write_decisions
 from tests.worlds.feeds_brute import cost_of_decisions, graph_of
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def _same_outcome(here: Outcome, there: Outcome) -> None:
 def test_both_engines_decide_alike(spark: SparkSession, tmp_path: Path) -> None:
     from catchment.spark.feeds.place_file import place_file
 
-    graph, costs = _random_graph(1), Costs(1.0, 1.0)
+    graph, costs = _random_graph(1), DeviceCosts(1.0, 1.0)
     parquet.write_table(_table(graph), tmp_path / "rates.parquet")
     here = assign(graph, costs)
     _same_outcome(here, place_file(tmp_path / "rates.parquet", costs, tmp_path / "out.parquet", session=spark))
@@ -65,7 +65,7 @@ def test_both_engines_decide_alike(spark: SparkSession, tmp_path: Path) -> None:
 def test_conflicts_are_resolved_alike(spark: SparkSession, tmp_path: Path) -> None:
     from catchment.spark.feeds.place_file import place_file
 
-    graph, costs = _random_graph(4), Costs(6.0, 1.0)
+    graph, costs = _random_graph(4), DeviceCosts(6.0, 1.0)
     named = _table(graph, named=True)
     parquet.write_table(named, tmp_path / "rates.parquet")
     here = assign(graph, costs)
@@ -83,7 +83,7 @@ def test_conflicts_are_resolved_alike(spark: SparkSession, tmp_path: Path) -> No
 def test_raising_the_floors_again_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
     from catchment.spark.feeds.place import place_edges
 
-    graph, costs = _random_graph(2), Costs(3.0, 1.0)
+    graph, costs = _random_graph(2), DeviceCosts(3.0, 1.0)
     edges = spark.createDataFrame(_table(graph).to_pandas())
     placed = place_edges(spark, edges, costs, str(tmp_path), few_rows=0)
     assert (tmp_path / "kept-1").is_dir()
@@ -98,12 +98,12 @@ def test_both_engines_keep_budgets(spark: SparkSession, tmp_path: Path) -> None:
     limited = np.flatnonzero(np.isfinite(capacity))
     parquet.write_table(_table(graph), tmp_path / "rates.parquet")
     parquet.write_table(pa.table({"device": limited, "budget": capacity[limited]}), tmp_path / "budget.parquet")
-    here = assign(graph, Costs(2.0, 1.0), budget=Budget(capacity))
+    here = assign(graph, DeviceCosts(2.0, 1.0), budget=Budget(capacity))
     there = place_file(
-        tmp_path / "rates.parquet", Costs(2.0, 1.0), None, budget=tmp_path / "budget.parquet", session=spark
+        tmp_path / "rates.parquet", DeviceCosts(2.0, 1.0), None, budget=tmp_path / "budget.parquet", session=spark
     )
     assert there.cost == pytest.approx(here.cost, rel=1e-12)
-    assert here.cost > assign(graph, Costs(2.0, 1.0)).cost
+    assert here.cost > assign(graph, DeviceCosts(2.0, 1.0)).cost
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_bad_pair_is_refused_by_name(spark: SparkSession, tmp_path: Path, rows
 
     edges = spark.createDataFrame(rows, "src long, dst long, rate double")
     with pytest.raises(FeedError, match=says):
-        place_edges(spark, edges, Costs(1.0, 1.0), str(tmp_path))
+        place_edges(spark, edges, DeviceCosts(1.0, 1.0), str(tmp_path))
 
 
 def test_a_budget_for_a_strange_device_is_refused(spark: SparkSession, tmp_path: Path) -> None:
@@ -131,4 +131,4 @@ def test_a_budget_for_a_strange_device_is_refused(spark: SparkSession, tmp_path:
     (tmp_path / "rates.csv").write_text("src,dst,rate\n1,2,3\n2,1,4\n")
     (tmp_path / "budget.csv").write_text("device,budget\n9,1\n")
     with pytest.raises(FeedError, match="no demand names the device 9"):
-        place_file(tmp_path / "rates.csv", Costs(1.0, 1.0), None, budget=tmp_path / "budget.csv", session=spark)
+        place_file(tmp_path / "rates.csv", DeviceCosts(1.0, 1.0), None, budget=tmp_path / "budget.csv", session=spark)

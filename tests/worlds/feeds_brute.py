@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from scipy.optimize import LinearConstraint, milp
 from scipy.sparse.csgraph import maximum_flow
 
-from catchment.feeds.placement.demand import DemandGraph
-from catchment.feeds.placement.hierarchy import CLOUD, VIEW, Hierarchy
+from catchment.feeds.placement.outcome import AT_CLOUD
+from catchment.feeds.placement.pair_views.demand import DemandGraph
+from catchment.feeds.placement.views_over_views.hierarchy import VIEW, Hierarchy
 
 Floats = NDArray[np.float64]
 
@@ -120,7 +121,7 @@ def cut_cost(graph: DemandGraph, up: int, down: int) -> int:
 def random_hierarchy(rng: np.random.Generator, whole_rates: bool, levels: int = 2) -> Hierarchy:
     """Up to four devices, a source at the cloud, and views over sources and views with disjoint data."""
     devices = int(rng.integers(2, 5))
-    home = [*range(devices), CLOUD]
+    home = [*range(devices), AT_CLOUD]
     data: list[frozenset[int]] = [*(frozenset({d}) for d in range(devices)), frozenset()]
     level = [0] * len(home)
     edges: list[tuple[int, int]] = []
@@ -145,22 +146,22 @@ def view_costs(
 ) -> tuple[Floats, NDArray[np.int64]]:
     """The cost of every placement of the views, inf where it is not allowed, and the placements."""
     views = np.flatnonzero(h.home == VIEW)
-    sites = np.stack(np.meshgrid(*[np.arange(CLOUD, h.devices)] * len(views), indexing="ij"), -1)
+    sites = np.stack(np.meshgrid(*[np.arange(AT_CLOUD, h.devices)] * len(views), indexing="ij"), -1)
     where = np.tile(h.home, (sites.size // max(len(views), 1), 1))
     where[:, views] = sites.reshape(-1, len(views))
     cost = np.zeros(len(where))
     for view in views:  # at the cloud or where one of its inputs is
         inputs = h.feed[h.view == view]
-        cost[(where[:, view] != CLOUD) & ~(where[:, inputs] == where[:, [view]]).any(axis=1)] = np.inf
+        cost[(where[:, view] != AT_CLOUD) & ~(where[:, inputs] == where[:, [view]]).any(axis=1)] = np.inf
     for vertex in range(h.vertices):
         sent, got = np.zeros(len(where)), np.zeros((h.devices, len(where)))
         for e in np.flatnonzero(h.feed == vertex):
             host, reader = where[:, vertex], where[:, h.view[e]]
-            np.maximum(sent, np.where((host != reader) & (host != CLOUD), h.rate[e], 0.0), out=sent)
+            np.maximum(sent, np.where((host != reader) & (host != AT_CLOUD), h.rate[e], 0.0), out=sent)
             for device in range(h.devices):  # a feed comes down once, however many views there read it
                 arrives = (host != reader) & (reader == device)
                 np.maximum(got[device], np.where(arrives, h.rate[e], 0.0), out=got[device])
-        cost += np.where(where[:, vertex] == CLOUD, 0.0, upload[where[:, vertex]]) * sent + download @ got
+        cost += np.where(where[:, vertex] == AT_CLOUD, 0.0, upload[where[:, vertex]]) * sent + download @ got
     for device, most in enumerate(capacity or []):
         cost[(where[:, views] == device).sum(axis=1) > most] = np.inf
     return cost, where

@@ -11,7 +11,7 @@ from catchment.feeds.cloud.cloud import Cloud
 from catchment.feeds.cloud.router import Router
 from catchment.feeds.cloud.routes import CLOUD
 from catchment.feeds.device.device import DeviceConfig
-from catchment.feeds.device.fleet import Fleet, Record
+from catchment.feeds.device.fleet import DeviceRecord, Fleet
 from catchment.feeds.language.evaluate import compile_program
 from catchment.feeds.language.functions import BUILT_IN
 from catchment.feeds.language.read_program import read_program
@@ -62,7 +62,7 @@ class Walkers:
     devices: int
     rate: dict[int, float] = field(default_factory=dict)
 
-    def records(self, streams: tuple[str, ...] = ("location",)) -> Iterator[Record]:
+    def records(self, streams: tuple[str, ...] = ("location",)) -> Iterator[DeviceRecord]:
         place = {i: [48 + self.rng.random() / 50, 2 + self.rng.random() / 50] for i in range(self.devices)}
         heap = [(self.rng.randrange(1, SECOND), i) for i in range(self.devices)]
         heapq.heapify(heap)
@@ -70,7 +70,7 @@ class Walkers:
             at_us, i = heapq.heappop(heap)
             place[i] = [c + self.rng.gauss(0, 0.0008) for c in place[i]]
             for stream in streams:
-                yield Record(at_us, str(i), stream, self._row(i, stream, place[i]))
+                yield DeviceRecord(at_us, str(i), stream, self._row(i, stream, place[i]))
             heapq.heappush(heap, (at_us + round(SECOND / self.rate.setdefault(i, self.rng.choice((0.5, 1, 4)))), i))
 
     def _row(self, i: int, stream: str, place: list[float]) -> tuple[object, ...]:

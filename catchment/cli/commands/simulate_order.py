@@ -106,8 +106,8 @@ def trace(
 
     game1 and game2 have the disorder of Table 1 of Yang et al. (HPM), whatever the seed.
     """
-    from catchment.sim.order.disorder import LIKE, generate, measure
-    from catchment.sim.order.measured import measured, measured_names
+    from catchment.sim.order.generated_traces import LIKE, generate, measure
+    from catchment.sim.order.recorded_traces import measured, measured_names
     from catchment.sim.order.trace import write_trace
 
     if like in LIKE:

@@ -9,32 +9,18 @@ there is no proof of optimality, and such views go, inputs first, where they add
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
-from catchment.errors import FeedError
 from catchment.feeds.cloud.routes import CLOUD, Hosts, Instance, routes_of, source_of
 from catchment.feeds.language.view_graph import PhysicalView, ViewGraph
-from catchment.feeds.placement.assign import Assignment, Costs, assign
-from catchment.feeds.placement.demand import DemandGraph
-from catchment.feeds.placement.hierarchy import VIEW, Hierarchy
-from catchment.feeds.placement.multilevel import assign_views
-from catchment.feeds.placement.placement import CLOUD as AT_CLOUD
-from catchment.feeds.placement.placement import place
+from catchment.feeds.placement.costs import LinkCosts
+from catchment.feeds.placement.outcome import AT_CLOUD
+from catchment.feeds.placement.pair_views.assign import Assignment, assign, place
+from catchment.feeds.placement.pair_views.demand import DemandGraph
+from catchment.feeds.placement.views_over_views.assign_views import assign_views
+from catchment.feeds.placement.views_over_views.hierarchy import VIEW, Hierarchy
 
 Rates = Mapping[str, float]
-Strategy = Callable[[ViewGraph, Rates, "LinkCosts"], dict[str, str]]
-
-
-@dataclass(frozen=True)
-class LinkCosts:
-    """What one message costs a device, each way; the same for all devices."""
-
-    upload: float = 1.0
-    download: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not (self.upload >= 0 and self.download >= 0):
-            raise FeedError(f"link costs must be 0 or more, not {self.upload} and {self.download}")
+Strategy = Callable[[ViewGraph, Rates, LinkCosts], dict[str, str]]
 
 
 def all_at_cloud(graph: ViewGraph, rates: Rates, costs: LinkCosts) -> dict[str, str]:
@@ -70,7 +56,7 @@ def demand_of(graph: ViewGraph, rates: Rates) -> DemandGraph | None:
 def assignment_of(graph: ViewGraph, rates: Rates, costs: LinkCosts) -> Assignment | None:
     """The optimal assignment of the pair views over device feeds."""
     demand = demand_of(graph, rates)
-    return None if demand is None else assign(demand, Costs(costs.upload, costs.download))
+    return None if demand is None else assign(demand, costs.to_device_costs())
 
 
 def place_one_by_one(
@@ -135,7 +121,7 @@ def _place_hierarchy(graph: ViewGraph, rates: Rates, costs: LinkCosts) -> dict[s
         for name in placed for feed in graph.views[name].inputs
     ]  # fmt: skip
     hierarchy = Hierarchy.of(len(devices), list(homes.values()), *zip(*edges, strict=True))
-    site = assign_views(hierarchy, Costs(costs.upload, costs.download)).site
+    site = assign_views(hierarchy, costs.to_device_costs()).site
     return {name: CLOUD if (at := site[number[name]]) < 0 else graph.devices[at] for name in placed}
 
 

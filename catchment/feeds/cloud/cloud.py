@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from catchment.feeds.cloud.choose_hosts import place_one_by_one
-from catchment.feeds.cloud.controller import Controller
+from catchment.feeds.cloud.controller import FeedController
 from catchment.feeds.cloud.reoptimize import ReoptimizeRule
 from catchment.feeds.cloud.router import DataPlane, Deliver
 from catchment.feeds.cloud.routes import Hosts
@@ -25,7 +25,7 @@ class Cloud:
         rule: ReoptimizeRule | None = None,
     ) -> None:
         self.plane = plane
-        self.controller = Controller(graph, plane)
+        self.controller = FeedController(graph, plane)
         self.controller.rates.update(rates or {})  # expected, until devices have reported theirs
         self.rule = rule or ReoptimizeRule()
         self.reoptimizer = self.rule.build()

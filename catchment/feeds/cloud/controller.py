@@ -31,7 +31,7 @@ from catchment.feeds.protocol.messages import (
     Mark,
     Notice,
     Program,
-    Rates,
+    RateReport,
     Reset,
     SetUpload,
     Uninstall,
@@ -62,7 +62,7 @@ class Move:
 
 
 @dataclass
-class Pending:
+class PendingInstruction:
     """An instruction that a device has not yet confirmed, and the views that wait for it."""
 
     device: str
@@ -80,7 +80,7 @@ class ControlCounters:
     refused: int = 0
 
 
-class Controller:
+class FeedController:
     """Knows where each view is, and brings it where it should be."""
 
     def __init__(self, graph: ViewGraph, plane: DataPlane) -> None:
@@ -96,7 +96,7 @@ class Controller:
         self.installed: dict[str, set[str]] = {}  # host -> its views
         self.table = RouteTable()
         self.feeds_of = _by_device(graph)
-        self.pending: dict[int, Pending] = {}
+        self.pending: dict[int, PendingInstruction] = {}
         self.marks: dict[tuple[str, int], int] = {}  # (device, drain time) -> token
         self.boots: dict[str, int] = {}
         self.rates: dict[str, float] = {}
@@ -141,7 +141,7 @@ class Controller:
             self._confirm(device, message)
         elif isinstance(message, Notice):
             self._forward(device, message)
-        elif isinstance(message, Rates):
+        elif isinstance(message, RateReport):
             self._measure(device, message)
         return self._take_out()
 
@@ -240,7 +240,7 @@ class Controller:
         return self.next_token - 1
 
     def _instruct(self, device: str, message: Asked) -> None:
-        self.pending[message.token] = Pending(device, message)
+        self.pending[message.token] = PendingInstruction(device, message)
         self._deliver(device, message)
 
     def _deliver(self, device: str, message: Instruction) -> None:
@@ -260,7 +260,7 @@ class Controller:
                 del self.pending[token]
                 self._take_hold(device, pending, token, message.since_us)
 
-    def _take_hold(self, device: str, pending: Pending, token: int, since_us: int) -> None:
+    def _take_hold(self, device: str, pending: PendingInstruction, token: int, since_us: int) -> None:
         if isinstance(pending.message, SetUpload):
             self.table.upload(pending.message.feed, device).confirm(token, since_us)
         elif isinstance(pending.message, Uninstall):
@@ -419,7 +419,7 @@ class Controller:
         """Whether a device computes a view, or was told to stop and may still have its last matches."""
         return device in self.hosts.get(view, ()) or device in self.retired.get(view, ())
 
-    def _measure(self, device: str, message: Rates) -> None:
+    def _measure(self, device: str, message: RateReport) -> None:
         counts = dict(message.counts)
         computed = [n for n in self.installed.get(device, ()) if self.specs[n].template in self._consumed]
         for feed in (*self.feeds_of.get(device, ()), *computed):

@@ -18,9 +18,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from catchment.errors import FeedError
-from catchment.feeds.cloud.choose_hosts import LinkCosts, Strategy, least_traffic
+from catchment.feeds.cloud.choose_hosts import Strategy, least_traffic
 from catchment.feeds.cloud.routes import Hosts, predict, routes_of, source_of
 from catchment.feeds.language.view_graph import ViewGraph
+from catchment.feeds.placement.costs import LinkCosts
 
 RedeployCost = Callable[[ViewGraph, Hosts, Hosts, Mapping[str, float]], float]
 

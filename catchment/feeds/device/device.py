@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from catchment.errors import FeedError
-from catchment.feeds.device.publisher import Publisher, Seen
+from catchment.feeds.device.publisher import Publisher, RecentlySeen
 from catchment.feeds.device.view_host import HostLimits
 from catchment.feeds.language.evaluate import compile_program
 from catchment.feeds.language.functions import BUILT_IN, Functions
@@ -32,7 +32,7 @@ from catchment.feeds.protocol.messages import (
     Mark,
     Notice,
     Program,
-    Rates,
+    RateReport,
     Reset,
     SetUpload,
     Upward,
@@ -90,7 +90,7 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class SendUp:
     """Hand this message to the transport."""
 
     message: Upward
@@ -104,7 +104,7 @@ class Notify:
 
 
 DeviceEvent = Produced | Received | LinkUp | LinkDown | Tick
-DeviceAction = Send | Notify
+DeviceAction = SendUp | Notify
 
 
 class Device:
@@ -125,7 +125,7 @@ class Device:
         self.dropped = 0  # events that left the outbox at its bound
         self.ignored = 0  # instructions that came before a program
         self.newest_us = 0
-        self.notified = Seen()
+        self.notified = RecentlySeen()
 
     def handle(self, event: DeviceEvent, now_us: int) -> list[DeviceAction]:
         """What to do about an event."""
@@ -188,7 +188,7 @@ class Device:
             yield from self._notify(message)
         elif isinstance(message, Reset):
             self._forget()
-            yield Send(Hello(self.config.boot))
+            yield SendUp(Hello(self.config.boot))
         elif self.publisher is None:
             self.ignored += 1
         else:
@@ -233,13 +233,13 @@ class Device:
 
     def _connect(self) -> Iterator[DeviceAction]:
         self.connected = True
-        yield Send(Hello(self.config.boot))
+        yield SendUp(Hello(self.config.boot))
         while self.outbox:
-            yield Send(self.outbox.popleft())
+            yield SendUp(self.outbox.popleft())
 
     def _send(self, message: Upward) -> Iterator[DeviceAction]:
         if self.connected:
-            yield Send(message)
+            yield SendUp(message)
             return
         if len(self.outbox) >= self.config.max_outbox and isinstance(message, FeedEvent):
             self._drop_oldest_event()
@@ -270,4 +270,4 @@ class Device:
         self.produced.clear()
         matched.clear()
         self.reported_us = self.newest_us
-        yield from self._send(Rates(counts, period_us))
+        yield from self._send(RateReport(counts, period_us))

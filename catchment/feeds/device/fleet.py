@@ -19,7 +19,7 @@ from catchment.feeds.device.device import (
     LinkUp,
     Produced,
     Received,
-    Send,
+    SendUp,
     Tick,
 )
 from catchment.feeds.language.functions import BUILT_IN, Functions
@@ -27,7 +27,7 @@ from catchment.feeds.protocol.messages import Downward, Notice, Upward
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class DeviceRecord:
     """A device recorded one row of a stream."""
 
     at_us: int
@@ -37,7 +37,7 @@ class Record:
     boot: int = 0  # of the device when it recorded this; events are numbered from it
 
 
-class DeviceLinks(Protocol):
+class DeviceTransport(Protocol):
     """The device side of a transport."""
 
     def connect(self, device: str) -> None: ...
@@ -55,7 +55,7 @@ class Fleet:
     def __init__(
         self,
         configs: Iterable[DeviceConfig],
-        bus: DeviceLinks,
+        bus: DeviceTransport,
         functions: Functions = BUILT_IN,
         notify: Callable[[str, Notice], None] | None = None,
     ) -> None:
@@ -90,7 +90,7 @@ class Fleet:
         self.add(replace(old, boot=old.boot + 1_000_000))
         self.connect(name, now_us)
 
-    def produce(self, record: Record) -> None:
+    def produce(self, record: DeviceRecord) -> None:
         self._handle(record.device, Produced(record.stream, record.row), record.at_us)
 
     def receive(self, name: str, now_us: int) -> None:
@@ -108,7 +108,7 @@ class Fleet:
             self._act(name, action)
 
     def _act(self, name: str, action: DeviceAction) -> None:
-        if isinstance(action, Send):
+        if isinstance(action, SendUp):
             self.bus.send_up(name, action.message)
         else:
             self.notices.append(action.notice)

@@ -17,7 +17,7 @@ from catchment.feeds.protocol.messages import FeedEvent, Notice
 MAX_SEEN = 20_000
 
 
-class Seen:
+class RecentlySeen:
     """The last `MAX_SEEN` things that were seen. What is older is forgotten: a very late duplicate gets
     through."""
 
@@ -41,7 +41,7 @@ class Publisher:
         self.program = program
         self.host = ViewHost(program, limits)
         self.matched: Counter[str] = Counter()  # matches per view that others read: their measured rate
-        self.periods = Seen()
+        self.periods = RecentlySeen()
 
     def absorb(self, event: FeedEvent) -> Iterator[FeedEvent | Notice]:
         """Outputs of views that others read, and notices, that follow from one event."""

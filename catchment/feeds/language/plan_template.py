@@ -26,9 +26,9 @@ from catchment.feeds.language.statements import Declared, ViewStatement
 from catchment.feeds.language.template import (
     DEFAULT_LIFETIME_US,
     DEVICES,
+    FeedInput,
+    FeedOutput,
     FeedTemplate,
-    Input,
-    Output,
     TableUse,
 )
 from catchment.timeline import parse_duration
@@ -38,7 +38,7 @@ _REFUSED = ("group", "having", "order", "limit", "distinct", "qualify", "windows
 
 
 @dataclass(frozen=True)
-class Catalog:
+class FeedCatalog:
     """What a view may refer to; `templates` fills up as views are planned."""
 
     streams: dict[str, Declared]
@@ -66,7 +66,7 @@ class _Source:
         return self.device is not None or self.is_view
 
 
-def plan_template(view: ViewStatement, catalog: Catalog) -> FeedTemplate:
+def plan_template(view: ViewStatement, catalog: FeedCatalog) -> FeedTemplate:
     """The normal form of one view."""
     return _Planner(view, catalog).plan()
 
@@ -74,7 +74,7 @@ def plan_template(view: ViewStatement, catalog: Catalog) -> FeedTemplate:
 class _Planner:
     """Holds the state of planning one view."""
 
-    def __init__(self, view: ViewStatement, catalog: Catalog) -> None:
+    def __init__(self, view: ViewStatement, catalog: FeedCatalog) -> None:
         self.view = view
         self.catalog = catalog
         self.sources: dict[str, _Source] = {}
@@ -348,11 +348,11 @@ class _Planner:
 
         return node.copy().transform(bind, copy=False)
 
-    def _input(self, source: _Source, read: list[exp.Expr]) -> Input:
+    def _input(self, source: _Source, read: list[exp.Expr]) -> FeedInput:
         columns = {c.name for node in read for c in node.find_all(exp.Column) if c.table == source.alias}
         bound = self.bound.get(source.alias)
         shares = [s.sql(dialect="spark") for s in source.shares if s.sql() != "1"]
-        return Input(
+        return FeedInput(
             alias=source.alias,
             source=source.name,
             device=column_name(bound) if bound is not None else None,
@@ -367,9 +367,9 @@ class _Planner:
         }
         return tuple(sorted(found))
 
-    def _output(self, name: str, node: exp.Expr) -> Output:
+    def _output(self, name: str, node: exp.Expr) -> FeedOutput:
         static = self._over_tables(node).sql(dialect="spark") if self._only(node, self._is_static) else None
-        return Output(name, node.sql(dialect="spark"), static)
+        return FeedOutput(name, node.sql(dialect="spark"), static)
 
     def _error(self, message: str, node: exp.Expr, hint: str | None = None) -> FeedError:
         line = line_of(node) or self.view.line

@@ -12,7 +12,7 @@ from sqlglot import exp
 
 from catchment.errors import FeedError
 from catchment.feeds.language.functions import BUILT_IN, Functions
-from catchment.feeds.language.plan_template import Catalog, plan_template
+from catchment.feeds.language.plan_template import FeedCatalog, plan_template
 from catchment.feeds.language.statements import Declared, Statement, ViewStatement, read_statements
 from catchment.feeds.language.template import DEVICES, FeedProgram
 
@@ -23,7 +23,7 @@ def read_program(text: str, functions: Functions = BUILT_IN) -> FeedProgram:
     _refuse_taken_names(statements)
     declared = [s for s in statements if isinstance(s, Declared)]
     views = {s.name: s for s in statements if isinstance(s, ViewStatement)}
-    catalog = Catalog(
+    catalog = FeedCatalog(
         streams={d.name: d for d in declared if d.device is not None},
         tables={d.name: d for d in declared if d.device is None},
         templates={},

@@ -43,7 +43,7 @@ class ReferenceData:
 
 
 @dataclass(frozen=True)
-class Relation:
+class AliasedTable:
     """A table under an alias, ready to be joined."""
 
     alias: str
@@ -55,7 +55,7 @@ class Relation:
 class _Step:
     """How one relation joins those before it: by index when keys are given, then checks."""
 
-    relation: Relation
+    relation: AliasedTable
     outer: tuple[Evaluate, ...]
     positions: tuple[int, ...]
     checks: tuple[Evaluate, ...]
@@ -71,12 +71,12 @@ class _Step:
                     yield joined
 
 
-def layout_of(relations: Sequence[Relation]) -> dict[str, tuple[int, int]]:
+def layout_of(relations: Sequence[AliasedTable]) -> dict[str, tuple[int, int]]:
     """Where each "alias.column" lives in a joined row."""
     return {f"{r.alias}.{c}": (slot, at) for slot, r in enumerate(relations) for at, c in enumerate(r.columns)}
 
 
-def join(relations: Sequence[Relation], condition: str | None, functions: Functions) -> Iterator[Slots]:
+def join(relations: Sequence[AliasedTable], condition: str | None, functions: Functions) -> Iterator[Slots]:
     """The joined rows for which the condition is TRUE, one slot a relation."""
     terms = list(conjuncts(parse_expression(condition))) if condition else []
     layout = layout_of(relations)
@@ -90,7 +90,7 @@ def join(relations: Sequence[Relation], condition: str | None, functions: Functi
 
 
 def _step(
-    relation: Relation, due: list[exp.Expr], layout: Mapping[str, tuple[int, int]], functions: Functions
+    relation: AliasedTable, due: list[exp.Expr], layout: Mapping[str, tuple[int, int]], functions: Functions
 ) -> _Step:
     outer, positions, checks = [], [], []
     for term in due:

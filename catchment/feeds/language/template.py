@@ -42,7 +42,7 @@ PYTHON_TYPES: dict[str, tuple[type, ...]] = {
 
 
 @dataclass(frozen=True)
-class Input:
+class FeedInput:
     """One feed that a view reads."""
 
     alias: str
@@ -67,7 +67,7 @@ class TableUse:
 
 
 @dataclass(frozen=True)
-class Output:
+class FeedOutput:
     """A column of a view; a static one is known from the reference tables."""
 
     name: str
@@ -80,12 +80,12 @@ class FeedTemplate:
     """A logical feed view in normal form."""
 
     name: str
-    inputs: tuple[Input, ...]
+    inputs: tuple[FeedInput, ...]
     tables: tuple[TableUse, ...]
     static: str | None
     match: str | None
     params: tuple[str, ...]  # "alias.column" of reference tables that are read when events meet
-    outputs: tuple[Output, ...]
+    outputs: tuple[FeedOutput, ...]
     lifetime_us: int = DEFAULT_LIFETIME_US
     notify_every_us: int | None = None
     line: int = 0

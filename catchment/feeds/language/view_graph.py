@@ -18,14 +18,14 @@ from typing import Any
 
 from catchment.errors import FeedError
 from catchment.feeds.language.expressions import Evaluate, Layout, compile_sql
-from catchment.feeds.language.reference import ReferenceData, Relation, Row, join, layout_of
+from catchment.feeds.language.reference import AliasedTable, ReferenceData, Row, join, layout_of
 from catchment.feeds.language.template import (
     DEVICES,
     FEED_COLUMN,
     NOTIFIED_COLUMN,
+    FeedInput,
     FeedProgram,
     FeedTemplate,
-    Input,
     TableUse,
     feed_kind,
 )
@@ -140,10 +140,10 @@ def generate_views(program: FeedProgram, data: ReferenceData) -> ViewGraph:
     """The physical views of a program over reference data."""
     feeds: dict[str, SourceFeed] = {}
     views: dict[str, PhysicalView] = {}
-    relations: dict[str, Relation] = {}
+    relations: dict[str, AliasedTable] = {}
     for template in program.templates.values():
         rows = list(_Generator(program, template, data, relations).rows())
-        relations[template.name] = Relation(template.name, _relation_columns(template), [r for _, r in rows])
+        relations[template.name] = AliasedTable(template.name, _relation_columns(template), [r for _, r in rows])
         if not template.is_pair and template.name in program.consumed:
             continue  # unfolded into the views that read it
         for row, _ in rows:
@@ -181,7 +181,7 @@ class _Generator:
         program: FeedProgram,
         template: FeedTemplate,
         data: ReferenceData,
-        lower: Mapping[str, Relation],
+        lower: Mapping[str, AliasedTable],
     ) -> None:
         self.program = program
         self.template = template
@@ -215,18 +215,18 @@ class _Generator:
             )
             yield row, (*relation_row, row.notified)
 
-    def _relation(self, use: TableUse, data: ReferenceData, lower: Mapping[str, Relation]) -> Relation:
+    def _relation(self, use: TableUse, data: ReferenceData, lower: Mapping[str, AliasedTable]) -> AliasedTable:
         if use.is_view:
-            return Relation(use.alias, lower[use.table].columns, lower[use.table].rows)
+            return AliasedTable(use.alias, lower[use.table].columns, lower[use.table].rows)
         if use.table == DEVICES:
             if data.devices is None:
                 raise FeedError(
                     f"view {self.template.name!r} runs on every device, but the known devices are not listed",
                     hint="give ReferenceData(devices=...)",
                 )
-            return Relation(use.alias, ("device",), [(d,) for d in data.devices])
+            return AliasedTable(use.alias, ("device",), [(d,) for d in data.devices])
         columns = self.program.tables[use.table].column_names
-        return Relation(use.alias, columns, data.rows(use.table, len(columns)))
+        return AliasedTable(use.alias, columns, data.rows(use.table, len(columns)))
 
     def _compile(self, sql: str | None, layout: Layout) -> Evaluate:
         return compile_sql(sql, layout, self.program.functions)
@@ -235,7 +235,7 @@ class _Generator:
         slot, at = layout[column]
         return lambda slots: slots[slot][at]
 
-    def _name_of(self, item: Input, layout: Layout) -> Evaluate:
+    def _name_of(self, item: FeedInput, layout: Layout) -> Evaluate:
         if not item.is_stream:
             return self._column(f"{item.alias}.{FEED_COLUMN}", layout)
         device, kind = self._compile(item.device, layout), feed_kind(item.source, item.where)

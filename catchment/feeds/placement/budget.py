@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from catchment.errors import FeedError
-from catchment.feeds.placement.demand import DemandGraph
 
 Floats = NDArray[np.float64]
 
@@ -34,8 +33,8 @@ class Budget:
                 hint="leave a device out to give it no limit",
             )
 
-    def per_device(self, graph: DemandGraph) -> Floats:
-        """The capacities, checked against the devices of a graph."""
-        if self.capacity.shape != (graph.devices,):
-            raise FeedError(f"{self.capacity.shape[0]} budgets for {graph.devices} devices", where="budget")
+    def per_device(self, devices: int) -> Floats:
+        """Return the capacities, checked to be one per device."""
+        if self.capacity.shape != (devices,):
+            raise FeedError(f"{self.capacity.shape[0]} budgets for {devices} devices", where="budget")
         return self.capacity

@@ -18,8 +18,24 @@ from catchment.errors import FeedError
 Floats = NDArray[np.float64]
 
 
+@dataclass(frozen=True)
+class LinkCosts:
+    """What one message costs a device, each way; the same for all devices."""
+
+    upload: float = 1.0
+    download: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (self.upload >= 0 and self.download >= 0):
+            raise FeedError(f"link costs must be 0 or more, not {self.upload} and {self.download}")
+
+    def to_device_costs(self) -> DeviceCosts:
+        """Return the same costs per unit of rate."""
+        return DeviceCosts(self.upload, self.download)
+
+
 @dataclass(frozen=True, eq=False)
-class Costs:
+class DeviceCosts:
     """Cost of sending and of receiving one unit of rate: a number for all devices, or one a device."""
 
     upload: float | Floats

@@ -20,7 +20,7 @@ LARGEST_COST = 1e5
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
+class IntegerSolution:
     """The best choice found (None: none in time), a bound that no choice is below, and whether both meet."""
 
     chosen: NDArray[np.bool_] | None
@@ -35,7 +35,7 @@ def least_cost(
     time_limit_s: float,
     *,
     choices: int | None = None,
-) -> Answer:
+) -> IntegerSolution:
     """Minimise cost @ x over `matrix @ x <= limits`, x in [0, 1], the first `choices` (all) of them whole."""
     count = cost.shape[0]
     scale = LARGEST_COST / max(float(np.abs(cost).max(initial=0.0)), 1e-300)
@@ -48,4 +48,4 @@ def least_cost(
     )
     bound = -np.inf if found.mip_dual_bound is None else float(found.mip_dual_bound) / scale
     chosen = None if found.x is None else np.asarray(found.x[:choices] > 0.5)
-    return Answer(chosen, bound, solved=found.status == 0)
+    return IntegerSolution(chosen, bound, solved=found.status == 0)

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+AT_CLOUD = -1  # in place of a device's number: at the cloud
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Outcome:

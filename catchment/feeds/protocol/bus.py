@@ -12,20 +12,28 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from catchment.errors import FeedError
-from catchment.feeds.protocol.channel import CONTROL, LinkTraffic, Receiver, Sender, at_cloud, at_device, traffic_class
+from catchment.feeds.protocol.channel import (
+    CONTROL,
+    ChannelReceiver,
+    ChannelSender,
+    LinkTraffic,
+    at_cloud,
+    at_device,
+    traffic_class,
+)
 from catchment.feeds.protocol.messages import Downward, Upward
 
 MAX_QUEUED = 10_000
 
 
 @dataclass
-class Session:
+class BusSession:
     """Both directions of one device's link."""
 
-    device_sends: Sender = field(default_factory=Sender)
-    device_receives: Receiver[Downward] = field(default_factory=at_device)
-    cloud_sends: Sender = field(default_factory=Sender)
-    cloud_receives: Receiver[Upward] = field(default_factory=at_cloud)
+    device_sends: ChannelSender = field(default_factory=ChannelSender)
+    device_receives: ChannelReceiver[Downward] = field(default_factory=at_device)
+    cloud_sends: ChannelSender = field(default_factory=ChannelSender)
+    cloud_receives: ChannelReceiver[Upward] = field(default_factory=at_cloud)
     up: deque[bytes] = field(default_factory=deque)
     down: deque[bytes] = field(default_factory=deque)
     connected: bool = False
@@ -38,7 +46,7 @@ class Bus:
     def __init__(self, max_queued: int = MAX_QUEUED, first_number: int = 0) -> None:
         self.max_queued = max_queued
         self.first_number = first_number  # of the messages on each link
-        self.sessions: dict[str, Session] = {}
+        self.sessions: dict[str, BusSession] = {}
         self.busy_up: dict[str, None] = {}  # devices with messages under way to the cloud
         self.busy_down: dict[str, None] = {}  # connected devices with messages under way to them
 
@@ -48,9 +56,11 @@ class Bus:
         if session.down:
             self.busy_down[device] = None
 
-    def _session(self, device: str) -> Session:
+    def _session(self, device: str) -> BusSession:
         if device not in self.sessions:
-            self.sessions[device] = Session(Sender(self.first_number), cloud_sends=Sender(self.first_number))
+            self.sessions[device] = BusSession(
+                ChannelSender(self.first_number), cloud_sends=ChannelSender(self.first_number)
+            )
         return self.sessions[device]
 
     def disconnect(self, device: str) -> None:
@@ -60,8 +70,8 @@ class Bus:
     def restart(self, device: str) -> None:
         """The device forgot its side of the session; its messages are numbered on, as after a later boot."""
         old = self.sessions[device]
-        old.device_sends = Sender(old.device_sends.next_number, old.device_sends.sent)
-        old.device_receives = Receiver(old.device_receives.expects, received=old.device_receives.received)
+        old.device_sends = ChannelSender(old.device_sends.next_number, old.device_sends.sent)
+        old.device_receives = ChannelReceiver(old.device_receives.expects, received=old.device_receives.received)
 
     def send_up(self, device: str, message: Upward) -> None:
         """A connected device sends to the cloud."""

@@ -53,7 +53,7 @@ class LinkTraffic:
 
 
 @dataclass
-class Sender:
+class ChannelSender:
     """Numbers and encodes what leaves."""
 
     next_number: int = 0
@@ -70,7 +70,7 @@ Accepted = TypeVar("Accepted", Upward, Downward)
 
 
 @dataclass
-class Receiver(Generic[Accepted]):
+class ChannelReceiver(Generic[Accepted]):
     """Accepts each message once, in order; only messages that may come from this direction."""
 
     expects: tuple[type, ...]
@@ -103,11 +103,11 @@ class Receiver(Generic[Accepted]):
         return message
 
 
-def at_cloud() -> Receiver[Upward]:
+def at_cloud() -> ChannelReceiver[Upward]:
     """What the cloud accepts of a device."""
-    return Receiver(UPWARD)
+    return ChannelReceiver(UPWARD)
 
 
-def at_device() -> Receiver[Downward]:
+def at_device() -> ChannelReceiver[Downward]:
     """What a device accepts of the cloud."""
-    return Receiver(DOWNWARD)
+    return ChannelReceiver(DOWNWARD)

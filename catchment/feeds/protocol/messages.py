@@ -55,7 +55,7 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class RateReport:
     """Events per feed that a device produced, and matches per view that it computed, in the last period."""
 
     counts: tuple[tuple[str, int], ...]
@@ -133,7 +133,7 @@ class Instructions:
     items: tuple[Instruction, ...]
 
 
-Upward = FeedEvent | Notice | Hello | Rates | Confirmed
+Upward = FeedEvent | Notice | Hello | RateReport | Confirmed
 Downward = FeedEvent | Notice | Reset | Instructions
 Message = Upward | Downward
 

@@ -26,7 +26,14 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
 from catchment.errors import FeedError
-from catchment.feeds.protocol.channel import LinkTraffic, Receiver, Sender, WireCounter, at_cloud, at_device
+from catchment.feeds.protocol.channel import (
+    ChannelReceiver,
+    ChannelSender,
+    LinkTraffic,
+    WireCounter,
+    at_cloud,
+    at_device,
+)
 from catchment.feeds.protocol.messages import Downward, Upward
 
 QOS = 1
@@ -190,8 +197,8 @@ class MqttDevices:
         self.config = config
         self.poller = _Poller()
         self.clients: dict[str, MqttClient] = {}
-        self.senders: dict[str, Sender] = {}
-        self.receivers: dict[str, Receiver[Downward]] = {}
+        self.senders: dict[str, ChannelSender] = {}
+        self.receivers: dict[str, ChannelReceiver[Downward]] = {}
         self.waiting: dict[str, deque[bytes]] = {}
         self.busy_down: dict[str, None] = {}
         self.told: dict[str, bool] = {}  # link state as last reported by `changes`
@@ -201,7 +208,7 @@ class MqttDevices:
         if not _NAME.fullmatch(device):
             raise FeedError(f"a device cannot be called {device!r} on MQTT: 1 to 64 characters without / + #")
         self.waiting[device] = deque()
-        self.senders[device], self.receivers[device] = Sender(boot), at_device()
+        self.senders[device], self.receivers[device] = ChannelSender(boot), at_device()
         listen = self.config.down(device)
         client = MqttClient(self.config, f"device-{device}", device, listen, lambda _, d: self._take(device, d))
         self.clients[device], self.told[device] = client, False
@@ -247,8 +254,8 @@ class MqttCloud:
         self.config = config
         self.boot = boot
         self.poller = _Poller()
-        self.senders: dict[str, Sender] = {}
-        self.receivers: dict[str, Receiver[Upward]] = {}
+        self.senders: dict[str, ChannelSender] = {}
+        self.receivers: dict[str, ChannelReceiver[Upward]] = {}
         self.waiting: dict[str, deque[bytes]] = {}
         self.busy_up: dict[str, None] = {}
         self.client = MqttClient(config, "cloud", "cloud", config.up("+"), self._take)
@@ -261,7 +268,7 @@ class MqttCloud:
         self.busy_up[device] = None
 
     def send_down(self, device: str, message: Downward) -> None:
-        sender = self.senders.setdefault(device, Sender(self.boot))
+        sender = self.senders.setdefault(device, ChannelSender(self.boot))
         self.client.publish(self.config.down(device), sender.wrap(message))
 
     def next_up(self, device: str) -> Upward | None:

@@ -10,9 +10,10 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from catchment.feeds.cloud.choose_hosts import LinkCosts, all_at_cloud
-from catchment.feeds.cloud.controller import Controller
+from catchment.feeds.cloud.choose_hosts import all_at_cloud
+from catchment.feeds.cloud.controller import FeedController
 from catchment.feeds.cloud.routes import CLOUD
+from catchment.feeds.placement.costs import LinkCosts
 from catchment.feeds.protocol.channel import CONTROL, NOTICE, LinkTraffic
 from catchment.feeds.runs.traffic import Totals, predict_traffic
 
@@ -28,7 +29,7 @@ class Board:
     def __init__(
         self,
         strategy: str,
-        controller: Controller,
+        controller: FeedController,
         links: Callable[[], Mapping[str, LinkTraffic]],
         costs: LinkCosts,
         sizes: Mapping[str, float],

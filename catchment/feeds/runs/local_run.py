@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from catchment.feeds.cloud.router import Deliver
-from catchment.feeds.device.fleet import Fleet, Record
+from catchment.feeds.device.fleet import DeviceRecord, Fleet
 from catchment.feeds.protocol.channel import LinkTraffic
 from catchment.feeds.protocol.messages import Downward, Upward
 
 TICK_US = 1_000_000
 
 
-class Links(Protocol):
+class LocalTransport(Protocol):
     """Both sides of a transport, as a run in one process sees them."""
 
     @property
@@ -64,15 +64,15 @@ class _Scheduled:
 class LocalRun:
     """One cloud and one fleet on one bus."""
 
-    def __init__(self, cloud: Answering, fleet: Fleet, bus: Links, carry: Carrier = carry_until_quiet) -> None:
+    def __init__(self, cloud: Answering, fleet: Fleet, bus: LocalTransport, carry: Carrier = carry_until_quiet) -> None:
         self.cloud = cloud
         self.fleet = fleet
         self.bus = bus
         self.carry = carry
         self.now_us = 0
-        self.produced: list[Record] | None = None  # set to [] to keep every record for an oracle
+        self.produced: list[DeviceRecord] | None = None  # set to [] to keep every record for an oracle
         self.scheduled: list[_Scheduled] = []
-        self.ahead: Record | None = None  # read from the workload, not yet due
+        self.ahead: DeviceRecord | None = None  # read from the workload, not yet due
         self.before_step: Callable[[int], None] | None = None  # a paced run sleeps here
 
     def at(self, at_us: int, act: Callable[[LocalRun], None]) -> None:
@@ -104,7 +104,7 @@ class LocalRun:
             self.fleet.connect(name, self.now_us)
         self.carry(self)
 
-    def run(self, records: Iterator[Record], until_us: int) -> None:
+    def run(self, records: Iterator[DeviceRecord], until_us: int) -> None:
         """Go on until an instant; a later call goes on with the same records."""
         next_tick = self.now_us + TICK_US
         record = self.ahead or next(records, None)
@@ -135,7 +135,7 @@ class LocalRun:
         while self.scheduled and self.scheduled[0].at_us <= self.now_us:
             heapq.heappop(self.scheduled).act(self)
 
-    def _produce(self, record: Record) -> None:
+    def _produce(self, record: DeviceRecord) -> None:
         if self.produced is not None:
             self.produced.append(replace(record, boot=self.fleet.devices[record.device].config.boot))
         self.fleet.produce(record)

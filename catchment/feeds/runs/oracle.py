@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlglot import exp
 
-from catchment.feeds.device.fleet import Record
+from catchment.feeds.device.fleet import DeviceRecord
 from catchment.feeds.language.expressions import column_name, parse_expression
 from catchment.feeds.language.template import FeedProgram, FeedTemplate, feed_kind, stream_of
 from catchment.feeds.language.view_graph import PhysicalView, ViewGraph
@@ -24,7 +24,7 @@ Identity = tuple[str, str, tuple[int, ...]]
 
 
 def naive_notices(
-    graph: ViewGraph, records: Iterable[Record], since_us: Mapping[str, int] | None = None
+    graph: ViewGraph, records: Iterable[DeviceRecord], since_us: Mapping[str, int] | None = None
 ) -> set[Identity]:
     """Identities of all notices: of every pair of events, or of those later than `since_us` of their view."""
     oracle = _Oracle(graph)
@@ -50,7 +50,7 @@ class _Oracle:
 
     # ---- raw records to feeds
 
-    def load(self, records: Iterable[Record]) -> None:
+    def load(self, records: Iterable[DeviceRecord]) -> None:
         by_stream: dict[str, list[tuple[Any, ...]]] = {}
         for number, record in enumerate(records):
             by_stream.setdefault(record.stream, []).append(

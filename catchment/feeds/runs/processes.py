@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from catchment.errors import FeedError
 from catchment.feeds.cloud.router import Deliver
-from catchment.feeds.device.fleet import Fleet, Record
+from catchment.feeds.device.fleet import DeviceRecord, Fleet
 from catchment.feeds.protocol.messages import Notice, Upward
 from catchment.feeds.protocol.mqtt import MqttCloud, MqttDevices, reach_broker
 from catchment.timeline import Clock
@@ -106,7 +106,7 @@ class FleetLog:
     def __init__(self, path: Path) -> None:
         self.file = path.open("a", buffering=1, encoding="utf-8")
 
-    def record(self, record: Record) -> None:
+    def record(self, record: DeviceRecord) -> None:
         self._write("record", [record.at_us, record.device, record.stream, list(record.row), record.boot])
 
     def notice(self, device: str, notice: Notice) -> None:
@@ -119,9 +119,9 @@ class FleetLog:
         self.file.close()
 
 
-def read_fleet_log(path: Path) -> tuple[list[Record], list[Notice]]:
+def read_fleet_log(path: Path) -> tuple[list[DeviceRecord], list[Notice]]:
     """The records and notices of a log; a last line that a kill cut short is left out."""
-    records: list[Record] = []
+    records: list[DeviceRecord] = []
     notices: list[Notice] = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(keepends=True), start=1):
         if not line.endswith("\n"):
@@ -129,7 +129,7 @@ def read_fleet_log(path: Path) -> tuple[list[Record], list[Notice]]:
         kind, *fields = json.loads(line)
         if kind == "record":
             at_us, device, stream, row, boot = fields
-            records.append(Record(at_us, device, stream, tuple(row), boot))
+            records.append(DeviceRecord(at_us, device, stream, tuple(row), boot))
         elif kind == "notice":
             view, notified, key, at_us, values = fields
             notices.append(Notice(view, notified, tuple(key), at_us, tuple(values)))
@@ -141,10 +141,10 @@ def read_fleet_log(path: Path) -> tuple[list[Record], list[Notice]]:
 def serve_fleet(
     fleet: Fleet,
     links: MqttDevices,
-    records: Iterator[Record],
+    records: Iterator[DeviceRecord],
     clock: Clock,
     goes_on: Callable[[], bool],
-    recorded: Callable[[Record], None] | None = None,
+    recorded: Callable[[DeviceRecord], None] | None = None,
 ) -> None:
     """Run devices over MQTT: records are produced when their time has come.
 

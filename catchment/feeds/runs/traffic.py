@@ -1,7 +1,7 @@
 """What crosses the links of devices, measured and predicted, in the same units: data messages and bytes, each way.
 
-Predicted is what a placement needs (see project/routes.py): messages from shares and rates, bytes from the size of a
-feed's own messages. Notices and control messages are counted on their own: placement does not decide about them.
+What is predicted is what a placement needs (see `feeds/cloud/routes.py`): messages from shares and rates, bytes from
+the size of a feed's own messages. Notices and control messages are counted apart: placement does not affect them.
 """
 
 from __future__ import annotations

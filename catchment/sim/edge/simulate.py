@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from catchment.errors import SimulationError, SiteError
 from catchment.sim.edge.network import Bandwidth, FifoLink
-from catchment.sim.edge.optimum import OptimalWindow, optimal_windows, served
-from catchment.sim.edge.traces import Trace
+from catchment.sim.edge.offline_optimum import OptimalWindow, optimal_windows, served
+from catchment.sim.edge.traces import KeyTrace
 from catchment.site.event_clock import StreamClock
 from catchment.site.policies.base import Policy
 from catchment.site.policies.registry import policy_by_name, policy_names
@@ -92,7 +92,7 @@ class EdgeOutcome:
 class EdgeScenario:
     """A trace, a window, a link, and what the policies believe of the link."""
 
-    trace: Trace
+    trace: KeyTrace
     window_us: int
     bandwidth: Bandwidth
     believed: float = 1.0  # times the nominal (first) rate
@@ -219,7 +219,7 @@ def _record_by_record(ts_us: Integers, ticks_us: Integers) -> tuple[Integers, In
     return times[order], place[: len(ts_us)]
 
 
-def _cut(start_us: int, ends_us: Integers, step: Integers, records: Trace) -> _Window:
+def _cut(start_us: int, ends_us: Integers, step: Integers, records: KeyTrace) -> _Window:
     """Group the records of each step by key, and number the keys as slots in the order they first come."""
     distinct, local = np.unique(records.codes, return_inverse=True)
     pair = step * len(distinct) + local

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from catchment.sim.edge.traces import Trace, trace_of
+from catchment.sim.edge.traces import KeyTrace, trace_of
 
 Floats = npt.NDArray[np.float64]
 
@@ -20,16 +20,16 @@ def zipf_rates(keys: int, exponent: float, records: float) -> Floats:
     return np.asarray(rates / rates.sum() * records)
 
 
-def memoryless(rates: Floats, windows: int, window_s: float, seed: int) -> Trace:
+def memoryless(rates: Floats, windows: int, window_s: float, seed: int) -> KeyTrace:
     """Independent Poisson arrivals; `rates` are records a window, and key i has the code i."""
     rng = np.random.default_rng(seed)
     counts = rng.poisson(rates * windows)
     at_s = rng.random(int(counts.sum())) * windows * window_s
     order = np.argsort(at_s, kind="stable")
-    return Trace((at_s[order] * 1e6).astype(np.int64), np.repeat(np.arange(len(rates)), counts)[order])
+    return KeyTrace((at_s[order] * 1e6).astype(np.int64), np.repeat(np.arange(len(rates)), counts)[order])
 
 
-def sessions(starts: int, keys: int, windows: int, window_s: float, seed: int) -> Trace:
+def sessions(starts: int, keys: int, windows: int, window_s: float, seed: int) -> KeyTrace:
     """`starts` sessions a window, each of one key: a few records a sixtieth of a window apart, then silence."""
     rng = np.random.default_rng(seed)
     lengths = rng.geometric(0.3, starts * windows)
@@ -45,7 +45,7 @@ def sessions(starts: int, keys: int, windows: int, window_s: float, seed: int) -
     return trace_of((at_s[inside] * 1e6).astype(np.int64), key[inside])
 
 
-def drifting(records: float, rates: Floats, windows: int, window_s: float, seed: int) -> Trace:
+def drifting(records: float, rates: Floats, windows: int, window_s: float, seed: int) -> KeyTrace:
     """Total rates of 0.4 to 1.6 times `records` a window, arrivals leaning to the start or the end of windows."""
     rng = np.random.default_rng(seed)
     at_s = []

@@ -28,7 +28,7 @@ _EMPTY = "the trace is empty: it has no records"
 
 
 @dataclass(frozen=True, eq=False)
-class Trace:
+class KeyTrace:
     """Records in order of time: `ts_us` and, for each, the code of its key (0, 1, ...)."""
 
     ts_us: Integers
@@ -56,7 +56,7 @@ class Trace:
     def keys(self) -> int:
         return int(self.codes.max()) + 1
 
-    def windows(self, window_us: int) -> Iterator[tuple[int, Trace]]:
+    def windows(self, window_us: int) -> Iterator[tuple[int, KeyTrace]]:
         """The tumbling windows that have records: (start, the records of the window)."""
         if window_us <= 0:
             raise SimulationError(
@@ -66,16 +66,16 @@ class Trace:
         starts = self.ts_us // window_us * window_us
         cuts = [0, *(np.flatnonzero(np.diff(starts)) + 1).tolist(), self.records]
         for begin, end in pairwise(cuts):
-            yield int(starts[begin]), Trace(self.ts_us[begin:end], self.codes[begin:end])
+            yield int(starts[begin]), KeyTrace(self.ts_us[begin:end], self.codes[begin:end])
 
 
-def trace_of(ts_us: npt.ArrayLike, keys: npt.ArrayLike) -> Trace:
+def trace_of(ts_us: npt.ArrayLike, keys: npt.ArrayLike) -> KeyTrace:
     """A trace of any integer keys: they are numbered anew."""
     _, codes = np.unique(np.asarray(keys), return_inverse=True)
-    return Trace(np.asarray(ts_us, dtype=np.int64), codes.astype(np.int64))
+    return KeyTrace(np.asarray(ts_us, dtype=np.int64), codes.astype(np.int64))
 
 
-def load_trace(path: Path) -> Trace:
+def load_trace(path: Path) -> KeyTrace:
     """Read a trace from a CSV or Parquet file."""
     table = _read(path)
     missing = [name for name in ("ts", "key") if name not in table.column_names]
@@ -87,7 +87,7 @@ def load_trace(path: Path) -> Trace:
         raise SimulationError(_EMPTY, where=str(path), hint=_FORM)
     encoded = table["key"].combine_chunks().dictionary_encode(null_encoding="encode")
     try:
-        return Trace(_micros(table["ts"].combine_chunks(), path), encoded.indices.to_numpy().astype(np.int64))
+        return KeyTrace(_micros(table["ts"].combine_chunks(), path), encoded.indices.to_numpy().astype(np.int64))
     except SimulationError as error:
         raise SimulationError(error.message, where=error.where or str(path), hint=error.hint) from None
 

@@ -1,0 +1,1 @@
+"""Made-up worlds of devices, and measured runs over them."""

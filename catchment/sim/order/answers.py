@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from catchment.quality.coverage import Measure
-from catchment.sim.order.trace import Trace
+from catchment.sim.order.trace import ArrivalTrace
 from catchment.timeline import WindowSpec
 
 Ints = npt.NDArray[np.int64]
@@ -31,7 +31,7 @@ class Windows:
     window: Ints
 
     @classmethod
-    def of(cls, trace: Trace, spec: WindowSpec) -> Windows:
+    def of(cls, trace: ArrivalTrace, spec: WindowSpec) -> Windows:
         """All windows that hold a record and have ended by the newest event time."""
         pairs = list(_pairs(trace.event_us, spec))
         record = np.concatenate([r for r, _ in pairs])
@@ -61,7 +61,7 @@ def _pairs(event_us: Ints, spec: WindowSpec) -> Iterator[tuple[Ints, Ints]]:
 
 
 @dataclass(frozen=True)
-class Answers:
+class WindowAnswers:
     """Per window: records, total, and the answer; NaN where there is no record."""
 
     count: Floats
@@ -69,7 +69,7 @@ class Answers:
     value: Floats
 
 
-def answers(trace: Trace, windows: Windows, measure: Measure, known: Mask | None = None) -> Answers:
+def answers(trace: ArrivalTrace, windows: Windows, measure: Measure, known: Mask | None = None) -> WindowAnswers:
     """The answers over the (record, window) pairs that are known; over all of them where no mask is given."""
     window, record = windows.window, windows.record
     if known is not None:
@@ -77,7 +77,7 @@ def answers(trace: Trace, windows: Windows, measure: Measure, known: Mask | None
     values = trace.value[record]
     count = np.bincount(window, minlength=len(windows)).astype(np.float64)
     total = np.bincount(window, values, minlength=len(windows)).astype(np.float64)
-    return Answers(count, total, _value(measure, count, total, window, values))
+    return WindowAnswers(count, total, _value(measure, count, total, window, values))
 
 
 def _value(measure: Measure, count: Floats, total: Floats, window: Ints, values: Floats) -> Floats:
@@ -97,7 +97,7 @@ def quantiles(window: Ints, values: Floats, count: Floats, p: float) -> Floats:
     return np.where(count > 0, ordered[np.minimum(place, len(ordered) - 1)], np.nan) if len(ordered) else count * np.nan
 
 
-def errors(trace: Trace, windows: Windows, measure: Measure, published: Floats, truth: Answers) -> Floats:
+def errors(trace: ArrivalTrace, windows: Windows, measure: Measure, published: Floats, truth: WindowAnswers) -> Floats:
     """How far published answers are off: relative, or for a quantile in rank among the window's values."""
     if measure.name == "quantile":
         return _rank_errors(trace, windows, measure.p, published, truth.count)
@@ -107,7 +107,7 @@ def errors(trace: Trace, windows: Windows, measure: Measure, published: Floats, 
     return np.where(np.isnan(relative), np.inf, relative)
 
 
-def _rank_errors(trace: Trace, windows: Windows, p: float, published: Floats, count: Floats) -> Floats:
+def _rank_errors(trace: ArrivalTrace, windows: Windows, p: float, published: Floats, count: Floats) -> Floats:
     """The distance from p to the ranks that the published value takes among its window's values.
 
     A quantile of n values is only meant to within 1/n of its rank: that grain is no error.

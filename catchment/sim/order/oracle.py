@@ -18,7 +18,7 @@ import numpy.typing as npt
 from catchment.quality.coverage import Contract, Measure, relative_error
 from catchment.sim.order.answers import Windows
 from catchment.sim.order.replay import step_of
-from catchment.sim.order.trace import Trace
+from catchment.sim.order.trace import ArrivalTrace
 from catchment.timeline import SECOND_US
 
 Ints = npt.NDArray[np.int64]
@@ -34,7 +34,7 @@ class Oracle:
     fixed_latency_s: float
 
 
-def oracle(trace: Trace, windows: Windows, measure: Measure, contract: Contract, step_us: int) -> Oracle:
+def oracle(trace: ArrivalTrace, windows: Windows, measure: Measure, contract: Contract, step_us: int) -> Oracle:
     """The bounds for a trace; the clock is read in steps, as by every controller."""
     first, last = _waits(trace, windows, measure, contract.max_error, step_us)
     at_end = (-windows.ends_us % step_us) / SECOND_US
@@ -46,7 +46,9 @@ def oracle(trace: Trace, windows: Windows, measure: Measure, contract: Contract,
     return Oracle(float(mixed.mean()), float(first.mean()), float(np.maximum(allowed, at_end).mean()))
 
 
-def _waits(trace: Trace, windows: Windows, measure: Measure, max_error: float, step_us: int) -> tuple[Floats, Floats]:
+def _waits(
+    trace: ArrivalTrace, windows: Windows, measure: Measure, max_error: float, step_us: int
+) -> tuple[Floats, Floats]:
     """Per window, in seconds: until its answer is first right, and until it is right for good."""
     first, last = np.zeros(len(windows)), np.zeros(len(windows))
     for w, at, values in _in_order(trace, windows, step_us):
@@ -61,7 +63,7 @@ def _waits(trace: Trace, windows: Windows, measure: Measure, max_error: float, s
     return first, last
 
 
-def _in_order(trace: Trace, windows: Windows, step_us: int) -> Iterator[tuple[int, Ints, Floats]]:
+def _in_order(trace: ArrivalTrace, windows: Windows, step_us: int) -> Iterator[tuple[int, Ints, Floats]]:
     """For each window the steps in which its records arrive, in order, and their values."""
     steps = step_of(trace, step_us)
     edges = np.searchsorted(windows.window, np.arange(len(windows) + 1))

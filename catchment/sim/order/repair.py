@@ -23,7 +23,7 @@ from catchment.errors import SimulationError
 from catchment.quality.coverage import Measure
 from catchment.sim.order.answers import Mask, Windows, quantiles
 from catchment.sim.order.replay import step_of
-from catchment.sim.order.trace import Trace
+from catchment.sim.order.trace import ArrivalTrace
 from catchment.timeline import SECOND_US, Slicing
 
 Ints = npt.NDArray[np.int64]
@@ -46,7 +46,7 @@ class RepairPolicy:
 
 
 @dataclass(frozen=True)
-class Repair:
+class RepairOutcome:
     """What was late, when it was repaired, at which cost, and whether the end is exact."""
 
     known: Mask  # per (record, window): in the answer when it was first published
@@ -60,8 +60,8 @@ class Repair:
 
 
 def repair(
-    trace: Trace, windows: Windows, closed_at_us: Ints, measure: Measure, policy: RepairPolicy, step_us: int
-) -> Repair:
+    trace: ArrivalTrace, windows: Windows, closed_at_us: Ints, measure: Measure, policy: RepairPolicy, step_us: int
+) -> RepairOutcome:
     """Follow the late records of a replay to the end."""
     steps = step_of(trace, step_us)
     known = steps[windows.record] <= closed_at_us[windows.window]
@@ -71,7 +71,7 @@ def repair(
     batch_of[late], at[late] = batch, fired_at
     pairs = _LatePairs.of(trace, windows, known, batch_of)
     exact = _final_is_exact(trace, windows, measure, known, pairs)
-    return Repair(
+    return RepairOutcome(
         known=known,
         repaired_at_us=np.where(known, 0, at[windows.record]),
         late_records=len(late),
@@ -115,7 +115,7 @@ class _LatePairs:
     reread: int
 
     @classmethod
-    def of(cls, trace: Trace, windows: Windows, known: Mask, batch_of: Ints) -> _LatePairs:
+    def of(cls, trace: ArrivalTrace, windows: Windows, known: Mask, batch_of: Ints) -> _LatePairs:
         record, window = windows.record[~known], windows.window[~known]
         batch = batch_of[record]
         slices = Slicing.of([windows.spec]).starts_of(trace.event_us[record])
@@ -132,7 +132,7 @@ class _LatePairs:
         return self.read_once if measure.name == "quantile" else late_records + len(self.partial_window)
 
 
-def _records_under(trace: Trace, windows: Windows, touched: Ints) -> int:
+def _records_under(trace: ArrivalTrace, windows: Windows, touched: Ints) -> int:
     """Records in the union of the touched windows, batch by batch: each is read once a batch."""
     if not touched.shape[1]:
         return 0
@@ -144,7 +144,7 @@ def _records_under(trace: Trace, windows: Windows, touched: Ints) -> int:
     return int((high - np.maximum(low, before)).sum())
 
 
-def _final_is_exact(trace: Trace, windows: Windows, measure: Measure, known: Mask, late: _LatePairs) -> bool:
+def _final_is_exact(trace: ArrivalTrace, windows: Windows, measure: Measure, known: Mask, late: _LatePairs) -> bool:
     """Whether published states with all late partials merged in equal the batch answers over all records."""
     on_time, size = windows.record[known], len(windows)
     counts = np.bincount(windows.window[known], minlength=size) + np.bincount(late.window, minlength=size)
@@ -164,7 +164,7 @@ def _final_is_exact(trace: Trace, windows: Windows, measure: Measure, known: Mas
     return bool((np.abs((high - truth) + low) <= EXACT * scale).all())
 
 
-def _merged_sums(trace: Trace, windows: Windows, known: Mask, late: _LatePairs) -> tuple[Floats, Floats]:
+def _merged_sums(trace: ArrivalTrace, windows: Windows, known: Mask, late: _LatePairs) -> tuple[Floats, Floats]:
     """Sums as pairs: of what was on time, and of every late partial, combined."""
     size, parts = len(windows), len(late.partial_window)
     on_time = trace.value[windows.record[known]]
@@ -175,14 +175,14 @@ def _merged_sums(trace: Trace, windows: Windows, known: Mask, late: _LatePairs) 
     return sum_pairs(np.concatenate([high, late_high]), np.concatenate([low, late_low]), where, size)
 
 
-def _batch_sums(trace: Trace, windows: Windows) -> Floats:
+def _batch_sums(trace: ArrivalTrace, windows: Windows) -> Floats:
     """Correctly rounded sums over all records, window by window."""
     edges = np.searchsorted(windows.window, np.arange(len(windows) + 1)).tolist()
     values = trace.value[windows.record]
     return np.array([fsum(values[a:b].tolist()) for a, b in pairwise(edges)])
 
 
-def _batch_quantiles(trace: Trace, windows: Windows, p: float) -> Floats:
+def _batch_quantiles(trace: ArrivalTrace, windows: Windows, p: float) -> Floats:
     """Quantiles over all records, window by window: the value of least rank that reaches p."""
     edges = np.searchsorted(windows.window, np.arange(len(windows) + 1)).tolist()
     values = trace.value[windows.record]

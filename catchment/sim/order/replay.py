@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from catchment.errors import SimulationError
-from catchment.sim.order.trace import Trace
+from catchment.sim.order.trace import ArrivalTrace
 from catchment.site.slack.batch import Batch
 from catchment.site.slack.controller import Controller
 from catchment.site.slack.setting import Outlook
@@ -46,12 +46,12 @@ class Steps:
             last = at
 
 
-def step_of(trace: Trace, step_us: int) -> Ints:
+def step_of(trace: ArrivalTrace, step_us: int) -> Ints:
     """The clock at the end of the step in which each record arrives."""
     return np.asarray(-(-trace.arrival_us // step_us) * step_us, dtype=np.int64)
 
 
-def cut_in_steps(trace: Trace, spec: WindowSpec, step_us: int) -> Steps:
+def cut_in_steps(trace: ArrivalTrace, spec: WindowSpec, step_us: int) -> Steps:
     """A trace as micro-batches of one length."""
     span = int(trace.arrival_us[-1] - trace.arrival_us[0])
     if step_us <= 0 or span // step_us > MAX_STEPS:
@@ -69,7 +69,7 @@ def cut_in_steps(trace: Trace, spec: WindowSpec, step_us: int) -> Steps:
 
 
 @dataclass(frozen=True)
-class Replay:
+class ReplayOutcome:
     """When each window closed. Windows that the end of the trace closed are marked `flushed`."""
 
     ends_us: Ints
@@ -81,7 +81,7 @@ class Replay:
     controller: Controller
 
 
-def replay(steps: Steps, controller: Controller, ends_us: Ints) -> Replay:
+def replay(steps: Steps, controller: Controller, ends_us: Ints) -> ReplayOutcome:
     """Drive a controller through a trace; `ends_us` are the windows that hold records."""
     closed_at = np.full(len(ends_us), NEVER)
     slack = np.zeros(len(ends_us), dtype=np.int64)
@@ -99,4 +99,4 @@ def replay(steps: Steps, controller: Controller, ends_us: Ints) -> Replay:
     flushed = closed_at == NEVER
     closed_at[flushed] = steps.at_us[-1]
     slack[flushed] = np.maximum(controller.desk.sources.newest_us - ends_us[flushed], 0)
-    return Replay(ends_us, closed_at, slack, flushed, outlooks, steps.step_us, controller)
+    return ReplayOutcome(ends_us, closed_at, slack, flushed, outlooks, steps.step_us, controller)

@@ -17,11 +17,11 @@ import numpy.typing as npt
 
 from catchment.errors import SimulationError
 from catchment.quality.coverage import Contract, Measure
-from catchment.sim.order.answers import Answers, Windows, answers, errors
+from catchment.sim.order.answers import WindowAnswers, Windows, answers, errors
 from catchment.sim.order.oracle import Oracle, oracle
-from catchment.sim.order.repair import Repair, RepairPolicy, repair
-from catchment.sim.order.replay import Replay, cut_in_steps, replay
-from catchment.sim.order.trace import Trace
+from catchment.sim.order.repair import RepairOutcome, RepairPolicy, repair
+from catchment.sim.order.replay import ReplayOutcome, cut_in_steps, replay
+from catchment.sim.order.trace import ArrivalTrace
 from catchment.site.slack.names import Setting, SlackConfig
 from catchment.timeline import SECOND_US, WindowSpec, format_duration
 
@@ -51,8 +51,8 @@ class Run:
     """One controller's way through the trace."""
 
     name: str
-    replay: Replay
-    repair: Repair
+    replay: ReplayOutcome
+    repair: RepairOutcome
     published: Floats
     errors: Floats
     bounds: Floats
@@ -105,10 +105,10 @@ class Run:
 class Simulation:
     """All runs on one trace, and what the clairvoyant would have done."""
 
-    trace: Trace
+    trace: ArrivalTrace
     question: Question
     windows: Windows
-    truth: Answers
+    truth: WindowAnswers
     oracle: Oracle
     runs: tuple[Run, ...]
 
@@ -129,7 +129,10 @@ class Simulation:
 
 
 def simulate(
-    trace: Trace, question: Question, controllers: Sequence[SlackConfig], report: Callable[[str], None] = lambda _: None
+    trace: ArrivalTrace,
+    question: Question,
+    controllers: Sequence[SlackConfig],
+    report: Callable[[str], None] = lambda _: None,
 ) -> Simulation:
     """Run every controller over the trace."""
     windows = Windows.of(trace, question.window)
@@ -151,7 +154,9 @@ def simulate(
     return Simulation(trace, question, windows, truth, bounds, tuple(runs))
 
 
-def _judged(name: str, trace: Trace, question: Question, windows: Windows, truth: Answers, played: Replay) -> Run:
+def _judged(
+    name: str, trace: ArrivalTrace, question: Question, windows: Windows, truth: WindowAnswers, played: ReplayOutcome
+) -> Run:
     mended = repair(trace, windows, played.closed_at_us, question.measure, question.repair, question.clock_us)
     said = published(trace, windows, question.measure, played, mended)
     off = errors(trace, windows, question.measure, said, truth)
@@ -161,7 +166,7 @@ def _judged(name: str, trace: Trace, question: Question, windows: Windows, truth
     return Run(name, played, mended, said, off, bounds, contract.max_error, contract.delta, keyed)
 
 
-def _keyed_errors(trace: Trace, windows: Windows, measure: Measure, mended: Repair) -> Floats:
+def _keyed_errors(trace: ArrivalTrace, windows: Windows, measure: Measure, mended: RepairOutcome) -> Floats:
     """How far the answers of each key in each window were off, as far as they were in when the window closed."""
     assert trace.key is not None
     keyed, order = windows.by_key(trace.key)
@@ -169,7 +174,9 @@ def _keyed_errors(trace: Trace, windows: Windows, measure: Measure, mended: Repa
     return errors(trace, keyed, measure, in_time.value, answers(trace, keyed, measure))
 
 
-def published(trace: Trace, windows: Windows, measure: Measure, played: Replay, mended: Repair) -> Floats:
+def published(
+    trace: ArrivalTrace, windows: Windows, measure: Measure, played: ReplayOutcome, mended: RepairOutcome
+) -> Floats:
     """The answers as they were first published, with what was imputed."""
     in_time = answers(trace, windows, measure, mended.known)
     looks = [played.outlooks.get(end) for end in windows.ends_us.tolist()]

@@ -24,7 +24,7 @@ ONE_SOURCE = ("stream",)  # of a trace that names no sources: all of it is one
 
 
 @dataclass(frozen=True)
-class Trace:
+class ArrivalTrace:
     """Records in arrival order: event and arrival time, value, and the source by its place in `sources`."""
 
     event_us: npt.NDArray[np.int64]
@@ -58,7 +58,7 @@ class Trace:
         return len(self.event_us)
 
 
-def read_trace(path: Path) -> Trace:
+def read_trace(path: Path) -> ArrivalTrace:
     """A trace from CSV or Parquet with event_time, arrival_time, value and optionally source and key."""
     table = _read_table(path)
     columns = set(table.column_names)
@@ -73,7 +73,7 @@ def read_trace(path: Path) -> Trace:
         raise SimulationError("the trace has no records", where=str(path))
     source, sources = _codes(table, "source")
     key, keys = _codes(table, "key")
-    return Trace(
+    return ArrivalTrace(
         event_us=_instants(table, "event_time", path),
         arrival_us=_instants(table, "arrival_time", path),
         value=_numbers(table, "value", path),
@@ -85,7 +85,7 @@ def read_trace(path: Path) -> Trace:
     )
 
 
-def write_trace(trace: Trace, path: Path) -> None:
+def write_trace(trace: ArrivalTrace, path: Path) -> None:
     """The trace as CSV or Parquet, by the file's name; times in seconds."""
     columns: dict[str, Any] = {
         "event_time": trace.event_us / SECOND_US,

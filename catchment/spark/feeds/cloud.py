@@ -30,12 +30,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from catchment.errors import FeedError
 from catchment.feeds.cloud.cloud import Cloud
-from catchment.feeds.cloud.controller import Controller
+from catchment.feeds.cloud.controller import FeedController
 from catchment.feeds.cloud.landing import EVENT_SQL, Landing, event_of, event_row, rows_of
 from catchment.feeds.cloud.reoptimize import ReoptimizeRule
 from catchment.feeds.cloud.router import Deliver
 from catchment.feeds.cloud.routes import Hosts
-from catchment.feeds.device.publisher import Seen
+from catchment.feeds.device.publisher import RecentlySeen
 from catchment.feeds.language.reference import ReferenceData
 from catchment.feeds.language.template import FeedProgram
 from catchment.feeds.language.view_graph import PhysicalView, ViewGraph
@@ -111,7 +111,7 @@ class SparkCloud:
         self.joins = FeedJoins(spark, graph.program)
         self.landing = Landing(folder)
         self.outgoing: queue.SimpleQueue[Deliver] = queue.SimpleQueue()
-        self.periods = Seen()
+        self.periods = RecentlySeen()
         self.control = threading.RLock()  # the batch and the caller both use the control plane
         self.query: StreamingQuery | None = None
         self.batches = 0
@@ -125,7 +125,7 @@ class SparkCloud:
         return self.cloud.redeployed
 
     @property
-    def controller(self) -> Controller:
+    def controller(self) -> FeedController:
         return self.cloud.controller
 
     # ---- what a driver calls

@@ -19,7 +19,7 @@ from sqlglot import exp
 
 from catchment.feeds.cloud.landing import ARROW_TYPES, EVENT_TYPES
 from catchment.feeds.language.expressions import column_name, to_spark
-from catchment.feeds.language.template import FeedProgram, FeedTemplate, Input
+from catchment.feeds.language.template import FeedInput, FeedProgram, FeedTemplate
 from catchment.feeds.language.view_graph import PhysicalView, ViewRow
 from catchment.feeds.protocol.sampling import MATCH_RANK_SQL
 
@@ -163,7 +163,7 @@ class FeedJoins:
 
         return to_spark(sql, self.program.functions, place)
 
-    def _input_places(self, item: Input, role: int) -> dict[str, str]:
+    def _input_places(self, item: FeedInput, role: int) -> dict[str, str]:
         columns = self.program.columns_of(item.source, item.where)
         if not item.is_stream:
             types = self.types[item.source]

@@ -23,11 +23,11 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from catchment.errors import FeedError
-from catchment.feeds.placement.conflict_problem import LiftSolution
-from catchment.feeds.placement.conflicts import apply_lifts, conflicts_among
-from catchment.feeds.placement.costs import Costs
+from catchment.feeds.placement.costs import DeviceCosts
 from catchment.feeds.placement.outcome import Outcome
-from catchment.feeds.placement.residual import solve_lifts
+from catchment.feeds.placement.pair_views.conflict_problem import LiftSolution
+from catchment.feeds.placement.pair_views.conflicts import apply_lifts, conflicts_among
+from catchment.feeds.placement.pair_views.residual import solve_lifts
 from catchment.feeds.placement.threshold_costs import Curves
 
 MAX_CONFLICTS = 5_000_000  # pairs the driver takes; beyond that the upload cost is out of all proportion
@@ -45,7 +45,7 @@ class SparkPlacement(Outcome):
 def place_edges(
     spark: SparkSession,
     edges: DataFrame,
-    costs: Costs,
+    costs: DeviceCosts,
     scratch: str,
     *,
     budget: DataFrame | None = None,
@@ -82,7 +82,7 @@ def place_edges(
     )
 
 
-def _scalars(costs: Costs) -> tuple[float, float]:
+def _scalars(costs: DeviceCosts) -> tuple[float, float]:
     if np.ndim(costs.upload) or np.ndim(costs.download):
         raise FeedError("Spark places with one upload and one download cost for all devices", where="costs")
     return float(np.asarray(costs.upload)), float(np.asarray(costs.download))

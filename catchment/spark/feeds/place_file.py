@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from catchment.errors import FeedError
-from catchment.feeds.placement.costs import Costs
-from catchment.feeds.placement.demand_file import is_parquet, measure_of
+from catchment.feeds.placement.costs import DeviceCosts
+from catchment.feeds.placement.pair_views.demand_file import is_parquet, measure_of
 from catchment.project.config import SparkConfig
 from catchment.spark.feeds.place import SparkPlacement, place_edges
 from catchment.spark.session import make_session
@@ -28,7 +28,7 @@ COPY_BYTES = 8 * 2**20
 
 def place_file(
     rates: Path,
-    costs: Costs,
+    costs: DeviceCosts,
     out: Path | None,
     *,
     budget: Path | None = None,

@@ -26,9 +26,9 @@ from catchment.feeds.language.template import (
     DEVICES,
     FEED_COLUMN,
     NOTIFIED_COLUMN,
+    FeedInput,
     FeedProgram,
     FeedTemplate,
-    Input,
     feed_kind,
 )
 from catchment.feeds.language.view_graph import PhysicalView, SourceFeed, ViewGraph, ViewRow
@@ -171,7 +171,7 @@ class _Joined:
                 columns[output.name] = self._sql(output.static_sql)
         return columns
 
-    def _feed(self, item: Input) -> str:
+    def _feed(self, item: FeedInput) -> str:
         if not item.is_stream:
             return f"{item.alias}.`{FEED_COLUMN}`"
         kind = feed_kind(item.source, item.where).replace("\\", "\\\\").replace("'", "\\'")
@@ -276,7 +276,7 @@ def _view_row(item: Row, template: FeedTemplate, program: FeedProgram) -> ViewRo
     )
 
 
-def _device(program: FeedProgram, item: Input, text: str | None) -> Any:
+def _device(program: FeedProgram, item: FeedInput, text: str | None) -> Any:
     if text is None:
         return None
     stream = program.streams[item.source]

@@ -12,13 +12,13 @@ import typer
 from catchment.cli.commands.feeds import live as feeds_live
 from catchment.cli.commands.feeds.options import (
     Broker,
-    Choice,
     CloudKind,
     CloudOption,
     DownloadCost,
     Folder,
     Page,
     Seed,
+    StrategyChoice,
     Unit,
     UploadCost,
     Users,
@@ -31,7 +31,7 @@ from catchment.cli.output import JsonFlag, emit, notes
 
 if TYPE_CHECKING:
     from catchment.feeds.project import World
-    from catchment.sim.feeds.run import FeedRun, RunOptions
+    from catchment.sim.feeds.measured_run import FeedRun, RunOptions
 
 _RUN_EPILOG = """Examples:
 
@@ -65,7 +65,9 @@ def register(app: typer.Typer) -> None:
 def run(
     folder: Folder,
     seconds: Annotated[int, typer.Option(help="How long to run, in time of the devices.", min=6)] = 60,
-    strategy: Annotated[Choice, typer.Option(help="Who computes the views; both: one run each.")] = Choice.BOTH,
+    strategy: Annotated[
+        StrategyChoice, typer.Option(help="Who computes the views; both: one run each.")
+    ] = StrategyChoice.BOTH,
     cloud: CloudOption = CloudKind.LOCAL,
     mqtt: Broker = None,
     live: Annotated[
@@ -87,11 +89,11 @@ def run(
     unless `--live`. With `--cloud spark` routes and the cloud's views are computed in micro-batches of native Spark
     SQL; one session serves one cloud, so that `both` then means ours, beside what all at the cloud would send.
     """
-    from catchment.sim.feeds.run import RunOptions
+    from catchment.sim.feeds.measured_run import RunOptions
 
-    chosen = [Choice.OURS, Choice.CLOUD] if strategy is Choice.BOTH else [strategy]
+    chosen = [StrategyChoice.OURS, StrategyChoice.CLOUD] if strategy is StrategyChoice.BOTH else [strategy]
     if cloud is CloudKind.SPARK and len(chosen) > 1:
-        chosen = [Choice.OURS]
+        chosen = [StrategyChoice.OURS]
     options = [RunOptions(seconds, c.value, change_at, check=check) for c in chosen]
     worlds = [open_project(folder, users, seed, rate_unit, upload_cost, download_cost) for _ in chosen]
     paced = live or page is not None or mqtt is not None or cloud is CloudKind.SPARK
@@ -184,13 +186,13 @@ def _page_data(folder: Path, runs: list[FeedRun], kind: CloudKind, mqtt: str | N
 
 
 def _prepare(world: World, option: RunOptions, kind: CloudKind, mqtt: str | None, stack: ExitStack) -> FeedRun:
-    from catchment.sim.feeds.run import FeedRun
+    from catchment.sim.feeds.measured_run import FeedRun
 
     cloud = stack.enter_context(cloud_for(world, kind))
     bus = None
     if mqtt is not None:
         from catchment.feeds.protocol.mqtt import MqttBus, MqttConfig
-        from catchment.sim.feeds.run import BOOT
+        from catchment.sim.feeds.measured_run import BOOT
 
         bus = MqttBus(MqttConfig.parse(mqtt, app=f"catchment-run-{option.strategy}"), BOOT)
         stack.callback(bus.close)

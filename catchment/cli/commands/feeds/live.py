@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from catchment.cli.commands.feeds.options import (
-    Choice,
     CloudKind,
     CloudOption,
     Folder,
     Page,
     Seed,
+    StrategyChoice,
     Unit,
     Users,
     cloud_for,
@@ -29,7 +29,7 @@ from catchment.cli.process_usage import usage
 from catchment.errors import FeedError
 
 if TYPE_CHECKING:
-    from catchment.feeds.device.fleet import Record
+    from catchment.feeds.device.fleet import DeviceRecord
     from catchment.feeds.project import World
 
 _CLOUD_EPILOG = """Examples:
@@ -63,7 +63,9 @@ def cloud(
     folder: Folder,
     mqtt: MqttBroker,
     seconds: Seconds = None,
-    strategy: Annotated[Choice, typer.Option(help="Who computes the views: ours or cloud.")] = Choice.OURS,
+    strategy: Annotated[
+        StrategyChoice, typer.Option(help="Who computes the views: ours or cloud.")
+    ] = StrategyChoice.OURS,
     cloud: CloudOption = CloudKind.LOCAL,
     page: Page = None,
     log: Annotated[Path | None, typer.Option(help="Append traffic and placement to this file, as JSON lines.")] = None,
@@ -79,7 +81,7 @@ def cloud(
     from catchment.feeds.protocol.mqtt import MqttCloud, MqttConfig
     from catchment.feeds.runs.processes import serve_cloud
 
-    if strategy is Choice.BOTH:
+    if strategy is StrategyChoice.BOTH:
         raise FeedError("one cloud follows one strategy", hint="give --strategy ours or --strategy cloud")
     world = open_project(folder, users, seed, rate_unit)
     with ExitStack() as stack:
@@ -89,7 +91,7 @@ def cloud(
         watch = CloudWatch(folder, world, served, links, strategy, stack, page, log, as_json)
         hosts = STRATEGIES[strategy.value](served.graph, world.feed_rates, world.costs)
         first = [*served.controller.restart(), *served.deploy(hosts)]
-        every = 5.0 if strategy is Choice.OURS else None
+        every = 5.0 if strategy is StrategyChoice.OURS else None
         goes_on = until_told(seconds)
         serve_cloud(served, links, first, goes_on, each_second=watch.second, review_every_s=every)
         answer = watch.report()
@@ -165,7 +167,7 @@ def _part_of(names: list[str], part: str) -> list[str]:
     return mine
 
 
-def _changing(world: World, records: Iterable[Record], change_us: int | None) -> Iterator[Record]:
+def _changing(world: World, records: Iterable[DeviceRecord], change_us: int | None) -> Iterator[DeviceRecord]:
     """The records; when one is due after the change, rates change first."""
     changed = False
     for record in records:

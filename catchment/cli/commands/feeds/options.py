@@ -26,7 +26,7 @@ class CloudKind(StrEnum):
     SPARK = "spark"
 
 
-class Choice(StrEnum):
+class StrategyChoice(StrEnum):
     """Where views are computed."""
 
     OURS = "ours"
@@ -56,7 +56,7 @@ def open_project(
     download_cost: float | None = None,
 ) -> World:
     """The world of a project, with what the command line says in place of its settings."""
-    from catchment.sim.feeds.world import WorldChoice, open_world
+    from catchment.sim.feeds.open_world import WorldChoice, open_world
 
     return open_world(folder, WorldChoice(users, seed, rate_unit, upload_cost, download_cost))
 

@@ -16,7 +16,7 @@ from catchment.cli.output import JsonFlag, emit
 from catchment.errors import FeedError
 
 if TYPE_CHECKING:
-    from catchment.feeds.placement.costs import Costs
+    from catchment.feeds.placement.costs import DeviceCosts
 
 _EPILOG = """Examples:
 
@@ -62,10 +62,10 @@ def place(
     cheapest there is; where a time limit kept that from being proved, `optimal` is false and `gap` says how far
     off it may be.
     """
-    from catchment.feeds.placement.costs import Costs
+    from catchment.feeds.placement.costs import DeviceCosts
 
     _check_folder(out)
-    costs = Costs(upload_cost, download_cost)
+    costs = DeviceCosts(upload_cost, download_cost)
     if engine is Engine.SPARK:
         if unshared:
             raise FeedError("--unshared is for one machine", hint="leave out --engine spark")
@@ -81,11 +81,11 @@ def _check_folder(out: Path | None) -> None:
 
 
 def _place_on_one_machine(
-    rates: Path, costs: Costs, budget: Path | None, out: Path | None, unshared: bool, time_limit: float
+    rates: Path, costs: DeviceCosts, budget: Path | None, out: Path | None, unshared: bool, time_limit: float
 ) -> dict[str, Any]:
-    from catchment.feeds.placement.assign import assign
-    from catchment.feeds.placement.assign_unshared import assign_unshared
-    from catchment.feeds.placement.demand_file import demand_of, read_budget, read_rates, write_decisions
+    from catchment.feeds.placement.pair_views.assign import assign
+    from catchment.feeds.placement.pair_views.assign_unshared import assign_unshared
+    from catchment.feeds.placement.pair_views.demand_file import demand_of, read_budget, read_rates, write_decisions
 
     table = read_rates(rates)
     began = time.perf_counter()
@@ -99,7 +99,7 @@ def _place_on_one_machine(
 
 
 def _place_on_spark(
-    rates: Path, costs: Costs, budget: Path | None, out: Path | None, time_limit: float
+    rates: Path, costs: DeviceCosts, budget: Path | None, out: Path | None, time_limit: float
 ) -> dict[str, Any]:
     from catchment.spark.feeds.place_file import place_file
 

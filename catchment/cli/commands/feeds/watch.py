@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from catchment.cli.commands.feeds.options import Choice
+from catchment.cli.commands.feeds.options import StrategyChoice
 from catchment.cli.commands.feeds.tables import following
 from catchment.cli.output import notes
 from catchment.cli.process_usage import usage
@@ -37,7 +37,7 @@ class CloudWatch:
         world: World,
         cloud: Cloud | SparkCloud,
         links: MqttCloud,
-        strategy: Choice,
+        strategy: StrategyChoice,
         stack: ExitStack,
         page: int | None,
         log: Path | None,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from catchment.feeds.placement.conflict_problem import LiftProblem, LiftSolution
+from catchment.feeds.placement.pair_views.conflict_problem import LiftProblem, LiftSolution
 
 Index = NDArray[np.int64]
 

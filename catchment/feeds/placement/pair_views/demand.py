@@ -20,7 +20,7 @@ import numpy as np
 import scipy.sparse as sparse
 from numpy.typing import ArrayLike, NDArray
 
-from catchment.feeds.placement import demand_faults as faults
+from catchment.feeds.placement.pair_views import demand_faults as faults
 
 Ids = NDArray[np.int32]
 Floats = NDArray[np.float64]

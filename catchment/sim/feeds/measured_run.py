@@ -2,7 +2,7 @@
 
 Devices, bus and cloud are the real cores; time is virtual unless the run is paced. The run has phases: *before* and,
 when rates change in mid-run, *after*, which begins when views have settled again. In each phase what crossed the
-wire is compared with what the placement predicts (see meter.py).
+wire is compared with what the placement predicts (see `feeds/runs/traffic.py`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any, Protocol
 
 from catchment.errors import SimulationError
 from catchment.feeds.cloud.choose_hosts import STRATEGIES
-from catchment.feeds.cloud.controller import Controller
+from catchment.feeds.cloud.controller import FeedController
 from catchment.feeds.cloud.router import Deliver
 from catchment.feeds.cloud.routes import CLOUD, Hosts
 from catchment.feeds.device.device import DeviceConfig, boot_number
-from catchment.feeds.device.fleet import Fleet, Record
+from catchment.feeds.device.fleet import DeviceRecord, Fleet
 from catchment.feeds.language.view_graph import ViewGraph
 from catchment.feeds.project import World
 from catchment.feeds.protocol.bus import Bus
@@ -47,7 +47,7 @@ class RunCloud(Protocol):
     def redeployed(self) -> int: ...
 
     @property
-    def controller(self) -> Controller: ...
+    def controller(self) -> FeedController: ...
 
     def deploy(self, hosts: Hosts) -> list[Deliver]: ...
 
@@ -144,18 +144,18 @@ class FeedRun:
         """How far the run is."""
         return (self.run.now_us - EPOCH_US) // SECOND_US
 
-    def _until(self, records: Iterator[Record], until_s: int) -> Iterator[int]:
+    def _until(self, records: Iterator[DeviceRecord], until_s: int) -> Iterator[int]:
         while (now_s := self.second) < until_s:
             self.run.run(records, EPOCH_US + (now_s + 1) * SECOND_US)
             self.board.sample(self.run.now_us, self.cloud.redeployed)
             yield now_s + 1
 
-    def _settle(self, records: Iterator[Record], latest_s: int) -> Iterator[int]:
+    def _settle(self, records: Iterator[DeviceRecord], latest_s: int) -> Iterator[int]:
         """Go on until all moves have ended."""
         while self.cloud.controller.moves and self.second < latest_s:
             yield from self._until(records, self.second + 1)
 
-    def _phase(self, name: str, records: Iterator[Record], until_s: int) -> Iterator[int]:
+    def _phase(self, name: str, records: Iterator[DeviceRecord], until_s: int) -> Iterator[int]:
         if self.second >= until_s:
             return
         before, hosts = self.totals(), self.cloud.controller.settled()
@@ -222,7 +222,7 @@ class FeedRun:
         return counts
 
 
-def compare(graph: ViewGraph, records: list[Record], found: set[Any], since_us: dict[str, int]) -> dict[str, int]:
+def compare(graph: ViewGraph, records: list[DeviceRecord], found: set[Any], since_us: dict[str, int]) -> dict[str, int]:
     """Lost: due from when its view was active, and not found. Invented: found, and never due."""
     every = naive_notices(graph, records)
     first_us = min((r.at_us for r in records), default=0)

@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from catchment.errors import FeedError
-from catchment.feeds.placement.demand import DemandGraph
+from catchment.feeds.placement.outcome import AT_CLOUD
+from catchment.feeds.placement.pair_views.demand import DemandGraph
 
 Floats = NDArray[np.float64]
 Index = NDArray[np.int64]
 
-CLOUD = -1  # home of a source at the cloud
 VIEW = -2  # home of a vertex that is a view: where it is computed is what placement decides
 
 
@@ -86,7 +86,7 @@ class Hierarchy:
             vertex = int(bad.argmax())
             raise FeedError(
                 f"vertex {vertex} has home {self.home[vertex]} and no input; expected a source on a known "
-                f"device (0 to {self.devices - 1}), a source at the cloud ({CLOUD}) or a view with inputs",
+                f"device (0 to {self.devices - 1}), a source at the cloud ({AT_CLOUD}) or a view with inputs",
                 where="views",
             )
 

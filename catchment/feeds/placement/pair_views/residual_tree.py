@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from catchment.feeds.placement.conflict_problem import LiftProblem
+from catchment.feeds.placement.pair_views.conflict_problem import LiftProblem
 
 Index = NDArray[np.int64]
 

@@ -18,11 +18,11 @@ import scipy.sparse as sparse
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
-from catchment.feeds.placement.assign import Assignment
 from catchment.feeds.placement.budget import Budget
-from catchment.feeds.placement.costs import Costs
-from catchment.feeds.placement.demand import DemandGraph
+from catchment.feeds.placement.costs import DeviceCosts
 from catchment.feeds.placement.integer_program import least_cost
+from catchment.feeds.placement.pair_views.assign import Assignment
+from catchment.feeds.placement.pair_views.demand import DemandGraph
 from catchment.feeds.placement.segmented_sums import starts_of
 
 Floats = NDArray[np.float64]
@@ -32,7 +32,7 @@ Mask = NDArray[np.bool_]
 
 def assign_unshared(
     graph: DemandGraph,
-    costs: Costs,
+    costs: DeviceCosts,
     *,
     time_limit_s: float = 60.0,
     budget: Budget | None = None,
@@ -44,7 +44,7 @@ def assign_unshared(
     sending = upload[graph.src] * graph.rate
     gain = sending - download[graph.src] * graph.peer_rate
     wanted_twice = (gain > 0) & (gain[graph.counterpart] > 0)
-    capacity = np.full(graph.devices, np.inf) if budget is None else budget.per_device(graph)
+    capacity = np.full(graph.devices, np.inf) if budget is None else budget.per_device(graph.devices)
     down = _larger_gains(graph, gain)
     groups = _groups(graph, gain, wanted_twice, capacity)
     missed = 0.0

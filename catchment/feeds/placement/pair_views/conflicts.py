@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from catchment.feeds.placement.conflict_problem import LiftProblem
-from catchment.feeds.placement.demand import DemandGraph
+from catchment.feeds.placement.pair_views.conflict_problem import LiftProblem
+from catchment.feeds.placement.pair_views.demand import DemandGraph
 from catchment.feeds.placement.threshold_costs import Curves
 
 Floats = NDArray[np.float64]

@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from catchment.errors import FeedError
-from catchment.feeds.placement.assign import Assignment
-from catchment.feeds.placement.conflict_problem import LiftProblem
-from catchment.feeds.placement.placement import CLOUD, place
-from catchment.feeds.placement.residual import solve_lifts
+from catchment.feeds.placement.outcome import AT_CLOUD
+from catchment.feeds.placement.pair_views.assign import Assignment, place
+from catchment.feeds.placement.pair_views.conflict_problem import LiftProblem
+from catchment.feeds.placement.pair_views.residual import solve_lifts
 
 Floats = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -77,7 +77,7 @@ class CloudTree:
 
 @dataclass(frozen=True, eq=False)
 class CloudPlacement:
-    """For each pair (in the order of `place`) the cloud node of its view, CLOUD where a device has it."""
+    """For each pair (in the order of `place`) the cloud node of its view, AT_CLOUD where a device has it."""
 
     node: Index
     cost: float
@@ -101,7 +101,7 @@ def place_in_cloud(
         crossed, sure = views.descend(node, tree, deadline - clock(), clock)
         cost += float(tree.link_cost[node]) * crossed
         optimal = optimal and sure
-    return CloudPlacement(np.where(views.pinned, CLOUD, views.at), cost, optimal)
+    return CloudPlacement(np.where(views.pinned, AT_CLOUD, views.at), cost, optimal)
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +119,7 @@ class _Views:
     def of(cls, assignment: Assignment, tree: CloudTree) -> _Views:
         graph, placed = assignment.graph, place(assignment)
         rows = np.flatnonzero(graph.src < graph.dst)
-        pinned = placed.site != CLOUD
+        pinned = placed.site != AT_CLOUD
         root = tree.top_down()[0]
         at = np.where(pinned, tree.gateway[placed.site], root)
         a, b = placed.src.astype(np.int64), placed.dst.astype(np.int64)

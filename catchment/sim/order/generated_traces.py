@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from catchment.errors import SimulationError
-from catchment.sim.order.trace import Trace
+from catchment.sim.order.trace import ArrivalTrace
 from catchment.timeline import SECOND_US
 
 Floats = npt.NDArray[np.float64]
@@ -125,7 +125,7 @@ class _Raw:
     stalls: _Stalls
 
 
-def generate(wanted: Disorder, seed: int) -> Trace:
+def generate(wanted: Disorder, seed: int) -> ArrivalTrace:
     """A stream with the wanted figures; the same seed gives the same stream."""
     rng = np.random.default_rng(seed)
     raw = _draw(wanted, rng)
@@ -226,9 +226,9 @@ def _micros(seconds: Floats) -> Ints:
     return np.asarray(np.floor(seconds * SECOND_US), dtype=np.int64)
 
 
-def _trace(raw: _Raw, knobs: _Knobs, wanted: Disorder) -> Trace:
+def _trace(raw: _Raw, knobs: _Knobs, wanted: Disorder) -> ArrivalTrace:
     arrival, order = _in_arrival_order(raw, knobs)
-    return Trace(
+    return ArrivalTrace(
         event_us=_micros(raw.event_s[order]),
         arrival_us=_micros(arrival[order]) + 1,
         value=np.round(raw.value[order], 4),

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from catchment.sim.edge.network import Bandwidth, Floats
-from catchment.sim.edge.traces import Trace
+from catchment.sim.edge.traces import KeyTrace
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +27,7 @@ class OptimalWindow:
     staleness_s: float
 
 
-def optimal_windows(trace: Trace, window_us: int, bandwidth: Bandwidth) -> list[OptimalWindow]:
+def optimal_windows(trace: KeyTrace, window_us: int, bandwidth: Bandwidth) -> list[OptimalWindow]:
     """Both schedules of every window, and the least possible staleness."""
     out: list[OptimalWindow] = []
     clear = -np.inf
@@ -46,7 +46,7 @@ def optimal_windows(trace: Trace, window_us: int, bandwidth: Bandwidth) -> list[
     return out
 
 
-def last_arrivals(records: Trace) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def last_arrivals(records: KeyTrace) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Each key of a window once, in order of its last arrival, with the time of it."""
     backwards = records.codes[::-1]
     codes, place = np.unique(backwards, return_index=True)

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from catchment.errors import FeedError
-from catchment.feeds.cloud.choose_hosts import LinkCosts
+from catchment.feeds.placement.costs import LinkCosts
 from catchment.feeds.project import World, load_functions, open_recording, read_program_file
 from catchment.project.options import Kind, Option, read_options
 from catchment.project.toml_file import TomlFile
-from catchment.sim.feeds.nearby import make_world
+from catchment.sim.feeds.nearby_world import make_world
 
 SETTINGS_FILE = "feeds.toml"
 

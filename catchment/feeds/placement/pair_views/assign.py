@@ -15,14 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from catchment.feeds.placement.budget import Budget
-from catchment.feeds.placement.conflicts import apply_lifts, residual_problem
-from catchment.feeds.placement.costs import Costs
-from catchment.feeds.placement.demand import DemandGraph
-from catchment.feeds.placement.outcome import Outcome
-from catchment.feeds.placement.residual import solve_lifts
+from catchment.feeds.placement.costs import DeviceCosts
+from catchment.feeds.placement.outcome import AT_CLOUD, Outcome
+from catchment.feeds.placement.pair_views.conflicts import apply_lifts, residual_problem
+from catchment.feeds.placement.pair_views.demand import DemandGraph
+from catchment.feeds.placement.pair_views.residual import solve_lifts
 from catchment.feeds.placement.threshold_costs import Curves, Edges, cost_curves
-
-__all__ = ["Assignment", "Costs", "assign"]
 
 Floats = NDArray[np.float64]
 
@@ -39,7 +37,7 @@ class Assignment(Outcome):
 
 def assign(
     graph: DemandGraph,
-    costs: Costs,
+    costs: DeviceCosts,
     *,
     time_limit_s: float = 60.0,
     budget: Budget | None = None,
@@ -49,7 +47,7 @@ def assign(
     began = clock()
     upload_cost, download_cost = costs.per_device(graph.devices)
     edges = Edges(graph.start, graph.rate, graph.peer_rate, download_cost, graph.load)
-    curves = cost_curves(edges, upload_cost, None if budget is None else budget.per_device(graph))
+    curves = cost_curves(edges, upload_cost, None if budget is None else budget.per_device(graph.devices))
     conflicts = residual_problem(graph, curves)
     lifts = solve_lifts(conflicts.problem, time_limit_s, clock)
     threshold = apply_lifts(curves, conflicts, lifts.reached)
@@ -82,3 +80,27 @@ def _all_upload_cost(graph: DemandGraph, upload: Floats) -> float:
     if filled.shape[0] == 0:
         return 0.0
     return float((upload[filled] * np.maximum.reduceat(graph.rate, graph.start[filled])).sum())
+
+
+@dataclass(frozen=True, eq=False)
+class PairPlacement:
+    """One entry a pair {src, dst}, src < dst: `site` is AT_CLOUD or the device that computes the view."""
+
+    src: NDArray[np.int32]
+    dst: NDArray[np.int32]
+    site: NDArray[np.int32]
+
+    @property
+    def at_cloud(self) -> int:
+        """Number of views computed at the cloud."""
+        return int((self.site == AT_CLOUD).sum())
+
+
+def place(assignment: Assignment) -> PairPlacement:
+    """The placement of an assignment, pairs in ascending order."""
+    graph = assignment.graph
+    rows = np.flatnonzero(graph.src < graph.dst)
+    src, dst = graph.src[rows], graph.dst[rows]
+    dst_uploads = assignment.upload[graph.counterpart[rows]]
+    site = np.where(dst_uploads, AT_CLOUD, dst)
+    return PairPlacement(src, dst, np.where(assignment.upload[rows], site, src).astype(np.int32))

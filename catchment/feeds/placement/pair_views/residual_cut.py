@@ -18,9 +18,9 @@ from scipy.optimize import linprog
 from scipy.sparse.csgraph import connected_components
 
 from catchment.errors import FeedError
-from catchment.feeds.placement.conflict_problem import LiftProblem, LiftSolution
 from catchment.feeds.placement.integer_program import least_cost
-from catchment.feeds.placement.residual_bound import solve_roughly
+from catchment.feeds.placement.pair_views.conflict_problem import LiftProblem, LiftSolution
+from catchment.feeds.placement.pair_views.residual_bound import solve_roughly
 from catchment.feeds.placement.segmented_sums import prefix_sums
 
 Floats = NDArray[np.float64]

@@ -20,7 +20,7 @@ import pyarrow.csv as pa_csv
 import zstandard
 
 from catchment.errors import SimulationError
-from catchment.sim.order.trace import Trace
+from catchment.sim.order.trace import ArrivalTrace
 
 _FILES = {
     "flights": "out-of-order-flights/nycflights_stream.csv.zst",
@@ -33,7 +33,7 @@ def measured_names() -> tuple[str, ...]:
     return tuple(_FILES)
 
 
-def measured(name: str, folder: Path, speed: float = 1.0) -> Trace:
+def measured(name: str, folder: Path, speed: float = 1.0) -> ArrivalTrace:
     """A measured stream from the folder of data sets, its time running `speed` times as fast."""
     if not speed > 0:
         raise SimulationError(f"a trace is replayed at a positive speed, not {speed!r}")
@@ -46,7 +46,7 @@ def measured(name: str, folder: Path, speed: float = 1.0) -> Trace:
             where=str(folder),
             hint="name the folder of data sets with --data or in CATCHMENT_DATA",
         )
-    makers: dict[str, Callable[[pa.Table, float], Trace]] = {"flights": _flights, "github": _github}
+    makers: dict[str, Callable[[pa.Table, float], ArrivalTrace]] = {"flights": _flights, "github": _github}
     return makers[name](_read(path), speed)
 
 
@@ -56,10 +56,10 @@ def _read(path: Path) -> pa.Table:
     return pa_csv.read_csv(io.BytesIO(text))
 
 
-def _flights(table: pa.Table, speed: float) -> Trace:
+def _flights(table: pa.Table, speed: float) -> ArrivalTrace:
     begin = pc.min(table["event_dep_local"]).cast(pa.timestamp("us")).cast(pa.int64()).as_py()
     carriers = table["carrier"].combine_chunks().dictionary_encode()
-    return Trace(
+    return ArrivalTrace(
         event_us=_scaled(table["event_dep_local"], begin, speed),
         arrival_us=_scaled(table["arrival_landing_local"], begin, speed),
         value=np.asarray(table["distance_mi"].to_numpy(), dtype=np.float64),
@@ -69,10 +69,10 @@ def _flights(table: pa.Table, speed: float) -> Trace:
     )
 
 
-def _github(table: pa.Table, speed: float) -> Trace:
+def _github(table: pa.Table, speed: float) -> ArrivalTrace:
     begin = pc.min(table["created_at"]).cast(pa.timestamp("us")).cast(pa.int64()).as_py()
     event = _scaled(table["created_at"], begin, speed)
-    return Trace(
+    return ArrivalTrace(
         event_us=event,
         arrival_us=np.maximum.accumulate(event),
         value=np.asarray(table["json_bytes"].to_numpy(), dtype=np.float64),

@@ -14,9 +14,9 @@ import scipy.sparse as sparse
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
-from catchment.feeds.placement.conflict_problem import LiftProblem, LiftSolution
-from catchment.feeds.placement.residual_cut import solve_with_cycles
-from catchment.feeds.placement.residual_tree import solve_forest
+from catchment.feeds.placement.pair_views.conflict_problem import LiftProblem, LiftSolution
+from catchment.feeds.placement.pair_views.residual_cut import solve_with_cycles
+from catchment.feeds.placement.pair_views.residual_tree import solve_forest
 
 Index = NDArray[np.int64]
 

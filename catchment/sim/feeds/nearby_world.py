@@ -27,10 +27,10 @@ import zstandard
 from numpy.typing import NDArray
 
 from catchment.errors import SimulationError
-from catchment.feeds.cloud.choose_hosts import LinkCosts
-from catchment.feeds.device.fleet import Record
+from catchment.feeds.device.fleet import DeviceRecord
 from catchment.feeds.language.reference import ReferenceData
 from catchment.feeds.language.template import FeedProgram
+from catchment.feeds.placement.costs import LinkCosts
 
 DECLARED = {
     "location": (("user", "BIGINT"), ("lat", "DOUBLE"), ("lon", "DOUBLE")),
@@ -80,7 +80,7 @@ class NearbyWorld:
         """Where a user is: along the trajectory, and back when it ends."""
         return _along(self.tracks[device % len(self.tracks)], at_s + self.starts_s[device])
 
-    def records(self, from_us: int = 0, devices: Collection[str] | None = None) -> Iterator[Record]:
+    def records(self, from_us: int = 0, devices: Collection[str] | None = None) -> Iterator[DeviceRecord]:
         """Positions of (some) users at their rates, merged in order of time; endless."""
         chosen = [d for d in self.rates if devices is None or d in devices]
         heap = [(from_us + 1 + int(self._chance("phase", d) * 1e6 / self.rates[d]), d) for d in chosen]
@@ -88,7 +88,7 @@ class NearbyWorld:
         while heap:
             at_us, device = heap[0]
             lat, lon = self.position(int(device), at_us / 1e6)
-            yield Record(at_us, device, "location", (int(device), round(lat, 5), round(lon, 5)))
+            yield DeviceRecord(at_us, device, "location", (int(device), round(lat, 5), round(lon, 5)))
             heapq.heapreplace(heap, (at_us + round(1e6 / self.rates[device]), device))
 
     def change_rates(self) -> None:

@@ -16,9 +16,9 @@ import pyarrow.csv as arrow_csv
 import pyarrow.parquet as parquet
 
 from catchment.errors import FeedError
-from catchment.feeds.placement.assign import Assignment
 from catchment.feeds.placement.budget import Budget
-from catchment.feeds.placement.demand import DemandGraph
+from catchment.feeds.placement.pair_views.assign import Assignment
+from catchment.feeds.placement.pair_views.demand import DemandGraph
 
 NUMBERS = ("rate", "size", "load", "budget")  # columns that hold numbers, whatever the file says
 

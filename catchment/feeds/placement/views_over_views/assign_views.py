@@ -22,15 +22,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from catchment.errors import FeedError
 from catchment.feeds.placement.budget import Budget
-from catchment.feeds.placement.costs import Costs
-from catchment.feeds.placement.device_cut import cheapest_set
-from catchment.feeds.placement.device_links import DeviceLinks
-from catchment.feeds.placement.hierarchy import CLOUD, Hierarchy
-from catchment.feeds.placement.multilevel_residual import resolve
-from catchment.feeds.placement.outcome import Outcome
+from catchment.feeds.placement.costs import DeviceCosts
+from catchment.feeds.placement.outcome import AT_CLOUD, Outcome
 from catchment.feeds.placement.threshold_costs import Edges, cost_curves
+from catchment.feeds.placement.views_over_views.device_cut import cheapest_set
+from catchment.feeds.placement.views_over_views.device_links import DeviceLinks
+from catchment.feeds.placement.views_over_views.hierarchy import Hierarchy
+from catchment.feeds.placement.views_over_views.resolve_views import resolve
 
 Floats = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -39,7 +38,7 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ViewAssignment(Outcome):
-    """`site[v]` of each vertex: a device, or CLOUD."""
+    """`site[v]` of each vertex: a device, or AT_CLOUD."""
 
     hierarchy: Hierarchy
     site: Index
@@ -48,12 +47,12 @@ class ViewAssignment(Outcome):
     def upload(self) -> Mask:
         """For each edge, whether its input reaches its view by the cloud."""
         host = self.site[self.hierarchy.feed]
-        return np.asarray((host == CLOUD) | (host != self.site[self.hierarchy.view]))
+        return np.asarray((host == AT_CLOUD) | (host != self.site[self.hierarchy.view]))
 
 
 def assign_views(
     hierarchy: Hierarchy,
-    costs: Costs,
+    costs: DeviceCosts,
     *,
     time_limit_s: float = 60.0,
     budget: Budget | None = None,
@@ -63,7 +62,7 @@ def assign_views(
     began = clock()
     links = DeviceLinks.of(hierarchy, costs)
     wanted = _wanted(hierarchy, links)
-    capacity = None if budget is None else _capacity(budget, hierarchy)
+    capacity = None if budget is None else budget.per_device(hierarchy.devices)
     found = resolve(links, wanted, capacity, time_limit_s, clock)
     cost = links.cost(found.kept)
     lost = max(0.0, cost - links.cost(wanted) - found.added)
@@ -117,12 +116,6 @@ def _follow(links: DeviceLinks, threshold: Floats, level: Index) -> Mask:
 
 
 def _sites(hierarchy: Hierarchy, links: DeviceLinks, kept: Mask) -> Index:
-    site = np.full(hierarchy.vertices, CLOUD, dtype=np.int64)
+    site = np.full(hierarchy.vertices, AT_CLOUD, dtype=np.int64)
     site[links.trees.vertex[kept]] = links.trees.device[kept]
     return site
-
-
-def _capacity(budget: Budget, hierarchy: Hierarchy) -> Floats:
-    if budget.capacity.shape != (hierarchy.devices,):
-        raise FeedError(f"{budget.capacity.shape[0]} budgets for {hierarchy.devices} devices", where="budget")
-    return budget.capacity

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from catchment.feeds.placement.costs import Costs
-from catchment.feeds.placement.hierarchy import Hierarchy, Trees, device_trees
+from catchment.feeds.placement.costs import DeviceCosts
+from catchment.feeds.placement.views_over_views.hierarchy import Hierarchy, Trees, device_trees
 
 Floats = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -35,7 +35,7 @@ class DeviceLinks:
     download: Floats
 
     @classmethod
-    def of(cls, hierarchy: Hierarchy, costs: Costs) -> DeviceLinks:
+    def of(cls, hierarchy: Hierarchy, costs: DeviceCosts) -> DeviceLinks:
         """The links of a hierarchy."""
         trees = device_trees(hierarchy)
         upload, download = costs.per_device(hierarchy.devices)

@@ -16,9 +16,9 @@ import scipy.sparse as sparse
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
-from catchment.feeds.placement.device_links import DeviceLinks
 from catchment.feeds.placement.integer_program import least_cost
 from catchment.feeds.placement.segmented_sums import starts_of
+from catchment.feeds.placement.views_over_views.device_links import DeviceLinks
 
 Floats = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -46,7 +46,7 @@ def resolve(
     kept, added = wanted.copy(), 0.0
     for devices in groups:
         members = np.isin(links.trees.device, devices)
-        program = _Program(links, wanted, np.flatnonzero(chosen & members), capacity)
+        program = _ViewProgram(links, wanted, np.flatnonzero(chosen & members), capacity)
         nodes, bound = program.solve(deadline - clock())
         kept[program.nodes] = nodes
         added += max(0.0, bound - links.cost(wanted, members))
@@ -74,7 +74,7 @@ def _groups(links: DeviceLinks, chosen: Mask, takers: Index, over: Index) -> lis
     return np.split(concerned[order], starts_of(label[concerned][order])[1:]) if concerned.size else []
 
 
-class _Program:
+class _ViewProgram:
     """The integer program of one component: variables, first those of the nodes, and rows `sum <= limit`."""
 
     def __init__(self, links: DeviceLinks, wanted: Mask, nodes: Index, capacity: Floats | None) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from catchment.feeds.placement.device_links import DeviceLinks
-from catchment.feeds.placement.min_cut import Network
+from catchment.feeds.placement.views_over_views.device_links import DeviceLinks
+from catchment.feeds.placement.views_over_views.min_cut import Network
 
 Index = NDArray[np.int64]
 

@@ -1,0 +1,1 @@
+"""Views of one level, each over the feeds of two devices: the demand graph and its optimal assignment."""
