@@ -4,14 +4,21 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: help demo test check bench docs lint format types clean
+# Tests run in as many processes as there are cores; all that need a JVM run one after another in one of them.
+PYTEST := $(BIN)/pytest -n auto --dist loadgroup
+
+.PHONY: help demo quick test integration soak check coverage bench docs lint format types clean
 
 help:
-	@echo "make demo    set up and run the demo: three sites and a center on a real web log, about a minute"
-	@echo "make test    set up and run the tests"
-	@echo "make check   what CI runs: lint, types, tests"
-	@echo "make bench   the throughput benchmark (others: $(BIN)/catchment bench)"
-	@echo "make docs    run every example of the documentation"
+	@echo "make demo         set up and run the demo: three sites and a center on a real web log, about a minute"
+	@echo "make quick        tests without a JVM and with few examples: after every change"
+	@echo "make test         every claim once, on real Spark, sockets and processes: before a commit"
+	@echo "make integration  tests with a real MQTT broker and a real browser, where they are installed"
+	@echo "make soak         long campaigns: many kills, thousands of random examples"
+	@echo "make check        lint, types and make test; CI runs this and make integration"
+	@echo "make coverage     make test, and which lines it did not reach"
+	@echo "make bench        the throughput benchmark (others: $(BIN)/catchment bench)"
+	@echo "make docs         run every example of the documentation"
 
 # The environment is made anew when pyproject.toml changes; otherwise this takes no time.
 $(VENV)/.ready: pyproject.toml tools/setup.sh
@@ -25,8 +32,20 @@ $(VENV)/.ready-dev: $(VENV)/.ready
 demo: $(VENV)/.ready
 	@$(BIN)/catchment demo
 
+quick: $(VENV)/.ready-dev
+	@$(PYTEST) --hypothesis-profile=quick -m "not spark and not e2e and not integration and not soak"
+
 test: $(VENV)/.ready-dev
-	@$(BIN)/pytest
+	@$(PYTEST) -m "not integration and not soak"
+
+integration: $(VENV)/.ready-dev
+	@$(BIN)/pytest -m integration
+
+soak: $(VENV)/.ready-dev
+	@$(PYTEST) --hypothesis-profile=soak
+
+coverage: $(VENV)/.ready-dev
+	@$(PYTEST) -m "not integration and not soak" --cov --cov-report=term
 
 check: lint types test
 

@@ -1,4 +1,4 @@
-"""Shared fixtures: one lazily started Spark session a test run; a test that does not ask for it starts no JVM."""
+"""Shared fixtures and the tiers of tests: one lazily started Spark session per run, no JVM where none is needed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.worlds.tiers import register_tiers
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 # Processes that tests start import the code under test, and the worlds of `tests.worlds`, from this checkout.
 os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
+
+register_tiers()
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +34,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Hold the rule that a test which starts Spark says so."""
+    """Hold the rule that a test which starts a JVM says so, and run all of those in one process.
+
+    Where tests run in parallel (`pytest -n 2 --dist loadgroup`), they share one session that way, and at most one test
+    keeps Spark busy at a time.
+    """
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("spark"):
+        if item.get_closest_marker("spark"):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+        elif "spark" in getattr(item, "fixturenames", ()):
             raise pytest.UsageError(f"{item.nodeid} uses the spark fixture and lacks @pytest.mark.spark")

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from catchment.aggregates import Aggregate
 from tests.worlds.aggregate_cases import TYPES, every_aggregate, same_state, same_value
+from tests.worlds.tiers import examples
 
 AGGREGATES = every_aggregate()
 every = pytest.mark.parametrize("aggregate", AGGREGATES, ids=[a.name for a in AGGREGATES])
@@ -62,7 +63,7 @@ def assert_same(aggregate: Aggregate, left: State, right: State) -> None:
 
 
 @every
-@settings(deadline=None, max_examples=8)
+@settings(max_examples=examples(8))
 @given(data=st.data())
 def test_merging_is_associative(aggregate: Aggregate, data: st.DataObject) -> None:
     a, b, c = (lift(aggregate, some_values(data, aggregate)) for _ in range(3))
@@ -72,7 +73,7 @@ def test_merging_is_associative(aggregate: Aggregate, data: st.DataObject) -> No
 
 
 @every
-@settings(deadline=None, max_examples=8)
+@settings(max_examples=examples(8))
 @given(data=st.data())
 def test_merging_is_commutative(aggregate: Aggregate, data: st.DataObject) -> None:
     a, b = (lift(aggregate, some_values(data, aggregate)) for _ in range(2))
@@ -80,7 +81,7 @@ def test_merging_is_commutative(aggregate: Aggregate, data: st.DataObject) -> No
 
 
 @every
-@settings(deadline=None, max_examples=8)
+@settings(max_examples=examples(8))
 @given(data=st.data())
 def test_merging_the_parts_equals_lifting_the_whole(aggregate: Aggregate, data: st.DataObject) -> None:
     values = some_values(data, aggregate, at_most=30)
@@ -90,7 +91,7 @@ def test_merging_the_parts_equals_lifting_the_whole(aggregate: Aggregate, data: 
 
 
 @every
-@settings(deadline=None, max_examples=6)
+@settings(max_examples=examples(6))
 @given(data=st.data())
 def test_the_state_of_no_values_is_the_identity(aggregate: Aggregate, data: st.DataObject) -> None:
     some = lift(aggregate, some_values(data, aggregate))
@@ -100,7 +101,7 @@ def test_the_state_of_no_values_is_the_identity(aggregate: Aggregate, data: st.D
 
 
 @every
-@settings(deadline=None, max_examples=6)
+@settings(max_examples=examples(6))
 @given(data=st.data())
 def test_groups_do_not_touch_each_other(aggregate: Aggregate, data: st.DataObject) -> None:
     """Many groups at once, one of them without rows, are what each group is alone."""

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from catchment.aggregates import Aggregate, make_aggregate, partials
 from catchment.errors import AggregateError
 from tests.worlds.aggregate_cases import TYPES, close, every_aggregate, identical, records
+from tests.worlds.tiers import examples
 
 AGGREGATES = every_aggregate()
 DOUBLE_SUM_ERROR = 1e-12
@@ -107,7 +108,7 @@ def total(values: list[float], parts: list[int] | None = None) -> float:
     return found
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=examples(100))
 @given(data=st.data(), values=st.lists(st.floats(-1e290, 1e290), min_size=1, max_size=40))
 def test_a_sum_of_any_doubles_is_close_to_the_exact_sum(data: st.DataObject, values: list[float]) -> None:
     parts = data.draw(st.lists(st.integers(0, 5), min_size=len(values), max_size=len(values)))

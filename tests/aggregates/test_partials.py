@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from catchment.aggregates import make_aggregate, partials
 from catchment.errors import AggregateError
 from tests.worlds.aggregate_cases import every_aggregate, records
+from tests.worlds.tiers import examples
 
 KEYS: dict[pa.DataType, st.SearchStrategy[object]] = {
     pa.int64(): st.sampled_from([-1, 0, 2**63 - 1]),
@@ -43,7 +44,7 @@ def as_key(row: dict[str, object]) -> tuple[object, ...]:
     return tuple("NaN" if isinstance(v, float) and math.isnan(v) else v for name, v in row.items() if name != "row")
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=examples(100))
 @given(table=key_tables())
 def test_codes_group_rows_as_a_dictionary_does(table: pa.Table) -> None:
     names = table.column_names[:-1]
@@ -56,7 +57,7 @@ def test_codes_group_rows_as_a_dictionary_does(table: pa.Table) -> None:
         assert [as_key(row) for row in distinct.to_pylist()] == list(numbered)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=examples(50))
 @given(table=key_tables())
 def test_codes_are_the_same_when_columns_cannot_be_packed_into_one_word(table: pa.Table) -> None:
     names = table.column_names[:-1]
@@ -72,7 +73,7 @@ def test_codes_do_not_depend_on_how_a_column_is_chunked() -> None:
     assert partials.group_codes(chunked, ["k"])[0].tolist() == [0, 1, 0, 2, 1, 2]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=examples(50))
 @given(rows=st.lists(st.tuples(st.sampled_from([0, 10]), st.sampled_from(["a", "b", None]), st.integers(-9, 9))))
 def test_lift_combine_lower_equal_a_dictionary_of_sums(rows: list[tuple[int, str | None, int]]) -> None:
     schema = pa.schema([("slice_us", pa.int64()), ("k", pa.string()), ("x", pa.int64())])

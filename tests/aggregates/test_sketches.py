@@ -15,6 +15,7 @@ from catchment.aggregates.distinct import ApproxCountDistinct, lg_k_of
 from catchment.aggregates.quantiles import ApproxPercentile
 from catchment.aggregates.topk import ApproxTopK
 from catchment.errors import AggregateError
+from tests.worlds.tiers import examples
 
 INT = pa.int64()
 DISTINCT = make_aggregate("approx_count_distinct", "x", INT, name="d")
@@ -43,7 +44,7 @@ def test_distinct_counts_are_within_their_published_error_as_often_as_they_say(d
     assert errors.max() <= 2 * DISTINCT.relative_error
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=examples(10))
 @given(seed=st.integers(0, 1000), parts=st.integers(1, 12))
 def test_a_distinct_count_is_the_same_however_the_values_are_split(seed: int, parts: int) -> None:
     random = np.random.default_rng(seed)

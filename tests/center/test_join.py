@@ -55,6 +55,7 @@ from tests.worlds.live_world import LiveCenter, LiveRelay, LiveSite, Speaker, lo
 from tests.worlds.query_support import Golden, check_golden, make_plan, read_golden
 from tests.worlds.relay_world import project_of
 from tests.worlds.sharing_support import SECOND, lift_fragment
+from tests.worlds.tiers import examples
 
 CASES = {
     "counts and sums of either side, keys of both": Case(
@@ -115,7 +116,7 @@ def same(left: list[pa.Array], right: list[pa.Array], lower: object) -> bool:
 
 
 @pytest.mark.parametrize(("function", "type_"), REPEATED, ids=str)
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=examples(15))
 @given(seed=st.integers(0, 10**6))
 def test_a_repeated_state_is_that_of_as_many_copies(function: str, type_: pa.DataType | None, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -135,7 +136,7 @@ def test_a_repeated_state_is_that_of_as_many_copies(function: str, type_: pa.Dat
 
 @pytest.mark.parametrize("function", ["sum", "avg"])
 @pytest.mark.parametrize("type_", [pa.int64(), pa.float64()], ids=str)
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=examples(15))
 @given(seed=st.integers(0, 10**6))
 def test_a_product_of_states_is_the_state_of_products(function: str, type_: pa.DataType, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -177,7 +178,7 @@ def test_a_count_of_pairs_that_does_not_fit_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-@settings(deadline=None, max_examples=5)
+@settings(max_examples=examples(5))
 @given(seed=st.integers(0, 10**6))
 def test_answers_are_those_over_every_pair_of_records(name: str, seed: int) -> None:
     case, rng = CASES[name], np.random.default_rng(seed)
@@ -273,7 +274,7 @@ class Town:
         return {s: pa.concat_tables(parts) for s, parts in self.given.items()}
 
 
-@settings(deadline=None, max_examples=8)
+@settings(max_examples=examples(8))
 @given(seed=st.integers(0, 10**6), policy=st.sampled_from(["streaming", "batching"]), data=st.data())
 def test_a_run_ends_with_the_answers_over_every_pair(
     tmp_path_factory: pytest.TempPathFactory, seed: int, policy: str, data: st.DataObject
@@ -291,7 +292,7 @@ def test_a_run_ends_with_the_answers_over_every_pair(
         check_revisions(town.center, view)
 
 
-@settings(deadline=None, max_examples=4)
+@settings(max_examples=examples(4))
 @given(
     seed=st.integers(0, 10**6),
     policy=st.sampled_from(["streaming", "batching"]),
@@ -327,7 +328,7 @@ def check_revisions(center: LiveCenter, view: str) -> None:
         assert history[-1][1] == ranks.index(FINAL)
 
 
-@settings(deadline=None, max_examples=4)
+@settings(max_examples=examples(4))
 @given(seed=st.integers(0, 10**6))
 def test_a_join_that_comes_during_a_run_answers_the_windows_that_both_sides_saw_whole(
     tmp_path_factory: pytest.TempPathFactory, seed: int
@@ -362,7 +363,7 @@ def test_a_join_that_comes_during_a_run_answers_the_windows_that_both_sides_saw_
     assert gone.dropped == (first,)
 
 
-@settings(deadline=None, max_examples=3)
+@settings(max_examples=examples(3))
 @given(seed=st.integers(0, 10**6), strength=st.sampled_from([Strength.STRICT, Strength.FULL]))
 def test_a_join_whose_sides_move_to_other_fragments_answers_the_same(
     tmp_path_factory: pytest.TempPathFactory, seed: int, strength: Strength

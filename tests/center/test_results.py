@@ -38,6 +38,7 @@ from catchment.center.windows.open import WINDOW_COLUMN
 from catchment.errors import CenterError, QueryError
 from catchment.query.fragment import Fragment, Key
 from catchment.timeline import Window, WindowSpec
+from tests.worlds.tiers import examples
 
 MINUTE_US = 60_000_000
 START = datetime(1970, 1, 1, tzinfo=UTC)
@@ -167,7 +168,7 @@ RECORDS = st.lists(st.tuples(COUNTRIES, CODES, st.integers(-5, 5)), min_size=1, 
 STEPS = st.lists(st.tuples(st.integers(0, 2), RECORDS), min_size=1, max_size=6)
 
 
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=examples(12))
 @given(STEPS, st.data())
 def test_latest_is_the_last_published_of_each_row_and_all_is_every_one(
     steps: list[tuple[int, list[Row]]], data: st.DataObject
@@ -434,7 +435,7 @@ def test_sql_reads_nothing_but_the_views(queried: Path) -> None:
 # --- recent rows --------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10))
 @given(st.lists(st.tuples(st.integers(0, 3), st.sets(st.sampled_from(["nl", "de", None]), min_size=1)), max_size=8),
        st.sets(st.integers(0, 8)), st.integers(0, 400))  # fmt: skip
 def test_what_is_recalled_from_memory_is_what_the_table_holds(

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from catchment.center.events import EXACT, FINAL, ON_TIME, CenterQuery, QueryAdded
 from catchment.errors import CenterError, WireError
 from catchment.timeline import END_OF_TIME_US, ManualClock, WindowSpec
+from tests.worlds.tiers import examples
 from tests.worlds.world import Center, Record, Site, make_fragment, naive
 
 windows = st.sampled_from([WindowSpec.tumbling(10), WindowSpec(10, 5), WindowSpec(12, 5), WindowSpec(30, 10, 3)])
@@ -43,7 +44,7 @@ def deliver(site: Site, center: Center, chance: random.Random, all_of_it: bool =
                 site.outbox.ack(sequence)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(
     data=records,
     window=windows,

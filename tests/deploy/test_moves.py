@@ -31,6 +31,7 @@ from catchment.wire.messages import Progress
 from tests.optimizer.test_share import _close, select, selects, size
 from tests.worlds.live_world import LiveCenter, LiveSite, lowered
 from tests.worlds.sharing_support import SECOND, lift_fragment, make_hits, make_queries
+from tests.worlds.tiers import examples
 
 STREAM = "hits"
 HORIZON_US = 150 * SECOND  # beyond how late any record here comes
@@ -133,7 +134,7 @@ def check_answers(town: Town, query: Query) -> None:
         assert all(_close(a, b) for a, b in zip(found[key], values, strict=True)), (query.name, key)
 
 
-@settings(deadline=None, max_examples=5)
+@settings(max_examples=examples(5))
 @given(
     st.lists(selects(), min_size=2, max_size=4),
     st.sampled_from(list(Strength)),
@@ -152,7 +153,7 @@ def test_live_answers_of_shared_queries_equal_their_own(
             check_answers(town, query)
 
 
-@settings(deadline=None, max_examples=5)
+@settings(max_examples=examples(5))
 @given(
     st.lists(selects(), min_size=3, max_size=5),
     st.sampled_from(list(Strength)),
@@ -186,7 +187,7 @@ def test_a_query_that_comes_or_goes_changes_no_answer_and_no_revision_of_another
             assert set(site.core.fragments) == set(deployed.sharing.fragments)
 
 
-@settings(deadline=None, max_examples=5)
+@settings(max_examples=examples(5))
 @given(
     st.lists(selects(), min_size=2, max_size=4),
     st.sampled_from(["batching", "streaming"]),

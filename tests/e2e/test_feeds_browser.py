@@ -24,7 +24,7 @@ RUN = {
 }  # fmt: skip
 
 
-@pytest.mark.e2e
+@pytest.mark.integration
 @pytest.mark.skipif(BROWSER is None, reason="needs a browser: apt-get install chromium")
 def test_a_browser_shows_traffic_by_strategy_and_who_computes_what(tmp_path: Path) -> None:
     assert BROWSER is not None

@@ -1,7 +1,7 @@
 """The cloud and fleets of devices as processes of their own, over a real broker; one is killed, one stands still.
 
-The oracle is the naive recomputation over what the fleets wrote down. Notices of the last seconds may still have been
-under way when the processes were told to end, so what must be found is cut a little before that.
+The oracle is the naive recomputation over what the fleets wrote down. The tests wait until every notice that was due at
+some instant has come, however long that takes, and only then tell the processes to end.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,13 @@ from typing import Any
 import pytest
 
 from catchment.feeds.device.fleet import DeviceRecord
-from catchment.feeds.language.view_graph import generate_views
+from catchment.feeds.language.view_graph import ViewGraph, generate_views
 from catchment.feeds.project import open_recording
 from catchment.feeds.protocol.messages import Notice
 from catchment.feeds.runs.oracle import naive_notices
 from catchment.feeds.runs.processes import read_fleet_log
-from tests.worlds.feeds_broker import broker, needs_broker, until
+from tests.worlds.feeds_broker import broker, needs_broker
+from tests.worlds.waiting import PATIENCE_S, wait_until
 
 PROGRAM = """CREATE STREAM location (user BIGINT, lat DOUBLE, lon DOUBLE) WITH (device = 'user');
 CREATE TABLE friends (user BIGINT, friend BIGINT, share DOUBLE);
@@ -35,8 +36,8 @@ FROM location a JOIN friends f ON a.user = f.user JOIN location b ON f.friend = 
 WHERE distance(a.lat, a.lon, b.lat, b.lon) < 100000 AND sample(a, f.share);
 """
 USERS = 8
+PARTS = ("1/2", "2/2")
 FIRST = {str(u) for u in range(0, USERS, 2)}  # the devices of part 1/2; the odd ones are part 2/2
-CUT_US = 3_000_000
 
 
 def write_project(folder: Path) -> None:
@@ -80,6 +81,19 @@ class Deployment:
         path = self.log(part)
         return read_fleet_log(path) if path.exists() else ([], [])
 
+    def all_written(self, parts: Sequence[str]) -> tuple[list[DeviceRecord], list[Notice]]:
+        written = [self.written(part) for part in parts]
+        return [r for records, _ in written for r in records], [n for _, notices in written for n in notices]
+
+    def due(self, graph: ViewGraph, parts: Sequence[str], end_us: int | None = None) -> set[tuple[Any, ...]]:
+        """The notices that must come of what was recorded since the views are active, up to an instant."""
+        records = [r for r in self.all_written(parts)[0] if end_us is None or r.at_us <= end_us]
+        return naive_notices(graph, records, self.cloud_lines("active")[-1][2])
+
+    def missing(self, graph: ViewGraph, parts: Sequence[str], end_us: int) -> set[tuple[Any, ...]]:
+        """The notices that were due at an instant and have not come yet."""
+        return self.due(graph, parts, end_us) - {n.identity for n in self.all_written(parts)[1]}
+
     def cloud_lines(self, kind: str) -> list[list[Any]]:
         path = self.folder / "cloud.jsonl"
         lines = path.read_text().splitlines(keepends=True) if path.exists() else []
@@ -89,11 +103,19 @@ class Deployment:
         traffic = self.cloud_lines("traffic")
         return bool(self.cloud_lines("hosts")) and bool(traffic) and traffic[-1][6] == 0
 
+    def state(self, part: str = "1/1") -> object:
+        """What to print when something does not come about."""
+        return {
+            "hosts": self.cloud_lines("hosts")[-1:],
+            "traffic": self.cloud_lines("traffic")[-1:],
+            "notices": len(self.written(part)[1]),
+        }
+
     def end(self, *fleets: subprocess.Popen[str]) -> dict[str, Any]:
         """Tell everybody to end; what the cloud answers."""
         for process in (*fleets, self.cloud):
             process.send_signal(signal.SIGTERM)
-        answers = [process.communicate(timeout=30)[0] for process in (*fleets, self.cloud)]
+        answers = [process.communicate(timeout=PATIENCE_S)[0] for process in (*fleets, self.cloud)]
         assert all(process.returncode == 0 for process in (*fleets, self.cloud))
         answer: dict[str, Any] = json.loads(answers[-1])
         return answer
@@ -110,7 +132,12 @@ def deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Depl
 
 def wait_for_notices(deployment: Deployment, part: str, more: int) -> None:
     now = len(deployment.written(part)[1])
-    until(lambda: len(deployment.written(part)[1]) >= now + more, lambda: time.sleep(0.1), 60)
+    wait_until(
+        lambda: len(deployment.written(part)[1]) >= now + more,
+        f"{more} more notices of part {part}",
+        state=lambda: deployment.state(part),
+        pause_s=0.2,
+    )
 
 
 @needs_broker
@@ -119,7 +146,7 @@ def test_a_fleet_that_is_killed_affects_only_its_own_views_and_one_that_stands_s
     deployment: Deployment,
 ) -> None:
     first, second = deployment.fleet("1/2"), deployment.fleet("2/2")
-    until(deployment.settled, lambda: time.sleep(0.1), 60)
+    wait_until(deployment.settled, "views to be deployed", state=deployment.state, pause_s=0.2)
     wait_for_notices(deployment, "2/2", 5)
     second.kill()
     died_us = time.time_ns() // 1000
@@ -128,24 +155,27 @@ def test_a_fleet_that_is_killed_affects_only_its_own_views_and_one_that_stands_s
     first.send_signal(signal.SIGCONT)
     wait_for_notices(deployment, "1/2", 20)
     again = deployment.fleet("2/2")
-    wait_for_notices(deployment, "2/2", 10)
-    wait_for_notices(deployment, "1/2", 10)
-    answer = deployment.end(first, again)
-
     graph = generate_views((world := open_recording(deployment.folder)).program, world.read_reference())
-    records = [r for part in ("1/2", "2/2") for r in deployment.written(part)[0]]
-    notices = [n for part in ("1/2", "2/2") for n in deployment.written(part)[1]]
-    found = {n.identity for n in notices}
-    assert found <= naive_notices(graph, records), "a notice was invented"
-    since = deployment.cloud_lines("active")[-1][2]
-    end_us = max(r.at_us for r in records) - CUT_US
-    due = naive_notices(graph, [r for r in records if r.at_us <= end_us], since)
     spared = {v for v in graph.views if graph.origins(v) <= FIRST}
     assert len(spared) == 3
-    assert spared <= {n[0] for n in due}
-    lost = {n for n in due if n[0] in spared} - found
-    assert not lost, "a view of living devices lost a notice"
-    assert {n.view for n in notices if n.at_us > died_us} == set(graph.views), "a view did not come back"
+    wait_until(
+        lambda: {n.view for n in deployment.all_written(PARTS)[1] if n.at_us > died_us} == set(graph.views),
+        "every view to come back",
+        state=deployment.state,
+        pause_s=0.2,
+    )
+    end_us = max(r.at_us for r in deployment.all_written(PARTS)[0])
+    wait_until(
+        lambda: not {n for n in deployment.missing(graph, PARTS, end_us) if n[0] in spared},
+        "the notices of views of living devices",
+        state=lambda: deployment.missing(graph, PARTS, end_us),
+        pause_s=0.2,
+    )
+    answer = deployment.end(first, again)
+
+    records, notices = deployment.all_written(PARTS)
+    assert {n.identity for n in notices} <= naive_notices(graph, records), "a notice was invented"
+    assert spared <= {n[0] for n in deployment.due(graph, PARTS, end_us)}
     assert answer["missing"] == 0
 
 
@@ -153,7 +183,7 @@ def test_a_fleet_that_is_killed_affects_only_its_own_views_and_one_that_stands_s
 @pytest.mark.e2e
 def test_friendships_that_come_and_go_are_followed_while_the_rest_goes_on(deployment: Deployment) -> None:
     fleet = deployment.fleet("1/1")
-    until(deployment.settled, lambda: time.sleep(0.1), 60)
+    wait_until(deployment.settled, "views to be deployed", state=deployment.state, pause_s=0.2)
     wait_for_notices(deployment, "1/1", 20)
     before = generate_views((world := open_recording(deployment.folder)).program, world.read_reference())
     write_friends(deployment.folder, [(2, 4), (4, 6), (1, 3), (5, 7), (0, 1), (2, 3), (6, 7), (4, 1), (3, 5), (0, 7)])
@@ -163,18 +193,31 @@ def test_friendships_that_come_and_go_are_followed_while_the_rest_goes_on(deploy
     def followed() -> bool:
         return set(deployment.cloud_lines("hosts")[-1][2]) == set(after.views) and deployment.settled()
 
-    until(followed, lambda: time.sleep(0.1), 30)
-    followed_us = time.time_ns() // 1000
-    until(lambda: come <= {n.view for n in deployment.written("1/1")[1]}, lambda: time.sleep(0.1), 60)
-    time.sleep(2 * CUT_US / 1e6)
-    deployment.end(fleet)
-
-    records, notices = deployment.written("1/1")
-    since = deployment.cloud_lines("active")[-1][2]
-    end_us = max(r.at_us for r in records) - CUT_US
-    due = naive_notices(after, [r for r in records if r.at_us <= end_us], since)
-    found = {n.identity for n in notices}
-    assert {n[0] for n in due} == set(after.views)
-    assert due - found == set()
+    wait_until(followed, "the cloud to follow the new friendships", state=deployment.state, pause_s=0.2)
+    wait_until(
+        lambda: come <= {n.view for n in deployment.written("1/1")[1]},
+        "notices of the new views",
+        state=deployment.state,
+        pause_s=0.2,
+    )
     assert len(gone) == 1
-    assert not {n.view for n in notices if n.at_us > followed_us + CUT_US} & gone
+    wait_until(
+        lambda: not {n.view for n in deployment.written("1/1")[1][-50:]} & gone,
+        "the last notice of the view that is gone",
+        state=deployment.state,
+        pause_s=0.2,
+    )
+    wait_until(
+        lambda: {n[0] for n in deployment.due(after, ["1/1"])} == set(after.views),
+        "notices to be due of every view",
+        state=lambda: deployment.due(after, ["1/1"]),
+        pause_s=0.2,
+    )
+    end_us = max(r.at_us for r in deployment.written("1/1")[0])
+    wait_until(
+        lambda: not deployment.missing(after, ["1/1"], end_us),
+        "every notice that is due",
+        state=lambda: deployment.missing(after, ["1/1"], end_us),
+        pause_s=0.2,
+    )
+    deployment.end(fleet)

@@ -24,7 +24,7 @@ from tests.worlds.projects import QUERIES, as_lines, group, make_records, write_
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.spark]
 
 SITES = ("a", "b")
 # A second stream of one of the sites, joined with the one of all.
@@ -136,7 +136,6 @@ def test_ten_kills_change_no_answer_of_a_join(survivor: tuple[Path, list[dict[st
     assert len(rows) == len(expected), "no row twice"
 
 
-@pytest.mark.spark
 def test_processes_of_their_own_and_one_process_for_all_give_the_same_answers(
     spark: SparkSession, survivor: tuple[Path, list[dict[str, Any]]], tmp_path: Path
 ) -> None:

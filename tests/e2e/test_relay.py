@@ -62,6 +62,7 @@ def test_a_tree_in_one_process_gives_the_answers_of_a_star_and_merges_at_the_hub
 
 
 @pytest.mark.e2e
+@pytest.mark.spark
 def test_kills_of_the_relay_change_no_answer(tmp_path: Path) -> None:
     folder = tmp_path / "p"
     replay = "connector = 'replay', path = 'data/{site}.jsonl', format = 'json', speed = 30"

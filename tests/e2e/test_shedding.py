@@ -136,6 +136,7 @@ def test_what_was_shed_is_bounded_at_once_and_exact_in_the_end(
 
 
 @pytest.mark.e2e
+@pytest.mark.spark
 def test_a_process_that_is_killed_while_it_sheds_ends_with_the_answers_of_the_oracle(tmp_path: Path) -> None:
     """kill -9 at random moments: within batches that are sampled, and within repairs."""
     hits = {"a": make_hits(3000, 3), "b": make_hits(2000, 4)}

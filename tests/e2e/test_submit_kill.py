@@ -52,6 +52,7 @@ class Run:
 
 
 @pytest.mark.e2e
+@pytest.mark.spark
 def test_a_kill_right_after_a_submit_and_a_drop_changes_no_answer(tmp_path: Path) -> None:
     from catchment.deploy.submit import drop, submit
 

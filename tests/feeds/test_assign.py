@@ -26,6 +26,7 @@ from tests.worlds.feeds_brute import (
     pair_costs,
     random_pairs,
 )
+from tests.worlds.tiers import examples
 
 RATIOS = ((1.0, 1.0), (1.0, 2.0), (1.0, 1.25), (2.0, 1.0), (1.5, 1.0), (5.0, 1.0), (20.0, 1.0), (1.0, 0.0), (0.0, 1.0))
 GRAPHS_A_CASE = 60
@@ -114,7 +115,7 @@ def test_the_assignment_equals_the_min_cut_of_every_link_on_large_graphs(up: int
     assert found.improvement > 1.2
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(data=st.data())
 def test_any_order_of_the_rows_gives_the_same_decisions(data: st.DataObject) -> None:
     pairs = data.draw(st.lists(st.sampled_from([(a, b) for a in range(6) for b in range(a)]), min_size=1, unique=True))

@@ -37,6 +37,7 @@ from tests.worlds.feeds_world import (
     random_friends,
     start,
 )
+from tests.worlds.tiers import examples
 
 PAIR = graph_of(DECLARED + NEARBY, [(0, 1, 1.0, 1.0, 1e9)])
 (NAME,) = PAIR.views
@@ -94,7 +95,7 @@ def test_acting_at_once_the_overhead_can_cost_four_times_the_optimum() -> None:
     assert paid > 3.7 * clairvoyant(history, "0")
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8))
 @given(st.integers(0, 10_000), st.sampled_from([1, 5, 40, 150]))
 def test_against_random_rates_the_rule_is_within_three_times_the_optimum(seed: int, stay: int) -> None:
     rng, current = random.Random(seed), {}
@@ -142,7 +143,7 @@ def friends_and_rates(seed: int, devices: int = 10) -> tuple[list[Friend], dict[
     return random_friends(rng, devices, 18), rates
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(st.integers(0, 10_000), st.sampled_from([(1.0, 1.0), (1.0, 2.0), (2.0, 1.0), (5.0, 1.0)]))
 def test_the_routes_of_a_placement_cost_what_the_assignment_says(seed: int, link: tuple[float, float]) -> None:
     friends, rates = friends_and_rates(seed)
@@ -175,7 +176,7 @@ JOIN watchers w ON w.user = n.user JOIN status s ON s.user = w.watcher WHERE s.f
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(st.integers(0, 10_000), st.sampled_from([(1.0, 1.0), (1.0, 3.0), (3.0, 1.0)]))
 def test_views_over_views_are_placed_as_cheaply_as_the_best_of_all_placements(
     seed: int, link: tuple[float, float]

@@ -33,12 +33,13 @@ from tests.worlds.feeds_world import (
     random_hosts,
     start,
 )
+from tests.worlds.tiers import examples
 
 DEVICES = 6
 seeds = st.integers(0, 10_000)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12))
 @given(seeds, st.sampled_from([NEARBY, HOURLY, FILTERED, LAYERED]))
 def test_notifications_are_those_of_the_naive_recomputation_wherever_views_are_placed(seed: int, view: str) -> None:
     rng = random.Random(seed)
@@ -49,7 +50,7 @@ def test_notifications_are_those_of_the_naive_recomputation_wherever_views_are_p
     assert identities(run) == naive_notices(graph, run.produced or [])
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15))
 @given(seeds, st.sampled_from([NEARBY, HOURLY, LAYERED]))
 @example(1682, LAYERED)  # the last matches of a view that has moved are still under way to the view that reads it
 def test_no_notification_is_lost_or_doubled_while_views_move_and_devices_come_and_go(seed: int, view: str) -> None:

@@ -16,6 +16,7 @@ from catchment.errors import FeedError
 from catchment.feeds.language.expressions import compile_sql
 from catchment.feeds.language.functions import BUILT_IN, FeedFunction, distance, with_functions
 from catchment.feeds.language.read_program import read_program
+from tests.worlds.tiers import examples
 
 DECLARED = """
 CREATE STREAM location (user BIGINT, lat DOUBLE, lon DOUBLE, speed DOUBLE) WITH (device = 'user');
@@ -200,7 +201,7 @@ predicates = st.recursive(
 values = st.one_of(st.none(), st.sampled_from([0.0, 1.0, -2.0, 0.5]))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(predicates, st.tuples(values, values, values))
 def test_a_compiled_predicate_says_what_sql_says(predicate: str, row: tuple[float | None, ...]) -> None:
     layout = {f"t.{c}": (0, at) for at, c in enumerate(COLUMNS)}

@@ -10,6 +10,7 @@ from catchment.errors import FeedError
 from catchment.feeds.language.read_program import read_program
 from catchment.feeds.language.reference import ReferenceData
 from catchment.feeds.language.view_graph import PhysicalView, ViewGraph, generate_views
+from tests.worlds.tiers import examples
 
 DECLARED = """
 CREATE STREAM location (user BIGINT, lat DOUBLE, lon DOUBLE) WITH (device = 'user');
@@ -86,7 +87,7 @@ friendships = st.lists(
 circles = st.lists(st.tuples(st.integers(1, 6), st.sampled_from([0.5, 2.0, 3.0])), max_size=6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(friendships, circles)
 def test_the_graph_is_what_plain_loops_over_the_rows_give(
     friends: list[Friend], rings: list[tuple[int, float]]
@@ -104,7 +105,7 @@ def test_the_graph_is_what_plain_loops_over_the_rows_give(
     assert found == circled
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(friendships, friendships)
 def test_a_delta_leads_from_one_graph_to_the_other(before: list[Friend], after: list[Friend]) -> None:
     old, new = graph_of(before), graph_of(after)

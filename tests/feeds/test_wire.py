@@ -46,6 +46,7 @@ from catchment.feeds.protocol.messages import (
 )
 from catchment.feeds.protocol.sampling import rank_of
 from tests.worlds.feeds_world import DECLARED, LAYERED, NEARBY, SECOND, graph_of
+from tests.worlds.tiers import examples
 
 TEXT = DECLARED + NEARBY
 GRAPH = graph_of(TEXT, [(0, 1, 1.0, 0.5, 1e9)])
@@ -54,7 +55,7 @@ LAYERS = graph_of(DECLARED + LAYERED, [(0, 1, 1.0, 0.5, 1e9), (1, 0, 0.25, 0.5, 
 
 
 @given(st.integers(0, 2**40), st.integers(1, 400), st.sampled_from([0.01, 0.1, 1 / 3, 0.5, 0.9, 1.0]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 def test_any_run_of_events_keeps_its_share_of_them(first: int, length: int, share: float) -> None:
     kept = sum(rank_of("f", (n,)) < share for n in range(first, first + length))
     assert abs(kept - share * length) < 9  # van der Corput: the excess grows with the logarithm of the run
@@ -99,7 +100,7 @@ messages = st.one_of(
 
 
 @given(st.integers(0), messages)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 def test_a_message_survives_the_wire(number: int, message: Message) -> None:
     assert decode(encode(number, message)) == (number, message)
 

@@ -21,6 +21,7 @@ from catchment.query.planning.build import plan_view
 from catchment.query.sql.parse import parse_sql
 from tests.worlds.query_support import FIXTURES, TITLE, Golden, check_golden, make_plan, read_golden
 from tests.worlds.sharing_support import base_catalog, duck, lift_fragment, make_hits, spark_as_duck
+from tests.worlds.tiers import examples
 
 GOLDEN = "optimizer/normalize.sql"
 
@@ -105,7 +106,7 @@ conditions = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 @given(conditions, st.integers(0, 10**6))
 def test_a_condition_and_its_normal_form_agree_on_every_record(condition: str, seed: int) -> None:
     duck().register("hits", make_hits(np.random.default_rng(seed), 40))

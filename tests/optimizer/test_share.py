@@ -19,6 +19,7 @@ from catchment.optimizer.sharing.derive import derive
 from catchment.optimizer.sharing.generalize import generalize
 from catchment.optimizer.sharing.share import SharingState, Strength, share
 from tests.worlds.sharing_support import answers, lift_fragment, make_hits, make_queries
+from tests.worlds.tiers import examples
 
 CONDITIONS = [
     "page = 'a'", "page IN ('a', 'b')", "page <> 'c'", "user > 1", "user >= 2", "2 < user", "user BETWEEN 1 AND 3",
@@ -71,13 +72,13 @@ def _close(found: object, expected: object) -> bool:
     return found == expected
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(selects(), min_size=2, max_size=5), st.sampled_from(list(Strength)), st.integers(0, 10**6))
 def test_answers_through_shared_fragments_equal_unshared_ones(texts: list[str], strength: Strength, seed: int) -> None:
     assert_same_answers(share(make_queries(*texts), strength, size), seed)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.lists(selects(), min_size=2, max_size=6), st.data(), st.sampled_from(list(Strength)))
 def test_queries_come_and_go_without_changing_another(
     texts: list[str], data: st.DataObject, strength: Strength

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from catchment.errors import ConfigError
 from catchment.project import config
 from catchment.project.config import Link, Project, Site, parse_bandwidth, parse_size, template
+from tests.worlds.tiers import examples
 
 MINIMAL = """\
 [project]
@@ -216,13 +217,13 @@ def test_what_is_no_bandwidth_is_refused(text: str) -> None:
         parse_bandwidth(text)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.integers(0, 10**12), st.sampled_from([("KB", 10**3), ("MiB", 2**20), ("GB", 10**9)]))
 def test_a_size_is_its_number_times_its_unit(number: int, unit: tuple[str, int]) -> None:
     assert parse_size(f"{number} {unit[0]}") == parse_size(f"{number}{unit[0].lower()}") == number * unit[1]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.integers(1, 10**6))
 def test_a_byte_is_eight_bits(number: int) -> None:
     assert parse_bandwidth(f"{8 * number} Mbit/s") == pytest.approx(parse_bandwidth(f"{number} MB/s"))

@@ -22,6 +22,7 @@ from catchment.quality.kinds import Guarantee, Part, Population, Scale, parse_ag
 from catchment.quality.rate import effective_rate
 from catchment.quality.tails import hoeffding_factor, subgaussian_factor, variance_factor
 from tests.worlds.quality_worlds import WORLDS, Trials, parts_of, population
+from tests.worlds.tiers import examples
 
 SIZE, TRIALS = 300, 1500
 RATES = (0.05, 0.3, 0.5, 0.9)
@@ -48,7 +49,7 @@ def test_no_proved_bound_misses_more_than_delta(world: str) -> None:
 
 
 @given(st.integers(1, 3_000), st.floats(0.01, 0.99), st.sampled_from([0.01, 0.05, 0.2]))
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=examples(100))
 def test_a_count_misses_with_a_chance_of_at_most_delta_by_the_binomial_itself(
     size: int, rate: float, delta: float
 ) -> None:
@@ -73,7 +74,7 @@ def test_no_rank_bound_misses_more_than_delta(world: str) -> None:
 
 
 @given(st.integers(1, 100_000), st.floats(0.001, 0.99), st.sampled_from([0.01, 0.05, 0.2]))
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=examples(100))
 def test_an_extreme_is_missed_by_more_records_than_stated_with_a_chance_of_at_most_delta(
     size: int, rate: float, delta: float
 ) -> None:
@@ -138,7 +139,7 @@ def test_the_proxy_lies_between_the_variance_and_hoeffding(rate: float) -> None:
 
 
 @given(st.floats(1.0, 1e7), st.floats(0.1, 50), st.floats(0, 50), st.floats(1e-4, 0.999), st.floats(1e-3, 0.3))
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=examples(150))
 def test_the_stated_bound_is_never_worse_than_hoeffding(
     count: float, mean: float, std: float, rate: float, delta: float
 ) -> None:
@@ -148,7 +149,7 @@ def test_the_stated_bound_is_never_worse_than_hoeffding(
 
 
 @given(st.sampled_from([*VALUED, *RANKED, "min"]), st.floats(0.001, 0.99), st.floats(1.001, 3.0))
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=examples(150))
 def test_a_higher_rate_is_never_promised_less(aggregate: str, rate: float, factor: float) -> None:
     known = Population(5_000, 10, 4, (0, 50))
     low, high = (bound(aggregate, Part(known, min(p, 1.0)), 0.05).error for p in (rate, rate * factor))

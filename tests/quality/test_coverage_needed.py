@@ -20,6 +20,7 @@ from catchment.quality.coverage import (
     units_of_records,
     units_of_sources,
 )
+from tests.worlds.tiers import examples
 
 CONTRACT = Contract(0.05, 0.95)
 RNG_SEED = 11
@@ -89,7 +90,7 @@ def test_sources_that_all_have_the_same_average_need_no_coverage_for_an_average(
     assert needed_coverage(Measure("avg"), CONTRACT, units) == pytest.approx(0.0, abs=1e-12)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     name=st.sampled_from(["sum", "count", "avg", "median", "quantile:0.9"]),
     eps=st.floats(0.001, 0.5),

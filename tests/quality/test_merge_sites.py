@@ -20,6 +20,7 @@ from catchment.wire.codec import decode_segment, encode_segment
 from catchment.wire.limits import DEFAULT_LIMITS
 from catchment.wire.messages import Closing, Segment, Standing
 from catchment.wire.standing_codec import check_standing, pack_standing
+from tests.worlds.tiers import examples
 
 SITES = st.lists(st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1, max_size=12), min_size=1, max_size=4)
 
@@ -41,7 +42,7 @@ def off(name: str, held: list[int], whole: list[int]) -> float:
     return abs(got - truth) / truth
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=examples(300))
 @given(sites=SITES, name=st.sampled_from(["sum", "count", "avg"]))
 def test_the_joined_bound_holds_if_the_bound_of_every_site_does(sites: list[list[tuple[int, bool]]], name: str) -> None:
     """Each site states its true coverage (of a sum: the share of its total), and the error of its own answer."""
@@ -65,7 +66,7 @@ def test_the_bound_of_an_average_tells_what_shifts_between_sites_that_are_each_r
     assert whole_bound(Measure("avg"), [Estimate(0.5, 0.0, 50, 50.0), cheap]) == pytest.approx(0.0)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=examples(300))
 @given(sites=SITES, name=st.sampled_from(["sum", "count", "avg", "quantile"]), error=st.floats(0.02, 0.6))
 def test_if_every_site_keeps_its_part_of_the_contract_the_joined_answer_keeps_the_whole(
     sites: list[list[tuple[int, bool]]], name: str, error: float
@@ -88,7 +89,7 @@ def test_sites_that_keep_an_average_each_for_itself_would_not_keep_it_together()
     assert any(off(m.measure.name, *dear) >= 0.05 for m in watches)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=examples(100))
 @given(misses=st.lists(st.sets(st.integers(0, 199)), min_size=1, max_size=5), delta=st.floats(0.01, 0.3))
 def test_the_misses_of_sites_add_up_to_no_more_than_the_contract_allows(misses: list[set[int]], delta: float) -> None:
     """A window is off only if one of its parts is; each site keeps to its share of the allowed windows."""

@@ -14,6 +14,7 @@ from catchment.quality.bounds import bound, hoeffding_error
 from catchment.quality.kinds import Part, Population
 from catchment.quality.needs import Need, needed_rate
 from tests.worlds.quality_worlds import WORLDS, Trials, population
+from tests.worlds.tiers import examples
 
 KNOWN = Population(20_000, 10, 4, (0, 60))
 AGGREGATES = ("count", "sum", "avg", "variance", "stddev", "median", "quantile:0.9", "max")
@@ -21,7 +22,7 @@ CURVES = ("count", "sum", "avg", "median", "quantile:0.9")
 
 
 @given(st.sampled_from(AGGREGATES), st.floats(0.003, 0.5), st.sampled_from([0.01, 0.05]))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 def test_the_needed_rate_keeps_the_contract_and_a_lower_one_does_not(
     aggregate: str, error: float, delta: float
 ) -> None:
@@ -44,7 +45,7 @@ def test_sampled_at_the_needed_rate_the_contract_is_broken_in_at_most_delta_of_w
 
 
 @given(st.sampled_from(CURVES), st.floats(0.01, 1.0), st.floats(100, 1e6), st.floats(0.1, 20), st.floats(0, 20))
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=examples(150))
 def test_a_curve_and_its_inverse_agree(aggregate: str, error: float, count: float, mean: float, std: float) -> None:
     need = Need(aggregate, Population(count, mean, std), 0.05)
     rate = need.rate(error)
@@ -53,7 +54,7 @@ def test_a_curve_and_its_inverse_agree(aggregate: str, error: float, count: floa
 
 
 @given(st.sampled_from(CURVES), st.floats(0.01, 1.0), st.floats(100, 1e6), st.floats(0, 20))
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=examples(150))
 def test_a_curve_is_safe_by_the_bounds_themselves(aggregate: str, error: float, count: float, std: float) -> None:
     known = Population(math.floor(count), 10, std)
     rate = Need(aggregate, known, 0.05).rate(error)

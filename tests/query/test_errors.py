@@ -13,6 +13,7 @@ from catchment.errors import QueryError
 from catchment.query.planning.build import plan_views
 from catchment.query.sql.parse import parse_file, parse_statement
 from tests.worlds.query_support import Golden, check_golden, make_catalog, make_plan, read_golden
+from tests.worlds.tiers import examples
 
 CASES = read_golden("errors.sql")
 
@@ -71,7 +72,7 @@ TEXTS = [case.sql for case in (*CASES, *read_golden("plans.sql"))]
 WORDS = sorted({piece for text in TEXTS for piece in PIECES.findall(text) if piece.strip()})
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.data())
 def test_whatever_is_written_is_planned_or_refused_with_a_place_and_a_hint(data: st.DataObject) -> None:
     pieces = PIECES.findall(data.draw(st.sampled_from(TEXTS)))

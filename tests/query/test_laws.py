@@ -31,9 +31,10 @@ from catchment.query.sql.statements import (
 from catchment.query.types import TIMESTAMP, arrow_type, read_type, sql_type
 from catchment.query.walk import find, replace, topological, transform, walk
 from tests.worlds.query_support import Golden, base_catalog, make_catalog, make_plan, read_golden
+from tests.worlds.tiers import examples
 
 CASES = read_golden("plans.sql")
-quick = settings(deadline=None, max_examples=30)
+quick = settings(max_examples=examples(30))
 
 names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,10}", fullmatch=True)
 plain_types = st.sampled_from(

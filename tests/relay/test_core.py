@@ -24,6 +24,7 @@ from catchment.wire.inbox import Inbox
 from catchment.wire.messages import Closing, Counted, Progress, Relayed, Repaired, Segment, Shed, Standing
 from tests.center.test_spine import assert_well_published
 from tests.worlds.relay_world import PAIR, Tree
+from tests.worlds.tiers import examples
 from tests.worlds.world import Record, naive
 
 TREES = [
@@ -38,7 +39,7 @@ records = st.lists(st.tuples(st.integers(0, 100), st.sampled_from("abc"), st.int
 policies = st.sampled_from(["streaming", "batching", "spillway"])
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12))
 @given(records, windows, st.sampled_from(TREES), policies, st.sampled_from([0, 7, 100]), st.sampled_from([0, 3, 10**6]),
        st.integers(0, 10_000))  # fmt: skip
 def test_over_any_tree_any_order_duplicates_and_crashes_give_the_answer_of_the_oracle(
@@ -71,7 +72,7 @@ def test_over_any_tree_any_order_duplicates_and_crashes_give_the_answer_of_the_o
         assert all(relay.pipeline.finished for relay in tree.relays.values())
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8))
 @given(records, windows, st.sampled_from(TREES), policies, st.sampled_from([0, 2, 10**6]), st.integers(0, 10_000))
 def test_where_no_record_is_late_no_window_is_published_before_all_of_it_is_in(
     data: list[Record], window: WindowSpec, hops: dict[str, str], policy: str, wait: int, seed: int

@@ -27,6 +27,7 @@ from catchment.replay import spool_writer
 from catchment.replay.spool import read_arrivals, read_rows
 from catchment.replay.spool_writer import make_spool
 from catchment.spark.sources import replay as replay_module
+from tests.worlds.tiers import examples
 
 START = datetime(2024, 3, 1, tzinfo=UTC)
 DAY_US = 86_400_000_000
@@ -154,7 +155,7 @@ def test_a_log_that_is_not_there_or_has_changed_is_refused(tmp_path: Path) -> No
     assert str(spool) in caught.value.hint
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.integers(0, 23), st.data())
 def test_any_range_of_rows_is_exactly_those_rows(tmp_path_factory: Any, count: int, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, count))

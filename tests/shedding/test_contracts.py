@@ -20,6 +20,7 @@ from catchment.shedding.strata import (
 )
 from catchment.shedding.water_filling import Piece, fill, fill_any
 from tests.worlds.shed_support import DELTA, least_load_by_lp, random_forest, slope_of
+from tests.worlds.tiers import seeds
 
 
 def side_by_side(capacity: float, *queries: Query, strata: tuple[tuple[str, float], ...] = ()) -> ShedForest:
@@ -73,7 +74,7 @@ def test_contracts_that_cannot_all_be_kept_are_exceeded_by_one_factor_after_the_
 
 
 def test_a_contract_met_anyway_changes_nothing() -> None:
-    for seed in range(100):
+    for seed in seeds(100):
         forest = random_forest(seed)
         plan = shed_load(forest)
         if plan.max_error == 0.0:
@@ -138,7 +139,7 @@ def test_an_overload_beyond_any_promise_is_still_brought_down() -> None:
 
 
 def test_the_closed_form_and_the_halving_agree() -> None:
-    for seed in range(150):
+    for seed in seeds(150):
         forest = random_forest(seed)
         demands = ordinary_demands(forest)
         assert demands.linear

@@ -37,6 +37,7 @@ from catchment.site.events import Absorbed, LowMarkRaised
 from catchment.timeline import END_OF_TIME_US, ManualClock, WindowSpec
 from tests.center.test_spine import deliver
 from tests.worlds.shed_project import write_shed_project
+from tests.worlds.tiers import examples
 from tests.worlds.world import Center, Record, Site, make_fragment, naive
 
 RULE = SamplingRule("s", ("batch", "row"))
@@ -115,7 +116,7 @@ def world(
     return center, [SheddingSite(folder / n, n, fragment, "batching", clock) for n in names], clock
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(
     data=st.lists(st.tuples(st.integers(0, 100), st.sampled_from("abc"), st.integers(-5, 50)), max_size=80),
     window=st.sampled_from([WindowSpec.tumbling(10), WindowSpec(12, 5)]),

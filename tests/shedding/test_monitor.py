@@ -31,6 +31,7 @@ from catchment.shedding.monitor import (
     LoadMonitor,
 )
 from catchment.shedding.row_cost import COLD_JOBS, SPREAD_ROWS, USUAL_ROW_S, CostModel
+from tests.worlds.tiers import examples
 
 FRAGMENTS = (
     Sheddable("all", (("n", "count"), ("bytes", "sum")), 10.0),
@@ -177,7 +178,7 @@ def test_a_backlog_counts_as_load() -> None:
     assert Arrivals(1000, 1.0, 50_000).rows_per_s == pytest.approx(6000)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50))
 @given(
     fixed=st.floats(0.01, 1.0),
     each=st.floats(1e-7, 1e-4),
@@ -357,7 +358,7 @@ def test_moments_are_looked_at_in_small_batches_and_the_last_count_most() -> Non
     assert 15.0 < monitor.shapes["all"].moments["bytes"].mean < 17.0
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(
     rest=st.lists(st.floats(-100, 100), min_size=2, max_size=20),
     spared=st.lists(st.floats(200, 900), max_size=5),
@@ -373,7 +374,7 @@ def test_the_moments_give_the_variance_of_a_sampled_sum_and_average(rest: list[f
     assert total.second_moment == pytest.approx(max(np.mean(np.square(rest)), values.mean() ** 2), rel=1e-6)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(each=st.floats(5e-7, 1e-5), seed=st.integers(0, 1000))
 def test_small_batches_that_take_different_times_do_not_make_up_a_load(each: float, seed: int) -> None:
     """A second more or less, by chance, over batches of a few ten thousand rows: what is believed of a row stays near
@@ -430,7 +431,7 @@ def test_values_that_a_view_has_not_seen_yet_are_taken_to_be_like_those_of_anoth
     assert world.batch(world.capacity * 10)[0].rates["rare"] < decision.rates["rare"], "its own are known now"
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50))
 @given(seed=st.integers(0, 1000), sigma=st.floats(0.1, 3.0), rate=st.floats(0.005, 0.5))
 def test_what_is_foreseen_of_values_once_large_ones_are_spared_is_no_less_than_it_then_is(
     seed: int, sigma: float, rate: float

@@ -27,6 +27,7 @@ from catchment.shedding.places import (
     stratum_rate_sql,
     text_sql,
 )
+from tests.worlds.tiers import examples
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,7 +63,7 @@ def test_a_replayed_batch_sheds_the_same_records_in_any_order_and_cut() -> None:
 
 
 @given(st.floats(0, 1), st.floats(0, 1))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=examples(50))
 def test_what_passes_at_a_rate_passes_at_every_higher_one(one: float, other: float) -> None:
     columns = identities(500)
     low, high = sorted((one, other))

@@ -26,6 +26,7 @@ from tests.worlds.shed_support import (
     random_forest,
     slope_of,
 )
+from tests.worlds.tiers import seeds
 
 FORESTS = 1000
 
@@ -89,7 +90,7 @@ def test_no_placement_has_a_lower_load_than_set_sampling_rate_on_1000_forests() 
 
 
 def test_random_placements_of_the_same_rates_never_cost_less() -> None:
-    for seed in range(200):
+    for seed in seeds(200):
         forest, r = random_forest(seed), np.random.default_rng([seed, 5])
         wanted = {(q.name, WHOLE): float(r.uniform(0.01, 1.0)) for q in forest.queries}
         least = targets(forest, wanted)
@@ -131,7 +132,7 @@ def test_the_least_worst_error_is_that_of_a_mixed_integer_program(block: int) ->
 
 def test_no_grid_of_samplers_is_better_on_small_forests() -> None:
     grid = np.linspace(0.05, 1.0, 20)
-    for seed in range(400):
+    for seed in seeds(400):
         forest = random_forest(seed)
         if len(forest.readers) > 3 or len(forest.queries) > 2:
             continue
@@ -145,7 +146,7 @@ def test_no_grid_of_samplers_is_better_on_small_forests() -> None:
 
 
 def test_samplers_stand_only_at_the_starts_of_shared_segments() -> None:
-    for seed in range(300):
+    for seed in seeds(300):
         forest = random_forest(seed)
         readers: dict[str, frozenset[str]] = {}
         for name in reversed(forest.downward):
@@ -159,7 +160,7 @@ def test_samplers_stand_only_at_the_starts_of_shared_segments() -> None:
 
 
 def test_a_load_under_capacity_is_not_shed_and_one_just_over_is() -> None:
-    for seed in range(50):
+    for seed in seeds(50):
         fits = random_forest(seed, overload=1.0)
         plan = shed_load(fits)
         assert (plan.samplers, plan.max_error) == ((), 0.0)
@@ -244,7 +245,7 @@ def test_a_query_may_read_a_stream_itself() -> None:
 
 
 def test_sparing_free_samplers_costs_nothing_and_makes_no_query_worse() -> None:
-    for seed in range(200):
+    for seed in seeds(200):
         forest = random_forest(seed)
         plain, spared = shed_load(forest), shed_load(forest, spare_free=True)
         assert spared.load_after == pytest.approx(plain.load_after)

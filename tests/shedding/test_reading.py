@@ -29,6 +29,7 @@ from catchment.spark.sources.streams import OpenedStream
 from catchment.spark.streaming import rows_of_batch
 from catchment.timeline import ManualClock, Slicing, Window, WindowSpec
 from tests.shedding.test_debts import partials_of, shed_fragment
+from tests.worlds.tiers import examples
 
 
 def write_spool(path: Path, rows: int) -> Path:
@@ -92,7 +93,7 @@ def test_a_sample_is_taken_for_nothing_once_when_there_is_room(tmp_path: Path) -
     assert shedding.warming() is None, "once is enough"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(
     low=st.integers(0, 10_000),
     length=st.integers(0, 500),

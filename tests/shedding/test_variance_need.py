@@ -25,6 +25,7 @@ from catchment.shedding.planner import load_at, make_plan, shed_load, targets, w
 from catchment.shedding.strata import rates_within, size_classes
 from catchment.shedding.variance_need import VarianceNeed, spare_limit
 from tests.worlds.shed_support import DELTA, least_load_by_lp, random_forest
+from tests.worlds.tiers import examples
 
 Z = {0.05: 1.959964, 0.01: 2.575829}
 
@@ -64,7 +65,7 @@ def _error(aggregate: str, values: np.ndarray, kept: np.ndarray, rate: float) ->
     return float(found / true - 1.0)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(
     aggregate=st.sampled_from(["count", "sum", "avg", "median", "variance", "stddev", "max"]),
     count=st.floats(1, 1e9), mean=st.floats(0.1, 1e3), std=st.floats(0, 1e4), error=st.floats(1e-4, 50),
@@ -100,7 +101,7 @@ def test_where_no_rate_says_anything_nothing_is_shed(aggregate: str, population:
     assert plan.effective_rates == {"q": 1.0, "r": pytest.approx(0.5)}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(
     aggregate=st.sampled_from(["count", "sum", "avg"]), count=st.floats(100, 1e6), std=st.floats(0, 10),
     max_error=st.floats(0.01, 0.5),
@@ -154,7 +155,7 @@ def test_at_low_rates_a_query_of_few_records_gets_more_than_by_hoeffding() -> No
     assert 8 < by[Law.VARIANCE]["few"] / by[Law.VARIANCE]["many"] < 10
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(
     picking=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 12)), min_size=1, max_size=6),
     others=st.lists(st.floats(0, 1), max_size=3),
@@ -231,7 +232,7 @@ def test_two_groups_have_the_rates_of_the_best_point_of_a_grid() -> None:
     assert (rates["large"] * 9_000 + rates["small"] * 1_000) == pytest.approx(1_000)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(sizes=st.lists(st.floats(1, 1e6), min_size=1, max_size=60), mass=st.floats(0.5, 1.0))
 def test_groups_of_about_one_size_share_a_class_and_small_ones_are_with_the_smallest(
     sizes: list[float], mass: float

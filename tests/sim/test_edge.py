@@ -25,6 +25,7 @@ from catchment.site.events import Absorbed, FragmentAdded, LinkMeasured, LowMark
 from catchment.site.policies.registry import policy_by_name
 from catchment.timeline import WindowSpec
 from tests.worlds import edge_reference as reference
+from tests.worlds.tiers import examples
 
 W = 1_000_000
 SIZES = ("uniform", "nonuniform", "eager-empirical", "lazy-pessimistic", "lazy-optimistic", "lazy-empirical")
@@ -59,7 +60,7 @@ def zipf_trace(records: int, windows: int, keys: int = 400, seed: int = 5) -> Ke
 
 
 @pytest.mark.parametrize("name", ONLINE)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(trace=traces(), rate=st.sampled_from([3.0, 10.0, 40.0]), believed=st.sampled_from([0.5, 1.0, 2.0]))
 def test_the_simulator_agrees_with_the_per_record_reference(
     name: str, trace: KeyTrace, rate: float, believed: float
@@ -88,7 +89,7 @@ def test_coarse_steps_come_close_to_record_by_record(name: str) -> None:
     assert coarse.staleness_mean_s == pytest.approx(exact.staleness_mean_s, abs=1 / 256)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80))
 @given(
     trace=traces(),
     data=st.data(),
@@ -110,7 +111,7 @@ def test_any_schedule_between_eager_and_lazy_is_optimal(
         assert max(link.finish_s() - end_s, 0.0) == pytest.approx(window.staleness_s, abs=1e-6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(trace=traces(windows=1), rate=st.sampled_from([2.0, 8.0, 30.0]))
 def test_the_least_staleness_is_ruled_by_the_keys_still_to_come(trace: KeyTrace, rate: float) -> None:
     """Lemma 2: what must still be sent at t fits into [t, T + S); if S > 0, somewhere exactly."""
@@ -125,7 +126,7 @@ def test_the_least_staleness_is_ruled_by_the_keys_still_to_come(trace: KeyTrace,
         assert min(spare) == pytest.approx(0.0, abs=1e-6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(trace=traces(windows=1), rate=st.sampled_from([2.0, 8.0]), which=st.integers(0, 6))
 def test_a_send_later_than_lazy_makes_the_window_staler(trace: KeyTrace, rate: float, which: int) -> None:
     """Theorem 4: the lazy schedule has no slack left."""
@@ -138,7 +139,7 @@ def test_a_send_later_than_lazy_makes_the_window_staler(trace: KeyTrace, rate: f
 
 
 @pytest.mark.parametrize("name", [*ONLINE, "spillway", "spillway:2"])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15))
 @given(trace=traces())
 def test_no_policy_sends_less_than_one_update_a_key_or_beats_the_least_staleness(name: str, trace: KeyTrace) -> None:
     """Lemma 1, and what the offline optimum is for."""
@@ -237,7 +238,7 @@ def _absorb_step(core: SiteCore, trace: KeyTrace, start: int, after: int, until:
     return sum(a.rows for a in core.handle(Absorbed("f", partials), start + until))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50))
 @given(
     rates=st.lists(st.floats(0.5, 50), min_size=3, max_size=3),
     sends=st.lists(st.tuples(st.floats(0, 10), st.integers(1, 5)), min_size=1, max_size=8),

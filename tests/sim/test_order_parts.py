@@ -21,6 +21,7 @@ from catchment.sim.order.repair import RepairPolicy, repair
 from catchment.sim.order.replay import cut_in_steps, step_of
 from catchment.sim.order.trace import ArrivalTrace, read_trace, write_trace
 from catchment.timeline import SECOND_US, Window, WindowSpec
+from tests.worlds.tiers import examples
 
 MEASURES = ("sum", "count", "avg", "median", "quantile:0.9")
 STEP = 10
@@ -69,7 +70,7 @@ def test_a_stream_that_cannot_be_generated_is_refused(change: dict[str, float]) 
         Disorder(**{**vars(LIKE["game1"]), **change})  # type: ignore[arg-type]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=examples(40))
 @given(records=RECORDS, spec=SPECS, name=st.sampled_from(MEASURES), cut=st.integers(0, 700))
 def test_answers_are_those_of_a_loop_over_windows_and_records(
     records: list[tuple[int, int, float]], spec: WindowSpec, name: str, cut: int
@@ -116,7 +117,7 @@ def _error(what: Measure, held: list[float], everything: list[float]) -> float:
     return max(below - what.p, what.p - upto, 0.0)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=examples(40))
 @given(records=RECORDS, spec=SPECS, name=st.sampled_from(MEASURES), eps=st.sampled_from([0.05, 0.2]))
 def test_the_clairvoyant_publishes_at_the_first_step_at_which_an_answer_is_right(
     records: list[tuple[int, int, float]], spec: WindowSpec, name: str, eps: float
@@ -138,7 +139,7 @@ def test_the_clairvoyant_publishes_at_the_first_step_at_which_an_answer_is_right
     assert found.latency_s <= found.strict_latency_s + 1e-12
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 @given(records=RECORDS, spec=SPECS, name=st.sampled_from(MEASURES), seed=st.integers(0, 99))
 def test_whatever_was_late_repair_ends_with_the_batch_answer(
     records: list[tuple[int, int, float]], spec: WindowSpec, name: str, seed: int
@@ -155,7 +156,7 @@ def test_whatever_was_late_repair_ends_with_the_batch_answer(
     assert done.repaired_windows == len(set(windows.window[late].tolist()))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 @given(records=RECORDS, spec=SPECS)
 def test_every_late_record_is_repaired_after_it_arrived_and_before_the_timer_has_run_out(
     records: list[tuple[int, int, float]], spec: WindowSpec

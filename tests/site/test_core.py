@@ -32,6 +32,7 @@ from catchment.storage.codec import EventCodec
 from catchment.timeline import END_OF_TIME_US, WindowSpec
 from catchment.wire.messages import Progress, Updates
 from tests.worlds.site_support import WINDOW_US, Received, absorbed, drive, fragment, recomputed
+from tests.worlds.tiers import examples
 
 F = fragment()
 
@@ -205,7 +206,7 @@ def restarted(core: SiteCore, policy: object) -> SiteCore:
 
 
 @pytest.mark.parametrize("policy", [*map(policy_by_name, policy_names()), Saboteur()], ids=lambda p: p.name)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(steps=interleavings(), max_rows=st.sampled_from([3, 10_000]))
 def test_whatever_happens_everything_arrives_once_and_no_mark_is_early(
     policy: object, steps: list[tuple[str, object]], max_rows: int
@@ -228,7 +229,7 @@ def test_whatever_happens_everything_arrives_once_and_no_mark_is_early(
     assert core.pending_rows == 0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(steps=interleavings())
 @pytest.mark.parametrize("policy", policy_names())
 def test_a_restored_core_goes_on_exactly_like_the_one_that_was_saved(

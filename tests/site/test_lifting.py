@@ -26,6 +26,7 @@ from catchment.shedding.reader_filter import Wanted, both, is_wanted, large, tak
 from catchment.shedding.terms import add_terms, scaled
 from catchment.site.lifting import Lift, Lifter, Part, Side
 from catchment.timeline import WindowSpec
+from tests.worlds.tiers import examples
 
 RULE = SamplingRule("s", ("row",))
 COUNT, SUM = make_aggregate("count", None, None, name="n"), make_aggregate("sum", "v", pa.int64(), name="total")
@@ -60,7 +61,7 @@ def naive(records: pa.RecordBatch, chosen: np.ndarray) -> dict[int, tuple[int, i
     return answer
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(
     rows=st.integers(0, 300),
     step=st.integers(1, 120),
@@ -117,7 +118,7 @@ def test_the_columns_of_a_condition_are_known_by_the_alias_of_the_stream() -> No
     assert column_of("`h`.`v` + 1") is None
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(seed=st.integers(0, 999), rates=st.tuples(*[st.floats(0.01, 1.0)] * 3), limit=st.floats(0, 1e17))
 def test_a_reader_hands_on_exactly_what_some_fragment_wants(
     seed: int, rates: tuple[float, float, float], limit: float

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from catchment.site.plausible import MAX_AGE_US, needs_check, plausible
 from catchment.timeline import SECOND_US
+from tests.worlds.tiers import examples
 
 JUMP = 100
 DAY_US = 86400 * SECOND_US
@@ -35,7 +36,7 @@ def reachable(times: list[int], home: int) -> set[int]:
         reached |= more
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=examples(200))
 @given(TIMES, st.integers(-3000, 3000))
 def test_ahead_of_a_running_stream_only_what_a_walk_without_a_gap_reaches_is_believed(
     times: list[int], newest: int
@@ -47,7 +48,7 @@ def test_ahead_of_a_running_stream_only_what_a_walk_without_a_gap_reaches_is_bel
             assert limits.holds(time) == (time // JUMP in reached), time
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=examples(200))
 @given(TIMES)
 def test_a_first_batch_is_believed_around_its_fullest_bucket(times: list[int]) -> None:
     counts = buckets(times)
@@ -58,14 +59,14 @@ def test_a_first_batch_is_believed_around_its_fullest_bucket(times: list[int]) -
     assert [t for t in times if limits.holds(t)] == [t for t in times if t // JUMP in reached]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=examples(200))
 @given(TIMES, st.one_of(st.none(), st.integers(-3000, 3000)), st.integers(-4000, 4000))
 def test_times_near_the_wall_clock_are_always_believed(times: list[int], newest: int | None, now: int) -> None:
     limits = plausible(buckets(times), newest, now, JUMP)
     assert all(limits.holds(now + d) for d in (-JUMP, 0, JUMP))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.integers(0, 2000), st.lists(st.integers(0, 99), min_size=1, max_size=20), st.integers(2, 10**6))
 def test_a_far_future_record_never_raises_the_low_mark(newest: int, steps: list[int], far: int) -> None:
     """The stream's clock after a batch is the same with and without the record."""
@@ -84,7 +85,7 @@ def clock_after(times: list[int], newest: int | None) -> int:
     return max([*believed, *([] if newest is None else [newest])])
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.integers(0, 400), st.lists(st.integers(0, JUMP), min_size=1, max_size=6), st.booleans())
 def test_where_the_quick_check_sees_no_need_nothing_would_be_put_aside(
     base: int, steps: list[int], running: bool

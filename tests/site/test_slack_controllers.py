@@ -13,6 +13,7 @@ from catchment.errors import SiteError
 from catchment.site.slack.names import Batch, parse_slack, slack_names
 from catchment.timeline import SECOND_US, Slicing
 from tests.worlds.slack_support import NAMES, STEP_US, WINDOW, Source, World, batch_of, fleet, setting, stall, world
+from tests.worlds.tiers import examples
 
 ROWS = st.lists(
     st.lists(st.tuples(st.sampled_from("abc"), st.integers(-2 * SECOND_US, SECOND_US), st.floats(-10, 10)), max_size=6),
@@ -21,7 +22,7 @@ ROWS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=examples(30))
 @given(name=st.sampled_from(NAMES), steps=ROWS)
 def test_the_low_mark_never_falls_and_every_window_closes_once_in_order(name: str, steps: list) -> None:
     here = world(name)
@@ -35,7 +36,7 @@ def test_the_low_mark_never_falls_and_every_window_closes_once_in_order(name: st
     assert all(0.0 <= c.coverage <= 1.0 and c.bound >= 0.0 and 0.0 <= c.risk <= 1.0 + 1e-9 for c in here.closings)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=examples(20))
 @given(name=st.sampled_from(NAMES), steps=ROWS, cut=st.floats(0.2, 0.8))
 def test_a_controller_restored_from_its_snapshot_goes_on_as_the_one_it_was_taken_of(
     name: str, steps: list, cut: float

@@ -19,6 +19,7 @@ from catchment.site.slack.setting import Setting
 from catchment.site.slack.slice_arrivals import MAX_STEPS, SliceBook
 from catchment.site.slack.violation_budget import Calibration, Ledger, Patience
 from catchment.timeline import WindowSpec
+from tests.worlds.tiers import examples
 
 SPECS = st.sampled_from([WindowSpec(100, 100), WindowSpec(100, 20), WindowSpec(100, 30), WindowSpec(70, 50, 10)])
 ARRIVALS = st.lists(st.tuples(st.integers(0, 300), st.integers(0, 200), st.floats(0.1, 10)), min_size=1, max_size=40)
@@ -32,7 +33,7 @@ def filled(spec: WindowSpec, arrivals: list[tuple[int, int, float]]) -> SliceBoo
     return book
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=examples(80))
 @given(spec=SPECS, arrivals=ARRIVALS, name=st.sampled_from(["sum", "count", "avg", "median"]))
 def test_the_book_knows_what_each_window_holds_and_how_long_it_had_to_wait(
     spec: WindowSpec, arrivals: list[tuple[int, int, float]], name: str
@@ -108,7 +109,7 @@ def test_credit_and_debt_are_bounded_so_that_a_long_calm_cannot_pay_for_a_long_s
     assert ledger.balance == pytest.approx(0.05 * 10_000)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(st.floats(0.0, 50.0), max_size=60), st.floats(0.0, 20.0))
 def test_patience_waits_for_the_shortest_stall_that_the_budget_pays_for_with_all_longer_ones(
     needs: list[float], balance: float

@@ -42,6 +42,7 @@ from catchment.site.policies.spillway.policy import MAX_READINGS, Spillway
 from catchment.storage.codec import EventCodec
 from catchment.timeline import WindowSpec
 from tests.worlds.site_support import absorbed, fragment
+from tests.worlds.tiers import examples
 
 SECOND = 1_000_000
 rng = np.random.default_rng(4)
@@ -160,7 +161,7 @@ def test_it_is_the_default_of_projects() -> None:
 # --- its parts stay sound, whatever they are taught ---------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(
     slices=st.lists(st.lists(st.floats(0, 1.2), max_size=40), max_size=6),
     seen=st.integers(0, 1000),
@@ -176,7 +177,7 @@ def test_the_inflow_is_never_negative(slices: list[list[float]], seen: int, left
     assert again.to_come(seen, left, recent) == inflow.to_come(seen, left, recent)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(
     readings=st.lists(
         st.tuples(st.integers(0, 99), st.floats(0, 1e9)), min_size=1, max_size=20, unique_by=lambda r: r[0]
@@ -202,7 +203,7 @@ def test_a_link_that_weakens_at_the_end_of_every_slice_is_expected_to() -> None:
     assert capacity.until_due(5.0, 10.0, 100.0) == pytest.approx(50.0, rel=0.05)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(seed=st.integers(0, 10_000), left=st.floats(0, 1), slices=st.integers(0, 3))
 def test_chances_are_chances(seed: int, left: float, slices: int) -> None:
     draw = np.random.default_rng(seed)
@@ -230,7 +231,7 @@ def test_what_is_learned_outweighs_the_model() -> None:
     assert table.chance(rates, cells, 0.5)[0] == pytest.approx(0.01, abs=0.03)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(
     slices=st.lists(
         st.dictionaries(st.integers(0, INSTANTS - 1), st.tuples(st.floats(0, 1e6), st.integers(0, 50))), max_size=5

@@ -21,6 +21,7 @@ from catchment.wire.limits import Limits
 from catchment.wire.messages import Segment, Updates
 from catchment.wire.outbox import Outbox
 from catchment.wire.refusal import RefusedError
+from tests.worlds.tiers import examples
 from tests.worlds.wire_messages import some_messages
 from tests.worlds.wire_support import landed_segments
 
@@ -42,7 +43,7 @@ def refusal(inbox: Inbox, data: bytes, peer: str | None = None) -> RefusedError:
 
 
 @given(st.lists(st.integers(0, 30)))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 def test_a_number_set_is_a_set_and_survives_being_written(numbers: list[int]) -> None:
     compact, plain = NumberSet(), set[int]()
     for number in numbers:

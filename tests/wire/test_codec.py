@@ -18,11 +18,12 @@ from catchment.wire.layout import from_wire, to_wire
 from catchment.wire.limits import Limits
 from catchment.wire.messages import Progress, Segment, Updates
 from catchment.wire.sending.wire_sizes import WireSizes
+from tests.worlds.tiers import examples
 from tests.worlds.wire_messages import some_messages
 from tests.worlds.wire_support import segments, tables
 
 # A machine that does other things too is no fault of the codec.
-RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+RELAXED = settings(suppress_health_check=[HealthCheck.too_slow])
 SMALL = encode_segment(Segment("eu", "life", 7, tuple(some_messages(7))))
 
 
@@ -36,13 +37,13 @@ def assert_equal(found: Segment, sent: Segment) -> None:
 
 
 @given(segments)
-@settings(RELAXED, max_examples=150)
+@settings(RELAXED, max_examples=examples(150))
 def test_what_is_decoded_is_what_was_encoded(segment: Segment) -> None:
     assert_equal(decode_segment(encode_segment(segment)), segment)
 
 
 @given(tables())
-@settings(RELAXED, max_examples=100)
+@settings(RELAXED, max_examples=examples(100))
 def test_the_layout_on_the_wire_is_undone_exactly(table: pa.Table) -> None:
     shipped, coded = to_wire(table)
     assert shipped.num_rows == table.num_rows
@@ -99,7 +100,7 @@ def test_every_truncation_and_every_extension_is_refused() -> None:
 
 @given(st.binary(max_size=300))
 @example(b"")
-@settings(RELAXED, max_examples=100)
+@settings(RELAXED, max_examples=examples(100))
 def test_any_other_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(WireError):
         decode_segment(data)
@@ -187,7 +188,7 @@ def test_each_limit_refuses_what_is_beyond_it(limit: str) -> None:
 
 
 @given(segments.filter(lambda s: s.messages))
-@settings(RELAXED, max_examples=50)
+@settings(RELAXED, max_examples=examples(50))
 def test_the_sizes_of_the_fragments_add_up_to_the_frame(segment: Segment) -> None:
     data = encode_segment(segment)
     sizes = segment_sizes(data)

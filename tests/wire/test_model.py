@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from catchment.wire.inbox import Inbox
 from catchment.wire.outbox import Outbox
+from tests.worlds.tiers import examples
 from tests.worlds.wire_messages import some_messages
 from tests.worlds.wire_support import NEVER, FailingDisk, failing_disk, landed_segments
 
@@ -105,4 +106,4 @@ class Story(RuleBasedStateMachine):
 
 
 TestStory = Story.TestCase
-TestStory.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
+TestStory.settings = settings(max_examples=examples(25), stateful_step_count=40)

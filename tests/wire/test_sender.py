@@ -24,6 +24,7 @@ from catchment.wire.sending.send_order import SendOrder
 from catchment.wire.sending.sender import Sender
 from catchment.wire.shaper import Shaper
 from catchment.wire.transport import LocalUplink, Uplink
+from tests.worlds.tiers import examples
 from tests.worlds.wire_messages import some_messages
 from tests.worlds.wire_support import NEVER, FailingDisk, FaultyUplink, failing_disk, landed_segments
 
@@ -97,7 +98,7 @@ SHARES = st.floats(0, 0.6)
 
 
 @given(st.integers(0, 2**32), SHARES, SHARES, SHARES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 def test_duplicates_reordering_and_loss_with_resend_land_the_same_set(
     seed: int, duplicate: float, reorder: float, drop: float
 ) -> None:
@@ -190,7 +191,7 @@ def pending(sizes: list[int]) -> list[Pending]:
 
 
 @given(st.lists(st.integers(1, 50), min_size=2, max_size=40), st.data(), st.sampled_from([0.1, 0.25, 0.5, 1.0]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 def test_the_backlog_keeps_to_its_share_while_fresh_segments_wait(
     sizes: list[int], data: st.DataObject, share: float
 ) -> None:

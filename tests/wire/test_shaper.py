@@ -16,6 +16,7 @@ from catchment.wire.outbox import Outbox
 from catchment.wire.sending.sender import Sender
 from catchment.wire.shaper import BURST_S, Shaper, TokenBucket
 from catchment.wire.transport import LocalUplink
+from tests.worlds.tiers import examples
 from tests.worlds.wire_messages import some_messages
 
 
@@ -39,7 +40,7 @@ def test_a_clock_that_was_set_back_does_not_stall_the_link() -> None:
     st.floats(1, 10_000),
     st.floats(0, 500),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 def test_whoever_waits_as_told_never_exceeds_rate_times_time_plus_burst(
     steps: list[tuple[float, int]], rate: float, burst: float
 ) -> None:
@@ -53,7 +54,7 @@ def test_whoever_waits_as_told_never_exceeds_rate_times_time_plus_burst(
 
 
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=30), st.floats(1, 10_000))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50))
 def test_a_busy_link_is_used_to_its_full_rate(sizes: list[int], rate: float) -> None:
     bucket = TokenBucket(rate, 0.0)
     now = 0.0

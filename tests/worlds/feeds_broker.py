@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
+from tests.worlds.waiting import free_port, wait_until
+
+Test = TypeVar("Test", bound=Callable[..., None])
+
 MOSQUITTO = shutil.which("mosquitto") or ("/usr/sbin/mosquitto" if Path("/usr/sbin/mosquitto").exists() else None)
-needs_broker = pytest.mark.skipif(MOSQUITTO is None, reason="needs the mosquitto broker: apt-get install mosquitto")
+
+
+def needs_broker(test: Test) -> Test:
+    """Mark a test as one that runs with mosquitto, and is skipped with a reason where it is not installed."""
+    reason = "needs the mosquitto broker: apt-get install mosquitto"
+    return pytest.mark.integration(pytest.mark.skipif(MOSQUITTO is None, reason=reason)(test))
 
 
 @contextmanager
 def broker(folder: Path) -> Iterator[int]:
     """The port of a broker that keeps sessions and everything that waits in them, for the time of a test."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     settings = f"listener {port} 127.0.0.1\nallow_anonymous true\npersistence false\nmax_queued_messages 0\n"
     (folder / "mosquitto.conf").write_text(settings)
     assert MOSQUITTO is not None
@@ -33,10 +39,6 @@ def broker(folder: Path) -> Iterator[int]:
         running.wait()
 
 
-def until(condition: Callable[[], bool], act: Callable[[], object] = lambda: None, patience_s: float = 20.0) -> None:
-    """Act until a condition holds; fail when it does not come true."""
-    deadline = time.monotonic() + patience_s
-    while not condition():
-        act()
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.01)
+def until(condition: Callable[[], bool], act: Callable[[], object] = lambda: None) -> None:
+    """Act until a condition of a broker and its clients holds."""
+    wait_until(condition, "the broker and its clients", act=act, pause_s=0.01)
