@@ -9,7 +9,6 @@ Nothing here reads a clock: who needs the time is given a `Clock`.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -20,24 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from catchment.errors import TimelineError
+from catchment.units import SECOND_US as SECOND_US
+from catchment.units import format_duration
 
-SECOND_US = 1_000_000
 END_OF_TIME_US = 2**62  # the low mark of a source that will never send again
 START_OF_TIME_US = -(2**62)
 
 # Above this many cuts in one period a slicing is unwieldy: the windows fit together badly.
 MAX_CUTS = 4096
-
-_UNITS_US = {
-    "microsecond": 1, "us": 1,
-    "millisecond": 1_000, "ms": 1_000,
-    "second": SECOND_US, "s": SECOND_US, "sec": SECOND_US,
-    "minute": 60 * SECOND_US, "min": 60 * SECOND_US, "m": 60 * SECOND_US,
-    "hour": 3600 * SECOND_US, "h": 3600 * SECOND_US,
-    "day": 86400 * SECOND_US, "d": 86400 * SECOND_US,
-    "week": 7 * 86400 * SECOND_US,
-}  # fmt: skip
-_TERM = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*", re.IGNORECASE)
 
 
 class Clock(Protocol):
@@ -64,37 +53,6 @@ class ManualClock:
 
     def advance(self, by_us: int) -> None:
         self.at_us += by_us
-
-
-def parse_duration(text: str) -> int:
-    """Microseconds of '1 minute', '90 s', '1 hour 30 minutes', '250ms'."""
-    rest = text.lower().removeprefix("interval").strip().strip("'\"")
-    total, position = 0.0, 0
-    while position < len(rest):
-        term = _TERM.match(rest, position)
-        unit = term and _UNITS_US.get(_singular(term.group(2)))
-        if not term or not unit:
-            raise TimelineError(
-                f"cannot read the duration {text!r}",
-                hint="write a number and a unit, such as '1 minute' or '250 ms'",
-            )
-        total += float(term.group(1)) * unit
-        position = term.end()
-    if not rest or total != int(total):
-        raise TimelineError(f"the duration {text!r} is not a whole number of microseconds")
-    return int(total)
-
-
-def _singular(unit: str) -> str:
-    return unit if unit in _UNITS_US else unit.removesuffix("s")
-
-
-def format_duration(us: int) -> str:
-    """The shortest exact form: 90000000 -> '90 s', 120000000 -> '2 min'."""
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
-        if us % (size * SECOND_US) == 0:
-            return f"{us // (size * SECOND_US)} {unit}"
-    return f"{us / 1000:g} ms"
 
 
 @dataclass(frozen=True, order=True, slots=True)

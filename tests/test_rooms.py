@@ -17,7 +17,7 @@ ROOMS = (
     "", "project", "aggregates", "quality", "query", "optimizer", "storage", "wire", "shedding", "progress", "site",
     "center", "relay", "replay", "deploy", "feeds", "sim", "spark", "serve", "cli",
 )  # fmt: skip
-GROUND = ("errors", "timeline")
+GROUND = ("arrays", "errors", "timeline", "units")
 
 
 def _room(path: Path) -> str:

@@ -8,15 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catchment.errors import TimelineError
-from catchment.timeline import (
-    SECOND_US,
-    ManualClock,
-    Slicing,
-    Window,
-    WindowSpec,
-    format_duration,
-    parse_duration,
-)
+from catchment.timeline import ManualClock, Slicing, Window, WindowSpec
 
 specs = st.builds(
     lambda slide, extra, offset: WindowSpec(slide + extra, slide, offset),
@@ -66,37 +58,6 @@ def test_vectorised_and_single_starts_agree_and_contain_the_instant(chosen: list
 def test_queries_with_fitting_windows_share_few_slices() -> None:
     slicing = Slicing.of([WindowSpec(60, 10), WindowSpec.tumbling(30)])
     assert (slicing.period_us, slicing.cuts_us) == (30, (0, 10, 20))
-
-
-@pytest.mark.parametrize(
-    ("text", "us"),
-    [
-        ("1 minute", 60),
-        ("90 s", 90),
-        ("1 hour 30 minutes", 5400),
-        ("INTERVAL '2' days", None),
-        ("2 days", 172_800),
-        ("0.5 s", 0.5),
-    ],
-)
-def test_durations_are_read_as_people_write_them(text: str, us: float | None) -> None:
-    if us is None:
-        with pytest.raises(TimelineError, match="cannot read the duration"):
-            parse_duration(text)
-    else:
-        assert parse_duration(text) == us * SECOND_US
-
-
-@given(st.integers(1, 10**12).map(lambda ms: ms * 1000))
-def test_a_printed_duration_reads_back_equal(us: int) -> None:
-    if us % SECOND_US == 0:
-        assert parse_duration(format_duration(us)) == us
-
-
-@pytest.mark.parametrize("text", ["", "soon", "5", "5 parsecs", "-1 s"])
-def test_an_unreadable_duration_is_refused(text: str) -> None:
-    with pytest.raises(TimelineError):
-        parse_duration(text)
 
 
 def test_impossible_windows_are_refused() -> None:

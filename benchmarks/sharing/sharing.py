@@ -25,12 +25,12 @@ from benchmarks.sharing.live import run_dense, run_live, run_relay
 from benchmarks.sharing.tables import LIVE_TABLES, PLANNED_TABLES
 from catchment.optimizer.placement.cost import throughput
 from catchment.optimizer.placement.exact import place_exactly
-from catchment.optimizer.placement.greedy import Placement, place_greedily, printed
+from catchment.optimizer.placement.greedy import WanPlacement, place_greedily, printed
 from catchment.optimizer.placement.local_search import improve
 from catchment.optimizer.placement.operators import query_operators
 from catchment.optimizer.placement.planner import Planner, WanPlan, place_shared, plan_wan, queries_of
 from catchment.optimizer.placement.topology import Topology
-from catchment.optimizer.sharing.demand import Query, query_of
+from catchment.optimizer.sharing.demand import SharedQuery, query_of
 from catchment.optimizer.sharing.share import SharingState, Strength, share
 from catchment.optimizer.sharing.statistics import Statistics, load_statistics
 from catchment.project.config import Project
@@ -91,7 +91,7 @@ PARTS: Mapping[str, Callable[[Callable[[str], None], bool], Any]] = {
 }
 
 
-def _slower(topology: Topology, queries: list[Query], known: Statistics, asked: float) -> Topology:
+def _slower(topology: Topology, queries: list[SharedQuery], known: Statistics, asked: float) -> Topology:
     """The same links, all slowed by one factor, so that they are the bottleneck of the unshared plan."""
     unshared = plan_wan(queries, topology, known, Strength.NONE).placement
     fullest = max(rate / topology.links[n].bandwidth_bytes_per_s for n, rate in unshared.rates.items())
@@ -102,7 +102,7 @@ def _slower(topology: Topology, queries: list[Query], known: Statistics, asked: 
     return replace(topology, links=links, _routes={})
 
 
-def _drawn(catalog: Catalog, draw: int) -> list[Query]:
+def _drawn(catalog: Catalog, draw: int) -> list[SharedQuery]:
     """Twelve queries of Table 1, every entry drawn."""
     sinks = tuple(name for name, site in catalog.project.sites.items() if site.compute)
     text = "\n".join(table_views(sinks, np.random.default_rng([SEED, draw])))
@@ -121,7 +121,7 @@ def _star_draws(catalog: Catalog, known: Statistics, count: int) -> list[dict[st
 
 
 def _strengths(
-    world: str, queries: list[Query], topology: Topology, known: Statistics, *, exact: bool
+    world: str, queries: list[SharedQuery], topology: Topology, known: Statistics, *, exact: bool
 ) -> Iterable[dict[str, Any]]:
     """Each strength, and between strict and full what the paper has: equal fragments, and inputs by a router."""
     planners = (Planner.GREEDY, Planner.EXACT) if exact else (Planner.GREEDY,)
@@ -149,9 +149,9 @@ def _row(world: str, strength: str, planner: Planner, plan: WanPlan) -> dict[str
     }
 
 
-def _one_by_one(queries: list[Query], topology: Topology, known: Statistics) -> list[dict[str, Any]]:
+def _one_by_one(queries: list[SharedQuery], topology: Topology, known: Statistics) -> list[dict[str, Any]]:
     """Queries one by one: what each adds, with nothing that runs being changed."""
-    state, placed = SharingState(Strength.FULL), Placement(topology, multicast=True)
+    state, placed = SharingState(Strength.FULL), WanPlacement(topology, multicast=True)
     rows = []
     for query in queries:
         before = placed.cost.wan_bytes_per_s
@@ -170,9 +170,9 @@ def _gaps(count: int, report: Callable[[str], None]) -> dict[str, Any]:
     over = dict.fromkeys(gaps, 0)
     for _ in range(count):
         topology, graph = random_instance(rng)
-        greedy = place_greedily(Placement(topology, True), graph)
+        greedy = place_greedily(WanPlacement(topology, True), graph)
         placed = {
-            "printed": place_greedily(Placement(topology, True), graph, printed),
+            "printed": place_greedily(WanPlacement(topology, True), graph, printed),
             "greedy": greedy,
             "greedy and search": improve(greedy),
         }
@@ -206,7 +206,7 @@ def _many(
     queries = [query_of(plan_view(view, wider), wider) for view in wider.views.values()]
     parsed = time.process_time()
     state = share(queries[:count], Strength.FULL, known.sent)
-    placed = Placement(topology, multicast=True)
+    placed = WanPlacement(topology, multicast=True)
     for query in queries[:count]:
         placed = placed.add(query.name, query_operators(state, query.name, known, topology))
     planned = time.process_time()

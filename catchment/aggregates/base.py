@@ -40,7 +40,7 @@ class StateColumn:
 
 
 @dataclass(frozen=True)
-class Call:
+class AggregateCall:
     """A call of an aggregate function as it stands in a query: `function(argument, *parameters) AS name`."""
 
     name: str

@@ -9,15 +9,15 @@ from types import MappingProxyType
 
 import pyarrow as pa
 
-from catchment.aggregates.base import Aggregate, Call
+from catchment.aggregates.base import Aggregate, AggregateCall
 from catchment.aggregates.distinct import ApproxCountDistinct
 from catchment.aggregates.quantiles import ApproxPercentile
 from catchment.aggregates.simple import Average, Count, Extreme, Sum
-from catchment.aggregates.spread import Moments, Spread
+from catchment.aggregates.spread import RawMoments, Spread
 from catchment.aggregates.topk import ApproxTopK
 from catchment.errors import AggregateError
 
-Maker = Callable[[Call], Aggregate]
+Maker = Callable[[AggregateCall], Aggregate]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ FUNCTIONS: Mapping[str, FunctionHelp] = MappingProxyType({
     "var_pop": FunctionHelp("var_pop(x)", "the population variance", _plain(Spread)),
     "stddev_samp": FunctionHelp("stddev_samp(x)", "the sample deviation", _plain(Spread), ("stddev", "std")),
     "stddev_pop": FunctionHelp("stddev_pop(x)", "the population deviation", _plain(Spread)),
-    "moments": FunctionHelp("moments(x)", "the first five raw moments, as an array", _plain(Moments)),
+    "moments": FunctionHelp("moments(x)", "the first five raw moments, as an array", _plain(RawMoments)),
     "approx_count_distinct": FunctionHelp(
         "approx_count_distinct(x[, lgK or deviation])", "about how many distinct values (HLL)",
         ApproxCountDistinct.from_call, ("approx_distinct",), parameters=1),
@@ -95,7 +95,7 @@ def make_aggregate(
         raise _unknown(function, name)
     if argument is not None and argument.strip() == "*":
         argument, argument_type = None, None
-    call = Call(name, found, argument, argument_type, tuple(parameters))
+    call = AggregateCall(name, found, argument, argument_type, tuple(parameters))
     _check(call)
     return FUNCTIONS[found].make(call)
 
@@ -117,7 +117,7 @@ def _unknown(function: str, name: str) -> AggregateError:
     )
 
 
-def _check(call: Call) -> None:
+def _check(call: AggregateCall) -> None:
     known = FUNCTIONS[call.function]
     usage = f"write {known.signature}"
     if call.argument is None and call.function != "count":

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasketches import HLL_8, hll_sketch, hll_union
 
-from catchment.aggregates.base import Call, quote
+from catchment.aggregates.base import AggregateCall, quote
 from catchment.aggregates.hashing import hash_rows
 from catchment.aggregates.sketches import SketchAggregate, read_sketch
 from catchment.errors import AggregateError
@@ -53,7 +53,7 @@ class ApproxCountDistinct(SketchAggregate):
         _check_type(self.argument_type, self.name)
 
     @classmethod
-    def from_call(cls, call: Call) -> ApproxCountDistinct:
+    def from_call(cls, call: AggregateCall) -> ApproxCountDistinct:
         """A second argument is lgK if it is whole, the wanted relative deviation if it is below 1."""
         return cls(*call.head, lg_k_of(call.parameters[0], call.name) if call.parameters else DEFAULT_LG_K)
 

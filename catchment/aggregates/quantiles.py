@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from datasketches import kll_doubles_sketch
 
-from catchment.aggregates.base import Call, quote
+from catchment.aggregates.base import AggregateCall, quote
 from catchment.aggregates.grouped import floats_of
 from catchment.aggregates.sketches import SketchAggregate, read_sketch
 from catchment.aggregates.totals import check_number
@@ -46,7 +46,7 @@ class ApproxPercentile(SketchAggregate):
             raise AggregateError(f"a KLL sketch takes k from {MIN_K} to {MAX_K}, not {self.k}", where=self.name)
 
     @classmethod
-    def from_call(cls, call: Call) -> ApproxPercentile:
+    def from_call(cls, call: AggregateCall) -> ApproxPercentile:
         """A percentage or a list of them, then perhaps an accuracy: 1 over the largest error of rank."""
         if not call.parameters:
             raise AggregateError(

@@ -22,7 +22,7 @@ from catchment.aggregates.base import Aggregate
 from catchment.aggregates.distinct import ApproxCountDistinct
 from catchment.aggregates.grouped import DECIMAL_DIGITS, Integers, floats_of, nullable, valid_rows
 from catchment.aggregates.simple import Average, Count, Extreme, Sum
-from catchment.aggregates.spread import Moments, Spread
+from catchment.aggregates.spread import RawMoments, Spread
 from catchment.aggregates.totals import split
 from catchment.errors import AggregateError
 
@@ -32,7 +32,7 @@ _WIDE_DIGITS = 76
 
 def can_repeat(aggregate: Aggregate) -> bool:
     """Whether the law of `repeat` holds for an aggregate."""
-    return isinstance(aggregate, Count | Sum | Extreme | Spread | Moments | ApproxCountDistinct)
+    return isinstance(aggregate, Count | Sum | Extreme | Spread | RawMoments | ApproxCountDistinct)
 
 
 def repeat(aggregate: Aggregate, states: Sequence[pa.Array], times: Integers) -> list[pa.Array]:

@@ -128,7 +128,7 @@ def merge_spreads(n: Floats, mean: Floats, m2: Floats, groups: Groups, size: int
 
 
 @dataclass(frozen=True)
-class Moments(Aggregate):
+class RawMoments(Aggregate):
     """The raw moments E[x], E[x^2], ..., E[x^5], as a list of doubles; null for no values."""
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from datasketches import frequent_items_error_type, frequent_strings_sketch
 
-from catchment.aggregates.base import Call, Groups, quote
+from catchment.aggregates.base import AggregateCall, Groups, quote
 from catchment.aggregates.grouped import valid_rows
 from catchment.aggregates.sketches import SketchAggregate, read_sketch
 from catchment.errors import AggregateError
@@ -61,7 +61,7 @@ class ApproxTopK(SketchAggregate):
             )
 
     @classmethod
-    def from_call(cls, call: Call) -> ApproxTopK:
+    def from_call(cls, call: AggregateCall) -> ApproxTopK:
         """k, then perhaps the number of items to track."""
         return cls(*call.head, *(_whole(p, call.name) for p in call.parameters))
 

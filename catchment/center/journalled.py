@@ -16,11 +16,11 @@ from catchment.progress.definitions import DEFINITIONS
 from catchment.progress.landed import Landed
 from catchment.quality.coverage import Contract
 from catchment.quality.merge_sites import Estimate
-from catchment.query.join import Comparison, Join, JoinedKey, Pair
+from catchment.query.join import Join, JoinedKey, KeyComparison, PairAggregate
 from catchment.wire.messages import Closing, Counted, Progress, Relayed, Repaired, Shed, Standing
 
 JOURNALLED = (
     Recalled, Merged, Landed, Ticked, Progress, Shed, Repaired, QueryAdded, QueryDropped, QueryMoved, CenterQuery,
-    Standing, Closing, Counted, Relayed, Estimate, Contract, RepairRule, Join, JoinedKey, Pair, Comparison,
+    Standing, Closing, Counted, Relayed, Estimate, Contract, RepairRule, Join, JoinedKey, PairAggregate, KeyComparison,
     *DEFINITIONS,
 )  # fmt: skip

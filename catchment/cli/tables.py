@@ -17,7 +17,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from catchment.timeline import format_duration
+from catchment.units import format_duration
 
 Row = Mapping[str, Any]
 

@@ -18,7 +18,7 @@ from catchment.deploy.watcher import Follower
 from catchment.optimizer.sharing.deploy import sent_over
 from catchment.optimizer.sharing.deployed import Deployed
 from catchment.optimizer.sharing.measured_statistics import measured
-from catchment.optimizer.sharing.reoptimize import Reoptimizer
+from catchment.optimizer.sharing.reoptimize import SharingReoptimizer
 from catchment.optimizer.sharing.statistics import Statistics, assumed, load_statistics
 from catchment.timeline import SECOND_US
 
@@ -31,7 +31,7 @@ class Mover:
     """Looks now and then whether another sharing would send less, from what the sites have measured."""
 
     follower: Follower
-    reoptimizer: Reoptimizer = field(default_factory=Reoptimizer)
+    reoptimizer: SharingReoptimizer = field(default_factory=SharingReoptimizer)
     next_us: int | None = None
 
     def look(self, core: CenterCore, now_us: int) -> None:
@@ -49,7 +49,7 @@ class Mover:
             return
         deployment = self.follower.deployment
         bytes_of = sent_over(deployment.routes, known_statistics(deployment))
-        target = self.reoptimizer.look(deployed, bytes_of, stream_us)
+        target = self.reoptimizer.choose_move(deployed, bytes_of, stream_us)
         if target is not None:
             self._change(lambda now: now.move(target) if now.version == deployed.version else now)
 

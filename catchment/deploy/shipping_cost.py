@@ -6,7 +6,7 @@ import zstandard
 
 from catchment.deploy.deployment import Deployment
 from catchment.project.folders import site_folder
-from catchment.query.sql.statements import Replay
+from catchment.query.sql.statements import ReplayConnector
 from catchment.replay.spool import read_arrivals, read_rows
 
 BATCH_ROWS = 500  # about what half a second of a busy site brings
@@ -18,7 +18,7 @@ def shipping_cost(deployment: Deployment) -> dict[str, int]:
     compressor = zstandard.ZstdCompressor(level=3)
     for site in deployment.sites:
         for stream in deployment.streams_at(site):
-            if not isinstance(stream.connector, Replay):
+            if not isinstance(stream.connector, ReplayConnector):
                 continue
             spool = site_folder(deployment.project, site) / "spool" / f"{stream.name}.arrow"
             rows = len(read_arrivals(spool))

@@ -10,9 +10,9 @@ from catchment.aggregates.distinct import ApproxCountDistinct
 from catchment.aggregates.quantiles import ApproxPercentile
 from catchment.aggregates.shed_terms import ShedTerms
 from catchment.aggregates.simple import Average, Count, Extreme, Sum
-from catchment.aggregates.spread import Moments, Spread
+from catchment.aggregates.spread import RawMoments, Spread
 from catchment.aggregates.topk import ApproxTopK
-from catchment.optimizer.sharing.demand import Demand, Query, Source
+from catchment.optimizer.sharing.demand import DemandSource, FragmentDemand, SharedQuery
 from catchment.optimizer.sharing.derive import Derivation
 from catchment.query.fragment import Fragment, Key, Lookup
 from catchment.timeline import WindowSpec
@@ -23,7 +23,7 @@ AGGREGATES = (
     Average,
     Extreme,
     Spread,
-    Moments,
+    RawMoments,
     ApproxCountDistinct,
     ApproxPercentile,
     ApproxTopK,
@@ -31,4 +31,4 @@ AGGREGATES = (
 )
 FRAGMENTS = (Fragment, Key, Lookup, WindowSpec, *AGGREGATES)
 DEFINITIONS = (*FRAGMENTS, Derivation)
-SHARING = (*DEFINITIONS, Source, Demand, Query)
+SHARING = (*DEFINITIONS, DemandSource, FragmentDemand, SharedQuery)

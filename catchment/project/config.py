@@ -17,7 +17,7 @@ from typing import Any
 
 from catchment.errors import ConfigError
 from catchment.project import options as opt
-from catchment.project.options import Option, did_you_mean, parse_bandwidth, parse_size, read_options
+from catchment.project.options import Option, did_you_mean, read_options
 from catchment.project.toml_file import TomlFile
 from catchment.timeline import SECOND_US
 
@@ -28,8 +28,6 @@ __all__ = [
     "Security",
     "Site",
     "SparkConfig",
-    "parse_bandwidth",
-    "parse_size",
     "template",
 ]
 
@@ -57,7 +55,7 @@ SPARK = (
     Option("master", opt.text("a Spark master such as 'local[*]'"), "local[*]"),
     Option("memory", opt.matching(r"[0-9]+[kmgKMG]", "an amount of memory such as '2g' or '512m'"), "1g"),
     Option("ui", opt.flag(), False),
-    Option("settings", opt.Kind("a table of Spark settings", dict), MappingProxyType({})),
+    Option("settings", opt.OptionKind("a table of Spark settings", dict), MappingProxyType({})),
 )
 SECURITY = tuple(Option(name, opt.text("the path of a file")) for name in ("tls_cert", "tls_key", "tls_ca", "tokens"))
 DEFAULTS = (

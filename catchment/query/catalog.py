@@ -16,7 +16,16 @@ from catchment.project.config import Project
 from catchment.project.options import did_you_mean
 from catchment.project.routes import Routes
 from catchment.query.sql.parse import parse_file
-from catchment.query.sql.statements import DropView, Explain, Files, Replay, Statement, Stream, Table, View
+from catchment.query.sql.statements import (
+    DropView,
+    Explain,
+    FilesConnector,
+    ReplayConnector,
+    Statement,
+    Stream,
+    Table,
+    View,
+)
 
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 
@@ -107,7 +116,7 @@ class Catalog:
 
     def _check_path(self, stream: Stream, sites: tuple[str, ...]) -> None:
         connector = stream.connector
-        if not isinstance(connector, Files | Replay) or len(sites) == 1 or "{site}" in connector.path:
+        if not isinstance(connector, FilesConnector | ReplayConnector) or len(sites) == 1 or "{site}" in connector.path:
             return
         if not connector.path.startswith("/"):
             raise QueryError(

@@ -6,13 +6,12 @@ from typing import Any
 
 from catchment.aggregates.shed_terms import terms_in
 from catchment.project.config import Link, Project
-from catchment.project.options import format_bandwidth
 from catchment.project.routes import Routes
 from catchment.query.join import LEFT, RIGHT
 from catchment.query.plan import QueryPlan
 from catchment.query.sql.statements import BOUNDED
 from catchment.query.types import sql_type
-from catchment.timeline import format_duration
+from catchment.units import format_bandwidth, format_duration
 
 
 def explain(plan: QueryPlan, project: Project) -> str:

@@ -38,7 +38,7 @@ class JoinedKey:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class KeyComparison:
     """What more must hold of a pair: a key of the left side compares so with one of the right."""
 
     left: str
@@ -54,7 +54,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Pair:
+class PairAggregate:
     """An aggregate over pairs, of one aggregate of each side.
 
     `carries` says whose state it is: the left's, as often as the right counts; the right's, as often as the left
@@ -87,8 +87,8 @@ class Join:
     right: Fragment
     on: tuple[tuple[str, str], ...]
     keys: tuple[JoinedKey, ...]
-    pairs: tuple[Pair, ...]
-    compared: tuple[Comparison, ...] = ()
+    pairs: tuple[PairAggregate, ...]
+    compared: tuple[KeyComparison, ...] = ()
 
     @property
     def condition(self) -> str:
@@ -125,7 +125,7 @@ class Join:
         return Fragment(self.name, stream, self.left.event_time, keys, aggregates, self.left.windows)
 
 
-def describe_condition(on: tuple[tuple[str, str], ...], compared: tuple[Comparison, ...]) -> str:
+def describe_condition(on: tuple[tuple[str, str], ...], compared: tuple[KeyComparison, ...]) -> str:
     equal = (f"{LEFT}.{left} = {RIGHT}.{right}" for left, right in on)
     return " and ".join([*equal, *map(str, compared)])
 

@@ -16,11 +16,12 @@ import pyarrow as pa
 from catchment.aggregates import Aggregate
 from catchment.errors import QueryError
 from catchment.query.fragment import SLICE_COLUMN, Fragment, Key, Lookup
-from catchment.query.join import SIDES, Comparison, Join, JoinedKey, Pair, describe_condition
+from catchment.query.join import SIDES, Join, JoinedKey, KeyComparison, PairAggregate, describe_condition
 from catchment.query.sql.dialect import quote
 from catchment.query.sql.statements import NEVER, ViewOptions
 from catchment.query.types import TIMESTAMP, sql_type
-from catchment.timeline import WindowSpec, format_duration
+from catchment.timeline import WindowSpec
+from catchment.units import format_duration
 
 WINDOW_START = "window_start"
 WINDOW_END = "window_end"
@@ -154,8 +155,8 @@ class WindowJoin(Node):
     right: WindowAggregate
     on: tuple[tuple[str, str], ...]
     joined: tuple[JoinedKey, ...]
-    pairs: tuple[Pair, ...]
-    compared: tuple[Comparison, ...] = ()
+    pairs: tuple[PairAggregate, ...]
+    compared: tuple[KeyComparison, ...] = ()
 
     def __post_init__(self) -> None:
         if self.left.window != self.right.window:

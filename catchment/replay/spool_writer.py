@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 import zstandard
 
 from catchment.errors import EngineError
-from catchment.query.sql.statements import Files, Replay
+from catchment.query.sql.statements import FilesConnector, ReplayConnector
 from catchment.replay.spool import ARRIVAL, ROWS_PER_BATCH, Instants
 from catchment.site.plausible import plausible
 from catchment.storage.files import sync_folder
@@ -33,7 +33,7 @@ _UNREADABLE = np.iinfo(np.int64).min
 _FAR_S = 1e12  # a number of seconds beyond this is no time
 
 
-def make_spool(log: Path, spool: Path, replay: Replay, schema: pa.Schema, arrival: str, jump_us: int) -> int:
+def make_spool(log: Path, spool: Path, replay: ReplayConnector, schema: pa.Schema, arrival: str, jump_us: int) -> int:
     """Lay out a log of records of this schema for replay, unless that was done before; the number of its rows."""
     if not log.is_file():
         raise EngineError(f"there is no log {log} to replay", hint="check the stream's path")
@@ -61,7 +61,7 @@ def _split_header(line: str, delimiter: str) -> list[str]:
     return [name.strip() for name in next(csv.reader([line], delimiter=delimiter), [])]
 
 
-def _read_log(log: Path, replay: Replay, schema: pa.Schema, arrival: str) -> tuple[pa.Table, Instants]:
+def _read_log(log: Path, replay: ReplayConnector, schema: pa.Schema, arrival: str) -> tuple[pa.Table, Instants]:
     if replay.format == "parquet":
         table = _typed(pq.read_table(log), schema, log)
         return table, pc.fill_null(table[arrival].cast(pa.int64()), _UNREADABLE).to_numpy()
@@ -120,7 +120,7 @@ def _json_field(line: str, name: str) -> object:
 
 
 def _csv_lines(
-    lines: Iterator[str], arrival: str, files: Files, declared: Sequence[str], log: Path
+    lines: Iterator[str], arrival: str, files: FilesConnector, declared: Sequence[str], log: Path
 ) -> tuple[pa.Table, Instants]:
     header = _split_header(next(lines, ""), files.delimiter) if files.header else list(declared)
     names = [name.lower() for name in header]

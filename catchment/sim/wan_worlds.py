@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from catchment.optimizer.placement.operators import Operator, OperatorGraph
+from catchment.optimizer.placement.operators import OperatorGraph, WanOperator
 from catchment.optimizer.placement.topology import Topology, WanLink
 
 MB = 1e6
@@ -52,17 +52,17 @@ def random_instance(
     ]
     raw = {h: float(rng.uniform(0.5, 5)) * MB for h in hosts}
     kinds = [float(rng.uniform(0.05, 1.5)) for _ in range(3)]
-    asked: dict[str, list[Operator]] = {}
+    asked: dict[str, list[WanOperator]] = {}
     for q in range(queries):
         read = sorted(rng.choice(hosts, int(rng.integers(1, sources + 1)), replace=False))
         kind = int(rng.integers(len(kinds)))
-        made = [Operator(f"read {h}", (), raw[h], h) for h in read]
-        made += [Operator(f"map {kind} of {h}", (f"read {h}",), raw[h] * kinds[kind]) for h in read]
+        made = [WanOperator(f"read {h}", (), raw[h], h) for h in read]
+        made += [WanOperator(f"map {kind} of {h}", (f"read {h}",), raw[h] * kinds[kind]) for h in read]
         total = sum(raw[h] for h in read) * kinds[kind]
         union = f"union {kind} of {','.join(read)}"
-        made += [Operator(union, tuple(f"map {kind} of {h}" for h in read), total * 0.8)]
-        made += [Operator(f"answer {q}", (union,), total * float(rng.uniform(0.01, 0.5)))]
-        asked[f"q{q}"] = [*made, Operator(f"sink {q}", (f"answer {q}",), 0, str(rng.choice(computing)))]
+        made += [WanOperator(union, tuple(f"map {kind} of {h}" for h in read), total * 0.8)]
+        made += [WanOperator(f"answer {q}", (union,), total * float(rng.uniform(0.01, 0.5)))]
+        asked[f"q{q}"] = [*made, WanOperator(f"sink {q}", (f"answer {q}",), 0, str(rng.choice(computing)))]
     return Topology.of(links, tuple(hosts)), OperatorGraph.of(asked)
 
 

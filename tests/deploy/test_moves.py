@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from catchment.aggregates import partials as tables
 from catchment.errors import PlanError
-from catchment.optimizer.sharing.demand import Query
+from catchment.optimizer.sharing.demand import SharedQuery
 from catchment.optimizer.sharing.deploy import deploy_first
 from catchment.optimizer.sharing.deployed import Deployed
 from catchment.optimizer.sharing.share import Strength, share
@@ -108,7 +108,7 @@ def _changed(deployed: Deployed, kind: str, what: Any) -> Deployed:
     return deployed.move(share(deployed.sharing.queries.values(), what, size))
 
 
-def expected(records: pa.Table, query: Query, from_us: int) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+def expected(records: pa.Table, query: SharedQuery, from_us: int) -> dict[tuple[Any, ...], tuple[Any, ...]]:
     """The oracle: the query's own fragment over all records, slices merged into every window from an instant on."""
     own = lift_fragment(records, query.own)
     keys = list(query.own.key_names)
@@ -125,7 +125,7 @@ def expected(records: pa.Table, query: Query, from_us: int) -> dict[tuple[Any, .
     return found
 
 
-def check_answers(town: Town, query: Query) -> None:
+def check_answers(town: Town, query: SharedQuery) -> None:
     start = town.center.core.intakes[query.name].start_us
     assert start is not None
     found, wanted = town.center.answers(query.name), expected(town.everything, query, start)

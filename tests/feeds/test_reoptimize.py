@@ -129,7 +129,7 @@ def test_a_rule_without_patience_or_time_is_refused() -> None:
 
 def test_the_price_of_a_move_is_its_instructions_and_the_overlap() -> None:
     rates = {"location@0": 2.0, "location@1": 1.0}
-    price = MovePrice(a_device=5, a_view=10)(PAIR, {NAME: CLOUD}, {NAME: "0"}, rates)
+    price = MovePrice(per_device=5, per_view=10)(PAIR, {NAME: CLOUD}, {NAME: "0"}, rates)
     assert price == 2 * 5 + 10 + 3 * 1.0  # for 3 seconds device 0 downloads device 1's feed as well
     assert MovePrice()(PAIR, {NAME: "0"}, {NAME: "0"}, rates) == 0
 

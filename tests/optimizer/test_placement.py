@@ -14,9 +14,9 @@ import pytest
 from catchment.errors import PlanError
 from catchment.optimizer.placement.cost import cost_of, link_rates, throughput
 from catchment.optimizer.placement.exact import place_exactly
-from catchment.optimizer.placement.greedy import Kind, Placement, place_greedily, printed
+from catchment.optimizer.placement.greedy import PlacementKind, WanPlacement, place_greedily, printed
 from catchment.optimizer.placement.local_search import improve
-from catchment.optimizer.placement.operators import Operator, OperatorGraph
+from catchment.optimizer.placement.operators import OperatorGraph, WanOperator
 from catchment.optimizer.placement.topology import Topology, WanLink
 from catchment.sim.wan_worlds import random_instance
 from tests.worlds.placement_worlds import figure_one
@@ -32,7 +32,7 @@ def both_ways(a: str, b: str, bandwidth: float = 100 * MB, latency_s: float = 0.
 def test_the_papers_figure_one(strength: str, expected: float) -> None:
     topology, graph = figure_one()
     asked = graph.apart() if strength == "none" else graph
-    placed = place_greedily(Placement(topology, multicast=strength == "full"), asked)
+    placed = place_greedily(WanPlacement(topology, multicast=strength == "full"), asked)
     assert placed.cost.wan_bytes_per_s == pytest.approx(expected)
     assert placed.rates == pytest.approx(link_rates(asked, placed.sites, topology, strength == "full"))
 
@@ -40,40 +40,40 @@ def test_the_papers_figure_one(strength: str, expected: float) -> None:
 def test_left_to_the_planner_the_figures_queries_cost_less_than_drawn() -> None:
     """Drawn, campaigns are united in London and sent on at 10 MB/s; reading both sources at AdInfo's is cheaper."""
     topology, graph = figure_one(as_drawn=False)
-    free = place_greedily(Placement(topology, multicast=True), graph)
+    free = place_greedily(WanPlacement(topology, multicast=True), graph)
     exact = place_exactly(free)
     assert exact.optimal
     assert exact.placement.cost.wan_bytes_per_s <= free.cost.wan_bytes_per_s <= 50 * MB
 
 
-def expanding() -> tuple[Topology, list[Operator], list[Operator]]:
+def expanding() -> tuple[Topology, list[WanOperator], list[WanOperator]]:
     """A join that makes three bytes of one, wanted at two sites that both have the input nearby."""
     topology = Topology.of([*both_ways("s", "a"), *both_ways("s", "b"), *both_ways("a", "b")], ("s",))
-    shared = [Operator("read", (), 10 * MB, "s"), Operator("expand", ("read",), 30 * MB)]
-    first = [*shared, Operator("sink 1", ("expand",), 0, "a")]
-    return topology, first, [*shared, Operator("sink 2", ("expand",), 0, "b")]
+    shared = [WanOperator("read", (), 10 * MB, "s"), WanOperator("expand", ("read",), 30 * MB)]
+    first = [*shared, WanOperator("sink 1", ("expand",), 0, "a")]
+    return topology, first, [*shared, WanOperator("sink 2", ("expand",), 0, "b")]
 
 
 def test_in_op_can_be_worse_than_not_sharing_and_the_corrected_rule_sees_it() -> None:
     topology, first, second = expanding()
-    fair = Placement(topology, True).add("q1", first).add("q2", second)
-    paper = Placement(topology, True).add("q1", first, printed).add("q2", second, printed)
+    fair = WanPlacement(topology, True).add("q1", first).add("q2", second)
+    paper = WanPlacement(topology, True).add("q1", first, printed).add("q2", second, printed)
     assert fair.cost.wan_bytes_per_s == 20 * MB
     assert paper.cost.wan_bytes_per_s == 40 * MB
     decision = fair.decisions["q2", "expand"]
-    assert decision.chosen.kind is not Kind.IN_OP
-    assert {c.kind for c in decision.choices} >= {Kind.IN_OP, Kind.DEPLOY}
+    assert decision.chosen.kind is not PlacementKind.IN_OP
+    assert {c.kind for c in decision.choices} >= {PlacementKind.IN_OP, PlacementKind.DEPLOY}
 
 
 def test_line_six_as_printed_lets_a_full_link_overflow() -> None:
     """All readers of the second query are new, so the printed extra output is 0 and the test passes."""
     links = [*both_ways("s", "a"), *both_ways("a", "b", 5 * MB), *both_ways("s", "b")]
     topology = Topology.of(links, ("s",))
-    shared = [Operator("read", (), 10 * MB, "s"), Operator("map", ("read",), 8 * MB)]
-    first = [*shared, Operator("sink 1", ("map",), 0, "a")]
-    second = [*shared, Operator("sink 2", ("map",), 0, "b")]
-    paper = Placement(topology, True).add("q1", first, printed).add("q2", second, printed)
-    fair = Placement(topology, True).add("q1", first).add("q2", second)
+    shared = [WanOperator("read", (), 10 * MB, "s"), WanOperator("map", ("read",), 8 * MB)]
+    first = [*shared, WanOperator("sink 1", ("map",), 0, "a")]
+    second = [*shared, WanOperator("sink 2", ("map",), 0, "b")]
+    paper = WanPlacement(topology, True).add("q1", first, printed).add("q2", second, printed)
+    fair = WanPlacement(topology, True).add("q1", first).add("q2", second)
     assert paper.cost.overload == 3 * MB
     assert fair.cost.overload == 0
     assert min(throughput(paper.graph, paper.sites, topology, True).values()) == pytest.approx(5 / 8)
@@ -82,12 +82,12 @@ def test_line_six_as_printed_lets_a_full_link_overflow() -> None:
 def test_max_ignores_bandwidth_and_can_be_worse_than_full() -> None:
     links = [*both_ways("s", "a"), *both_ways("a", "b", 5 * MB), *both_ways("s", "b")]
     topology = Topology.of(links, ("s",))
-    shared = [Operator("read", (), 10 * MB, "s"), Operator("map", ("read",), 8 * MB)]
-    queries = {"q1": [*shared, Operator("sink 1", ("map",), 0, "a")],
-               "q2": [*shared, Operator("sink 2", ("map",), 0, "b")]}  # fmt: skip
+    shared = [WanOperator("read", (), 10 * MB, "s"), WanOperator("map", ("read",), 8 * MB)]
+    queries = {"q1": [*shared, WanOperator("sink 1", ("map",), 0, "a")],
+               "q2": [*shared, WanOperator("sink 2", ("map",), 0, "b")]}  # fmt: skip
     graph = OperatorGraph.of(queries)
-    full = place_greedily(Placement(topology, True), graph)
-    most = place_greedily(Placement(topology, True, capacity=False), graph)
+    full = place_greedily(WanPlacement(topology, True), graph)
+    most = place_greedily(WanPlacement(topology, True, capacity=False), graph)
     assert most.cost.wan_bytes_per_s < full.cost.wan_bytes_per_s
     assert most.cost.overload > full.cost.overload == 0
     slowest = [min(throughput(p.graph, p.sites, topology, True).values()) for p in (most, full)]
@@ -96,7 +96,7 @@ def test_max_ignores_bandwidth_and_can_be_worse_than_full() -> None:
 
 def test_a_query_that_comes_or_goes_moves_no_other() -> None:
     topology, graph = random_instance(np.random.default_rng(5))
-    placed = Placement(topology, True)
+    placed = WanPlacement(topology, True)
     for query, names in graph.queries.items():
         wider = placed.add(query, [graph.operators[n] for n in names])
         assert all(wider.sites[k] == s for k, s in placed.sites.items())
@@ -113,11 +113,11 @@ def test_a_query_that_comes_or_goes_moves_no_other() -> None:
 
 def test_a_stream_is_forwarded_over_a_site_between() -> None:
     topology = Topology.of([*both_ways("s", "hub"), *both_ways("hub", "a"), *both_ways("hub", "b")], ("s", "hub"))
-    shared = [Operator("read", (), 10 * MB, "s")]
-    queries = {n: [*shared, Operator(f"sink {n}", ("read",), 0, n)] for n in ("a", "b")}
-    placed = place_greedily(Placement(topology, True), OperatorGraph.of(queries))
+    shared = [WanOperator("read", (), 10 * MB, "s")]
+    queries = {n: [*shared, WanOperator(f"sink {n}", ("read",), 0, n)] for n in ("a", "b")}
+    placed = place_greedily(WanPlacement(topology, True), OperatorGraph.of(queries))
     assert placed.rates == {("s", "hub"): 10 * MB, ("hub", "a"): 10 * MB, ("hub", "b"): 10 * MB}
-    apart = place_greedily(Placement(topology, False), OperatorGraph.of(queries))
+    apart = place_greedily(WanPlacement(topology, False), OperatorGraph.of(queries))
     assert apart.rates["s", "hub"] == 20 * MB
 
 
@@ -125,7 +125,7 @@ def test_the_exact_planner_equals_enumeration_on_tiny_instances() -> None:
     rng = np.random.default_rng(2)
     for _ in range(6):
         topology, graph = random_instance(rng, sites=3, queries=2, sources=2)
-        start = place_greedily(Placement(topology, True), graph)
+        start = place_greedily(WanPlacement(topology, True), graph)
         free = [(q, n) for q, names in graph.queries.items() for n in names if graph.operators[n].site is None]
         costs = []
         for picked in product(topology.compute_sites, repeat=len(free)):
@@ -143,7 +143,7 @@ def test_greedy_and_search_are_never_below_the_exact_bound(multicast: bool) -> N
     rng = np.random.default_rng(3)
     for _ in range(8):
         topology, graph = random_instance(rng)
-        greedy = place_greedily(Placement(topology, multicast), graph)
+        greedy = place_greedily(WanPlacement(topology, multicast), graph)
         better = improve(greedy)
         exact = place_exactly(better)
         price = [p.cost.wan_bytes_per_s + 1000 * p.cost.overload for p in (exact.placement, better, greedy)]
@@ -154,16 +154,18 @@ def test_greedy_and_search_are_never_below_the_exact_bound(multicast: bool) -> N
 
 def test_what_cannot_be_placed_is_refused_with_a_reason() -> None:
     topology = Topology.of([WanLink("s", "a")], ("s",))
-    read = Operator("read", (), 1.0, "s")
+    read = WanOperator("read", (), 1.0, "s")
     with pytest.raises(PlanError, match="no way from site 'a' to site 's'"):
         topology.required_route("a", "s")
     with pytest.raises(PlanError, match="no site that can compute"):
-        Placement(topology, True).add("q", [read, Operator("m", ("read",), 1.0), Operator("k", ("m",), 0, "s")])
+        WanPlacement(topology, True).add(
+            "q", [read, WanOperator("m", ("read",), 1.0), WanOperator("k", ("m",), 0, "s")]
+        )
     with pytest.raises(PlanError, match="which is no site"):
-        Placement(topology, True).add("q", [Operator("read", (), 1.0, "moon")])
+        WanPlacement(topology, True).add("q", [WanOperator("read", (), 1.0, "moon")])
     with pytest.raises(PlanError, match="before it is there"):
-        OperatorGraph.of({"q": [Operator("m", ("read",), 1.0)]})
+        OperatorGraph.of({"q": [WanOperator("m", ("read",), 1.0)]})
     with pytest.raises(PlanError, match="two different operators"):
-        Placement(topology, True).add("q", [read]).add("r", [Operator("read", (), 2.0, "s")])
+        WanPlacement(topology, True).add("q", [read]).add("r", [WanOperator("read", (), 2.0, "s")])
     with pytest.raises(PlanError, match="bandwidths are positive"):
         WanLink("a", "b", 0.0)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import pytest
 
+from catchment.optimizer.move_account import PATIENCE
 from catchment.optimizer.sharing.deploy import deploy_first, site_rates
 from catchment.optimizer.sharing.deployed import Deployed
 from catchment.optimizer.sharing.measured_statistics import measured
-from catchment.optimizer.sharing.reoptimize import PATIENCE, Reoptimizer, redeployment_bytes
+from catchment.optimizer.sharing.reoptimize import SharingReoptimizer, redeployment_bytes
 from catchment.optimizer.sharing.share import Strength, share
 from catchment.optimizer.sharing.statistics import Statistics, StreamStatistics
 from catchment.site.meter import Rate, SiteMeter
@@ -36,12 +37,12 @@ def rate(deployed: Deployed, statistics: Statistics) -> float:
 
 def test_a_move_waits_until_its_cost_was_lost_and_then_sends_less() -> None:
     queries = make_queries(*PAIR)
-    deployed, watch, at = deploy_first(queries, Strength.FULL, SPARSE.sent), Reoptimizer(), 0
+    deployed, watch, at = deploy_first(queries, Strength.FULL, SPARSE.sent), SharingReoptimizer(), 0
     assert len(deployed.sharing.fragments) == 1
     best = share(queries, Strength.FULL, DENSE.sent)
     lost_a_second = rate(deployed, DENSE) - sum(site_rates(best, DENSE).values())
     price = PATIENCE * redeployment_bytes(deployed, best, DENSE.sent)
-    while (target := watch.look(deployed, DENSE.sent, at)) is None:
+    while (target := watch.choose_move(deployed, DENSE.sent, at)) is None:
         assert at / SECOND * lost_a_second <= price, "it waits no longer than the rule says"
         at += SECOND
     assert at / SECOND * lost_a_second > price
@@ -53,21 +54,21 @@ def test_a_move_waits_until_its_cost_was_lost_and_then_sends_less() -> None:
 
 def test_nothing_moves_while_nothing_better_is_known_or_a_move_is_under_way() -> None:
     queries = make_queries(*PAIR)
-    deployed, watch = deploy_first(queries, Strength.FULL, SPARSE.sent), Reoptimizer()
+    deployed, watch = deploy_first(queries, Strength.FULL, SPARSE.sent), SharingReoptimizer()
     for at in range(0, 10_000, 100):
-        assert watch.look(deployed, SPARSE.sent, at * SECOND) is None
+        assert watch.choose_move(deployed, SPARSE.sent, at * SECOND) is None
     moved = deployed.move(share(queries, Strength.FULL, DENSE.sent))
     for at in range(10_000, 20_000, 100):
-        assert watch.look(moved, SPARSE.sent, at * SECOND) is None
+        assert watch.choose_move(moved, SPARSE.sent, at * SECOND) is None
 
 
 def test_a_loss_that_ends_is_forgotten() -> None:
-    deployed, watch = deploy_first(make_queries(*PAIR), Strength.FULL, SPARSE.sent), Reoptimizer()
-    watch.look(deployed, DENSE.sent, 0)
-    watch.look(deployed, DENSE.sent, SECOND)
-    assert watch.loss_bytes > 0
-    watch.look(deployed, SPARSE.sent, 2 * SECOND)
-    assert watch.loss_bytes == 0
+    deployed, watch = deploy_first(make_queries(*PAIR), Strength.FULL, SPARSE.sent), SharingReoptimizer()
+    watch.choose_move(deployed, DENSE.sent, 0)
+    watch.choose_move(deployed, DENSE.sent, SECOND)
+    assert watch.account.lost > 0
+    watch.choose_move(deployed, SPARSE.sent, 2 * SECOND)
+    assert watch.account.lost == 0
 
 
 def test_what_sites_measure_takes_the_place_of_what_was_declared() -> None:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catchment.errors import PlanError
-from catchment.optimizer.sharing.demand import Demand
+from catchment.optimizer.sharing.demand import FragmentDemand
 from catchment.optimizer.sharing.derive import derive
 from catchment.optimizer.sharing.generalize import generalize
 from catchment.optimizer.sharing.share import SharingState, Strength, share
@@ -48,7 +48,7 @@ def selects(draw: st.DrawFn) -> str:
     return f"SELECT window.start, {', '.join(named)} FROM hits{filtered} GROUP BY {grouped}"
 
 
-def size(demand: Demand) -> float:
+def size(demand: FragmentDemand) -> float:
     """A stand-in for bytes that makes merging sometimes worth it."""
     return 10.0 * 2 ** len(demand.keys) + 3 * len(demand.aggregates) - len(demand.conditions)
 
@@ -161,7 +161,7 @@ def test_strict_shares_equal_fragments_only() -> None:
 def test_full_leaves_apart_what_max_joins_at_a_loss() -> None:
     queries = make_queries(select("page, count(*) AS n", "page"), select("user, count(*) AS n", "user"))
 
-    def rows(demand: Demand) -> float:
+    def rows(demand: FragmentDemand) -> float:
         return math.prod(1000 for _ in demand.keys)
 
     full, most = (share(queries, s, rows) for s in (Strength.FULL, Strength.MAX))

@@ -17,7 +17,7 @@ from catchment.query.explain import explain, explain_data
 from catchment.query.planning.build import plan_view, plan_views
 from catchment.query.planning.outputs import RESULT_COLUMNS
 from catchment.query.sql.parse import parse_sql
-from catchment.query.sql.statements import Files, Generator, Replay
+from catchment.query.sql.statements import FilesConnector, GeneratorConnector, ReplayConnector
 from catchment.query.sql.with_options import CONNECTORS, STREAM, TABLE, VIEW
 from tests.worlds.query_support import base_catalog, make_catalog, make_plan, make_project
 
@@ -91,12 +91,12 @@ def test_connectors_have_their_own_settings_and_defaults() -> None:
         CREATE STREAM g (ts TIMESTAMP) WITH (event_time = 'ts', connector = generator, rows_per_s = 10, seed = 7);
         CREATE TABLE t (a INT) WITH (path = 'a/t.CSV', delimiter = ';');
     """)
-    assert catalog.streams["f"].connector == Files("/log", "csv", True, ",")
+    assert catalog.streams["f"].connector == FilesConnector("/log", "csv", True, ",")
     assert catalog.streams["f"].event_time == "TS"
-    assert catalog.streams["r"].connector == Replay("r/{site}", "parquet", arrival="seen", speed=60.0)
+    assert catalog.streams["r"].connector == ReplayConnector("r/{site}", "parquet", arrival="seen", speed=60.0)
     assert (catalog.streams["r"].slack_us, catalog.streams["r"].history) == (5_000_000, False)
-    assert catalog.streams["g"].connector == Generator(10.0, 100, 7, None)
-    assert catalog.tables["t"].connector == Files("a/t.CSV", "csv", True, ";")
+    assert catalog.streams["g"].connector == GeneratorConnector(10.0, 100, 7, None)
+    assert catalog.tables["t"].connector == FilesConnector("a/t.CSV", "csv", True, ";")
 
 
 def test_view_options_are_read_and_checked() -> None:

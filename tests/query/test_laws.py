@@ -20,9 +20,9 @@ from catchment.query.sql.statements import (
     Column,
     DropView,
     Explain,
-    Files,
-    Generator,
-    Replay,
+    FilesConnector,
+    GeneratorConnector,
+    ReplayConnector,
     Stream,
     Table,
     View,
@@ -76,18 +76,18 @@ def columns(draw: st.DrawFn) -> tuple[Column, ...]:
 
 
 @st.composite
-def files(draw: st.DrawFn) -> Files:
+def files(draw: st.DrawFn) -> FilesConnector:
     kind = draw(st.sampled_from(["json", "csv", "parquet"]))
     if kind != "csv":
-        return Files(draw(paths), kind)
+        return FilesConnector(draw(paths), kind)
     delimiter = draw(st.characters(codec="ascii", exclude_categories=["Cc"]))
-    return Files(draw(paths), kind, draw(st.booleans()), delimiter)
+    return FilesConnector(draw(paths), kind, draw(st.booleans()), delimiter)
 
 
 replays = st.builds(
-    Replay, paths, st.just("parquet"), arrival=st.sampled_from([None, "ts"]), speed=st.floats(0.01, 1e6)
+    ReplayConnector, paths, st.just("parquet"), arrival=st.sampled_from([None, "ts"]), speed=st.floats(0.01, 1e6)
 )
-generators = st.builds(Generator, st.floats(0.1, 1e9), st.integers(1, 10**6), st.integers(0, 10**9), durations)
+generators = st.builds(GeneratorConnector, st.floats(0.1, 1e9), st.integers(1, 10**6), st.integers(0, 10**9), durations)
 streams = st.builds(
     Stream,
     names,

@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catchment.errors import EngineError
-from catchment.query.sql.statements import Replay
+from catchment.query.sql.statements import ReplayConnector
 from catchment.replay import spool as spool_module
 from catchment.replay import spool_writer
 from catchment.replay.spool import read_arrivals, read_rows
@@ -39,7 +39,7 @@ def iso(second: float) -> str:
 
 
 def lay_out(log: Path, spool: Path, *, schema: pa.Schema = SCHEMA, arrival: str = "ts", **options: Any) -> int:
-    return make_spool(log, spool, Replay(str(log), **options), schema, arrival, DAY_US)
+    return make_spool(log, spool, ReplayConnector(str(log), **options), schema, arrival, DAY_US)
 
 
 def values(spool: Path, start: int = 0, end: int | None = None) -> list[str]:

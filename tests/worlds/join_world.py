@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from catchment.optimizer.sharing.demand import Query, queries_of
+from catchment.optimizer.sharing.demand import SharedQuery, queries_of
 from catchment.project.config import Link, Site
 from catchment.query.catalog import Catalog
 from catchment.query.plan import QueryPlan
@@ -88,7 +88,7 @@ def plans_of(*selects: str) -> dict[str, QueryPlan]:
     return {name: plan_view(view, catalog) for name, view in catalog.views.items()}
 
 
-def side_queries(plans: Iterable[QueryPlan]) -> list[Query]:
+def side_queries(plans: Iterable[QueryPlan]) -> list[SharedQuery]:
     return [q for p in plans for q in queries_of(p, base_catalog())]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from catchment.optimizer.placement.operators import Operator, OperatorGraph
+from catchment.optimizer.placement.operators import OperatorGraph, WanOperator
 from catchment.optimizer.placement.topology import Topology, WanLink
 
 MB = 1e6
@@ -19,18 +19,18 @@ def figure_one(*, as_drawn: bool = True) -> tuple[Topology, OperatorGraph]:
     links = [WanLink(a, b, 100 * MB, 0.1) for a in computing for b in computing if a != b]
     links += [WanLink(h, s, 100 * MB, 0.005 if near[h] == s else 0.15) for h in near for s in computing]
 
-    def reduced(host: str) -> list[Operator]:
+    def reduced(host: str) -> list[WanOperator]:
         beside = near[host] if as_drawn else None
-        return [Operator(f"read {host}", (), 10 * MB, host),
-                Operator(f"reduce {host}", (f"read {host}",), 5 * MB, beside)]  # fmt: skip
+        return [WanOperator(f"read {host}", (), 10 * MB, host),
+                WanOperator(f"reduce {host}", (f"read {host}",), 5 * MB, beside)]  # fmt: skip
 
     united = "london" if as_drawn else None
     trends = [o for host in near for o in reduced(host)]
-    trends += [Operator("union 3", tuple(f"reduce {h}" for h in near), 15 * MB, united)]
+    trends += [WanOperator("union 3", tuple(f"reduce {h}" for h in near), 15 * MB, united)]
     campaigns = [o for host in ("host-us", "host-eu") for o in reduced(host)]
-    campaigns += [Operator("union 2", ("reduce host-us", "reduce host-eu"), 10 * MB, united)]
+    campaigns += [WanOperator("union 2", ("reduce host-us", "reduce host-eu"), 10 * MB, united)]
     graph = OperatorGraph.of({
-        "trends": [*trends, Operator("publish trends", ("union 3",), 0, "london")],
-        "campaigns": [*campaigns, Operator("join AdInfo", ("union 2",), 0, "california")],
+        "trends": [*trends, WanOperator("publish trends", ("union 3",), 0, "london")],
+        "campaigns": [*campaigns, WanOperator("join AdInfo", ("union 2",), 0, "california")],
     })  # fmt: skip
     return Topology.of(links, tuple(near)), graph

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from catchment.aggregates import partials as tables
-from catchment.optimizer.sharing.demand import Query, query_of
+from catchment.optimizer.sharing.demand import SharedQuery, query_of
 from catchment.query.catalog import Catalog
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.query.planning.build import plan_view
@@ -42,7 +42,7 @@ def base_catalog() -> Catalog:
     return Catalog(make_project()).add(*parse_sql(SCHEMA, "schema.sql"))
 
 
-def make_queries(*selects: str) -> list[Query]:
+def make_queries(*selects: str) -> list[SharedQuery]:
     """The queries q0, q1, ... of some SELECTs."""
     text = "\n".join(f"CREATE MATERIALIZED VIEW q{i} AS {s};" for i, s in enumerate(selects))
     catalog = base_catalog().add(*parse_sql(text, "q.sql"))

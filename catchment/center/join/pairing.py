@@ -19,7 +19,7 @@ from catchment.aggregates import partials
 from catchment.aggregates.compare import compare
 from catchment.aggregates.repeat import multiply, repeat
 from catchment.query.fragment import SLICE_COLUMN
-from catchment.query.join import BOTH, LEFT, RIGHT, SIDE_COLUMN, SIDES, Join, Pair, own_name
+from catchment.query.join import BOTH, LEFT, RIGHT, SIDE_COLUMN, SIDES, Join, PairAggregate, own_name
 
 MAX_PAIRS = 500_000
 
@@ -116,7 +116,7 @@ def _block(join: Join, left: pa.Table, right: pa.Table, schema: pa.Schema) -> pa
     return pa.table(columns, schema=schema)
 
 
-def _states(join: Join, made: Pair, left: pa.Table, right: pa.Table) -> Sequence[pa.Array]:
+def _states(join: Join, made: PairAggregate, left: pa.Table, right: pa.Table) -> Sequence[pa.Array]:
     lefts, rights = _own_states(join, LEFT, made.left, left), _own_states(join, RIGHT, made.right, right)
     if made.carries == BOTH:
         return multiply(made.aggregate, lefts, rights)

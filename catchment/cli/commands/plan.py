@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from catchment.cli.output import JsonFlag, emit
-from catchment.project.options import format_bandwidth
+from catchment.units import format_bandwidth
 
 _EPILOG = """Examples:
 

@@ -31,7 +31,7 @@ from catchment.feeds.language.template import (
     FeedTemplate,
     TableUse,
 )
-from catchment.timeline import parse_duration
+from catchment.units import parse_duration
 
 SAMPLE = "sample"
 _REFUSED = ("group", "having", "order", "limit", "distinct", "qualify", "windows", "laterals", "with_")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from catchment.optimizer.normal_form.expressions import rename_columns
-from catchment.query.join import BOTH, LEFT, RIGHT, TURNED, Comparison, JoinedKey, Pair
+from catchment.query.join import BOTH, LEFT, RIGHT, TURNED, JoinedKey, KeyComparison, PairAggregate
 from catchment.query.plan import OutputColumn, QueryPlan, WindowAggregate, WindowJoin
 
 _OTHER = {LEFT: RIGHT, RIGHT: LEFT, BOTH: BOTH}
@@ -52,11 +52,11 @@ def _turned(join: WindowJoin) -> WindowJoin:
         tuple(sorted((b, a) for a, b in join.on)),
         tuple(replace(k, side=_OTHER[k.side]) for k in join.joined),
         tuple(replace(p, left=p.right, right=p.left, carries=_OTHER[p.carries]) for p in join.pairs),
-        _sorted(Comparison(c.right, TURNED[c.operator], c.left) for c in join.compared),
+        _sorted(KeyComparison(c.right, TURNED[c.operator], c.left) for c in join.compared),
     )
 
 
-def _sorted(compared: Iterable[Comparison]) -> tuple[Comparison, ...]:
+def _sorted(compared: Iterable[KeyComparison]) -> tuple[KeyComparison, ...]:
     return tuple(sorted(set(compared), key=str))
 
 
@@ -73,12 +73,12 @@ def _renamed(plan: QueryPlan, join: WindowJoin) -> QueryPlan:
     return QueryPlan(replace(plan.root, input=replace(plan.finish, input=normal, columns=columns, having=having)))
 
 
-def _pair_name(pair: Pair) -> str:
+def _pair_name(pair: PairAggregate) -> str:
     """A name that depends on what an aggregate over pairs is made of alone."""
     return f"{pair.aggregate.function}_{pair.left}_{pair.right}_{_carries(pair)}"
 
 
-def _carries(pair: Pair) -> str:
+def _carries(pair: PairAggregate) -> str:
     """A count of pairs is the product of two counts, whichever of them is taken as often as the other says."""
     return LEFT if pair.aggregate.function == "count" else pair.carries
 
@@ -87,7 +87,7 @@ def _in_order(joined: dict[str, JoinedKey]) -> tuple[JoinedKey, ...]:
     return tuple(joined[n] for n in sorted(joined))
 
 
-def _named(pair: Pair, name: str) -> Pair:
+def _named(pair: PairAggregate, name: str) -> PairAggregate:
     """The call's own text names the streams in the user's order: what it is made of says it all."""
     aggregate = replace(pair.aggregate, name=name, argument=pair.aggregate.argument and "of pairs")
     return replace(pair, aggregate=aggregate, carries=_carries(pair))

@@ -36,7 +36,7 @@ _COMPUTE = {"<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ConstantComparison:
     """subject operator value; for `in`, any of several values."""
 
     subject: str
@@ -45,7 +45,7 @@ class Comparison:
 
 
 @cache
-def comparison(condition: str) -> Comparison | None:
+def comparison(condition: str) -> ConstantComparison | None:
     """The comparison with constants that a condition in normal form is, if it is one."""
     node = bare(condition)
     if isinstance(node, exp.In) and node.expressions:
@@ -56,7 +56,7 @@ def comparison(condition: str) -> Comparison | None:
         return None
     values = [_value(c) for c in constants]
     known = tuple(v for v in values if v is not None)
-    return Comparison(text(node.this), operator, known) if len(known) == len(values) and _alike(known) else None
+    return ConstantComparison(text(node.this), operator, known) if len(known) == len(values) and _alike(known) else None
 
 
 def _value(node: exp.Expr) -> Value | None:
@@ -98,7 +98,7 @@ def _goal(wanted: str) -> tuple[tuple[str, ...], str | None]:
     return (), None
 
 
-def _entails(fact: Comparison, goal: Comparison, texts: frozenset[str]) -> bool:
+def _entails(fact: ConstantComparison, goal: ConstantComparison, texts: frozenset[str]) -> bool:
     if fact.subject != goal.subject or not _alike((*fact.values, *goal.values)):
         return False
     if isinstance(fact.values[0], str) != (fact.subject in texts):
@@ -108,13 +108,13 @@ def _entails(fact: Comparison, goal: Comparison, texts: frozenset[str]) -> bool:
     return goal.operator != "in" and goal.operator != "=" and _range_entails(fact, goal)
 
 
-def _satisfies(value: Value, goal: Comparison) -> bool:
+def _satisfies(value: Value, goal: ConstantComparison) -> bool:
     if goal.operator == "in":
         return value in goal.values
     return _HOLDS[goal.operator](value, goal.values[0])
 
 
-def _range_entails(fact: Comparison, goal: Comparison) -> bool:
+def _range_entails(fact: ConstantComparison, goal: ConstantComparison) -> bool:
     """x > 5 entails x > 3, x >= 5, x <> 5, x <> 4; the other direction likewise."""
     low, high = fact.values[0], goal.values[0]
     if goal.operator == "<>":
@@ -179,7 +179,9 @@ def _evaluate(node: exp.Expr, table: pa.Table, keys: Mapping[str, Key]) -> pa.Ch
     return _compare(comparison(text(node)), table, keys, text(node))
 
 
-def _compare(found: Comparison | None, table: pa.Table, keys: Mapping[str, Key], condition: str) -> pa.ChunkedArray:
+def _compare(
+    found: ConstantComparison | None, table: pa.Table, keys: Mapping[str, Key], condition: str
+) -> pa.ChunkedArray:
     if found is None or found.subject not in keys:
         raise PlanError(f"the condition {condition} cannot be decided from the keys {sorted(keys)}")
     key = keys[found.subject]

@@ -19,9 +19,9 @@ from scipy.sparse import coo_array
 
 from catchment.errors import PlanError
 from catchment.optimizer.placement.cost import Channel, channel
-from catchment.optimizer.placement.greedy import Placement
+from catchment.optimizer.placement.greedy import WanPlacement
 from catchment.optimizer.placement.local_search import relocated
-from catchment.optimizer.placement.operators import Operator, OperatorGraph
+from catchment.optimizer.placement.operators import OperatorGraph, WanOperator
 from catchment.optimizer.placement.topology import LinkName, Topology
 
 OVERLOAD_PRICE = 1_000.0
@@ -31,10 +31,10 @@ GAP = 1e-6  # relative, at which a solution counts as optimal
 
 
 @dataclass(frozen=True)
-class Exact:
+class ExactPlacement:
     """The best placement that was found, a bound below all, and whether the two meet."""
 
-    placement: Placement
+    placement: WanPlacement
     bound: float
     optimal: bool
 
@@ -92,14 +92,14 @@ class _Program:
         return found.x, float(bound) * scale, bool(found.status == 0)
 
 
-def place_exactly(start: Placement, time_limit_s: float = TIME_LIMIT_S) -> Exact:
+def place_exactly(start: WanPlacement, time_limit_s: float = TIME_LIMIT_S) -> ExactPlacement:
     """The cheapest placement of the queries of a start: its graph, its topology, its way of sharing flows."""
     builder = _Builder(start.graph, start.topology, start.multicast, start.capacity)
     values, bound, optimal = builder.build().solve(time_limit_s)
     found = relocated(start, builder.read(values))
     if not optimal and start.cost.key < found.cost.key:
         found = start
-    return Exact(found, bound, optimal)
+    return ExactPlacement(found, bound, optimal)
 
 
 @dataclass
@@ -121,17 +121,17 @@ class _Builder:
             self._limit_links()
         return self.program
 
-    def _sites(self, operator: Operator) -> tuple[str, ...]:
+    def _sites(self, operator: WanOperator) -> tuple[str, ...]:
         return (operator.site,) if operator.site is not None else self.topology.compute_sites
 
-    def _runs(self, operator: Operator, site: str) -> int:
+    def _runs(self, operator: WanOperator, site: str) -> int:
         return self.program.variable("x", operator.name, site)
 
-    def _place_somewhere(self, operator: Operator) -> None:
+    def _place_somewhere(self, operator: WanOperator) -> None:
         places = [(self._runs(operator, s), 1.0) for s in self._sites(operator)]
         self.program.require(places, 1.0, math.inf)
 
-    def _feed(self, reader: Operator, site: str) -> None:
+    def _feed(self, reader: WanOperator, site: str) -> None:
         """Where the reader runs at the site, each of its inputs comes there from one site where it runs."""
         for name in reader.inputs:
             producer = self.graph.operators[name]
@@ -140,7 +140,7 @@ class _Builder:
             terms = [(self._flow(made, producer, s, site, way), 1.0) for s, way in ways.items()]
             self.program.require([*terms, (self._runs(reader, site), -1.0)], 0.0, math.inf)
 
-    def _flow(self, made: Channel, producer: Operator, origin: str, site: str, way: tuple[LinkName, ...]) -> int:
+    def _flow(self, made: Channel, producer: WanOperator, origin: str, site: str, way: tuple[LinkName, ...]) -> int:
         name = ("f", made, origin, site)
         known = name in self.program.names
         flow = self.program.variable(*name)

@@ -14,11 +14,11 @@ from enum import StrEnum
 
 from catchment.errors import PlanError
 from catchment.optimizer.placement.cost import Cost, Flow, cost_of, query_flows
-from catchment.optimizer.placement.operators import Operator, OperatorGraph
+from catchment.optimizer.placement.operators import OperatorGraph, WanOperator
 from catchment.optimizer.placement.topology import LinkName, Topology
 
 
-class Kind(StrEnum):
+class PlacementKind(StrEnum):
     """How an operator of a new query comes to run."""
 
     PINNED = "pinned"  # it must be there
@@ -29,14 +29,14 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Choice:
+class PlacementChoice:
     """One way to place an operator: what it adds in bytes a second, over capacity, and in link cost.
 
     `ahead` is the least that its output then still has to cost on its way to the sink: the egress of Algorithm 1, on
     the links really used.
     """
 
-    kind: Kind
+    kind: PlacementKind
     site: str
     added: Cost
     ahead: Cost
@@ -47,17 +47,17 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Decision:
+class PlacementDecision:
     """An operator of a query with the choice that was taken and those that were not."""
 
     query: str
     operator: str
-    chosen: Choice
-    choices: tuple[Choice, ...]
+    chosen: PlacementChoice
+    choices: tuple[PlacementChoice, ...]
 
 
 @dataclass(frozen=True)
-class Placement:
+class WanPlacement:
     """Where the operators of each query run, and why. Adding a query gives another placement."""
 
     topology: Topology
@@ -65,7 +65,7 @@ class Placement:
     capacity: bool = True  # look at bandwidth
     graph: OperatorGraph = field(default_factory=lambda: OperatorGraph({}, {}))
     sites: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    decisions: Mapping[tuple[str, str], Decision] = field(default_factory=dict)
+    decisions: Mapping[tuple[str, str], PlacementDecision] = field(default_factory=dict)
     users: Mapping[Flow, int] = field(default_factory=dict)
     rates: Mapping[LinkName, float] = field(default_factory=dict)
 
@@ -77,13 +77,13 @@ class Placement:
     def cost(self) -> Cost:
         return cost_of(self.rates, self.topology)
 
-    def add(self, query: str, operators: list[Operator], rule: Rule | None = None) -> Placement:
+    def add(self, query: str, operators: list[WanOperator], rule: Rule | None = None) -> WanPlacement:
         """The placement with one query more."""
         if query in self.graph.queries:
             raise PlanError(f"the query {query!r} is already placed")
         return _Arrival.of(self, query, operators).placed(rule or corrected)
 
-    def drop(self, query: str) -> Placement:
+    def drop(self, query: str) -> WanPlacement:
         """The placement without a query; flows that nobody else needs end."""
         if query not in self.graph.queries:
             raise PlanError(f"the query {query!r} is not placed")
@@ -106,31 +106,31 @@ class Placement:
         )
 
 
-Rule = Callable[["_Arrival", Operator, tuple[Choice, ...]], Choice]
+Rule = Callable[["_Arrival", WanOperator, tuple[PlacementChoice, ...]], PlacementChoice]
 
 
-def corrected(arrival: _Arrival, operator: Operator, choices: tuple[Choice, ...]) -> Choice:
+def corrected(arrival: _Arrival, operator: WanOperator, choices: tuple[PlacementChoice, ...]) -> PlacementChoice:
     """The choice of least overload, then least bytes (those still ahead included), then least link cost."""
     return min(choices, key=lambda c: c.key)
 
 
-def printed(arrival: _Arrival, operator: Operator, choices: tuple[Choice, ...]) -> Choice:
+def printed(arrival: _Arrival, operator: WanOperator, choices: tuple[PlacementChoice, ...]) -> PlacementChoice:
     """Algorithm 2 as printed: IN-OP before IN before local before least link cost, with Algorithm 1's tests.
 
     Line 6 is as printed too: a share that is all new has an extra output of 0.
     """
-    for kind in (Kind.IN_OP, Kind.IN):
+    for kind in (PlacementKind.IN_OP, PlacementKind.IN):
         fit = [c for c in choices if c.kind is kind and arrival.printed_test(operator, c)]
         if fit:
             return min(fit, key=lambda c: (c.added.wan_bytes_per_s, c.site))
-    local = [c for c in choices if c.kind is Kind.LOCAL]
+    local = [c for c in choices if c.kind is PlacementKind.LOCAL]
     return local[0] if local else min(choices, key=lambda c: (c.added.link_cost, c.site))
 
 
 RULES: Mapping[str, Rule] = {"corrected": corrected, "printed": printed}
 
 
-def place_greedily(empty: Placement, graph: OperatorGraph, rule: Rule | None = None) -> Placement:
+def place_greedily(empty: WanPlacement, graph: OperatorGraph, rule: Rule | None = None) -> WanPlacement:
     """Every query of a graph, one after another."""
     placement = empty
     for query, names in graph.queries.items():
@@ -142,19 +142,19 @@ def place_greedily(empty: Placement, graph: OperatorGraph, rule: Rule | None = N
 class _Arrival:
     """A query while it is being placed; what it adds is collected here and becomes a placement at the end."""
 
-    base: Placement
+    base: WanPlacement
     query: str
-    operators: list[Operator]
+    operators: list[WanOperator]
     graph: OperatorGraph
     sites: dict[tuple[str, str], str]
     flows: dict[Flow, str]
     rates: dict[LinkName, float]
-    decisions: list[Decision]
+    decisions: list[PlacementDecision]
     homes: dict[str, tuple[str, ...]]
     ahead: dict[str, tuple[float, str | None]]
 
     @classmethod
-    def of(cls, base: Placement, query: str, operators: list[Operator]) -> _Arrival:
+    def of(cls, base: WanPlacement, query: str, operators: list[WanOperator]) -> _Arrival:
         mine = OperatorGraph.of({query: operators})
         for operator in operators:
             known = base.graph.operators.get(operator.name)
@@ -167,12 +167,12 @@ class _Arrival:
                 homes[name] = (*homes.get(name, ()), site)
         return cls(base, query, operators, mine, {}, {}, dict(base.rates), [], homes, _look_ahead(operators))
 
-    def placed(self, rule: Rule) -> Placement:
+    def placed(self, rule: Rule) -> WanPlacement:
         for operator in self.operators:
             choices = tuple(self._choices(operator))
             chosen = choices[0] if len(choices) == 1 else rule(self, operator, choices)
             self._enact(operator, chosen)
-            self.decisions.append(Decision(self.query, operator.name, chosen, choices))
+            self.decisions.append(PlacementDecision(self.query, operator.name, chosen, choices))
         base, users = self.base, dict(self.base.users)
         for flow in self.flows:
             users[flow] = users.get(flow, 0) + 1
@@ -186,11 +186,11 @@ class _Arrival:
             rates=self.rates,
         )
 
-    def _choices(self, operator: Operator) -> Iterator[Choice]:
+    def _choices(self, operator: WanOperator) -> Iterator[PlacementChoice]:
         if operator.site is not None:
             if operator.site not in self.base.topology.sites:
                 raise PlanError(f"the operator {operator.name!r} must run at {operator.site!r}, which is no site")
-            yield self._choice(operator, operator.site, Kind.PINNED, self._needed(operator, operator.site))
+            yield self._choice(operator, operator.site, PlacementKind.PINNED, self._needed(operator, operator.site))
             return
         reachable = [s for s in self.base.topology.compute_sites if self._reaches(operator, s)]
         if not reachable:
@@ -203,33 +203,35 @@ class _Arrival:
             needed = self._needed(operator, site)
             yield self._choice(operator, site, self._kind(operator, site, needed), needed)
 
-    def _reaches(self, operator: Operator, site: str) -> bool:
+    def _reaches(self, operator: WanOperator, site: str) -> bool:
         route, sink = self.base.topology.route, self.ahead[operator.name][1]
         arrives = all(route(self.sites[self.query, i], site) is not None for i in operator.inputs)
         return arrives and (sink is None or route(site, sink) is not None)
 
-    def _kind(self, operator: Operator, site: str, needed: Mapping[Flow, str]) -> Kind:
+    def _kind(self, operator: WanOperator, site: str, needed: Mapping[Flow, str]) -> PlacementKind:
         if site in self.homes.get(operator.name, ()):
-            return Kind.IN_OP
+            return PlacementKind.IN_OP
         places = {self.sites[self.query, i] for i in operator.inputs}
         if places == {site}:
-            return Kind.LOCAL
+            return PlacementKind.LOCAL
         if self.base.multicast and any(f in self.base.users for f in needed):
-            return Kind.IN
-        return Kind.DEPLOY
+            return PlacementKind.IN
+        return PlacementKind.DEPLOY
 
-    def _needed(self, operator: Operator, site: str) -> dict[Flow, str]:
+    def _needed(self, operator: WanOperator, site: str) -> dict[Flow, str]:
         sites = {**{(self.query, i): self.sites[self.query, i] for i in operator.inputs},
                  (self.query, operator.name): site}  # fmt: skip
         names = (operator.name,)
         return dict(query_flows(self.graph, self.query, names, sites, self.base.topology, self.base.multicast))
 
-    def _choice(self, operator: Operator, site: str, kind: Kind, needed: Mapping[Flow, str]) -> Choice:
+    def _choice(
+        self, operator: WanOperator, site: str, kind: PlacementKind, needed: Mapping[Flow, str]
+    ) -> PlacementChoice:
         added: dict[LinkName, float] = {}
         for flow, producer in needed.items():
             if flow not in self.base.users and flow not in self.flows:
                 added[flow[1]] = added.get(flow[1], 0.0) + self.graph.operators[producer].rate
-        return Choice(kind, site, self._cost(added), self._ahead(operator, site))
+        return PlacementChoice(kind, site, self._cost(added), self._ahead(operator, site))
 
     def _cost(self, added: Mapping[LinkName, float]) -> Cost:
         over = total = link_cost = 0.0
@@ -240,23 +242,23 @@ class _Arrival:
             link_cost += rate * link.cost_per_byte
         return Cost(over if self.base.capacity else 0.0, total, link_cost)
 
-    def _ahead(self, operator: Operator, site: str) -> Cost:
+    def _ahead(self, operator: WanOperator, site: str) -> Cost:
         """The least that must still be sent: the smallest output from here on, over the way to the sink."""
         least, sink = self.ahead[operator.name]
         way = self.base.topology.required_route(site, sink) if sink is not None else ()
         return self._cost(dict.fromkeys(way, least))
 
-    def _enact(self, operator: Operator, chosen: Choice) -> None:
+    def _enact(self, operator: WanOperator, chosen: PlacementChoice) -> None:
         for flow, producer in self._needed(operator, chosen.site).items():
             if flow not in self.base.users and flow not in self.flows:
                 self.rates[flow[1]] = self.rates.get(flow[1], 0.0) + self.graph.operators[producer].rate
             self.flows[flow] = producer
         self.sites[self.query, operator.name] = chosen.site
 
-    def printed_test(self, operator: Operator, choice: Choice) -> bool:
+    def printed_test(self, operator: WanOperator, choice: PlacementChoice) -> bool:
         """Lines 5 to 15 of Algorithm 1: room for the extra output, and for the inputs that do not arrive yet."""
         room_out = self._room(choice.site, outgoing=True)
-        if choice.kind is Kind.IN_OP:
+        if choice.kind is PlacementKind.IN_OP:
             readers = self._readers_of(operator.name)
             mine = {r for r, o in self.graph.operators.items() if operator.name in o.inputs}
             extra = len(mine & readers) / len(readers) * operator.rate if readers else 0.0
@@ -272,10 +274,10 @@ class _Arrival:
         return sum(max(0.0, self.base.topology.links[n].bandwidth_bytes_per_s - self.rates.get(n, 0.0)) for n in links)
 
 
-def _look_ahead(operators: list[Operator]) -> dict[str, tuple[float, str | None]]:
+def _look_ahead(operators: list[WanOperator]) -> dict[str, tuple[float, str | None]]:
     """For each operator the smallest output from it on until a pinned reader, and that reader's site."""
     ahead: dict[str, tuple[float, str | None]] = {}
-    readers: dict[str, Operator] = {i: o for o in operators for i in o.inputs}
+    readers: dict[str, WanOperator] = {i: o for o in operators for i in o.inputs}
     for operator in reversed(operators):
         reader = readers.get(operator.name)
         if reader is None or reader.site is not None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from catchment.errors import PlanError
 from catchment.optimizer.placement.cost import Cost, Flow, cost_of, query_flows
-from catchment.optimizer.placement.greedy import Placement
+from catchment.optimizer.placement.greedy import WanPlacement
 from catchment.optimizer.placement.operators import OperatorGraph
 from catchment.optimizer.placement.topology import LinkName
 
@@ -26,13 +26,13 @@ Sites = dict[tuple[str, str], str]
 Keys = frozenset[tuple[str, str]]
 
 
-def improve(placement: Placement) -> Placement:
+def improve(placement: WanPlacement) -> WanPlacement:
     """A placement that costs no more."""
     found = [_searched(trial) for trial in _starts(placement)]
     return min(found, key=lambda trial: trial.cost.key).placed()
 
 
-def _starts(placement: Placement) -> list[_Trial]:
+def _starts(placement: WanPlacement) -> list[_Trial]:
     given = _Trial.of(placement, dict(placement.sites))
     plain = [_all_at(given, target) for target in placement.topology.compute_sites]
     reachable = [trial for trial in plain if trial is not None]
@@ -72,7 +72,7 @@ def _searched(trial: _Trial) -> _Trial:
     return trial
 
 
-def relocated(placement: Placement, sites: Sites) -> Placement:
+def relocated(placement: WanPlacement, sites: Sites) -> WanPlacement:
     """The placement with other sites; the choices of what moved are those of its start."""
     return _Trial.of(placement, sites).placed()
 
@@ -81,14 +81,14 @@ def relocated(placement: Placement, sites: Sites) -> Placement:
 class _Trial:
     """Sites, the flows of each query that follow from them, and what links carry."""
 
-    placement: Placement
+    placement: WanPlacement
     sites: Sites
     flows: dict[str, dict[Flow, str]]
     users: dict[Flow, int]
     rates: dict[LinkName, float]
 
     @classmethod
-    def of(cls, placement: Placement, sites: Sites) -> _Trial:
+    def of(cls, placement: WanPlacement, sites: Sites) -> _Trial:
         empty = cls(placement, sites, {}, {}, {})
         return empty._with({q: empty._flows_of(q, sites) for q in placement.graph.queries}, sites)
 
@@ -126,7 +126,7 @@ class _Trial:
                 rate = self.placement.graph.operators[producer].rate
                 rates[flow[1]] = rates.get(flow[1], 0.0) + step * rate
 
-    def placed(self) -> Placement:
+    def placed(self) -> WanPlacement:
         fresh = _Trial(self.placement, self.sites, {}, {}, {})._with(self.flows, self.sites)  # no rounding left over
         return replace(self.placement, sites=self.sites, users=fresh.users, rates=fresh.rates)
 

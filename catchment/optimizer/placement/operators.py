@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 
 from catchment.errors import PlanError
 from catchment.optimizer.placement.topology import Topology
-from catchment.optimizer.sharing.demand import Demand
+from catchment.optimizer.sharing.demand import FragmentDemand
 from catchment.optimizer.sharing.share import SharingState
 from catchment.optimizer.sharing.statistics import Statistics
 
 
 @dataclass(frozen=True)
-class Operator:
+class WanOperator:
     """One operator; `rate` is what it gives, in bytes a second; `site` is where it must be, if that is fixed."""
 
     name: str
@@ -36,7 +36,7 @@ class Operator:
 class OperatorGraph:
     """Operators by name, and for each query those it needs, inputs before who reads them."""
 
-    operators: Mapping[str, Operator]
+    operators: Mapping[str, WanOperator]
     queries: Mapping[str, tuple[str, ...]]
     checked: frozenset[str] = field(default=frozenset(), compare=False, repr=False)  # queries known to be in order
 
@@ -52,15 +52,15 @@ class OperatorGraph:
                                     hint="operators are listed inputs first, without cycles")  # fmt: skip
                 seen.add(name)
 
-    def _operator(self, name: str, query: str) -> Operator:
+    def _operator(self, name: str, query: str) -> WanOperator:
         if name not in self.operators:
             raise PlanError(f"the query {query!r} needs the operator {name!r}, which there is not")
         return self.operators[name]
 
     @classmethod
-    def of(cls, queries: Mapping[str, Sequence[Operator]]) -> OperatorGraph:
+    def of(cls, queries: Mapping[str, Sequence[WanOperator]]) -> OperatorGraph:
         """The graph of some queries' operators; operators of one name must be equal."""
-        operators: dict[str, Operator] = {}
+        operators: dict[str, WanOperator] = {}
         for query, needed in queries.items():
             for operator in needed:
                 if operators.setdefault(operator.name, operator) != operator:
@@ -76,7 +76,7 @@ class OperatorGraph:
         """The same queries with nothing in common but the sources."""
         return OperatorGraph.of({q: [self._renamed(n, q) for n in names] for q, names in self.queries.items()})
 
-    def _renamed(self, name: str, query: str) -> Operator:
+    def _renamed(self, name: str, query: str) -> WanOperator:
         found = self.operators[name]
         if not found.inputs:
             return found
@@ -94,28 +94,30 @@ def operators_of(
 
 def query_operators(
     state: SharingState, query: str, statistics: Statistics, topology: Topology, *, as_run: bool = False
-) -> list[Operator]:
+) -> list[WanOperator]:
     """The operators of one query; `as_run`: each where a run has it, partials at their sites, merges on the way."""
     fragment = state.derivations[query].fragment
     demand, asked = state.fragments[fragment], state.queries[query]
     sites = demand.source.sites
-    sources = [Operator(f"read {demand.source.stream} at {s}", (), statistics.raw(demand.source.stream, s), s)
+    sources = [WanOperator(f"read {demand.source.stream} at {s}", (), statistics.raw(demand.source.stream, s), s)
                for s in sites]  # fmt: skip
     partials = [
-        Operator(f"aggregate {fragment} of {s}", (source.name,), statistics.partials(demand, s), s if as_run else None)
+        WanOperator(
+            f"aggregate {fragment} of {s}", (source.name,), statistics.partials(demand, s), s if as_run else None
+        )
         for s, source in zip(sites, sources, strict=True)
     ]
     merges = _Merging(fragment, demand, statistics, as_run).tree(partials, asked.sink, topology)
     at = asked.sink if as_run else None
-    answer = Operator(f"answer {query}", (merges[-1].name,), statistics.answers(asked), at)
-    return [*sources, *partials, *merges, answer, Operator(f"publish {query}", (answer.name,), 0.0, asked.sink)]
+    answer = WanOperator(f"answer {query}", (merges[-1].name,), statistics.answers(asked), at)
+    return [*sources, *partials, *merges, answer, WanOperator(f"publish {query}", (answer.name,), 0.0, asked.sink)]
 
 
 @dataclass(frozen=True)
 class _Part:
     """Partials of some sites on their way: who makes them, of which sites, and how these were merged, as text."""
 
-    operator: Operator
+    operator: WanOperator
     sites: tuple[str, ...]
     label: str
 
@@ -126,12 +128,12 @@ class _Merging:
     meet alike share it; in a run it tells the site too."""
 
     fragment: str
-    demand: Demand
+    demand: FragmentDemand
     statistics: Statistics
     as_run: bool
-    made: list[Operator] = field(default_factory=list)
+    made: list[WanOperator] = field(default_factory=list)
 
-    def tree(self, partials: Sequence[Operator], sink: str, topology: Topology) -> list[Operator]:
+    def tree(self, partials: Sequence[WanOperator], sink: str, topology: Topology) -> list[WanOperator]:
         """A merge at every site before the sink where partials of several meet, those far from it first; one at
         least."""
         sites = self.demand.source.sites
@@ -152,7 +154,7 @@ class _Merging:
         name = merge_name(self.fragment) if flat else f"{merge_name(self.fragment)} {label}"
         name, site = (f"{name} at {at}", at) if self.as_run else (name, None)
         rate = self.statistics.merged(self.demand, sites)
-        self.made.append(Operator(name, tuple(p.operator.name for p in parts), rate, site))
+        self.made.append(WanOperator(name, tuple(p.operator.name for p in parts), rate, site))
         return _Part(self.made[-1], sites, label)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from catchment.optimizer.placement.cost import utilisation
-from catchment.optimizer.placement.greedy import Choice
+from catchment.optimizer.placement.greedy import PlacementChoice
 from catchment.optimizer.placement.operators import merge_name
 from catchment.optimizer.placement.planner import WanPlan
-from catchment.optimizer.sharing.demand import Query
+from catchment.optimizer.sharing.demand import SharedQuery
 from catchment.optimizer.sharing.derive import Derivation
 from catchment.query.plan import describe_aggregate, describe_window
 
@@ -67,12 +67,12 @@ def _merges(plan: WanPlan, name: str) -> list[str]:
     return list(dict.fromkeys(site for n in merges for site in plan.placement.running(n)))
 
 
-def _join(side: Query) -> dict[str, Any]:
+def _join(side: SharedQuery) -> dict[str, Any]:
     """The view that a fragment is a side of: pairs are made where its answer is wanted."""
     return {"query": side.view, "side": side.name, "at": side.sink}
 
 
-def _choice(choice: Choice, chosen: bool) -> dict[str, Any]:
+def _choice(choice: PlacementChoice, chosen: bool) -> dict[str, Any]:
     return {
         "kind": choice.kind.value,
         "site": choice.site,

@@ -13,17 +13,17 @@ from enum import StrEnum
 from catchment.errors import PlanError
 from catchment.optimizer.placement.cost import query_flows, utilisation
 from catchment.optimizer.placement.exact import TIME_LIMIT_S, place_exactly
-from catchment.optimizer.placement.greedy import Placement, place_greedily
+from catchment.optimizer.placement.greedy import WanPlacement, place_greedily
 from catchment.optimizer.placement.local_search import improve
 from catchment.optimizer.placement.operators import operators_of
 from catchment.optimizer.placement.topology import Topology
 from catchment.optimizer.sharing import demand
-from catchment.optimizer.sharing.demand import Query
+from catchment.optimizer.sharing.demand import SharedQuery
 from catchment.optimizer.sharing.share import BytesOf, SharingState, Strength, share
 from catchment.optimizer.sharing.statistics import Statistics
-from catchment.project.options import format_bandwidth
 from catchment.query.catalog import Catalog
 from catchment.query.planning.build import plan_views
+from catchment.units import format_bandwidth
 
 # Above this many operators of queries the local search is left out: its rounds cost the square of them.
 MAX_SEARCHED = 600
@@ -43,7 +43,7 @@ class WanPlan:
     """What is shared, and where everything runs."""
 
     sharing: SharingState
-    placement: Placement
+    placement: WanPlacement
     statistics: Statistics
     optimal: bool = False
 
@@ -52,13 +52,13 @@ class WanPlan:
         return self.placement.cost.wan_bytes_per_s
 
 
-def queries_of(catalog: Catalog) -> list[Query]:
+def queries_of(catalog: Catalog) -> list[SharedQuery]:
     """The views of a catalog as sharing sees them."""
     return [query for plan in plan_views(catalog).values() for query in demand.queries_of(plan, catalog)]
 
 
 def plan_wan(
-    queries: Iterable[Query],
+    queries: Iterable[SharedQuery],
     topology: Topology,
     statistics: Statistics,
     strength: Strength = Strength.FULL,
@@ -81,7 +81,7 @@ def place_shared(
     time_limit_s: float = TIME_LIMIT_S,
 ) -> WanPlan:
     """Place what is shared; `multicast`: one copy of a stream serves all its readers at a site."""
-    empty = Placement(topology, multicast, capacity=sharing.strength is not Strength.MAX)
+    empty = WanPlacement(topology, multicast, capacity=sharing.strength is not Strength.MAX)
     as_run = planner is Planner.RUN
     placed = place_greedily(empty, operators_of(sharing, statistics, topology, as_run=as_run))
     if as_run:

@@ -33,7 +33,7 @@ SKETCH_BYTES = 512  # a sketch of few values; a full one takes some thousands
 
 
 @dataclass(frozen=True)
-class Source:
+class DemandSource:
     """A stream with its look-ups: what two demands must have in common. `types` are those of its columns, by text.
 
     `policy` says when partials leave a site, where the query asks for one by name: a fragment has one policy.
@@ -58,10 +58,10 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Demand:
+class FragmentDemand:
     """Keys, atoms, windows and conditions over a source; each tuple is ordered, so equal demands are equal values."""
 
-    source: Source
+    source: DemandSource
     keys: tuple[Key, ...]
     aggregates: tuple[Aggregate, ...]
     windows: tuple[WindowSpec, ...]
@@ -108,13 +108,13 @@ class Demand:
 
 
 @dataclass(frozen=True)
-class Query:
+class SharedQuery:
     """A query as sharing sees it: its name, where its answers are wanted, its own fragment, and its demand."""
 
     name: str
     sink: str
     own: Fragment
-    demand: Demand
+    demand: FragmentDemand
     key_of: Mapping[str, str]  # its own key names to the names in the demand
     result_bytes: int = 0  # of one row of its answers
     has_contract: bool = False
@@ -125,19 +125,19 @@ class Query:
         return self.own.windows[0]
 
 
-def queries_of(plan: QueryPlan, catalog: Catalog) -> tuple[Query, ...]:
+def queries_of(plan: QueryPlan, catalog: Catalog) -> tuple[SharedQuery, ...]:
     """A planned view as sharing sees it: one query, or those of the two sides of its join."""
     found = tuple(query_of(side, catalog) for side in plan.sides)
     return found if plan.join is None else tuple(replace(q, view=plan.name) for q in found)
 
 
-def query_of(plan: QueryPlan, catalog: Catalog) -> Query:
+def query_of(plan: QueryPlan, catalog: Catalog) -> SharedQuery:
     """A planned view of one stream as sharing sees it."""
     normal = normalize(plan)
     atoms = {a.name: a for given in plan.aggregate.aggregates for a in atoms_of(given)}
     keys = {k.name: k for k in normal.aggregate.keys}
     conditions = next((f.conditions for f in find(normal.root, Filter)), ())
-    demand = Demand(
+    demand = FragmentDemand(
         _source(normal, catalog),
         tuple(sorted(keys.values(), key=lambda k: k.name)),
         tuple(atoms[n] for n in sorted(atoms)),
@@ -147,10 +147,10 @@ def query_of(plan: QueryPlan, catalog: Catalog) -> Query:
     names = {own.name: key_name(replace(own, sql=normal_text(own.sql))) for own in plan.aggregate.keys}
     width = sum(width_of(c.type) for c in plan.columns)
     contract = plan.options.max_error is not None
-    return Query(plan.name, plan.root.site, plan.fragment, demand, names, width, contract)
+    return SharedQuery(plan.name, plan.root.site, plan.fragment, demand, names, width, contract)
 
 
-def _source(normal: QueryPlan, catalog: Catalog) -> Source:
+def _source(normal: QueryPlan, catalog: Catalog) -> DemandSource:
     fragment = normal.fragment
     owners = {fragment.stream: catalog.streams[fragment.stream].columns}
     owners |= {k.alias: catalog.tables[k.table].columns for k in fragment.lookups}
@@ -158,7 +158,9 @@ def _source(normal: QueryPlan, catalog: Catalog) -> Source:
     scan = normal.scan
     ordered = tuple(sorted(types.items(), key=str))
     policy = normal.options.policy or ""
-    return Source(scan.stream, scan.event_time, scan.sites, fragment.lookups, ordered, policy, _slack(normal.options))
+    return DemandSource(
+        scan.stream, scan.event_time, scan.sites, fragment.lookups, ordered, policy, _slack(normal.options)
+    )
 
 
 def atoms_of(aggregate: Aggregate) -> tuple[Aggregate, ...]:

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from catchment.errors import PlanError
-from catchment.optimizer.sharing.demand import Demand, Query
+from catchment.optimizer.sharing.demand import FragmentDemand, SharedQuery
 from catchment.optimizer.sharing.deployed import Deployed
 from catchment.optimizer.sharing.share import BytesOf, SharingState, Strength, share
 from catchment.optimizer.sharing.statistics import Statistics
 from catchment.project.config import Project
-from catchment.project.options import format_bandwidth
 from catchment.project.routes import LinkName, Routes
 from catchment.query.catalog import Catalog
 from catchment.query.sql.parse import parse_sql
 from catchment.query.sql.statements import DropView
+from catchment.units import format_bandwidth
 
 
 def live_catalog(declared: Catalog, deployed: Deployed | None) -> Catalog:
@@ -27,12 +27,12 @@ def live_catalog(declared: Catalog, deployed: Deployed | None) -> Catalog:
     return declared.add(*gone, *came)
 
 
-def deploy_first(queries: Iterable[Query], strength: Strength, bytes_of: BytesOf) -> Deployed:
+def deploy_first(queries: Iterable[SharedQuery], strength: Strength, bytes_of: BytesOf) -> Deployed:
     """What is deployed when nothing was: all queries are shared at once."""
     return Deployed(share(queries, strength, bytes_of))
 
 
-def deploy_again(deployed: Deployed, queries: Sequence[Query], strength: Strength) -> Deployed:
+def deploy_again(deployed: Deployed, queries: Sequence[SharedQuery], strength: Strength) -> Deployed:
     """What is deployed after views were declared or taken away between two runs."""
     wanted = {q.view or q.name for q in queries}
     now = replace(deployed, sharing=replace(deployed.sharing, strength=strength))
@@ -61,7 +61,7 @@ def link_rates(project: Project, sharing: SharingState, statistics: Statistics) 
     return rates
 
 
-def fragment_rates(routes: Routes, demand: Demand, statistics: Statistics) -> dict[LinkName, float]:
+def fragment_rates(routes: Routes, demand: FragmentDemand, statistics: Statistics) -> dict[LinkName, float]:
     """The same of one fragment."""
     behind: dict[LinkName, list[str]] = {}
     for site in demand.source.sites:
@@ -87,7 +87,7 @@ def check_contracts_of(project: Project, sharing: SharingState, statistics: Stat
                 _check_link(project, query, link, rates[link])
 
 
-def _check_link(project: Project, query: Query, link: LinkName, rate: float) -> None:
+def _check_link(project: Project, query: SharedQuery, link: LinkName, rate: float) -> None:
     limit = project.link(*link).bandwidth_bytes_per_s
     if limit is not None and rate > limit:
         raise PlanError(

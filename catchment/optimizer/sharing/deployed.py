@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from catchment.errors import PlanError
-from catchment.optimizer.sharing.demand import Demand, Query
+from catchment.optimizer.sharing.demand import FragmentDemand, SharedQuery
 from catchment.optimizer.sharing.derive import Derivation
 from catchment.optimizer.sharing.share import SharingState, Strength
 from catchment.query.fragment import Fragment
@@ -30,10 +30,10 @@ class Deployed:
     begun: tuple[str, ...] = ()  # fragments that were begun during a run: sites say where
     submitted: Mapping[str, str] = field(default_factory=dict)  # views that came by `submit`, with their SQL
     dropped: tuple[str, ...] = ()
-    retired: Mapping[str, Demand] = field(default_factory=dict)  # ended; some of it may still be under way
+    retired: Mapping[str, FragmentDemand] = field(default_factory=dict)  # ended; some of it may still be under way
     leaving: Mapping[str, int | None] = field(default_factory=dict)  # fragment -> until which instant it is wanted
 
-    def add(self, query: Query, sql: str | None = None) -> Deployed:
+    def add(self, query: SharedQuery, sql: str | None = None) -> Deployed:
         """With one query more, that came during the life of this state."""
         view = query.view or query.name
         if view in self.dropped:
@@ -104,12 +104,12 @@ class Deployed:
     def strength(self) -> Strength:
         return self.sharing.strength
 
-    def _name_for(self, name: str, demand: Demand) -> str:
+    def _name_for(self, name: str, demand: FragmentDemand) -> str:
         """The running fragment of a demand, or a new name."""
         running = [n for n, d in self.sharing.fragments.items() if d == demand and n not in self.leaving]
         return running[0] if running else f"{name}_{self.version + 1}"
 
-    def _with(self, fragments: Mapping[str, Demand], sharing: SharingState) -> Deployed:
+    def _with(self, fragments: Mapping[str, FragmentDemand], sharing: SharingState) -> Deployed:
         """The same with another sharing and these fragments; those that are gone are retired."""
         over = {f: d for f, d in self.sharing.fragments.items() if f not in fragments}
         return replace(

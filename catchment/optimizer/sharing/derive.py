@@ -18,7 +18,7 @@ import pyarrow as pa
 from catchment.aggregates import Aggregate
 from catchment.aggregates import partials as tables
 from catchment.optimizer.normal_form.predicates import can_evaluate, evaluate, implies
-from catchment.optimizer.sharing.demand import Demand, Query, atoms_of
+from catchment.optimizer.sharing.demand import FragmentDemand, SharedQuery, atoms_of
 from catchment.query.fragment import SLICE_COLUMN, Key
 from catchment.timeline import MAX_CUTS, Slicing, WindowSpec
 
@@ -62,7 +62,7 @@ def derive(partials: pa.Table, derivation: Derivation) -> pa.Table:
     return tables.combine(pa.table(columns), keys, derivation.aggregates)
 
 
-def derivation_of(query: Query, shared: Demand, name: str) -> Derivation | None:
+def derivation_of(query: SharedQuery, shared: FragmentDemand, name: str) -> Derivation | None:
     """How the query's partials come from those of the shared fragment of a name, or None where that is not certain."""
     own = query.demand
     if not is_derivable(own, shared):
@@ -74,7 +74,7 @@ def derivation_of(query: Query, shared: Demand, name: str) -> Derivation | None:
     return Derivation(query.name, name, left, used, keys, states, query.own.aggregates, query.window)
 
 
-def is_derivable(own: Demand, shared: Demand) -> bool:
+def is_derivable(own: FragmentDemand, shared: FragmentDemand) -> bool:
     """Whether every partial of `own` is certainly a merge of partials of `shared`."""
     if own.source != shared.source or not set(own.by_sql) <= set(shared.by_sql):
         return False
@@ -83,7 +83,7 @@ def is_derivable(own: Demand, shared: Demand) -> bool:
     return refines(shared, own) and _filter_fits(own, shared)
 
 
-def _filter_fits(own: Demand, shared: Demand) -> bool:
+def _filter_fits(own: FragmentDemand, shared: FragmentDemand) -> bool:
     """The shared fragment keeps all that `own` keeps, and its keys tell what more it keeps."""
     texts = own.source.texts
     if not all(implies(own.conditions, c, texts) for c in shared.conditions):
@@ -91,7 +91,7 @@ def _filter_fits(own: Demand, shared: Demand) -> bool:
     return all(implies(shared.conditions, c, texts) or can_evaluate(c, shared.keys) for c in own.conditions)
 
 
-def refines(fine: Demand, coarse: Demand) -> bool:
+def refines(fine: FragmentDemand, coarse: FragmentDemand) -> bool:
     """Whether every slice of `coarse` is a union of slices of `fine`."""
     if set(coarse.windows) <= set(fine.windows):
         return True

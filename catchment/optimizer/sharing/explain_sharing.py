@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from catchment.optimizer.placement.plan_json import write_derivation
-from catchment.optimizer.sharing.demand import Query
+from catchment.optimizer.sharing.demand import SharedQuery
 from catchment.optimizer.sharing.deploy import fragment_rates, link_rates, sent_over
 from catchment.optimizer.sharing.deployed import Deployed
 from catchment.optimizer.sharing.derive import is_derivable
@@ -20,8 +20,8 @@ from catchment.optimizer.sharing.generalize import generalize
 from catchment.optimizer.sharing.share import BytesOf, Strength
 from catchment.optimizer.sharing.statistics import Statistics
 from catchment.project.config import Project
-from catchment.project.options import format_bandwidth
 from catchment.project.routes import Routes
+from catchment.units import format_bandwidth
 
 
 def explain_sharing(query: str, deployed: Deployed, statistics: Statistics, project: Project) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def _merges(query: str, deployed: Deployed, statistics: Statistics, project: Pro
                    "bytes_per_s_out": rates[relay, routes.hops[relay]]}  # fmt: skip
 
 
-def _choices(query: Query, deployed: Deployed, bytes_of: BytesOf) -> Iterator[dict[str, Any]]:
+def _choices(query: SharedQuery, deployed: Deployed, bytes_of: BytesOf) -> Iterator[dict[str, Any]]:
     """What there was to choose from, had the query come last; the one that is in force is marked."""
     sharing, chosen = deployed.sharing, deployed.derivation(query.name).fragment
     for name, demand in sharing.fragments.items():

@@ -8,13 +8,13 @@ from catchment.errors import TimelineError
 from catchment.optimizer.normal_form.expressions import columns_of
 from catchment.optimizer.normal_form.normalize import key_name
 from catchment.optimizer.normal_form.predicates import implies
-from catchment.optimizer.sharing.demand import Demand
+from catchment.optimizer.sharing.demand import FragmentDemand
 from catchment.optimizer.sharing.derive import is_derivable
 from catchment.query.fragment import Key
 from catchment.timeline import Slicing
 
 
-def generalize(left: Demand, right: Demand) -> Demand | None:
+def generalize(left: FragmentDemand, right: FragmentDemand) -> FragmentDemand | None:
     """A demand from which both can be derived, or None where there is none that is certain.
 
     It keeps the conditions that both imply; the columns of what is left of each become keys, so that each can be
@@ -37,7 +37,7 @@ def generalize(left: Demand, right: Demand) -> Demand | None:
     return united if united and is_derivable(left, united) and is_derivable(right, united) else None
 
 
-def _keys_of(conditions: list[str], demand: Demand) -> tuple[Key, ...] | None:
+def _keys_of(conditions: list[str], demand: FragmentDemand) -> tuple[Key, ...] | None:
     """The columns of some conditions as keys; None where one has no known type."""
     columns = sorted({c for condition in conditions for c in columns_of(condition)})
     if any(c not in demand.source.type_of for c in columns):
@@ -46,7 +46,9 @@ def _keys_of(conditions: list[str], demand: Demand) -> tuple[Key, ...] | None:
     return tuple(replace(k, name=key_name(k)) for k in keys)
 
 
-def _unite(left: Demand, right: Demand, added: tuple[Key, ...], conditions: tuple[str, ...]) -> Demand | None:
+def _unite(
+    left: FragmentDemand, right: FragmentDemand, added: tuple[Key, ...], conditions: tuple[str, ...]
+) -> FragmentDemand | None:
     keys = {k.name: k for k in (*left.keys, *right.keys, *added)}
     atoms = {a.name: a for a in (*left.aggregates, *right.aggregates)}
     windows = tuple(sorted({*left.windows, *right.windows}))
@@ -55,10 +57,10 @@ def _unite(left: Demand, right: Demand, added: tuple[Key, ...], conditions: tupl
     except TimelineError:
         return None  # the windows fit together too badly to share slices
     ordered = tuple(keys[n] for n in sorted(keys)), tuple(atoms[n] for n in sorted(atoms))
-    return Demand(left.source, *ordered, windows, conditions)
+    return FragmentDemand(left.source, *ordered, windows, conditions)
 
 
-def _least(conditions: set[str], demand: Demand) -> tuple[str, ...]:
+def _least(conditions: set[str], demand: FragmentDemand) -> tuple[str, ...]:
     """The conditions without those that others of them imply."""
     kept = sorted(conditions)
     for condition in sorted(conditions):

@@ -15,14 +15,16 @@ from statistics import fmean
 from typing import Any
 
 from catchment.optimizer.normal_form.expressions import columns_of
-from catchment.optimizer.sharing.demand import Demand
+from catchment.optimizer.sharing.demand import FragmentDemand
 from catchment.optimizer.sharing.statistics import Statistics, short_name
 
 # A condition that kept nothing so far may keep something later: it is not believed to be impossible.
 LEAST_SELECTIVITY = 1e-4
 
 
-def measured(known: Statistics, fragments: Mapping[str, Demand], sites: Mapping[str, Mapping[str, Any]]) -> Statistics:
+def measured(
+    known: Statistics, fragments: Mapping[str, FragmentDemand], sites: Mapping[str, Mapping[str, Any]]
+) -> Statistics:
     """`known` with what the sites' statistics say of the streams that they read."""
     streams = dict(known.streams)
     for name in {d.source.stream for d in fragments.values()} & streams.keys():
@@ -42,7 +44,7 @@ def measured(known: Statistics, fragments: Mapping[str, Demand], sites: Mapping[
 
 
 def _wire_ratio(
-    estimates: Statistics, fragments: Mapping[str, Demand], sites: Mapping[str, Mapping[str, Any]]
+    estimates: Statistics, fragments: Mapping[str, FragmentDemand], sites: Mapping[str, Mapping[str, Any]]
 ) -> float | None:
     """Bytes that left over bytes estimated for the records that were read; None before anything has left."""
     sent = expected = 0.0
@@ -55,14 +57,16 @@ def _wire_ratio(
     return sent / expected if expected else None
 
 
-def _readings(fragments: Mapping[str, Demand], sites: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[Demand, Any]]:
+def _readings(
+    fragments: Mapping[str, FragmentDemand], sites: Mapping[str, Mapping[str, Any]]
+) -> Iterator[tuple[FragmentDemand, Any]]:
     for site in sites.values():
         for name, read in site["fragments"].items():
             if name in fragments:
                 yield fragments[name], read
 
 
-def _distinct(fragments: Mapping[str, Demand], sites: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+def _distinct(fragments: Mapping[str, FragmentDemand], sites: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     """Of keys that are plain columns, over fragments that leave no record out."""
     found: dict[str, float] = {}
     for demand, read in _readings(fragments, sites):
@@ -73,7 +77,7 @@ def _distinct(fragments: Mapping[str, Demand], sites: Mapping[str, Mapping[str, 
     return found
 
 
-def _selectivity(fragments: Mapping[str, Demand], sites: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+def _selectivity(fragments: Mapping[str, FragmentDemand], sites: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     found: dict[str, list[float]] = {}
     for demand, read in _readings(fragments, sites):
         if demand.conditions and read["selectivity"] is not None and not demand.source.lookups:

@@ -1,55 +1,54 @@
-"""Re-optimisation at run time: move queries to other fragments when what is lost by not doing so has paid for it.
+"""Re-optimisation at run time: queries move to other fragments when not moving has cost more than moving would.
 
-The rule of Chandramouli et al. (RACE, VLDB'13, section 4.5), with the patience that
-`catchment.feeds.cloud.reoptimize` found it to need: keep the accumulated loss of not re-optimising, act when it
-exceeds twice the cost of redeployment. Between two plans that is 3-competitive against knowing the future; between
-more, no rule is. Hysteresis: a plan that is better by less than `LEAST_GAIN` counts as no better, and a loss that
-ends is forgotten.
+The rule, and its guarantee, are those of `catchment.optimizer.move_account`. A plan that is better by less than
+`LEAST_GAIN` counts as no better, so that queries do not move back and forth.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from catchment.optimizer.move_account import MoveAccount
 from catchment.optimizer.sharing.deployed import Deployed
 from catchment.optimizer.sharing.share import BytesOf, SharingState, Strength, share
 from catchment.timeline import SECOND_US
 
-LEAST_GAIN = 0.1
-PATIENCE = 2.0  # how many times the cost of a move is lost before it is made
+LEAST_GAIN = 0.1  # share of the present bytes per second that a better plan must save
 
 
 @dataclass
-class Reoptimizer:
-    """The loss of one deployment, added up since its last move."""
+class SharingReoptimizer:
+    """Decide when the queries of one deployment move; its account holds bytes."""
 
-    loss_bytes: float = 0.0
-    looked_us: int | None = None
+    account: MoveAccount = field(default_factory=MoveAccount)
+    last_us: int | None = None  # the streams' time at the last call
 
-    def look(self, deployed: Deployed, bytes_of: BytesOf, now_us: int) -> SharingState | None:
-        """The sharing to move to, if it is time; call it now and then, with what is measured and the streams' time."""
-        elapsed_s = 0.0 if self.looked_us is None else max(0, now_us - self.looked_us) / SECOND_US
-        self.looked_us = now_us
+    def choose_move(self, deployed: Deployed, bytes_of: BytesOf, now_us: int) -> SharingState | None:
+        """Return the sharing to move to, if it is time; to be called regularly.
+
+        `bytes_of` is what fragments are measured to send, `now_us` the time of the streams.
+        """
+        elapsed_s = 0.0 if self.last_us is None else max(0, now_us - self.last_us) / SECOND_US
+        self.last_us = now_us
         if deployed.leaving or deployed.strength in (Strength.NONE, Strength.STRICT):
             return None  # one move at a time; and weaker sharing leaves nothing to choose
         target = share(deployed.sharing.queries.values(), deployed.strength, bytes_of)
-        now, then = _rate(deployed.sharing, bytes_of), _rate(target, bytes_of)
-        if now - then <= LEAST_GAIN * now:
-            self.loss_bytes = 0.0
+        present_rate = _bytes_per_s(deployed.sharing, bytes_of)
+        gain = present_rate - _bytes_per_s(target, bytes_of)
+        if gain <= LEAST_GAIN * present_rate:
+            self.account.reset()
             return None
-        self.loss_bytes += (now - then) * elapsed_s
-        if self.loss_bytes <= PATIENCE * redeployment_bytes(deployed, target, bytes_of):
-            return None
-        self.loss_bytes = 0.0
-        return target
+        lost = self.account.lost + gain * elapsed_s
+        move_cost = redeployment_bytes(deployed, target, bytes_of)
+        return target if self.account.should_move(lost, move_cost) else None
 
 
 def redeployment_bytes(deployed: Deployed, target: SharingState, bytes_of: BytesOf) -> float:
-    """What a move costs: old and new fragments both send until the longest slice that is under way has passed."""
+    """Return what a move costs: old and new fragments both send until the longest window under way has passed."""
     new = {f: d for f, d in target.fragments.items() if d not in deployed.sharing.fragments.values()}
     windows = [w.size_us for d in deployed.sharing.fragments.values() for w in d.windows]
     return sum(map(bytes_of, new.values())) * max(windows, default=0) / SECOND_US
 
 
-def _rate(sharing: SharingState, bytes_of: BytesOf) -> float:
+def _bytes_per_s(sharing: SharingState, bytes_of: BytesOf) -> float:
     return sum(map(bytes_of, sharing.fragments.values()))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from catchment.errors import PlanError
-from catchment.optimizer.sharing.demand import Demand, Query
+from catchment.optimizer.sharing.demand import FragmentDemand, SharedQuery
 from catchment.optimizer.sharing.derive import Derivation, derivation_of, is_derivable
 from catchment.optimizer.sharing.generalize import generalize
 from catchment.project.options import did_you_mean
@@ -25,7 +25,7 @@ MAX_PAIRED_GROUPS = 32
 # A query of a batch that no group serves as it is tries to widen this many, those most like it.
 MAX_WIDENED = 8
 
-BytesOf = Callable[[Demand], float]
+BytesOf = Callable[[FragmentDemand], float]
 
 
 class Strength(StrEnum):
@@ -42,8 +42,8 @@ class SharingState:
     """Which fragments run, and how each query's partials come from one of them."""
 
     strength: Strength
-    queries: Mapping[str, Query] = field(default_factory=dict)
-    fragments: Mapping[str, Demand] = field(default_factory=dict)
+    queries: Mapping[str, SharedQuery] = field(default_factory=dict)
+    fragments: Mapping[str, FragmentDemand] = field(default_factory=dict)
     derivations: Mapping[str, Derivation] = field(default_factory=dict)
 
     def users(self, fragment: str) -> tuple[str, ...]:
@@ -57,7 +57,7 @@ class SharingState:
     def __post_init__(self) -> None:
         object.__setattr__(self, "strength", Strength(self.strength))
 
-    def add(self, query: Query, leave: Collection[str] = (), suffix: str = "") -> SharingState:
+    def add(self, query: SharedQuery, leave: Collection[str] = (), suffix: str = "") -> SharingState:
         """The state with one query more; what runs for others is used or left alone, never changed.
 
         Fragments to `leave` are about to end and serve nobody new; a new fragment's name ends with the suffix.
@@ -88,13 +88,13 @@ class SharingState:
             derivations=derivations,
         )
 
-    def _new(self, query: Query, suffix: str) -> Derivation:
+    def _new(self, query: SharedQuery, suffix: str) -> Derivation:
         name = query.name if self.strength is Strength.NONE else query.demand.name
         derivation = derivation_of(query, query.demand, name + suffix)
         assert derivation is not None
         return derivation
 
-    def _reused(self, query: Query, leave: Collection[str]) -> Derivation | None:
+    def _reused(self, query: SharedQuery, leave: Collection[str]) -> Derivation | None:
         """From the least fragment that tells the query's partials, if one does."""
         if self.strength is Strength.NONE:
             return None
@@ -111,8 +111,8 @@ class SharingState:
 class _Group:
     """Queries of a batch that are served by one demand."""
 
-    demand: Demand
-    members: tuple[Query, ...]
+    demand: FragmentDemand
+    members: tuple[SharedQuery, ...]
 
     def widened(self, other: _Group) -> _Group | None:
         """Both groups in one, or None where not every member could certainly be derived."""
@@ -125,7 +125,7 @@ class _Group:
         return _Group(demand, (*self.members, *other.members))
 
 
-def share(queries: Iterable[Query], strength: Strength, bytes_of: BytesOf) -> SharingState:
+def share(queries: Iterable[SharedQuery], strength: Strength, bytes_of: BytesOf) -> SharingState:
     """The sharing of queries that are planned together, before anything runs.
 
     `bytes_of` estimates what a fragment sends a second over all its sites. Here, unlike in `add`, a fragment may be
@@ -156,7 +156,7 @@ class _Batch:
     groups: list[_Group] = field(default_factory=list)
     known: dict[str, float] = field(default_factory=dict)
 
-    def bytes_of(self, demand: Demand) -> float:
+    def bytes_of(self, demand: FragmentDemand) -> float:
         if demand.fingerprint not in self.known:
             self.known[demand.fingerprint] = self.estimate(demand)
         return self.known[demand.fingerprint]
@@ -202,7 +202,7 @@ class _Batch:
         return self.bytes_of(a.demand) + self.bytes_of(b.demand) - self.bytes_of(wider.demand), wider
 
 
-def _distance(left: Demand, right: Demand) -> int:
+def _distance(left: FragmentDemand, right: FragmentDemand) -> int:
     """How unlike two demands are: keys, conditions and windows that only one of them has; sources above all."""
     apart = 1_000 if left.source != right.source else 0
     differing = (set(left.by_sql) ^ set(right.by_sql)) | (set(left.conditions) ^ set(right.conditions))

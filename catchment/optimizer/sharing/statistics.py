@@ -29,14 +29,14 @@ from typing import Any
 from catchment.errors import ConfigError, PlanError
 from catchment.optimizer.normal_form.expressions import columns_of
 from catchment.optimizer.normal_form.predicates import comparison
-from catchment.optimizer.sharing.demand import Demand, Query, width_of
+from catchment.optimizer.sharing.demand import FragmentDemand, SharedQuery, width_of
 from catchment.project import options as opt
 from catchment.project.config import Project
-from catchment.project.options import Kind, Option, did_you_mean, read_options
+from catchment.project.options import Option, OptionKind, did_you_mean, read_options
 from catchment.project.toml_file import TomlFile
 from catchment.query.catalog import Catalog
 from catchment.query.sql.dialect import read_expression
-from catchment.query.sql.statements import Generator, Stream
+from catchment.query.sql.statements import GeneratorConnector, Stream
 from catchment.timeline import SECOND_US
 
 FILE = "statistics.toml"
@@ -46,7 +46,7 @@ DEFAULT_DISTINCT = 100  # values of a column of which nothing is declared
 DEFAULT_SELECTIVITY = 1 / 3  # of a condition that is no equality
 SLICE_BYTES = 8
 
-_TABLE = Kind("a table of numbers", dict)
+_TABLE = OptionKind("a table of numbers", dict)
 STREAM = (
     Option("rows_per_s", opt.number(open_low=False), required=True),
     Option("row_bytes", opt.number(), required=True),
@@ -87,37 +87,37 @@ class Statistics:
         known = self.of(stream)
         return known.rows_per_s.get(site, 0.0) * known.row_bytes
 
-    def partials(self, demand: Demand, site: str) -> float:
+    def partials(self, demand: FragmentDemand, site: str) -> float:
         """Bytes a second of a demand's partials at a site: each group of each slice once."""
         return self.merged(demand, (site,))
 
-    def merged(self, demand: Demand, sites: Sequence[str] | None = None) -> float:
+    def merged(self, demand: FragmentDemand, sites: Sequence[str] | None = None) -> float:
         """Bytes a second of the partials after those of some sites are merged, or of all."""
         known = self.of(demand.source.stream)
         rows = sum(known.rows_per_s.get(s, 0.0) for s in (demand.source.sites if sites is None else sites))
         return self._groups_per_s(demand, rows) * row_bytes(demand) * known.wire_ratio
 
-    def answers(self, query: Query) -> float:
+    def answers(self, query: SharedQuery) -> float:
         """Bytes a second of a query's answers."""
         rows = sum(self.of(query.demand.source.stream).rows_per_s.get(s, 0.0) for s in query.demand.source.sites)
         span_s, every_s = query.window.size_us / SECOND_US, query.window.slide_us / SECOND_US
         return self._groups(query.demand, rows * span_s) / every_s * query.result_bytes
 
-    def sent(self, demand: Demand) -> float:
+    def sent(self, demand: FragmentDemand) -> float:
         """Bytes a second of a demand's partials over all its sites."""
         return sum(self.partials(demand, site) for site in demand.source.sites)
 
-    def _groups_per_s(self, demand: Demand, rows_per_s: float) -> float:
+    def _groups_per_s(self, demand: FragmentDemand, rows_per_s: float) -> float:
         slices_per_s = len(demand.slicing.cuts_us) * SECOND_US / demand.slicing.period_us
         return self._groups(demand, rows_per_s / slices_per_s) * slices_per_s
 
-    def _groups(self, demand: Demand, rows: float) -> float:
+    def _groups(self, demand: FragmentDemand, rows: float) -> float:
         """How many of d equally likely groups n records meet: d (1 - (1 - 1/d)^n)."""
         kept = rows * math.prod(self._selectivity(c, demand) for c in demand.conditions)
         possible = math.prod(self._distinct(k.sql, demand) for k in demand.keys)
         return possible * -math.expm1(kept * math.log1p(-1 / possible)) if possible > 1 else min(1.0, kept)
 
-    def _distinct(self, sql: str, demand: Demand) -> float:
+    def _distinct(self, sql: str, demand: FragmentDemand) -> float:
         """Distinct values of an expression: at most the product of those of its columns; fewer under a condition."""
         columns = [short_name(c, demand.source.stream) for c in columns_of(sql)]
         known = self.of(demand.source.stream).distinct
@@ -128,7 +128,7 @@ class Statistics:
                 possible = min(possible, len(found.values))
         return max(possible, 1.0)
 
-    def _selectivity(self, condition: str, demand: Demand) -> float:
+    def _selectivity(self, condition: str, demand: FragmentDemand) -> float:
         known = self.of(demand.source.stream)
         columns = [short_name(c, demand.source.stream) for c in columns_of(condition)]
         declared = [known.selectivity[c] for c in columns if c in known.selectivity]
@@ -144,7 +144,7 @@ class Statistics:
         return max(1.0, math.prod(known.distinct.get(c, DEFAULT_DISTINCT) for c in columns))
 
 
-def row_bytes(demand: Demand) -> float:
+def row_bytes(demand: FragmentDemand) -> float:
     """About the bytes of one partial on the wire, before compression."""
     states = (s.type for a in demand.aggregates for s in a.states)
     return SLICE_BYTES + sum(map(width_of, (*(k.type for k in demand.keys), *states)))
@@ -164,7 +164,7 @@ def load_statistics(project: Project, catalog: Catalog) -> Statistics:
     generated = {
         s.name: StreamStatistics(dict.fromkeys(s.sites or (), s.connector.rows_per_s), _raw_bytes(s))
         for s in catalog.streams.values()
-        if isinstance(s.connector, Generator)
+        if isinstance(s.connector, GeneratorConnector)
     }
     return Statistics({**generated, **declared})
 

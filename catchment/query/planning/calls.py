@@ -17,7 +17,7 @@ from catchment.query.sql.source import SqlText
 
 
 @dataclass(frozen=True)
-class Call:
+class ParsedCall:
     """An aggregate call as written: f([DISTINCT] argument, parameters...) [FILTER (WHERE condition)]."""
 
     node: exp.Expr
@@ -35,28 +35,28 @@ def is_aggregate(node: exp.Expr) -> bool:
     return name is not None and (name.upper() in AGGREGATE_NAMES or canonical_name(name) is not None)
 
 
-def read_call(node: exp.Expr, text: SqlText) -> Call | None:
+def read_call(node: exp.Expr, text: SqlText) -> ParsedCall | None:
     """The aggregate call that a node is, if it is one."""
     if isinstance(node, exp.Filter):
         inner = read_call(node.this, text)
         if inner is None:
             raise text.error("FILTER belongs behind an aggregate", node, hint="write sum(x) FILTER (WHERE ...)")
-        return Call(node, inner.function, inner.argument, inner.parameters, _both(inner, node.expression.this))
+        return ParsedCall(node, inner.function, inner.argument, inner.parameters, _both(inner, node.expression.this))
     if not is_aggregate(node):
         return None
     if not isinstance(node, exp.Anonymous):
         raise text.error(f"{show(node)} is not possible here", node, hint="write a plain call, such as sum(x)")
     name, arguments = str(node.this).lower(), list(node.expressions)
     if name == "count_if" and len(arguments) == 1:
-        return Call(node, "count", None, (), arguments[0])
+        return ParsedCall(node, "count", None, (), arguments[0])
     if arguments and isinstance(arguments[0], exp.Distinct):
-        return Call(node, f"{name}_distinct", next(iter(arguments[0].expressions), None))
+        return ParsedCall(node, f"{name}_distinct", next(iter(arguments[0].expressions), None))
     counts_rows = name == "count" and (not arguments or isinstance(arguments[0], exp.Star | exp.Literal))
     argument = None if counts_rows or not arguments else arguments[0]
-    return Call(node, name, argument, tuple(_constant(a, text) for a in arguments[1:]))
+    return ParsedCall(node, name, argument, tuple(_constant(a, text) for a in arguments[1:]))
 
 
-def _both(inner: Call, condition: exp.Expr) -> exp.Expr:
+def _both(inner: ParsedCall, condition: exp.Expr) -> exp.Expr:
     return condition if inner.condition is None else exp.and_(inner.condition, condition)
 
 
@@ -101,11 +101,11 @@ class AggregateSet:
     taken: set[str]
     found: dict[tuple[object, ...], Aggregate] = field(default_factory=dict)
 
-    def add(self, call: Call, preferred: str | None = None) -> Aggregate:
+    def add(self, call: ParsedCall, preferred: str | None = None) -> Aggregate:
         """The aggregate of a call, made unless an equal one exists."""
         return self.put(call, self._argument(call), preferred)
 
-    def put(self, call: Call, argument: Typed | None, preferred: str | None = None) -> Aggregate:
+    def put(self, call: ParsedCall, argument: Typed | None, preferred: str | None = None) -> Aggregate:
         """The aggregate of a call whose argument and condition are this."""
         identity = (canonical_name(call.function) or call.function, argument, call.parameters)
         if identity not in self.found:
@@ -114,18 +114,18 @@ class AggregateSet:
             self.taken.add(name.lower())
         return self.found[identity]
 
-    def _argument(self, call: Call) -> Typed | None:
+    def _argument(self, call: ParsedCall) -> Typed | None:
         what = f"an argument of {call.function}"
         condition = resolve_inputs(call.condition, self.scope, what) if call.condition else None
         value = self.value(call, resolve_inputs(call.argument, self.scope, what)) if call.argument else None
         return filtered(value, condition)
 
-    def value(self, call: Call, value: exp.Expr) -> Typed:
+    def value(self, call: ParsedCall, value: exp.Expr) -> Typed:
         if call.function == "count" and infer(value) is None:
             return Typed(f"{render(exp.paren(value))} IS NOT NULL OR NULL", pa.bool_())
         return typed(value, self.scope.text, f"the argument of {call.function},")
 
-    def _make(self, call: Call, argument: Typed | None, name: str) -> Aggregate:
+    def _make(self, call: ParsedCall, argument: Typed | None, name: str) -> Aggregate:
         sql, type_ = (argument.sql, argument.type) if argument else (None, None)
         try:
             return make_aggregate(call.function, sql, type_, call.parameters, name=name)
@@ -143,7 +143,7 @@ def filtered(value: Typed | None, condition: exp.Expr | None) -> Typed | None:
     return Typed(f"CASE WHEN {render(condition)} THEN {then.sql} END", then.type)
 
 
-def _automatic_name(call: Call, argument: Typed | None) -> str:
+def _automatic_name(call: ParsedCall, argument: Typed | None) -> str:
     if isinstance(call.argument, exp.Column) and call.condition is None:
         return f"{call.function}_{call.argument.name}"
     return call.function

@@ -13,7 +13,7 @@ from catchment.query.fragment import Lookup
 from catchment.query.planning.calls import fresh_name, resolve_inputs
 from catchment.query.planning.scope import Scope
 from catchment.query.sql.dialect import render, show
-from catchment.query.sql.statements import Relation, Stream, Table, View
+from catchment.query.sql.statements import DeclaredRelation, Stream, Table, View
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def _with_stream(join: exp.Join, read: From, canonical: str, view: View) -> From
     return replace(read, joined=StreamJoin(stream, canonical, on), owners={**read.owners, canonical: canonical})
 
 
-def _with_relation(scope: Scope, alias: str, relation: Relation, canonical: str) -> Scope:
+def _with_relation(scope: Scope, alias: str, relation: DeclaredRelation, canonical: str) -> Scope:
     return Scope(scope.text, {**scope.relations, alias: relation}, {**scope.canonical, alias: canonical})
 
 

@@ -13,7 +13,8 @@ from catchment.query.planning.scope import Scope
 from catchment.query.sql.dialect import render, show
 from catchment.query.sql.source import SqlText
 from catchment.query.sql.statements import Stream
-from catchment.timeline import WindowSpec, parse_duration
+from catchment.timeline import WindowSpec
+from catchment.units import parse_duration
 
 WINDOW_FORM = "window(event_time, 'size' [, 'slide' [, 'offset']])"
 # A window is the merge of its slices: beyond this many, closing one costs more than anyone reads.

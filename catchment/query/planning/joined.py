@@ -14,7 +14,7 @@ from sqlglot import exp
 from catchment.errors import QueryError
 from catchment.query.catalog import Catalog
 from catchment.query.fragment import Key
-from catchment.query.join import SIDES, Comparison, JoinedKey
+from catchment.query.join import SIDES, JoinedKey, KeyComparison
 from catchment.query.plan import Finish, QueryPlan, Sink, WindowAggregate, WindowJoin
 from catchment.query.planning.calls import AggregateSet, fresh_name
 from catchment.query.planning.from_clause import From
@@ -43,7 +43,9 @@ def plan_joined(view: View, catalog: Catalog, read: From) -> QueryPlan:
     made = _SideKeys(sides)
     joined = made.group(grouping, keys)
     on = tuple(made.both(*pair) for pair in conditions.equal)
-    compared = tuple(Comparison(a, o, b) for left, o, right in conditions.compared for a, b in [made.both(left, right)])
+    compared = tuple(
+        KeyComparison(a, o, b) for left, o, right in conditions.compared for a, b in [made.both(left, right)]
+    )
     taken = {*OWN_NAMES, *(k.name.lower() for k in keys.values())}
     sets = {s: AggregateSet(read.scope, made.taken(s)) for s in SIDES}
     aggregates = PairAggregates(read.scope, taken, sides=sides, sets=sets)

@@ -14,8 +14,8 @@ from sqlglot import exp
 
 from catchment.aggregates import Aggregate
 from catchment.aggregates.repeat import can_repeat
-from catchment.query.join import BOTH, LEFT, RIGHT, SIDES, Pair
-from catchment.query.planning.calls import AggregateSet, Call, filtered, resolve_inputs
+from catchment.query.join import BOTH, LEFT, RIGHT, SIDES, PairAggregate
+from catchment.query.planning.calls import AggregateSet, ParsedCall, filtered, resolve_inputs
 from catchment.query.planning.scope import Typed, typed
 from catchment.query.planning.sides import Conditions, Sides
 from catchment.query.sql.dialect import show
@@ -31,15 +31,15 @@ class PairAggregates(AggregateSet):
 
     sides: Sides
     sets: dict[str, AggregateSet]
-    pairs: dict[str, Pair] = field(default_factory=dict)
+    pairs: dict[str, PairAggregate] = field(default_factory=dict)
 
-    def add(self, call: Call, preferred: str | None = None) -> Aggregate:
+    def add(self, call: ParsedCall, preferred: str | None = None) -> Aggregate:
         made = super().add(call, preferred)
         if made.name not in self.pairs:
             self.pairs[made.name] = self._pair(call, made)
         return made
 
-    def _pair(self, call: Call, made: Aggregate) -> Pair:
+    def _pair(self, call: ParsedCall, made: Aggregate) -> PairAggregate:
         if not can_repeat(made):
             raise self.scope.text.error(
                 f"{call.function} of a join cannot be told from its two streams",
@@ -60,15 +60,17 @@ class PairAggregates(AggregateSet):
         local = self.value(call, self.sides.local(value))
         return self._carried(call, made, local, found[0] if found else LEFT, split)
 
-    def _carried(self, call: Call, made: Aggregate, value: Typed | None, side: str, split: Conditions) -> Pair:
+    def _carried(
+        self, call: ParsedCall, made: Aggregate, value: Typed | None, side: str, split: Conditions
+    ) -> PairAggregate:
         """The state of one side, as often as the other counts."""
         other = RIGHT if side == LEFT else LEFT
         own = self.sets[side].put(call, filtered(value, split.joint(side)), RECORDS if value is None else made.name)
-        counts = self.sets[other].put(Call(call.node, "count", None), filtered(None, split.joint(other)), RECORDS)
+        counts = self.sets[other].put(ParsedCall(call.node, "count", None), filtered(None, split.joint(other)), RECORDS)
         left, right = (own, counts) if side == LEFT else (counts, own)
-        return Pair(made, left.name, right.name, side)
+        return PairAggregate(made, left.name, right.name, side)
 
-    def _product(self, call: Call, made: Aggregate, value: exp.Expr, split: Conditions) -> Pair:
+    def _product(self, call: ParsedCall, made: Aggregate, value: exp.Expr, split: Conditions) -> PairAggregate:
         """The sum or the mean of products of what either side has."""
         factors: dict[str, list[exp.Expr]] = {s: [] for s in SIDES}
         for factor in _factors(value):
@@ -84,9 +86,9 @@ class PairAggregates(AggregateSet):
             own = typed(product, self.scope.text, f"the argument of {call.function},")
             cast = own if own.type == type_ else Typed(f"CAST({own.sql} AS {sql_type(type_)})", type_)
             names[side] = self.sets[side].put(call, filtered(cast, split.joint(side)), made.name).name
-        return Pair(made, names[LEFT], names[RIGHT], BOTH)
+        return PairAggregate(made, names[LEFT], names[RIGHT], BOTH)
 
-    def _refuse(self, call: Call) -> Exception:
+    def _refuse(self, call: ParsedCall) -> Exception:
         return self.scope.text.error(
             f"{show(call.node)} is over single pairs of records",
             call.node,

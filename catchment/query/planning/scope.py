@@ -21,7 +21,7 @@ from sqlglot.optimizer.annotate_types import annotate_types
 from catchment.project.options import did_you_mean
 from catchment.query.sql.dialect import CatchmentSpark, render, show
 from catchment.query.sql.source import SqlText
-from catchment.query.sql.statements import Column, Relation
+from catchment.query.sql.statements import Column, DeclaredRelation
 from catchment.query.types import arrow_type, read_type, sql_type
 
 
@@ -30,7 +30,7 @@ class Scope:
     """The relations of one FROM clause: what the user calls each, and what it is."""
 
     text: SqlText
-    relations: Mapping[str, Relation]  # by the user's alias, in order
+    relations: Mapping[str, DeclaredRelation]  # by the user's alias, in order
     canonical: Mapping[str, str]  # the user's alias to the alias in the plan
 
     def resolve(self, column: exp.Column) -> exp.Expr:
@@ -64,7 +64,7 @@ class Scope:
             raise self._unknown(name, at, self.relations)
         return owners[0]
 
-    def _unknown(self, name: str, at: exp.Expr, among: Mapping[str, Relation]) -> Exception:
+    def _unknown(self, name: str, at: exp.Expr, among: Mapping[str, DeclaredRelation]) -> Exception:
         names = [c.name for relation in among.values() for c in relation.columns]
         return self.text.error(
             f"there is no column {name!r} in {' or '.join(among)}", at, hint=did_you_mean(name, names)

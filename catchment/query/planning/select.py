@@ -20,7 +20,7 @@ from catchment.query.plan import (
     Scan,
     WindowAggregate,
 )
-from catchment.query.planning.calls import AggregateSet, Call, fresh_name, input_text, resolve_inputs
+from catchment.query.planning.calls import AggregateSet, ParsedCall, fresh_name, input_text, resolve_inputs
 from catchment.query.planning.grouping import Grouping
 from catchment.query.planning.outputs import Outputs, check_boolean
 from catchment.query.planning.scope import Scope, typed
@@ -82,7 +82,7 @@ def read_results(
     having = view.select.args.get("having")
     condition = outputs.having(having.this) if having is not None else None
     if not aggregates.found:
-        aggregates.add(Call(view.select, "count", None))
+        aggregates.add(ParsedCall(view.select, "count", None))
     return columns, condition
 
 

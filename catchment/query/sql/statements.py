@@ -17,7 +17,7 @@ from catchment.errors import QueryError
 from catchment.query.sql.dialect import quote, render
 from catchment.query.sql.source import SqlText
 from catchment.query.types import TIMESTAMP, sql_type
-from catchment.timeline import format_duration
+from catchment.units import format_duration
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Files:
+class FilesConnector:
     """Records in files; `{site}` in the path stands for the site that reads."""
 
     path: str
@@ -43,7 +43,7 @@ class Files:
 
 
 @dataclass(frozen=True)
-class Replay(Files):
+class ReplayConnector(FilesConnector):
     """A log whose records are given out in order of arrival, at their own pace times `speed`."""
 
     arrival: str | None = None
@@ -52,7 +52,7 @@ class Replay(Files):
 
 
 @dataclass(frozen=True)
-class Generator:
+class GeneratorConnector:
     """Made-up records, the same ones for the same seed."""
 
     rows_per_s: float = 1000.0
@@ -62,11 +62,11 @@ class Generator:
     kind = "generator"
 
 
-Connector = Files | Replay | Generator
+Connector = FilesConnector | ReplayConnector | GeneratorConnector
 
 
 @dataclass(frozen=True)
-class Relation:
+class DeclaredRelation:
     """A named set of typed columns; names are found whatever their case."""
 
     name: str
@@ -93,7 +93,7 @@ class Relation:
 
 
 @dataclass(frozen=True)
-class Stream(Relation):
+class Stream(DeclaredRelation):
     """CREATE STREAM. `sites` is None until a catalog has said which sites those are."""
 
     event_time: str
@@ -115,7 +115,7 @@ class Stream(Relation):
                 f"stream {self.name!r} is to be shed and has no history",
                 hint="what is shed is repaired from history: leave history = false out, or shed = true",
             )
-        if isinstance(self.connector, Replay) and self.connector.arrival is not None:
+        if isinstance(self.connector, ReplayConnector) and self.connector.arrival is not None:
             self._check_time(self.connector.arrival, "arrival")
         if self.source is not None:
             object.__setattr__(self, "source", self._check_source(self.source).name)
@@ -156,10 +156,10 @@ class Stream(Relation):
 
 
 @dataclass(frozen=True)
-class Table(Relation):
+class Table(DeclaredRelation):
     """CREATE TABLE: slow-changing reference data."""
 
-    connector: Files
+    connector: FilesConnector
     where: str = field(default="", compare=False)
 
     def to_sql(self) -> str:
@@ -264,7 +264,7 @@ class Explain:
 Statement = Stream | Table | View | DropView | Explain
 
 
-def _columns(relation: Relation) -> str:
+def _columns(relation: DeclaredRelation) -> str:
     return f"({', '.join(c.to_sql() for c in relation.columns)})"
 
 
@@ -285,7 +285,7 @@ def _duration(us: int | None) -> str | None:
 
 def _connector_options(connector: Connector) -> dict[str, Any]:
     options = {name: value for name, value in vars(connector).items() if name != "duration_us"}
-    if isinstance(connector, Generator):
+    if isinstance(connector, GeneratorConnector):
         options["duration"] = _duration(connector.duration_us)
     elif connector.format != "csv":
         options = {name: value for name, value in options.items() if name not in ("header", "delimiter")}

@@ -8,7 +8,7 @@ from typing import Any
 
 from catchment.errors import QueryError
 from catchment.project import options as opt
-from catchment.project.options import Kind, Option, read_options
+from catchment.project.options import Option, OptionKind, read_options
 from catchment.query.sql.statements import (
     ALWAYS,
     ANY,
@@ -16,9 +16,9 @@ from catchment.query.sql.statements import (
     NEVER,
     ON_DEMAND,
     Connector,
-    Files,
-    Generator,
-    Replay,
+    FilesConnector,
+    GeneratorConnector,
+    ReplayConnector,
     ViewOptions,
 )
 
@@ -41,10 +41,10 @@ def _sites(value: Any) -> tuple[str, ...]:
 
 
 FILES = (
-    Option("path", Kind("a path, in which {site} stands for the name of the site", _path), required=True),
+    Option("path", OptionKind("a path, in which {site} stands for the name of the site", _path), required=True),
     Option("format", opt.choice("json", "csv", "parquet"), "json"),
     Option("header", opt.flag(), True),
-    Option("delimiter", Kind("one character", lambda v: _one_character(v)), ","),
+    Option("delimiter", OptionKind("one character", lambda v: _one_character(v)), ","),
 )
 CONNECTORS: dict[str, tuple[Option, ...]] = {
     "files": FILES,
@@ -62,7 +62,7 @@ CONNECTORS: dict[str, tuple[Option, ...]] = {
 }
 STREAM = (
     Option("event_time", opt.text("the name of a TIMESTAMP column, such as 'ts'"), required=True),
-    Option("sites", Kind("names of sites with commas between them, such as 'us,eu'", _sites)),
+    Option("sites", OptionKind("names of sites with commas between them, such as 'us,eu'", _sites)),
     Option("connector", opt.choice(*CONNECTORS), "files"),
     Option("slack", opt.duration()),
     Option("source", opt.text("the name of a column, such as 'device'")),
@@ -80,7 +80,7 @@ VIEW = (
     Option("policy", opt.policy()),
     Option("weight", opt.number(), 1.0),
     Option("emit_early", opt.duration(none=True, positive=True)),
-    Option("repair", Kind("'always', 'on_demand' or 'never'", lambda v: _repair(v)), ALWAYS),
+    Option("repair", OptionKind("'always', 'on_demand' or 'never'", lambda v: _repair(v)), ALWAYS),
     Option("shed", opt.choice(BOUNDED, ANY, NEVER), BOUNDED),
     Option("slack", opt.text("the name of a slack controller, such as 'adaptive', 'mp-k-slack' or 'fixed:5 s'")),
 )
@@ -131,9 +131,9 @@ def _refuse_foreign(given: Given, connector: str, name: str, where: Where) -> No
 
 def _make_connector(kind: str, read: dict[str, Any], given: Given, where: Where) -> Connector:
     if kind == "generator":
-        return Generator(read["rows_per_s"], read["keys"], read["seed"], read["duration"])
+        return GeneratorConnector(read["rows_per_s"], read["keys"], read["seed"], read["duration"])
     _refuse_csv_options(read, given, where)
-    return Replay(**read) if kind == "replay" else Files(**read)
+    return ReplayConnector(**read) if kind == "replay" else FilesConnector(**read)
 
 
 def _refuse_csv_options(read: dict[str, Any], given: Given, where: Where) -> None:
@@ -146,7 +146,7 @@ def _refuse_csv_options(read: dict[str, Any], given: Given, where: Where) -> Non
             )
 
 
-def read_table_options(given: Given, name: str, where: Where) -> Files:
+def read_table_options(given: Given, name: str, where: Where) -> FilesConnector:
     """Where a table's rows are; the format is that of the file's name unless it is said."""
     read = read_options(given, TABLE, what=f"table {name!r}", where=where, error=QueryError)
     suffix = read["path"].rsplit(".", 1)[-1].lower()
@@ -154,7 +154,7 @@ def read_table_options(given: Given, name: str, where: Where) -> Files:
         read["format"] = suffix
     read.pop("connector")
     _refuse_csv_options(read, given, where)
-    return Files(**read)
+    return FilesConnector(**read)
 
 
 def read_view_options(given: Given, name: str, where: Where) -> ViewOptions:

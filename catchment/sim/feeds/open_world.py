@@ -14,7 +14,7 @@ from typing import Any
 from catchment.errors import FeedError
 from catchment.feeds.placement.costs import LinkCosts
 from catchment.feeds.project import World, load_functions, open_recording, read_program_file
-from catchment.project.options import Kind, Option, read_options
+from catchment.project.options import Option, OptionKind, read_options
 from catchment.project.toml_file import TomlFile
 from catchment.sim.feeds.nearby_world import make_world
 
@@ -39,13 +39,15 @@ def _world_kind(value: Any) -> str:
     return str(value)
 
 
-_COST = Kind("a positive number", _positive)
-_WHOLE = Kind("a whole number from 0 on", _whole)
+_COST = OptionKind("a positive number", _positive)
+_WHOLE = OptionKind("a whole number from 0 on", _whole)
 _COSTS = (Option("upload", _COST, 1.0), Option("download", _COST, 1.0))
 _WORLD = (
-    Option("kind", Kind("'nearby' (users made by catchment) or 'recording' (CSV files)", _world_kind), "recording"),
+    Option(
+        "kind", OptionKind("'nearby' (users made by catchment) or 'recording' (CSV files)", _world_kind), "recording"
+    ),
     Option("users", _WHOLE, 100),
-    Option("rate_unit", Kind("a positive number", _positive), 0.1),
+    Option("rate_unit", OptionKind("a positive number", _positive), 0.1),
     Option("seed", _WHOLE, 7),
 )
 

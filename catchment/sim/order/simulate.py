@@ -23,7 +23,8 @@ from catchment.sim.order.repair import RepairOutcome, RepairPolicy, repair
 from catchment.sim.order.replay import ReplayOutcome, cut_in_steps, replay
 from catchment.sim.order.trace import ArrivalTrace
 from catchment.site.slack.names import Setting, SlackConfig
-from catchment.timeline import SECOND_US, WindowSpec, format_duration
+from catchment.timeline import SECOND_US, WindowSpec
+from catchment.units import format_duration
 
 Floats = npt.NDArray[np.float64]
 

@@ -38,7 +38,8 @@ from catchment.site.slack.rules.conformal import Conformal
 from catchment.site.slack.rules.fixed import Fixed, MpKSlack, PdSlack
 from catchment.site.slack.rules.progress import BySources
 from catchment.site.slack.setting import Outlook, Setting
-from catchment.timeline import SECOND_US, parse_duration
+from catchment.timeline import SECOND_US
+from catchment.units import parse_duration
 
 __all__ = ["DEFAULT_SLACK", "Batch", "Controller", "Outlook", "Setting", "SlackConfig", "parse_slack", "slack_names"]
 

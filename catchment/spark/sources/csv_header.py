@@ -13,13 +13,13 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from catchment.errors import EngineError
-from catchment.query.sql.statements import Files, Relation
+from catchment.query.sql.statements import DeclaredRelation, FilesConnector
 from catchment.query.types import sql_type
 
 _AROUND_NAMES = '\ufeff" '  # a byte order mark, quotes, spaces
 
 
-def csv_schema(relation: Relation, header: list[str]) -> str:
+def csv_schema(relation: DeclaredRelation, header: list[str]) -> str:
     """Every column of the file in its order; those that were not declared are read as text, to be dropped."""
     absent = [c.name for c in relation.columns if c.name.lower() not in {h.lower() for h in header}]
     if absent:
@@ -34,7 +34,7 @@ def csv_schema(relation: Relation, header: list[str]) -> str:
     return ", ".join(found)
 
 
-def is_record(line: Column, relation: Relation, files: Files, header: list[str]) -> Column:
+def is_record(line: Column, relation: DeclaredRelation, files: FilesConnector, header: list[str]) -> Column:
     """Whether a line is a record; a header that is not the expected one is an error."""
     names = [c.name.lower() for c in relation.columns]
     low = F.lower(line)

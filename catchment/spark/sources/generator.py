@@ -7,12 +7,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from catchment.query.sql.statements import Column as Declared
-from catchment.query.sql.statements import Generator, Stream
+from catchment.query.sql.statements import GeneratorConnector, Stream
 from catchment.query.types import sql_type
 from catchment.timeline import SECOND_US
 
 
-def generate(spark: SparkSession, stream: Stream, generator: Generator, site: str) -> DataFrame:
+def generate(spark: SparkSession, stream: Stream, generator: GeneratorConnector, site: str) -> DataFrame:
     """Rows at a constant rate; each column is a function of the row's number, the seed and the site."""
     rate = spark.readStream.format("rate").option("rowsPerSecond", _rate(generator)).load()
     last = _last(generator)
@@ -21,23 +21,23 @@ def generate(spark: SparkSession, stream: Stream, generator: Generator, site: st
     return rate.select(*[_column(c, stream, generator, site).alias(c.name) for c in stream.columns])
 
 
-def has_generated(generator: Generator, offset: int) -> bool:
+def has_generated(generator: GeneratorConnector, offset: int) -> bool:
     """Whether a generator has no more after this offset of the rate source: whole seconds since it began."""
     last = _last(generator)
     return last is not None and offset * _rate(generator) >= last
 
 
-def _rate(generator: Generator) -> int:
+def _rate(generator: GeneratorConnector) -> int:
     return max(1, round(generator.rows_per_s))
 
 
-def _last(generator: Generator) -> int | None:
+def _last(generator: GeneratorConnector) -> int | None:
     """How many rows there will ever be; None: no end."""
     duration = generator.duration_us
     return None if duration is None else round(_rate(generator) * duration / SECOND_US)
 
 
-def _column(column: Declared, stream: Stream, generator: Generator, site: str) -> Column:
+def _column(column: Declared, stream: Stream, generator: GeneratorConnector, site: str) -> Column:
     if column.name == stream.event_time:
         return F.col("timestamp")
     chance = F.xxhash64(F.col("value"), F.lit(f"{generator.seed}/{site}/{column.name}"))

@@ -19,7 +19,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from catchment.errors import EngineError
-from catchment.query.sql.statements import Files, Generator, Relation, Replay, Stream, Table
+from catchment.query.sql.statements import (
+    DeclaredRelation,
+    FilesConnector,
+    GeneratorConnector,
+    ReplayConnector,
+    Stream,
+    Table,
+)
 from catchment.query.types import sql_type
 from catchment.replay.spool import Instants, read_arrivals, read_beginning
 from catchment.replay.spool_writer import make_spool, read_header
@@ -55,12 +62,12 @@ class OpenedStream:
 def open_stream(spark: SparkSession, stream: Stream, site: str, base: Path, spools: Path, jump_us: int) -> OpenedStream:
     """Start reading a stream where it is born; paths are relative to the project folder."""
     connector = stream.connector
-    if isinstance(connector, Generator):
+    if isinstance(connector, GeneratorConnector):
         made = _checked(generate(spark, stream, connector, site), stream)
         return OpenedStream(made, lambda offset: has_generated(connector, offset))
     path = base / connector.path.replace("{site}", site)
     try:
-        if isinstance(connector, Replay):
+        if isinstance(connector, ReplayConnector):
             return _open_replay(spark, stream, connector, path, spools / f"{stream.name}.arrow", jump_us)
         return OpenedStream(_open_files(spark, stream, connector, path))
     except EngineError as error:
@@ -89,13 +96,17 @@ def read_table(spark: SparkSession, table: Table, base: Path) -> DataFrame:
     return rows.drop(RAW, PROBLEM)
 
 
-def ddl(relation: Relation) -> str:
+def ddl(relation: DeclaredRelation) -> str:
     """The declared columns as Spark spells them."""
     return ", ".join(f"`{c.name}` {sql_type(c.type)}" for c in relation.columns)
 
 
 def parse_lines(
-    lines: DataFrame, relation: Relation, connector: Files, header: list[str], carried: tuple[str, ...] = ()
+    lines: DataFrame,
+    relation: DeclaredRelation,
+    connector: FilesConnector,
+    header: list[str],
+    carried: tuple[str, ...] = (),
 ) -> DataFrame:
     """Lines of text as records, with `_raw` and `_problem`, and other columns that are carried along."""
     text = F.col("value")
@@ -113,7 +124,7 @@ def parse_lines(
     return rows.select(*columns, *carried, RAW, _problem(relation, connector.format).alias(PROBLEM))
 
 
-def _problem(relation: Relation, format: str) -> SparkColumn:
+def _problem(relation: DeclaredRelation, format: str) -> SparkColumn:
     corrupt = F.col("_r").isNull() | F.col(f"_r.{_CORRUPT}").isNotNull()
     nothing = F.coalesce(*[F.col(f"_r.`{c.name}`").cast("string") for c in relation.columns]).isNull()
     problem = F.when(corrupt & nothing, F.lit(f"not readable as {format}"))
@@ -135,14 +146,14 @@ def _checked(records: DataFrame, stream: Stream, carried: tuple[str, ...] = ()) 
     return records.select(*columns, *carried, raw.alias(RAW), problem.alias(PROBLEM))
 
 
-def _open_files(spark: SparkSession, stream: Stream, files: Files, path: Path) -> DataFrame:
+def _open_files(spark: SparkSession, stream: Stream, files: FilesConnector, path: Path) -> DataFrame:
     if files.format == "parquet":
         return _checked(_watch(spark, path).schema(ddl(stream)).parquet(_folder(path)), stream)
     return parse_lines(_watch(spark, path).text(_folder(path)), stream, files, _header(path, stream, files))
 
 
 def _open_replay(
-    spark: SparkSession, stream: Stream, replay: Replay, path: Path, spool: Path, jump_us: int
+    spark: SparkSession, stream: Stream, replay: ReplayConnector, path: Path, spool: Path, jump_us: int
 ) -> OpenedStream:
     rows = make_spool(path, spool, replay, stream.schema, replay.arrival or stream.event_time, jump_us)
     spark.dataSource.register(ReplaySource)
@@ -203,7 +214,7 @@ def _glob(path: Path) -> str:
     return path.name if _names_files(path) else "*"
 
 
-def _header(path: Path, relation: Relation, connector: Files) -> list[str]:
+def _header(path: Path, relation: DeclaredRelation, connector: FilesConnector) -> list[str]:
     """The columns of the files in their order: as the first one says, or as declared."""
     declared = [c.name for c in relation.columns]
     if connector.format != "csv" or not connector.header:
