@@ -14,9 +14,27 @@ PACKAGE = Path(catchment.__file__).parent
 
 # From the bottom up: a room may import those before it. Files beside the rooms are the ground that all stand on.
 ROOMS = (
-    "", "project", "aggregates", "quality", "query", "optimizer", "storage", "wire", "shedding", "progress", "site",
-    "center", "relay", "replay", "deploy", "feeds", "sim", "spark", "serve", "cli",
-)  # fmt: skip
+    "",
+    "project",
+    "aggregates",
+    "quality",
+    "query",
+    "optimizer",
+    "storage",
+    "wire",
+    "shedding",
+    "progress",
+    "site",
+    "center",
+    "relay",
+    "replay",
+    "deploy",
+    "feeds",
+    "sim",
+    "spark",
+    "serve",
+    "cli",
+)
 GROUND = ("arrays", "errors", "timeline", "units")
 
 

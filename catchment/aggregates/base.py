@@ -1,4 +1,4 @@
-"""What an aggregate is: a triple of laws, and the flat columns that carry its state.
+"""What an aggregate is: three functions with their laws, and the flat columns that carry its state.
 
 `lift` turns records into states, `combine` merges states (associative, commutative, with the state of no
 records as identity), `lower` turns a state into its value. So for any way of splitting the records of a
@@ -17,13 +17,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from catchment.arrays import Index
 from catchment.errors import AggregateError
 
-Groups = NDArray[np.intp]
+Groups = Index  # the group of each row
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class StateColumn:
 
 @dataclass(frozen=True)
 class AggregateCall:
-    """A call of an aggregate function as it stands in a query: `function(argument, *parameters) AS name`."""
+    """The call of an aggregate function: `function(argument, *parameters) AS name`."""
 
     name: str
     function: str
@@ -51,7 +50,7 @@ class AggregateCall:
 
     @property
     def head(self) -> tuple[str, str, str | None, pa.DataType | None]:
-        """What every aggregate is made of."""
+        """The fields that aggregates of every kind have."""
         return self.name, self.function, self.argument, self.argument_type
 
 
@@ -98,29 +97,29 @@ class Aggregate(ABC):
 
     @abstractmethod
     def lift_sql(self) -> tuple[str, ...]:
-        """One Spark SQL aggregate expression per state column, over raw records."""
+        """Return one Spark SQL aggregate expression per state column, over raw records."""
 
     @abstractmethod
     def merge_sql(self) -> tuple[str, ...]:
-        """One Spark SQL aggregate expression per state column, over rows of partials."""
+        """Return one Spark SQL aggregate expression per state column, over rows of partials."""
 
     @abstractmethod
     def lift(self, values: pa.Array | None, groups: Groups, size: int) -> list[pa.Array]:
-        """The states of `size` groups of records; record i belongs to group `groups[i]`."""
+        """Return the states of `size` groups of records; record i belongs to group `groups[i]`."""
 
     @abstractmethod
     def combine(self, states: Sequence[pa.Array], groups: Groups, size: int) -> list[pa.Array]:
-        """The states of `size` groups of partials; partial i belongs to group `groups[i]`."""
+        """Return the states of `size` groups of partials; partial i belongs to group `groups[i]`."""
 
     @abstractmethod
     def lower(self, states: Sequence[pa.Array]) -> pa.Array:
-        """The values of the states, one a row."""
+        """Return the values of the states, one per row."""
 
     def column(self, suffix: str, type_: pa.DataType) -> StateColumn:
-        """A state column of this aggregate."""
+        """Return a state column of this aggregate."""
         return StateColumn(f"{self.name}__{suffix}", type_)
 
 
 def quote(name: str) -> str:
-    """An identifier, quoted for Spark SQL."""
+    """Return an identifier, quoted for Spark SQL."""
     return "`" + name.replace("`", "``") + "`"

@@ -35,27 +35,40 @@ def _plain(kind: type[Aggregate]) -> Maker:
     return lambda call: kind(*call.head)
 
 
-FUNCTIONS: Mapping[str, FunctionHelp] = MappingProxyType({
-    "count": FunctionHelp("count(*), count(x)", "records, or values that are not null", _plain(Count)),
-    "sum": FunctionHelp("sum(x)", "the sum of numbers", _plain(Sum)),
-    "min": FunctionHelp("min(x)", "the least value", _plain(Extreme)),
-    "max": FunctionHelp("max(x)", "the greatest value", _plain(Extreme)),
-    "avg": FunctionHelp("avg(x)", "the mean of numbers", _plain(Average), ("mean",)),
-    "var_samp": FunctionHelp("var_samp(x)", "the sample variance", _plain(Spread), ("variance",)),
-    "var_pop": FunctionHelp("var_pop(x)", "the population variance", _plain(Spread)),
-    "stddev_samp": FunctionHelp("stddev_samp(x)", "the sample deviation", _plain(Spread), ("stddev", "std")),
-    "stddev_pop": FunctionHelp("stddev_pop(x)", "the population deviation", _plain(Spread)),
-    "moments": FunctionHelp("moments(x)", "the first five raw moments, as an array", _plain(RawMoments)),
-    "approx_count_distinct": FunctionHelp(
-        "approx_count_distinct(x[, lgK or deviation])", "about how many distinct values (HLL)",
-        ApproxCountDistinct.from_call, ("approx_distinct",), parameters=1),
-    "percentile_approx": FunctionHelp(
-        "percentile_approx(x, p[, accuracy])", "the value at rank p, or values at array(p, ...) (KLL)",
-        ApproxPercentile.from_call, ("approx_percentile",), parameters=2),
-    "approx_top_k": FunctionHelp(
-        "approx_top_k(x[, k[, max_items]])", "the k most frequent items with their counts",
-        ApproxTopK.from_call, parameters=2),
-})  # fmt: skip
+FUNCTIONS: Mapping[str, FunctionHelp] = MappingProxyType(
+    {
+        "count": FunctionHelp("count(*), count(x)", "records, or values that are not null", _plain(Count)),
+        "sum": FunctionHelp("sum(x)", "the sum of numbers", _plain(Sum)),
+        "min": FunctionHelp("min(x)", "the least value", _plain(Extreme)),
+        "max": FunctionHelp("max(x)", "the greatest value", _plain(Extreme)),
+        "avg": FunctionHelp("avg(x)", "the mean of numbers", _plain(Average), ("mean",)),
+        "var_samp": FunctionHelp("var_samp(x)", "the sample variance", _plain(Spread), ("variance",)),
+        "var_pop": FunctionHelp("var_pop(x)", "the population variance", _plain(Spread)),
+        "stddev_samp": FunctionHelp("stddev_samp(x)", "the sample deviation", _plain(Spread), ("stddev", "std")),
+        "stddev_pop": FunctionHelp("stddev_pop(x)", "the population deviation", _plain(Spread)),
+        "moments": FunctionHelp("moments(x)", "the first five raw moments, as an array", _plain(RawMoments)),
+        "approx_count_distinct": FunctionHelp(
+            "approx_count_distinct(x[, lgK or deviation])",
+            "about how many distinct values (HLL)",
+            ApproxCountDistinct.from_call,
+            ("approx_distinct",),
+            parameters=1,
+        ),
+        "percentile_approx": FunctionHelp(
+            "percentile_approx(x, p[, accuracy])",
+            "the value at rank p, or values at array(p, ...) (KLL)",
+            ApproxPercentile.from_call,
+            ("approx_percentile",),
+            parameters=2,
+        ),
+        "approx_top_k": FunctionHelp(
+            "approx_top_k(x[, k[, max_items]])",
+            "the k most frequent items with their counts",
+            ApproxTopK.from_call,
+            parameters=2,
+        ),
+    }
+)
 
 _ALIASES = {alias: name for name, function in FUNCTIONS.items() for alias in function.aliases}
 
@@ -72,7 +85,7 @@ _NOT_MERGEABLE = {
 
 
 def canonical_name(function: str) -> str | None:
-    """The catalogue's name of a function, or None if it has none such."""
+    """Return the catalogue's name of a function, or None if it has none such."""
     lowered = function.strip().lower()
     name = _ALIASES.get(lowered, lowered)
     return name if name in FUNCTIONS else None
@@ -86,7 +99,7 @@ def make_aggregate(
     *,
     name: str,
 ) -> Aggregate:
-    """The aggregate `function(argument, *parameters)`, called `name` in the results.
+    """Return the aggregate `function(argument, *parameters)`, called `name` in the results.
 
     `argument` is Spark SQL, `argument_type` its Arrow type; None (or `*`) counts every record.
     """

@@ -1,9 +1,9 @@
 """approx_count_distinct: an HLL sketch (HLL_8).
 
-What is hashed must be the same in Spark and in the core. Strings and integers are hashed by the sketch
-itself; the sketch would skip the empty string, so it goes in as the string of one NUL. Dates and timestamps
-go in as days and microseconds since the epoch, booleans as 0 and 1, floats and decimals of at most 18 digits
-as Spark's `xxhash64` of their bits, with all NaN alike and -0.0 as 0.0.
+Spark and the core must feed their sketches with the same values. Strings and integers are hashed by the sketch
+itself; the sketch would skip the empty string, so it goes in as the string of one NUL. Dates and timestamps go in as
+days and microseconds since the epoch, booleans as 0 and 1, floats and decimals of at most 18 digits as Spark's
+`xxhash64` of their bits, with all NaN alike and -0.0 as 0.0.
 
 The registers of an HLL depend on the set of values alone, but one that was never merged also keeps a running
 estimate that depends on their order. The value is therefore always the estimate from the registers: equal
@@ -29,7 +29,7 @@ from catchment.errors import AggregateError
 DEFAULT_LG_K = 12
 MIN_LG_K, MAX_LG_K = 4, 21
 _HASHED_DIGITS = 18  # a decimal of up to 18 digits is one 64 bit word in Spark
-_DEVIATIONS = 2
+_DEVIATIONS = 2  # the published error is that of two standard deviations, about 95% of the answers
 
 # In the preamble of a serialized HLL: the flags, and the mode in the lowest two bits.
 _FLAGS_AT, _OUT_OF_ORDER = 5, 16
@@ -38,7 +38,7 @@ _MODE_AT, _MODE_MASK, _MODE_HLL = 7, 3, 2
 
 @dataclass(frozen=True)
 class ApproxCountDistinct(SketchAggregate):
-    """How many distinct values there are, about; 0 for none. `relative_error` is that of the count."""
+    """The approximate number of distinct values; 0 for none. `relative_error` is that of the number."""
 
     lg_k: int = DEFAULT_LG_K
     suffix = "hll"
@@ -54,8 +54,9 @@ class ApproxCountDistinct(SketchAggregate):
 
     @classmethod
     def from_call(cls, call: AggregateCall) -> ApproxCountDistinct:
-        """A second argument is lgK if it is whole, the wanted relative deviation if it is below 1."""
-        return cls(*call.head, lg_k_of(call.parameters[0], call.name) if call.parameters else DEFAULT_LG_K)
+        """Make the aggregate of a call; a second argument is lgK if it is whole, a relative deviation if below 1."""
+        lg_k = lg_k_of(call.parameters[0], call.name) if call.parameters else DEFAULT_LG_K
+        return cls(*call.head, lg_k)
 
     @property
     def result_type(self) -> pa.DataType:
@@ -67,13 +68,13 @@ class ApproxCountDistinct(SketchAggregate):
         return max(abs(float(bound)) for bound in bounds)
 
     def lift_sql(self) -> tuple[str, ...]:
-        return (f"hll_sketch_agg({_hashed_sql(f'({self.argument})', self.argument_type)}, {self.lg_k})",)
+        return (f"hll_sketch_agg({_sketch_input_sql(f'({self.argument})', self.argument_type)}, {self.lg_k})",)
 
     def merge_sql(self) -> tuple[str, ...]:
         return (f"hll_union_agg({quote(self.states[0].name)})",)
 
     def prepare(self, values: pa.Array) -> pa.Array:
-        return _hashed(values)
+        return _sketch_input(values)
 
     def sketch(self, values: pa.Array) -> bytes:
         sketch = hll_sketch(self.lg_k, HLL_8)
@@ -90,12 +91,12 @@ class ApproxCountDistinct(SketchAggregate):
     def estimate(self, sketch: bytes | None) -> int:
         if sketch is None:
             return 0
-        read = read_sketch(hll_sketch.deserialize, without_history(sketch), self)
+        read = read_sketch(hll_sketch.deserialize, mark_merged(sketch), self)
         return round(float(read.get_estimate()))
 
 
-def without_history(sketch: bytes) -> bytes:
-    """The sketch marked as merged, so that only its registers tell its estimate."""
+def mark_merged(sketch: bytes) -> bytes:
+    """Return the sketch marked as merged, so that it is estimated from its registers alone."""
     if len(sketch) <= _MODE_AT or sketch[_MODE_AT] & _MODE_MASK != _MODE_HLL:
         return sketch
     flags = sketch[_FLAGS_AT] | _OUT_OF_ORDER
@@ -103,7 +104,7 @@ def without_history(sketch: bytes) -> bytes:
 
 
 def lg_k_of(parameter: object, name: str) -> int:
-    """lgK itself, or the least lgK whose standard deviation 1.04 / sqrt(2^lgK) is at most the one given."""
+    """Return lgK itself, or the least lgK whose standard deviation 1.04 / sqrt(2^lgK) is at most the one given."""
     try:
         number = float(str(parameter))
     except ValueError:
@@ -126,7 +127,7 @@ def _check_type(type_: pa.DataType | None, name: str) -> None:
             where=name,
             hint="count the distinct values of CAST(x AS STRING)",
         )
-    if not any(test(type_) for test in (_is_word, _is_day_or_instant, _is_hashed)):
+    if not any(test(type_) for test in (_is_fed_directly, _is_day_or_instant, _is_hashed)):
         raise AggregateError(
             f"approx_count_distinct cannot take {type_}",
             where=name,
@@ -134,7 +135,7 @@ def _check_type(type_: pa.DataType | None, name: str) -> None:
         )
 
 
-def _is_word(type_: pa.DataType) -> bool:
+def _is_fed_directly(type_: pa.DataType) -> bool:
     return bool(
         pa.types.is_string(type_)
         or pa.types.is_large_string(type_)
@@ -151,8 +152,8 @@ def _is_hashed(type_: pa.DataType) -> bool:
     return bool(pa.types.is_float32(type_) or pa.types.is_float64(type_) or pa.types.is_decimal(type_))
 
 
-def _hashed_sql(x: str, type_: pa.DataType | None) -> str:
-    """What Spark's sketch is fed with."""
+def _sketch_input_sql(x: str, type_: pa.DataType | None) -> str:
+    """Return the Spark SQL of what Spark's sketch is fed with."""
     if pa.types.is_string(type_) or pa.types.is_large_string(type_):
         return f"CASE WHEN {x} = '' THEN char(0) ELSE {x} END"
     if pa.types.is_date32(type_):
@@ -170,8 +171,8 @@ def _hash_sql(x: str, type_: str) -> str:
     return f"CASE WHEN {x} IS NOT NULL THEN xxhash64(CAST({x} AS {type_})) END"
 
 
-def _hashed(values: pa.Array) -> pa.Array:
-    """What the core's sketch is fed with: the same, from values without nulls."""
+def _sketch_input(values: pa.Array) -> pa.Array:
+    """Return what the core's sketch is fed with: the same as Spark's, from values without nulls."""
     type_ = values.type
     if pa.types.is_string(type_) or pa.types.is_large_string(type_):
         return pc.if_else(pc.equal(values, ""), "\0", values)

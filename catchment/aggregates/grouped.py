@@ -1,4 +1,4 @@
-"""Reductions by group over Arrow arrays: the numeric ground that the aggregates stand on.
+"""Reductions by group over Arrow arrays, on which the aggregates are built.
 
 Row i belongs to group `groups[i]` of `size` groups. Nulls are skipped; a group without a value is null (or 0,
 for a count). Nothing here loops over rows in Python.
@@ -14,29 +14,27 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from catchment.aggregates.base import Groups
+from catchment.arrays import Floats, Index, Ints, Mask
 from catchment.errors import AggregateError
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-
-DECIMAL_DIGITS = 38
-# Whole numbers of up to 15 digits, and powers of ten up to the 22nd, are exact as doubles.
-_EXACT_DIGITS, _EXACT_POWER = 15, 22
+DECIMAL_DIGITS = 38  # of the widest decimal that Spark and Arrow have in common
+_EXACT_DIGITS = 15  # whole numbers of so many digits are exact as doubles
+_EXACT_POWER = 22  # and so are powers of ten up to this one
 _INT64_MAX = 2**63 - 1
 _HALF_BITS = 32
-_DIGIT_BITS = 16
+_DIGIT_BITS = 16  # numpy sorts numbers of so many bits by radix
 _DIGIT = 2**_DIGIT_BITS - 1
 
 
-def valid_rows(values: pa.Array) -> NDArray[np.bool_]:
-    """Which rows are not null."""
+def valid_rows(values: pa.Array) -> Mask:
+    """Return which rows are not null."""
     if values.null_count == 0:
         return np.ones(len(values), dtype=np.bool_)
     return np.asarray(values.is_valid().to_numpy(zero_copy_only=False))
 
 
 def floats_of(values: pa.Array) -> Floats:
-    """The rows as the nearest doubles, 0.0 where null."""
+    """Return the rows as the nearest doubles, 0.0 where null."""
     if pa.types.is_decimal(values.type):
         return _floats_of_decimals(values.fill_null(0))
     doubles = values.cast(pa.float64(), safe=False)
@@ -44,33 +42,33 @@ def floats_of(values: pa.Array) -> Floats:
 
 
 def _floats_of_decimals(values: pa.Array) -> Floats:
-    """The nearest doubles, as in Spark; Arrow's own conversion may be off by a bit."""
+    """Return the nearest doubles, as in Spark; Arrow's own conversion may be off by a bit."""
     if values.type.precision <= _EXACT_DIGITS and values.type.scale <= _EXACT_POWER:
         return np.asarray(unscaled_words(values) / 10.0**values.type.scale)
     return np.array([float(number) for number in values.to_pylist()], dtype=np.float64)
 
 
-def unscaled_words(values: pa.Array) -> Integers:
-    """Decimals of at most 18 digits without their points: the lower word of each, 0 where null."""
+def unscaled_words(values: pa.Array) -> Ints:
+    """Return decimals of at most 18 digits without their points: the lower word of each, 0 where null."""
     filled = values.fill_null(0)
     words = np.frombuffer(filled.buffers()[1], np.int64)
     return np.ascontiguousarray(words[2 * filled.offset : 2 * (filled.offset + len(filled)) : 2])
 
 
-def integers_of(values: pa.Array) -> Integers:
-    """The rows as 64 bit integers, 0 where null."""
+def integers_of(values: pa.Array) -> Ints:
+    """Return the rows as 64 bit integers, 0 where null."""
     whole = values.cast(pa.int64())
     return np.asarray(whole.fill_null(0) if whole.null_count else whole)
 
 
-def count_rows(values: pa.Array | None, groups: Groups, size: int) -> Integers:
-    """How many non-null rows each group has; every row counts where there are no values."""
-    kept = groups if values is None or values.null_count == 0 else groups[valid_rows(values)]
-    return np.bincount(kept, minlength=size).astype(np.int64)
+def count_rows(values: pa.Array | None, groups: Groups, size: int) -> Ints:
+    """Return how many non-null rows each group has; every row counts where there are no values."""
+    counted = groups if values is None or values.null_count == 0 else groups[valid_rows(values)]
+    return np.bincount(counted, minlength=size).astype(np.int64)
 
 
 def sum_integers(values: pa.Array, groups: Groups, size: int) -> pa.Array:
-    """The exact 64 bit sums; a sum that does not fit is an error, as in Spark's ANSI mode."""
+    """Return the exact 64 bit sums; a sum that does not fit is an error, as in Spark's ANSI mode."""
     numbers = integers_of(values)
     if len(numbers) and max(int(numbers.max()), -int(numbers.min())) * len(numbers) > _INT64_MAX:
         _refuse_overflow(numbers, groups, size)
@@ -79,9 +77,10 @@ def sum_integers(values: pa.Array, groups: Groups, size: int) -> pa.Array:
     return nullable(sums, count_rows(values, groups, size) == 0)
 
 
-def _refuse_overflow(numbers: Integers, groups: Groups, size: int) -> None:
-    """Add the halves of the numbers apart, where they cannot overflow, and look at the upper sum."""
-    upper, lower = np.zeros(size, dtype=np.int64), np.zeros(size, dtype=np.int64)
+def _refuse_overflow(numbers: Ints, groups: Groups, size: int) -> None:
+    """Refuse sums beyond 64 bits: the halves of the numbers are added apart, where they cannot overflow."""
+    upper = np.zeros(size, dtype=np.int64)
+    lower = np.zeros(size, dtype=np.int64)
     np.add.at(upper, groups, numbers >> _HALF_BITS)
     np.add.at(lower, groups, numbers & (2**_HALF_BITS - 1))
     upper += lower >> _HALF_BITS
@@ -93,7 +92,7 @@ def _refuse_overflow(numbers: Integers, groups: Groups, size: int) -> None:
 
 
 def sum_decimals(values: pa.Array, groups: Groups, size: int) -> pa.Array:
-    """The exact sums, with 38 digits; a sum that does not fit is an error, as in Spark's ANSI mode."""
+    """Return the exact sums, with 38 digits; a sum that does not fit is an error, as in Spark's ANSI mode."""
     scale = values.type.scale
     sums = reduce_by_hash(values.cast(pa.decimal128(DECIMAL_DIGITS, scale)), groups, size, "sum")
     approximate = np.asarray(values.fill_null(0).cast(pa.float64()))
@@ -107,43 +106,46 @@ def sum_decimals(values: pa.Array, groups: Groups, size: int) -> pa.Array:
 
 
 def sum_pairs(high: Floats, low: Floats, groups: Groups, size: int) -> tuple[Floats, Floats]:
-    """Sums of high + low by group, as such pairs, with the error of each addition of the high parts kept in
-    the low.
+    """Return the sums of high + low by group, as such pairs.
 
-    Groups are folded in halves, so that the error grows with the logarithm of their sizes, and only groups of
-    more than one row are touched.
+    The error of each addition of high parts is carried in the low part. Groups are folded in halves, so that the
+    error grows with the logarithm of their sizes, and only groups of more than one row are touched.
     """
-    highs, lows = np.zeros(size), np.zeros(size)
-    highs[groups], lows[groups] = high, low
+    highs = np.zeros(size)
+    lows = np.zeros(size)
+    highs[groups] = high
+    lows[groups] = low
     rows = np.flatnonzero(np.bincount(groups, minlength=size)[groups] > 1)
     rows = rows[stable_order(groups[rows])]
     codes, high, low = groups[rows], high[rows], low[rows]
-    place = _place_in_run(codes)
+    position = _position_in_run(codes)
     with np.errstate(invalid="ignore", over="ignore"):
-        while place.any():
-            _fold_odd_places(place, high, low)
-            kept = place & 1 == 0
-            codes, high, low, place = codes[kept], high[kept], low[kept], place[kept] >> 1
-    highs[codes], lows[codes] = high, low
+        while position.any():
+            _fold_odd_positions(position, high, low)
+            even = position & 1 == 0
+            codes, high, low = codes[even], high[even], low[even]
+            position = position[even] >> 1
+    highs[codes] = high
+    lows[codes] = low
     return highs, lows
 
 
-def _place_in_run(codes: Groups) -> Groups:
-    """The place of each row among its equal neighbours, from 0."""
+def _position_in_run(codes: Groups) -> Index:
+    """Return the position of each row among its equal neighbours, from 0."""
     starts = np.flatnonzero(np.r_[True, codes[1:] != codes[:-1]]) if codes.size else codes
     return np.arange(codes.size) - np.repeat(starts, np.diff(np.r_[starts, codes.size]))
 
 
-def _fold_odd_places(place: Groups, high: Floats, low: Floats) -> None:
-    """Add each row of odd place to the row before it."""
-    odd = np.flatnonzero(place & 1)
+def _fold_odd_positions(position: Index, high: Floats, low: Floats) -> None:
+    """Add each row of odd position to the row before it."""
+    odd = np.flatnonzero(position & 1)
     total, error = two_sum(high[odd - 1], high[odd])
     high[odd - 1] = total
     low[odd - 1] += low[odd] + error
 
 
-def stable_order(codes: Groups) -> Groups:
-    """The stable sorting order, 16 bits at a time, since numpy sorts such short numbers by radix."""
+def stable_order(codes: Groups) -> Index:
+    """Return the stable sorting order; codes are sorted 16 bits at a time, as numpy then sorts by radix."""
     order = np.argsort((codes & _DIGIT).astype(np.uint16), kind="stable")
     shift = _DIGIT_BITS
     while codes.size and int(codes.max()) >> shift:
@@ -153,7 +155,7 @@ def stable_order(codes: Groups) -> Groups:
 
 
 def two_sum(a: Floats, b: Floats) -> tuple[Floats, Floats]:
-    """Knuth's TwoSum: a + b = total + error exactly; the error of a sum that is not finite is 0."""
+    """Return Knuth's TwoSum: a + b = total + error exactly; the error of a sum that is not finite is 0."""
     total = a + b
     shadow = total - a
     error = (a - (total - shadow)) + (b - shadow)
@@ -161,39 +163,41 @@ def two_sum(a: Floats, b: Floats) -> tuple[Floats, Floats]:
 
 
 def extreme(values: pa.Array, groups: Groups, size: int, which: str) -> pa.Array:
-    """The least ("min") or greatest ("max") value; NaN is greater than any other number, as in Spark."""
+    """Return the least ("min") or greatest ("max") value; NaN is greater than any other number, as in Spark."""
     if pa.types.is_signed_integer(values.type) or pa.types.is_timestamp(values.type):
         return _extreme_integer(values.cast(pa.int64()), groups, size, which).cast(values.type)
     if not pa.types.is_floating(values.type):
         return reduce_by_hash(values, groups, size, which)
     valid = valid_rows(values)
-    numbers, kept = floats_of(values)[valid] + 0.0, groups[valid]  # + 0.0 turns -0.0 into 0.0
+    numbers = floats_of(values)[valid] + 0.0  # + 0.0 turns -0.0 into 0.0
+    valid_groups = groups[valid]
     pick: Callable[..., None] = np.fmin.at if which == "min" else np.maximum.at
     best = np.full(size, np.nan if which == "min" else -np.inf)
     with np.errstate(invalid="ignore"):
-        pick(best, kept, numbers)
-    return nullable(best, np.bincount(kept, minlength=size) == 0).cast(values.type)
+        pick(best, valid_groups, numbers)
+    return nullable(best, np.bincount(valid_groups, minlength=size) == 0).cast(values.type)
 
 
 def _extreme_integer(values: pa.Array, groups: Groups, size: int, which: str) -> pa.Array:
     valid = valid_rows(values)
-    numbers, kept = integers_of(values)[valid], groups[valid]
+    numbers = integers_of(values)[valid]
+    valid_groups = groups[valid]
     pick: Callable[..., None] = np.minimum.at if which == "min" else np.maximum.at
     best = np.full(size, _INT64_MAX if which == "min" else ~_INT64_MAX, dtype=np.int64)
-    pick(best, kept, numbers)
-    return nullable(best, np.bincount(kept, minlength=size) == 0)
+    pick(best, valid_groups, numbers)
+    return nullable(best, np.bincount(valid_groups, minlength=size) == 0)
 
 
 def reduce_by_hash(values: pa.Array, groups: Groups, size: int, how: str) -> pa.Array:
-    """Arrow's own reduction `how`, for types that numpy has no loops for."""
+    """Return Arrow's own reduction `how`, for types that numpy has no loops for."""
     table = pa.table({"group": pa.array(groups, pa.int64()), "value": values})
     reduced = table.group_by("group", use_threads=False).aggregate([("value", how)])
-    place = np.full(size, -1, dtype=np.int64)
-    place[reduced["group"].to_numpy()] = np.arange(reduced.num_rows)
+    row_of = np.full(size, -1, dtype=np.int64)
+    row_of[reduced["group"].to_numpy()] = np.arange(reduced.num_rows)
     found = reduced[f"value_{how}"].combine_chunks()
-    return pc.take(found, nullable(place, place < 0))
+    return pc.take(found, nullable(row_of, row_of < 0))
 
 
-def nullable(numbers: NDArray[np.generic], missing: NDArray[np.bool_]) -> pa.Array:
-    """An Arrow array of the numbers, null where missing."""
+def nullable(numbers: NDArray[np.generic], missing: Mask) -> pa.Array:
+    """Return an Arrow array of the numbers, null where missing."""
     return pa.array(numbers, mask=missing if missing.any() else None)

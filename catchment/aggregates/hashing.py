@@ -1,9 +1,10 @@
-"""Spark's `xxhash64` over Arrow columns, in numpy: bit by bit the same, so that both sides decide alike.
+"""Spark's `xxhash64` over Arrow columns: bit by bit the same, so that Spark and the core decide alike.
 
-Spark hashes a row column by column, each with the hash of those before it as its seed, the first with 42;
-a null leaves the hash as it is. Whole numbers up to 32 bits, dates and booleans are hashed as 4 bytes, 64
-bit numbers, timestamps (microseconds), doubles (-0.0 as 0.0, one NaN) and decimals of up to 18 digits as
-8, strings and binaries by their bytes.
+Spark hashes a row column by column, each with the hash of those before it as its seed, the first with 42; a null leaves
+the hash as it is. Whole numbers up to 32 bits, dates and booleans are hashed as 4 bytes, 64 bit numbers, timestamps
+(microseconds), doubles (-0.0 as 0.0, one NaN) and decimals of up to 18 digits as 8, strings and binaries by their
+bytes. Numbers are hashed here in numpy, whole columns at a time; strings and binaries by the `xxhash` library, one by
+one.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 from numpy.typing import NDArray
 
+from catchment.arrays import Words
 from catchment.errors import CatchmentError
-
-Words = NDArray[np.uint64]
 
 SPARK_SEED = 42
 _MASK = 2**64 - 1
@@ -27,13 +28,12 @@ _P1, _P2, _P3, _P4, _P5 = (
     0x85EBCA77C2B2AE63,
     0x27D4EB2F165667C5,
 )
-_STRIPE = 32
-_BLOCK_ROWS = 16_384  # that a core's cache holds with all that is computed of them: twice as fast as all at once
-_LONG_DECIMAL_DIGITS = 18
+_BLOCK_ROWS = 16_384  # few enough for a core's cache: twice as fast as all rows at once
+_LONG_DECIMAL_DIGITS = 18  # a decimal of up to so many digits is one 64 bit word in Spark
 
 
 def hash_rows(columns: Sequence[pa.Array], seed: int = SPARK_SEED) -> Words:
-    """`xxhash64(columns...)` of each row, as unsigned words; `seed` is Spark's unless another is given."""
+    """Return `xxhash64(columns...)` of each row, as unsigned words; `seed` is Spark's unless another is given."""
     if not columns:
         raise CatchmentError("a row without columns has no hash")
     blocks = [[c.slice(at, _BLOCK_ROWS) for c in columns] for at in range(0, len(columns[0]), _BLOCK_ROWS)]
@@ -50,8 +50,8 @@ def _hash_block(columns: Sequence[pa.Array], seed: int) -> Words:
 
 
 def hash_text(text: str, seed: int) -> int:
-    """XXH64 of a text's UTF-8 bytes: a constant of a plan."""
-    return int(hash_rows([pa.array([text])], seed)[0])
+    """Return XXH64 of a text's UTF-8 bytes."""
+    return xxhash.xxh64_intdigest(text.encode(), seed=seed)
 
 
 def _hasher(type_: pa.DataType) -> Callable[[pa.Array, Words], Words]:
@@ -74,13 +74,17 @@ def _hash_longs(column: pa.Array, seed: Words) -> Words:
 
 
 def hash_words(words: Words, seed: Words) -> Words:
-    """XXH64 of 8 byte words, each with its own seed. A spike is sampled by it, so it is written for speed: what it
-    computes with is made once and then changed in place."""
-    state, spare = words * _u(_P2), np.empty_like(words)
-    _turn(state, 31, spare)
+    """Return XXH64 of 8 byte words, each with its own seed.
+
+    Records are sampled by it while a site is overloaded, so it is written for speed: arrays are made once and then
+    changed in place.
+    """
+    state = words * _u(_P2)
+    spare = np.empty_like(words)
+    _rotate_in_place(state, 31, spare)
     state *= _u(_P1)
     state ^= seed + _u((_P5 + 8) & _MASK)
-    _turn(state, 27, spare)
+    _rotate_in_place(state, 27, spare)
     state *= _u(_P1)
     state += _u(_P4)
     for shift, factor in ((33, _P2), (29, _P3), (32, 1)):
@@ -89,8 +93,7 @@ def hash_words(words: Words, seed: Words) -> Words:
     return state
 
 
-def _turn(words: Words, by: int, spare: Words) -> None:
-    """Rotate in place."""
+def _rotate_in_place(words: Words, by: int, spare: Words) -> None:
     np.right_shift(words, _u(64 - by), out=spare)
     np.left_shift(words, _u(by), out=words)
     words |= spare
@@ -116,57 +119,15 @@ def _one_nan(numbers: NDArray[np.floating]) -> NDArray[np.floating]:
 
 
 def _hash_decimals(column: pa.Array, seed: Words) -> Words:
-    """The unscaled number, the digits without the point: up to 18 of them are the lower of the two words."""
+    """Hash the unscaled number, the digits without the point: up to 18 of them are the lower of the two words."""
     words = np.frombuffer(column.buffers()[1], dtype=np.uint64).reshape(-1, 2)
     return hash_words(words[column.offset : column.offset + len(column), 0], seed)
 
 
 def _hash_bytes(column: pa.Array, seed: Words) -> Words:
-    """Rows of one length are hashed together, a word of each at a time."""
-    binary = column.cast(pa.large_binary())
-    offsets = np.frombuffer(binary.buffers()[1], dtype=np.int64)[binary.offset : binary.offset + len(binary) + 1]
-    data = np.frombuffer(binary.buffers()[2] or b"", dtype=np.uint8)
-    lengths, hashed = np.diff(offsets), np.empty(len(binary), dtype=np.uint64)
-    for length in np.unique(lengths):
-        rows = np.flatnonzero(lengths == length)
-        taken = data[offsets[rows][:, None] + np.arange(length)] if length else np.empty((len(rows), 0), np.uint8)
-        hashed[rows] = _hash_matrix(np.ascontiguousarray(taken), seed[rows])
-    return hashed
-
-
-def _hash_matrix(rows: NDArray[np.uint8], seed: Words) -> Words:
-    """XXH64 of byte strings of one length, one a row."""
-    length = rows.shape[1]
-    striped, worded = length - length % _STRIPE, length - length % 8
-    state = _absorb_stripes(rows[:, :striped], seed) if striped else seed + _u(_P5)
-    state = state + _u(length)
-    for at in range(striped, worded, 8):
-        state = _absorb_word(state, _word(rows, at))
-    if length - worded >= 4:
-        state = _absorb_int(state, _word(rows, worded, 4))
-        worded += 4
-    for at in range(worded, length):
-        state = _rotate(state ^ (rows[:, at].astype(np.uint64) * _u(_P5)), 11) * _u(_P1)
-    return _finish(state)
-
-
-def _absorb_stripes(rows: NDArray[np.uint8], seed: Words) -> Words:
-    lanes = [seed + _u(_P1) + _u(_P2), seed + _u(_P2), seed, seed - _u(_P1)]
-    for at in range(0, rows.shape[1], _STRIPE):
-        lanes = [_rotate(lane + _word(rows, at + 8 * i) * _u(_P2), 31) * _u(_P1) for i, lane in enumerate(lanes)]
-    state = _rotate(lanes[0], 1) + _rotate(lanes[1], 7) + _rotate(lanes[2], 12) + _rotate(lanes[3], 18)
-    for lane in lanes:
-        state = (state ^ (_rotate(lane * _u(_P2), 31) * _u(_P1))) * _u(_P1) + _u(_P4)
-    return state
-
-
-def _word(rows: NDArray[np.uint8], at: int, size: int = 8) -> Words:
-    """The little-endian word of `size` bytes that starts at a place of each row."""
-    return np.ascontiguousarray(rows[:, at : at + size]).view(f"<u{size}")[:, 0].astype(np.uint64)
-
-
-def _absorb_word(state: Words, word: Words) -> Words:
-    return _rotate(state ^ (_rotate(word * _u(_P2), 31) * _u(_P1)), 27) * _u(_P1) + _u(_P4)
+    texts = column.cast(pa.large_binary()).fill_null(b"").to_pylist()
+    hashes = [xxhash.xxh64_intdigest(text, seed=own) for text, own in zip(texts, seed.tolist(), strict=True)]
+    return np.array(hashes, dtype=np.uint64)
 
 
 def _absorb_int(state: Words, word: Words) -> Words:

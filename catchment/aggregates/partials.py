@@ -1,4 +1,4 @@
-"""Partials: Arrow tables (slice_us, keys..., states...), and the three verbs over whole tables of them.
+"""Partials: Arrow tables (slice_us, keys..., states...), and lift, combine and lower over whole tables of them.
 
 `combine` merges the rows that agree in their keys: associative and commutative because each aggregate is, so
 a set of partials may be merged in any order, in any pieces. Equality of keys is that of Spark's GROUP BY:
@@ -12,25 +12,23 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from catchment.aggregates import Aggregate
+from catchment.arrays import Index, Ints
 from catchment.errors import AggregateError
-
-Codes = NDArray[np.intp]
 
 # Two columns are packed into one 64 bit code while the product of their cardinalities is below this.
 _MAX_PACKED = 2**62
 
 
-def group_codes(table: pa.Table, columns: Sequence[str]) -> tuple[Codes, pa.Table]:
-    """A dense code for each row, equal where the rows agree in `columns`, and the distinct rows in code
-    order.
+def group_codes(table: pa.Table, columns: Sequence[str]) -> tuple[Index, pa.Table]:
+    """Return a dense code for each row, and the distinct rows in the order of their codes.
 
-    Codes count up in the order in which the distinct rows first appear. Without columns, all rows are one
-    group.
+    Rows have the same code where they agree in `columns`. Codes count up in the order in which the distinct rows
+    first appear. Without columns, all rows are one group.
     """
-    packed, cardinality = np.zeros(table.num_rows, dtype=np.int64), 1
+    packed = np.zeros(table.num_rows, dtype=np.int64)
+    cardinality = 1
     for column in columns:
         codes, count = _encode(_normal(one_array(table[column])))
         if cardinality * count > _MAX_PACKED:
@@ -42,13 +40,13 @@ def group_codes(table: pa.Table, columns: Sequence[str]) -> tuple[Codes, pa.Tabl
     return dense.astype(np.intp), table.select(list(columns)).take(pa.array(first))
 
 
-def _encode(values: pa.Array) -> tuple[NDArray[np.int64], int]:
+def _encode(values: pa.Array) -> tuple[Ints, int]:
     encoded = values.dictionary_encode(null_encoding="encode")
     return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), len(encoded.dictionary)
 
 
 def _normal(values: pa.Array) -> pa.Array:
-    """The values in the one form in which equal keys have equal bytes."""
+    """Return the values in the one form in which equal keys have equal bytes."""
     if pa.types.is_dictionary(values.type):
         return _normal(values.cast(values.type.value_type))
     if pa.types.is_floating(values.type):
@@ -58,20 +56,19 @@ def _normal(values: pa.Array) -> pa.Array:
 
 
 def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """The column as one contiguous array."""
+    """Return the column as one contiguous array."""
     if isinstance(column, pa.ChunkedArray):
         return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     return column
 
 
 def combine(table: pa.Table, keys: Sequence[str], aggregates: Sequence[Aggregate]) -> pa.Table:
-    """The partials with those of equal keys merged; columns are the keys and the states, in the table's
-    order.
+    """Return the partials with those of equal keys merged.
 
-    Rows come in the order in which their keys first appear. Rows that are alone with their keys pass
-    unchanged.
+    Columns are the keys and the states, in the table's order. Rows come in the order in which their keys first appear;
+    rows that are alone with their keys pass unchanged.
     """
-    wanted = _kept_columns(table, keys, aggregates)
+    wanted = _key_and_state_columns(table, keys, aggregates)
     codes, distinct = group_codes(table, keys)
     size = _size(codes)
     if size == table.num_rows:
@@ -83,8 +80,8 @@ def combine(table: pa.Table, keys: Sequence[str], aggregates: Sequence[Aggregate
     return pa.table({name: columns[name] for name in wanted}).cast(table.select(wanted).schema)
 
 
-def matching(rows: pa.Table, wanted: pa.Table) -> pa.Table:
-    """The rows that agree with some wanted row in the wanted columns; null keys match null keys."""
+def select_matching(rows: pa.Table, wanted: pa.Table) -> pa.Table:
+    """Return the rows that agree with some wanted row in the wanted columns; null keys match null keys."""
     names = wanted.column_names
     both = pa.concat_tables([wanted, rows.select(names)], promote_options="permissive")
     codes, distinct = group_codes(both, names)
@@ -94,8 +91,8 @@ def matching(rows: pa.Table, wanted: pa.Table) -> pa.Table:
 
 
 def lower(table: pa.Table, keys: Sequence[str], aggregates: Sequence[Aggregate]) -> pa.Table:
-    """The keys, and one value column per aggregate, named as the aggregate is."""
-    _kept_columns(table, keys, aggregates)
+    """Return the keys, and one value column per aggregate, named as the aggregate is."""
+    _key_and_state_columns(table, keys, aggregates)
     columns = {key: table[key] for key in keys}
     columns |= {a.name: a.lower(_states(table, a)) for a in aggregates}
     fields = [
@@ -111,7 +108,7 @@ def lift(
     aggregates: Sequence[Aggregate],
     arguments: Mapping[str, str | None] | None = None,
 ) -> pa.Table:
-    """The partials of raw rows, one for each distinct key.
+    """Return the partials of raw rows, one for each distinct key.
 
     `arguments` names, for each aggregate, the column of `table` that holds its argument (None: every row
     counts); without it, each aggregate's argument text is taken as the name of the column.
@@ -127,8 +124,8 @@ def lift(
     return pa.table(columns, schema=pa.schema(fields))
 
 
-def _size(codes: Codes) -> int:
-    """How many groups there are: a table of no key columns would not tell."""
+def _size(codes: Index) -> int:
+    """Return how many groups there are; the table of distinct keys does not say it where there are no keys."""
     return int(codes.max()) + 1 if codes.size else 0
 
 
@@ -148,12 +145,12 @@ def _states(table: pa.Table, aggregate: Aggregate) -> list[pa.Array]:
     return [one_array(table[s.name]).cast(s.type) for s in aggregate.states]
 
 
-def _kept_columns(table: pa.Table, keys: Sequence[str], aggregates: Sequence[Aggregate]) -> list[str]:
-    """The names of the key and state columns in the table's order; all of them must be there, once."""
+def _key_and_state_columns(table: pa.Table, keys: Sequence[str], aggregates: Sequence[Aggregate]) -> list[str]:
+    """Return the names of the key and state columns in the table's order; each must be there exactly once."""
     expected = {*keys, *(s.name for a in aggregates for s in a.states)}
-    kept = [name for name in table.column_names if name in expected]
-    if len(kept) != len(expected):
+    found = [name for name in table.column_names if name in expected]
+    if len(found) != len(expected):
         raise AggregateError(
             f"a table of partials should have the columns {sorted(expected)}, and has {table.column_names}"
         )
-    return kept
+    return found

@@ -1,8 +1,7 @@
 """percentile_approx: a KLL sketch of doubles.
 
-The value at p is the least of the values kept whose rank is at least p, as in Spark; with at most k values in
-all it is exact. Compaction tosses coins, so two merges of the same large parts may differ within the error.
-NaN is skipped, as by the sketch.
+The value at p is the least value of the sketch whose rank is at least p, as in Spark; with at most k values in all it
+is exact. Compaction is random, so two merges of the same large parts may differ within the error. The sketch skips NaN.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ MIN_K, MAX_K = 8, 65535
 
 @dataclass(frozen=True)
 class ApproxPercentile(SketchAggregate):
-    """The value at a rank, or the values at several; null for none. Its error is one of rank:
-    `rank_error`."""
+    """The value at a rank, or the values at several; null for none. Its error is one of rank: `rank_error`."""
 
     ranks: tuple[float, ...] = (0.5,)
     many: bool = False
@@ -47,7 +45,7 @@ class ApproxPercentile(SketchAggregate):
 
     @classmethod
     def from_call(cls, call: AggregateCall) -> ApproxPercentile:
-        """A percentage or a list of them, then perhaps an accuracy: 1 over the largest error of rank."""
+        """Make the aggregate of a call: a rank or a list of them, then optionally 1 over the largest error of rank."""
         if not call.parameters:
             raise AggregateError(
                 "percentile_approx needs a percentage",
@@ -84,7 +82,7 @@ class ApproxPercentile(SketchAggregate):
 
     def sketch(self, values: pa.Array) -> bytes:
         sketch = kll_doubles_sketch(self.k)
-        sketch.update(np.array(values))  # a copy, for the sketch wants it writable
+        sketch.update(np.array(values))  # a copy, because the sketch needs a writable array
         return bytes(sketch.serialize())
 
     def merge(self, sketches: Sequence[bytes]) -> bytes:
@@ -104,7 +102,7 @@ class ApproxPercentile(SketchAggregate):
 
 
 def k_of(accuracy: float, name: str) -> int:
-    """The least k whose error of rank is at most 1 / accuracy."""
+    """Return the least k whose error of rank is at most 1 / accuracy."""
     error = kll_doubles_sketch.get_normalized_rank_error
     most = int(1 / error(MAX_K, False))
     if not 1 <= accuracy <= most:

@@ -1,4 +1,4 @@
-"""The sums that travel beside an aggregate's state, so that it can be sampled: see `catchment.shedding.terms`."""
+"""The sums that a sampled aggregate carries beside its state, for its error bound: see `catchment.shedding.terms`."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from catchment.aggregates.catalogue import make_aggregate
 from catchment.aggregates.grouped import floats_of, sum_integers
 
 FUNCTION = "shed"
-BOUNDED = ("count", "sum", "avg")
+BOUNDED = ("count", "sum", "avg")  # the functions of which a sample has an error bound
 _SUFFIX = "__terms"
-_COUNT_SUMS = ("more", "g", "v")  # more records; the two proxies of their error
-_VALUE_SUMS = ("more", "more_x", "g", "g_x", "g_xx")
+_COUNT_SUMS = ("more", "g", "v")  # records that were not sampled, and two proxies of the error
+_VALUE_SUMS = ("more", "more_x", "g", "g_x", "g_xx")  # the same for sums of values: also of x and x^2
 
 
 @dataclass(frozen=True)
 class ShedTerms(Aggregate):
-    """The sums that travel beside one aggregate; `of` is its function. Its value is how many records were sampled."""
+    """The sums beside one aggregate, whose function is `of`; the value is how many records were sampled."""
 
     of: str = "count"
 
@@ -32,7 +32,7 @@ class ShedTerms(Aggregate):
 
     @property
     def moments(self) -> Aggregate | None:
-        """What must be aggregated of sampled records to know the sums: their number, or also mean and spread."""
+        """What must be aggregated of sampled records to know the sums: their number, and for values mean and spread."""
         if not self.bounded:
             return None
         function = "count" if self.of == "count" else "var_pop"
@@ -40,7 +40,9 @@ class ShedTerms(Aggregate):
 
     @property
     def sums(self) -> tuple[StateColumn, ...]:
-        names = _COUNT_SUMS if self.of == "count" else _VALUE_SUMS if self.of in BOUNDED else ()
+        if not self.bounded:
+            return ()
+        names = _COUNT_SUMS if self.of == "count" else _VALUE_SUMS
         return tuple(self.column(name, pa.float64()) for name in names)
 
     @property
@@ -52,7 +54,7 @@ class ShedTerms(Aggregate):
         return pa.int64()
 
     def lift_sql(self) -> tuple[str, ...]:
-        """Of records that were not sampled: nothing."""
+        """Return zeros: records that were not sampled add nothing."""
         return ("0L", *("0D" for _ in self.sums))
 
     def merge_sql(self) -> tuple[str, ...]:
@@ -71,16 +73,17 @@ class ShedTerms(Aggregate):
 
 
 def shed_terms(aggregate: Aggregate) -> ShedTerms:
-    """What must travel beside an aggregate."""
+    """Return the terms of an aggregate."""
     return ShedTerms(
         f"{aggregate.name}{_SUFFIX}", FUNCTION, aggregate.argument, aggregate.argument_type, aggregate.function
     )
 
 
 def with_terms(aggregates: Sequence[Aggregate]) -> tuple[Aggregate, ...]:
-    """Aggregates, and what travels beside each."""
+    """Return aggregates and the terms of each."""
     return (*aggregates, *map(shed_terms, aggregates))
 
 
 def terms_in(aggregates: Sequence[Aggregate]) -> tuple[ShedTerms, ...]:
+    """Return those of some aggregates that are terms."""
     return tuple(a for a in aggregates if isinstance(a, ShedTerms))

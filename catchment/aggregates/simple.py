@@ -96,7 +96,7 @@ class Sum(Aggregate):
 
 @dataclass(frozen=True)
 class Average(Sum):
-    """The sum over the count; null for none. Doubles of doubles and integers, decimals of decimals."""
+    """The sum over the count; null for none. It is a double for doubles and integers, a decimal for decimals."""
 
     @property
     def states(self) -> tuple[StateColumn, ...]:
@@ -135,7 +135,7 @@ class Average(Sum):
         return nullable(floats_of(total) / np.where(none, 1, np.asarray(count)), none)
 
     def _divide_decimals(self, total: pa.Array, count: pa.Array) -> pa.Array:
-        """Python's decimals, rounding half up as Spark does: Arrow would cut the digits off."""
+        """Divide with Python's decimals, rounding half up as Spark does: Arrow would cut the digits off."""
         context = Context(prec=2 * DECIMAL_DIGITS)
         step = Decimal(1).scaleb(-self.result_type.scale)
         quotients = [
@@ -147,8 +147,7 @@ class Average(Sum):
 
 @dataclass(frozen=True)
 class Extreme(Aggregate):
-    """The least or the greatest value; null for none. Numbers, strings (by their bytes), dates, instants,
-    booleans."""
+    """The least or the greatest value; null for none. Strings are ordered by their bytes."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -186,10 +185,16 @@ class Extreme(Aggregate):
 
 
 def is_ordered(type_: pa.DataType | None) -> bool:
-    """Whether min and max of a type mean the same in Spark and in Arrow."""
+    """Return whether min and max of a type mean the same in Spark and in Arrow."""
     tests = (
-        pa.types.is_signed_integer, pa.types.is_float32, pa.types.is_float64, pa.types.is_decimal,
-        pa.types.is_string, pa.types.is_large_string, pa.types.is_date32, pa.types.is_timestamp,
+        pa.types.is_signed_integer,
+        pa.types.is_float32,
+        pa.types.is_float64,
+        pa.types.is_decimal,
+        pa.types.is_string,
+        pa.types.is_large_string,
+        pa.types.is_date32,
+        pa.types.is_timestamp,
         pa.types.is_boolean,
-    )  # fmt: skip
+    )
     return any(test(type_) for test in tests)

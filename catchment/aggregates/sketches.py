@@ -1,7 +1,7 @@
-"""What the sketches have in common: a state of one binary column, in the format of Apache DataSketches.
+"""What sketch aggregates have in common: a state of one binary column, in the format of Apache DataSketches.
 
-Spark and the core read and write the same bytes. Merging is lazy: a state that is alone in its group passes
-through untouched, and only real merges deserialize. A null state is that of no records.
+Spark and the core read and write the same bytes. A state that is alone in its group passes through untouched: only real
+merges deserialize. A null state is that of no records.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ class SketchAggregate(Aggregate):
 
     @abstractmethod
     def prepare(self, values: pa.Array) -> pa.Array:
-        """What the sketches are fed with, from values without nulls."""
+        """Return what the sketches are fed with, from values without nulls."""
 
     @abstractmethod
     def sketch(self, values: pa.Array) -> bytes:
-        """The sketch of one group's prepared values."""
+        """Return the sketch of one group's prepared values."""
 
     @abstractmethod
     def merge(self, sketches: Sequence[bytes]) -> bytes:
-        """The one sketch of two or more."""
+        """Return the one sketch of two or more."""
 
     @abstractmethod
     def estimate(self, sketch: bytes | None) -> object:
-        """The value of one sketch."""
+        """Return the value of one sketch."""
 
     def lift(self, values: pa.Array | None, groups: Groups, size: int) -> list[pa.Array]:
         assert values is not None
@@ -60,22 +60,22 @@ class SketchAggregate(Aggregate):
         return [pa.array([self.sketch(part) for part in parts], pa.binary())]
 
     def combine(self, states: Sequence[pa.Array], groups: Groups, size: int) -> list[pa.Array]:
-        return [merge_crowded(states[0], groups, size, self.merge)]
+        return [merge_by_group(states[0], groups, size, self.merge)]
 
     def lower(self, states: Sequence[pa.Array]) -> pa.Array:
         return pa.array([self.estimate(sketch) for sketch in states[0].to_pylist()], self.result_type)
 
 
 def split_by_group(values: pa.Array, groups: Groups, size: int) -> Iterator[pa.Array]:
-    """The values of each group, in their order."""
+    """Yield the values of each group, in their order."""
     ordered = values.take(pa.array(stable_order(groups)))
     ends = np.cumsum(np.bincount(groups, minlength=size)).tolist()
     for start, end in pairwise([0, *ends]):
         yield ordered.slice(start, end - start)
 
 
-def merge_crowded(states: pa.Array, groups: Groups, size: int, merge: Callable[[Sequence[bytes]], bytes]) -> pa.Array:
-    """One state a group: the only one there is, or the merge of all; null where there is none."""
+def merge_by_group(states: pa.Array, groups: Groups, size: int, merge: Callable[[Sequence[bytes]], bytes]) -> pa.Array:
+    """Return one state per group: the only one there is, or the merge of all; null where there is none."""
     rows = np.flatnonzero(valid_rows(states))
     counts = np.bincount(groups[rows], minlength=size)
     source = np.full(size, -1, dtype=np.int64)
@@ -90,7 +90,7 @@ def merge_crowded(states: pa.Array, groups: Groups, size: int, merge: Callable[[
 def _merge_each(
     states: pa.Array, groups: Groups, rows: Groups, merge: Callable[[Sequence[bytes]], bytes]
 ) -> list[bytes]:
-    """The merges of the groups that these rows belong to, in order of group."""
+    """Return the merges of the groups that these rows belong to, in order of group."""
     rows = rows[stable_order(groups[rows])]
     sketches = states.take(pa.array(rows)).to_pylist()
     starts = np.flatnonzero(np.r_[True, np.diff(groups[rows]) != 0]) if rows.size else np.empty(0, np.intp)

@@ -16,16 +16,16 @@ import numpy as np
 import pyarrow as pa
 
 from catchment.aggregates.base import Aggregate, Groups, StateColumn
-from catchment.aggregates.grouped import Floats, Integers, count_rows, floats_of, nullable, sum_integers, valid_rows
+from catchment.aggregates.grouped import count_rows, floats_of, nullable, sum_integers, valid_rows
 from catchment.aggregates.totals import DoubleTotal, check_number
+from catchment.arrays import Floats, Ints
 
-MOMENTS = 5
+MOMENTS = 5  # how many raw moments there are
 
 
 @dataclass(frozen=True)
 class Spread(Aggregate):
-    """var_pop, var_samp, stddev_pop, stddev_samp; null for no values, and for one value where a sample needs
-    two."""
+    """The variance or standard deviation; null for no values, and for a single one where a sample needs two."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -59,7 +59,8 @@ class Spread(Aggregate):
 
     def lift(self, values: pa.Array | None, groups: Groups, size: int) -> list[pa.Array]:
         assert values is not None
-        count, numbers = count_rows(values, groups, size), floats_of(values)
+        count = count_rows(values, groups, size)
+        numbers = floats_of(values)
         if values.null_count:
             valid = valid_rows(values)
             numbers, groups = numbers[valid], groups[valid]
@@ -87,9 +88,11 @@ _CHAN_SQL = (
 )
 
 
-def _spreads_of(numbers: Floats, groups: Groups, count: Integers) -> tuple[Floats, Floats]:
-    """Mean and m2 of each group of numbers, the mean taken twice as in `merge_spreads`: what it was off by in the first
-    place is taken out of m2 again."""
+def _spreads_of(numbers: Floats, groups: Groups, count: Ints) -> tuple[Floats, Floats]:
+    """Return mean and m2 of each group of numbers.
+
+    The mean is taken twice, as in `merge_spreads`; the error of the first mean is taken out of m2.
+    """
 
     def add(weights: Floats) -> Floats:
         return np.asarray(np.bincount(groups, weights=weights, minlength=len(count)), dtype=np.float64)
@@ -105,11 +108,11 @@ def _spreads_of(numbers: Floats, groups: Groups, count: Integers) -> tuple[Float
 
 
 def merge_spreads(n: Floats, mean: Floats, m2: Floats, groups: Groups, size: int) -> tuple[Floats, Floats, Floats]:
-    """Chan's rule for many parts at once: m2 = sum of m2_i + sum of n_i (mean_i - mean)^2.
+    """Merge n, mean and m2 by group, by Chan's rule: m2 = sum of m2_i + sum of n_i (mean_i - mean)^2.
 
-    The mean is taken twice, the second time over the distances from the first, which rids it of the rounding
-    of the first sum. A group of one part keeps its mean and m2 as they are. Nothing
-    is known of the spread around an infinite mean: m2 is NaN, as in Spark.
+    The mean is taken twice, the second time over the distances from the first, which removes the rounding error of the
+    first sum. A group of one part keeps its mean and m2 as they are. The spread around an infinite mean is unknown: m2
+    is NaN, as in Spark.
     """
 
     def add(weights: Floats) -> Floats:
@@ -123,7 +126,8 @@ def merge_spreads(n: Floats, mean: Floats, m2: Floats, groups: Groups, size: int
         distance = mean - centre[groups]
         spread = add(m2) + add(n * distance * distance)
     alone = (np.bincount(groups, minlength=size) == 1)[groups]
-    centre[groups[alone]], spread[groups[alone]] = mean[alone], m2[alone]
+    centre[groups[alone]] = mean[alone]
+    spread[groups[alone]] = m2[alone]
     return total, centre, np.where(np.isfinite(centre), spread, np.nan)
 
 
@@ -161,7 +165,8 @@ class RawMoments(Aggregate):
         assert values is not None
         x = floats_of(values)
         missing = ~valid_rows(values)
-        product, lifted = np.ones(len(x)), [pa.array(count_rows(values, groups, size))]
+        product = np.ones(len(x))
+        lifted = [pa.array(count_rows(values, groups, size))]
         for power in self.powers:
             with np.errstate(over="ignore", invalid="ignore"):
                 product = product * x

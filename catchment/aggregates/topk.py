@@ -1,9 +1,9 @@
 """approx_top_k: a sketch of frequent items, over strings.
 
 The state is what Spark's `approx_top_k_accumulate` puts into its field `sketch`: the bytes of a DataSketches
-frequent-items sketch of strings, then the number of nulls as 8 bytes, big end first (Spark counts null as an
-item, and so do we). Around a merge in Spark the other fields of its struct, which are constants, are put
-back. Items of other types than strings are counted by their text and given back in their own type.
+frequent-items sketch of strings, then the number of nulls as 8 bytes, big end first (Spark counts null as an item, and
+so does the core). For a merge in Spark the other fields of its struct, which are constants, are added again. Items of
+other types than strings are counted by their text and returned in their own type.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NULLS = struct.Struct(">q")
 
 @dataclass(frozen=True)
 class ApproxTopK(SketchAggregate):
-    """The k most frequent items as a list of (item, count), by count downwards, then by item; empty for none.
+    """The k most frequent items as a list of (item, count), by falling count, then by item; empty for none.
 
     Counts are exact until more than `max_items` distinct items were seen; then each is off by at most
     `count_error` of all records.
@@ -62,7 +62,7 @@ class ApproxTopK(SketchAggregate):
 
     @classmethod
     def from_call(cls, call: AggregateCall) -> ApproxTopK:
-        """k, then perhaps the number of items to track."""
+        """Make the aggregate of a call: k, then optionally the number of items to track."""
         return cls(*call.head, *(_whole(p, call.name) for p in call.parameters))
 
     @property
@@ -110,7 +110,8 @@ class ApproxTopK(SketchAggregate):
         return bytes(sketch.serialize())
 
     def merge(self, sketches: Sequence[bytes]) -> bytes:
-        merged, nulls = frequent_strings_sketch(self.lg_map), 0
+        merged = frequent_strings_sketch(self.lg_map)
+        nulls = 0
         for state in sketches:
             part, missing = self._read(state)
             merged.merge(part)
@@ -135,16 +136,19 @@ class ApproxTopK(SketchAggregate):
 
 
 def _has_faithful_text(type_: pa.DataType | None) -> bool:
-    """Whether Spark and Arrow write the type as the same text, and read it back."""
+    """Return whether Spark and Arrow write the type as the same text, and read it back."""
     tests = (
-        pa.types.is_string, pa.types.is_large_string, pa.types.is_signed_integer, pa.types.is_boolean,
+        pa.types.is_string,
+        pa.types.is_large_string,
+        pa.types.is_signed_integer,
+        pa.types.is_boolean,
         pa.types.is_date32,
-    )  # fmt: skip
+    )
     return any(test(type_) for test in tests)
 
 
 def _reader(type_: pa.DataType | None) -> Callable[[str], Any]:
-    """Turns an item's text back into a value of its type."""
+    """Return the function that turns an item's text back into a value of its type."""
     if pa.types.is_boolean(type_):
         return lambda text: text == "true"
     if pa.types.is_date32(type_):

@@ -1,11 +1,11 @@
-"""Totals: the summing part of sum, avg and moments, one way for each kind of number.
+"""Totals: how sum, avg and moments add, one way for each kind of number.
 
-An integer total is one 64 bit integer, a decimal total one decimal of 38 digits: both exact, and an overflow
-is an error as in Spark's ANSI mode. A total of doubles is a pair: each number is split into its upper 24 bits
-(itself in single precision) and the rest, at most 29 bits, and the two are added apart, so that sixteen
-million numbers of like size are added without any rounding at all; the core also carries the rounding errors
-of the upper sum into the lower one (TwoSum). The error is far below 1e-12 of the sum of the absolute values.
-Where large numbers of both signs cancel, that is the measure, not the small sum that remains.
+An integer total is one 64 bit integer, a decimal total one decimal of 38 digits: both exact, and an overflow is an
+error as in Spark's ANSI mode. A total of doubles is a pair: each number is split into its upper 24 bits (the number in
+single precision) and the rest, at most 29 bits, and the two are added separately, so that sixteen million numbers of
+similar size are added without any rounding; the core also carries the rounding errors of the upper sum into the lower
+one (TwoSum). The error is far below 1e-12 of the sum of the absolute values, which matters where large numbers of both
+signs cancel and a small sum remains.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import pyarrow as pa
 from catchment.aggregates.base import Aggregate, Groups, StateColumn
 from catchment.aggregates.grouped import (
     DECIMAL_DIGITS,
-    Floats,
     count_rows,
     floats_of,
     nullable,
@@ -28,9 +27,10 @@ from catchment.aggregates.grouped import (
     sum_integers,
     sum_pairs,
 )
+from catchment.arrays import Floats
 from catchment.errors import AggregateError
 
-# Beyond this a number has no single precision form: it goes into the upper sum whole, as NaN does.
+# A number beyond this has no single precision form: all of it goes into the upper sum, as for NaN.
 SPLIT_LIMIT = 3e38
 
 
@@ -152,7 +152,7 @@ class DoubleTotal:
 
 
 def split(numbers: Floats) -> tuple[Floats, Floats]:
-    """The upper 24 bits of each number, and the rest; their sum is the number."""
+    """Return the upper 24 bits of each number, and the rest; their sum is the number."""
     with np.errstate(invalid="ignore", over="ignore"):
         splits = np.abs(numbers) <= SPLIT_LIMIT
         upper = np.where(splits, numbers.astype(np.float32).astype(np.float64), numbers)
@@ -172,12 +172,12 @@ def check_number(aggregate: Aggregate) -> None:
 
 
 def total_of(prefix: str, type_: pa.DataType) -> Total:
-    """The total that fits a type of number."""
+    """Return the total that fits a type of number."""
     if isinstance(type_, pa.Decimal128Type):
         return DecimalTotal(prefix, type_.scale)
     return DoubleTotal(prefix) if is_double(type_) else IntegerTotal(prefix)
 
 
 def is_double(type_: pa.DataType | None) -> bool:
-    """Whether numbers of a type are summed as doubles."""
+    """Return whether numbers of a type are summed as doubles."""
     return bool(pa.types.is_float32(type_) or pa.types.is_float64(type_))

@@ -50,7 +50,7 @@ def find_source_key(plan: QueryPlan, source: str | None) -> str | None:
     """The name of the key that is just the source column."""
     if source is None:
         return None
-    alias = plan.fragment.stream_alias or plan.fragment.stream
+    alias = plan.fragment.stream
     spellings = {source, f"`{source}`", f"{alias}.{source}", f"`{alias}`.`{source}`"}
     return next((k.name for k in plan.fragment.keys if k.sql in spellings), None)
 

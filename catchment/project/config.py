@@ -194,7 +194,7 @@ class Project:
         return tuple(s for s in self.sites if s != self.center) or (self.center,)
 
     def link(self, origin: str, destination: str) -> Link:
-        """The declared link between two sites."""
+        """Return the declared link between two sites."""
         if (origin, destination) not in self.links:
             raise ConfigError(
                 f"there is no link from site {origin!r} to site {destination!r}",
@@ -205,7 +205,7 @@ class Project:
 
 
 def template() -> str:
-    """The text of a commented `catchment.toml` with every setting in it."""
+    """Return the text of a commented `catchment.toml` with every setting in it."""
     return resources.files("catchment.project").joinpath("template.toml").read_text(encoding="utf-8")
 
 
@@ -337,6 +337,14 @@ class _Reader:
 
     def defaults(self) -> Defaults:
         read = self.table("defaults", DEFAULTS)
-        in_us = ("trigger", "slack", "repair_horizon", "repair_spread", "repair_after", "max_jump", "freshness",
-                 "relay_wait")  # fmt: skip
+        in_us = (
+            "trigger",
+            "slack",
+            "repair_horizon",
+            "repair_spread",
+            "repair_after",
+            "max_jump",
+            "freshness",
+            "relay_wait",
+        )
         return Defaults(**{f"{name}_us" if name in in_us else name: value for name, value in read.items()})

@@ -8,10 +8,10 @@ from catchment.project.config import Project
 
 
 def site_folder(project: Project, site: str) -> Path:
-    """Where a site keeps everything durable."""
+    """Return where a site keeps everything durable."""
     return project.state_folder / "sites" / site
 
 
 def relay_folder(project: Project, name: str) -> Path:
-    """Where a relay keeps everything durable."""
+    """Return where a relay keeps everything durable."""
     return project.state_folder / "relays" / name

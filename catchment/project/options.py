@@ -41,7 +41,7 @@ class Option:
 
 
 def did_you_mean(word: str, possible: Iterable[str]) -> str:
-    """A hint: the nearest possible word, if one is near, and all that are possible."""
+    """Return a hint: the nearest possible word, if one is near, and all that are possible."""
     names = sorted(possible)
     lowered = {n.lower(): n for n in names}
     near = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=0.6)
@@ -57,15 +57,16 @@ def read_options(
     where: Callable[[str | None], str],
     error: type[CatchmentError] = ConfigError,
 ) -> dict[str, Any]:
-    """The checked values of a table of options, defaults filled in; `where(name)` is the place to blame."""
+    """Return the checked values of a table of options, defaults filled in; `where(name)` is the place to blame."""
     known = {o.name: o for o in options}
     for name in given:
         if name not in known:
             raise error(f"{what} has no option {name!r}", where=where(name), hint=did_you_mean(name, known))
     for option in known.values():
         if option.required and option.name not in given:
-            raise error(f"{what} lacks the option {option.name!r}", where=where(None),
-                        hint=f"it must be {option.kind.expected}")  # fmt: skip
+            raise error(
+                f"{what} lacks the option {option.name!r}", where=where(None), hint=f"it must be {option.kind.expected}"
+            )
     return {name: _read(o, given, what, where, error) for name, o in known.items()}
 
 
@@ -120,7 +121,7 @@ def _number(low: float, high: float, whole: bool, open_low: bool, value: Any) ->
 
 
 def number(low: float = 0.0, high: float = float("inf"), *, open_low: bool = True) -> OptionKind:
-    """A number in (low, high], or [low, high] where open_low is off."""
+    """Return a number in (low, high], or [low, high] where open_low is off."""
     top = "" if high == float("inf") else f" and at most {high:g}"
     return OptionKind(
         f"a number {'over' if open_low else 'of at least'} {low:g}{top}",
@@ -129,7 +130,7 @@ def number(low: float = 0.0, high: float = float("inf"), *, open_low: bool = Tru
 
 
 def share() -> OptionKind:
-    """A number strictly between 0 and 1."""
+    """Return a number strictly between 0 and 1."""
 
     def read(value: Any) -> float:
         found = _number(0.0, 1.0, False, True, value)
@@ -171,7 +172,7 @@ def site_name() -> OptionKind:
 
 
 def duration(*, none: bool = False, positive: bool = False) -> OptionKind:
-    """Microseconds; with `none`, the words none and off give None."""
+    """Return microseconds; with `none`, the words none and off give None."""
 
     def read(value: Any) -> int | None:
         if none and _text(value).lower() in ("none", "off"):

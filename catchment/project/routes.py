@@ -40,11 +40,11 @@ class Routes:
         return cls(project.center, hops)
 
     def reaches(self, site: str) -> bool:
-        """Whether there is a way from a site to the center."""
+        """Return whether there is a way from a site to the center."""
         return site == self.center or site in self.hops
 
     def way(self, site: str) -> tuple[LinkName, ...]:
-        """The links from a site to the center, in order; none for the center itself."""
+        """Return the links from a site to the center, in order; none for the center itself."""
         links: list[LinkName] = []
         while site != self.center:
             links.append((site, self.hops[site]))
@@ -58,7 +58,7 @@ class Routes:
         return tuple(sorted(between, key=lambda relay: (len(self.way(relay)), relay)))
 
     def sender(self, relay: str, origin: str) -> str | None:
-        """The site that sends to a relay what is of another (itself, for its own streams); None off the way."""
+        """Return the site that sends to a relay what is of another (itself, for its own streams); None off the way."""
         if origin == relay:
             return origin
         return next((a for a, b in self.way(origin) if b == relay), None) if self.reaches(origin) else None
@@ -68,17 +68,19 @@ class Routes:
         return site if site == self.center or site in self.relays else self.hops.get(site, self.center)
 
     def speaks_for(self, sender: str, origin: str) -> bool:
-        """Whether facts of `origin` may come from `sender`: it is on the way, or the origin itself."""
+        """Return whether facts of `origin` may come from `sender`: it is on the way, or the origin itself."""
         return self.reaches(origin) and sender in self.stations(origin)
 
     def stations(self, site: str) -> tuple[str, ...]:
-        """The sites on a way, from the first to the last before the center."""
+        """Return the sites on a way, from the first to the last before the center."""
         return (site, *(hop for _, hop in self.way(site) if hop != self.center))
 
 
 def next_link(project: Project, site: str) -> Link:
-    """The link that a site's updates take. Those of the center, and at first those of a relay, stay where they are:
-    nothing shapes that."""
+    """Return the link that a site's updates take first.
+
+    Those of the center stay where they are, and so at first do those of a relay: no link shapes them.
+    """
     routes = Routes.of(project)
     if site == project.center or site in routes.relays:
         return Link(site, f"{site} (here)")
@@ -86,7 +88,7 @@ def next_link(project: Project, site: str) -> Link:
 
 
 def link_on(project: Project, site: str) -> Link:
-    """The link from a site to the next one on its way."""
+    """Return the link from a site to the next one on its way."""
     return project.link(site, Routes.of(project).hops.get(site, project.center))
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 
 from catchment.errors import QueryError
 from catchment.project.config import Project
@@ -27,8 +26,6 @@ from catchment.query.sql.statements import (
     View,
 )
 
-_NOTHING: Mapping[str, object] = MappingProxyType({})
-
 
 @dataclass(frozen=True)
 class Catalog:
@@ -41,7 +38,7 @@ class Catalog:
     star: bool = True  # what can be run: every site has a way to the center, results at the center; plans go further
 
     def add(self, *statements: Statement) -> Catalog:
-        """The catalog after some statements; within one call, a view may read what is declared after it."""
+        """Return the catalog after some statements; within one call, a view may read what is declared after it."""
         catalog = self
         for statement in statements:
             catalog = catalog._with(statement)
@@ -51,7 +48,7 @@ class Catalog:
         return catalog
 
     def find(self, name: str) -> Stream | Table | View | None:
-        """What has a name, whatever its case."""
+        """Return what has a name, whatever its case."""
         everything: dict[str, Stream | Table | View] = {**self.streams, **self.tables, **self.views}
         return next((d for n, d in everything.items() if n.lower() == name.lower()), None)
 
@@ -60,7 +57,7 @@ class Catalog:
         return (*self.streams, *self.tables, *self.views)
 
     def view(self, name: str, where: str | None = None) -> View:
-        """The view of a name."""
+        """Return the view of a name."""
         found = self.find(name)
         if not isinstance(found, View):
             message = f"there is no view {name!r}" if found is None else f"{name!r} is a {_kind(found)}, not a view"
@@ -91,7 +88,7 @@ class Catalog:
             )
 
     def _located(self, stream: Stream) -> Stream:
-        """The stream with its sites known: all but the center, unless it says which."""
+        """Return the stream with its sites known: all but the center, unless it says which."""
         located = stream if stream.sites is not None else replace(stream, sites=self.project.edge_sites)
         assert located.sites is not None
         for site in located.sites:

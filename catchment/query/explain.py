@@ -15,13 +15,13 @@ from catchment.units import format_bandwidth, format_duration
 
 
 def explain(plan: QueryPlan, project: Project) -> str:
-    """The whole explanation, as text."""
+    """Return the whole explanation, as text."""
     sites = [line for side in plan.sides for line in _site_lines(side, project)]
     return "\n".join([plan.to_text(), *sites, *_contract_lines(plan, project)])
 
 
 def explain_data(plan: QueryPlan, project: Project) -> dict[str, Any]:
-    """The same as a document for programs."""
+    """Return the same as a document for programs."""
     fragment, options = plan.fragment, plan.options
     return {
         "view": plan.name,
@@ -85,7 +85,7 @@ def _site_lines(plan: QueryPlan, project: Project) -> list[str]:
 
 
 def _shed(plan: QueryPlan) -> str:
-    """What becomes of the view when its sites cannot take all records."""
+    """Return what becomes of the view when its sites cannot take all records."""
     terms, options = terms_in(plan.fragment.aggregates), plan.options
     if not terms:
         return "never sampled"
@@ -95,7 +95,7 @@ def _shed(plan: QueryPlan) -> str:
 
 
 def _way(site: str, sink: str, project: Project) -> str:
-    """The links from a site to the sink; what meets on the way is merged."""
+    """Return the links from a site to the sink; what meets on the way is merged."""
     if site == sink:
         return f"{site} -> {sink}: stays here"
     links = [project.link(*link) for link in Routes.of(project).way(site)]

@@ -1,8 +1,8 @@
 """A fragment: the part of a plan that runs at a site, down to its partial aggregates.
 
-A fragment says what to read, keep and group; how it is evaluated (native Spark SQL, or vectorised in the
-reading tasks) is the evaluator's affair. Expressions are Spark SQL over the columns of the stream and of the
-tables that are looked up, each column qualified by the alias of its relation.
+A fragment says what to read, filter and group by; an evaluator decides how that is computed (native Spark SQL, or
+vectorised in the reading tasks). Expressions are Spark SQL over the columns of the stream and of the tables that are
+looked up; each column is qualified by the name of its stream, or by the alias of its table.
 """
 
 from __future__ import annotations
@@ -54,7 +54,6 @@ class Fragment:
     windows: tuple[WindowSpec, ...]
     where: str | None = None
     lookups: tuple[Lookup, ...] = ()
-    stream_alias: str | None = None
 
     def __post_init__(self) -> None:
         names = [c.name for c in self.schema]
@@ -63,6 +62,7 @@ class Fragment:
 
     @cached_property
     def slicing(self) -> Slicing:
+        """The slices that all its windows are made of."""
         return Slicing.of(self.windows)
 
     @cached_property

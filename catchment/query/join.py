@@ -2,7 +2,7 @@
 
 Each side is aggregated per (slice, join keys, its own keys); pairs are never made of records. Of n records of the left
 and m of the right that agree in their keys there are n * m pairs, so an aggregate of a left column is the left's state
-repeated m times, and a sum of products is the product of the sums (`catchment.aggregates.repeat`). This is eager
+repeated m times, and a sum of products is the product of the sums (`catchment.aggregates.pair_states`). This is eager
 aggregation (Yan and Larson, "Eager Aggregation and Lazy Aggregation", VLDB 1995) with the network between its steps.
 """
 
@@ -131,5 +131,5 @@ def describe_condition(on: tuple[tuple[str, str], ...], compared: tuple[KeyCompa
 
 
 def own_name(side: str, name: str) -> str:
-    """The name of a side's column among those of both."""
+    """Return the name of a side's column among those of both."""
     return f"{side}_{name}"

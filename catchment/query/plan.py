@@ -8,16 +8,17 @@ The printed form, its inputs below each node, is the form of EXPLAIN, of logs an
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import TypeVar
 
 import pyarrow as pa
 
-from catchment.aggregates import Aggregate
+from catchment.aggregates import Aggregate, quote
 from catchment.errors import QueryError
 from catchment.query.fragment import SLICE_COLUMN, Fragment, Key, Lookup
 from catchment.query.join import SIDES, Join, JoinedKey, KeyComparison, PairAggregate, describe_condition
-from catchment.query.sql.dialect import quote
 from catchment.query.sql.statements import NEVER, ViewOptions
 from catchment.query.types import TIMESTAMP, sql_type
 from catchment.timeline import WindowSpec
@@ -36,21 +37,21 @@ class Node(ABC):
         return tuple(value for f in fields(self) if isinstance(value := getattr(self, f.name), Node))
 
     def with_inputs(self, inputs: tuple[Node, ...]) -> Node:
-        """The same step over other inputs."""
+        """Return the same step over other inputs."""
         names = [f.name for f in fields(self) if isinstance(getattr(self, f.name), Node)]
         assert len(names) == len(inputs)
         return replace(self, **dict(zip(names, inputs, strict=True)))
 
     @abstractmethod
     def title(self) -> str:
-        """What stands behind the name of the step in its printed form."""
+        """Return what stands behind the name of the step in its printed form."""
 
     def details(self) -> tuple[str, ...]:
         """Lines of their own below the title."""
         return ()
 
     def to_text(self, depth: int = 0) -> str:
-        """The tree below this step, inputs indented."""
+        """Return the tree below this step, inputs indented."""
         space = "  " * depth
         lines = [
             f"{space}{type(self).__name__} {self.title()}".rstrip(),
@@ -338,7 +339,6 @@ class QueryPlan:
             (self.window,),
             where,
             tuple(lookups),
-            node.stream,
         )
 
     def to_text(self) -> str:
@@ -346,14 +346,35 @@ class QueryPlan:
 
 
 def describe_aggregate(aggregate: Aggregate) -> str:
-    """The call of an aggregate; what its kind adds to any aggregate's fields are its parameters."""
+    """Return the call of an aggregate; what its kind adds to any aggregate's fields are its parameters."""
     common = {f.name for f in fields(Aggregate)}
     own = [f"{f.name}={getattr(aggregate, f.name)!r}" for f in fields(aggregate) if f.name not in common]
     return f"{aggregate.function}({', '.join([aggregate.argument or '*', *own])})"
 
 
 def describe_window(window: WindowSpec) -> str:
-    """A window in words: tumbling 1 min, or sliding 1 min every 10 s, from an offset."""
+    """Return a window in words: tumbling 1 min, or sliding 1 min every 10 s, from an offset."""
     size, slide = format_duration(window.size_us), format_duration(window.slide_us)
     shape = f"tumbling {size}" if window.size_us == window.slide_us else f"sliding {size} every {slide}"
     return shape + (f" offset {format_duration(window.offset_us)}" if window.offset_us else "")
+
+
+N = TypeVar("N", bound=Node)
+
+
+def walk(root: Node) -> Iterator[Node]:
+    """Yield every node, each before its inputs."""
+    yield root
+    for node in root.inputs:
+        yield from walk(node)
+
+
+def find(root: Node, kind: type[N]) -> Iterator[N]:
+    """Return every node of a kind, each before its inputs."""
+    return (node for node in walk(root) if isinstance(node, kind))
+
+
+def transform(root: Node, rule: Callable[[Node], Node]) -> Node:
+    """Return the tree with every node replaced by what the rule makes of it, inputs first."""
+    inputs = tuple(transform(node, rule) for node in root.inputs)
+    return rule(root if inputs == root.inputs else root.with_inputs(inputs))

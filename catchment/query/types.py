@@ -55,7 +55,7 @@ _SQL = {
 
 
 def read_type(text: str) -> exp.DataType | None:
-    """The SQL type that the whole of a text names, or None."""
+    """Return the SQL type that the whole of a text names, or None."""
     found = _parse_type(text)
     return found.copy() if found is not None else None
 
@@ -70,7 +70,7 @@ def _parse_type(text: str) -> exp.DataType | None:
 
 
 def arrow_type(type_: exp.DataType | None) -> pa.DataType | None:
-    """The Arrow type of a SQL type, or None where there is none."""
+    """Return the Arrow type of a SQL type, or None where there is none."""
     if type_ is None:
         return None
     if type_.this == T.DECIMAL:
@@ -100,7 +100,7 @@ def _nested_type(type_: exp.DataType) -> pa.DataType | None:
 
 
 def sql_type(type_: pa.DataType) -> str:
-    """The SQL name of an Arrow type."""
+    """Return the SQL name of an Arrow type."""
     if pa.types.is_decimal(type_):
         return f"DECIMAL({type_.precision}, {type_.scale})"
     if pa.types.is_map(type_):

@@ -22,7 +22,7 @@ def condition_of(fragment: Fragment, schema: pa.Schema) -> Test | None:
     """What a reader of records of this schema can tell of the fragment's condition; None: nothing."""
     if fragment.where is None or fragment.lookups:
         return None
-    alias = quote(fragment.stream_alias or fragment.stream)
+    alias = quote(fragment.stream)
     keys = tuple(Key(field.name, f"{alias}.{quote(field.name)}", field.type) for field in schema)
     names = {key.sql: key.name for key in keys}
     found: Test | None = None

@@ -25,7 +25,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
-from catchment.aggregates.hashing import Words, hash_rows, hash_text
+from catchment.aggregates.hashing import hash_rows, hash_text
+from catchment.arrays import Words
 from catchment.errors import ConfigError
 from catchment.wire.limits import MAX_STRATA
 

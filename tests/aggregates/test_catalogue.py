@@ -15,11 +15,18 @@ INT, TEXT = pa.int64(), pa.string()
 AGGREGATES = every_aggregate()
 
 
-@pytest.mark.parametrize(("called", "canonical"), [
-    ("AVG", "avg"), ("mean", "avg"), ("stddev", "stddev_samp"), ("std", "stddev_samp"),
-    ("variance", "var_samp"),
-    ("approx_percentile", "percentile_approx"), ("Approx_Count_Distinct", "approx_count_distinct"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("called", "canonical"),
+    [
+        ("AVG", "avg"),
+        ("mean", "avg"),
+        ("stddev", "stddev_samp"),
+        ("std", "stddev_samp"),
+        ("variance", "var_samp"),
+        ("approx_percentile", "percentile_approx"),
+        ("Approx_Count_Distinct", "approx_count_distinct"),
+    ],
+)
 def test_a_function_is_known_by_its_other_names(called: str, canonical: str) -> None:
     assert canonical_name(called) == canonical
 
@@ -55,42 +62,52 @@ def test_a_name_with_odd_characters_is_quoted() -> None:
     assert aggregate.merge_sql() == ("max(`most ``x``__max`)",)
 
 
-@pytest.mark.parametrize(("function", "hint"), [
-    ("count distinct", "approx_count_distinct"), ("count(DISTINCT)", "approx_count_distinct"),
-    ("median", r"percentile_approx\(x, 0.5\)"), ("percentile", "percentile_approx"), ("mode", "approx_top_k"),
-    ("summ", "did you mean sum"), ("collect_list", "possible: count, sum"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("function", "hint"),
+    [
+        ("count distinct", "approx_count_distinct"),
+        ("count(DISTINCT)", "approx_count_distinct"),
+        ("median", r"percentile_approx\(x, 0.5\)"),
+        ("percentile", "percentile_approx"),
+        ("mode", "approx_top_k"),
+        ("summ", "did you mean sum"),
+        ("collect_list", "possible: count, sum"),
+    ],
+)
 def test_what_cannot_be_merged_is_refused_with_what_can_be_used(function: str, hint: str) -> None:
     with pytest.raises(AggregateError, match=hint):
         make_aggregate(function, "x", INT, name="c")
 
 
-@pytest.mark.parametrize(("function", "argument", "type_", "parameters", "message"), [
-    ("sum", "x", TEXT, (), "needs numbers"),
-    ("avg", "x", pa.bool_(), (), "needs numbers"),
-    ("var_pop", "x", pa.date32(), (), "needs numbers"),
-    ("moments", "x", TEXT, (), "needs numbers"),
-    ("percentile_approx", "x", pa.timestamp("us"), (0.5,), "needs numbers"),
-    ("max", "x", pa.list_(INT), (), "needs numbers, strings"),
-    ("sum", None, None, (), "needs an argument"),
-    ("sum", "*", None, (), "needs an argument"),
-    ("sum", "x", None, (), "type of 'x'"),
-    ("sum", "x", INT, (1,), "at most 0 parameters"),
-    ("approx_count_distinct", "x", pa.binary(), (), "cannot take binary"),
-    ("approx_count_distinct", "x", pa.decimal128(20, 2), (), "at most 18 digits"),
-    ("approx_count_distinct", "x", INT, (22,), "lgK from 4 to 21"),
-    ("approx_count_distinct", "x", INT, (1.5,), "lgK or a relative deviation"),
-    ("approx_count_distinct", "x", INT, ("much",), "lgK or a relative deviation"),
-    ("percentile_approx", "x", INT, (), "needs a percentage"),
-    ("percentile_approx", "x", INT, (50,), "from 0.0 to 1.0"),
-    ("percentile_approx", "x", INT, ([],), "from 0.0 to 1.0"),
-    ("percentile_approx", "x", INT, ("half",), "needs numbers as its percentage"),
-    ("percentile_approx", "x", INT, (0.5, 10**6), "accuracy from 1 to"),
-    ("approx_top_k", "x", pa.float64(), (3,), "strings, integers, booleans"),
-    ("approx_top_k", "x", TEXT, (0,), "1 <= k"),
-    ("approx_top_k", "x", TEXT, (5, 4), "k <= max_items"),
-    ("approx_top_k", "x", TEXT, (-1,), "whole numbers"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("function", "argument", "type_", "parameters", "message"),
+    [
+        ("sum", "x", TEXT, (), "needs numbers"),
+        ("avg", "x", pa.bool_(), (), "needs numbers"),
+        ("var_pop", "x", pa.date32(), (), "needs numbers"),
+        ("moments", "x", TEXT, (), "needs numbers"),
+        ("percentile_approx", "x", pa.timestamp("us"), (0.5,), "needs numbers"),
+        ("max", "x", pa.list_(INT), (), "needs numbers, strings"),
+        ("sum", None, None, (), "needs an argument"),
+        ("sum", "*", None, (), "needs an argument"),
+        ("sum", "x", None, (), "type of 'x'"),
+        ("sum", "x", INT, (1,), "at most 0 parameters"),
+        ("approx_count_distinct", "x", pa.binary(), (), "cannot take binary"),
+        ("approx_count_distinct", "x", pa.decimal128(20, 2), (), "at most 18 digits"),
+        ("approx_count_distinct", "x", INT, (22,), "lgK from 4 to 21"),
+        ("approx_count_distinct", "x", INT, (1.5,), "lgK or a relative deviation"),
+        ("approx_count_distinct", "x", INT, ("much",), "lgK or a relative deviation"),
+        ("percentile_approx", "x", INT, (), "needs a percentage"),
+        ("percentile_approx", "x", INT, (50,), "from 0.0 to 1.0"),
+        ("percentile_approx", "x", INT, ([],), "from 0.0 to 1.0"),
+        ("percentile_approx", "x", INT, ("half",), "needs numbers as its percentage"),
+        ("percentile_approx", "x", INT, (0.5, 10**6), "accuracy from 1 to"),
+        ("approx_top_k", "x", pa.float64(), (3,), "strings, integers, booleans"),
+        ("approx_top_k", "x", TEXT, (0,), "1 <= k"),
+        ("approx_top_k", "x", TEXT, (5, 4), "k <= max_items"),
+        ("approx_top_k", "x", TEXT, (-1,), "whole numbers"),
+    ],
+)
 def test_a_wrong_call_is_refused_and_says_where(
     function: str,
     argument: str | None,

@@ -116,22 +116,33 @@ def test_a_sum_of_any_doubles_is_close_to_the_exact_sum(data: st.DataObject, val
     assert error <= Fraction(DOUBLE_SUM_ERROR) * sum(abs(Fraction(v)) for v in values)
 
 
-@pytest.mark.parametrize("values", [
-    [0.1] * 300_000,
-    np.random.default_rng(3).lognormal(0, 4, 200_000).tolist(),
-    [1e16, 1.0, -1e16] * 1000,
-    np.random.default_rng(4).normal(1e9, 1, 100_000).tolist(),
-], ids=["a tenth", "lognormal", "cancelling", "far from zero"])  # fmt: skip
+@pytest.mark.parametrize(
+    "values",
+    [
+        [0.1] * 300_000,
+        np.random.default_rng(3).lognormal(0, 4, 200_000).tolist(),
+        [1e16, 1.0, -1e16] * 1000,
+        np.random.default_rng(4).normal(1e9, 1, 100_000).tolist(),
+    ],
+    ids=["a tenth", "lognormal", "cancelling", "far from zero"],
+)
 def test_a_long_sum_of_doubles_is_the_correctly_rounded_one(values: list[float]) -> None:
     parts = np.random.default_rng(5).integers(0, 100, len(values)).tolist()
     assert total(values, parts) == pytest.approx(math.fsum(values), rel=DOUBLE_SUM_ERROR, abs=0.0)
 
 
-@pytest.mark.parametrize(("values", "expected"), [
-    ([math.inf, 1.0], math.inf), ([-math.inf, 1e308], -math.inf), ([math.inf, -math.inf], math.nan),
-    ([math.nan, 1.0], math.nan), ([1e308, -1e308], 0.0), ([1e308, 1e308], math.inf),
-    ([5e-324, 5e-324], 1e-323),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([math.inf, 1.0], math.inf),
+        ([-math.inf, 1e308], -math.inf),
+        ([math.inf, -math.inf], math.nan),
+        ([math.nan, 1.0], math.nan),
+        ([1e308, -1e308], 0.0),
+        ([1e308, 1e308], math.inf),
+        ([5e-324, 5e-324], 1e-323),
+    ],
+)
 def test_sums_of_special_doubles_are_those_of_ieee(values: list[float], expected: float) -> None:
     assert identical(total(values), expected)
     assert identical(total(values, [0, 1]), expected)

@@ -121,13 +121,16 @@ def test_a_truncated_sketch_is_refused(aggregate: Aggregate) -> None:
         aggregate.lower([pa.array([state[: len(state) // 2]], pa.binary())])
 
 
-@pytest.mark.parametrize(("type_", "values", "expected"), [
-    (pa.string(), ["", "a", "", None], 2),
-    (pa.float64(), [0.0, -0.0, float("nan"), -float("nan"), None], 2),
-    (pa.float32(), [0.1, 0.1, 0.2], 2),
-    (pa.bool_(), [True, False, None], 2),
-    (pa.int8(), [1, 1, 2], 2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("type_", "values", "expected"),
+    [
+        (pa.string(), ["", "a", "", None], 2),
+        (pa.float64(), [0.0, -0.0, float("nan"), -float("nan"), None], 2),
+        (pa.float32(), [0.1, 0.1, 0.2], 2),
+        (pa.bool_(), [True, False, None], 2),
+        (pa.int8(), [1, 1, 2], 2),
+    ],
+)
 def test_distinct_values_are_told_apart_as_spark_groups_them(
     type_: pa.DataType, values: list[object], expected: int
 ) -> None:

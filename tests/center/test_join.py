@@ -20,8 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catchment.aggregates import make_aggregate, partials
-from catchment.aggregates.compare import compare
-from catchment.aggregates.repeat import can_repeat, multiply, repeat
+from catchment.aggregates.pair_states import can_repeat, compare, multiply, repeat
 from catchment.center.events import EXACT, FINAL, STATUSES, Publish
 from catchment.center.join import pairing
 from catchment.center.join.results import JoinedTables

@@ -160,10 +160,13 @@ def test_more_sharing_never_sends_more_until_max(tmp_path: Path, planner: str) -
         ({"rates": RATES.replace("page =", "pag =")}, ConfigError, "no option 'pag'"),
         ({"rates": RATES + "[streams.hits.share]\nedge = 0.5\n"}, ConfigError, "add up to 0.5"),
         ({"rates": RATES.replace("row_bytes = 100", "")}, ConfigError, "lacks the option 'row_bytes'"),
-        ({"sql": "CREATE MATERIALIZED VIEW a AS SELECT count(*) AS n FROM a GROUP BY window(ts, '1 minute');"},
-         QueryError, "reads itself"),
+        (
+            {"sql": "CREATE MATERIALIZED VIEW a AS SELECT count(*) AS n FROM a GROUP BY window(ts, '1 minute');"},
+            QueryError,
+            "reads itself",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_is_an_error_before_anything_is_planned(
     tmp_path: Path, change: dict[str, str], kind: type[CatchmentError], message: str
 ) -> None:

@@ -93,9 +93,21 @@ def test_another_meaning_gives_another_fingerprint(other: str) -> None:
 
 
 atoms = st.sampled_from(
-    ["user > 1", "2 >= user", "bot", "page = 'a'", "page IN ('b', 'a')", "country IS NULL", "user + 1 = 1 + 2",
-     "ms BETWEEN 1 AND 50", "TRUE", "3 < 2", "user <> 2 - 7", "ms * 2 < bytes"]
-)  # fmt: skip
+    [
+        "user > 1",
+        "2 >= user",
+        "bot",
+        "page = 'a'",
+        "page IN ('b', 'a')",
+        "country IS NULL",
+        "user + 1 = 1 + 2",
+        "ms BETWEEN 1 AND 50",
+        "TRUE",
+        "3 < 2",
+        "user <> 2 - 7",
+        "ms * 2 < bytes",
+    ]
+)
 conditions = st.recursive(
     atoms,
     lambda inner: st.one_of(

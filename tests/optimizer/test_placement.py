@@ -83,8 +83,10 @@ def test_max_ignores_bandwidth_and_can_be_worse_than_full() -> None:
     links = [*both_ways("s", "a"), *both_ways("a", "b", 5 * MB), *both_ways("s", "b")]
     topology = Topology.of(links, ("s",))
     shared = [WanOperator("read", (), 10 * MB, "s"), WanOperator("map", ("read",), 8 * MB)]
-    queries = {"q1": [*shared, WanOperator("sink 1", ("map",), 0, "a")],
-               "q2": [*shared, WanOperator("sink 2", ("map",), 0, "b")]}  # fmt: skip
+    queries = {
+        "q1": [*shared, WanOperator("sink 1", ("map",), 0, "a")],
+        "q2": [*shared, WanOperator("sink 2", ("map",), 0, "b")],
+    }
     graph = OperatorGraph.of(queries)
     full = place_greedily(WanPlacement(topology, True), graph)
     most = place_greedily(WanPlacement(topology, True, capacity=False), graph)

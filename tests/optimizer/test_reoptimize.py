@@ -76,12 +76,15 @@ def test_what_sites_measure_takes_the_place_of_what_was_declared() -> None:
     (plain,) = make_queries(select("page, sum(bytes) AS b", "page"))
     fragments = {"f": query.demand, "g": plain.demand}
     read = {
-        "us": {"rows_per_s": {"hits": 5.0}, "fragments": {
-            "f": {"rows": 10, "bytes": 0, "selectivity": 0.25, "distinct": {"`hits`.`page`": 3.0}},
-            "g": {"rows": 10, "bytes": 0, "selectivity": 1.0, "distinct": {"`hits`.`page`": 7.0}},
-        }},
+        "us": {
+            "rows_per_s": {"hits": 5.0},
+            "fragments": {
+                "f": {"rows": 10, "bytes": 0, "selectivity": 0.25, "distinct": {"`hits`.`page`": 3.0}},
+                "g": {"rows": 10, "bytes": 0, "selectivity": 1.0, "distinct": {"`hits`.`page`": 7.0}},
+            },
+        },
         "eu": {"rows_per_s": {"hits": None}, "fragments": {}},
-    }  # fmt: skip
+    }
     told = measured(known(1e5, 300), fragments, read).of("hits")
     assert told.rows_per_s == {"us": 5.0, "eu": 1e5}, "a site that has no rate yet keeps the declared one"
     assert told.distinct == {"page": 7.0, "country": 300}, "a filter hides values: only whole streams tell"

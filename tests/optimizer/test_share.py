@@ -22,16 +22,42 @@ from tests.worlds.sharing_support import answers, lift_fragment, make_hits, make
 from tests.worlds.tiers import examples
 
 CONDITIONS = [
-    "page = 'a'", "page IN ('a', 'b')", "page <> 'c'", "user > 1", "user >= 2", "2 < user", "user BETWEEN 1 AND 3",
-    "bytes > 5", "bytes > 100", "NOT bot", "bot", "country IS NOT NULL", "country IS NULL OR page = 'a'", "ms < 50.5",
-    "NOT (page = 'a' OR user < 2)", "1 = 1",
-]  # fmt: skip
+    "page = 'a'",
+    "page IN ('a', 'b')",
+    "page <> 'c'",
+    "user > 1",
+    "user >= 2",
+    "2 < user",
+    "user BETWEEN 1 AND 3",
+    "bytes > 5",
+    "bytes > 100",
+    "NOT bot",
+    "bot",
+    "country IS NOT NULL",
+    "country IS NULL OR page = 'a'",
+    "ms < 50.5",
+    "NOT (page = 'a' OR user < 2)",
+    "1 = 1",
+]
 AGGREGATES = [
-    "count(*)", "sum(bytes)", "avg(bytes)", "avg(ms)", "sum(ms)", "count(bytes)", "min(ms)", "max(bytes)",
-    "stddev_pop(ms)", "var_samp(ms)", "approx_count_distinct(user)", "count(*) FILTER (WHERE user > 1)",
-    "percentile_approx(ms, 0.5)", "percentile_approx(ms, 0.9)", "approx_top_k(page, 2)", "sum(bytes + user)",
+    "count(*)",
+    "sum(bytes)",
+    "avg(bytes)",
+    "avg(ms)",
+    "sum(ms)",
+    "count(bytes)",
+    "min(ms)",
+    "max(bytes)",
+    "stddev_pop(ms)",
+    "var_samp(ms)",
+    "approx_count_distinct(user)",
+    "count(*) FILTER (WHERE user > 1)",
+    "percentile_approx(ms, 0.5)",
+    "percentile_approx(ms, 0.9)",
+    "approx_top_k(page, 2)",
+    "sum(bytes + user)",
     "sum(user + bytes)",
-]  # fmt: skip
+]
 WINDOWS = ["'1 minute'", "'30 seconds'", "'1 minute', '20 seconds'", "'2 minutes'", "'45 seconds'"]
 KEYS = ["page", "user", "country", "bot", "user + 1"]
 

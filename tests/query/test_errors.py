@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from catchment.errors import QueryError
 from catchment.query.planning.build import plan_views
-from catchment.query.sql.parse import parse_file, parse_statement
+from catchment.query.sql.parse import parse_file
 from tests.worlds.query_support import Golden, check_golden, make_catalog, make_plan, read_golden
 from tests.worlds.tiers import examples
 
@@ -51,12 +51,6 @@ def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(QueryError, match="UTF-8"):
         parse_file(path)
-
-
-@pytest.mark.parametrize("text", ["", "EXPLAIN a; EXPLAIN b"])
-def test_one_statement_is_one_statement(text: str) -> None:
-    with pytest.raises(QueryError, match="one statement is wanted"):
-        parse_statement(text)
 
 
 def refusal(sql: str) -> QueryError | None:

@@ -91,8 +91,8 @@ def test_every_record_is_lifted_by_exactly_one_of_the_parts(
     assert (big.astype(int) + (~big & kept) + (~big & ~kept) == 1).all()
 
 
-def fragment(where: str | None, alias: str | None = None) -> Fragment:
-    return Fragment("f", "s", "ts", (), (COUNT,), (WindowSpec(10, 10),), where, stream_alias=alias)
+def fragment(where: str | None, stream: str = "s") -> Fragment:
+    return Fragment("f", stream, "ts", (), (COUNT,), (WindowSpec(10, 10),), where)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_reader_is_told_what_it_can_decide_and_nothing_else(where: str | None,
     assert condition_of(fragment(where), SCHEMA) == test
 
 
-def test_the_columns_of_a_condition_are_known_by_the_alias_of_the_stream() -> None:
+def test_the_columns_of_a_condition_are_known_by_the_name_of_the_stream() -> None:
     assert condition_of(fragment("`h`.`code` = 1", "h"), SCHEMA) == ["=", "code", 1]
     assert condition_of(fragment("`s`.`code` = 1", "h"), SCHEMA) is None
     assert column_of("`h`.`v`") == "v"

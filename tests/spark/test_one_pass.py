@@ -62,7 +62,7 @@ FRAGMENTS = (
     # The condition keeps the expressions from failing.
     replace(ALL, name="guarded", where="`s`.`v` <> 0", keys=(Key("half", "100 DIV `s`.`v`", pa.int64()),),
             aggregates=with_terms((of("sum", "1000 DIV `s`.`v`", pa.int64()),))),
-    replace(ALL, name="aliased", stream_alias="h", where="`h`.`v` > 5",
+    replace(ALL, name="aliased", stream="h", where="`h`.`v` > 5",
             aggregates=with_terms((of("sum", "`h`.`v`", pa.int64()),))),
     replace(ALL, name="named", lookups=(Lookup("names", "n", "`s`.`page` = `n`.`page`"),),
             keys=(Key("title", "`n`.`title`", pa.string()),), aggregates=with_terms((of("count", None, None),))),

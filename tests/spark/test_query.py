@@ -19,7 +19,7 @@ from catchment.query.plan import QueryPlan
 from catchment.query.planning.calls import resolve_inputs
 from catchment.query.planning.scope import Scope, infer
 from catchment.query.sql.dialect import read_expression, render
-from catchment.query.sql.source import SqlText
+from catchment.query.sql.tokens import SqlText
 from catchment.query.types import sql_type
 from tests.worlds.query_support import Golden, base_catalog, make_plan, read_golden
 
@@ -84,7 +84,7 @@ def source(spark: SparkSession, plan: QueryPlan) -> DataFrame:
     from pyspark.sql import functions as f
 
     fragment = plan.fragment
-    frame = spark.table(fragment.stream).select(*plan.scan.columns).alias(fragment.stream_alias or fragment.stream)
+    frame = spark.table(fragment.stream).select(*plan.scan.columns).alias(fragment.stream)
     for lookup in fragment.lookups:
         frame = frame.join(spark.table(lookup.table).alias(lookup.alias), f.expr(lookup.on), lookup.how)
     return frame.where(fragment.where) if fragment.where else frame
@@ -95,7 +95,7 @@ def evaluate(spark: SparkSession, plan: QueryPlan) -> DataFrame:
 
     window, fragment = plan.window, plan.fragment
     sizes = [f"{us} microseconds" for us in (window.size_us, window.slide_us, window.offset_us)]
-    time = f.window(f.col(f"{fragment.stream_alias}.{fragment.event_time}"), *sizes)
+    time = f.window(f.col(f"{fragment.stream}.{fragment.event_time}"), *sizes)
     calls = [f"CAST({a.function}({a.argument or '*'}) AS {sql_type(a.result_type)})" for a in fragment.aggregates]
     grouped = source(spark, plan).groupBy(time.alias("w"), *(f.expr(k.sql).alias(k.name) for k in fragment.keys))
     lowered = grouped.agg(*(f.expr(c).alias(a.name) for c, a in zip(calls, fragment.aggregates, strict=True)))
@@ -127,7 +127,7 @@ def test_partials_have_the_types_that_the_fragment_says(case: Golden, tables: Sp
 
     fragment = make_plan(case.sql).fragment
     states = [pair for a in fragment.aggregates for pair in zip(a.lift_sql(), a.states, strict=True)]
-    slice_sql = fragment.slicing.sql(f"unix_micros(`{fragment.stream_alias}`.`{fragment.event_time}`)")
+    slice_sql = fragment.slicing.sql(f"unix_micros(`{fragment.stream}`.`{fragment.event_time}`)")
     keys = [f.expr(slice_sql).alias("slice_us"), *(f.expr(k.sql).alias(k.name) for k in fragment.keys)]
     partials = source(tables, make_plan(case.sql)).groupBy(*keys)
     found = partials.agg(*(f.expr(sql).alias(state.name) for sql, state in states)).schema

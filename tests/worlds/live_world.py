@@ -275,7 +275,7 @@ class LiveCenter:
                 start = p.window.start_us
                 latest[start, *(row[k] for k in fragment.key_names)] = {WINDOW_COLUMN: start, **row}
         fields = [pa.field(WINDOW_COLUMN, pa.int64()), *(f for f in fragment.schema if f.name != SLICE_COLUMN)]
-        return tables.matching(pa.Table.from_pylist(list(latest.values()), pa.schema(fields)), wanted)
+        return tables.select_matching(pa.Table.from_pylist(list(latest.values()), pa.schema(fields)), wanted)
 
     def _enact(self, number: int, actions: Sequence[Any]) -> int:
         if number not in self.done:

@@ -16,8 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from catchment.aggregates import partials
-from catchment.aggregates.compare import compare
-from catchment.aggregates.repeat import multiply, repeat
+from catchment.aggregates.pair_states import compare, multiply, repeat
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.query.join import BOTH, LEFT, RIGHT, SIDE_COLUMN, SIDES, Join, PairAggregate, own_name
 
@@ -50,7 +49,7 @@ def changed_answers(join: Join, rows: pa.Table, changed: pa.Table) -> pa.Table:
     if not any(t.num_rows for t in touched):
         return touched[0]
     whole = answer(join, rows)
-    return partials.matching(whole, pa.concat_tables([t.select(keys) for t in touched])) if keys else whole
+    return partials.select_matching(whole, pa.concat_tables([t.select(keys) for t in touched])) if keys else whole
 
 
 def side_of(join: Join, side: str, rows: pa.Table) -> pa.Table:

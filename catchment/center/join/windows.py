@@ -49,7 +49,7 @@ class JoinedWindows(QueryWindows):
     def _revise(
         self, window: Window, known: ClosedWindow, reason: str, rows: pa.Table, changed: pa.Table, now_us: int
     ) -> Publish:
-        kept = partials.matching(rows, changed.select(self._keys))
+        kept = partials.select_matching(rows, changed.select(self._keys))
         answers = changed_answers(self.join, rows, kept)
         return replace(super()._publish(window, known, reason, answers, now_us), kept=kept)
 

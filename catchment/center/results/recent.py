@@ -42,5 +42,5 @@ class RecentRows:
         codes, distinct = partials.group_codes(rows, wanted.column_names)
         newest = np.zeros(distinct.num_rows, dtype=np.int64)
         newest[codes] = np.arange(rows.num_rows)  # later assignments win
-        found = partials.matching(rows.take(pa.array(np.sort(newest))), wanted)
+        found = partials.select_matching(rows.take(pa.array(np.sort(newest))), wanted)
         return found if found.num_rows == wanted.num_rows else None

@@ -99,7 +99,7 @@ class ResultTables:
         found = table.to_pyarrow_table(
             columns=["window_start", "revision", "state"], filters=pc.field("window_start").isin(starts)
         )
-        return partials.matching(_flatten(_newest(found)), wanted).cast(schema)
+        return partials.select_matching(_flatten(_newest(found)), wanted).cast(schema)
 
     def compact(self) -> None:
         """Fold many small files into few; readers are not disturbed."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import sqlglot
@@ -51,18 +51,6 @@ POSSIBLE = (
     "columns, literals, + - * / %, comparisons, AND, OR, NOT, BETWEEN, IN (list), IS NULL, CASE, "
     "abs, coalesce, least, greatest and registered functions"
 )
-
-
-def conjuncts(node: exp.Expr | None) -> Iterator[exp.Expr]:
-    """The terms of a conjunction, left to right."""
-    if node is None:
-        return
-    inner = node.unnest()
-    if isinstance(inner, exp.And):
-        yield from conjuncts(inner.left)
-        yield from conjuncts(inner.right)
-    else:
-        yield inner
 
 
 def conjunction(terms: list[exp.Expr]) -> str | None:

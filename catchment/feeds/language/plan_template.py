@@ -17,7 +17,6 @@ from catchment.feeds.language.expressions import (
     column_name,
     compile_expression,
     conjunction,
-    conjuncts,
     line_of,
     parse_expression,
 )
@@ -31,6 +30,7 @@ from catchment.feeds.language.template import (
     FeedTemplate,
     TableUse,
 )
+from catchment.query.sql.dialect import conjuncts
 from catchment.units import parse_duration
 
 SAMPLE = "sample"

@@ -17,10 +17,10 @@ from catchment.feeds.language.expressions import (
     Evaluate,
     Slots,
     compile_expression,
-    conjuncts,
     parse_expression,
 )
 from catchment.feeds.language.functions import Functions
+from catchment.query.sql.dialect import conjuncts
 
 Row = tuple[Any, ...]
 

@@ -17,8 +17,15 @@ from catchment.query.sql.dialect import read_expression, render
 
 # Operands of these are put in parentheses inside another operator.
 _OPERATORS = (exp.Binary, exp.Unary, exp.Between, exp.In, exp.Is, exp.Case)
-_MIRRORED = {exp.LT: exp.GT, exp.GT: exp.LT, exp.LTE: exp.GTE, exp.GTE: exp.LTE, exp.EQ: exp.EQ, exp.NEQ: exp.NEQ,
-             exp.NullSafeEQ: exp.NullSafeEQ}  # fmt: skip
+_MIRRORED = {
+    exp.LT: exp.GT,
+    exp.GT: exp.LT,
+    exp.LTE: exp.GTE,
+    exp.GTE: exp.LTE,
+    exp.EQ: exp.EQ,
+    exp.NEQ: exp.NEQ,
+    exp.NullSafeEQ: exp.NullSafeEQ,
+}
 _NEGATED = {exp.LT: exp.GTE, exp.GTE: exp.LT, exp.GT: exp.LTE, exp.LTE: exp.GT, exp.EQ: exp.NEQ, exp.NEQ: exp.EQ}
 _INT_LIMIT = 2**31  # a literal below it is an INT in Spark, and so is what it folds to
 _ARITHMETIC: dict[type[exp.Expr], Callable[[int, int], int]] = {
@@ -38,17 +45,17 @@ Rule = Callable[[exp.Expr], exp.Expr]
 
 
 def bare(sql: str) -> exp.Expr:
-    """The expression of a text, without parentheses."""
+    """Return the expression of a text, without parentheses."""
     return _bottom_up(read_expression(sql), lambda node: node.this.copy() if isinstance(node, exp.Paren) else node)
 
 
 def text(expression: exp.Expr) -> str:
-    """The one text of a bare expression."""
+    """Return the one text of a bare expression."""
     return render(_bottom_up(expression, _wrap))
 
 
 def _wrap(node: exp.Expr) -> exp.Expr:
-    """An operand in parentheses, where it is an operator inside another."""
+    """Return an operand in parentheses, where it is an operator inside another."""
     if isinstance(node, _OPERATORS) and not isinstance(node, exp.Paren | exp.Dot) and _is_operand(node):
         return exp.Paren(this=node.copy())
     return node
@@ -69,7 +76,7 @@ def push_negations(expression: exp.Expr) -> exp.Expr:
 
 
 def order_operands(expression: exp.Expr) -> exp.Expr:
-    """The operands of AND, OR, +, * and comparisons, and the values of IN, in the order of their texts.
+    """Return the operands of AND, OR, +, * and comparisons, and the values of IN, in the order of their texts.
 
     In a comparison a constant stands on the right; in AND, OR and IN equal operands are one. One pass, operands first,
     since the order of operands depends on their own texts.
@@ -82,7 +89,7 @@ EXPRESSION_RULES: tuple[Rule, ...] = (push_negations, fold_constants, order_oper
 
 @cache
 def normal_text(sql: str) -> str:
-    """The text of an expression after every rule."""
+    """Return the text of an expression after every rule."""
     expression = bare(sql)
     for rule in EXPRESSION_RULES:
         expression = rule(expression)
@@ -91,19 +98,19 @@ def normal_text(sql: str) -> str:
 
 @cache
 def split_conjunctions(sql: str) -> tuple[str, ...]:
-    """The conditions that must all hold, of one in normal form; none for TRUE."""
+    """Return the conditions that must all hold, of one in normal form; none for TRUE."""
     parts = operands(bare(sql), exp.And)
     return tuple(text(part) for part in parts if not _is_constant(part, True))
 
 
 @cache
 def columns_of(sql: str) -> frozenset[str]:
-    """The columns that an expression reads, as texts."""
+    """Return the columns that an expression reads, as texts."""
     return frozenset(render(column) for column in read_expression(sql).find_all(exp.Column))
 
 
 def rename_columns(sql: str, names: dict[str, str]) -> str:
-    """The expression with its unqualified columns called otherwise."""
+    """Return the expression with its unqualified columns called otherwise."""
 
     def renamed(node: exp.Expr) -> exp.Expr:
         if isinstance(node, exp.Column) and len(node.parts) == 1 and node.name in names:
@@ -114,14 +121,14 @@ def rename_columns(sql: str, names: dict[str, str]) -> str:
 
 
 def operands(expression: exp.Expr, kind: type[exp.Binary]) -> list[exp.Expr]:
-    """The operands of a chain of one operator, of a bare expression."""
+    """Return the operands of a chain of one operator, of a bare expression."""
     if type(expression) is not kind:
         return [expression]
     return [*operands(expression.left, kind), *operands(expression.right, kind)]
 
 
 def integer(node: exp.Expr) -> int | None:
-    """The whole number that a node is, if it is an INT literal or the negative of one."""
+    """Return the whole number that a node is, if it is an INT literal or the negative of one."""
     if isinstance(node, exp.Neg):
         inner = integer(node.this)
         return None if inner is None else -inner
@@ -147,8 +154,10 @@ def _expand(expression: exp.Expr) -> exp.Expr:
 def _expand_node(node: exp.Expr) -> exp.Expr:
     if isinstance(node, exp.Between) and not node.args.get("symmetric"):
         low, high = node.args["low"], node.args["high"]
-        return exp.And(this=exp.GTE(this=node.this.copy(), expression=low.copy()),
-                       expression=exp.LTE(this=node.this.copy(), expression=high.copy()))  # fmt: skip
+        return exp.And(
+            this=exp.GTE(this=node.this.copy(), expression=low.copy()),
+            expression=exp.LTE(this=node.this.copy(), expression=high.copy()),
+        )
     if isinstance(node, exp.In) and len(node.expressions) == 1 and not node.args.get("query"):
         return exp.EQ(this=node.this.copy(), expression=node.expressions[0].copy())
     return node

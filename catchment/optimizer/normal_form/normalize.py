@@ -26,26 +26,26 @@ from catchment.query.plan import (
     Sink,
     WindowAggregate,
     describe_aggregate,
+    transform,
 )
-from catchment.query.walk import transform
 
 Rule = Callable[[QueryPlan], QueryPlan]
 
 
 def normalize_inputs(plan: QueryPlan) -> QueryPlan:
-    """Every expression over records in its normal form: folded constants, commuted predicates and operands."""
+    """Return every expression over records in its normal form: folded constants, commuted predicates and operands."""
     return _with_nodes(plan, _normal_input)
 
 
 def normalize_results(plan: QueryPlan) -> QueryPlan:
-    """The same for SELECT and HAVING; after the renaming, since operands are ordered by their texts."""
+    """Return the same for SELECT and HAVING; after the renaming, since operands are ordered by their texts."""
     columns = tuple(replace(c, sql=normal_text(c.sql)) for c in plan.columns)
     having = normal_text(plan.having) if plan.having else None
     return QueryPlan(replace(plan.root, input=replace(plan.finish, columns=columns, having=having)))
 
 
 def split_filters(plan: QueryPlan) -> QueryPlan:
-    """A filter is the set of its conjuncts, in the order of their texts; one that always holds is none."""
+    """Return a filter is the set of its conjuncts, in the order of their texts; one that always holds is none."""
     return _with_nodes(plan, _split_filter)
 
 
@@ -79,7 +79,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def normalize(plan: QueryPlan) -> QueryPlan:
-    """The plan after every rule; of a join, both its sides after every rule."""
+    """Return the plan after every rule; of a join, both its sides after every rule."""
     if plan.join is not None:
         return normalize_results(normalize_join(plan, normalize))
     for rule in RULES:
@@ -88,30 +88,30 @@ def normalize(plan: QueryPlan) -> QueryPlan:
 
 
 def fingerprint(plan: QueryPlan) -> str:
-    """A digest that is equal for plans of equal meaning; names and order of the results, and the sink, apart."""
+    """Return a digest that is equal for plans of equal meaning; names and order of the results, and the sink, apart."""
     normal = normalize(plan)
     columns = sorted({c.sql for c in normal.columns})
     return digest([normal.answer.to_text(), *columns, f"having {normal.having}"])
 
 
 def digest(texts: Iterable[str]) -> str:
-    """A short name for a list of texts."""
+    """Return a short name for a list of texts."""
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
 
 
 def key_name(key: Key) -> str:
-    """A name that depends on the key's expression alone."""
+    """Return a name that depends on the key's expression alone."""
     return f"{_word(key.sql)}_{digest([key.sql])[:6]}"
 
 
 def aggregate_name(aggregate: Aggregate) -> str:
-    """A name that depends on the aggregate's call alone."""
+    """Return a name that depends on the aggregate's call alone."""
     argument = _word(aggregate.argument) if aggregate.argument else "all"
     return f"{aggregate.function}_{argument}_{digest([describe_aggregate(aggregate)])[:6]}"
 
 
 def _word(sql: str) -> str:
-    """The name of a column of an expression, for people to recognise it by."""
+    """Return the name of a column of an expression, for people to recognise it by."""
     names = [c.rpartition(".")[2].strip("`") for c in sorted(columns_of(sql))]
     return names[0].lower() if names and names[0].isidentifier() else "value"
 

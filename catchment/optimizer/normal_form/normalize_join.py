@@ -21,7 +21,7 @@ class _Side:
 
 
 def normalize_join(plan: QueryPlan, normalize: Callable[[QueryPlan], QueryPlan]) -> QueryPlan:
-    """A plan of two streams with both sides normal, ordered, and keys and aggregates named by what they are made of."""
+    """Return a plan of two streams with both sides normal and in order, keys and aggregates named by their content."""
     join = plan.answer
     assert isinstance(join, WindowJoin)
     left, right = (_normal_side(side, normalize) for side in plan.sides)
@@ -45,7 +45,7 @@ def _normal_side(side: QueryPlan, normalize: Callable[[QueryPlan], QueryPlan]) -
 
 
 def _turned(join: WindowJoin) -> WindowJoin:
-    """The same join with its sides exchanged."""
+    """Return the same join with its sides exchanged."""
     return WindowJoin(
         join.right,
         join.left,
@@ -74,12 +74,12 @@ def _renamed(plan: QueryPlan, join: WindowJoin) -> QueryPlan:
 
 
 def _pair_name(pair: PairAggregate) -> str:
-    """A name that depends on what an aggregate over pairs is made of alone."""
+    """Return a name that depends on what an aggregate over pairs is made of alone."""
     return f"{pair.aggregate.function}_{pair.left}_{pair.right}_{_carries(pair)}"
 
 
 def _carries(pair: PairAggregate) -> str:
-    """A count of pairs is the product of two counts, whichever of them is taken as often as the other says."""
+    """Return a count of pairs is the product of two counts, whichever of them is taken as often as the other says."""
     return LEFT if pair.aggregate.function == "count" else pair.carries
 
 
@@ -88,7 +88,7 @@ def _in_order(joined: dict[str, JoinedKey]) -> tuple[JoinedKey, ...]:
 
 
 def _named(pair: PairAggregate, name: str) -> PairAggregate:
-    """The call's own text names the streams in the user's order: what it is made of says it all."""
+    """Return the call's own text names the streams in the user's order: what it is made of says it all."""
     aggregate = replace(pair.aggregate, name=name, argument=pair.aggregate.argument and "of pairs")
     return replace(pair, aggregate=aggregate, carries=_carries(pair))
 

@@ -21,8 +21,13 @@ from catchment.query.fragment import Key
 
 Value = Decimal | str
 _ORDERED: dict[type[exp.Expr], str] = {
-    exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">=", exp.EQ: "=", exp.NEQ: "<>",
-}  # fmt: skip
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+    exp.EQ: "=",
+    exp.NEQ: "<>",
+}
 _HOLDS: Mapping[str, Callable[[Value, Value], bool]] = {
     "<": lambda a, b: a < b,  # type: ignore[operator]
     "<=": lambda a, b: a <= b,  # type: ignore[operator]
@@ -31,8 +36,14 @@ _HOLDS: Mapping[str, Callable[[Value, Value], bool]] = {
     "=": lambda a, b: a == b,
     "<>": lambda a, b: a != b,
 }
-_COMPUTE = {"<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal, "=": pc.equal,
-            "<>": pc.not_equal}  # fmt: skip
+_COMPUTE = {
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+    "=": pc.equal,
+    "<>": pc.not_equal,
+}
 
 
 @dataclass(frozen=True)
@@ -46,7 +57,7 @@ class ConstantComparison:
 
 @cache
 def comparison(condition: str) -> ConstantComparison | None:
-    """The comparison with constants that a condition in normal form is, if it is one."""
+    """Return the comparison with constants that a condition in normal form is, if it is one."""
     node = bare(condition)
     if isinstance(node, exp.In) and node.expressions:
         operator, constants = "in", node.expressions
@@ -73,7 +84,10 @@ def _alike(values: tuple[Value, ...]) -> bool:
 
 
 def implies(given: Iterable[str], wanted: str, texts: frozenset[str]) -> bool:
-    """Whether the wanted condition holds wherever all the given ones do; `texts` are the columns that hold texts."""
+    """Return whether the wanted condition certainly holds wherever all the given ones do.
+
+    `texts` are the columns that hold texts.
+    """
     known = list(given)
     if wanted in known:
         return True
@@ -89,7 +103,7 @@ def implies(given: Iterable[str], wanted: str, texts: frozenset[str]) -> bool:
 
 @cache
 def _goal(wanted: str) -> tuple[tuple[str, ...], str | None]:
-    """The alternatives of an OR, and the subject of an IS NOT NULL."""
+    """Return the alternatives of an OR, and the subject of an IS NOT NULL."""
     node = bare(wanted)
     if isinstance(node, exp.Or):
         return tuple(text(part) for part in operands(node, exp.Or)), None
@@ -129,7 +143,7 @@ def _range_entails(fact: ConstantComparison, goal: ConstantComparison) -> bool:
 
 @lru_cache(maxsize=65_536)
 def can_evaluate(condition: str, keys: tuple[Key, ...]) -> bool:
-    """Whether a condition can be decided from these keys alone."""
+    """Return whether a condition can be decided from these keys alone."""
     return _can(bare(condition), {k.sql: k for k in keys})
 
 
@@ -153,14 +167,14 @@ def _can(node: exp.Expr, keys: Mapping[str, Key]) -> bool:
 
 
 def _fits(value: Value, type_: pa.DataType) -> bool:
-    """Whether Arrow compares such a key with such a constant as Spark does: floats (NaN) and decimals are left out."""
+    """Return whether Arrow compares such a key with such a constant as Spark does; floats and decimals are left out."""
     if isinstance(value, str):
         return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_))
     return bool(pa.types.is_integer(type_)) and value == int(value) and abs(value) < 2**63
 
 
 def evaluate(condition: str, table: pa.Table, keys: Mapping[str, Key]) -> pa.ChunkedArray:
-    """The rows for which a condition holds, by three-valued logic: null counts as no to who filters by it."""
+    """Return the rows for which a condition holds, by three-valued logic: null counts as no to who filters by it."""
     return _evaluate(bare(condition), table, keys)
 
 

@@ -45,7 +45,7 @@ def channel(producer: str, reader: str, site: str, multicast: bool) -> Channel:
 
 
 def flows(graph: OperatorGraph, sites: Assignment, topology: Topology, multicast: bool) -> Iterator[tuple[Flow, str]]:
-    """Every (flow, producer) of a deployment; equal flows are one."""
+    """Yield every (flow, producer) of a deployment; equal flows are one."""
     for query, names in graph.queries.items():
         yield from query_flows(graph, query, names, sites, topology, multicast)
 
@@ -53,7 +53,7 @@ def flows(graph: OperatorGraph, sites: Assignment, topology: Topology, multicast
 def query_flows(
     graph: OperatorGraph, query: str, names: Iterable[str], sites: Assignment, topology: Topology, multicast: bool
 ) -> Iterator[tuple[Flow, str]]:
-    """The flows into some operators of a query."""
+    """Yield the flows into some operators of a query."""
     for reader in names:
         to = sites[query, reader]
         for producer in graph.operators[reader].inputs:
@@ -63,7 +63,7 @@ def query_flows(
 
 
 def link_rates(graph: OperatorGraph, sites: Assignment, topology: Topology, multicast: bool) -> dict[LinkName, float]:
-    """Bytes a second on each link that carries something."""
+    """Return bytes a second on each link that carries something."""
     rates: dict[LinkName, float] = {}
     for (_, link), producer in dict(flows(graph, sites, topology, multicast)).items():
         rates[link] = rates.get(link, 0.0) + graph.operators[producer].rate
@@ -71,7 +71,7 @@ def link_rates(graph: OperatorGraph, sites: Assignment, topology: Topology, mult
 
 
 def cost_of(rates: Mapping[LinkName, float], topology: Topology) -> Cost:
-    """The cost of what links carry."""
+    """Return the cost of what links carry."""
     over = sum(max(0.0, r - topology.links[n].bandwidth_bytes_per_s) for n, r in rates.items())
     link_cost = sum(r * topology.links[n].cost_per_byte for n, r in rates.items())
     return Cost(over, sum(rates.values()), link_cost)
@@ -88,7 +88,8 @@ def throughput(graph: OperatorGraph, sites: Assignment, topology: Topology, mult
     rates = link_rates(graph, sites, topology, multicast)
     share = {n: min(1.0, topology.links[n].bandwidth_bytes_per_s / r) if r else 1.0 for n, r in rates.items()}
     return {
-        query: min((share[link] for (_, link), _ in query_flows(graph, query, names, sites, topology, multicast)),
-                   default=1.0)
+        query: min(
+            (share[link] for (_, link), _ in query_flows(graph, query, names, sites, topology, multicast)), default=1.0
+        )
         for query, names in graph.queries.items()
-    }  # fmt: skip
+    }

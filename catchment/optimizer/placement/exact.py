@@ -93,7 +93,7 @@ class _Program:
 
 
 def place_exactly(start: WanPlacement, time_limit_s: float = TIME_LIMIT_S) -> ExactPlacement:
-    """The cheapest placement of the queries of a start: its graph, its topology, its way of sharing flows."""
+    """Return the cheapest placement of the queries of a start: its graph, its topology, its way of sharing flows."""
     builder = _Builder(start.graph, start.topology, start.multicast, start.capacity)
     values, bound, optimal = builder.build().solve(time_limit_s)
     found = relocated(start, builder.read(values))
@@ -161,7 +161,7 @@ class _Builder:
                 self.program.require([*load, (over, -1.0)], -math.inf, limit)
 
     def read(self, values: np.ndarray) -> dict[tuple[str, str], str]:
-        """The site of each operator of each query: from the sinks back, each input where its channel comes from."""
+        """Return the site of each operator of each query, from the sinks back: an input is where its channel begins."""
         on = {name for name, column in self.program.names.items() if values[column] > 0.5}
         sites: dict[tuple[str, str], str] = {}
         for query, names in self.graph.queries.items():

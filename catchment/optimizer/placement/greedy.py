@@ -70,7 +70,7 @@ class WanPlacement:
     rates: Mapping[LinkName, float] = field(default_factory=dict)
 
     def running(self, operator: str) -> tuple[str, ...]:
-        """The sites where an operator runs."""
+        """Return the sites where an operator runs."""
         return tuple(dict.fromkeys(s for (_, name), s in self.sites.items() if name == operator))
 
     @property
@@ -78,13 +78,13 @@ class WanPlacement:
         return cost_of(self.rates, self.topology)
 
     def add(self, query: str, operators: list[WanOperator], rule: Rule | None = None) -> WanPlacement:
-        """The placement with one query more."""
+        """Return the placement with one query more."""
         if query in self.graph.queries:
             raise PlanError(f"the query {query!r} is already placed")
         return _Arrival.of(self, query, operators).placed(rule or corrected)
 
     def drop(self, query: str) -> WanPlacement:
-        """The placement without a query; flows that nobody else needs end."""
+        """Return the placement without a query; flows that nobody else needs end."""
         if query not in self.graph.queries:
             raise PlanError(f"the query {query!r} is not placed")
         names = self.graph.queries[query]
@@ -110,7 +110,7 @@ Rule = Callable[["_Arrival", WanOperator, tuple[PlacementChoice, ...]], Placemen
 
 
 def corrected(arrival: _Arrival, operator: WanOperator, choices: tuple[PlacementChoice, ...]) -> PlacementChoice:
-    """The choice of least overload, then least bytes (those still ahead included), then least link cost."""
+    """Return the choice of least overload, then least bytes (those still ahead included), then least link cost."""
     return min(choices, key=lambda c: c.key)
 
 
@@ -131,7 +131,7 @@ RULES: Mapping[str, Rule] = {"corrected": corrected, "printed": printed}
 
 
 def place_greedily(empty: WanPlacement, graph: OperatorGraph, rule: Rule | None = None) -> WanPlacement:
-    """Every query of a graph, one after another."""
+    """Return every query of a graph, one after another."""
     placement = empty
     for query, names in graph.queries.items():
         placement = placement.add(query, [graph.operators[n] for n in names], rule)
@@ -219,8 +219,10 @@ class _Arrival:
         return PlacementKind.DEPLOY
 
     def _needed(self, operator: WanOperator, site: str) -> dict[Flow, str]:
-        sites = {**{(self.query, i): self.sites[self.query, i] for i in operator.inputs},
-                 (self.query, operator.name): site}  # fmt: skip
+        sites = {
+            **{(self.query, i): self.sites[self.query, i] for i in operator.inputs},
+            (self.query, operator.name): site,
+        }
         names = (operator.name,)
         return dict(query_flows(self.graph, self.query, names, sites, self.base.topology, self.base.multicast))
 
@@ -243,7 +245,7 @@ class _Arrival:
         return Cost(over if self.base.capacity else 0.0, total, link_cost)
 
     def _ahead(self, operator: WanOperator, site: str) -> Cost:
-        """The least that must still be sent: the smallest output from here on, over the way to the sink."""
+        """Return the least that must still be sent: the smallest output from here on, over the way to the sink."""
         least, sink = self.ahead[operator.name]
         way = self.base.topology.required_route(site, sink) if sink is not None else ()
         return self._cost(dict.fromkeys(way, least))

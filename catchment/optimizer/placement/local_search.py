@@ -27,7 +27,7 @@ Keys = frozenset[tuple[str, str]]
 
 
 def improve(placement: WanPlacement) -> WanPlacement:
-    """A placement that costs no more."""
+    """Return a placement that costs no more."""
     found = [_searched(trial) for trial in _starts(placement)]
     return min(found, key=lambda trial: trial.cost.key).placed()
 
@@ -45,7 +45,7 @@ def _starts(placement: WanPlacement) -> list[_Trial]:
 
 
 def _all_at(trial: _Trial, target: str | None) -> _Trial | None:
-    """Every operator that is free at one site, or at its query's sink where that computes; None if a way is missing."""
+    """Return the trial with every free operator at one site (None: at its query's sink); None if a route is missing."""
     graph, topology = trial.placement.graph, trial.placement.topology
     sites = dict(trial.sites)
     for query, name in trial.sites:
@@ -73,7 +73,7 @@ def _searched(trial: _Trial) -> _Trial:
 
 
 def relocated(placement: WanPlacement, sites: Sites) -> WanPlacement:
-    """The placement with other sites; the choices of what moved are those of its start."""
+    """Return the placement with other sites; the choices of what moved are those of its start."""
     return _Trial.of(placement, sites).placed()
 
 
@@ -98,7 +98,7 @@ class _Trial:
         return cost if self.placement.capacity else replace(cost, overload=0.0)
 
     def moved(self, moved: Keys, target: str) -> _Trial | None:
-        """The trial after a move, or None where a way would be missing."""
+        """Return the trial after a move, or None where a way would be missing."""
         sites = {**self.sites, **dict.fromkeys(moved, target)}
         try:
             return self._with({q: self._flows_of(q, sites) for q in {q for q, _ in moved}}, sites)
@@ -160,7 +160,7 @@ def _movable(graph: OperatorGraph, sites: Sites) -> Iterator[Keys]:
 
 
 def _downstream(graph: OperatorGraph, query: str, name: str) -> Keys:
-    """An operator and what reads it, of one query, without what is pinned."""
+    """Return an operator and what reads it, of one query, without what is pinned."""
     found = {name}
     for reader in graph.queries[query]:
         if found & set(graph.operators[reader].inputs):

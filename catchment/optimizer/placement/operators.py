@@ -48,8 +48,10 @@ class OperatorGraph:
             for name in names:
                 missing = [i for i in self._operator(name, query).inputs if i not in seen]
                 if missing:
-                    raise PlanError(f"the operator {name!r} of query {query!r} reads {missing[0]!r} before it is there",
-                                    hint="operators are listed inputs first, without cycles")  # fmt: skip
+                    raise PlanError(
+                        f"the operator {name!r} of query {query!r} reads {missing[0]!r} before it is there",
+                        hint="operators are listed inputs first, without cycles",
+                    )
                 seen.add(name)
 
     def _operator(self, name: str, query: str) -> WanOperator:
@@ -59,7 +61,7 @@ class OperatorGraph:
 
     @classmethod
     def of(cls, queries: Mapping[str, Sequence[WanOperator]]) -> OperatorGraph:
-        """The graph of some queries' operators; operators of one name must be equal."""
+        """Return the graph of some queries' operators; operators of one name must be equal."""
         operators: dict[str, WanOperator] = {}
         for query, needed in queries.items():
             for operator in needed:
@@ -73,7 +75,7 @@ class OperatorGraph:
         return OperatorGraph({**self.operators, **other.operators}, queries, frozenset(queries))
 
     def apart(self) -> OperatorGraph:
-        """The same queries with nothing in common but the sources."""
+        """Return the same queries with nothing in common but the sources."""
         return OperatorGraph.of({q: [self._renamed(n, q) for n in names] for q, names in self.queries.items()})
 
     def _renamed(self, name: str, query: str) -> WanOperator:
@@ -87,20 +89,28 @@ class OperatorGraph:
 def operators_of(
     state: SharingState, statistics: Statistics, topology: Topology, *, as_run: bool = False
 ) -> OperatorGraph:
-    """The graph of shared queries: per fragment and site a source and a partial aggregation, merges of the sites'
-    partials where their ways meet, and per query the derivation of its answer and its sink."""
+    """Return the graph of shared queries.
+
+    It has a source and a partial aggregation per fragment and site, merges of partials where the routes of sites meet,
+    and per query the derivation of its answer and its sink.
+    """
     return OperatorGraph.of({n: query_operators(state, n, statistics, topology, as_run=as_run) for n in state.queries})
 
 
 def query_operators(
     state: SharingState, query: str, statistics: Statistics, topology: Topology, *, as_run: bool = False
 ) -> list[WanOperator]:
-    """The operators of one query; `as_run`: each where a run has it, partials at their sites, merges on the way."""
+    """Return the operators of one query.
+
+    With `as_run` each is pinned to where a run has it: partials at their sites, merges on the route.
+    """
     fragment = state.derivations[query].fragment
     demand, asked = state.fragments[fragment], state.queries[query]
     sites = demand.source.sites
-    sources = [WanOperator(f"read {demand.source.stream} at {s}", (), statistics.raw(demand.source.stream, s), s)
-               for s in sites]  # fmt: skip
+    sources = [
+        WanOperator(f"read {demand.source.stream} at {s}", (), statistics.raw(demand.source.stream, s), s)
+        for s in sites
+    ]
     partials = [
         WanOperator(
             f"aggregate {fragment} of {s}", (source.name,), statistics.partials(demand, s), s if as_run else None
@@ -134,7 +144,7 @@ class _Merging:
     made: list[WanOperator] = field(default_factory=list)
 
     def tree(self, partials: Sequence[WanOperator], sink: str, topology: Topology) -> list[WanOperator]:
-        """A merge at every site before the sink where partials of several meet, those far from it first; one at
+        """Return a merge at every site before the sink where partials of several meet, those far from it first; one at
         least."""
         sites = self.demand.source.sites
         arriving = {s: [_Part(operator, (s,), s)] for s, operator in zip(sites, partials, strict=True)}
@@ -159,12 +169,12 @@ class _Merging:
 
 
 def merge_name(fragment: str) -> str:
-    """What the names of all merges of a fragment begin with."""
+    """Return what the names of all merges of a fragment begin with."""
     return f"merge {fragment}"
 
 
 def stations(origins: Sequence[str], sink: str, topology: Topology) -> list[str]:
-    """Every site on the way of some origin to the sink, without the sink, those with most links ahead first."""
+    """Return every site on the way of some origin to the sink, without the sink, those with most links ahead first."""
     found: dict[str, int] = {}
     for site in origins:
         while site != sink and site not in found and topology.route(site, sink) is not None:

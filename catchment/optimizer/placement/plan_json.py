@@ -24,7 +24,7 @@ def write_plan(plan: WanPlan) -> dict[str, Any]:
 
 
 def _links(plan: WanPlan) -> list[dict[str, Any]]:
-    """The links that carry something, the fullest first."""
+    """Return the links that carry something, the fullest first."""
     topology = plan.placement.topology
     rows = [
         {"from": a, "to": b, "bytes_per_s": rate, "utilisation": utilisation((a, b), rate, topology)}
@@ -39,7 +39,7 @@ def _origins(plan: WanPlan, fragment: str) -> tuple[str, ...]:
 
 
 def _fragment(plan: WanPlan, name: str, origin: str) -> dict[str, Any]:
-    """One fragment over the records of one site: where it is computed, and what else was possible."""
+    """Return one fragment over the records of one site: where it is computed, and what else was possible."""
     demand, users = plan.sharing.fragments[name], plan.sharing.users(name)
     operator = f"aggregate {name} of {origin}"
     first = plan.placement.decisions[users[0], operator]
@@ -61,14 +61,14 @@ def _fragment(plan: WanPlan, name: str, origin: str) -> dict[str, Any]:
 
 
 def _merges(plan: WanPlan, name: str) -> list[str]:
-    """Every site where partials of a fragment are merged."""
+    """Return every site where partials of a fragment are merged."""
     begin = merge_name(name)
     merges = (n for n in plan.placement.graph.operators if n == begin or n.startswith(f"{begin} "))
     return list(dict.fromkeys(site for n in merges for site in plan.placement.running(n)))
 
 
 def _join(side: SharedQuery) -> dict[str, Any]:
-    """The view that a fragment is a side of: pairs are made where its answer is wanted."""
+    """Return the view that a fragment is a side of: pairs are made where its answer is wanted."""
     return {"query": side.view, "side": side.name, "at": side.sink}
 
 

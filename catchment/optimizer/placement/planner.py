@@ -53,7 +53,7 @@ class WanPlan:
 
 
 def queries_of(catalog: Catalog) -> list[SharedQuery]:
-    """The views of a catalog as sharing sees them."""
+    """Return the views of a catalog as sharing sees them."""
     return [query for plan in plan_views(catalog).values() for query in demand.queries_of(plan, catalog)]
 
 

@@ -30,11 +30,15 @@ class WanLink:
 
     def __post_init__(self) -> None:
         if not self.bandwidth_bytes_per_s > 0:
-            raise PlanError(f"the link {self.origin} -> {self.destination} has the bandwidth "
-                            f"{self.bandwidth_bytes_per_s}", hint="bandwidths are positive")  # fmt: skip
+            raise PlanError(
+                f"the link {self.origin} -> {self.destination} has the bandwidth {self.bandwidth_bytes_per_s}",
+                hint="bandwidths are positive",
+            )
         if not 0 <= self.latency_s < math.inf:
-            raise PlanError(f"the link {self.origin} -> {self.destination} has the latency {self.latency_s}",
-                            hint="latencies are 0 or more seconds")  # fmt: skip
+            raise PlanError(
+                f"the link {self.origin} -> {self.destination} has the latency {self.latency_s}",
+                hint="latencies are 0 or more seconds",
+            )
 
     @property
     def name(self) -> LinkName:
@@ -64,14 +68,14 @@ class Topology:
 
     @classmethod
     def of(cls, links: Mapping[LinkName, WanLink] | list[WanLink], source_only: tuple[str, ...] = ()) -> Topology:
-        """The topology of some links; every site computes but those that are only sources."""
+        """Return the topology of some links; every site computes but those that are only sources."""
         named = links if isinstance(links, Mapping) else {link.name: link for link in links}
         sites = tuple(dict.fromkeys(end for link in named for end in link))
         return cls(sites, tuple(s for s in sites if s not in source_only), named)
 
     @classmethod
     def of_project(cls, project: Project) -> Topology:
-        """The declared sites and links of a project."""
+        """Return the declared sites and links of a project."""
         links = {
             name: WanLink(*name, link.bandwidth_bytes_per_s or math.inf, link.latency_us / 1e6)
             for name, link in project.links.items()
@@ -80,13 +84,13 @@ class Topology:
         return cls(tuple(project.sites), computing, links)
 
     def route(self, origin: str, destination: str) -> tuple[LinkName, ...] | None:
-        """The links of the way from one site to another; none where there is no way, empty where they are one."""
+        """Return the links from one site to another, in order; None where there is no route."""
         if origin not in self._routes:
             self._routes[origin] = self._search(origin)
         return self._routes[origin].get(destination)
 
     def required_route(self, origin: str, destination: str) -> tuple[LinkName, ...]:
-        """The way, or an error that says that there is none."""
+        """Return the way, or an error that says that there is none."""
         found = self.route(origin, destination)
         if found is None:
             raise PlanError(

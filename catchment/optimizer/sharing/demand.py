@@ -13,7 +13,7 @@ from functools import cache, cached_property
 
 import pyarrow as pa
 
-from catchment.aggregates import Aggregate, make_aggregate
+from catchment.aggregates import Aggregate, make_aggregate, quote
 from catchment.aggregates.quantiles import ApproxPercentile
 from catchment.aggregates.simple import Average
 from catchment.aggregates.spread import Spread
@@ -22,10 +22,8 @@ from catchment.optimizer.normal_form.expressions import normal_text
 from catchment.optimizer.normal_form.normalize import aggregate_name, digest, key_name, normalize
 from catchment.query.catalog import Catalog
 from catchment.query.fragment import Fragment, Key, Lookup
-from catchment.query.plan import Filter, QueryPlan, describe_aggregate, describe_window
-from catchment.query.sql.dialect import quote
+from catchment.query.plan import Filter, QueryPlan, describe_aggregate, describe_window, find
 from catchment.query.sql.statements import ViewOptions
-from catchment.query.walk import find
 from catchment.timeline import Slicing, WindowSpec
 
 TEXT_BYTES = 16  # a text whose width is not declared
@@ -79,12 +77,23 @@ class FragmentDemand:
     @cached_property
     def fingerprint(self) -> str:
         lookups = (f"{k.how} {k.table} {k.alias} {k.on}" for k in self.source.lookups)
-        return digest([
-            self.source.stream, *self.source.sites, *lookups, "keys", *(k.sql for k in self.keys), "aggregates",
-            *(describe_aggregate(a) for a in self.aggregates), "windows", *(describe_window(w) for w in self.windows),
-            "where", *self.conditions, *([self.source.policy] if self.source.policy else []),
-            *([self.source.slack] if self.source.slack else []),
-        ])  # fmt: skip
+        return digest(
+            [
+                self.source.stream,
+                *self.source.sites,
+                *lookups,
+                "keys",
+                *(k.sql for k in self.keys),
+                "aggregates",
+                *(describe_aggregate(a) for a in self.aggregates),
+                "windows",
+                *(describe_window(w) for w in self.windows),
+                "where",
+                *self.conditions,
+                *([self.source.policy] if self.source.policy else []),
+                *([self.source.slack] if self.source.slack else []),
+            ]
+        )
 
     @property
     def name(self) -> str:
@@ -92,7 +101,7 @@ class FragmentDemand:
         return f"{self.source.stream}_{self.fingerprint[:8]}"
 
     def fragment(self) -> Fragment:
-        """The demand as what a site runs."""
+        """Return the demand as what a site runs."""
         where = " AND ".join(f"({c})" for c in self.conditions) if len(self.conditions) > 1 else None
         return Fragment(
             self.name,
@@ -103,7 +112,6 @@ class FragmentDemand:
             self.windows,
             where or next(iter(self.conditions), None),
             self.source.lookups,
-            self.source.stream,
         )
 
 
@@ -126,13 +134,13 @@ class SharedQuery:
 
 
 def queries_of(plan: QueryPlan, catalog: Catalog) -> tuple[SharedQuery, ...]:
-    """A planned view as sharing sees it: one query, or those of the two sides of its join."""
+    """Return a planned view as sharing sees it: one query, or those of the two sides of its join."""
     found = tuple(query_of(side, catalog) for side in plan.sides)
     return found if plan.join is None else tuple(replace(q, view=plan.name) for q in found)
 
 
 def query_of(plan: QueryPlan, catalog: Catalog) -> SharedQuery:
-    """A planned view of one stream as sharing sees it."""
+    """Return a planned view of one stream as sharing sees it."""
     normal = normalize(plan)
     atoms = {a.name: a for given in plan.aggregate.aggregates for a in atoms_of(given)}
     keys = {k.name: k for k in normal.aggregate.keys}
@@ -164,7 +172,7 @@ def _source(normal: QueryPlan, catalog: Catalog) -> DemandSource:
 
 
 def atoms_of(aggregate: Aggregate) -> tuple[Aggregate, ...]:
-    """The aggregates whose states, in order, are those of this one; named by what they compute."""
+    """Return the aggregates whose states, in order, are those of this one; named by what they compute."""
     normal = replace(aggregate, argument=normal_text(aggregate.argument)) if aggregate.argument else aggregate
     if isinstance(normal, Average):
         parts = [make_aggregate(f, normal.argument, normal.argument_type, name="atom") for f in ("sum", "count")]
@@ -181,7 +189,7 @@ def atoms_of(aggregate: Aggregate) -> tuple[Aggregate, ...]:
 
 @cache
 def width_of(type_: pa.DataType) -> int:
-    """About how many bytes a value takes on the wire."""
+    """Return about how many bytes a value takes on the wire."""
     if pa.types.is_boolean(type_):
         return 1
     if pa.types.is_string(type_) or pa.types.is_large_string(type_):

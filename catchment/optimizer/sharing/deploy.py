@@ -19,7 +19,7 @@ from catchment.units import format_bandwidth
 
 
 def live_catalog(declared: Catalog, deployed: Deployed | None) -> Catalog:
-    """The declared views with those that were submitted, without those that were dropped."""
+    """Return the declared views with those that were submitted, without those that were dropped."""
     if deployed is None:
         return declared
     gone = [DropView(n) for n in deployed.dropped if n in declared.views]
@@ -28,12 +28,12 @@ def live_catalog(declared: Catalog, deployed: Deployed | None) -> Catalog:
 
 
 def deploy_first(queries: Iterable[SharedQuery], strength: Strength, bytes_of: BytesOf) -> Deployed:
-    """What is deployed when nothing was: all queries are shared at once."""
+    """Return what is deployed when nothing was: all queries are shared at once."""
     return Deployed(share(queries, strength, bytes_of))
 
 
 def deploy_again(deployed: Deployed, queries: Sequence[SharedQuery], strength: Strength) -> Deployed:
-    """What is deployed after views were declared or taken away between two runs."""
+    """Return what is deployed after views were declared or taken away between two runs."""
     wanted = {q.view or q.name for q in queries}
     now = replace(deployed, sharing=replace(deployed.sharing, strength=strength))
     for name in [v for v in deployed.views if v not in wanted]:
@@ -44,7 +44,7 @@ def deploy_again(deployed: Deployed, queries: Sequence[SharedQuery], strength: S
 
 
 def site_rates(sharing: SharingState, statistics: Statistics) -> dict[str, float]:
-    """Bytes a second that each site sends: the partials of every fragment of its streams, once."""
+    """Return bytes a second that each site sends: the partials of every fragment of its streams, once."""
     rates: dict[str, float] = {}
     for demand in sharing.fragments.values():
         for site in demand.source.sites:
@@ -53,7 +53,7 @@ def site_rates(sharing: SharingState, statistics: Statistics) -> dict[str, float
 
 
 def link_rates(project: Project, sharing: SharingState, statistics: Statistics) -> dict[LinkName, float]:
-    """Bytes a second on each link of a run: what meets at a site goes on merged."""
+    """Return bytes a second on each link of a run: what meets at a site goes on merged."""
     routes, rates = Routes.of(project), dict[LinkName, float]()
     for demand in sharing.fragments.values():
         for link, rate in fragment_rates(routes, demand, statistics).items():
@@ -62,7 +62,7 @@ def link_rates(project: Project, sharing: SharingState, statistics: Statistics) 
 
 
 def fragment_rates(routes: Routes, demand: FragmentDemand, statistics: Statistics) -> dict[LinkName, float]:
-    """The same of one fragment."""
+    """Return the same of one fragment."""
     behind: dict[LinkName, list[str]] = {}
     for site in demand.source.sites:
         for link in routes.way(site):
@@ -71,7 +71,7 @@ def fragment_rates(routes: Routes, demand: FragmentDemand, statistics: Statistic
 
 
 def sent_over(routes: Routes, statistics: Statistics) -> BytesOf:
-    """What a demand sends in bytes a second over all links of a run: what sharing makes least."""
+    """Return what a demand sends in bytes a second over all links of a run: what sharing makes least."""
     return lambda demand: sum(fragment_rates(routes, demand, statistics).values())
 
 

@@ -57,7 +57,10 @@ class Deployed:
         return changed._with({**left, **sharing.fragments}, sharing)
 
     def move(self, target: SharingState) -> Deployed:
-        """The same queries from the fragments of another sharing; those left end when their windows are final."""
+        """Return the same queries over the fragments of another sharing.
+
+        Fragments that no query uses any more end when the windows that they feed are final.
+        """
         names = {f: self._name_for(f, demand) for f, demand in target.fragments.items()}
         fragments = {names[f]: demand for f, demand in target.fragments.items()}
         derivations = {q: replace(d, fragment=names[d.fragment]) for q, d in target.derivations.items()}
@@ -89,7 +92,7 @@ class Deployed:
         return {**ended, **{n: self.sharing.fragment(n) for n in self.sharing.fragments}}
 
     def parts(self, view: str) -> tuple[str, ...]:
-        """The queries that a view is: itself, or the sides of its join."""
+        """Return the queries that a view is: itself, or the sides of its join."""
         return tuple(n for n, q in self.sharing.queries.items() if view in (n, q.view))
 
     @property
@@ -105,12 +108,12 @@ class Deployed:
         return self.sharing.strength
 
     def _name_for(self, name: str, demand: FragmentDemand) -> str:
-        """The running fragment of a demand, or a new name."""
+        """Return the running fragment of a demand, or a new name."""
         running = [n for n, d in self.sharing.fragments.items() if d == demand and n not in self.leaving]
         return running[0] if running else f"{name}_{self.version + 1}"
 
     def _with(self, fragments: Mapping[str, FragmentDemand], sharing: SharingState) -> Deployed:
-        """The same with another sharing and these fragments; those that are gone are retired."""
+        """Return the same with another sharing and these fragments; those that are gone are retired."""
         over = {f: d for f, d in self.sharing.fragments.items() if f not in fragments}
         return replace(
             self,

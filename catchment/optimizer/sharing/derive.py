@@ -51,7 +51,7 @@ class Derivation:
 
 
 def derive(partials: pa.Table, derivation: Derivation) -> pa.Table:
-    """The query's own partials, of a shared fragment's."""
+    """Return the query's own partials, of a shared fragment's."""
     kept = partials
     for condition in derivation.conditions:
         kept = kept.filter(evaluate(condition, kept, derivation.keys_by_sql))
@@ -75,7 +75,7 @@ def derivation_of(query: SharedQuery, shared: FragmentDemand, name: str) -> Deri
 
 
 def is_derivable(own: FragmentDemand, shared: FragmentDemand) -> bool:
-    """Whether every partial of `own` is certainly a merge of partials of `shared`."""
+    """Return whether every partial of `own` is certainly a merge of partials of `shared`."""
     if own.source != shared.source or not set(own.by_sql) <= set(shared.by_sql):
         return False
     if not {a.name for a in own.aggregates} <= {a.name for a in shared.aggregates}:
@@ -84,7 +84,7 @@ def is_derivable(own: FragmentDemand, shared: FragmentDemand) -> bool:
 
 
 def _filter_fits(own: FragmentDemand, shared: FragmentDemand) -> bool:
-    """The shared fragment keeps all that `own` keeps, and its keys tell what more it keeps."""
+    """Return the shared fragment keeps all that `own` keeps, and its keys tell what more it keeps."""
     texts = own.source.texts
     if not all(implies(own.conditions, c, texts) for c in shared.conditions):
         return False
@@ -92,7 +92,7 @@ def _filter_fits(own: FragmentDemand, shared: FragmentDemand) -> bool:
 
 
 def refines(fine: FragmentDemand, coarse: FragmentDemand) -> bool:
-    """Whether every slice of `coarse` is a union of slices of `fine`."""
+    """Return whether every slice of `coarse` is a union of slices of `fine`."""
     if set(coarse.windows) <= set(fine.windows):
         return True
     period = lcm(fine.slicing.period_us, coarse.slicing.period_us)
@@ -106,7 +106,7 @@ def _cuts(slicing: Slicing, period_us: int) -> set[int]:
 
 
 def _state_pairs(own: Aggregate) -> tuple[tuple[str, str], ...]:
-    """The states of an aggregate's atoms are its own, in order."""
+    """Return the states of an aggregate's atoms are its own, in order."""
     shared = [s for atom in atoms_of(own) for s in atom.states]
     assert [s.type for s in shared] == [s.type for s in own.states]
     return tuple((s.name, o.name) for s, o in zip(shared, own.states, strict=True))

@@ -25,7 +25,7 @@ from catchment.units import format_bandwidth
 
 
 def explain_sharing(query: str, deployed: Deployed, statistics: Statistics, project: Project) -> dict[str, Any]:
-    """The fragment, who shares it, what crosses each link for it, and the choice set."""
+    """Return the fragment, who shares it, what crosses each link for it, and the choice set."""
     sharing = deployed.sharing
     fragment = sharing.derivations[query].fragment
     choices = list(_choices(sharing.queries[query], deployed, sent_over(Routes.of(project), statistics)))
@@ -56,7 +56,7 @@ def _links(query: str, deployed: Deployed, statistics: Statistics, project: Proj
 
 
 def _merges(query: str, deployed: Deployed, statistics: Statistics, project: Project) -> Iterator[dict[str, Any]]:
-    """The sites on the way where partials of several sites meet, and what merging them there saves."""
+    """Yield the sites on the way where partials of several sites meet, and what merging them there saves."""
     demand = deployed.sharing.fragments[deployed.derivation(query).fragment]
     routes = Routes.of(project)
     rates = fragment_rates(routes, demand, statistics)
@@ -65,12 +65,16 @@ def _merges(query: str, deployed: Deployed, statistics: Statistics, project: Pro
         if len(behind) > 1:
             own = statistics.partials(demand, relay) if relay in behind else 0.0
             arriving = own + sum(rate for link, rate in rates.items() if link[1] == relay)
-            yield {"at": relay, "of": behind, "bytes_per_s_in": arriving,
-                   "bytes_per_s_out": rates[relay, routes.hops[relay]]}  # fmt: skip
+            yield {
+                "at": relay,
+                "of": behind,
+                "bytes_per_s_in": arriving,
+                "bytes_per_s_out": rates[relay, routes.hops[relay]],
+            }
 
 
 def _choices(query: SharedQuery, deployed: Deployed, bytes_of: BytesOf) -> Iterator[dict[str, Any]]:
-    """What there was to choose from, had the query come last; the one that is in force is marked."""
+    """Yield what there was to choose from, had the query come last; the one that is in force is marked."""
     sharing, chosen = deployed.sharing, deployed.derivation(query.name).fragment
     for name, demand in sharing.fragments.items():
         others = [u for u in sharing.users(name) if u != query.name]
@@ -106,7 +110,7 @@ def _why(choices: Sequence[Mapping[str, Any]], strength: Strength) -> str:
 
 
 def explain_text(told: Mapping[str, Any]) -> str:
-    """The same for a person."""
+    """Return the same for a person."""
     lines = [f"shares: {told['fragment']} ({told['why']})"]
     lines += [
         f"  {row['from']} -> {row['to']}: about {_rate(row['fragment_bytes_per_s'])} of this fragment, "

@@ -15,7 +15,7 @@ from catchment.timeline import Slicing
 
 
 def generalize(left: FragmentDemand, right: FragmentDemand) -> FragmentDemand | None:
-    """A demand from which both can be derived, or None where there is none that is certain.
+    """Return a demand from which both can be derived, or None where there is none that is certain.
 
     It keeps the conditions that both imply; the columns of what is left of each become keys, so that each can be
     filtered afterwards; keys, atoms and windows are united.
@@ -38,7 +38,7 @@ def generalize(left: FragmentDemand, right: FragmentDemand) -> FragmentDemand | 
 
 
 def _keys_of(conditions: list[str], demand: FragmentDemand) -> tuple[Key, ...] | None:
-    """The columns of some conditions as keys; None where one has no known type."""
+    """Return the columns of some conditions as keys; None where one has no known type."""
     columns = sorted({c for condition in conditions for c in columns_of(condition)})
     if any(c not in demand.source.type_of for c in columns):
         return None
@@ -61,7 +61,7 @@ def _unite(
 
 
 def _least(conditions: set[str], demand: FragmentDemand) -> tuple[str, ...]:
-    """The conditions without those that others of them imply."""
+    """Return the conditions without those that others of them imply."""
     kept = sorted(conditions)
     for condition in sorted(conditions):
         rest = [c for c in kept if c != condition]

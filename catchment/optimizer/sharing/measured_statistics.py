@@ -46,7 +46,7 @@ def measured(
 def _wire_ratio(
     estimates: Statistics, fragments: Mapping[str, FragmentDemand], sites: Mapping[str, Mapping[str, Any]]
 ) -> float | None:
-    """Bytes that left over bytes estimated for the records that were read; None before anything has left."""
+    """Return bytes that left over bytes estimated for the records that were read; None before anything has left."""
     sent = expected = 0.0
     for site, told in sites.items():
         for name, read in told["fragments"].items():

@@ -47,18 +47,18 @@ class SharingState:
     derivations: Mapping[str, Derivation] = field(default_factory=dict)
 
     def users(self, fragment: str) -> tuple[str, ...]:
-        """The queries whose partials come from a fragment: its reference count is their number."""
+        """Return the queries whose partials come from a fragment: its reference count is their number."""
         return tuple(q for q, d in self.derivations.items() if d.fragment == fragment)
 
     def fragment(self, name: str) -> Fragment:
-        """A fragment as a site runs it."""
+        """Return a fragment as a site runs it."""
         return replace(self.fragments[name].fragment(), name=name)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "strength", Strength(self.strength))
 
     def add(self, query: SharedQuery, leave: Collection[str] = (), suffix: str = "") -> SharingState:
-        """The state with one query more; what runs for others is used or left alone, never changed.
+        """Return the state with one query more; what runs for others is used or left alone, never changed.
 
         Fragments to `leave` are about to end and serve nobody new; a new fragment's name ends with the suffix.
         """
@@ -76,7 +76,7 @@ class SharingState:
         )
 
     def drop(self, name: str) -> SharingState:
-        """The state without a query; a fragment that nobody uses any more ends."""
+        """Return the state without a query; a fragment that nobody uses any more ends."""
         if name not in self.queries:
             raise PlanError(f"there is no query {name!r}", hint=did_you_mean(name, self.queries))
         derivations = {q: d for q, d in self.derivations.items() if q != name}
@@ -98,8 +98,11 @@ class SharingState:
         """From the least fragment that tells the query's partials, if one does."""
         if self.strength is Strength.NONE:
             return None
-        fits = (lambda d: d == query.demand) if self.strength is Strength.STRICT else (
-            lambda d: is_derivable(query.demand, d))  # fmt: skip
+        fits = (
+            (lambda d: d == query.demand)
+            if self.strength is Strength.STRICT
+            else (lambda d: is_derivable(query.demand, d))
+        )
         fit = [n for n, shared in self.fragments.items() if n not in leave and fits(shared)]
         if not fit:
             return None
@@ -126,7 +129,7 @@ class _Group:
 
 
 def share(queries: Iterable[SharedQuery], strength: Strength, bytes_of: BytesOf) -> SharingState:
-    """The sharing of queries that are planned together, before anything runs.
+    """Return the sharing of queries that are planned together, before anything runs.
 
     `bytes_of` estimates what a fragment sends a second over all its sites. Here, unlike in `add`, a fragment may be
     made finer for several queries at once.
@@ -195,7 +198,7 @@ class _Batch:
         self.groups = list(live.values())
 
     def _pair(self, a: _Group, b: _Group) -> tuple[float, _Group | None]:
-        """What one group for both saves."""
+        """Return what one group for both saves."""
         wider = a.widened(b)
         if wider is None:
             return 0.0, None

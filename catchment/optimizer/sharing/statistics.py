@@ -83,28 +83,28 @@ class Statistics:
         return self.streams[stream]
 
     def raw(self, stream: str, site: str) -> float:
-        """Bytes a second of raw records at a site."""
+        """Return bytes a second of raw records at a site."""
         known = self.of(stream)
         return known.rows_per_s.get(site, 0.0) * known.row_bytes
 
     def partials(self, demand: FragmentDemand, site: str) -> float:
-        """Bytes a second of a demand's partials at a site: each group of each slice once."""
+        """Return bytes a second of a demand's partials at a site: each group of each slice once."""
         return self.merged(demand, (site,))
 
     def merged(self, demand: FragmentDemand, sites: Sequence[str] | None = None) -> float:
-        """Bytes a second of the partials after those of some sites are merged, or of all."""
+        """Return bytes a second of the partials after those of some sites are merged, or of all."""
         known = self.of(demand.source.stream)
         rows = sum(known.rows_per_s.get(s, 0.0) for s in (demand.source.sites if sites is None else sites))
         return self._groups_per_s(demand, rows) * row_bytes(demand) * known.wire_ratio
 
     def answers(self, query: SharedQuery) -> float:
-        """Bytes a second of a query's answers."""
+        """Return bytes a second of a query's answers."""
         rows = sum(self.of(query.demand.source.stream).rows_per_s.get(s, 0.0) for s in query.demand.source.sites)
         span_s, every_s = query.window.size_us / SECOND_US, query.window.slide_us / SECOND_US
         return self._groups(query.demand, rows * span_s) / every_s * query.result_bytes
 
     def sent(self, demand: FragmentDemand) -> float:
-        """Bytes a second of a demand's partials over all its sites."""
+        """Return bytes a second of a demand's partials over all its sites."""
         return sum(self.partials(demand, site) for site in demand.source.sites)
 
     def _groups_per_s(self, demand: FragmentDemand, rows_per_s: float) -> float:
@@ -112,7 +112,7 @@ class Statistics:
         return self._groups(demand, rows_per_s / slices_per_s) * slices_per_s
 
     def _groups(self, demand: FragmentDemand, rows: float) -> float:
-        """How many of d equally likely groups n records meet: d (1 - (1 - 1/d)^n)."""
+        """Return how many of d equally likely groups n records meet: d (1 - (1 - 1/d)^n)."""
         kept = rows * math.prod(self._selectivity(c, demand) for c in demand.conditions)
         possible = math.prod(self._distinct(k.sql, demand) for k in demand.keys)
         return possible * -math.expm1(kept * math.log1p(-1 / possible)) if possible > 1 else min(1.0, kept)
@@ -158,7 +158,7 @@ def short_name(column: str, stream: str) -> str:
 
 
 def load_statistics(project: Project, catalog: Catalog) -> Statistics:
-    """What a project declares of its streams; a generator's rate is its own."""
+    """Return what a project declares of its streams; a generator's rate is its own."""
     path = project.folder / FILE
     declared = _read_file(path, catalog) if path.is_file() else {}
     generated = {
@@ -170,7 +170,7 @@ def load_statistics(project: Project, catalog: Catalog) -> Statistics:
 
 
 def assumed(known: Statistics, catalog: Catalog) -> Statistics:
-    """What is known, and a guess for streams of which nothing is: enough to compare ways of sharing."""
+    """Return what is known, and a guess for streams of which nothing is: enough to compare ways of sharing."""
     guessed = {
         s.name: StreamStatistics(dict.fromkeys(s.sites or (), DEFAULT_ROWS_PER_S), _raw_bytes(s))
         for s in catalog.streams.values()
@@ -193,8 +193,9 @@ def _read_file(path: Path, catalog: Catalog) -> dict[str, StreamStatistics]:
 def _read_stream(file: TomlFile, name: str, given: Any, catalog: Catalog) -> StreamStatistics:
     header = f"streams.{name}"
     if name not in catalog.streams:
-        raise ConfigError(f"there is no stream {name!r}", where=file.at(header, None),
-                          hint=did_you_mean(name, catalog.streams))  # fmt: skip
+        raise ConfigError(
+            f"there is no stream {name!r}", where=file.at(header, None), hint=did_you_mean(name, catalog.streams)
+        )
     stream = catalog.streams[name]
     read = read_options(given, STREAM, what=f"[{header}]", where=lambda key: file.at(header, key))
     columns = [c.name for c in stream.columns]
@@ -209,8 +210,11 @@ def _read_stream(file: TomlFile, name: str, given: Any, catalog: Catalog) -> Str
     }
     shares = tables["share"] or {site: 1 / len(stream.sites or ("",)) for site in stream.sites or ()}
     if tables["share"] and not math.isclose(sum(shares.values()), 1.0, rel_tol=1e-3):
-        raise ConfigError(f"the shares of stream {name!r} add up to {sum(shares.values()):g}",
-                          where=file.at(f"{header}.share", None), hint="they are parts of 1")  # fmt: skip
+        raise ConfigError(
+            f"the shares of stream {name!r} add up to {sum(shares.values()):g}",
+            where=file.at(f"{header}.share", None),
+            hint="they are parts of 1",
+        )
     rates = {site: read["rows_per_s"] * shares.get(site, 0.0) for site in stream.sites or ()}
     ratio = read["wire_ratio"] or 1.0
     return StreamStatistics(rates, read["row_bytes"], tables["distinct"], tables["selectivity"], ratio)

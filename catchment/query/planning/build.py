@@ -13,21 +13,21 @@ from catchment.aggregates.shed_terms import with_terms
 from catchment.query.catalog import Catalog
 from catchment.query.plan import Finish, QueryPlan, Sink
 from catchment.query.planning.calls import AggregateSet
-from catchment.query.planning.from_clause import conjuncts, read_from
+from catchment.query.planning.from_clause import read_from
 from catchment.query.planning.grouping import read_grouping
 from catchment.query.planning.joined import plan_joined
 from catchment.query.planning.select import OWN_NAMES, aggregate_stream, read_keys, read_results, read_where
-from catchment.query.sql.dialect import render
+from catchment.query.sql.dialect import conjuncts, render
 from catchment.query.sql.statements import NEVER, View
 
 
 def plan_views(catalog: Catalog) -> Mapping[str, QueryPlan]:
-    """The plans of all views of a catalog, by name."""
+    """Return the plans of all views of a catalog, by name."""
     return {name: plan_view(view, catalog) for name, view in catalog.views.items()}
 
 
 def plan_view(view: View, catalog: Catalog) -> QueryPlan:
-    """The plan of a view, or the first mistake in it."""
+    """Return the plan of a view, or the first mistake in it."""
     read = read_from(view, catalog)
     if read.joined is not None:
         return plan_joined(view, catalog, read)
@@ -36,7 +36,7 @@ def plan_view(view: View, catalog: Catalog) -> QueryPlan:
     aggregates = AggregateSet(read.scope, {*OWN_NAMES, *(k.name.lower() for k in keys.values())})
     columns, having = read_results(view, grouping, keys, aggregates)
     where = read_where(view, read.scope)
-    conditions = tuple(dict.fromkeys(render(part) for part in conjuncts(where))) if where else ()
+    conditions = tuple(dict.fromkeys(render(part) for part in conjuncts(where)))
     found = tuple(aggregates.found.values())
     sheds = read.stream.shed and view.options.shed != NEVER
     made = (tuple(keys.values()), with_terms(found) if sheds else found)

@@ -13,7 +13,7 @@ from catchment.aggregates import FUNCTIONS, Aggregate, canonical_name, make_aggr
 from catchment.errors import AggregateError, QueryError
 from catchment.query.planning.scope import Scope, Typed, infer, typed
 from catchment.query.sql.dialect import AGGREGATE_NAMES, render, show
-from catchment.query.sql.source import SqlText
+from catchment.query.sql.tokens import SqlText
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class ParsedCall:
 
 
 def is_aggregate(node: exp.Expr) -> bool:
-    """Whether a node is itself a call of an aggregate function, known here or not."""
+    """Return whether a node is itself a call of an aggregate function, known here or not."""
     if isinstance(node, exp.AggFunc):
         return True
     name = str(node.this) if isinstance(node, exp.Anonymous) else None
@@ -36,7 +36,7 @@ def is_aggregate(node: exp.Expr) -> bool:
 
 
 def read_call(node: exp.Expr, text: SqlText) -> ParsedCall | None:
-    """The aggregate call that a node is, if it is one."""
+    """Return the aggregate call that a node is, if it is one."""
     if isinstance(node, exp.Filter):
         inner = read_call(node.this, text)
         if inner is None:
@@ -80,13 +80,13 @@ def refuse_aggregates(expression: exp.Expr, text: SqlText, what: str) -> None:
 
 
 def resolve_inputs(expression: exp.Expr, scope: Scope, what: str) -> exp.Expr:
-    """An expression over input columns only, resolved."""
+    """Return an expression over input columns only, resolved."""
     refuse_aggregates(expression, scope.text, what)
     return expression.transform(lambda n: scope.resolve(n) if isinstance(n, exp.Column) else n)
 
 
 def input_text(node: exp.Expr, scope: Scope) -> str | None:
-    """The canonical text of an expression of input columns, None where the node is none."""
+    """Return the canonical text of an expression of input columns, None where the node is none."""
     try:
         return render(resolve_inputs(node, scope, "a key")) if isinstance(node, exp.Condition) else None
     except QueryError:
@@ -102,11 +102,11 @@ class AggregateSet:
     found: dict[tuple[object, ...], Aggregate] = field(default_factory=dict)
 
     def add(self, call: ParsedCall, preferred: str | None = None) -> Aggregate:
-        """The aggregate of a call, made unless an equal one exists."""
+        """Return the aggregate of a call, made unless an equal one exists."""
         return self.put(call, self._argument(call), preferred)
 
     def put(self, call: ParsedCall, argument: Typed | None, preferred: str | None = None) -> Aggregate:
-        """The aggregate of a call whose argument and condition are this."""
+        """Return the aggregate of a call whose argument and condition are this."""
         identity = (canonical_name(call.function) or call.function, argument, call.parameters)
         if identity not in self.found:
             name = fresh_name(preferred or _automatic_name(call, argument), self.taken)
@@ -136,7 +136,7 @@ class AggregateSet:
 
 
 def filtered(value: Typed | None, condition: exp.Expr | None) -> Typed | None:
-    """What is aggregated where a condition holds; without a value every record counts."""
+    """Return what is aggregated where a condition holds; without a value every record counts."""
     if condition is None:
         return value
     then = value or Typed("1", pa.int32())
@@ -150,7 +150,7 @@ def _automatic_name(call: ParsedCall, argument: Typed | None) -> str:
 
 
 def fresh_name(name: str, taken: Iterable[str]) -> str:
-    """The name, with a number behind it where it is taken already (whatever the case)."""
+    """Return the name, with a number behind it where it is taken already (whatever the case)."""
     used = set(taken)
     candidates = (name, *(f"{name}_{n}" for n in range(2, len(used) + 3)))
     return next(c for c in candidates if c.lower() not in used)

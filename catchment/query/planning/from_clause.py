@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
@@ -12,7 +12,7 @@ from catchment.query.catalog import Catalog
 from catchment.query.fragment import Lookup
 from catchment.query.planning.calls import fresh_name, resolve_inputs
 from catchment.query.planning.scope import Scope
-from catchment.query.sql.dialect import render, show
+from catchment.query.sql.dialect import conjuncts, render, show
 from catchment.query.sql.statements import DeclaredRelation, Stream, Table, View
 
 
@@ -43,16 +43,22 @@ class From:
 
 
 def read_from(view: View, catalog: Catalog) -> From:
-    """The streams and the lookups of a view."""
+    """Return the streams and the lookups of a view."""
     clause = view.select.args.get("from_")
     if clause is None:
-        raise view.text.error(f"view {view.name!r} reads nothing", view.select,
-                              hint=f"add FROM and a stream; {did_you_mean('', catalog.streams)}")  # fmt: skip
+        raise view.text.error(
+            f"view {view.name!r} reads nothing",
+            view.select,
+            hint=f"add FROM and a stream; {did_you_mean('', catalog.streams)}",
+        )
     table = _table(clause.this, view)
     stream = _declared(table, view, catalog)
     if not isinstance(stream, Stream):
-        raise view.text.error(f"{table.name!r} is a {_kind(stream)}, and a view reads FROM a stream", table,
-                              hint=did_you_mean(table.name, catalog.streams))  # fmt: skip
+        raise view.text.error(
+            f"{table.name!r} is a {_kind(stream)}, and a view reads FROM a stream",
+            table,
+            hint=did_you_mean(table.name, catalog.streams),
+        )
     scope = Scope(view.text, {table.alias_or_name: stream}, {table.alias_or_name: stream.name})
     read = From(stream, scope, owners={stream.name: stream.name})
     for join in view.select.args.get("joins") or ():
@@ -95,12 +101,15 @@ def _with_lookup(join: exp.Join, read: From, canonical: str, view: View) -> From
 
 
 def _with_stream(join: exp.Join, read: From, canonical: str, view: View) -> From:
-    """The second stream; what its condition must be is for `catchment.query.planning.joined` to say."""
+    """Return the second stream; what its condition must be is for `catchment.query.planning.joined` to say."""
     stream = read.scope.relations[join.this.alias_or_name]
     assert isinstance(stream, Stream)
     if read.joined is not None:
-        raise view.text.error(f"{join.this.name!r} is the third stream of this view", join.this,
-                              hint="a view joins two streams, and any number of tables")  # fmt: skip
+        raise view.text.error(
+            f"{join.this.name!r} is the third stream of this view",
+            join.this,
+            hint="a view joins two streams, and any number of tables",
+        )
     if _words(join) not in ([], ["INNER"]):
         raise view.text.error(
             f"{' '.join(_words(join))} JOIN of two streams is not possible",
@@ -125,8 +134,9 @@ def _how(join: exp.Join, view: View) -> str:
         return "left"
     if words in ([], ["INNER"]):
         return "inner"
-    raise view.text.error(f"{' '.join(words)} JOIN is not possible", join,
-                          hint="possible: JOIN and LEFT JOIN with a table")  # fmt: skip
+    raise view.text.error(
+        f"{' '.join(words)} JOIN is not possible", join, hint="possible: JOIN and LEFT JOIN with a table"
+    )
 
 
 def _condition(join: exp.Join, view: View, form: str) -> exp.Expr:
@@ -150,16 +160,6 @@ def _check_equality(on: exp.Expr, table: str, view: View) -> None:
             )
 
 
-def conjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
-    """The parts of a condition that must all hold."""
-    bare = condition.unnest()
-    if isinstance(bare, exp.And):
-        yield from conjuncts(bare.left)
-        yield from conjuncts(bare.right)
-    else:
-        yield bare
-
-
 def _table(node: object, view: View) -> exp.Table:
     if not isinstance(node, exp.Table) or not isinstance(node.this, exp.Identifier):
         at = node if isinstance(node, exp.Expr) else view.select
@@ -172,8 +172,11 @@ def _table(node: object, view: View) -> exp.Table:
 def _declared(table: exp.Table, view: View, catalog: Catalog) -> Stream | Table | View:
     found = catalog.find(table.name)
     if found is None:
-        raise view.text.error(f"view {view.name!r} reads {table.name!r}, which is not declared", table,
-                              hint=did_you_mean(table.name, (*catalog.streams, *catalog.tables)))  # fmt: skip
+        raise view.text.error(
+            f"view {view.name!r} reads {table.name!r}, which is not declared",
+            table,
+            hint=did_you_mean(table.name, (*catalog.streams, *catalog.tables)),
+        )
     return found
 
 

@@ -11,8 +11,8 @@ from catchment.errors import TimelineError
 from catchment.query.planning.calls import resolve_inputs
 from catchment.query.planning.scope import Scope
 from catchment.query.sql.dialect import render, show
-from catchment.query.sql.source import SqlText
 from catchment.query.sql.statements import Stream
+from catchment.query.sql.tokens import SqlText
 from catchment.timeline import WindowSpec
 from catchment.units import parse_duration
 
@@ -39,8 +39,10 @@ class Grouping:
 
 
 def read_grouping(select: exp.Select, scope: Scope, streams: Mapping[str, Stream]) -> Grouping:
-    """The GROUP BY of a SELECT; ordinals and aliases are followed. `streams` are those it reads, by their names in the
-    plan: the window is over the event time of one of them."""
+    """Return the GROUP BY of a SELECT, its ordinals and aliases resolved.
+
+    `streams` are those that it reads, by their names in the plan: the window is over the event time of one of them.
+    """
     group = select.args.get("group")
     if group is None:
         raise scope.text.error("there is no GROUP BY", select, hint=f"add GROUP BY {WINDOW_FORM}, keys...")
@@ -63,13 +65,13 @@ def read_grouping(select: exp.Select, scope: Scope, streams: Mapping[str, Stream
 
 
 def window_name(node: exp.Expr) -> str | None:
-    """The name of a window function, ours or another engine's, that this node calls."""
+    """Return the name of a window function, ours or another engine's, that this node calls."""
     name = str(node.this).upper() if isinstance(node, exp.Anonymous) else None
     return name if name == "WINDOW" or name in OTHER_WINDOWS else None
 
 
 def _followed(item: exp.Expr, select: exp.Select, scope: Scope) -> exp.Expr:
-    """What an ordinal or an alias of the SELECT list stands for; input columns win over aliases."""
+    """Return what an ordinal or an alias of the SELECT list stands for; input columns win over aliases."""
     if isinstance(item, exp.Literal) and not item.is_string:
         place = int(item.name) if item.name.isdigit() else 0
         if not 1 <= place <= len(select.selects):
@@ -112,8 +114,11 @@ def _read_window(call: exp.Expr, scope: Scope, streams: Mapping[str, Stream]) ->
     except TimelineError as cause:
         raise scope.text.error(cause.message, call, hint=cause.hint or f"write {WINDOW_FORM}") from cause
     if size // slide > MAX_SLIDES:
-        raise scope.text.error(f"a window would slide {size // slide} times over each record", call,
-                               hint=f"choose a slide of at least the size over {MAX_SLIDES}")  # fmt: skip
+        raise scope.text.error(
+            f"a window would slide {size // slide} times over each record",
+            call,
+            hint=f"choose a slide of at least the size over {MAX_SLIDES}",
+        )
     return spec
 
 

@@ -30,7 +30,7 @@ from catchment.timeline import WindowSpec
 
 
 def plan_joined(view: View, catalog: Catalog, read: From) -> QueryPlan:
-    """The plan of a view of two streams, or the first mistake in it."""
+    """Return the plan of a view of two streams, or the first mistake in it."""
     _check_options(view)
     assert read.joined is not None
     sides = Sides(read)
@@ -38,8 +38,11 @@ def plan_joined(view: View, catalog: Catalog, read: From) -> QueryPlan:
     keys = read_keys(view, grouping, read.scope)
     conditions = Conditions(sides).add(read.joined.on).add(read_where(view, read.scope))
     if not conditions.equal:
-        raise view.text.error("these streams are joined without an equality", read.joined.on,
-                              hint="write ON a.column = b.column [AND ...]")  # fmt: skip
+        raise view.text.error(
+            "these streams are joined without an equality",
+            read.joined.on,
+            hint="write ON a.column = b.column [AND ...]",
+        )
     made = _SideKeys(sides)
     joined = made.group(grouping, keys)
     on = tuple(made.both(*pair) for pair in conditions.equal)
@@ -91,30 +94,36 @@ class _SideKeys:
     keys: dict[str, dict[str, Key]] = field(default_factory=lambda: {s: {} for s in SIDES})
 
     def taken(self, side: str) -> set[str]:
-        """The names that are in use on a side."""
+        """Return the names that are in use on a side."""
         return {*OWN_NAMES, *(k.name.lower() for k in self.keys[side].values())}
 
     def group(self, grouping: Grouping, keys: dict[str, Key]) -> tuple[JoinedKey, ...]:
-        """The keys of GROUP BY, each on the side that it is of."""
+        """Return the keys of GROUP BY, each on the side that it is of."""
         return tuple(self._grouped(e, keys[render(e)].name) for e in grouping.keys)
 
     def _grouped(self, expression: exp.Expr, name: str) -> JoinedKey:
         text, found = self.sides.read.scope.text, self.sides.of(expression)
         if len(found) > 1:
-            raise text.error(f"the key {show(expression)} is of columns of two streams", expression,
-                             hint="group by columns of one stream each, and compute with both in SELECT")  # fmt: skip
+            raise text.error(
+                f"the key {show(expression)} is of columns of two streams",
+                expression,
+                hint="group by columns of one stream each, and compute with both in SELECT",
+            )
         source = self._put(found[0], typed(self.sides.local(expression), text, "the key"), name)
         return JoinedKey(name, found[0], source)
 
     def both(self, left: exp.Expr, right: exp.Expr) -> tuple[str, str]:
-        """The keys by which pairs are compared, in a type that both have."""
+        """Return the keys by which pairs are compared, in a type that both have."""
         text, both = self.sides.read.scope.text, (left, right)
         made = [typed(self.sides.local(e), text, "the join key") for e in both]
         common = _common_type(made[0].type, made[1].type)
         if common is None or pa.types.is_nested(common):
             kinds = " with ".join(sql_type(m.type) for m in made)
-            raise text.error(f"{show(left)} and {show(right)} are compared, {kinds}", left,
-                             hint="make them one type with CAST; a nested value is no join key")  # fmt: skip
+            raise text.error(
+                f"{show(left)} and {show(right)} are compared, {kinds}",
+                left,
+                hint="make them one type with CAST; a nested value is no join key",
+            )
         named = [e.name if isinstance(e, exp.Column) else "join_key" for e in both]
         left_name, right_name = (
             self._put(s, m if m.type == common else Typed(f"CAST({m.sql} AS {sql_type(common)})", common), n)
@@ -130,7 +139,7 @@ class _SideKeys:
 
 
 def _common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
-    """The type in which Spark compares two."""
+    """Return the type in which Spark compares two."""
     if sql_type(left) == sql_type(right):
         return left
     if pa.types.is_integer(left) and pa.types.is_integer(right):

@@ -48,7 +48,7 @@ class Outputs:
     items: Sequence[exp.Expr]
 
     def columns(self) -> tuple[OutputColumn, ...]:
-        """The SELECT list."""
+        """Return the SELECT list."""
         self._name_aggregates()
         outputs = tuple(self._column(place, item) for place, item in enumerate(self.items))
         seen: set[str] = set()
@@ -58,7 +58,7 @@ class Outputs:
         return outputs
 
     def having(self, condition: exp.Expr) -> str:
-        """The HAVING condition."""
+        """Return the HAVING condition."""
         rewritten = self._rewrite(condition, len(self.items), aliases_win=True)
         check_boolean(rewritten, condition, self.scope, "HAVING")
         return render(rewritten)
@@ -72,8 +72,11 @@ class Outputs:
 
     def _column(self, place: int, item: exp.Expr) -> OutputColumn:
         if item.is_star:
-            raise self.scope.text.error("SELECT * is not possible in a grouped query", item,
-                                        hint="list window.start, the keys and the aggregates")  # fmt: skip
+            raise self.scope.text.error(
+                "SELECT * is not possible in a grouped query",
+                item,
+                hint="list window.start, the keys and the aggregates",
+            )
         rewritten = self._rewrite(item.unalias(), place)
         name = self._name(item, rewritten)
         if isinstance(rewritten, exp.Column):
@@ -95,17 +98,21 @@ class Outputs:
     def _check_name(self, item: exp.Expr, output: OutputColumn, seen: set[str]) -> None:
         name, error = output.name, self.scope.text.error
         if not IDENTIFIER.fullmatch(name):
-            raise error(f"{name!r} cannot be the name of a column", item,
-                        hint="a name is made of letters, digits and _: write ... AS name")  # fmt: skip
+            raise error(
+                f"{name!r} cannot be the name of a column",
+                item,
+                hint="a name is made of letters, digits and _: write ... AS name",
+            )
         if name.lower() in seen:
             raise error(f"two columns are named {name!r}", item, hint="name one of them ... AS other_name")
         own_bound = name.lower() in BOUNDS.values() and output.source == name.lower()
         if name.lower() in RESULT_COLUMNS and not own_bound:
-            raise error(f"every result has a column {name!r} of its own", item,
-                        hint="choose another name: ... AS other_name")  # fmt: skip
+            raise error(
+                f"every result has a column {name!r} of its own", item, hint="choose another name: ... AS other_name"
+            )
 
     def _rewrite(self, expression: exp.Expr, place: int, aliases_win: bool = False) -> exp.Expr:
-        """An expression over the aggregation's columns; the aliases of items before a place may be used."""
+        """Return an expression over the aggregation's columns; the aliases of items before a place may be used."""
         return expression.transform(lambda node: self._rewrite_node(node, place, aliases_win))
 
     def _rewrite_node(self, node: exp.Expr, place: int, aliases_win: bool) -> exp.Expr:
@@ -124,7 +131,7 @@ class Outputs:
         return self._ungrouped(node, place, aliases_win) if isinstance(node, exp.Column) else node
 
     def _ungrouped(self, column: exp.Column, place: int, aliases_win: bool) -> exp.Expr:
-        """What a column that is no key stands for: an alias, or it is a mistake."""
+        """Return what a column that is no key stands for: an alias, or it is a mistake."""
         if len(column.parts) == 1 and (aliases_win or not self.scope.knows(column.name)):
             for before, item in enumerate(self.items[:place]):
                 if item.alias.lower() == column.name.lower():
@@ -157,20 +164,24 @@ class Outputs:
 
     def _check_same_window(self, call: exp.Expr) -> None:
         if render(call).lower() != render(self.window).lower():
-            raise self.scope.text.error(f"{show(call)} is not the window of GROUP BY", call,
-                                        hint="write window.start or window.end")  # fmt: skip
+            raise self.scope.text.error(
+                f"{show(call)} is not the window of GROUP BY", call, hint="write window.start or window.end"
+            )
 
 
 def check_boolean(expression: exp.Expr, at: exp.Expr, scope: Scope, clause: str) -> None:
     """Refuse a condition that is known not to be one."""
     type_ = infer(expression)
     if type_ is not None and type_ != pa.bool_():
-        raise scope.text.error(f"the condition of {clause} is a {sql_type(type_)}", at,
-                               hint="a condition is true or false, such as bytes > 100")  # fmt: skip
+        raise scope.text.error(
+            f"the condition of {clause} is a {sql_type(type_)}",
+            at,
+            hint="a condition is true or false, such as bytes > 100",
+        )
 
 
 def _lowered(name: str, type_: pa.DataType) -> exp.Column:
-    """A column of the aggregation, marked so that no rewriting touches it again."""
+    """Return a column of the aggregation, marked so that no rewriting touches it again."""
     column = exp.column(name, quoted=True)
     column.type = read_type(sql_type(type_))
     column.meta["arrow"] = type_

@@ -13,7 +13,7 @@ from functools import reduce
 from sqlglot import exp
 
 from catchment.aggregates import Aggregate
-from catchment.aggregates.repeat import can_repeat
+from catchment.aggregates.pair_states import can_repeat
 from catchment.query.join import BOTH, LEFT, RIGHT, SIDES, PairAggregate
 from catchment.query.planning.calls import AggregateSet, ParsedCall, filtered, resolve_inputs
 from catchment.query.planning.scope import Typed, typed
@@ -63,7 +63,7 @@ class PairAggregates(AggregateSet):
     def _carried(
         self, call: ParsedCall, made: Aggregate, value: Typed | None, side: str, split: Conditions
     ) -> PairAggregate:
-        """The state of one side, as often as the other counts."""
+        """Return the state of one side, as often as the other counts."""
         other = RIGHT if side == LEFT else LEFT
         own = self.sets[side].put(call, filtered(value, split.joint(side)), RECORDS if value is None else made.name)
         counts = self.sets[other].put(ParsedCall(call.node, "count", None), filtered(None, split.joint(other)), RECORDS)
@@ -71,7 +71,7 @@ class PairAggregates(AggregateSet):
         return PairAggregate(made, left.name, right.name, side)
 
     def _product(self, call: ParsedCall, made: Aggregate, value: exp.Expr, split: Conditions) -> PairAggregate:
-        """The sum or the mean of products of what either side has."""
+        """Return the sum or the mean of products of what either side has."""
         factors: dict[str, list[exp.Expr]] = {s: [] for s in SIDES}
         for factor in _factors(value):
             found = self.sides.of(factor)

@@ -20,8 +20,8 @@ from sqlglot.optimizer.annotate_types import annotate_types
 
 from catchment.project.options import did_you_mean
 from catchment.query.sql.dialect import CatchmentSpark, render, show
-from catchment.query.sql.source import SqlText
 from catchment.query.sql.statements import Column, DeclaredRelation
+from catchment.query.sql.tokens import SqlText
 from catchment.query.types import arrow_type, read_type, sql_type
 
 
@@ -34,7 +34,7 @@ class Scope:
     canonical: Mapping[str, str]  # the user's alias to the alias in the plan
 
     def resolve(self, column: exp.Column) -> exp.Expr:
-        """The input column (or field of a struct column) that a name means."""
+        """Return the input column (or field of a struct column) that a name means."""
         parts = [p.name for p in column.parts]
         alias = next((a for a in self.relations if a.lower() == parts[0].lower()), None) if len(parts) > 1 else None
         if alias is not None:
@@ -101,7 +101,7 @@ class Typed:
 
 
 def infer(expression: exp.Expr) -> pa.DataType | None:
-    """The type of an expression whose columns are typed, None where it is not known for sure."""
+    """Return the type of an expression whose columns are typed, None where it is not known for sure."""
     if isinstance(expression, exp.Paren):
         return infer(expression.this)
     found = arrow_type(annotate_types(expression, dialect=CatchmentSpark, overwrite_types=False).type)
@@ -115,7 +115,7 @@ def infer(expression: exp.Expr) -> pa.DataType | None:
 
 
 def _is_time_difference(expression: exp.Expr) -> bool:
-    """A difference of two instants is an interval, whatever else is said of it."""
+    """Return a difference of two instants is an interval, whatever else is said of it."""
     return isinstance(expression, exp.Sub) and all(
         side.type is not None and side.type.is_type(*exp.DataType.TEMPORAL_TYPES)
         for side in (expression.this, expression.expression)
@@ -123,7 +123,7 @@ def _is_time_difference(expression: exp.Expr) -> bool:
 
 
 def typed(expression: exp.Expr, text: SqlText, what: str, at: exp.Expr | None = None) -> Typed:
-    """The expression with a certain type: a plain column, or a CAST to what was inferred."""
+    """Return the expression with a certain type: a plain column, or a CAST to what was inferred."""
     type_ = infer(expression)
     if type_ is None:
         raise text.error(

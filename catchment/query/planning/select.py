@@ -40,7 +40,7 @@ def aggregate_stream(
     keys: tuple[Key, ...],
     aggregates: tuple[Aggregate, ...],
 ) -> WindowAggregate:
-    """The scan of a stream, its lookups, the filter, and the aggregation over them."""
+    """Return the scan of a stream, its lookups, the filter, and the aggregation over them."""
     arguments = (a.argument for a in aggregates if a.argument)
     texts = [*conditions, *(lookup.on for lookup in lookups), *(k.sql for k in keys), *arguments]
     node: Node = Scan(stream.name, stream.event_time, _used_columns(stream, texts), stream.sites or ())
@@ -51,20 +51,20 @@ def aggregate_stream(
 
 
 def _used_columns(stream: Stream, texts: Iterable[str]) -> tuple[str, ...]:
-    """The stream's columns that these texts name, and its event time, in declared order."""
+    """Return the stream's columns that these texts name, and its event time, in declared order."""
     named = {stream.event_time, *(column for text in texts for of, column in _columns(text) if of == stream.name)}
     return tuple(c.name for c in stream.columns if c.name in named)
 
 
 @lru_cache(maxsize=4096)
 def _columns(text: str) -> tuple[tuple[str, str], ...]:
-    """The qualified columns of a text: relation and name."""
+    """Return the qualified columns of a text: relation and name."""
     found = read_expression(text).find_all(exp.Column)
     return tuple((c.parts[0].name, c.parts[1].name) for c in found if len(c.parts) > 1)
 
 
 def read_where(view: View, scope: Scope) -> exp.Expr | None:
-    """The condition of WHERE, resolved."""
+    """Return the condition of WHERE, resolved."""
     where = view.select.args.get("where")
     if where is None:
         return None
@@ -76,7 +76,7 @@ def read_where(view: View, scope: Scope) -> exp.Expr | None:
 def read_results(
     view: View, grouping: Grouping, keys: Mapping[str, Key], aggregates: AggregateSet
 ) -> tuple[tuple[OutputColumn, ...], str | None]:
-    """The SELECT list and HAVING; `aggregates` grows by the calls in them, and is not left empty."""
+    """Return the SELECT list and HAVING; `aggregates` grows by the calls in them, and is not left empty."""
     outputs = Outputs(aggregates.scope, grouping.call, keys, aggregates, view.select.selects)
     columns = outputs.columns()
     having = view.select.args.get("having")
@@ -87,14 +87,17 @@ def read_results(
 
 
 def read_keys(view: View, grouping: Grouping, scope: Scope) -> dict[str, Key]:
-    """The keys by the texts of their expressions, each named as SELECT names it."""
+    """Return the keys by the texts of their expressions, each named as SELECT names it."""
     taken, keys = set(OWN_NAMES), dict[str, Key]()
     for expression in grouping.keys:
         sql = render(expression)
         made = typed(expression, scope.text, "the key")
         if pa.types.is_nested(made.type):
-            raise scope.text.error(f"a key of type {sql_type(made.type)} is not possible", expression,
-                                   hint="group by a part of it, such as a field or an element")  # fmt: skip
+            raise scope.text.error(
+                f"a key of type {sql_type(made.type)} is not possible",
+                expression,
+                hint="group by a part of it, such as a field or an element",
+            )
         name = fresh_name(_key_name(expression, sql, view, scope) or f"key_{len(keys) + 1}", taken)
         taken.add(name.lower())
         keys[sql] = Key(name, made.sql, made.type)

@@ -16,14 +16,19 @@ from sqlglot import exp
 from catchment.query.fragment import Lookup
 from catchment.query.join import LEFT, RIGHT, SIDES, TURNED
 from catchment.query.planning.calls import fresh_name
-from catchment.query.planning.from_clause import From, conjuncts
+from catchment.query.planning.from_clause import From
 from catchment.query.planning.grouping import window_name
-from catchment.query.sql.dialect import read_expression, render, show
+from catchment.query.sql.dialect import conjuncts, read_expression, render, show
 from catchment.query.sql.statements import Stream
 
 _OPERATORS: dict[type[exp.Expr], str] = {
-    exp.EQ: "=", exp.NEQ: "<>", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">=",
-}  # fmt: skip
+    exp.EQ: "=",
+    exp.NEQ: "<>",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+}
 SAME_WINDOW = "leave it out: records are paired within the window of GROUP BY"
 
 
@@ -38,7 +43,7 @@ class Sides:
         return self.read.stream if side == LEFT else self.read.joined.stream
 
     def of(self, expression: exp.Expr) -> tuple[str, ...]:
-        """The sides whose columns an expression names."""
+        """Return the sides whose columns an expression names."""
         found = {self._side(self.read.owners[c.parts[0].name]) for c in expression.find_all(exp.Column)}
         return tuple(s for s in SIDES if s in found)
 
@@ -59,7 +64,7 @@ class Sides:
         return names
 
     def local(self, expression: exp.Expr) -> exp.Expr:
-        """An expression of one side with the names of that side."""
+        """Return an expression of one side with the names of that side."""
         made = expression.copy()
         for column in made.find_all(exp.Column):
             first = column.parts[0]
@@ -112,18 +117,18 @@ class Conditions:
             self.compared.append((left, TURNED[operator] if turned else operator, right))
 
     def local(self, side: str) -> Iterator[exp.Expr]:
-        """The conditions of a side, in its own names."""
+        """Return the conditions of a side, in its own names."""
         return (self.sides.local(part) for part in self.of[side])
 
     def joint(self, side: str) -> exp.Expr | None:
-        """All conditions of a side as one."""
+        """Return all conditions of a side as one."""
         parts = list(self.local(side))
         return exp.and_(*parts) if parts else None
 
 
 def _parts(condition: exp.Expr | None) -> Iterator[exp.Expr]:
-    """The parts of a condition that must all hold; BETWEEN is two."""
-    for part in conjuncts(condition) if condition is not None else ():
+    """Yield the parts of a condition that must all hold; BETWEEN is two."""
+    for part in conjuncts(condition):
         if isinstance(part, exp.Between) and not part.args.get("symmetric"):
             yield exp.GTE(this=part.this.copy(), expression=part.args["low"].copy())
             yield exp.LTE(this=part.this.copy(), expression=part.args["high"].copy())

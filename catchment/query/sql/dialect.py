@@ -9,6 +9,7 @@ expression: every identifier quoted, no comments.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from sqlglot import exp, parse_one
@@ -93,22 +94,29 @@ _SPARK = CatchmentSpark()  # one for all: to make it takes longer than most expr
 
 
 def render(expression: exp.Expr) -> str:
-    """The Spark SQL of an expression: identifiers quoted, comments gone."""
+    """Return the Spark SQL of an expression: identifiers quoted, comments gone."""
     # A generator may rearrange what it is given, so it is given a copy; names have nothing to rearrange.
     copy = not isinstance(expression, exp.Column | exp.Identifier)
     return expression.sql(dialect=_SPARK, identify=True, comments=False, copy=copy)
 
 
 def show(expression: exp.Expr) -> str:
-    """An expression as a person would write it: for messages, never for Spark."""
+    """Return an expression as a person would write it: for messages, never for Spark."""
     return expression.sql(dialect=_SPARK, comments=False).replace("`", "")
 
 
 def read_expression(sql: str) -> exp.Expr:
-    """The expression of a text that `render` made."""
+    """Return the expression of a text that `render` made."""
     return parse_one(sql, dialect=_SPARK)
 
 
-def quote(name: str) -> str:
-    """A name as a quoted identifier."""
-    return render(exp.to_identifier(name, quoted=True))
+def conjuncts(condition: exp.Expr | None) -> Iterator[exp.Expr]:
+    """Yield the parts of a condition that must all hold, from left to right; none where there is no condition."""
+    if condition is None:
+        return
+    bare = condition.unnest()
+    if isinstance(bare, exp.And):
+        yield from conjuncts(bare.left)
+        yield from conjuncts(bare.right)
+    else:
+        yield bare

@@ -14,11 +14,10 @@ from sqlglot.errors import ParseError
 from sqlglot.tokenizer_core import Token
 
 from catchment.errors import QueryError
-from catchment.query.planning.unsupported import check_shape
-from catchment.query.sql.cursor import Cursor, read_statements
 from catchment.query.sql.dialect import CatchmentSpark
-from catchment.query.sql.source import SqlText
 from catchment.query.sql.statements import Column, DropView, Explain, Statement, Stream, Table, View, ViewOptions
+from catchment.query.sql.tokens import Cursor, SqlText, read_statements
+from catchment.query.sql.unsupported import refuse_unsupported
 from catchment.query.sql.with_options import read_stream_options, read_table_options, read_view_options
 from catchment.query.types import POSSIBLE_TYPES, arrow_type, read_type
 
@@ -36,7 +35,7 @@ _UNREADABLE = (ParseError, ValueError, TypeError, AttributeError, IndexError, Ke
 
 
 def parse_file(path: Path) -> tuple[Statement, ...]:
-    """The statements of a file."""
+    """Return the statements of a file."""
     try:
         return parse_sql(path.read_text(encoding="utf-8"), str(path))
     except UnicodeDecodeError as cause:
@@ -44,18 +43,8 @@ def parse_file(path: Path) -> tuple[Statement, ...]:
 
 
 def parse_sql(text: str, file: str = "<sql>") -> tuple[Statement, ...]:
-    """The statements of a text; `file` is the name that errors give it."""
+    """Return the statements of a text; `file` is the name that errors give it."""
     return tuple(_statement(cursor) for cursor in read_statements(SqlText(text, file)))
-
-
-def parse_statement(text: str, file: str = "<sql>") -> Statement:
-    """The only statement of a text."""
-    statements = parse_sql(text, file)
-    if len(statements) != 1:
-        raise QueryError(
-            f"one statement is wanted, {len(statements)} were found", where=file, hint=f"possible: {FORMS}"
-        )
-    return statements[0]
 
 
 def _statement(cursor: Cursor) -> Statement:
@@ -135,7 +124,7 @@ def _select(cursor: Cursor) -> exp.Select:
         found = "several of them" if isinstance(parsed, exp.Query) else head
         found = "one without columns" if isinstance(parsed, exp.Select) else found
         raise source.error(f"a view is one SELECT, not {found}", tokens[0].start, f"possible: {SELECT_FORM}")
-    check_shape(parsed, source)
+    refuse_unsupported(parsed, source)
     return parsed
 
 

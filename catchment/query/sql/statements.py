@@ -13,9 +13,10 @@ from typing import Any
 import pyarrow as pa
 from sqlglot import exp
 
+from catchment.aggregates import quote
 from catchment.errors import QueryError
-from catchment.query.sql.dialect import quote, render
-from catchment.query.sql.source import SqlText
+from catchment.query.sql.dialect import render
+from catchment.query.sql.tokens import SqlText
 from catchment.query.types import TIMESTAMP, sql_type
 from catchment.units import format_duration
 
@@ -130,7 +131,7 @@ class Stream(DeclaredRelation):
         return column
 
     def _check_time(self, name: str, what: str) -> Column:
-        """The TIMESTAMP column of a name."""
+        """Return the TIMESTAMP column of a name."""
         column = self.column(name)
         if column is not None and column.type == TIMESTAMP:
             return column

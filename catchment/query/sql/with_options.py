@@ -101,7 +101,7 @@ def _one_character(value: Any) -> str:
 
 
 def read_stream_options(given: Given, name: str, where: Where) -> tuple[dict[str, Any], Connector]:
-    """The stream's own fields, and its connector."""
+    """Return the stream's own fields, and its connector."""
     connector = read_options(
         {k: v for k, v in given.items() if k == "connector"},
         STREAM[2:3],
@@ -147,7 +147,7 @@ def _refuse_csv_options(read: dict[str, Any], given: Given, where: Where) -> Non
 
 
 def read_table_options(given: Given, name: str, where: Where) -> FilesConnector:
-    """Where a table's rows are; the format is that of the file's name unless it is said."""
+    """Return where a table's rows are; the format is that of the file's name unless it is said."""
     read = read_options(given, TABLE, what=f"table {name!r}", where=where, error=QueryError)
     suffix = read["path"].rsplit(".", 1)[-1].lower()
     if "format" not in given and suffix in ("json", "csv", "parquet"):
@@ -158,7 +158,7 @@ def read_table_options(given: Given, name: str, where: Where) -> FilesConnector:
 
 
 def read_view_options(given: Given, name: str, where: Where) -> ViewOptions:
-    """The contract and the running of a view."""
+    """Return the contract and the running of a view."""
     read = read_options(given, VIEW, what=f"view {name!r}", where=where, error=QueryError)
     if "confidence" in given and "max_error" not in given:
         raise QueryError(

@@ -112,7 +112,7 @@ class NativeEvaluator:
         ]
 
     def _alone(self, records: DataFrame, take: Take, rule: SamplingRule | None) -> Reduced:
-        records = records.alias(take.fragment.stream_alias or take.fragment.stream)
+        records = records.alias(take.fragment.stream)
         if take.part is not Part.ALL:
             large = F.expr(take.is_large)
             records = records.where(large if take.part is Part.SPARED else ~large)
@@ -126,7 +126,7 @@ class NativeEvaluator:
         return rows.where(F.expr(fragment.where)) if fragment.where else rows
 
     def _joined(self, records: DataFrame, fragment: Fragment) -> DataFrame:
-        rows = records.alias(fragment.stream_alias or fragment.stream)
+        rows = records.alias(fragment.stream)
         for lookup in fragment.lookups:
             reference = F.broadcast(self.tables[lookup.table]).alias(lookup.alias)
             rows = rows.join(reference, F.expr(lookup.on), lookup.how)
@@ -181,7 +181,7 @@ def merge_columns(aggregates: tuple[Aggregate, ...]) -> list[Column]:
 
 def qualified(fragment: Fragment, column: str) -> str:
     """A column of the fragment's stream, as Spark SQL."""
-    return f"`{fragment.stream_alias or fragment.stream}`.`{column}`"
+    return f"`{fragment.stream}`.`{column}`"
 
 
 def _per_slice(table: pa.Table) -> Records:

@@ -111,16 +111,12 @@ def lift_together(
 ) -> list[Lifted]:
     """The partials of each take, with these aggregates; `rule` tells which records pass, where a take is sampled."""
     found: dict[int, Lifted] = {}
-    by_alias = sorted(range(len(takes)), key=lambda i: _alias(takes[i].fragment))
-    for alias, places in groupby(by_alias, key=lambda i: _alias(takes[i].fragment)):
+    by_alias = sorted(range(len(takes)), key=lambda i: takes[i].fragment.stream)
+    for alias, places in groupby(by_alias, key=lambda i: takes[i].fragment.stream):
         chosen = list(places)
         pairs = [(takes[i], measures[i]) for i in chosen]
         found |= dict(zip(chosen, _one_job(records.alias(alias), pairs, rule), strict=True))
     return [found[i] for i in range(len(takes))]
-
-
-def _alias(fragment: Fragment) -> str:
-    return fragment.stream_alias or fragment.stream
 
 
 def _one_job(
@@ -190,7 +186,7 @@ def _lift(take: Take, aggregates: tuple[Aggregate, ...], columns: dict[str, str]
         plain = fragment.where is None or _PLAIN.fullmatch(sql)
         return column(sql if plain else f"CASE WHEN ({fragment.where}) THEN ({sql}) END")
 
-    slices = fragment.slicing.sql(f"unix_micros({quote(_alias(fragment))}.{quote(fragment.event_time)})")
+    slices = fragment.slicing.sql(f"unix_micros({quote(fragment.stream)}.{quote(fragment.event_time)})")
     keys = ((SLICE_COLUMN, column(slices)), *((key.name, guarded(key.sql)) for key in fragment.keys))
     arguments = tuple(None if a.argument is None else guarded(a.argument) for a in aggregates)
     where = None if fragment.where is None else f"({fragment.where})"

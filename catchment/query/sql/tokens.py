@@ -1,28 +1,59 @@
-"""The tokens of one statement, read from left to right; whatever does not fit says what would."""
+"""A SQL text, the places in it, and its tokens read from left to right.
+
+Every error says file:line:column, what was found there and what is possible.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from sqlglot import exp
 from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from catchment.errors import QueryError
 from catchment.project.options import IDENTIFIER
 from catchment.query.sql.dialect import CatchmentSpark
-from catchment.query.sql.source import SqlText
 
 NAME_FORM = "a name has letters, digits and _, starts with no digit and has at most 63 characters"
 OPTION_FORM = "options are written WITH (name = 'value', name = 0.5, ...)"
 _QUOTED = re.compile(r"""--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`(?:[^`]|``)*`""", re.DOTALL)
 
 
+@dataclass(frozen=True)
+class SqlText:
+    """One text and the name of the file that it stands in."""
+
+    text: str = field(repr=False)
+    file: str = "<sql>"
+
+    def at(self, offset: int) -> str:
+        """Return file:line:column of a character."""
+        line = self.text.count("\n", 0, offset) + 1
+        column = offset - (self.text.rfind("\n", 0, offset) + 1) + 1
+        return f"{self.file}:{line}:{column}"
+
+    def place(self, expression: exp.Expr | None) -> str:
+        """Return file:line:column of the beginning of an expression, or of what it is part of if it has none."""
+        while expression is not None:
+            starts = [node.meta["start"] for node in expression.walk() if "start" in node.meta]
+            if starts:
+                return self.at(min(starts))
+            expression = expression.parent
+        return self.at(0)
+
+    def error(self, message: str, at: exp.Expr | int | None, hint: str | None = None) -> QueryError:
+        """Return an error at an expression or at a character."""
+        where = self.at(at) if isinstance(at, int) else self.place(at)
+        return QueryError(message, where=where, hint=hint)
+
+
 @dataclass
 class Cursor:
-    """A place among the tokens of a statement."""
+    """A position among the tokens of one statement."""
 
     source: SqlText
     tokens: Sequence[Token]
@@ -41,7 +72,7 @@ class Cursor:
         return self.tokens[self.position].text.upper() if self.position < len(self.tokens) else None
 
     def word(self, *words: str, possible: str) -> str:
-        """One of these words."""
+        """Read one of these words."""
         found = self.peek()
         if found is None or found not in words:
             raise self.unexpected(possible)
@@ -49,11 +80,12 @@ class Cursor:
         return found
 
     def words(self, text: str, possible: str) -> None:
-        """These words, one after the other."""
+        """Read these words, one after the other."""
         for word in text.split():
             self.word(word, possible=possible)
 
     def name(self, what: str) -> str:
+        """Read the name of a stream, table or view."""
         if self.position >= len(self.tokens):
             raise self.unexpected(f"the name of a {what}")
         self.position += 1
@@ -65,11 +97,12 @@ class Cursor:
         return str(token.text)
 
     def end(self) -> None:
+        """Check that the statement ends here."""
         if self.position < len(self.tokens):
             raise self.unexpected("the end of the statement (;)")
 
     def group(self, form: str) -> list[list[Token]]:
-        """The parts between commas of what stands in parentheses here."""
+        """Read a list in parentheses, and return its parts between the commas."""
         if self.peek() != "(":
             raise self.unexpected(form)
         opened, depth = self.tokens[self.position], 0
@@ -93,7 +126,7 @@ class Cursor:
         return parts
 
     def options(self) -> tuple[dict[str, Any], dict[str | None, str]]:
-        """The values of WITH (...), and where each stands."""
+        """Read WITH (...), and return the values and where each stands."""
         self.word("WITH", possible="WITH (name = value, ...)")
         values: dict[str, Any] = {}
         places: dict[str | None, str] = {}
@@ -103,7 +136,8 @@ class Cursor:
                 raise self.source.error(f"the option {name!r} has no value", at, hint=OPTION_FORM)
             if name in values:
                 raise self.source.error(f"the option {name!r} is given twice", at, hint="keep one of them")
-            values[name], places[name] = self._value(part[2:], name), self.source.at(at)
+            values[name] = self._value(part[2:], name)
+            places[name] = self.source.at(at)
         return values, places
 
     def _value(self, part: list[Token], name: str) -> Any:
@@ -123,7 +157,7 @@ class Cursor:
         )
 
     def unexpected(self, possible: str) -> QueryError:
-        """An error at this place."""
+        """Return an error at this place."""
         if self.position < len(self.tokens):
             token = self.tokens[self.position]
             return self.source.error(f"{token.text!r} was not expected", token.start, f"possible: {possible}")
@@ -132,7 +166,7 @@ class Cursor:
 
 
 def read_statements(source: SqlText) -> Iterator[Cursor]:
-    """A cursor at the beginning of each statement of a text."""
+    """Yield a cursor at the beginning of each statement of a text."""
     try:
         tokens = CatchmentSpark().tokenize(source.text)
     except TokenError as cause:
@@ -153,7 +187,7 @@ def read_statements(source: SqlText) -> Iterator[Cursor]:
 
 
 def _unclosed(text: str) -> int:
-    """Where the string, quoted name or comment begins that is never closed."""
+    """Return where the string, quoted name or comment begins that is never closed."""
     at = 0
     while at < len(text):
         found = _QUOTED.match(text, at)
@@ -168,6 +202,7 @@ def _number(text: str) -> int | float:
 
 
 def _nesting(token: Token) -> int:
-    """Parentheses, and the angle brackets of types, open and close lists."""
-    opens, closes = (TokenType.L_PAREN, TokenType.LT), (TokenType.R_PAREN, TokenType.GT)
-    return 1 if token.token_type in opens else -1 if token.token_type in closes else 0
+    """Return 1 for a token that opens a list, -1 for one that closes it: parentheses, and the brackets of types."""
+    if token.token_type in (TokenType.L_PAREN, TokenType.LT):
+        return 1
+    return -1 if token.token_type in (TokenType.R_PAREN, TokenType.GT) else 0

@@ -1,6 +1,7 @@
-"""States of records that count many times: what a join makes of the states of its two sides.
+"""States over pairs: what a join makes of the states of its two sides.
 
-When every record of a group meets n records of another stream, an aggregate over the pairs sees each n times. Laws:
+When every record of a group is paired with n records of another stream, an aggregate over the pairs sees each record n
+times. Laws:
 
     repeat(state, n)      = combine(state, state, ... n times)
     multiply(left, right) = the state of x * y over all pairs of an x of the left and a y of the right
@@ -16,46 +17,54 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from catchment.aggregates.base import Aggregate
 from catchment.aggregates.distinct import ApproxCountDistinct
-from catchment.aggregates.grouped import DECIMAL_DIGITS, Integers, floats_of, nullable, valid_rows
+from catchment.aggregates.grouped import DECIMAL_DIGITS, floats_of, nullable, valid_rows
 from catchment.aggregates.simple import Average, Count, Extreme, Sum
 from catchment.aggregates.spread import RawMoments, Spread
 from catchment.aggregates.totals import split
+from catchment.arrays import Ints, Mask
 from catchment.errors import AggregateError
 
 _INT64_DIGITS = 19
-_WIDE_DIGITS = 76
+_WIDE_DIGITS = 76  # of Arrow's widest decimal
+_COMPARISONS = {
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+    "<>": pc.not_equal,
+    "=": pc.equal,
+}
 
 
 def can_repeat(aggregate: Aggregate) -> bool:
-    """Whether the law of `repeat` holds for an aggregate."""
+    """Return whether the law of `repeat` holds for an aggregate."""
     return isinstance(aggregate, Count | Sum | Extreme | Spread | RawMoments | ApproxCountDistinct)
 
 
-def repeat(aggregate: Aggregate, states: Sequence[pa.Array], times: Integers) -> list[pa.Array]:
-    """The states of each row, as if its records were there so many times."""
+def repeat(aggregate: Aggregate, states: Sequence[pa.Array], times: Ints) -> list[pa.Array]:
+    """Return the states of each row, as if its records were there `times` times."""
     assert can_repeat(aggregate), aggregate
     if isinstance(aggregate, Extreme | ApproxCountDistinct):
-        return [_unless(times == 0, state) for state in states]
+        return [_null_where(times == 0, state) for state in states]
     if isinstance(aggregate, Spread):
         n, mean, m2 = states
-        return [_counts(n, times), _kept(mean, times), pa.array(floats_of(m2) * times)]
-    repeated = [_times(state, times) for state in states]
+        return [_repeat_count(n, times), _means(mean, times), pa.array(floats_of(m2) * times)]
+    repeated = [_repeat_total(state, times) for state in states]
     return [
         r.fill_null(0) if s.name.endswith("__count") else r for s, r in zip(aggregate.states, repeated, strict=True)
     ]
 
 
 def multiply(aggregate: Aggregate, left: Sequence[pa.Array], right: Sequence[pa.Array]) -> list[pa.Array]:
-    """The states of a sum or an average of products, of those of its factors."""
+    """Return the states of a sum or an average of products, from those of the factors."""
     assert isinstance(aggregate, Sum), aggregate
     if isinstance(aggregate, Average):
         *sums, count = left
         *others, counted = right
-        return [*_product(sums, others), _counts(count, np.asarray(counted.fill_null(0)))]
+        return [*_product(sums, others), _repeat_count(count, np.asarray(counted.fill_null(0)))]
     return _product(left, right)
 
 
@@ -68,17 +77,17 @@ def _product(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> list[pa.Arr
     return [nullable(upper, missing), nullable(lower, missing)]
 
 
-def _times(state: pa.Array, times: Integers) -> pa.Array:
-    """A total or a count so many times; nothing where that is never."""
+def _repeat_total(state: pa.Array, times: Ints) -> pa.Array:
+    """Return a total or a count `times` times; null where that is 0 times."""
     if pa.types.is_decimal(state.type):
-        return _decimals(_unless(times == 0, state), times)
+        return _repeat_decimals(_null_where(times == 0, state), times)
     if pa.types.is_integer(state.type):
-        return _multiply(_unless(times == 0, state), pa.array(times))
+        return _multiply(_null_where(times == 0, state), pa.array(times))
     with np.errstate(invalid="ignore", over="ignore"):
         return nullable(floats_of(state) * times, ~valid_rows(state) | (times == 0))
 
 
-def _decimals(state: pa.Array, times: Integers) -> pa.Array:
+def _repeat_decimals(state: pa.Array, times: Ints) -> pa.Array:
     wide = state.cast(pa.decimal256(_WIDE_DIGITS - _INT64_DIGITS - 1, state.type.scale))
     product = pc.multiply(wide, pa.array(times).cast(pa.decimal256(_INT64_DIGITS, 0)))
     try:
@@ -90,16 +99,16 @@ def _decimals(state: pa.Array, times: Integers) -> pa.Array:
         ) from cause
 
 
-def _counts(count: pa.Array, times: Integers) -> pa.Array:
+def _repeat_count(count: pa.Array, times: Ints) -> pa.Array:
     return _multiply(count.fill_null(0), pa.array(times))
 
 
-def _kept(mean: pa.Array, times: Integers) -> pa.Array:
+def _means(mean: pa.Array, times: Ints) -> pa.Array:
     return pa.array(np.where(times == 0, 0.0, floats_of(mean)))
 
 
-def _unless(never: NDArray[np.bool_], state: pa.Array) -> pa.Array:
-    return pc.if_else(pa.array(never), pa.scalar(None, state.type), state) if never.any() else state
+def _null_where(missing: Mask, state: pa.Array) -> pa.Array:
+    return pc.if_else(pa.array(missing), pa.scalar(None, state.type), state) if missing.any() else state
 
 
 def _multiply(left: pa.Array, right: pa.Array) -> pa.Array:
@@ -110,3 +119,26 @@ def _multiply(left: pa.Array, right: pa.Array) -> pa.Array:
             "a sum or a count over pairs does not fit into 64 bits",
             hint="sum a DECIMAL or a DOUBLE: sum(CAST(x AS DECIMAL(38, 0)))",
         ) from cause
+
+
+def compare(left: pa.Array, operator: str, right: pa.Array) -> pa.Array:
+    """Return where a comparison of two columns certainly holds, row by row.
+
+    As in Spark, a null compares with nothing, and NaN equals NaN and is above all else.
+    """
+    if pa.types.is_floating(left.type):
+        left, right = _ranks(left, right)
+    elif pa.types.is_boolean(left.type):
+        left, right = left.cast(pa.int8()), right.cast(pa.int8())
+    return _COMPARISONS[operator](left, right).fill_null(False)
+
+
+def _ranks(left: pa.Array, right: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return whole numbers in the order of two columns of floats."""
+    both = pa.concat_arrays([left, right.cast(left.type)])
+    whole = pc.if_else(pc.is_nan(both), pa.scalar(None, both.type), pc.add(both, pa.scalar(0.0, both.type)))
+    distinct = pc.unique(whole.drop_null())
+    order = distinct.take(pc.sort_indices(distinct))
+    known = pc.index_in(whole, value_set=order)
+    ranks = pc.if_else(pc.is_nan(both), pa.scalar(len(order), pa.int32()), known)
+    return ranks.slice(0, len(left)), ranks.slice(len(left))

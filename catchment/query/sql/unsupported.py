@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sqlglot import exp
 
 from catchment.query.sql.dialect import show
-from catchment.query.sql.source import SqlText
+from catchment.query.sql.tokens import SqlText
 
 _LATER = "results are a table: do it when you read them"
 REFUSED_CLAUSES = {
@@ -42,7 +42,7 @@ UNREPEATABLE_NAMES = frozenset(
 )
 
 
-def check_shape(select: exp.Select, text: SqlText) -> None:
+def refuse_unsupported(select: exp.Select, text: SqlText) -> None:
     """Refuse what a continuous query cannot be, saying what can be done."""
     for name, (clause, way_out) in REFUSED_CLAUSES.items():
         value = select.args.get(name)
@@ -57,8 +57,11 @@ def check_shape(select: exp.Select, text: SqlText) -> None:
             found, way_out = REFUSED_NODES[kind]
             raise text.error(f"{found} is not possible in a view", node, hint=way_out)
     for node in _unrepeatable(select):
-        raise text.error(f"{show(node)} gives another value each time a record is read", node,
-                         hint="use the columns of the record, such as its event time")  # fmt: skip
+        raise text.error(
+            f"{show(node)} gives another value each time a record is read",
+            node,
+            hint="use the columns of the record, such as its event time",
+        )
 
 
 def _unrepeatable(select: exp.Select) -> Iterator[exp.Expr]:
