@@ -1,4 +1,4 @@
-"""Errors: one base, one subclass a room.
+"""Errors: one base, one subclass per room.
 
 A message says what was given, what was expected, and where (query, site, window, file and line).
 A user's mistake is an error with a hint; a bug is an assert.
@@ -51,6 +51,10 @@ class QueryError(CatchmentError):
 
 class PlanError(CatchmentError):
     """An optimizer was given a plan or a topology that it cannot work on."""
+
+
+class StorageError(CatchmentError):
+    """Something durable cannot be written, or cannot be read back."""
 
 
 class WireError(CatchmentError):

@@ -15,12 +15,12 @@ PACKAGE = Path(catchment.__file__).parent
 # From the bottom up: a room may import those before it. Files beside the rooms are the ground that all stand on.
 ROOMS = (
     "",
+    "storage",
     "project",
     "aggregates",
     "quality",
     "query",
     "optimizer",
-    "storage",
     "wire",
     "shedding",
     "progress",

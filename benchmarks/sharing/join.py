@@ -31,13 +31,13 @@ from rich.table import Table
 
 from catchment.aggregates import partials
 from catchment.center.core import CenterCore
-from catchment.center.events import CenterQuery, Merged, Publish, QueryAdded, Ticked
+from catchment.center.events import CenterQuery, Merged, Publish, QueryAdded
 from catchment.errors import ConfigError
 from catchment.optimizer.sharing.demand import queries_of
 from catchment.optimizer.sharing.deploy import deploy_first
 from catchment.optimizer.sharing.deployed import Deployed
 from catchment.optimizer.sharing.share import Strength
-from catchment.progress.landed import Landed
+from catchment.progress.events import Landed, Ticked
 from catchment.project.config import Link, Project, Site
 from catchment.query.catalog import Catalog
 from catchment.query.fragment import SLICE_COLUMN, Fragment

@@ -25,6 +25,7 @@ from catchment.aggregates.base import AggregateCall, quote
 from catchment.aggregates.hashing import hash_rows
 from catchment.aggregates.sketches import SketchAggregate, read_sketch
 from catchment.errors import AggregateError
+from catchment.storage.codec import stored
 
 DEFAULT_LG_K = 12
 MIN_LG_K, MAX_LG_K = 4, 21
@@ -36,6 +37,7 @@ _FLAGS_AT, _OUT_OF_ORDER = 5, 16
 _MODE_AT, _MODE_MASK, _MODE_HLL = 7, 3, 2
 
 
+@stored()
 @dataclass(frozen=True)
 class ApproxCountDistinct(SketchAggregate):
     """The approximate number of distinct values; 0 for none. `relative_error` is that of the number."""

@@ -18,11 +18,13 @@ from catchment.aggregates.grouped import floats_of
 from catchment.aggregates.sketches import SketchAggregate, read_sketch
 from catchment.aggregates.totals import check_number
 from catchment.errors import AggregateError
+from catchment.storage.codec import stored
 
 DEFAULT_K = 200
 MIN_K, MAX_K = 8, 65535
 
 
+@stored()
 @dataclass(frozen=True)
 class ApproxPercentile(SketchAggregate):
     """The value at a rank, or the values at several; null for none. Its error is one of rank: `rank_error`."""

@@ -11,6 +11,7 @@ import pyarrow as pa
 from catchment.aggregates.base import Aggregate, Groups, StateColumn
 from catchment.aggregates.catalogue import make_aggregate
 from catchment.aggregates.grouped import floats_of, sum_integers
+from catchment.storage.codec import stored
 
 FUNCTION = "shed"
 BOUNDED = ("count", "sum", "avg")  # the functions of which a sample has an error bound
@@ -19,6 +20,7 @@ _COUNT_SUMS = ("more", "g", "v")  # records that were not sampled, and two proxi
 _VALUE_SUMS = ("more", "more_x", "g", "g_x", "g_xx")  # the same for sums of values: also of x and x^2
 
 
+@stored()
 @dataclass(frozen=True)
 class ShedTerms(Aggregate):
     """The sums beside one aggregate, whose function is `of`; the value is how many records were sampled."""

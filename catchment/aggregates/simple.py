@@ -22,6 +22,7 @@ from catchment.aggregates.grouped import (
 )
 from catchment.aggregates.totals import DecimalTotal, Total, check_number, total_of
 from catchment.errors import AggregateError
+from catchment.storage.codec import stored
 
 # Spark gives an average of decimals four digits more after the point than the decimals have.
 _AVERAGE_DIGITS = 4
@@ -29,6 +30,7 @@ _AVERAGE_DIGITS = 4
 _ZEROS = {pa.float32(): " + 0F", pa.float64(): " + 0D"}
 
 
+@stored()
 @dataclass(frozen=True)
 class Count(Aggregate):
     """How many records, or how many non-null values; 0 for none."""
@@ -57,6 +59,7 @@ class Count(Aggregate):
         return states[0]
 
 
+@stored()
 @dataclass(frozen=True)
 class Sum(Aggregate):
     """The sum of the values; null for none. See `catchment.aggregates.totals` for what is exact."""
@@ -94,6 +97,7 @@ class Sum(Aggregate):
         return self.total.lower(states)
 
 
+@stored()
 @dataclass(frozen=True)
 class Average(Sum):
     """The sum over the count; null for none. It is a double for doubles and integers, a decimal for decimals."""
@@ -145,6 +149,7 @@ class Average(Sum):
         return pa.array(quotients, self.result_type)
 
 
+@stored()
 @dataclass(frozen=True)
 class Extreme(Aggregate):
     """The least or the greatest value; null for none. Strings are ordered by their bytes."""

@@ -19,10 +19,12 @@ from catchment.aggregates.base import Aggregate, Groups, StateColumn
 from catchment.aggregates.grouped import count_rows, floats_of, nullable, sum_integers, valid_rows
 from catchment.aggregates.totals import DoubleTotal, check_number
 from catchment.arrays import Floats, Ints
+from catchment.storage.codec import stored
 
 MOMENTS = 5  # how many raw moments there are
 
 
+@stored()
 @dataclass(frozen=True)
 class Spread(Aggregate):
     """The variance or standard deviation; null for no values, and for a single one where a sample needs two."""
@@ -131,6 +133,7 @@ def merge_spreads(n: Floats, mean: Floats, m2: Floats, groups: Groups, size: int
     return total, centre, np.where(np.isfinite(centre), spread, np.nan)
 
 
+@stored()
 @dataclass(frozen=True)
 class RawMoments(Aggregate):
     """The raw moments E[x], E[x^2], ..., E[x^5], as a list of doubles; null for no values."""

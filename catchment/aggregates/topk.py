@@ -24,6 +24,7 @@ from catchment.aggregates.base import AggregateCall, Groups, quote
 from catchment.aggregates.grouped import valid_rows
 from catchment.aggregates.sketches import SketchAggregate, read_sketch
 from catchment.errors import AggregateError
+from catchment.storage.codec import stored
 
 DEFAULT_K = 5
 DEFAULT_MAX_ITEMS = 10_000
@@ -33,6 +34,7 @@ _MIN_LG_MAP = 3
 _NULLS = struct.Struct(">q")
 
 
+@stored()
 @dataclass(frozen=True)
 class ApproxTopK(SketchAggregate):
     """The k most frequent items as a list of (item, count), by falling count, then by item; empty for none.

@@ -17,7 +17,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,15 +32,14 @@ from catchment.center.events import (
     QueryDropped,
     QueryMoved,
     Recalled,
-    Ticked,
 )
 from catchment.center.fragment_sources import Intake, LaterWindows
 from catchment.center.join.windows import JoinedIntake, make_intake, make_windows
 from catchment.center.windows.closed import SitesSay
 from catchment.center.windows.open import QueryWindows
 from catchment.errors import CenterError
+from catchment.progress.events import Landed, Ticked
 from catchment.progress.frontier import Frontier, land, shed_in
-from catchment.progress.landed import Landed
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.timeline import START_OF_TIME_US
 from catchment.wire.messages import Repaired
@@ -66,6 +65,10 @@ class CenterCore:
         self.queries: dict[str, QueryWindows] = {}
         self.intakes: dict[str, Intake | JoinedIntake] = {}
         self.newest: dict[str, int] = {}  # fragment -> the newest slice that was merged of it
+
+    def handle_all(self, events: Sequence[Event], now_us: int) -> tuple[Action, ...]:
+        """Take the events of one entry in; return the actions that follow from them, in order."""
+        return tuple(action for event in events for action in self.handle(event, now_us))
 
     def handle(self, event: Event, now_us: int) -> tuple[Action, ...]:
         """Take one event; the actions that follow from it, in order."""

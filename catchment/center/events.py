@@ -9,10 +9,11 @@ import pyarrow as pa
 from catchment.center.late import RepairRule
 from catchment.errors import CenterError
 from catchment.optimizer.sharing.derive import Derivation
-from catchment.progress.landed import Landed
+from catchment.progress.events import Landed, Ticked
 from catchment.quality.coverage import Contract
 from catchment.query.fragment import Fragment
 from catchment.query.join import Join
+from catchment.storage.codec import stored
 from catchment.timeline import Window, WindowSpec
 
 # How far along a published window is. A status never goes back.
@@ -20,6 +21,7 @@ EARLY, ON_TIME, EXACT, FINAL = "early", "on_time", "exact", "final"
 STATUSES = (EARLY, ON_TIME, EXACT, FINAL)
 
 
+@stored()
 @dataclass(frozen=True)
 class CenterQuery:
     """What the center needs to know of a query: its own fragment, its window, who feeds it and how long to wait.
@@ -65,6 +67,7 @@ class CenterQuery:
             raise CenterError(f"query {self.name!r} has a join without sides, or sides without a join")
 
 
+@stored()
 @dataclass(frozen=True, slots=True)
 class QueryAdded:
     """A query begins. `waits`: its fragment was begun during a run, and the first mark of each site says where."""
@@ -76,11 +79,13 @@ class QueryAdded:
 GroupLowest = tuple[float, tuple[tuple[str, float], ...]]  # the lowest rate of groups not named, and of those named
 
 
+@stored()
 @dataclass(frozen=True, slots=True)
 class QueryDropped:
     name: str
 
 
+@stored()
 @dataclass(frozen=True, slots=True)
 class QueryMoved:
     """From where every site has begun it, a query takes its slices from another fragment."""
@@ -90,6 +95,7 @@ class QueryMoved:
     waits: bool = True
 
 
+@stored()
 @dataclass(frozen=True, slots=True)
 class Recalled:
     """A repair is due: these windows, and the published states that their late partials touch, fetched for it: a table
@@ -101,6 +107,7 @@ class Recalled:
     reason: str = ""
 
 
+@stored()
 @dataclass(frozen=True, slots=True)
 class Merged:
     """Partials of one fragment from any number of segments and sites, merged per (slice, keys);
@@ -109,11 +116,6 @@ class Merged:
     fragment: str
     partials: pa.Table = field(repr=False)
     records: tuple[tuple[str, int, int], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Ticked:
-    """Time has passed."""
 
 
 Event = QueryAdded | QueryDropped | QueryMoved | Recalled | Merged | Landed | Ticked

@@ -17,11 +17,13 @@ import pyarrow.compute as pc
 
 from catchment.aggregates.partials import group_codes
 from catchment.errors import CenterError
+from catchment.storage.codec import stored
 from catchment.timeline import SECOND_US
 
 WINDOW_COLUMN = "window_start_us"
 
 
+@stored()
 @dataclass(frozen=True)
 class RepairRule:
     """When what is registered is repaired."""

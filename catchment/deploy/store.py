@@ -8,21 +8,18 @@ so that nothing is sent to a center that does not know it.
 
 from __future__ import annotations
 
+import base64
 import fcntl
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from catchment.optimizer.sharing.deployed import Deployed
-from catchment.optimizer.sharing.share import SharingState
-from catchment.progress.definitions import SHARING
-from catchment.storage.codec import EventCodec
+from catchment.storage.codec import decode, encode
 from catchment.storage.files import make_folder, read_record, write_record
 
 FILE = "deployment.json"
 REACHED = "deployment-center.json"
-_CODEC = EventCodec([*SHARING, SharingState, Deployed])
 
 
 class DeploymentStore:
@@ -34,8 +31,10 @@ class DeploymentStore:
     def read(self) -> Deployed | None:
         """What is deployed; None before the first run."""
         record = read_record(self.folder / FILE)
-        # A text inside the record, because the order of what it holds matters and a record's own keys are sorted.
-        return None if record is None else _CODEC.from_plain(json.loads(record["deployed"]))
+        if record is None:
+            return None
+        deployed: Deployed = decode(base64.b64decode(record["deployed"]))
+        return deployed
 
     def keep(self, deployed: Deployed) -> None:
         """Make this what is deployed, unless there is something newer."""
@@ -47,8 +46,8 @@ class DeploymentStore:
             now = self.read()
             made = make(now)
             if made is not now:
-                plain = json.dumps(_CODEC.to_plain(made))
-                write_record(self.folder / FILE, {"version": made.version, "deployed": plain})
+                document = base64.b64encode(encode(made)).decode()
+                write_record(self.folder / FILE, {"version": made.version, "deployed": document})
             return made
 
     @property

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from catchment.errors import CenterError
-from catchment.progress.landed import Landed
+from catchment.progress.events import Landed
 from catchment.timeline import START_OF_TIME_US
 from catchment.wire.messages import Closing, Fact, Progress, Repaired, Shed, Standing
 from catchment.wire.standing_codec import pack_standing, unpack_standing

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from catchment.aggregates import Aggregate
 from catchment.aggregates.quantiles import ApproxPercentile
 from catchment.quality.coverage import Measure
+from catchment.storage.codec import stored
 
 LEAST_RANK, MOST_RANK = 0.01, 0.99  # ranks beyond them are watched as if they were there
 
 
+@stored()
 @dataclass(frozen=True)
 class Measured:
     """A watched quantity, the Spark SQL of its values (None: every record counts 1), and the columns it stands for."""

@@ -26,12 +26,14 @@ import numpy as np
 import numpy.typing as npt
 
 from catchment.errors import QualityError
+from catchment.storage.codec import stored
 
 Floats = npt.NDArray[np.float64]
 
 MEASURES = ("sum", "count", "avg", "quantile")
 
 
+@stored()
 @dataclass(frozen=True)
 class Contract:
     """At most a share `delta` = 1 - confidence of the windows may be off by `max_error` or more."""
@@ -52,6 +54,7 @@ class Contract:
         return 1.0 - self.confidence
 
 
+@stored()
 @dataclass(frozen=True)
 class Measure:
     """What a window's answer measures, for judging its error: sum, count, avg, or the quantile p."""

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 
 from catchment.errors import QualityError
 from catchment.quality.coverage import Measure
+from catchment.storage.codec import stored
 
 
+@stored()
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """One site's part of one quantity of a window; `bound` is None where it is not known."""

@@ -14,11 +14,16 @@ import pyarrow as pa
 
 from catchment.aggregates import Aggregate
 from catchment.errors import QueryError
+from catchment.storage.codec import stored
 from catchment.timeline import Slicing, WindowSpec
 
 SLICE_COLUMN = "slice_us"
 
 
+stored()(WindowSpec)  # a fragment holds one; the time line itself knows nothing of storage
+
+
+@stored()
 @dataclass(frozen=True)
 class Key:
     """A grouping column: its name in the partials, its Spark SQL expression and its Arrow type."""
@@ -28,6 +33,7 @@ class Key:
     type: pa.DataType
 
 
+@stored()
 @dataclass(frozen=True)
 class Lookup:
     """A join of each record with a slow-changing reference table."""
@@ -42,6 +48,7 @@ class Lookup:
             raise QueryError(f"a lookup join is inner or left, not {self.how!r}")
 
 
+@stored()
 @dataclass(frozen=True)
 class Fragment:
     """One partial aggregation of one stream, per slice and key."""

@@ -16,6 +16,7 @@ import pyarrow as pa
 from catchment.aggregates import Aggregate, quote
 from catchment.errors import QueryError
 from catchment.query.fragment import Fragment, Key
+from catchment.storage.codec import stored
 
 LEFT, RIGHT, BOTH = "left", "right", "both"
 SIDES = (LEFT, RIGHT)
@@ -24,6 +25,7 @@ SIDE_COLUMN = "side"
 TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "<>": "<>"}
 
 
+@stored()
 @dataclass(frozen=True)
 class JoinedKey:
     """A key of the answers: which key of which side it is."""
@@ -37,6 +39,7 @@ class JoinedKey:
             raise QueryError(f"a key is of the left or the right side, not of {self.side!r}")
 
 
+@stored()
 @dataclass(frozen=True)
 class KeyComparison:
     """What more must hold of a pair: a key of the left side compares so with one of the right."""
@@ -53,6 +56,7 @@ class KeyComparison:
         return f"{LEFT}.{self.left} {self.operator} {RIGHT}.{self.right}"
 
 
+@stored()
 @dataclass(frozen=True)
 class PairAggregate:
     """An aggregate over pairs, of one aggregate of each side.
@@ -78,6 +82,7 @@ class PairAggregate:
         return f"{self.carries}.{own}, {other}.{counts} times"
 
 
+@stored()
 @dataclass(frozen=True)
 class Join:
     """The fragments of both sides, what pairs agree in, and what is made of them."""

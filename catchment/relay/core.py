@@ -24,14 +24,14 @@ way, each partial of a site is merged into its window once, whatever is killed w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
+from catchment.progress.events import Landed, Ticked
 from catchment.progress.frontier import Frontier, land
-from catchment.progress.landed import Landed
 from catchment.relay.events import Action, Carried, Event, Flushed, Forward, Gathered
 from catchment.relay.origins import Origins
 from catchment.site.core import Limits, SiteCore
@@ -41,7 +41,6 @@ from catchment.site.events import (
     FragmentDropped,
     LinkMeasured,
     LowMarkRaised,
-    Ticked,
 )
 from catchment.site.events import Event as SiteEvent
 from catchment.timeline import START_OF_TIME_US, Slicing
@@ -66,6 +65,10 @@ class RelayCore:
     @property
     def rows_out(self) -> int:
         return sum(self._sent.values())
+
+    def handle_all(self, events: Sequence[Event], now_us: int) -> tuple[Action, ...]:
+        """Take the events of one entry in; return the actions that follow from them, in order."""
+        return tuple(action for event in events for action in self.handle(event, now_us))
 
     def handle(self, event: Event, now_us: int) -> tuple[Action, ...]:
         """Take one event; what goes on because of it."""

@@ -7,13 +7,15 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from catchment.errors import SiteError
-from catchment.progress.landed import Landed
+from catchment.progress.events import Landed, Ticked
 from catchment.query.fragment import Fragment
-from catchment.site.events import FragmentDropped, LinkMeasured, Ticked
+from catchment.site.events import FragmentDropped, LinkMeasured
 from catchment.site.policies.base import Policy
+from catchment.storage.codec import stored
 from catchment.wire.messages import Relayed, Updates
 
 
+@stored()
 @dataclass(frozen=True, slots=True)
 class Carried:
     """Partials of this fragment come through here from now on: of each origin, and by which neighbour."""
@@ -28,6 +30,7 @@ class Carried:
             raise SiteError(f"fragment {self.fragment.name!r} comes from no site that is behind this relay")
 
 
+@stored()
 @dataclass(frozen=True, slots=True)
 class Gathered:
     """Partials of one fragment from any number of segments, merged per (slice, keys).
@@ -41,6 +44,7 @@ class Gathered:
     senders: tuple[tuple[str, int], ...] = ()
 
 
+@stored()
 @dataclass(frozen=True, slots=True)
 class Flushed:
     """Nothing more will come for now: do not wait for sites that are behind."""

@@ -14,17 +14,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from catchment.aggregates import partials
-from catchment.progress.landed import Landed
+from catchment.progress.events import Landed, Ticked
 from catchment.project.config import Project
 from catchment.project.folders import relay_folder
 from catchment.project.routes import link_on
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.relay.core import RelayCore
 from catchment.relay.events import Action, Carried, Event, Flushed, Gathered
-from catchment.relay.journalled import JOURNALLED
-from catchment.site.events import FragmentDropped, LinkMeasured, Ticked
+from catchment.site.events import FragmentDropped, LinkMeasured
 from catchment.site.meter import SiteMeter
-from catchment.storage.codec import EventCodec
 from catchment.storage.host import Host
 from catchment.storage.journal import Journal
 from catchment.timeline import END_OF_TIME_US, Clock
@@ -51,7 +49,7 @@ class RelayPipeline:
         self.inbox = Inbox(self.folder / "inbox", check=check)
         self.outbox = Outbox(self.folder / "outbox", name, self.link.destination, self.link.outbox_max_bytes)
         self.core = RelayCore(project.defaults.relay_wait_us)
-        journal = Journal(self.folder / "journal", EventCodec(JOURNALLED))
+        journal = Journal(self.folder / "journal")
         self.host: Host[Event, Action] = Host(self.core, journal, self._enact, clock)
         self._sizes = WireSizes()
         self.host.recover()

@@ -14,6 +14,7 @@ from typing import Any
 
 from catchment.errors import SiteError
 from catchment.shedding.places import GroupRates
+from catchment.storage.codec import stored
 from catchment.wire.messages import Repaired, Shed
 
 MAX_DEBTS = 10_000
@@ -22,6 +23,7 @@ Lacking = tuple[tuple[int, int], ...]  # (slice, about how many records)
 Spare = tuple[tuple[str, float], ...]  # (a column as Spark SQL, the size beyond which its records were all taken)
 
 
+@stored()
 @dataclass(frozen=True, slots=True)
 class Taken:
     """The share of a batch that one fragment took, and what its slices lack; `repair` says whether it will get the
@@ -36,6 +38,7 @@ class Taken:
     groups: GroupRates | None = None
 
 
+@stored()
 @dataclass(frozen=True, slots=True)
 class BatchShed:
     """A micro-batch was sampled, or only its history put off. Its records are [start, end) of its source, or in history
@@ -60,6 +63,7 @@ class BatchShed:
             )
 
 
+@stored()
 @dataclass(frozen=True, slots=True)
 class BatchRepaired:
     """These fragments have got the rest of a batch; an empty list: only its history was caught up on."""

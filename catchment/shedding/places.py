@@ -28,6 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 from catchment.aggregates.hashing import hash_rows, hash_text
 from catchment.arrays import Words
 from catchment.errors import ConfigError
+from catchment.storage.codec import stored
 from catchment.wire.limits import MAX_STRATA
 
 Floats = NDArray[np.float64]
@@ -85,6 +86,7 @@ class SamplingRule:
         return np.asarray(self.places(columns).astype(np.float64) < np.asarray(rate, dtype=np.float64) * PLACES)
 
 
+@stored()
 @dataclass(frozen=True)
 class GroupRates:
     """A rate for each of some values of a key (Spark SQL). Any other value, null too, has rate 1: a group that is not

@@ -11,6 +11,7 @@ the runner to stop reading.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from math import ceil
 from typing import Any
@@ -20,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from catchment.errors import SiteError
+from catchment.progress.events import Ticked
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.shedding.debts import BatchRepaired, BatchShed, DebtBook
 from catchment.site.cache import PartialCache
@@ -35,7 +37,6 @@ from catchment.site.events import (
     LowMarkRaised,
     Observed,
     Send,
-    Ticked,
 )
 from catchment.site.policies.base import Policy
 from catchment.site.policies.key_rates import HeatMap
@@ -160,7 +161,16 @@ class SiteCore:
         return self._clock(stream).low_mark_us
 
     def handle(self, event: Event, now_us: int) -> tuple[Action, ...]:
-        """Take an event in; what to do about it."""
+        """Take one event in; return what to do about it."""
+        return self.handle_all((event,), now_us)
+
+    def handle_all(self, events: Sequence[Event], now_us: int) -> tuple[Action, ...]:
+        """Take the events of one entry in; return what to do about all of them together."""
+        for event in events:
+            self._take_in(event, now_us)
+        return self._send(now_us)
+
+    def _take_in(self, event: Event, now_us: int) -> None:
         match event:
             case FragmentAdded():
                 self._add(event)
@@ -189,7 +199,6 @@ class SiteCore:
                     for slack in held.slacks:
                         slack.tick(now_us)
                     self._follow(held, now_us)
-        return self._send(now_us)
 
     def is_waiting(self, now_us: int) -> bool:
         """Whether a `Ticked` would let a window go though nothing was read."""

@@ -11,13 +11,16 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from catchment.errors import SiteError
+from catchment.progress.events import Ticked
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.shedding.debts import BatchRepaired, BatchShed
 from catchment.site.policies.base import Policy
 from catchment.site.slack.query import SlackPlan
+from catchment.storage.codec import stored
 from catchment.wire.messages import Progress, Repaired, Shed, Standing, Updates
 
 
+@stored()
 @dataclass(frozen=True, slots=True)
 class FragmentAdded:
     """Partials of this fragment will come from now on; `weight` is its share of the link among its peers.
@@ -41,6 +44,7 @@ class FragmentAdded:
             )
 
 
+@stored()
 @dataclass(frozen=True, slots=True)
 class FragmentDropped:
     """Nobody wants this fragment any more: what is pending for it is forgotten."""
@@ -48,6 +52,7 @@ class FragmentDropped:
     name: str
 
 
+@stored()
 @dataclass(frozen=True, slots=True)
 class FragmentBounded:
     """Nobody wants slices of this fragment that start at this instant or after; those before it go on."""
@@ -56,6 +61,7 @@ class FragmentBounded:
     until_us: int
 
 
+@stored()
 @dataclass(frozen=True, slots=True)
 class Absorbed:
     """The partials of one micro-batch, one row a (slice, key); `records` counts raw records per slice."""
@@ -74,6 +80,7 @@ class Absorbed:
             raise SiteError(f"negative record counts {self.records}", where=f"fragment {self.fragment!r}")
 
 
+@stored()
 @dataclass(frozen=True, slots=True)
 class LowMarkRaised:
     """Everything of this stream before the mark is normally in (END_OF_TIME_US at the end of the stream). Fragments
@@ -84,6 +91,7 @@ class LowMarkRaised:
     ended: bool = False
 
 
+@stored()
 @dataclass(frozen=True, slots=True)
 class Observed:
     """What the controllers of a query are told of a micro-batch: one row a (source, slice)."""
@@ -93,6 +101,7 @@ class Observed:
     table: pa.Table = field(repr=False)
 
 
+@stored()
 @dataclass(frozen=True, slots=True)
 class LinkMeasured:
     """The outbox as the sender sees it; `blocked` means at its bound: hold updates in the cache, where they
@@ -115,11 +124,6 @@ class LinkMeasured:
             raise SiteError(f"the wire ratio {self.wire_ratio} is not a positive number")
         if not 0 <= self.frame_bytes < float("inf"):
             raise SiteError(f"a frame cannot have {self.frame_bytes} bytes")
-
-
-@dataclass(frozen=True, slots=True)
-class Ticked:
-    """Time has passed: a policy that paces itself may want to send."""
 
 
 Event = (

@@ -1,85 +1,229 @@
-"""Events as bytes: any tree of frozen dataclasses, plain values, Arrow tables and types, without pickle.
+"""The one codec of everything durable: trees of registered dataclasses, plain values, Arrow tables and numpy arrays.
 
-A document is a JSON head and the Arrow tables it refers to by number. What is read back equals what was written;
-a class that the reader does not know is refused.
+A class is registered by `@stored`, under its own name and with a version. What is decoded equals what was encoded,
+types included: a tuple comes back as a tuple, an integer key as an integer. A document of an older version is migrated
+by the functions that the class declares; one of a newer version, or of a class that this version does not know, is
+refused by name. Nothing is ever executed from a document, so it may come from a disk that others can write to.
+
+The bytes are MessagePack (msgspec); what MessagePack has no type for is an extension of the kinds below.
 """
 
 from __future__ import annotations
 
-import base64
 import dataclasses
-import json
-import struct
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from enum import Enum, IntEnum
+from typing import Any, TypeVar
 
+import msgspec
+import numpy as np
 import pyarrow as pa
 
-from catchment.errors import WireError
+from catchment.errors import StorageError
 
-_LENGTH = struct.Struct("<I")
-_TABLE, _CLASS, _TYPE = "$table", "$class", "$type"
+Class = TypeVar("Class", bound=type)
+Fields = dict[str, Any]
+Migration = Callable[[Fields], Fields]  # the fields of one version to those of the next
+
+_INT64 = range(-(2**63), 2**64)  # the integers that MessagePack carries
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
-class EventCodec:
-    """Writes and reads documents made of the given classes."""
+class _Kind(IntEnum):
+    """Extension types of a document; numbers are never used again for something else."""
 
-    def __init__(self, classes: Iterable[type]) -> None:
-        self.classes = {c.__name__: c for c in classes}
+    RECORD = 1  # a registered dataclass: [name, version, fields]
+    MEMBER = 2  # a member of a registered enum: [name, value]
+    LIST = 3
+    SET = 4
+    FROZENSET = 5
+    DEQUE = 6  # [items, maxlen]
+    COUNTER = 7
+    MAP = 8  # a dictionary with keys that MessagePack maps cannot have: [[key, value], ...]
+    INTEGER = 9  # beyond 64 bits
+    DECIMAL = 10
+    TABLE = 11
+    TYPE = 12
+    ARRAY = 13  # a numpy array: [dtype, shape, bytes]
 
-    def encode(self, value: Any) -> bytes:
-        tables: list[pa.Table] = []
-        head = json.dumps(self._pack(value, tables), separators=(",", ":")).encode()
-        return b"".join(_LENGTH.pack(len(part)) + part for part in [head, *(_table_bytes(t) for t in tables)])
 
-    def decode(self, data: bytes) -> Any:
-        head, *tables = _parts(data)
-        return self._unpack(json.loads(head), [_table(t) for t in tables])
+@dataclasses.dataclass(frozen=True)
+class _Registration:
+    stored_class: type
+    version: int
+    migrations: Mapping[int, Migration]
 
-    def to_plain(self, value: Any) -> Any:
-        """A value without tables as plain JSON."""
-        tables: list[pa.Table] = []
-        plain = self._pack(value, tables)
-        assert not tables, "a table is no plain JSON"
-        return plain
 
-    def from_plain(self, plain: Any) -> Any:
-        """What `to_plain` was given."""
-        return self._unpack(plain, [])
+_REGISTRY: dict[str, _Registration] = {}
 
-    def _pack(self, value: Any, tables: list[pa.Table]) -> Any:
-        if isinstance(value, pa.Table):
-            tables.append(value)
-            return {_TABLE: len(tables) - 1}
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            if type(value).__name__ not in self.classes:
-                raise WireError(f"no way to write a {type(value).__name__}; known are {sorted(self.classes)}")
-            fields = {f.name: self._pack(getattr(value, f.name), tables) for f in dataclasses.fields(value)}
-            return {_CLASS: type(value).__name__, **fields}
-        if isinstance(value, pa.DataType):
-            return {_TYPE: base64.b64encode(pa.schema([pa.field("", value)]).serialize()).decode()}
-        if isinstance(value, Mapping):
-            return {key: self._pack(v, tables) for key, v in value.items()}
-        if isinstance(value, list | tuple):
-            return [self._pack(v, tables) for v in value]
+
+def stored(version: int = 1, migrations: Mapping[int, Migration] | None = None) -> Callable[[Class], Class]:
+    """Register a dataclass or an enum, so that documents may hold it.
+
+    `version` grows whenever the fields change their meaning; `migrations[n]` makes the fields of version n + 1 from
+    those of version n. A new field with a default needs no migration. Fields with `metadata={"stored": False}` are
+    derived: they are not written, and take their defaults when read.
+    """
+
+    def register(new: Class) -> Class:
+        known = _REGISTRY.get(new.__name__)
+        assert known is None or _place(known.stored_class) == _place(new), f"two classes are stored as {new.__name__}"
+        _REGISTRY[new.__name__] = _Registration(new, version, dict(migrations or {}))
+        return new
+
+    return register
+
+
+def encode(value: Any) -> bytes:
+    """Write a value down."""
+    return msgspec.msgpack.encode(_pack(value))
+
+
+def decode(data: bytes) -> Any:
+    """Return the value that was written."""
+    try:
+        return _unpack(msgspec.msgpack.decode(data, ext_hook=_read_extension))
+    except (msgspec.DecodeError, pa.ArrowException, ValueError, TypeError, RecursionError) as error:
+        raise StorageError(f"this is no document of catchment: {error}") from error
+
+
+def _pack(value: Any) -> Any:
+    if value is None or isinstance(value, bool | float | bytes):
         return value
+    if isinstance(value, Enum):
+        return _extension(_Kind.MEMBER, [_registered_name(type(value)), value.value])
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int):
+        return value if value in _INT64 else _extension(_Kind.INTEGER, str(value))
+    if type(value) is tuple:
+        return [_pack(v) for v in value]
+    if isinstance(value, Mapping):
+        return _pack_mapping(value)
+    if dataclasses.is_dataclass(value):
+        return _pack_record(value)
+    return _pack_other(value)
 
-    def _unpack(self, value: Any, tables: list[pa.Table]) -> Any:
-        if isinstance(value, list):
-            return tuple(self._unpack(v, tables) for v in value)
-        if not isinstance(value, dict):
-            return value
-        if _TABLE in value:
-            return tables[value[_TABLE]]
-        if _TYPE in value:
-            return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(value[_TYPE]))).field(0).type
-        fields = {key: self._unpack(v, tables) for key, v in value.items() if key != _CLASS}
-        if _CLASS not in value:
-            return fields
-        if value[_CLASS] not in self.classes:
-            raise WireError(f"a document holds a {value[_CLASS]!r}; this version reads {sorted(self.classes)}")
-        return self.classes[value[_CLASS]](**fields)
+
+def _pack_mapping(value: Mapping[Any, Any]) -> Any:
+    if isinstance(value, Counter):
+        return _extension(_Kind.COUNTER, [[_pack(k), n] for k, n in value.items()])
+    if all(type(key) in (str, int) and (type(key) is str or key in _INT64) for key in value):
+        return {key: _pack(v) for key, v in value.items()}
+    return _extension(_Kind.MAP, [[_pack(k), _pack(v)] for k, v in value.items()])
+
+
+def _pack_record(value: Any) -> msgspec.msgpack.Ext:
+    name = _registered_name(type(value))
+    fields = {f.name: _pack(getattr(value, f.name)) for f in dataclasses.fields(value) if _is_stored(f)}
+    return _extension(_Kind.RECORD, [name, _REGISTRY[name].version, fields])
+
+
+def _pack_other(value: Any) -> Any:
+    match value:
+        case list():
+            return _extension(_Kind.LIST, [_pack(v) for v in value])
+        case set():
+            return _extension(_Kind.SET, [_pack(v) for v in value])
+        case frozenset():
+            return _extension(_Kind.FROZENSET, [_pack(v) for v in value])
+        case deque():
+            return _extension(_Kind.DEQUE, [[_pack(v) for v in value], value.maxlen])
+        case np.ndarray():
+            array = np.ascontiguousarray(value)
+            return _extension(_Kind.ARRAY, [array.dtype.str, list(value.shape), array.tobytes()])
+        case np.generic():
+            return value.item()
+        case pa.Table():
+            return msgspec.msgpack.Ext(_Kind.TABLE, _table_bytes(value))
+        case pa.DataType():
+            return msgspec.msgpack.Ext(_Kind.TYPE, bytes(pa.schema([pa.field("", value)]).serialize()))
+        case Decimal():
+            return _extension(_Kind.DECIMAL, str(value))
+    raise StorageError(f"no way to write a {type(value).__name__}; decorate its class with @stored")
+
+
+def _unpack(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_unpack(v) for v in value)
+    if isinstance(value, dict):
+        return {key: _unpack(v) for key, v in value.items()}
+    return value
+
+
+def _read_extension(code: int, data: memoryview) -> Any:
+    if code == _Kind.TABLE:
+        return pa.ipc.open_stream(pa.py_buffer(bytes(data))).read_all()
+    if code == _Kind.TYPE:
+        return pa.ipc.read_schema(pa.py_buffer(bytes(data))).field(0).type
+    content = _unpack(msgspec.msgpack.decode(data, ext_hook=_read_extension))
+    match code:
+        case _Kind.RECORD:
+            return _read_record(*content)
+        case _Kind.MEMBER:
+            return _registration(content[0]).stored_class(content[1])
+        case _Kind.LIST:
+            return list(content)
+        case _Kind.SET:
+            return set(content)
+        case _Kind.FROZENSET:
+            return frozenset(content)
+        case _Kind.DEQUE:
+            return deque(content[0], content[1])
+        case _Kind.COUNTER:
+            return Counter(dict(content))
+        case _Kind.MAP:
+            return dict(content)
+        case _Kind.INTEGER:
+            return int(content)
+        case _Kind.DECIMAL:
+            return Decimal(content)
+        case _Kind.ARRAY:
+            dtype, shape, raw = content
+            return np.frombuffer(raw, np.dtype(dtype)).reshape(shape).copy()
+    raise StorageError(f"a document holds an extension of type {code}, which this version does not know")
+
+
+def _read_record(name: str, version: int, fields: Fields) -> Any:
+    known = _registration(name)
+    if version > known.version:
+        raise StorageError(
+            f"a {name} of version {version} was written by a newer catchment; this one reads up to {known.version}",
+            hint="start the newer version again, or restore a copy of the state from before the upgrade",
+        )
+    for older in range(version, known.version):
+        if older not in known.migrations:
+            raise StorageError(f"a {name} of version {version} cannot be taken up by version {known.version}")
+        fields = known.migrations[older](fields)
+    return known.stored_class(**fields)
+
+
+def _place(of: type) -> str:
+    return f"{of.__module__}.{of.__qualname__}"
+
+
+def _registration(name: str) -> _Registration:
+    if name not in _REGISTRY:
+        raise StorageError(f"a document holds a {name!r}, which this version does not know")
+    return _REGISTRY[name]
+
+
+def _registered_name(wanted: type) -> str:
+    known = _REGISTRY.get(wanted.__name__)
+    if known is None or known.stored_class is not wanted:
+        raise StorageError(f"no way to write a {wanted.__name__}; decorate its class with @stored")
+    return wanted.__name__
+
+
+def _is_stored(field: dataclasses.Field[Any]) -> bool:
+    stored_field: bool = field.metadata.get("stored", True)
+    return stored_field
+
+
+def _extension(kind: _Kind, content: Any) -> msgspec.msgpack.Ext:
+    return msgspec.msgpack.Ext(kind, msgspec.msgpack.encode(content))
 
 
 def _table_bytes(table: pa.Table) -> bytes:
@@ -87,16 +231,3 @@ def _table_bytes(table: pa.Table) -> bytes:
     with pa.ipc.new_stream(sink, table.schema, options=_COMPRESSED) as writer:
         writer.write_table(table)
     return bytes(sink.getvalue())
-
-
-def _table(data: bytes) -> pa.Table:
-    return pa.ipc.open_stream(data).read_all()
-
-
-def _parts(data: bytes) -> list[bytes]:
-    parts, at = [], 0
-    while at < len(data):
-        (size,) = _LENGTH.unpack_from(data, at)
-        parts.append(data[at + _LENGTH.size : at + _LENGTH.size + size])
-        at += _LENGTH.size + size
-    return parts

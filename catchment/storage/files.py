@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from catchment.errors import WireError
+from catchment.errors import StorageError
 
 TEMPORARY = ".tmp"  # suffix of a file that is being written; found at start, it is a remnant and is removed
 
@@ -89,7 +89,7 @@ def read_record(path: Path) -> dict[str, Any] | None:
         return None
     checksum, _, text = path.read_bytes().rstrip(b"\n").partition(b" ")
     if checksum != b"%08x" % zlib.crc32(text):
-        raise WireError(
+        raise StorageError(
             "the checksum of the file does not match its content",
             where=str(path),
             hint="restore the folder from a copy; the file is small and must not be edited",

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from catchment.errors import CatchmentError
+from catchment.storage.codec import stored
 from catchment.storage.journal import Entry, Journal
 from catchment.timeline import Clock
 
@@ -23,11 +25,25 @@ SNAPSHOT_EVERY_BYTES = 64 * 1024 * 1024
 
 
 class Core(Protocol[Event, Action]):
-    """A pure state machine that can be written down."""
+    """A pure state machine that can be written down.
 
-    def handle(self, event: Event, now_us: int) -> Sequence[Action]: ...
+    `handle_all` takes the events of one journal entry in, in their order, and returns what follows from them together.
+    """
+
+    def handle_all(self, events: Sequence[Event], now_us: int) -> Sequence[Action]: ...
     def snapshot(self) -> Any: ...
     def restore(self, snapshot: Any) -> None: ...
+
+
+@stored()
+@dataclass(frozen=True)
+class HostState:
+    """The state of a host and its core between two entries."""
+
+    next_sequence: int
+    enacted: int
+    batches: dict[str, int]
+    core: Any
 
 
 class Host(Generic[Event, Action]):
@@ -56,9 +72,10 @@ class Host(Generic[Event, Action]):
         """Come back to the state before the crash, and enact what may not have been enacted."""
         state = self.journal.snapshot()
         if state is not None:
-            self.next_sequence, self.enacted = state["next"], state["enacted"]
-            self.batches = dict(state["batches"])
-            self._restore(state["core"])
+            self.next_sequence = state.next_sequence
+            self.enacted = state.enacted
+            self.batches = state.batches
+            self._restore(state.core)
         for entry in self.journal.entries():
             self._apply(entry)
 
@@ -92,12 +109,7 @@ class Host(Generic[Event, Action]):
         """Write the core's state, so that a restart need not replay what came before."""
         with self._lock:
             self.flush()
-            state = {
-                "next": self.next_sequence,
-                "enacted": self.enacted,
-                "batches": self.batches,
-                "core": self.core.snapshot(),
-            }
+            state = HostState(self.next_sequence, self.enacted, self.batches, self.core.snapshot())
             self.journal.compact(self.next_sequence, state)
 
     @property
@@ -105,7 +117,7 @@ class Host(Generic[Event, Action]):
         return self.next_sequence - self.journal.base
 
     def _apply(self, entry: Entry) -> None:
-        actions = [a for event in entry.events for a in self.core.handle(event, entry.now_us)]
+        actions = self.core.handle_all(entry.events, entry.now_us)
         self.next_sequence = entry.sequence + 1
         if entry.batch is not None:
             self.batches[entry.cause] = entry.batch

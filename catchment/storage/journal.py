@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from catchment.errors import WireError
-from catchment.storage.codec import EventCodec
+from catchment.errors import StorageError
+from catchment.storage.codec import decode, encode, stored
 from catchment.storage.files import sync_folder, write_durably
 
 _LENGTHS = struct.Struct("<II")  # of the body: length, crc32
@@ -25,6 +25,7 @@ _CHECK = struct.Struct("<I")  # crc32 of those two
 _HEAD_BYTES = _LENGTHS.size + _CHECK.size
 
 
+@stored()
 @dataclass(frozen=True, slots=True)
 class Entry:
     """What was told at once: events with the time at which they were handled. A batch is named by its cause
@@ -40,9 +41,8 @@ class Entry:
 class Journal:
     """Entries since the newest snapshot, and that snapshot."""
 
-    def __init__(self, folder: Path, codec: EventCodec) -> None:
-        self.folder, self.codec = folder, codec
-        self.codec.classes["Entry"] = Entry
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.base = max((int(p.stem.split("-")[1]) for p in folder.glob("snapshot-*.bin")), default=0)
         self._failure: OSError | None = None
@@ -53,7 +53,7 @@ class Journal:
         if self._failure is not None:
             raise self._failure  # what follows a half-written entry would be taken for damage
         try:
-            self._log.write(_frame(self.codec.encode(entry)))
+            self._log.write(_frame(encode(entry)))
             self._log.flush()
             os.fsync(self._log.fileno())
         except OSError as failure:
@@ -63,7 +63,7 @@ class Journal:
     def entries(self) -> Iterator[Entry]:
         """The entries since the snapshot, oldest first."""
         for data in self._bodies():
-            yield self.codec.decode(data)
+            yield decode(data)
 
     def snapshot(self) -> Any | None:
         """The state at the newest snapshot, or None if there is none."""
@@ -71,11 +71,11 @@ class Journal:
         if not path.exists():
             return None
         (data,) = _frames(path.read_bytes(), path)
-        return self.codec.decode(data)
+        return decode(data)
 
     def compact(self, sequence: int, state: Any) -> None:
         """Start anew from a state that contains every entry below `sequence`."""
-        data = self.codec.encode(state)
+        data = encode(state)
         write_durably(self.folder / f"snapshot-{sequence}.bin", _frame(data))
         self._log.close()
         self.base = sequence
@@ -135,8 +135,8 @@ def _frames(data: bytes, path: Path) -> Iterator[bytes]:
         yield body
 
 
-def _damaged(path: Path, at: int) -> WireError:
-    return WireError(
+def _damaged(path: Path, at: int) -> StorageError:
+    return StorageError(
         f"damaged near byte {at}: a checksum does not match",
         where=str(path),
         hint="the disk altered an acknowledged entry; restore this state folder from a copy",

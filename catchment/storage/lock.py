@@ -13,7 +13,7 @@ import weakref
 from dataclasses import dataclass
 from pathlib import Path
 
-from catchment.errors import WireError
+from catchment.errors import StorageError
 
 CLAIM_FILE = "in-use"
 
@@ -49,7 +49,7 @@ def _lock(path: Path) -> int:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(file)
-        raise WireError(
+        raise StorageError(
             "the folder is in use by another process",
             where=str(path.parent),
             hint="end the other process first",

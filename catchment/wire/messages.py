@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from catchment.errors import WireError
 from catchment.quality.merge_sites import Estimate
+from catchment.storage.codec import stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class Updates:
         return int(self.table.num_rows)
 
 
+@stored()
 @dataclass(frozen=True, slots=True)
 class Progress:
     """The origin has sent all it will normally send for slices that end at or before `low_mark_us`:
@@ -55,6 +57,7 @@ class Progress:
             raise WireError(f"a progress of {self.fragment!r} counts {self.updates_total} updates")
 
 
+@stored()
 @dataclass(frozen=True, slots=True)
 class Shed:
     """The origin let only the share `rate` of a micro-batch into this fragment's partials.
@@ -74,6 +77,7 @@ class Shed:
             raise WireError(f"a shed batch {self.batch} of {self.fragment!r} has the rate {self.rate}")
 
 
+@stored()
 @dataclass(frozen=True, slots=True)
 class Repaired:
     """The origin has sent what it had shed of a micro-batch; or, where it `gave_up`, it never will."""
@@ -87,6 +91,7 @@ class Repaired:
             raise WireError(f"a repair of batch {self.batch} of {self.fragment!r} names nothing")
 
 
+@stored()
 @dataclass(frozen=True, slots=True)
 class Closing:
     """The origin let the window that ends at `end_us` go: why, what it is believed to lack of each watched quantity,
@@ -98,6 +103,7 @@ class Closing:
     sources: tuple[tuple[str, float], ...] = ()
 
 
+@stored()
 @dataclass(frozen=True, slots=True)
 class Standing:
     """How the windows of one query stand at the origin: no more is expected for those that end at or before `over_us`,
@@ -113,6 +119,7 @@ class Standing:
             raise WireError(f"a standing names fragment {self.fragment!r} and query {self.query!r}")
 
 
+@stored()
 @dataclass(frozen=True, slots=True)
 class Counted:
     """Raw records of the origin, per slice, that the partials of this fragment stand for which a relay has sent."""
@@ -128,6 +135,7 @@ class Counted:
 Fact = Progress | Shed | Repaired | Standing | Counted
 
 
+@stored()
 @dataclass(frozen=True, slots=True)
 class Relayed:
     """A fact of another site, passed on by a relay. A progress counts the update rows that the relay itself has sent:

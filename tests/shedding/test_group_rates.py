@@ -17,9 +17,8 @@ from catchment.errors import ConfigError
 from catchment.shedding.debts import BatchShed, DebtBook, Taken
 from catchment.shedding.places import MAX_STRATA, GroupRates, SamplingRule
 from catchment.shedding.terms import add_terms, scaled
-from catchment.site.journalled import JOURNALLED
 from catchment.site.lifting import Lift, Lifter, Side
-from catchment.storage.codec import EventCodec
+from catchment.storage.codec import decode, encode
 from catchment.timeline import WindowSpec
 from catchment.wire.codec import decode_segment, encode_segment
 from catchment.wire.messages import Repaired, Segment, Shed
@@ -102,22 +101,21 @@ def test_a_query_whose_rows_are_not_the_groups_takes_the_lowest_rate_of_all() ->
 
 def test_rates_of_groups_and_limits_survive_the_journal_a_snapshot_and_the_wire() -> None:
     event = BatchShed("s", 3, (Taken("f", 0.05, ((0, 9),), True, (("`s`.`v`", 70.5),), RATES),), 0, 50)
-    codec = EventCodec(JOURNALLED)
-    assert codec.decode(codec.encode(event)) == event
+    assert decode(encode(event)) == event
     book = DebtBook()
     facts = tuple(book.shed(event))
     assert facts == (Shed("f", 3, 0.05, ((0, 9),), (("1", 0.05), ("2", 0.4), ("3", 1.0))),)
-    assert DebtBook(codec.from_plain(codec.to_plain(book.dump()))).of("s") == book.of("s")
+    assert DebtBook(decode(encode(book.dump()))).of("s") == book.of("s")
     assert dict(book.of("s")[0].groups) == {"f": RATES}
     segment = Segment("a", "epoch", 1, facts)
     assert tuple(decode_segment(encode_segment(segment)).shed()) == facts
 
 
 def test_how_files_were_told_apart_survives_and_before_it_was_said_it_was_by_their_numbers() -> None:
-    event, codec, book = BatchShed("s", 3, (Taken("f", 0.05, ()),), by_size=True), EventCodec(JOURNALLED), DebtBook()
-    assert codec.decode(codec.encode(event)).by_size
+    event, book = BatchShed("s", 3, (Taken("f", 0.05, ()),), by_size=True), DebtBook()
+    assert decode(encode(event)).by_size
     assert tuple(book.shed(event))
-    ((stream, saved),) = codec.from_plain(codec.to_plain(book.dump()))
+    ((stream, saved),) = decode(encode(book.dump()))
     assert DebtBook([(stream, saved)]).of("s")[0].by_size
     older = {key: value for key, value in saved.items() if key != "by_size"}
     assert not DebtBook([(stream, older)]).of("s")[0].by_size

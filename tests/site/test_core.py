@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catchment.errors import SiteError
+from catchment.progress.events import Ticked
 from catchment.site.core import Limits, SiteCore
 from catchment.site.events import (
     Absorbed,
@@ -23,12 +24,10 @@ from catchment.site.events import (
     FragmentDropped,
     LinkMeasured,
     LowMarkRaised,
-    Ticked,
 )
-from catchment.site.journalled import JOURNALLED
 from catchment.site.policies.base import Moment, Proposal, SliceView
 from catchment.site.policies.registry import policy_by_name, policy_names
-from catchment.storage.codec import EventCodec
+from catchment.storage.codec import decode, encode, stored
 from catchment.timeline import END_OF_TIME_US, WindowSpec
 from catchment.wire.messages import Progress, Updates
 from tests.worlds.site_support import WINDOW_US, Received, absorbed, drive, fragment, recomputed
@@ -149,6 +148,7 @@ def test_an_unknown_policy_is_refused_with_the_names_that_exist() -> None:
         policy_by_name("eagerish")
 
 
+@stored()
 @dataclass(frozen=True)
 class Saboteur:
     """Proposes slots that do not exist, are not pending, or twice."""
@@ -200,8 +200,7 @@ def restarted(core: SiteCore, policy: object) -> SiteCore:
     meta, tables = core.snapshot()
     fresh = SiteCore(core.limits)
     fresh.handle(FragmentAdded(F, policy), 0)  # type: ignore[arg-type]
-    codec = EventCodec([*JOURNALLED, Saboteur])
-    fresh.restore((codec.decode(codec.encode(meta)), tables))
+    fresh.restore((decode(encode(meta)), tables))
     return fresh
 
 

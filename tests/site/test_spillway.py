@@ -21,6 +21,7 @@ from catchment.aggregates import make_aggregate
 from catchment.cli.progress import status_table
 from catchment.deploy.deployment import Deployment
 from catchment.errors import QueryError, SiteError
+from catchment.progress.events import Ticked
 from catchment.project.config import Defaults
 from catchment.query.fragment import Fragment, Key
 from catchment.sim.edge.known_rates import simulate_known_counts, simulate_known_rates
@@ -29,8 +30,7 @@ from catchment.sim.edge.simulate import EdgeScenario, simulate
 from catchment.sim.edge.synthetic import drifting, memoryless, sessions, zipf_rates
 from catchment.site import cache
 from catchment.site.core import SiteCore
-from catchment.site.events import Absorbed, FragmentAdded, LinkMeasured, LowMarkRaised, Ticked
-from catchment.site.journalled import JOURNALLED
+from catchment.site.events import Absorbed, FragmentAdded, LinkMeasured, LowMarkRaised
 from catchment.site.policies.key_rates import HeatMap
 from catchment.site.policies.reasons import DRAIN, DUE, PROBE, REASONS
 from catchment.site.policies.registry import policy_by_name
@@ -39,7 +39,7 @@ from catchment.site.policies.spillway.key_returns import INSTANTS, LEFT, ReturnT
 from catchment.site.policies.spillway.link_capacity import Capacity
 from catchment.site.policies.spillway.new_keys import Inflow, RecentRate
 from catchment.site.policies.spillway.policy import MAX_READINGS, Spillway
-from catchment.storage.codec import EventCodec
+from catchment.storage.codec import decode, encode
 from catchment.timeline import WindowSpec
 from tests.worlds.site_support import absorbed, fragment
 from tests.worlds.tiers import examples
@@ -308,8 +308,7 @@ def test_every_update_has_a_reason_and_restarts_keep_the_count() -> None:
     assert core.account()["f"]["reasons"] == {DUE: 7}
     meta, tables = core.snapshot()
     again = core_of((of, 1.0), goodput=1e9)
-    codec = EventCodec(JOURNALLED)
-    again.restore((codec.decode(codec.encode(meta)), tables))
+    again.restore((decode(encode(meta)), tables))
     assert again.account() == core.account()
     assert set(core.account()["f"]["reasons"]) <= set(REASONS)
 

@@ -17,14 +17,13 @@ import pyarrow as pa
 
 from catchment.aggregates import partials as tables
 from catchment.center.core import CenterCore
-from catchment.center.events import CenterQuery, Merged, Publish, Recalled, Ticked
-from catchment.center.journalled import JOURNALLED as CENTER_JOURNALLED
+from catchment.center.events import CenterQuery, Merged, Publish, Recalled
 from catchment.center.late import WINDOW_COLUMN
 from catchment.deploy.fragment_plan import FragmentPlan
 from catchment.deploy.reconcile import center_changes, site_changes
 from catchment.optimizer.sharing.deployed import Deployed
 from catchment.progress.admission import check_segment
-from catchment.progress.landed import Landed
+from catchment.progress.events import Landed, Ticked
 from catchment.project.config import Project
 from catchment.project.routes import Routes
 from catchment.query.fragment import SLICE_COLUMN, Fragment
@@ -33,9 +32,7 @@ from catchment.relay.events import Carried
 from catchment.relay.pipeline import RelayPipeline
 from catchment.site.core import SiteCore
 from catchment.site.events import Absorbed, LowMarkRaised
-from catchment.site.journalled import JOURNALLED as SITE_JOURNALLED
 from catchment.site.policies.registry import policy_by_name
-from catchment.storage.codec import EventCodec
 from catchment.storage.host import Host
 from catchment.storage.journal import Journal
 from catchment.timeline import END_OF_TIME_US, ManualClock
@@ -78,7 +75,7 @@ class LiveSite:
 
     def open(self) -> None:
         self.core = SiteCore()
-        journal = Journal(self.folder, EventCodec(SITE_JOURNALLED))
+        journal = Journal(self.folder)
         self.host: Host[Any, Any] = Host(self.core, journal, self._enact, self.clock)
         self.host.recover()
 
@@ -196,7 +193,7 @@ class LiveCenter:
 
     def open(self) -> None:
         self.core = CenterCore()
-        journal = Journal(self.folder, EventCodec(CENTER_JOURNALLED))
+        journal = Journal(self.folder)
         self.host: Host[Any, Any] = Host(self.core, journal, self._enact, self.clock)
         self.host.recover()
 

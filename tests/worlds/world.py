@@ -23,16 +23,13 @@ from catchment.center.events import (
     Publish,
     QueryAdded,
     Recalled,
-    Ticked,
 )
-from catchment.center.journalled import JOURNALLED as CENTER_JOURNALLED
 from catchment.center.late import WINDOW_COLUMN
+from catchment.progress.events import Ticked
 from catchment.query.fragment import SLICE_COLUMN, Fragment, Key
 from catchment.site import events as site_events
 from catchment.site.core import SiteCore
-from catchment.site.journalled import JOURNALLED as SITE_JOURNALLED
 from catchment.site.policies.registry import policy_by_name
-from catchment.storage.codec import EventCodec
 from catchment.storage.host import Host
 from catchment.storage.journal import Journal
 from catchment.timeline import ManualClock, WindowSpec
@@ -130,9 +127,7 @@ class Site:
         self.core = SiteCore()
         self.core.handle(added, 0)
         self.outbox = Outbox(self.folder / "outbox", self.name, "center", 10**9)
-        self.host: Host[Any, Any] = Host(
-            self.core, Journal(self.folder / "journal", EventCodec(SITE_JOURNALLED)), self._enact, self.clock
-        )
+        self.host: Host[Any, Any] = Host(self.core, Journal(self.folder / "journal"), self._enact, self.clock)
         self.host.recover()
 
     def crash(self) -> None:
@@ -173,7 +168,7 @@ class Center:
         self.inbox = Inbox(self.folder / "inbox")
         self.host: Host[Any, Any] = Host(
             self.core,
-            Journal(self.folder / "journal", EventCodec(CENTER_JOURNALLED)),
+            Journal(self.folder / "journal"),
             self.tables.enact,
             self.clock,
         )

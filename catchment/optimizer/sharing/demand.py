@@ -24,12 +24,14 @@ from catchment.query.catalog import Catalog
 from catchment.query.fragment import Fragment, Key, Lookup
 from catchment.query.plan import Filter, QueryPlan, describe_aggregate, describe_window, find
 from catchment.query.sql.statements import ViewOptions
+from catchment.storage.codec import stored
 from catchment.timeline import Slicing, WindowSpec
 
 TEXT_BYTES = 16  # a text whose width is not declared
 SKETCH_BYTES = 512  # a sketch of few values; a full one takes some thousands
 
 
+@stored()
 @dataclass(frozen=True)
 class DemandSource:
     """A stream with its look-ups: what two demands must have in common. `types` are those of its columns, by text.
@@ -55,6 +57,7 @@ class DemandSource:
         return frozenset(c for c, t in self.types if pa.types.is_string(t) or pa.types.is_large_string(t))
 
 
+@stored()
 @dataclass(frozen=True)
 class FragmentDemand:
     """Keys, atoms, windows and conditions over a source; each tuple is ordered, so equal demands are equal values."""
@@ -115,6 +118,7 @@ class FragmentDemand:
         )
 
 
+@stored()
 @dataclass(frozen=True)
 class SharedQuery:
     """A query as sharing sees it: its name, where its answers are wanted, its own fragment, and its demand."""

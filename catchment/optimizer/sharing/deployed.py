@@ -15,12 +15,14 @@ from catchment.optimizer.sharing.demand import FragmentDemand, SharedQuery
 from catchment.optimizer.sharing.derive import Derivation
 from catchment.optimizer.sharing.share import SharingState, Strength
 from catchment.query.fragment import Fragment
+from catchment.storage.codec import stored
 
 # Definitions of ended fragments are kept, so that what is still under way of them is taken and passed over; beyond
 # this many the oldest are forgotten, and such a segment would be refused.
 MAX_RETIRED = 1_000
 
 
+@stored()
 @dataclass(frozen=True)
 class Deployed:
     """The sharing in force, its version, and its past."""

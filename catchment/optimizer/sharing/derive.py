@@ -20,9 +20,11 @@ from catchment.aggregates import partials as tables
 from catchment.optimizer.normal_form.predicates import can_evaluate, evaluate, implies
 from catchment.optimizer.sharing.demand import FragmentDemand, SharedQuery, atoms_of
 from catchment.query.fragment import SLICE_COLUMN, Key
+from catchment.storage.codec import stored
 from catchment.timeline import MAX_CUTS, Slicing, WindowSpec
 
 
+@stored()
 @dataclass(frozen=True)
 class Derivation:
     """How a query's partials come from a shared fragment's.

@@ -18,6 +18,7 @@ from catchment.optimizer.sharing.derive import Derivation, derivation_of, is_der
 from catchment.optimizer.sharing.generalize import generalize
 from catchment.project.options import did_you_mean
 from catchment.query.fragment import Fragment
+from catchment.storage.codec import stored
 
 # Above this many groups of a batch, groups are not compared pair by pair any more: each query has found its best
 # group when it came, and only merges of whole groups are missed.
@@ -28,6 +29,7 @@ MAX_WIDENED = 8
 BytesOf = Callable[[FragmentDemand], float]
 
 
+@stored()
 class Strength(StrEnum):
     """How much is shared."""
 
@@ -37,6 +39,7 @@ class Strength(StrEnum):
     MAX = "max"  # and whatever can be shared is, without looking at bytes or bandwidth
 
 
+@stored()
 @dataclass(frozen=True)
 class SharingState:
     """Which fragments run, and how each query's partials come from one of them."""

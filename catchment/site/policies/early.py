@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from catchment.site.policies.base import Moment, Policy, PolicyState, Proposal, SliceView
+from catchment.storage.codec import stored
 
 
+@stored()
 @dataclass(frozen=True)
 class EarlyPolicy:
     """`inner`, with everything pending sent every `every_us`."""

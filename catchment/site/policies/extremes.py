@@ -12,6 +12,7 @@ from typing import Any
 
 from catchment.site.policies.base import NOTHING, Moment, Proposal, SliceView
 from catchment.site.policies.reasons import STREAMED
+from catchment.storage.codec import stored
 
 
 class _Memoryless:
@@ -34,6 +35,7 @@ class _BatchingState(_Memoryless):
         return NOTHING
 
 
+@stored()
 @dataclass(frozen=True)
 class Streaming:
     """Every partial leaves with the micro-batch that brought it."""
@@ -44,6 +46,7 @@ class Streaming:
         return _StreamingState()
 
 
+@stored()
 @dataclass(frozen=True)
 class Batching:
     """Every partial waits until its slice is due."""

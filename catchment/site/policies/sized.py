@@ -17,6 +17,7 @@ from catchment.site.policies.cache_sizes import SIZES, Size, Sizing, hybrid
 from catchment.site.policies.evictions import EVICTIONS
 from catchment.site.policies.reasons import OVER_SIZE
 from catchment.site.policies.slice_history import SliceHistory
+from catchment.storage.codec import stored
 
 DEFAULT_EVICTION = "lfu"
 _ROUNDING = 1e-9  # a size that is a whole number but for rounding is that number
@@ -74,6 +75,7 @@ class SizePolicyState:
         }
 
 
+@stored()
 @dataclass(frozen=True)
 class SizePolicy:
     """A cache size by name (or hybrid, with its laziness) and an eviction by name."""

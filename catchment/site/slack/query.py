@@ -27,6 +27,7 @@ from catchment.site.slack.batch import Batch
 from catchment.site.slack.controller import Controller
 from catchment.site.slack.names import parse_slack
 from catchment.site.slack.setting import Outlook, Setting
+from catchment.storage.codec import stored
 from catchment.timeline import START_OF_TIME_US, WindowSpec
 from catchment.wire.messages import Closing, Standing
 
@@ -39,6 +40,7 @@ MAX_NAMED = 32  # sources that one closing names
 _GROUNDS = ("covered", "budget", "idle", "limit")  # the last one that applies is told
 
 
+@stored()
 @dataclass(frozen=True)
 class SlackPlan:
     """What a query wants of the sites that feed it."""

@@ -30,18 +30,15 @@ from catchment.center.events import (
     Merged,
     Publish,
     Recalled,
-    Ticked,
 )
-from catchment.center.journalled import JOURNALLED
 from catchment.center.results.tables import ResultTables
 from catchment.deploy.reconcile import center_changes
-from catchment.progress.landed import Landed
+from catchment.progress.events import Landed, Ticked
 from catchment.project.config import Project
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.spark.evaluation.evaluator import merge_columns
 from catchment.spark.sources.inbox import InboxSource
 from catchment.spark.streaming import make_offsets_durable, start_query, stopped
-from catchment.storage.codec import EventCodec
 from catchment.storage.host import Host
 from catchment.storage.journal import Journal
 from catchment.timeline import SECOND_US, START_OF_TIME_US, Clock
@@ -74,7 +71,7 @@ class CenterPipeline:
     def __post_init__(self) -> None:
         self.folder = self.project.state_folder / "center"
         self.core = CenterCore()
-        journal = Journal(self.folder / "journal", EventCodec(JOURNALLED))
+        journal = Journal(self.folder / "journal")
         self.host: Host[Event, Action] = Host(self.core, journal, self._enact, self.clock, self._settle_tables)
         self.host.recover()
         self._bring()

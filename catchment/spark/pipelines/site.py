@@ -23,6 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from catchment.deploy.fragment_plan import FragmentPlan
 from catchment.deploy.reconcile import site_changes
 from catchment.deploy.requests import asked_repairs, forget_repairs
+from catchment.progress.events import Ticked
 from catchment.project.config import Project
 from catchment.project.folders import site_folder
 from catchment.project.routes import Routes, next_link
@@ -32,8 +33,7 @@ from catchment.shedding.debts import Debt
 from catchment.shedding.monitor import LoadMonitor
 from catchment.shedding.places import SamplingRule
 from catchment.site.core import SiteCore
-from catchment.site.events import Absorbed, Action, Event, LinkMeasured, LowMarkRaised, Observed, Ticked
-from catchment.site.journalled import JOURNALLED
+from catchment.site.events import Absorbed, Action, Event, LinkMeasured, LowMarkRaised, Observed
 from catchment.site.meter import SiteMeter
 from catchment.site.plausible import Plausible, needs_check, plausible
 from catchment.site.slack.query import watched_values
@@ -55,7 +55,6 @@ from catchment.spark.sources.records import Seen, bad_rows, file_by_file, good_r
 from catchment.spark.sources.reread import ROW
 from catchment.spark.sources.streams import PROBLEM, OpenedStream, ddl, open_stream
 from catchment.spark.streaming import make_offsets_durable, start_query, stopped
-from catchment.storage.codec import EventCodec
 from catchment.storage.host import Host
 from catchment.storage.journal import Journal
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US, Clock
@@ -114,7 +113,7 @@ class SitePipeline:
         self.sender = self.make_sender(self.outbox)
         self.meter = SiteMeter()
         self.core = SiteCore()
-        journal = Journal(self.folder / "journal", EventCodec(JOURNALLED))
+        journal = Journal(self.folder / "journal")
         self.host: Host[Event, Action] = Host(self.core, journal, self._enact, self.clock)
         self.host.recover()
         for stream in {f.stream for f in self.core.definitions} | {s.name for s in self.streams}:

@@ -26,6 +26,7 @@ from catchment.site.policies.spillway.forecast_error import ForecastError
 from catchment.site.policies.spillway.key_returns import Floats, instant_of
 from catchment.site.policies.spillway.link_capacity import Capacity
 from catchment.site.slot_table import Mask
+from catchment.storage.codec import stored
 
 _LOOK_AGAIN = 0.04  # of what is left of a slice until the next look
 _AHEAD = 1.2  # times what the link takes until the next look is let go, so that it never runs dry
@@ -42,6 +43,7 @@ MAX_READINGS = 256  # of the link's rate in one slice
 _SPARE = 2.0  # updates that the link could still take when the last one is through
 
 
+@stored()
 @dataclass(frozen=True)
 class Spillway:
     """`insurance` is how many times weaker the link may become during the drain without harm."""

@@ -1,12 +1,14 @@
-"""A landed segment without its partials: the facts that frontiers are moved by."""
+"""Events that cores have in common: time has passed, and a segment has landed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from catchment.storage.codec import stored
 from catchment.wire.messages import Progress, Relayed, Repaired, Segment, Shed, Standing
 
 
+@stored()
 @dataclass(frozen=True, slots=True)
 class Landed:
     """A segment is in: how many update rows it held per fragment, and what it states: progress, shedding, standings,
@@ -28,3 +30,9 @@ class Landed:
             rows[update.fragment] = rows.get(update.fragment, 0) + update.rows
         facts = tuple(segment.progress()), tuple(segment.shed()), tuple(segment.standings()), tuple(segment.relayed())
         return cls(segment.origin, segment.sequence, tuple(rows.items()), *facts)
+
+
+@stored()
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """Time has passed."""
