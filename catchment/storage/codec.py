@@ -5,7 +5,8 @@ types included: a tuple comes back as a tuple, an integer key as an integer. A d
 by the functions that the class declares; one of a newer version, or of a class that this version does not know, is
 refused by name. Nothing is ever executed from a document, so it may come from a disk that others can write to.
 
-The bytes are MessagePack (msgspec); what MessagePack has no type for is an extension of the kinds below.
+The bytes are MessagePack (msgspec); what MessagePack has no type for is an extension of the kinds below. Lists, and
+dictionaries with plain keys, are MessagePack's own.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class _Kind(IntEnum):
 
     RECORD = 1  # a registered dataclass: [name, version, fields]
     MEMBER = 2  # a member of a registered enum: [name, value]
-    LIST = 3
+    TUPLE = 3
     SET = 4
     FROZENSET = 5
     DEQUE = 6  # [items, maxlen]
@@ -84,13 +85,17 @@ def encode(value: Any) -> bytes:
 def decode(data: bytes) -> Any:
     """Return the value that was written."""
     try:
-        return _unpack(msgspec.msgpack.decode(data, ext_hook=_read_extension))
+        return msgspec.msgpack.decode(data, ext_hook=_read_extension)
     except (msgspec.DecodeError, pa.ArrowException, ValueError, TypeError, RecursionError) as error:
         raise StorageError(f"this is no document of catchment: {error}") from error
 
 
 def _pack(value: Any) -> Any:
-    if value is None or isinstance(value, bool | float | bytes):
+    if value is None or isinstance(value, bool | bytes):
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, float):
         return value
     if isinstance(value, Enum):
         return _extension(_Kind.MEMBER, [_registered_name(type(value)), value.value])
@@ -98,7 +103,7 @@ def _pack(value: Any) -> Any:
         return value
     if isinstance(value, int):
         return value if value in _INT64 else _extension(_Kind.INTEGER, str(value))
-    if type(value) is tuple:
+    if isinstance(value, list):
         return [_pack(v) for v in value]
     if isinstance(value, Mapping):
         return _pack_mapping(value)
@@ -123,8 +128,8 @@ def _pack_record(value: Any) -> msgspec.msgpack.Ext:
 
 def _pack_other(value: Any) -> Any:
     match value:
-        case list():
-            return _extension(_Kind.LIST, [_pack(v) for v in value])
+        case tuple():
+            return _extension(_Kind.TUPLE, [_pack(v) for v in value])
         case set():
             return _extension(_Kind.SET, [_pack(v) for v in value])
         case frozenset():
@@ -134,23 +139,13 @@ def _pack_other(value: Any) -> Any:
         case np.ndarray():
             array = np.ascontiguousarray(value)
             return _extension(_Kind.ARRAY, [array.dtype.str, list(value.shape), array.tobytes()])
-        case np.generic():
-            return value.item()
         case pa.Table():
-            return msgspec.msgpack.Ext(_Kind.TABLE, _table_bytes(value))
+            return msgspec.msgpack.Ext(int(_Kind.TABLE), _table_bytes(value))
         case pa.DataType():
-            return msgspec.msgpack.Ext(_Kind.TYPE, bytes(pa.schema([pa.field("", value)]).serialize()))
+            return msgspec.msgpack.Ext(int(_Kind.TYPE), bytes(pa.schema([pa.field("", value)]).serialize()))
         case Decimal():
             return _extension(_Kind.DECIMAL, str(value))
     raise StorageError(f"no way to write a {type(value).__name__}; decorate its class with @stored")
-
-
-def _unpack(value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(_unpack(v) for v in value)
-    if isinstance(value, dict):
-        return {key: _unpack(v) for key, v in value.items()}
-    return value
 
 
 def _read_extension(code: int, data: memoryview) -> Any:
@@ -158,14 +153,14 @@ def _read_extension(code: int, data: memoryview) -> Any:
         return pa.ipc.open_stream(pa.py_buffer(bytes(data))).read_all()
     if code == _Kind.TYPE:
         return pa.ipc.read_schema(pa.py_buffer(bytes(data))).field(0).type
-    content = _unpack(msgspec.msgpack.decode(data, ext_hook=_read_extension))
+    content = msgspec.msgpack.decode(data, ext_hook=_read_extension)
     match code:
         case _Kind.RECORD:
             return _read_record(*content)
         case _Kind.MEMBER:
             return _registration(content[0]).stored_class(content[1])
-        case _Kind.LIST:
-            return list(content)
+        case _Kind.TUPLE:
+            return tuple(content)
         case _Kind.SET:
             return set(content)
         case _Kind.FROZENSET:
@@ -223,7 +218,7 @@ def _is_stored(field: dataclasses.Field[Any]) -> bool:
 
 
 def _extension(kind: _Kind, content: Any) -> msgspec.msgpack.Ext:
-    return msgspec.msgpack.Ext(kind, msgspec.msgpack.encode(content))
+    return msgspec.msgpack.Ext(int(kind), msgspec.msgpack.encode(content))
 
 
 def _table_bytes(table: pa.Table) -> bytes:
