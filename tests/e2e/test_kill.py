@@ -1,25 +1,23 @@
 """kill -9 of real processes at random moments: the answers stay those of the oracle, and nothing counts twice.
 
-Every role is a process of its own, as on many machines; each is killed and started again while the log is replayed.
+Every role is a process of its own, as on many machines. Sites replay their log so slowly that it does not end while
+roles are killed, each of them at work; then all are killed at once, and one process reads the rest of the log.
 """
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import socket
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from catchment.center.results.tables import read_results, read_windows
-from tests.spark.test_pipelines import check_answers, run_project
+from catchment.center.results.tables import read_results
+from tests.worlds.answers import check_answers, check_final, check_published_once
+from tests.worlds.processes import Role, kill_in_turn, running
 from tests.worlds.projects import QUERIES, as_lines, group, make_records, write_project
+from tests.worlds.runs import run_project
+from tests.worlds.waiting import free_port, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,96 +32,54 @@ CREATE MATERIALIZED VIEW pairs AS
   SELECT window.start, h.page, count(*) AS n, sum(h.bytes) AS bytes, max(t.ms) AS high
   FROM hits h JOIN taps t ON h.user = t.user GROUP BY window(h.ts, '1 minute'), h.page;
 """
-KILLS = 10
-DEADLINE_S = 420
+# An hour of records at 15 times its pace: a window every four seconds, for four minutes of work between kills.
+SPREAD_S = 3_600
+SPEED = 15
+
+Survivor = tuple[Path, list[dict[str, Any]]]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-class Role:
-    """One process of catchment, started again whenever it is gone."""
-
-    def __init__(self, folder: Path, *command: str) -> None:
-        self.folder, self.command = folder, command
-        self.log = folder / f"{'-'.join(command)}.log"
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "catchment.cli", *self.command, "-p", str(self.folder), "--json"],
-                stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
-            )  # fmt: skip
-
-    def kill(self) -> None:
-        assert self.process is not None
-        os.kill(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-
-    def end(self) -> None:
-        """At the end of the test: whatever is left of it, its JVM included."""
-        if self.process is not None and self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
-
-    @property
-    def done(self) -> bool:
-        assert self.process is not None
-        code = self.process.poll()
-        assert code in (None, 0), f"{self.command} ended with {code}:\n{self.log.read_text()[-3000:]}"
-        return code == 0
-
-
-def make_project(folder: Path, seconds: float) -> tuple[Path, list[dict[str, Any]]]:
-    records = {site: make_records(600, seed) for seed, site in enumerate(SITES)}
-    replay = f"connector = 'replay', path = 'data/{{site}}.jsonl', format = 'json', speed = {600 / seconds}"
-    write_project(folder, SITES, {s: as_lines(r) for s, r in records.items()}, connector=replay,
-                  listen=f'listen = "127.0.0.1:{free_port()}"', queries=QUERIES + PAIRS)  # fmt: skip
+def make_project(folder: Path) -> Survivor:
+    records = {site: make_records(1_200, seed, SPREAD_S) for seed, site in enumerate(SITES)}
+    write_project(
+        folder,
+        SITES,
+        {site: as_lines(mine) for site, mine in records.items()},
+        connector=f"connector = 'replay', path = 'data/{{site}}.jsonl', format = 'json', speed = {SPEED}",
+        listen=f'listen = "127.0.0.1:{free_port()}"',
+        queries=QUERIES + PAIRS,
+    )
     return folder, [{**r, "site": site} for site, mine in records.items() for r in mine]
 
 
-@pytest.fixture(scope="module")
-def survivor(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
-    """A project whose every role ran as a process of its own and was killed again and again; and its records."""
-    folder, records = make_project(tmp_path_factory.mktemp("kill") / "p", seconds=30)
-    roles = [Role(folder, "center"), *(Role(folder, "site", s) for s in SITES)]
-    chance, kills, deadline = random.Random(4), 0, time.monotonic() + DEADLINE_S
-    try:
-        for role in roles:
-            role.start()
-        next_kill = time.monotonic() + 12
-        while not all(role.done for role in roles):
-            assert time.monotonic() < deadline, [(r.command, r.log.read_text()[-1500:]) for r in roles if not r.done]
-            alive = [r for r in roles if not r.done]
-            if kills < KILLS and time.monotonic() >= next_kill and alive:
-                victim = chance.choice(alive)
-                victim.kill()
-                victim.start()
-                kills += 1
-                next_kill = time.monotonic() + chance.uniform(1.0, 9.0)
-            time.sleep(0.1)
-    finally:
-        for role in roles:
-            role.end()
-    assert kills == KILLS, "the run was over before all kills: make it longer"
+@pytest.fixture(
+    scope="module", params=[3, pytest.param(12, marks=pytest.mark.soak)], ids=lambda kills: f"{kills} kills"
+)
+def survivor(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Survivor:
+    """A project whose every role ran as a process of its own and was killed at work; and its records."""
+    folder, records = make_project(tmp_path_factory.mktemp("kill") / "p")
+    state, kills = folder / "state", int(request.param)
+    center = Role(folder, "center", state=state / "center")
+    sites = [Role(folder, "site", site, state=state / "sites" / site) for site in SITES]
+    with running([center, *sites]):
+        assert kill_in_turn([*sites, center], kills, random.Random(4)) == kills, "a role ended before it was killed"
+        wait_until(
+            lambda: (state / "windows" / "numbers" / "_delta_log").is_dir(),
+            "a window to be published by processes of their own",
+            state=lambda: center.last_words,
+        )
+    run_project(spark, folder)
     return folder, records
 
 
-def test_ten_kills_of_sites_and_center_change_no_answer(survivor: tuple[Path, list[dict[str, Any]]]) -> None:
+def test_kills_of_sites_and_center_change_no_answer(survivor: Survivor) -> None:
     folder, records = survivor
     check_answers(folder / "state", records)
-    everything = read_results(folder / "state", "numbers", revisions="all").to_pylist()
-    published = [(r["window_start"], r["page"], r["revision"]) for r in everything]
-    assert len(published) == len(set(published)), "no revision of a row was written twice"
-    statuses = {w["window_start"]: w["status"] for w in read_windows(folder / "state", "numbers").to_pylist()}
-    assert set(statuses.values()) == {"final"}
+    check_published_once(folder / "state")
+    check_final(folder / "state")
 
 
-def test_ten_kills_change_no_answer_of_a_join(survivor: tuple[Path, list[dict[str, Any]]]) -> None:
+def test_kills_change_no_answer_of_a_join(survivor: Survivor) -> None:
     folder, records = survivor
     taps = group([r for r in records if r["site"] == "b"], 60, 60, "user")
     expected = {}
@@ -137,9 +93,9 @@ def test_ten_kills_change_no_answer_of_a_join(survivor: tuple[Path, list[dict[st
 
 
 def test_processes_of_their_own_and_one_process_for_all_give_the_same_answers(
-    spark: SparkSession, survivor: tuple[Path, list[dict[str, Any]]], tmp_path: Path
+    spark: SparkSession, survivor: Survivor, tmp_path: Path
 ) -> None:
-    together, records = make_project(tmp_path / "together", seconds=4)
+    together, records = make_project(tmp_path / "together")
     run_project(spark, together)
     check_answers(together / "state", records)
     keep = ["window_start", "page", "n", "bytes", "low", "high"]

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from catchment.center.results.tables import read_results, read_windows
-from tests.e2e.test_kill import Role, free_port
-from tests.spark.test_pipelines import check_answers
+from tests.worlds.answers import check_answers, check_final, check_published_once
+from tests.worlds.processes import Role, kill_in_turn, running, wait_until_done
 from tests.worlds.projects import as_lines, make_records, write_project
+from tests.worlds.runs import run_project
+from tests.worlds.waiting import free_port
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-KILLS = 4
-DEADLINE_S = 300
 
 
 def make_tree(folder: Path, sites: Sequence[str], connector: str) -> list[dict[str, Any]]:
@@ -41,19 +38,8 @@ def make_tree(folder: Path, sites: Sequence[str], connector: str) -> list[dict[s
 def test_a_tree_in_one_process_gives_the_answers_of_a_star_and_merges_at_the_hub(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    from catchment.deploy.deployment import Deployment
-    from catchment.spark.pipelines.runner import Runner
-
     records = make_tree(tmp_path / "p", ("a", "b", "hub"), "connector = 'files', path = 'data/{site}'")
-    deployment = Deployment.load(tmp_path / "p")
-    runner = Runner(deployment, spark, deployment.sites, True, once=True)
-    try:
-        runner.start()
-        runner.run(seconds=120)
-        assert runner.finished
-        status = runner.status()
-    finally:
-        runner.close()
+    status = run_project(spark, tmp_path / "p")
     check_answers(tmp_path / "p" / "state", records)
     hub = status["relays"]["hub"]
     assert hub["to"] == "center"
@@ -63,35 +49,19 @@ def test_a_tree_in_one_process_gives_the_answers_of_a_star_and_merges_at_the_hub
 
 @pytest.mark.e2e
 @pytest.mark.spark
-def test_kills_of_the_relay_change_no_answer(tmp_path: Path) -> None:
-    folder = tmp_path / "p"
-    replay = "connector = 'replay', path = 'data/{site}.jsonl', format = 'json', speed = 30"
+@pytest.mark.parametrize(
+    ("kills", "speed"), [(2, 60), pytest.param(8, 5, marks=pytest.mark.soak)], ids=["few kills", "many kills"]
+)
+def test_kills_of_the_relay_change_no_answer(tmp_path: Path, kills: int, speed: int) -> None:
+    """The relay is killed at work as often as the log lasts; then every role ends by itself."""
+    folder, state = tmp_path / "p", tmp_path / "p" / "state"
+    replay = f"connector = 'replay', path = 'data/{{site}}.jsonl', format = 'json', speed = {speed}"
     records = make_tree(folder, ("a", "b"), replay)
-    roles = {name: Role(folder, *command) for name, command in (
-        ("center", ("center",)), ("hub", ("site", "hub")), ("a", ("site", "a")), ("b", ("site", "b")),
-    )}  # fmt: skip
-    chance, kills, deadline = random.Random(7), 0, time.monotonic() + DEADLINE_S
-    try:
-        for role in roles.values():
-            role.start()
-        landed = folder / "state" / "relays" / "hub" / "journal"
-        next_kill = None
-        while not all(role.done for role in roles.values()):
-            assert time.monotonic() < deadline, [(r.command, r.log.read_text()[-1500:]) for r in roles.values()]
-            if next_kill is None and any(f.stat().st_size > 2_000 for f in landed.glob("journal-*.log")):
-                next_kill = time.monotonic()
-            if next_kill and kills < KILLS and time.monotonic() >= next_kill and not roles["hub"].done:
-                roles["hub"].kill()
-                roles["hub"].start()
-                kills += 1
-                next_kill = time.monotonic() + chance.uniform(3.0, 12.0)
-            time.sleep(0.1)
-    finally:
-        for role in roles.values():
-            role.end()
-    assert kills, "the run was over before the first kill: make it longer"
-    check_answers(folder / "state", records)
-    everything = read_results(folder / "state", "numbers", revisions="all").to_pylist()
-    published = [(r["window_start"], r["page"], r["revision"]) for r in everything]
-    assert len(published) == len(set(published)), "no revision of a row was written twice"
-    assert set(read_windows(folder / "state", "numbers")["status"].to_pylist()[-1:]) == {"final"}
+    hub = Role(folder, "site", "hub", state=state / "relays" / "hub")
+    others = [Role(folder, "center"), Role(folder, "site", "a"), Role(folder, "site", "b")]
+    with running([hub, *others]):
+        assert kill_in_turn([hub], kills, random.Random(7)) >= 1, "the relay ended before it was killed"
+        wait_until_done([hub, *others])
+    check_answers(state, records)
+    check_published_once(state)
+    check_final(state)

@@ -18,35 +18,28 @@ import pytest
 
 from catchment.center.results.tables import read_results, read_windows
 from catchment.errors import CenterError
+from tests.worlds.runs import Status, run_project
 from tests.worlds.shed_project import ForcedMonitor, expected, make_hits, write_shed_project
+from tests.worlds.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from catchment.spark.pipelines.runner import Runner
 
 
 Answers = dict[tuple[Any, str | None], dict[str, float]]
 
 
-def run(spark: SparkSession, folder: Path, rows: int | None = None, seconds: float = 180) -> Any:
+def run(spark: SparkSession, folder: Path, rows: int | None = None) -> Status:
     """Run to the end; or until so many rows were read and nothing is left to repair."""
-    from catchment.deploy.deployment import Deployment
-    from catchment.spark.pipelines.runner import Runner
 
-    deployment = Deployment.load(folder)
-    runner = Runner(deployment, spark, deployment.sites, True, make_monitor=ForcedMonitor)
-
-    def look(status: Any) -> None:
+    def is_repaired(runner: Runner, status: Status) -> bool:
         read = sum(s["rows"] for s in status["sites"].values())
         busy = any(p.next_debt() or p.outbox.pending() for p in runner.pipelines)
-        if rows is not None and read >= rows and not busy and runner.center is not None and runner.center.consumed:
-            runner.stop()
+        return rows is not None and read >= rows and not busy and runner.center is not None and runner.center.consumed
 
-    try:
-        runner.start()
-        runner.run(look, seconds=seconds)
-        return runner.status()
-    finally:
-        runner.close()
+    return run_project(spark, folder, once=False, until=is_repaired, make_monitor=ForcedMonitor)
 
 
 def check_exact(state: Path, query: str, truth: Answers, columns: Sequence[str]) -> None:
@@ -137,18 +130,21 @@ def test_what_was_shed_is_bounded_at_once_and_exact_in_the_end(
 
 @pytest.mark.e2e
 @pytest.mark.spark
-def test_a_process_that_is_killed_while_it_sheds_ends_with_the_answers_of_the_oracle(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.soak)])
+def test_a_process_that_is_killed_while_it_sheds_ends_with_the_answers_of_the_oracle(
+    tmp_path: Path, kills: int
+) -> None:
     """kill -9 at random moments: within batches that are sampled, and within repairs."""
     hits = {"a": make_hits(3000, 3), "b": make_hits(2000, 4)}
     folder, chance = write_shed_project(tmp_path / "p", "replay", hits), random.Random(5)
-    command = [sys.executable, str(Path(__file__).parents[1] / "worlds" / "shed_process.py"), str(folder)]
-    for _ in range(3):
+    command = [sys.executable, "-m", "tests.worlds.shed_process", str(folder)]
+    for _ in range(kills):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_for_windows(folder, process)
         time.sleep(chance.uniform(0.2, 2.0))
         process.kill()
         process.wait()
-    last = subprocess.run(command, check=True, timeout=300, capture_output=True, text=True)
+    last = subprocess.run(command, check=True, timeout=PATIENCE_S, capture_output=True, text=True)
     assert "leaked" not in last.stderr, "no sketch outlives the interpreter"
     everything = [*hits["a"], *hits["b"]]
     check_exact(folder / "state", "pages", expected(everything, 10, 10, True), ("n", "bytes", "mean"))
@@ -158,11 +154,14 @@ def test_a_process_that_is_killed_while_it_sheds_ends_with_the_answers_of_the_or
     assert any(r["status"] == "on_time" for r in published)
 
 
-def wait_for_windows(folder: Path, process: subprocess.Popen[bytes], seconds: float = 60) -> None:
+def wait_for_windows(folder: Path, process: subprocess.Popen[bytes]) -> None:
     """Until the process has published something more, or is over."""
-    before, deadline = published_windows(folder), time.monotonic() + seconds
-    while published_windows(folder) == before and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.1)
+    before = published_windows(folder)
+    wait_until(
+        lambda: published_windows(folder) != before or process.poll() is not None,
+        "the process to publish more windows",
+        state=lambda: published_windows(folder),
+    )
 
 
 def published_windows(folder: Path) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import random
 from collections import defaultdict
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +19,8 @@ from typer.testing import CliRunner
 from catchment.center.results.tables import open_table, read_results, read_windows
 from catchment.cli.main import app
 from catchment.errors import QueryError
-from tests.spark.test_pipelines import run_project
 from tests.worlds.projects import START, write_project
+from tests.worlds.runs import Status, run_project
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,30 +61,13 @@ def counted(
     return dict(found)
 
 
-def run_live(spark: SparkSession, folder: Path, enough: Callable[[Any], bool] = lambda _: False) -> Any:
-    """Run a project at its own pace until its logs have ended, or its status is enough; gives its last status."""
-    from catchment.deploy.deployment import Deployment
-    from catchment.spark.pipelines.runner import Runner
-
-    deployment = Deployment.load(folder)
-    runner = Runner(deployment, spark, deployment.sites, True)
-    try:
-        runner.start()
-        runner.run(lambda status: runner.stop() if enough(status) else None, seconds=150)
-        status = runner.status()
-        assert runner.finished or enough(status), status
-        return status
-    finally:
-        runner.close()
-
-
 @pytest.mark.spark
 def test_answers_are_published_early_and_under_contract_and_end_exact(spark: SparkSession, tmp_path: Path) -> None:
     sites = {f"s{i}": readings(i) for i in range(3)}
     connector = "connector = 'replay', path = 'data/{site}.jsonl', arrival = 'arrived', speed = 2"
     folder = write_project(tmp_path / "p", list(sites), {s: [json.dumps(r) for r in rs] for s, rs in sites.items()},
                            connector=connector, queries=QUERIES)  # fmt: skip
-    status = run_live(spark, folder)
+    status = run_project(spark, folder, once=False)
     everything, state = [r for rs in sites.values() for r in rs], folder / "state"
     rows = read_results(state, "totals").to_pylist()
     assert {(r["start"], None): (r["n"], r["total"]) for r in rows} == counted(everything, 1, None)
@@ -145,13 +127,13 @@ def test_odd_sources_hold_no_window_and_are_named_and_lose_nothing(spark: SparkS
                            queries=queries, toml='repair_horizon = "3 hours"')  # fmt: skip
     odd = {"a/behind", "a/silent", "a/stopped"}
 
-    def are_found(status: Any) -> bool:
+    def are_found(_: object, status: Status) -> bool:
         found = status["sites"]["a"]["contracts"].get("totals", {})
         return {"silent", "stopped"} <= set(found.get("idle", ())) and any(
             odd <= set(w["missing_sources"]) and w["reason"].endswith("(idle)") for w in on_time_windows(folder)
         )
 
-    contract = run_live(spark, folder, are_found)["sites"]["a"]["contracts"]["totals"]
+    contract = run_project(spark, folder, once=False, until=are_found)["sites"]["a"]["contracts"]["totals"]
     assert (set(contract["idle"]), set(contract["behind"])) == ({"silent", "stopped"}, {"behind"})
     assert contract["future_records"] == 1
     told = CliRunner().invoke(app, ["show", "contracts", "-p", str(folder), "--json"])

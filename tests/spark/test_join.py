@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from catchment.center.results.tables import read_results, read_windows
-from tests.spark.test_pipelines import run_project
 from tests.worlds.projects import as_lines, make_records, write_project
+from tests.worlds.runs import run_project
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from datetime import timedelta
-from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,74 +20,15 @@ from catchment.timeline import WindowSpec
 from catchment.wire.codec import encode_segment
 from catchment.wire.inbox import Inbox
 from catchment.wire.messages import Progress, Segment, Updates
-from tests.worlds.projects import as_lines, expected_numbers, expected_sections, group, make_records, write_project
-from tests.worlds.wire_support import FaultyUplink
+from tests.worlds.answers import check_answers, check_final, check_numbers
+from tests.worlds.projects import as_lines, expected_numbers, make_records, write_project
+from tests.worlds.runs import run_project
 from tests.worlds.world import make_fragment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-
-
-def run_project(spark: SparkSession, folder: Path, faults: bool = False, seconds: float = 120) -> Any:
-    from catchment.deploy.deployment import Deployment
-    from catchment.spark.pipelines.runner import Runner
-
-    seeds = count()
-    wrap = (lambda u: FaultyUplink(u, next(seeds), 0.3, 0.3, 0.2)) if faults else (lambda u: u)
-    deployment = Deployment.load(folder)
-    runner = Runner(deployment, spark, deployment.sites, True, once=True, wrap_uplink=wrap)
-    try:
-        runner.start()
-        runner.run(seconds=seconds)
-        assert runner.finished, runner.status()
-        return runner.status()
-    finally:
-        runner.close()
-
-
-def check_answers(state: Path, records: list[dict[str, Any]]) -> None:
-    check_numbers(state, records)
-    check_sketches(state, records)
-    found = {
-        (r["start"], r["section"]): (r["bytes_per_hit"], r["slow"]) for r in read_results(state, "sections").to_pylist()
-    }
-    assert found == expected_sections(records)
-
-
-def check_numbers(state: Path, records: list[dict[str, Any]]) -> None:
-    rows = read_results(state, "numbers").to_pylist()
-    expected = expected_numbers(records)
-    assert {(r["start"], r["page"]) for r in rows} == set(expected)
-    assert len(rows) == len(expected), "no row twice"
-    for row in rows:
-        wanted = expected[row["start"], row["page"]]
-        assert {c: row[c] for c in ("n", "bytes", "low", "high")} == {
-            c: wanted[c] for c in ("n", "bytes", "low", "high")
-        }
-        assert row["total"] == pytest.approx(wanted["total"], rel=1e-12, abs=0)
-        assert row["mean"] == pytest.approx(wanted["mean"], rel=1e-12, abs=0)
-        for name in ("variance", "spread", "moments"):
-            same = wanted[name] if wanted[name] is None else pytest.approx(wanted[name], rel=1e-9, abs=1e-12)
-            assert row[name] == same, name
-        assert row["window_end"] - row["window_start"] == timedelta(minutes=1)
-
-
-def check_sketches(state: Path, records: list[dict[str, Any]]) -> None:
-    rows = read_results(state, "sketches").to_pylist()
-    groups = {start: rows for (start, _), rows in group(records, 180, 60, None).items()}
-    assert {r["start"] for r in rows} == set(groups)
-    for row in rows:
-        mine = groups[row["start"]]
-        users = len({r["user"] for r in mine})
-        assert abs(row["users"] - users) <= max(2, row["bound"]["users"] * users * 2)
-        ranked = sorted(r["ms"] for r in mine)
-        below = sum(x <= row["median"] for x in ranked) / len(ranked)
-        assert abs(below - 0.5) < 0.05  # KLL with k = 200: 1.65% rank error, and ties
-        exact = {p: sum(r["page"] == p for r in mine) for p in {r["page"] for r in mine}}
-        best = sorted(exact.items(), key=lambda item: (-item[1], item[0]))[:2]
-        assert [(t["item"], t["count"]) for t in row["top"]] == best, "few items: the sketch counts them exactly"
 
 
 @pytest.mark.parametrize("sites", [1, 3, 8])
@@ -169,21 +108,9 @@ def test_a_log_is_replayed_in_order_of_arrival_and_its_end_is_final(spark: Spark
     lines = {name: make_records(150, seed) for seed, name in enumerate(("a", "b"))}
     replay = "connector = 'replay', path = 'data/{site}.jsonl', format = 'json', speed = 300"
     folder = write_project(tmp_path / "p", ["a", "b"], {n: as_lines(r) for n, r in lines.items()}, connector=replay)
-    from catchment.deploy.deployment import Deployment
-    from catchment.spark.pipelines.runner import Runner
-
-    deployment = Deployment.load(folder)
-    runner = Runner(deployment, spark, deployment.sites, True)
-    try:
-        runner.start()
-        runner.run(seconds=120)
-        assert runner.finished
-    finally:
-        runner.close()
+    run_project(spark, folder, once=False)
     check_answers(folder / "state", [r for records in lines.values() for r in records])
-    log = read_windows(folder / "state", "numbers").to_pylist()
-    last = {w["window_start"]: w["status"] for w in log}
-    assert set(last.values()) == {"final"}
+    check_final(folder / "state")
 
 
 def test_a_view_that_was_redefined_over_old_state_is_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,6 +23,8 @@ from catchment.errors import EngineError
 from catchment.query.sql.parse import parse_sql
 from catchment.query.sql.statements import Stream, Table
 from tests.worlds.projects import write_project
+from tests.worlds.runs import run_project
+from tests.worlds.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -241,22 +242,17 @@ def generate(spark: SparkSession, base: Path, cases: dict[str, tuple[int, str]])
     return {name: [tuple(r)[1:6] for r in sorted(found)] for name, found in rows.items()}
 
 
-def wait_until_over(stream: OpenedStream, query: Any, patience_s: float = 90) -> None:
-    deadline = time.monotonic() + patience_s
-    while time.monotonic() < deadline:
+def wait_until_over(stream: OpenedStream, query: Any) -> None:
+    def is_over() -> bool:
         progress = query.lastProgress
-        if progress and stream.is_over(json.loads(progress["sources"][0]["endOffset"])):
-            return
-        time.sleep(0.1)
-    raise AssertionError(f"the stream does not end: {query.lastProgress}")
+        return bool(progress) and stream.is_over(json.loads(progress["sources"][0]["endOffset"]))
+
+    wait_until(is_over, "the stream to end", state=lambda: query.lastProgress)
 
 
 def test_a_run_over_generators_ends_when_they_do_and_every_record_is_answered(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    from catchment.deploy.deployment import Deployment
-    from catchment.spark.pipelines.runner import Runner
-
     queries = """
         CREATE STREAM events (ts TIMESTAMP, kind STRING, amount DOUBLE)
           WITH (event_time = 'ts', sites = '{sites}', connector = 'generator', rows_per_s = 50, keys = 3,
@@ -264,15 +260,7 @@ def test_a_run_over_generators_ends_when_they_do_and_every_record_is_answered(
         CREATE MATERIALIZED VIEW totals AS
           SELECT window.start, kind, count(*) AS n FROM events GROUP BY window(ts, '1 second'), kind;"""
     folder = write_project(tmp_path / "p", ["a", "b"], {}, queries=queries)
-    deployment = Deployment.load(folder)
-    runner = Runner(deployment, spark, deployment.sites, True)
-    try:
-        runner.start()
-        runner.run(seconds=120)
-        assert runner.finished
-        assert runner.status()["sites"]["a"]["rows"] == 100
-    finally:
-        runner.close()
+    assert run_project(spark, folder, once=False)["sites"]["a"]["rows"] == 100
     assert sum(read_results(folder / "state", "totals")["n"].to_pylist()) == 200
     last = {w["window_start"]: w["status"] for w in read_windows(folder / "state", "totals").to_pylist()}
     assert set(last.values()) == {"final"}

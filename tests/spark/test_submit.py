@@ -6,7 +6,7 @@ fragment that outlives its last query. The oracle is plain arithmetic over the r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,30 +18,31 @@ from catchment.deploy.store import DeploymentStore
 from catchment.errors import CatchmentError
 from catchment.optimizer.sharing.share import Strength, share
 from catchment.project.config import Project
-from tests.worlds.projects import START, as_lines, expected_numbers, group, make_records, write_project
+from tests.worlds.projects import (
+    ANOTHER_VIEW,
+    START,
+    TWO_VIEWS,
+    as_lines,
+    expected_numbers,
+    group,
+    make_records,
+    write_project,
+)
+from tests.worlds.runs import Status, run_project
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-QUERIES = """
-CREATE STREAM hits (ts TIMESTAMP, page STRING, user INT, ms DOUBLE, bytes BIGINT)
-  WITH (event_time = 'ts', sites = '{sites}', {connector});
-CREATE TABLE pages (page STRING, section STRING) WITH (connector = 'files', path = 'pages.csv');
-CREATE MATERIALIZED VIEW numbers AS
-  SELECT window.start, page, count(*) AS n, sum(bytes) AS bytes FROM hits GROUP BY window(ts, '1 minute'), page;
-CREATE MATERIALIZED VIEW slowest AS
-  SELECT window.start, max(ms) AS high FROM hits GROUP BY window(ts, '1 minute');
-"""
+    from catchment.spark.pipelines.runner import Runner
+
 SHARED = """CREATE MATERIALIZED VIEW mean_bytes AS
   SELECT window.start, sum(bytes) / count(*) AS mean FROM hits WHERE page = '/a' GROUP BY window(ts, '2 minutes');"""
-NEW = """CREATE MATERIALIZED VIEW users AS
-  SELECT window.start, user, count(*) AS n FROM hits GROUP BY window(ts, '1 minute'), user;"""
 PART_S, PARTS = 120, 5
 
 
 def laid_out(folder: Path, sites: tuple[str, ...] = ("a", "b")) -> tuple[Path, dict[str, list[dict[str, Any]]]]:
     """A project without records yet, and those that are to come."""
-    made = write_project(folder, list(sites), {n: [] for n in sites}, queries=QUERIES)
+    made = write_project(folder, list(sites), {n: [] for n in sites}, queries=TWO_VIEWS)
     return made, {name: make_records(300, seed, PART_S * PARTS) for seed, name in enumerate(sites)}
 
 
@@ -55,21 +56,24 @@ class Script:
         self.folder, self.records, self.steps = folder, records, steps
         self.part = -1
         self.fed = False
+        self.runner: Runner | None = None
 
-    def follow(self, runner: Any, status: Mapping[str, Any]) -> None:
+    def follow(self, runner: Runner, status: Status) -> bool:
+        """Take the next step if the run is ready for it; whether that was the last one."""
+        self.runner = runner
         if not self.fed:
             if _settled(runner):
                 self._feed()
-            return
+            return False
         closed = status["center"]["queries"]["numbers"]["closed_us"]
         if closed is None or closed < int(START.timestamp() + self.part * PART_S + 60) * 1_000_000:
-            return
+            return False
         if self.part + 1 == PARTS:
-            runner.stop()
-            return
+            return True
         if self.part < len(self.steps):
             self.steps[self.part]()
         self.fed = False
+        return False
 
     def _feed(self) -> None:
         self.part, self.fed = self.part + 1, True
@@ -84,24 +88,15 @@ def _second(record: dict[str, Any]) -> float:
     return (datetime.fromisoformat(record["ts"]) - START).total_seconds()
 
 
-def _settled(runner: Any) -> bool:
+def _settled(runner: Runner) -> bool:
     newest = runner.follower.store.version == runner.follower.followed
     return newest and all(s.deployed is p.plans for p in runner.pipelines for s in p.states)
 
 
-def run_with(spark: SparkSession, script: Script) -> Any:
-    from catchment.deploy.deployment import Deployment
-    from catchment.spark.pipelines.runner import Runner
-
-    deployment = Deployment.load(script.folder)
-    runner = Runner(deployment, spark, deployment.sites, True)
-    try:
-        runner.start()
-        runner.run(lambda status: script.follow(runner, status), seconds=150)
-        assert script.part + 1 == PARTS, runner.status()
-        return runner
-    finally:
-        runner.close()
+def run_with(spark: SparkSession, script: Script) -> Runner:
+    run_project(spark, script.folder, once=False, until=script.follow)
+    assert script.runner is not None
+    return script.runner
 
 
 @pytest.mark.spark
@@ -139,7 +134,7 @@ def test_queries_come_and_go_during_a_run_and_no_other_notices(spark: SparkSessi
 
     folder, by_site = laid_out(tmp_path / "p")
     project, state = Project.load(folder), folder / "state"
-    for name, text in (("shared.sql", SHARED), ("new.sql", NEW)):
+    for name, text in (("shared.sql", SHARED), ("new.sql", ANOTHER_VIEW)):
         (folder / name).write_text(text)
     told: list[Any] = []
     steps: list[Callable[[], object]] = [
@@ -196,7 +191,7 @@ def test_nothing_is_deployed_of_a_file_with_a_mistake(tmp_path: Path, case: str)
 
     folder, _ = laid_out(tmp_path / "p")
     select, message = BAD[case]
-    (folder / "bad.sql").write_text(f"{NEW}\nCREATE MATERIALIZED VIEW v AS {select};")
+    (folder / "bad.sql").write_text(f"{ANOTHER_VIEW}\nCREATE MATERIALIZED VIEW v AS {select};")
     with pytest.raises(CatchmentError, match=message):
         submit(Project.load(folder), folder / "bad.sql")
     assert DeploymentStore(folder / "state").read() is None
@@ -207,7 +202,7 @@ def test_a_taken_name_a_dropped_name_and_a_stream_are_refused(tmp_path: Path) ->
 
     folder, _ = laid_out(tmp_path / "p")
     project = Project.load(folder)
-    (folder / "new.sql").write_text(NEW)
+    (folder / "new.sql").write_text(ANOTHER_VIEW)
     submit(project, folder / "new.sql")
     with pytest.raises(CatchmentError, match="'users' is already taken by a view"):
         submit(project, folder / "new.sql")
@@ -230,7 +225,7 @@ def test_a_contract_that_a_link_cannot_carry_is_refused(tmp_path: Path) -> None:
     (folder / "statistics.toml").write_text(
         "[streams.hits]\nrows_per_s = 50_000_000\nrow_bytes = 60\n[streams.hits.distinct]\nuser = 10_000_000\n"
     )
-    contract = NEW.replace("users AS", "users WITH (max_error = 0.05) AS").replace("1 minute", "1 second")
+    contract = ANOTHER_VIEW.replace("users AS", "users WITH (max_error = 0.05) AS").replace("1 minute", "1 second")
     (folder / "new.sql").write_text(contract)
     with pytest.raises(CatchmentError, match="'users' cannot meet its contract: the link a -> center"):
         submit(Project.load(folder), folder / "new.sql")
@@ -242,7 +237,7 @@ def test_what_was_submitted_and_dropped_is_known_after_a_restart(tmp_path: Path)
 
     folder, _ = laid_out(tmp_path / "p")
     project = Project.load(folder)
-    (folder / "new.sql").write_text(NEW)
+    (folder / "new.sql").write_text(ANOTHER_VIEW)
     submit(project, folder / "new.sql")
     drop(project, "slowest")
     again = Deployment.load(folder)

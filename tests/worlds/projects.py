@@ -37,6 +37,19 @@ CREATE MATERIALIZED VIEW sections AS
   HAVING count(*) > 3;
 """
 
+# A smaller project, and a view that comes to it while it runs.
+TWO_VIEWS = """
+CREATE STREAM hits (ts TIMESTAMP, page STRING, user INT, ms DOUBLE, bytes BIGINT)
+  WITH (event_time = 'ts', sites = '{sites}', {connector});
+CREATE TABLE pages (page STRING, section STRING) WITH (connector = 'files', path = 'pages.csv');
+CREATE MATERIALIZED VIEW numbers AS
+  SELECT window.start, page, count(*) AS n, sum(bytes) AS bytes FROM hits GROUP BY window(ts, '1 minute'), page;
+CREATE MATERIALIZED VIEW slowest AS
+  SELECT window.start, max(ms) AS high FROM hits GROUP BY window(ts, '1 minute');
+"""
+ANOTHER_VIEW = """CREATE MATERIALIZED VIEW users AS
+  SELECT window.start, user, count(*) AS n FROM hits GROUP BY window(ts, '1 minute'), user;"""
+
 SECTIONS = {"/": "home", "/a": "docs", "/b": "docs", "/c": "shop"}
 
 

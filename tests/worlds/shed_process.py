@@ -1,4 +1,4 @@
-"""A whole project in a process of its own that sheds every batch, to be killed: see `test_shed_live.py`."""
+"""A whole project in a process of its own that sheds every batch, to be killed: see `tests/e2e/test_shedding.py`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from catchment.project.config import SparkConfig
 from catchment.spark.pipelines.runner import Runner
 from catchment.spark.session import make_session
 from tests.worlds.shed_project import ForcedMonitor
+from tests.worlds.waiting import PATIENCE_S
 
 
 def main(folder: Path) -> None:
@@ -17,7 +18,7 @@ def main(folder: Path) -> None:
     spark = make_session("shed", SparkConfig(master="local[2]", settings={"spark.sql.shuffle.partitions": "1"}))
     runner = Runner(deployment, spark, deployment.sites, True, make_monitor=ForcedMonitor)
     runner.start()
-    runner.run(seconds=240)
+    runner.run(seconds=PATIENCE_S)
     runner.close()
     spark.stop()
 
