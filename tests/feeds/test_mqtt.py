@@ -55,9 +55,9 @@ def test_a_fleet_over_mqtt_notifies_like_the_naive_recomputation(config: MqttCon
     for name in fleet.devices:
         bus.devices.add(name, boot=1000)
         bus.connect(name)
-    until(lambda: len(cloud.controller.boots) == devices, lambda: run.carry(run))
+    until(lambda: cloud.controller.devices_heard == devices, lambda: run.carry(run))
     run.send(cloud.deploy(random_hosts(rng, graph)))
-    until(lambda: not cloud.controller.moves, lambda: run.carry(run))
+    until(lambda: not cloud.controller.moving, lambda: run.carry(run))
     pace(run, speed=4.0)
     run.at(4 * SECOND, lambda r: r.send(cloud.deploy(random_hosts(rng, graph))))
     run.at(5 * SECOND, lambda r: bus.disconnect("1"))
@@ -67,7 +67,7 @@ def test_a_fleet_over_mqtt_notifies_like_the_naive_recomputation(config: MqttCon
     expected = naive_notices(graph, run.produced)
 
     def drained() -> bool:
-        return identities(run) >= expected and not cloud.controller.moves
+        return identities(run) >= expected and not cloud.controller.moving
 
     until(drained, lambda: run.run(iter(()), run.now_us + SECOND))
     bus.close()
@@ -130,7 +130,7 @@ def test_a_cloud_that_comes_late_or_again_finds_the_devices(config: MqttConfig) 
                 for delivery in cloud.receive(name, message) if message is not None else ():
                     links.send_down(delivery.device, delivery.message)
 
-        until(lambda cloud=cloud: bool(cloud.controller.hosts) and not cloud.controller.moves, carry)
+        until(lambda cloud=cloud: bool(cloud.controller.settled()) and not cloud.controller.moving, carry)
         assert fleet.devices["1"].uploads == {"location@1": 1.0}
         links.close()
     devices.close()

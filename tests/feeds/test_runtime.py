@@ -68,7 +68,7 @@ def test_no_notification_is_lost_or_doubled_while_views_move_and_devices_come_an
     found = Counter(n.identity for n in run.fleet.notices)
     assert set(found) == naive_notices(graph, run.produced or [])
     assert set(found.values()) <= {1}
-    assert run.cloud.controller.settled() == {v: h[0] for v, h in run.cloud.controller.hosts.items()}
+    assert run.cloud.controller.settled() == {v: run.cloud.controller.hosts_of(v)[0] for v in graph.views}
 
 
 def friends_line(shares: tuple[float, float] = (1.0, 1.0)) -> list[tuple[int, int, float, float, float]]:
@@ -189,10 +189,10 @@ def test_the_old_host_is_kept_until_both_devices_confirm() -> None:
     moved = "nearby(location@0,location@1)"
     run.send(run.cloud.deploy({moved: "1"}))
     run.run(records, 20 * SECOND)
-    assert run.cloud.controller.hosts[moved] == [CLOUD, "1"]
+    assert run.cloud.controller.hosts_of(moved) == [CLOUD, "1"]
     run.fleet.connect("0", run.now_us)
     run.run(records, 30 * SECOND)
-    assert run.cloud.controller.hosts[moved] == ["1"]
+    assert run.cloud.controller.hosts_of(moved) == ["1"]
     finish(run)
     assert identities(run) == naive_notices(graph, run.produced or [])
 
@@ -218,7 +218,7 @@ def test_friends_come_and_go_while_the_rest_goes_on() -> None:
     assert {n for n in found if n[0] in stayed} == {n for n in must if n[0] in stayed}
     assert all(since[v] >= 9 * SECOND for v in added)
     gone = {feed for feed in old.feeds if feed not in new.feeds}
-    assert not any(feed in run.cloud.controller.table.uploads for feed in gone)
+    assert not any(feed in run.cloud.controller.moves.table.uploads for feed in gone)
 
 
 @pytest.mark.parametrize(

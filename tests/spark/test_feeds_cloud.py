@@ -48,7 +48,7 @@ def test_a_cloud_on_spark_notifies_like_the_naive_recomputation_while_views_move
             run.carry(run)
 
     settle()
-    assert not cloud.controller.moves
+    assert not cloud.controller.moving
     run.every(4 * SECOND, lambda r: r.send(cloud.drain()))
     run.at(5 * SECOND, lambda r: r.send(cloud.deploy(random_hosts(rng, graph))))
     run.at(8 * SECOND, lambda r: r.fleet.disconnect("2", r.now_us))
@@ -56,7 +56,7 @@ def test_a_cloud_on_spark_notifies_like_the_naive_recomputation_while_views_move
     run.run(Walkers(rng, DEVICES).records(("location", "status")), 15 * SECOND)
     run.ahead = None
     run.scheduled.clear()
-    while cloud.controller.moves:
+    while cloud.controller.moving:
         run.run(iter(()), run.now_us + 5 * SECOND)
         settle()
     settle()
@@ -65,7 +65,7 @@ def test_a_cloud_on_spark_notifies_like_the_naive_recomputation_while_views_move
     expected = naive_notices(graph, run.produced)
     assert {n[0].split("(")[0] for n in expected} == {"meet", "around"}
     assert found == expected
-    assert not cloud.controller.moves
+    assert not cloud.controller.moving
     assert sum(cloud.plane.matched.values()) > 0
 
 

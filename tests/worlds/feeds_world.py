@@ -108,7 +108,7 @@ def start(graph: ViewGraph, hosts: dict[str, str], devices: int, carry: Carrier 
     run.connect_all()
     run.send(cloud.deploy(hosts))
     run.carry(run)
-    assert not cloud.controller.moves
+    assert not cloud.controller.moving
     run.carry = carry
     return run
 
@@ -121,8 +121,8 @@ def finish(run: LocalRun) -> None:
     run.carry = carry_until_quiet
     run.ahead = None
     run.run(iter(()), run.now_us + 30 * SECOND)
-    assert not run.cloud.controller.moves
-    assert not run.cloud.controller.wanted
+    assert not run.cloud.controller.moving
+    assert not run.cloud.controller.moves.wanted
 
 
 def random_hosts(rng: random.Random, graph: ViewGraph) -> dict[str, str]:

@@ -38,7 +38,8 @@ class Upload:
     def confirm(self, token: int, since_us: int) -> None:
         share = min(self.pending.pop(token, 0.0), self.asked)
         if share > self.confirmed:
-            self.confirmed, self.since_us = share, since_us
+            self.confirmed = share
+            self.since_us = since_us
 
 
 class RouteTable:
@@ -61,8 +62,8 @@ class RouteTable:
         else:
             devices.pop(device, None)
 
-    def told(self, device: str) -> Iterator[tuple[str, float]]:
-        """The feeds that a device uploads, with their shares: what it is told again after a restart."""
+    def uploads_of(self, device: str) -> Iterator[tuple[str, float]]:
+        """Yield the feeds that a device was told to upload, with their shares."""
         for feed, devices in self.uploads.items():
             if device in devices and devices[device].asked > 0:
                 yield feed, devices[device].asked

@@ -28,11 +28,8 @@ class Deliver:
     message: Downward
 
 
-class DataPlane(Protocol):
-    """What the control plane needs of the part of the cloud that moves and joins events."""
-
-    def absorb(self, events: Iterable[FeedEvent]) -> Iterable[Deliver]:
-        """Route uploaded events and compute the cloud's views over them."""
+class ControlledPlane(Protocol):
+    """A data plane as the control plane sees it: routes, installed views, and how far feeds have come."""
 
     def set_route(self, feed: str, device: str, share: float) -> None:
         """From now on a device downloads this share of a feed; 0 ends the route."""
@@ -48,6 +45,13 @@ class DataPlane(Protocol):
 
     def take_matched(self) -> Counter[str]:
         """Matches per view that others read, since the last call."""
+
+
+class AbsorbingPlane(ControlledPlane, Protocol):
+    """A data plane that takes events one by one."""
+
+    def absorb(self, events: Iterable[FeedEvent]) -> Iterable[Deliver]:
+        """Route uploaded events and compute the cloud's views over them."""
 
 
 class Router:

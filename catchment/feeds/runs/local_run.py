@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from catchment.feeds.cloud.cloud import FeedCloud
 from catchment.feeds.cloud.router import Deliver
 from catchment.feeds.device.fleet import DeviceRecord, Fleet
 from catchment.feeds.protocol.channel import LinkTraffic
@@ -36,12 +37,6 @@ class LocalTransport(Protocol):
     def traffic(self) -> dict[str, LinkTraffic]: ...
 
 
-class Answering(Protocol):
-    """A cloud, of whatever make: it takes messages of devices and answers, at once or later."""
-
-    def receive(self, device: str, message: Upward) -> Iterable[Deliver]: ...
-
-
 Carrier = Callable[["LocalRun"], None]
 
 
@@ -64,11 +59,12 @@ class _Scheduled:
 class LocalRun:
     """One cloud and one fleet on one bus."""
 
-    def __init__(self, cloud: Answering, fleet: Fleet, bus: LocalTransport, carry: Carrier = carry_until_quiet) -> None:
+    def __init__(self, cloud: FeedCloud, fleet: Fleet, bus: LocalTransport, carry: Carrier = carry_until_quiet) -> None:
         self.cloud = cloud
         self.fleet = fleet
         self.bus = bus
         self.carry = carry
+        self.answer = cloud.receive  # a measured run counts its processor time
         self.now_us = 0
         self.produced: list[DeviceRecord] | None = None  # set to [] to keep every record for an oracle
         self.scheduled: list[_Scheduled] = []
@@ -97,7 +93,7 @@ class LocalRun:
         """The cloud takes the next message of a device and answers."""
         message = self.bus.next_up(name)
         if message is not None:
-            self.send(self.cloud.receive(name, message))
+            self.send(self.answer(name, message))
 
     def connect_all(self) -> None:
         for name in self.fleet.devices:

@@ -11,30 +11,19 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from catchment.errors import FeedError
+from catchment.feeds.cloud.cloud import FeedCloud
 from catchment.feeds.cloud.router import Deliver
 from catchment.feeds.device.fleet import DeviceRecord, Fleet
-from catchment.feeds.protocol.messages import Notice, Upward
+from catchment.feeds.protocol.messages import Notice
 from catchment.feeds.protocol.mqtt import MqttCloud, MqttDevices, reach_broker
 from catchment.timeline import Clock
 
 POLL_S = 0.02
 TAKE_EVERY_S = 1.0  # a cloud on Spark writes a file each time
 TICK_US = 1_000_000
-
-
-class ServedCloud(Protocol):
-    """What the cloud's loop needs of a cloud."""
-
-    def receive(self, device: str, message: Upward) -> Iterable[Deliver]: ...
-
-    def take(self) -> Iterable[Deliver]: ...
-
-    def drain(self) -> Iterable[Deliver]: ...
-
-    def review(self, period_s: float) -> list[Deliver]: ...
 
 
 class Every:
@@ -54,7 +43,7 @@ class Every:
 
 
 def serve_cloud(
-    cloud: ServedCloud,
+    cloud: FeedCloud,
     links: MqttCloud,
     first: Iterable[Deliver],
     goes_on: Callable[[], bool],
@@ -80,7 +69,7 @@ def serve_cloud(
     _let_go(links)
 
 
-def receive_all(cloud: ServedCloud, links: MqttCloud) -> None:
+def receive_all(cloud: FeedCloud, links: MqttCloud) -> None:
     """Hand over what has arrived."""
     for name in list(links.busy_up):
         message = links.next_up(name)

@@ -8,15 +8,15 @@ wire is compared with what the placement predicts (see `feeds/runs/traffic.py`).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from catchment.errors import SimulationError
 from catchment.feeds.cloud.choose_hosts import STRATEGIES
-from catchment.feeds.cloud.controller import FeedController
+from catchment.feeds.cloud.cloud import FeedCloud
 from catchment.feeds.cloud.router import Deliver
-from catchment.feeds.cloud.routes import CLOUD, Hosts
+from catchment.feeds.cloud.routes import CLOUD
 from catchment.feeds.device.device import DeviceConfig, boot_number
 from catchment.feeds.device.fleet import DeviceRecord, Fleet
 from catchment.feeds.language.view_graph import ViewGraph
@@ -38,26 +38,6 @@ WARM_UP_S = 5  # views are deployed and first events are out before a phase is m
 LONGEST_WARM_UP_S = 60  # of a cloud that takes its time, before the first phase begins anyway
 FINISH_S = 60  # after the last record, in which moves end
 QUIET_S = 6  # after the last record in any case, for messages that are under way
-
-
-class RunCloud(Protocol):
-    """A cloud that a run can drive: in the process, or on Spark."""
-
-    @property
-    def redeployed(self) -> int: ...
-
-    @property
-    def controller(self) -> FeedController: ...
-
-    def deploy(self, hosts: Hosts) -> list[Deliver]: ...
-
-    def receive(self, device: str, message: Upward) -> Iterable[Deliver]: ...
-
-    def review(self, period_s: float) -> list[Deliver]: ...
-
-    def take(self) -> Iterable[Deliver]: ...
-
-    def drain(self) -> Iterable[Deliver]: ...
 
 
 @dataclass(frozen=True)
@@ -85,7 +65,7 @@ class FeedRun:
     """One strategy over one world."""
 
     def __init__(
-        self, graph: ViewGraph, world: World, cloud: RunCloud, options: RunOptions, bus: Bus | MqttBus | None = None
+        self, graph: ViewGraph, world: World, cloud: FeedCloud, options: RunOptions, bus: Bus | MqttBus | None = None
     ) -> None:
         self.graph = graph
         self.world = world
@@ -95,11 +75,18 @@ class FeedRun:
         configs = [DeviceConfig(d, BOOT, options.report_every_s * SECOND_US) for d in world.rates]
         self.fleet = Fleet(configs, self.bus, graph.program.functions)
         self.cpu_s = 0.0  # of the cloud alone, when it runs in this thread
-        self.run = LocalRun(_Timed(self), self.fleet, self.bus)
+        self.run = LocalRun(cloud, self.fleet, self.bus)
+        self.run.answer = self._answer_timed
         self.run.now_us = EPOCH_US
         self.phases: list[dict[str, Any]] = []
         self.sizes = message_sizes(graph, world, EPOCH_US, BOOT)
         self.board = Board(options.strategy, cloud.controller, self.bus.traffic, world.costs, self.sizes)
+
+    def _answer_timed(self, device: str, message: Upward) -> list[Deliver]:
+        began_s = time.thread_time()
+        answers = list(self.cloud.receive(device, message))
+        self.cpu_s += time.thread_time() - began_s
+        return answers
 
     def deploy(self) -> None:
         """Connect the devices and bring the views to their first hosts."""
@@ -152,7 +139,7 @@ class FeedRun:
 
     def _settle(self, records: Iterator[DeviceRecord], latest_s: int) -> Iterator[int]:
         """Go on until all moves have ended."""
-        while self.cloud.controller.moves and self.second < latest_s:
+        while self.cloud.controller.moving and self.second < latest_s:
             yield from self._until(records, self.second + 1)
 
     def _phase(self, name: str, records: Iterator[DeviceRecord], until_s: int) -> Iterator[int]:
@@ -183,7 +170,7 @@ class FeedRun:
             self.run.run(iter(()), self.run.now_us + 2 * SECOND_US)
             self.run.send(self.cloud.drain())
             self.run.carry(self.run)
-            if not self.cloud.controller.moves and self.run.now_us >= since_us + QUIET_S * SECOND_US:
+            if not self.cloud.controller.moving and self.run.now_us >= since_us + QUIET_S * SECOND_US:
                 break
 
     def totals(self) -> Totals:
@@ -206,7 +193,7 @@ class FeedRun:
             "phases": self.phases,
             "redeployments": self.cloud.redeployed,
             "views_moved": controller.counters.moves_done - len(self.graph.views),
-            "moves_unfinished": len(controller.moves),
+            "moves_unfinished": len(controller.moving),
             "instructions": controller.counters.instructions,
             "notices_on_the_wire": sum(link.up.messages[NOTICE] + link.down.messages[NOTICE] for link in links),
             "cloud_cpu_s": round(self.cpu_s, 3),
@@ -222,7 +209,9 @@ class FeedRun:
         return counts
 
 
-def compare(graph: ViewGraph, records: list[DeviceRecord], found: set[Any], since_us: dict[str, int]) -> dict[str, int]:
+def compare(
+    graph: ViewGraph, records: list[DeviceRecord], found: set[Any], since_us: Mapping[str, int]
+) -> dict[str, int]:
     """Lost: due from when its view was active, and not found. Invented: found, and never due."""
     every = naive_notices(graph, records)
     first_us = min((r.at_us for r in records), default=0)
@@ -230,16 +219,3 @@ def compare(graph: ViewGraph, records: list[DeviceRecord], found: set[Any], sinc
     due = naive_notices(graph, records, since_us) if late else every
     known = {identity for identity in due if identity[0] in since_us}
     return {"expected": len(known), "lost": len(known - found), "invented": len(found - every)}
-
-
-class _Timed:
-    """The cloud as the run sees it, with its processor time counted."""
-
-    def __init__(self, owner: FeedRun) -> None:
-        self.owner = owner
-
-    def receive(self, device: str, message: Upward) -> list[Deliver]:
-        began = time.thread_time()
-        answers = list(self.owner.cloud.receive(device, message))
-        self.owner.cpu_s += time.thread_time() - began
-        return answers

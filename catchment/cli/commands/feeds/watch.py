@@ -85,7 +85,7 @@ class CloudWatch:
             return
         controller, now = self.cloud.controller, self.board.totals[-1]
         totals = [now.at_us, now.messages_up, now.messages_down, now.bytes_up, now.bytes_down]
-        self._line(["traffic", *totals, len(controller.moves), self.cloud.redeployed])
+        self._line(["traffic", *totals, len(controller.moving), self.cloud.redeployed])
         if self.board.samples % USAGE_EVERY == 0:
             self._line(["usage", now.at_us, *usage().values()])
         hosts = controller.settled()

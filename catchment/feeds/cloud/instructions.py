@@ -1,0 +1,78 @@
+"""Instructions on their way to devices: gathered into few messages, and kept until they are confirmed. Pure.
+
+Every instruction that changes what a device does has a token; the device confirms it, and only then does the cloud
+rely on it. A device that has not yet said hello is told nothing: everything that holds for it is said when it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from catchment.feeds.cloud.router import Deliver
+from catchment.feeds.protocol.messages import Install, Instruction, Instructions, Mark, SetUpload, Uninstall
+
+MAX_BATCH = 500  # instructions in one message, which keeps it well below the codec's bound
+
+Confirmable = SetUpload | Install | Uninstall | Mark
+
+
+@dataclass
+class PendingInstruction:
+    """An instruction that a device has not yet confirmed, and the views whose moves wait for it."""
+
+    device: str
+    message: Confirmable
+    views: set[str] = field(default_factory=set)
+
+
+class InstructionQueue:
+    """What is to be said to each device, and what devices have yet to confirm."""
+
+    def __init__(self) -> None:
+        self.boots: dict[str, int] = {}  # of each device that has said hello
+        self.pending: dict[int, PendingInstruction] = {}
+        self.queued: dict[str, list[Instruction]] = {}
+        self.sent = 0
+        self._next_token = 1  # 0 asks for no confirmation
+
+    def new_token(self) -> int:
+        self._next_token += 1
+        return self._next_token - 1
+
+    def ask(self, device: str, message: Confirmable) -> None:
+        """Tell a device something that it is to confirm."""
+        self.pending[message.token] = PendingInstruction(device, message)
+        self.tell(device, message)
+
+    def tell(self, device: str, message: Instruction) -> None:
+        """Tell a device something, if it is there to hear it."""
+        if device in self.boots:
+            self.sent += 1
+            self.queued.setdefault(device, []).append(message)
+
+    def confirm(self, device: str, token: int) -> PendingInstruction | None:
+        """Return what a device confirms by this token; None when it was already confirmed, or is another's."""
+        pending = self.pending.get(token)
+        if pending is None or pending.device != device:
+            return None
+        return self.pending.pop(token)
+
+    def greet(self, device: str, boot: int) -> bool:
+        """Note that a device said hello; return whether it remembers nothing of what it was told."""
+        is_new = self.boots.get(device) != boot
+        self.boots[device] = boot
+        return is_new
+
+    def tell_pending(self, device: str) -> None:
+        """Tell a device again what it has yet to confirm."""
+        for pending in [p for p in self.pending.values() if p.device == device]:
+            self.tell(device, pending.message)
+
+    def take(self) -> Iterator[Deliver]:
+        """Take out what is queued: one message per device, or a few where there is very much to tell."""
+        queued = self.queued
+        self.queued = {}
+        for device, items in queued.items():
+            for at in range(0, len(items), MAX_BATCH):
+                yield Deliver(device, Instructions(tuple(items[at : at + MAX_BATCH])))

@@ -1,0 +1,83 @@
+"""Where each view is computed, and so what must be sent of each feed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from catchment.feeds.cloud.routes import CLOUD, FeedRoutes, Instance, routes_of
+from catchment.feeds.language.view_graph import PhysicalView, ViewGraph
+
+
+class ViewLocations:
+    """The hosts of every view. While a view moves it has two: the current host, then the next."""
+
+    def __init__(self, graph: ViewGraph) -> None:
+        self.graph = graph
+        self.views: dict[str, PhysicalView] = {}
+        self.hosts: dict[str, list[str]] = {}
+        self.readers: dict[str, set[str]] = {}  # of a feed, or of a view's output
+        self.installed: dict[str, set[str]] = {}  # host -> its views
+        self.retired: dict[str, list[str]] = {}  # view -> devices that have not yet confirmed its end
+
+    def settled(self) -> dict[str, str]:
+        """Return where each view is, or is going."""
+        return {name: hosts[-1] for name, hosts in self.hosts.items()}
+
+    def computes(self, device: str, view: str) -> bool:
+        """Return whether a device computes a view, or was told to stop and may still have its last matches."""
+        return device in self.hosts.get(view, ()) or device in self.retired.get(view, ())
+
+    def sources(self, feed: str) -> list[str]:
+        """Return where a feed, or the output of a view, is produced."""
+        source = self.graph.feeds.get(feed)
+        return [source.device] if source else self.hosts.get(feed, [])
+
+    def instances(self, feed: str) -> Iterator[Instance]:
+        """Yield the views that read a feed, once for each host."""
+        for name in self.readers.get(feed, ()):
+            for host in self.hosts[name]:
+                yield self.views[name], host
+
+    def needed(self, feed: str) -> FeedRoutes:
+        """Return what must be sent of a feed; a host that was told to stop may still have matches under way."""
+        return routes_of(feed, [*self.sources(feed), *self.retired.get(feed, ())], self.instances(feed))
+
+    def add(self, view: PhysicalView, host: str) -> None:
+        """Add a host to those of a view."""
+        self.views[view.name] = view
+        hosts = self.hosts.setdefault(view.name, [])
+        if host not in hosts:
+            hosts.append(host)
+        for feed in view.inputs:
+            self.readers.setdefault(feed, set()).add(view.name)
+        self.installed.setdefault(host, set()).add(view.name)
+
+    def remove_host(self, view: str, host: str) -> None:
+        """A host computes a view no more; a device has yet to confirm that."""
+        self.hosts[view].remove(host)
+        self._retire(view, host)
+
+    def remove(self, view: str) -> list[str]:
+        """A view is no more; return the hosts that it had."""
+        hosts = self.hosts.pop(view)
+        for feed in self.views.pop(view).inputs:
+            self.readers[feed].discard(view)
+            if not self.readers[feed]:
+                del self.readers[feed]
+        for host in hosts:
+            self._retire(view, host)
+        return hosts
+
+    def _retire(self, view: str, host: str) -> None:
+        self.installed[host].discard(view)
+        retired = self.retired.setdefault(view, [])
+        if host != CLOUD and host not in retired:
+            retired.append(host)
+        if not retired:
+            del self.retired[view]
+
+    def forget_retired(self, view: str, device: str) -> None:
+        """A device has confirmed the end of a view: nothing of it is under way any more."""
+        left = [d for d in self.retired.pop(view, []) if d != device]
+        if left:
+            self.retired[view] = left
