@@ -20,10 +20,10 @@ from catchment.feeds.cloud.choose_hosts import all_at_cloud, least_traffic
 from catchment.feeds.cloud.routes import CLOUD
 from catchment.feeds.device.device import boot_number
 from catchment.feeds.language.view_graph import ViewGraph, generate_views
-from catchment.feeds.project import World
 from catchment.feeds.runs.oracle import naive_notices
 from catchment.feeds.runs.traffic import Totals, message_sizes, off, predict_traffic
-from catchment.sim.feeds.open_world import WorldChoice, open_world
+from catchment.feeds.runs.workload import Workload, WorldChoice
+from catchment.sim.nearby_world import open_world
 
 DESCRIPTION = "500 devices over MQTT against a cloud on Spark: traffic against its prediction, notices, CPU, memory."
 PROJECT = Path(__file__).parents[2] / "examples" / "nearby_friends"
@@ -66,7 +66,7 @@ class _Bench:
     def __init__(
         self,
         plan: Plan,
-        world: World,
+        world: Workload,
         graph: ViewGraph,
         deployment: live.Deployment,
         report: Callable[[str], None],

@@ -1,38 +1,39 @@
-"""A feed project: a folder with the program, its settings, its reference tables and recorded streams.
+"""A feed project: a folder with a program, its settings, its functions and its reference tables.
 
     feeds.sql        CREATE STREAM, CREATE TABLE and CREATE FEED VIEW statements
-    feeds.toml       optional: what a message costs each way, and a world that makes the records
+    feeds.toml       optional: what a message costs each way, and a made-up world in place of recorded streams
     functions.py     optional: FUNCTIONS, a tuple of black-box functions that views may call
-    <table>.csv      a header with the declared columns, one row a reference row
-    <stream>.csv     the same with a column at_s before them: when, in seconds from the start of the recording
+    <table>.csv      a header with the declared columns, one line per reference row
 
-Cells are read by the declared types; an empty cell is NULL. A wrong cell is named with its file and line. A recording
-is repeated when a run is longer than it, with a pause of its mean interval.
+Cells are read by the declared types; an empty cell is NULL. A wrong cell is named with its file and line. Records of
+devices are not part of a project: `runs/workload.py` has those.
 """
 
 from __future__ import annotations
 
 import csv
 import importlib.util
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from catchment.errors import FeedError
-from catchment.feeds.device.fleet import DeviceRecord
-from catchment.feeds.language.evaluate import CompiledProgram
 from catchment.feeds.language.functions import BUILT_IN, Functions, with_functions
 from catchment.feeds.language.read_program import read_program
 from catchment.feeds.language.reference import ReferenceData, Row
 from catchment.feeds.language.statements import Declared
 from catchment.feeds.language.template import FeedProgram
 from catchment.feeds.placement.costs import LinkCosts
+from catchment.project.options import Option, OptionKind, read_options
+from catchment.project.toml_file import TomlFile
 
 PROGRAM_FILE = "feeds.sql"
+SETTINGS_FILE = "feeds.toml"
 FUNCTIONS_FILE = "functions.py"
 MAX_ROWS = 5_000_000  # of one file: it is held in memory
+RECORDING = "recording"  # the kind of world whose streams are recorded in files
 
 _PARSE: dict[str, Callable[[str], Any]] = {
     "BIGINT": int,
@@ -43,64 +44,85 @@ _PARSE: dict[str, Callable[[str], Any]] = {
 }
 
 
-class World(Protocol):
-    """Where the records of devices come from, and the reference data that says who meets whom."""
-
-    source: str
-    program: FeedProgram
-    costs: LinkCosts
-    rates: dict[str, float]  # events per second of each known device
-
-    @property
-    def feed_rates(self) -> dict[str, float]: ...
-
-    def read_reference(self) -> ReferenceData: ...
-
-    def records(self, from_us: int = 0, devices: Collection[str] | None = None) -> Iterator[DeviceRecord]: ...
-
-    def change_rates(self) -> None: ...
+def _read_positive(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
+        raise ValueError(value)
+    return float(value)
 
 
-@dataclass
-class Recording:
-    """A project whose streams are recorded in files."""
+def _read_whole(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 10**9:
+        raise ValueError(value)
+    return value
 
-    source: str
+
+def _read_world_kind(value: Any) -> str:
+    if value not in ("nearby", RECORDING):
+        raise ValueError(value)
+    return str(value)
+
+
+_POSITIVE = OptionKind("a positive number", _read_positive)
+_WHOLE = OptionKind("a whole number from 0 on", _read_whole)
+_WORLD_KIND = OptionKind("'nearby' (users made by catchment) or 'recording' (CSV files)", _read_world_kind)
+_COST_OPTIONS = (Option("upload", _POSITIVE, 1.0), Option("download", _POSITIVE, 1.0))
+_WORLD_OPTIONS = (
+    Option("kind", _WORLD_KIND, RECORDING),
+    Option("users", _WHOLE, 100),
+    Option("rate_unit", _POSITIVE, 0.1),
+    Option("seed", _WHOLE, 7),
+)
+
+
+@dataclass(frozen=True)
+class FeedProject:
+    """The program of a folder, what messages cost, and the settings of the world that makes its records."""
+
     folder: Path
     program: FeedProgram
-    recorded: list[DeviceRecord] = field(repr=False)
-    rates: dict[str, float] = field(repr=False)
-    feed_rates: dict[str, float] = field(repr=False)
-    costs: LinkCosts = field(default_factory=LinkCosts)
+    costs: LinkCosts
+    world: Mapping[str, Any]  # the options of [world], checked
 
-    def read_reference(self) -> ReferenceData:
-        """The reference tables as they stand in the folder now."""
-        devices = tuple(_typed_device(self.program, d) for d in self.rates)
-        return ReferenceData(read_tables(self.folder, self.program), devices)
+    def read_reference(self, devices: Iterable[str] | None = None) -> ReferenceData:
+        """Read the reference tables as they are in the folder now; `devices`, when given, lists all that exist."""
+        rows = {name: [row for _, row in read_rows(self.folder, t)] for name, t in self.program.tables.items()}
+        return ReferenceData(rows, None if devices is None else tuple(map(self._typed_device, devices)))
 
-    def records(self, from_us: int = 0, devices: Collection[str] | None = None) -> Iterator[DeviceRecord]:
-        """What (some) devices recorded, moved to begin at an instant, and again when it has ended."""
-        kept = [r for r in self.recorded if devices is None or r.device in devices]
-        while kept:
-            for r in kept:
-                yield DeviceRecord(from_us + r.at_us, r.device, r.stream, r.row)
-            from_us += self.recorded[-1].at_us + max(1, self.recorded[-1].at_us // len(self.recorded))
-
-    def change_rates(self) -> None:
-        raise FeedError("a recording has the rates that it has", hint="rates change in mid-run in a made world only")
+    def _typed_device(self, device: str) -> Any:
+        """A device's name as the type that its streams declare."""
+        stream = next(iter(self.program.streams.values()))
+        assert stream.device is not None
+        return _PARSE[stream.type_of(stream.device)](device)
 
 
-def open_recording(folder: Path, costs: LinkCosts | None = None, functions: Functions = BUILT_IN) -> Recording:
-    """Read a folder whose streams are recorded."""
-    program = read_program_file(folder, functions)
-    recorded = sorted(_recorded(folder, program), key=lambda r: r.at_us)
-    if not recorded:
-        raise FeedError("no stream of the project has a record", where=str(folder))
-    return Recording(str(folder), folder, program, recorded, *_rates(program, recorded), costs or LinkCosts())
+def open_project(folder: Path, upload_cost: float | None = None, download_cost: float | None = None) -> FeedProject:
+    """Open a folder; costs that are given take the place of the project's own."""
+    functions = load_functions(folder)
+    costs, world = _read_settings(folder)
+    link_costs = LinkCosts(
+        costs["upload"] if upload_cost is None else upload_cost,
+        costs["download"] if download_cost is None else download_cost,
+    )
+    return FeedProject(folder, read_program_file(folder, functions), link_costs, world)
+
+
+def _read_settings(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Read and check the tables [costs] and [world]."""
+    path = folder / SETTINGS_FILE
+    file = TomlFile.load(path) if path.is_file() else TomlFile(path, "", {})
+    for name, table in file.tables.items():
+        if name not in ("costs", "world") or not isinstance(table, dict):
+            raise FeedError(f"found {name!r}; possible: [costs] and [world]", where=file.at(None, name))
+
+    def read(name: str, options: tuple[Option, ...]) -> dict[str, Any]:
+        given = file.tables.get(name, {})
+        return read_options(given, options, what=f"[{name}]", error=FeedError, where=partial(file.at, name))
+
+    return read("costs", _COST_OPTIONS), read("world", _WORLD_OPTIONS)
 
 
 def read_program_file(folder: Path, functions: Functions = BUILT_IN) -> FeedProgram:
-    """The program of a project; a mistake in it is named with its file."""
+    """Read the program of a project; a mistake in it is named with its file."""
     path = folder / PROGRAM_FILE
     if not path.is_file():
         raise FeedError(
@@ -114,7 +136,7 @@ def read_program_file(folder: Path, functions: Functions = BUILT_IN) -> FeedProg
 
 
 def load_functions(folder: Path) -> Functions:
-    """The built-in functions and those of a project's own."""
+    """Load the built-in functions and those of the project itself."""
     path = folder / FUNCTIONS_FILE
     if not path.is_file():
         return BUILT_IN
@@ -130,30 +152,14 @@ def load_functions(folder: Path) -> Functions:
         raise FeedError(f"cannot be read: {error}", where=str(path), hint=hint) from error
 
 
-def read_tables(folder: Path, program: FeedProgram) -> dict[str, list[Row]]:
-    """The rows of every reference table."""
-    return {name: [row for _, row in _rows(folder, table, ())] for name, table in program.tables.items()}
-
-
 def table_files(folder: Path, program: FeedProgram) -> dict[Path, float]:
-    """When each file of a reference table was last written."""
+    """Return when each file of a reference table was last written."""
     paths = (folder / f"{name}.csv" for name in program.tables)
     return {path: path.stat().st_mtime for path in paths if path.is_file()}
 
 
-def _recorded(folder: Path, program: FeedProgram) -> Iterator[DeviceRecord]:
-    for name, stream in program.streams.items():
-        assert stream.device is not None
-        at = stream.column_names.index(stream.device)
-        for number, (at_s, row) in enumerate(_rows(folder, stream, ("at_s",)), start=2):
-            if row[at] is None or at_s is None or not 0 <= at_s < 1e9:
-                where = f"{folder / f'{name}.csv'}, line {number}"
-                raise FeedError(f"a record needs a device and a time of 0 or more: {at_s}, {row!r}", where=where)
-            yield DeviceRecord(round(at_s * 1e6), str(row[at]), name, row)
-
-
-def _rows(folder: Path, declared: Declared, before: tuple[str, ...]) -> Iterator[tuple[float | None, Row]]:
-    """(at_s, row) of a file; a table has no at_s."""
+def read_rows(folder: Path, declared: Declared, before: tuple[str, ...] = ()) -> Iterator[tuple[float | None, Row]]:
+    """Yield the rows of a stream's or table's file, each with the number in the column before them, if there is one."""
     path = folder / f"{declared.name}.csv"
     expected = [*before, *declared.column_names]
     if not path.is_file():
@@ -165,13 +171,13 @@ def _rows(folder: Path, declared: Declared, before: tuple[str, ...]) -> Iterator
             raise FeedError(f"found the header {','.join(header)}; expected {','.join(expected)}", where=str(path))
         kinds = ["DOUBLE" for _ in before] + [kind for _, kind in declared.columns]
         for number, cells in enumerate(reader, start=2):
-            values = _parse(cells, kinds, f"{path}, line {number}")
+            values = _parse_cells(cells, kinds, f"{path}, line {number}")
             if number > MAX_ROWS:
                 raise FeedError(f"a file of over {MAX_ROWS} rows is refused", where=str(path))
             yield (values[0] if before else None), tuple(values[len(before) :])
 
 
-def _parse(cells: list[str], kinds: list[str], where: str) -> list[Any]:
+def _parse_cells(cells: list[str], kinds: list[str], where: str) -> list[Any]:
     if len(cells) != len(kinds):
         raise FeedError(f"found {len(cells)} cells; expected {len(kinds)}", where=where)
     values: list[Any] = []
@@ -181,21 +187,3 @@ def _parse(cells: list[str], kinds: list[str], where: str) -> list[Any]:
         except (ValueError, KeyError):
             raise FeedError(f"found {cell!r}; expected {kind}", where=where) from None
     return values
-
-
-def _rates(program: FeedProgram, recorded: list[DeviceRecord]) -> tuple[dict[str, float], dict[str, float]]:
-    """Events per second of each device, and of each of its feeds after the filters of the program."""
-    compiled, seconds = CompiledProgram(program), (recorded[-1].at_us / 1e6) or 1.0
-    devices: Counter[str] = Counter()
-    feeds: Counter[str] = Counter()
-    for record in recorded:
-        devices[record.device] += 1
-        feeds.update(f"{kind}@{record.device}" for kind, _ in compiled.feeds_of(record.stream, record.row))
-    return {d: n / seconds for d, n in devices.items()}, {f: n / seconds for f, n in feeds.items()}
-
-
-def _typed_device(program: FeedProgram, device: str) -> Any:
-    """A device's name as the type that its streams declare."""
-    stream = next(iter(program.streams.values()))
-    assert stream.device is not None
-    return _PARSE[stream.type_of(stream.device)](device)

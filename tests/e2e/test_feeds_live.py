@@ -22,10 +22,11 @@ import pytest
 
 from catchment.feeds.device.fleet import DeviceRecord
 from catchment.feeds.language.view_graph import ViewGraph, generate_views
-from catchment.feeds.project import open_recording
+from catchment.feeds.project import open_project
 from catchment.feeds.protocol.messages import Notice
 from catchment.feeds.runs.oracle import naive_notices
 from catchment.feeds.runs.processes import read_fleet_log
+from catchment.feeds.runs.workload import open_recording
 from tests.worlds.feeds_broker import broker, needs_broker
 from tests.worlds.waiting import PATIENCE_S, wait_until
 
@@ -155,7 +156,7 @@ def test_a_fleet_that_is_killed_affects_only_its_own_views_and_one_that_stands_s
     first.send_signal(signal.SIGCONT)
     wait_for_notices(deployment, "1/2", 20)
     again = deployment.fleet("2/2")
-    graph = generate_views((world := open_recording(deployment.folder)).program, world.read_reference())
+    graph = generate_views((world := open_recording(open_project(deployment.folder))).program, world.read_reference())
     spared = {v for v in graph.views if graph.origins(v) <= FIRST}
     assert len(spared) == 3
     wait_until(
@@ -185,7 +186,7 @@ def test_friendships_that_come_and_go_are_followed_while_the_rest_goes_on(deploy
     fleet = deployment.fleet("1/1")
     wait_until(deployment.settled, "views to be deployed", state=deployment.state, pause_s=0.2)
     wait_for_notices(deployment, "1/1", 20)
-    before = generate_views((world := open_recording(deployment.folder)).program, world.read_reference())
+    before = generate_views((world := open_recording(open_project(deployment.folder))).program, world.read_reference())
     write_friends(deployment.folder, [(2, 4), (4, 6), (1, 3), (5, 7), (0, 1), (2, 3), (6, 7), (4, 1), (3, 5), (0, 7)])
     after = generate_views(world.program, world.read_reference())
     gone, come = set(before.views) - set(after.views), set(after.views) - set(before.views)

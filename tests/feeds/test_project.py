@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from itertools import islice
 from pathlib import Path
 
@@ -10,10 +12,10 @@ import pytest
 
 from catchment.errors import CatchmentError, FeedError
 from catchment.feeds.language.view_graph import ViewGraph, generate_views
-from catchment.feeds.project import open_recording, table_files
+from catchment.feeds.project import open_project, table_files
 from catchment.feeds.runs.traffic import message_sizes
-from catchment.sim.feeds.nearby_world import NearbyWorld
-from catchment.sim.feeds.open_world import WorldChoice, open_world
+from catchment.feeds.runs.workload import WorldChoice, open_recording, open_workload
+from catchment.sim.nearby_world import NearbyWorld, make_nearby_world, make_world, open_world
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "nearby_friends"
@@ -40,8 +42,8 @@ def graph_in(folder: Path) -> ViewGraph:
 
 
 @pytest.fixture
-def made_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("CATCHMENT_DATA", str(tmp_path / "nowhere"))
+def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CATCHMENT_DATA", raising=False)
 
 
 def test_a_recording_is_read_by_its_declared_types_and_repeated(folder: Path) -> None:
@@ -113,11 +115,11 @@ def test_a_recording_has_the_users_and_rates_that_it_has(folder: Path) -> None:
     with pytest.raises(FeedError, match="recorded"):
         open_world(folder, WorldChoice(users=5))
     with pytest.raises(FeedError, match="has the rates that it has"):
-        open_recording(folder).change_rates()
+        open_recording(open_project(folder)).change_rates()
 
 
 def test_a_changed_table_is_read_again(folder: Path) -> None:
-    world = open_recording(folder)
+    world = open_recording(open_project(folder))
     assert set(table_files(folder, world.program)) == {folder / "friends.csv"}
     (folder / "friends.csv").write_text("user,friend\n2,3\n")
     views = generate_views(world.program, world.read_reference()).views
@@ -148,3 +150,36 @@ def test_sizes_of_messages_are_known_for_every_feed() -> None:
     sizes = message_sizes(graph, world, 1_700_000_000_000_000, 10**11)
     assert set(sizes) == set(graph.feeds)
     assert all(70 < size < 110 for size in sizes.values())
+
+
+def test_a_cloud_needs_no_records_where_its_devices_have_them(folder: Path) -> None:
+    (folder / "location.csv").unlink()
+    project = open_project(folder)
+    with pytest.raises(FeedError, match=r"there is no location.csv"):
+        open_workload(project, make_nearby_world)
+    workload = open_workload(project, make_nearby_world, needs_records=False)
+    assert workload.rates == {}
+    assert list(generate_views(workload.program, workload.read_reference()).views) == ["nearby(location@1,location@2)"]
+
+
+def test_a_real_world_without_its_data_says_where_it_would_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = open_project(EXAMPLE).program
+    for named in (None, str(tmp_path)):
+        if named is None:
+            monkeypatch.delenv("CATCHMENT_DATA", raising=False)
+        else:
+            monkeypatch.setenv("CATCHMENT_DATA", named)
+        with pytest.raises(CatchmentError, match=r"facebook_combined(.|\n)*CATCHMENT_DATA"):
+            make_world(program, 20, real=True)
+        assert make_world(program, 20).source.startswith("made up")
+
+
+def test_a_recorded_project_does_not_import_the_simulator(folder: Path) -> None:
+    code = (
+        "import sys; from typer.testing import CliRunner; from catchment.cli.main import app; "
+        f"done = CliRunner().invoke(app, ['feeds', 'explain', {str(folder)!r}, '--json']); "
+        "assert done.exit_code == 0, done.output; "
+        "print(*(m for m in sys.modules if m.startswith('catchment.sim')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr

@@ -14,22 +14,18 @@ import pytest
 from typer.testing import CliRunner
 
 from catchment.cli.main import app
-from catchment.errors import CatchmentError, SimulationError
+from catchment.errors import CatchmentError, FeedError
 from catchment.feeds.cloud.cloud import Cloud
 from catchment.feeds.cloud.reoptimize import ReoptimizeRule
 from catchment.feeds.cloud.router import Router
 from catchment.feeds.language.evaluate import CompiledProgram
 from catchment.feeds.language.view_graph import generate_views
+from catchment.feeds.runs.measured_run import FeedRun, RunOptions
 from catchment.feeds.runs.traffic import WAYS
-from catchment.sim.feeds.measured_run import FeedRun, RunOptions
-from catchment.sim.feeds.open_world import WorldChoice, open_world
+from catchment.feeds.runs.workload import WorldChoice
+from catchment.sim.nearby_world import open_world
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "nearby_friends"
-
-
-@pytest.fixture(autouse=True)
-def made_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("CATCHMENT_DATA", str(tmp_path / "nowhere"))
 
 
 def measured_run(
@@ -117,5 +113,5 @@ def test_a_wrong_command_is_refused_with_a_reason(words: list[object], says: str
     "options", [{"strategy": "moon"}, {"seconds": 3}, {"seconds": 30, "change_at_s": 2}, {"change_at_s": 60}]
 )
 def test_a_run_that_makes_no_sense_is_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(SimulationError):
+    with pytest.raises(FeedError):
         RunOptions(**options)

@@ -13,10 +13,10 @@ from itertools import islice
 from catchment.feeds.cloud.routes import Hosts, all_routes
 from catchment.feeds.language.evaluate import compile_program
 from catchment.feeds.language.view_graph import ViewGraph
-from catchment.feeds.project import World
 from catchment.feeds.protocol.channel import DATA, LinkTraffic
 from catchment.feeds.protocol.codec import encode
 from catchment.feeds.protocol.messages import FeedEvent
+from catchment.feeds.runs.workload import Workload
 
 WAYS = ("messages_up", "messages_down", "bytes_up", "bytes_down")
 MAX_SAMPLED = 100_000  # records that are looked at for the size of messages
@@ -61,11 +61,11 @@ def predict_traffic(
     return found
 
 
-def message_sizes(graph: ViewGraph, world: World, from_us: int, boot: int = 0) -> dict[str, float]:
+def message_sizes(graph: ViewGraph, workload: Workload, from_us: int, boot: int = 0) -> dict[str, float]:
     """Bytes of a message of each feed: an early event of it, encoded, numbered as after a while of running."""
     compiled, number = compile_program(graph.program.text, graph.program.functions), boot + 100
     sizes: dict[str, float] = {}
-    for record in islice(world.records(from_us), MAX_SAMPLED):
+    for record in islice(workload.records(from_us), MAX_SAMPLED):
         for kind, values in compiled.feeds_of(record.stream, record.row):
             feed = f"{kind}@{record.device}"
             if feed not in sizes:

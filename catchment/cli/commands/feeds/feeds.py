@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,14 +23,15 @@ from catchment.cli.commands.feeds.options import (
     Users,
     cloud_for,
     graph_of,
-    open_project,
+    load_workload,
 )
-from catchment.cli.commands.feeds.tables import following, render_explained, render_runs
+from catchment.cli.commands.feeds.page import open_page, page_data
+from catchment.cli.commands.feeds.tables import follow_runs, render_explained, render_runs
 from catchment.cli.output import JsonFlag, emit, notes
 
 if TYPE_CHECKING:
-    from catchment.feeds.project import World
-    from catchment.sim.feeds.measured_run import FeedRun, RunOptions
+    from catchment.feeds.runs.measured_run import FeedRun, RunOptions
+    from catchment.feeds.runs.workload import Workload
 
 _RUN_EPILOG = """Examples:
 
@@ -89,13 +89,13 @@ def run(
     unless `--live`. With `--cloud spark` routes and the cloud's views are computed in micro-batches of native Spark
     SQL; one session serves one cloud, so that `both` then means ours, beside what all at the cloud would send.
     """
-    from catchment.sim.feeds.measured_run import RunOptions
+    from catchment.feeds.runs.measured_run import RunOptions
 
     chosen = [StrategyChoice.OURS, StrategyChoice.CLOUD] if strategy is StrategyChoice.BOTH else [strategy]
     if cloud is CloudKind.SPARK and len(chosen) > 1:
         chosen = [StrategyChoice.OURS]
     options = [RunOptions(seconds, c.value, change_at, check=check) for c in chosen]
-    worlds = [open_project(folder, users, seed, rate_unit, upload_cost, download_cost) for _ in chosen]
+    worlds = [load_workload(folder, users, seed, rate_unit, upload_cost, download_cost) for _ in chosen]
     paced = live or page is not None or mqtt is not None or cloud is CloudKind.SPARK
     emit({"runs": _play(folder, worlds, options, cloud, mqtt, paced, page, as_json)}, as_json, render_runs)
 
@@ -114,12 +114,15 @@ def explain(
     from catchment.feeds.cloud.choose_hosts import STRATEGIES
     from catchment.feeds.cloud.routes import CLOUD, predict
 
-    world = open_project(folder, users, seed, rate_unit, upload_cost, download_cost)
+    world = load_workload(folder, users, seed, rate_unit, upload_cost, download_cost)
     graph = graph_of(world)
     answer: dict[str, Any] = {
-        "data": world.source, "devices": len(world.rates), "feeds": len(graph.feeds), "views": len(graph.views),
+        "data": world.source,
+        "devices": len(world.rates),
+        "feeds": len(graph.feeds),
+        "views": len(graph.views),
         "strategies": {},
-    }  # fmt: skip
+    }
     for name, choose in STRATEGIES.items():
         hosts = choose(graph, world.feed_rates, world.costs)
         traffic = predict(graph, hosts, world.feed_rates)
@@ -138,7 +141,7 @@ def explain(
 
 def _play(
     folder: Path,
-    worlds: list[World],
+    worlds: list[Workload],
     options: list[RunOptions],
     kind: CloudKind,
     mqtt: str | None,
@@ -146,68 +149,38 @@ def _play(
     page: int | None,
     quiet: bool,
 ) -> list[dict[str, Any]]:
+    from catchment.feeds.runs.measured_run import play_side_by_side
+
+    transport = f"MQTT through {mqtt}" if mqtt else "in-process bus"
     with ExitStack() as stack:
         runs = [_prepare(world, option, kind, mqtt, stack) for world, option in zip(worlds, options, strict=True)]
-        show = stack.enter_context(following(quiet))
-        shown = _open_page(page, stack)
-        for _ in _side_by_side(runs, paced):
-            show([run.board.snapshot() for run in runs], runs[0].second, options[0].seconds)
-            if shown is not None:
-                shown.show(_page_data(folder, runs, kind, mqtt))
+        show = stack.enter_context(follow_runs(quiet))
+        live_page = open_page(page, stack)
+        first = runs[0]
+        for _ in play_side_by_side(runs, paced):
+            snapshots = [run.board.snapshot() for run in runs]
+            show(snapshots, first.second, options[0].seconds)
+            if live_page is not None:
+                notices = first.fleet.notices
+                cloud = kind.value
+                live_page.show(
+                    page_data(
+                        folder, first.world, first.graph, snapshots, transport=transport, cloud=cloud, notices=notices
+                    )
+                )
         if options[0].check:
             notes.print("comparing with the naive recomputation ...")
         return [run.report() for run in runs]
 
 
-def _open_page(port: int | None, stack: ExitStack) -> Any:
-    if port is None:
-        return None
-    from catchment.serve.feeds_page import FeedsPage
-
-    page = stack.enter_context(FeedsPage(port))
-    notes.print(f"live page: {page.url}", highlight=False)
-    return page
-
-
-def _page_data(folder: Path, runs: list[FeedRun], kind: CloudKind, mqtt: str | None) -> dict[str, Any]:
-    run = runs[0]
-    return {
-        "title": str(folder),
-        "data": run.world.source,
-        "devices": len(run.world.rates),
-        "views": len(run.graph.views),
-        "transport": f"MQTT through {mqtt}" if mqtt else "in-process bus",
-        "cloud": kind.value,
-        "runs": [r.board.snapshot() for r in runs],
-        "recent": [
-            {"device": n.notified, "view": n.view, "values": list(n.values)} for n in run.fleet.notices[:-11:-1]
-        ],
-    }
-
-
-def _prepare(world: World, option: RunOptions, kind: CloudKind, mqtt: str | None, stack: ExitStack) -> FeedRun:
-    from catchment.sim.feeds.measured_run import FeedRun
+def _prepare(world: Workload, option: RunOptions, kind: CloudKind, mqtt: str | None, stack: ExitStack) -> FeedRun:
+    from catchment.feeds.runs.measured_run import BOOT, FeedRun
 
     cloud = stack.enter_context(cloud_for(world, kind))
     bus = None
     if mqtt is not None:
         from catchment.feeds.protocol.mqtt import MqttBus, MqttConfig
-        from catchment.sim.feeds.measured_run import BOOT
 
         bus = MqttBus(MqttConfig.parse(mqtt, app=f"catchment-run-{option.strategy}"), BOOT)
         stack.callback(bus.close)
     return FeedRun(cloud.graph, world, cloud, option, bus)
-
-
-def _side_by_side(runs: list[FeedRun], paced: bool) -> Iterator[None]:
-    """Second by second, so that strategies that are compared are at the same instant."""
-    from catchment.feeds.runs.wall_clock import pace
-
-    for run in runs:
-        run.deploy()
-        if paced:
-            pace(run.run)
-    steps = [run.steps() for run in runs]
-    while steps:
-        steps = [s for s in steps if next(s, None) is not None]
-        yield

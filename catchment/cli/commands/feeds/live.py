@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -22,15 +22,16 @@ from catchment.cli.commands.feeds.options import (
     Unit,
     Users,
     cloud_for,
-    open_project,
+    load_workload,
 )
+from catchment.cli.commands.feeds.page import open_page, page_data
+from catchment.cli.commands.feeds.tables import follow_runs
 from catchment.cli.output import JsonFlag, emit, notes
 from catchment.cli.process_usage import usage
 from catchment.errors import FeedError
 
 if TYPE_CHECKING:
-    from catchment.feeds.device.fleet import DeviceRecord
-    from catchment.feeds.project import World
+    from catchment.feeds.cloud.router import Deliver
 
 _CLOUD_EPILOG = """Examples:
 
@@ -75,25 +76,39 @@ def cloud(
     as_json: JsonFlag = False,
 ) -> None:
     """Place views, route feeds and compute the cloud's views for devices that speak MQTT."""
-    from catchment.cli.commands.feeds.watch import CloudWatch
     from catchment.feeds.cloud.choose_hosts import STRATEGIES
     from catchment.feeds.device.device import boot_number
     from catchment.feeds.protocol.mqtt import MqttCloud, MqttConfig
+    from catchment.feeds.runs.cloud_watch import CloudWatch
     from catchment.feeds.runs.processes import serve_cloud
 
     if strategy is StrategyChoice.BOTH:
         raise FeedError("one cloud follows one strategy", hint="give --strategy ours or --strategy cloud")
-    world = open_project(folder, users, seed, rate_unit)
+    world = load_workload(folder, users, seed, rate_unit, needs_records=False)
     with ExitStack() as stack:
         served = stack.enter_context(cloud_for(world, cloud))
         links = MqttCloud(MqttConfig.parse(mqtt), boot_number(time.time_ns() // 1000))
         stack.callback(links.close)
-        watch = CloudWatch(folder, world, served, links, strategy, stack, page, log, as_json)
+        written = None if log is None else stack.enter_context(log.open("a", buffering=1, encoding="utf-8"))
+        watch = CloudWatch(folder, world, served, links, strategy.value, say=_say, usage=usage, log=written)
+        show = stack.enter_context(follow_runs(as_json))
+        live_page = open_page(page, stack)
+
+        def each_second() -> list[Deliver]:
+            snapshot = watch.sample()
+            show([snapshot], watch.second, None)
+            if live_page is not None:
+                transport = f"MQTT through {links.config.host}"
+                live_page.show(
+                    page_data(folder, world, served.graph, [snapshot], transport=transport, cloud=cloud.value)
+                )
+            return watch.follow_tables()
+
         hosts = STRATEGIES[strategy.value](served.graph, world.feed_rates, world.costs)
         first = [*served.controller.restart(), *served.deploy(hosts)]
         every = 5.0 if strategy is StrategyChoice.OURS else None
         goes_on = until_told(seconds)
-        serve_cloud(served, links, first, goes_on, each_second=watch.second, review_every_s=every)
+        serve_cloud(served, links, first, goes_on, each_second=each_second, review_every_s=every)
         answer = watch.report()
     emit(answer, as_json, _render_cloud)
 
@@ -116,11 +131,13 @@ def devices(
     from catchment.feeds.device.fleet import Fleet
     from catchment.feeds.protocol.mqtt import MqttConfig, MqttDevices
     from catchment.feeds.runs.processes import FleetLog, serve_fleet
+    from catchment.feeds.runs.workload import with_change
     from catchment.timeline import SystemClock
 
-    world = open_project(folder, users, seed, rate_unit)
+    world = load_workload(folder, users, seed, rate_unit)
     mine = _part_of(list(world.rates), part)
-    clock, boot = SystemClock(), boot_number(time.time_ns() // 1000)
+    clock = SystemClock()
+    boot = boot_number(time.time_ns() // 1000)
     links = MqttDevices(MqttConfig.parse(mqtt))
     written = None if log is None else FleetLog(log)
     configs = [DeviceConfig(name, boot, report_every_us=5_000_000) for name in mine]
@@ -130,22 +147,32 @@ def devices(
     begin_us = clock.now_us() if begin_at is None else round(begin_at * 1e6)
     change_us = None if change_at is None else begin_us + round(change_at * 1e6)
     notes.print(f"{len(mine)} devices of {len(world.rates)}", highlight=False)
+    records = world.records(begin_us, set(mine))
     end_s = None if seconds is None else max(0.0, begin_us / 1e6 - time.time()) + seconds
     serve_fleet(
         fleet,
         links,
-        _changing(world, world.records(begin_us, set(mine)), change_us),
+        records if change_us is None else with_change(world, records, change_us),
         clock,
         until_told(end_s),
         None if written is None else lambda record: written.record(replace(record, boot=boot)),
     )
     links.close()
     emit(
-        {"devices": len(mine), "notices": len(fleet.notices), "dropped": sum(d.dropped for d in fleet.devices.values()),
-         "missing": sum(r.missing for r in links.receivers.values()), "usage": usage()},
+        {
+            "devices": len(mine),
+            "notices": len(fleet.notices),
+            "dropped": sum(d.dropped for d in fleet.devices.values()),
+            "missing": sum(r.missing for r in links.receivers.values()),
+            "usage": usage(),
+        },
         as_json,
         lambda a: f"{a['devices']} devices notified {a['notices']} times; {a['dropped']} events dropped at full logs",
-    )  # fmt: skip
+    )
+
+
+def _say(text: str) -> None:
+    notes.print(text, highlight=False, markup=False)
 
 
 def until_told(seconds: float | None) -> Callable[[], bool]:
@@ -165,16 +192,6 @@ def _part_of(names: list[str], part: str) -> list[str]:
     if not mine:
         raise FeedError(f"part {part} of {len(names)} devices is empty", hint="take fewer parts")
     return mine
-
-
-def _changing(world: World, records: Iterable[DeviceRecord], change_us: int | None) -> Iterator[DeviceRecord]:
-    """The records; when one is due after the change, rates change first."""
-    changed = False
-    for record in records:
-        if change_us is not None and not changed and record.at_us >= change_us:
-            changed = True
-            world.change_rates()
-        yield record
 
 
 def _render_cloud(answer: Mapping[str, Any]) -> str:

@@ -15,15 +15,19 @@ from catchment.cli.output import notes
 from catchment.cli.progress import size
 
 LINE_EVERY_S = 5.0
-_WAYS = (("messages_up", "messages up /s"), ("messages_down", "messages down /s"),
-         ("bytes_up", "bytes up /s"), ("bytes_down", "bytes down /s"))  # fmt: skip
+_WAYS = (
+    ("messages_up", "messages up /s"),
+    ("messages_down", "messages down /s"),
+    ("bytes_up", "bytes up /s"),
+    ("bytes_down", "bytes down /s"),
+)
 
 Show = Callable[[list[dict[str, Any]], int, int | None], None]
 
 
 @contextmanager
-def following(quiet: bool) -> Iterator[Show]:
-    """Gives a function that shows how runs are doing; quiet shows a line now and then at most."""
+def follow_runs(quiet: bool) -> Iterator[Show]:
+    """Give a function that shows how runs are doing; quiet shows a line now and then at most."""
     if notes.is_terminal and not quiet:
         with Live(console=notes, refresh_per_second=2, transient=True) as shown:
             yield lambda boards, second, end: shown.update(_now_table(boards, second, end))
@@ -58,10 +62,15 @@ def _now_table(boards: list[dict[str, Any]], second: int, end: int | None) -> Ta
     for board in boards:
         now = board["history"][-1] if board["history"] else {way: 0.0 for way, _ in _WAYS}
         table.add_row(
-            board["strategy"], f"{now['messages_up']:,.1f}", f"{now['messages_down']:,.1f}",
-            size(now["bytes_up"] + now["bytes_down"]), f"{board['views_at_cloud']:,}",
-            f"{board['views_on_devices']:,}", f"{board['moving']:,}", f"{board['notices']:,}",
-        )  # fmt: skip
+            board["strategy"],
+            f"{now['messages_up']:,.1f}",
+            f"{now['messages_down']:,.1f}",
+            size(now["bytes_up"] + now["bytes_down"]),
+            f"{board['views_at_cloud']:,}",
+            f"{board['views_on_devices']:,}",
+            f"{board['moving']:,}",
+            f"{board['notices']:,}",
+        )
     return table
 
 
@@ -116,7 +125,11 @@ def render_explained(answer: Mapping[str, Any]) -> RenderableType:
         table.add_column(heading, justify="left" if heading == "strategy" else "right")
     for name, found in answer["strategies"].items():
         table.add_row(
-            name, f"{found['messages_up']:,.1f}", f"{found['messages_down']:,.1f}", f"{found['cost']:,.1f}",
-            f"{found['views_at_cloud']:,}", f"{found['views_on_devices']:,}",
-        )  # fmt: skip
+            name,
+            f"{found['messages_up']:,.1f}",
+            f"{found['messages_down']:,.1f}",
+            f"{found['cost']:,.1f}",
+            f"{found['views_at_cloud']:,}",
+            f"{found['views_on_devices']:,}",
+        )
     return table

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from catchment.errors import SimulationError
+from catchment.errors import FeedError
 from catchment.feeds.cloud.choose_hosts import STRATEGIES
 from catchment.feeds.cloud.cloud import FeedCloud
 from catchment.feeds.cloud.router import Deliver
@@ -20,7 +20,6 @@ from catchment.feeds.cloud.routes import CLOUD
 from catchment.feeds.device.device import DeviceConfig, boot_number
 from catchment.feeds.device.fleet import DeviceRecord, Fleet
 from catchment.feeds.language.view_graph import ViewGraph
-from catchment.feeds.project import World
 from catchment.feeds.protocol.bus import Bus
 from catchment.feeds.protocol.channel import NOTICE
 from catchment.feeds.protocol.messages import Upward
@@ -29,7 +28,8 @@ from catchment.feeds.runs.board import Board
 from catchment.feeds.runs.local_run import LocalRun
 from catchment.feeds.runs.oracle import naive_notices
 from catchment.feeds.runs.traffic import Totals, message_sizes, off, predict_traffic
-from catchment.feeds.runs.wall_clock import carry_over_mqtt
+from catchment.feeds.runs.wall_clock import carry_over_mqtt, pace
+from catchment.feeds.runs.workload import Workload
 
 SECOND_US = 1_000_000
 EPOCH_US = 1_700_000_000 * SECOND_US  # where virtual time begins: instants have as many digits as real ones
@@ -54,18 +54,18 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:
-            raise SimulationError(f"unknown strategy {self.strategy!r}", hint=f"possible: {', '.join(STRATEGIES)}")
+            raise FeedError(f"unknown strategy {self.strategy!r}", hint=f"possible: {', '.join(STRATEGIES)}")
         if self.seconds <= WARM_UP_S:
-            raise SimulationError(f"a run of {self.seconds} s is too short; it warms up for {WARM_UP_S} s")
+            raise FeedError(f"a run of {self.seconds} s is too short; it warms up for {WARM_UP_S} s")
         if self.change_at_s is not None and not WARM_UP_S < self.change_at_s < self.seconds:
-            raise SimulationError(f"rates cannot change at second {self.change_at_s} of a run of {self.seconds} s")
+            raise FeedError(f"rates cannot change at second {self.change_at_s} of a run of {self.seconds} s")
 
 
 class FeedRun:
     """One strategy over one world."""
 
     def __init__(
-        self, graph: ViewGraph, world: World, cloud: FeedCloud, options: RunOptions, bus: Bus | MqttBus | None = None
+        self, graph: ViewGraph, world: Workload, cloud: FeedCloud, options: RunOptions, bus: Bus | MqttBus | None = None
     ) -> None:
         self.graph = graph
         self.world = world
@@ -219,3 +219,15 @@ def compare(
     due = naive_notices(graph, records, since_us) if late else every
     known = {identity for identity in due if identity[0] in since_us}
     return {"expected": len(known), "lost": len(known - found), "invented": len(found - every)}
+
+
+def play_side_by_side(runs: list[FeedRun], paced: bool) -> Iterator[None]:
+    """Play runs second by second, so that strategies that are compared are at the same instant."""
+    for run in runs:
+        run.deploy()
+        if paced:
+            pace(run.run)
+    steps = [run.steps() for run in runs]
+    while steps:
+        steps = [s for s in steps if next(s, None) is not None]
+        yield

@@ -1,8 +1,8 @@
 """Nearby friends: a world of users with friends and positions, real where the data is there, else made up.
 
 Friends are a connected part of SNAP's ego-Facebook graph, positions follow real aircraft trajectories (OpenSky),
-both read from the folder named by CATCHMENT_DATA and never copied. Without the folder a graph of overlapping circles of
-friends and straight walks between random places take their part, and the world says so in `source`.
+both read from the folder named by CATCHMENT_DATA and never copied. Without them a graph of overlapping circles of
+friends and straight walks between random places are used instead, and the world says so in `source`.
 
 As in Chandramouli et al. (VLDB'13, section 5.2) the rate of a feed is drawn from a Zipf distribution (z = 2) over 1
 to 10 units, and the share that a friend demands of it from the shares of time in which two users were near each
@@ -31,12 +31,20 @@ from catchment.feeds.device.fleet import DeviceRecord
 from catchment.feeds.language.reference import ReferenceData
 from catchment.feeds.language.template import FeedProgram
 from catchment.feeds.placement.costs import LinkCosts
+from catchment.feeds.project import FeedProject, open_project
+from catchment.feeds.runs.workload import Workload, WorldChoice, open_workload
 
 DECLARED = {
     "location": (("user", "BIGINT"), ("lat", "DOUBLE"), ("lon", "DOUBLE")),
-    "friends": (("user", "BIGINT"), ("friend", "BIGINT"), ("share", "DOUBLE"), ("friend_share", "DOUBLE"),
-                ("radius", "DOUBLE")),
-}  # fmt: skip
+    "friends": (
+        ("user", "BIGINT"),
+        ("friend", "BIGINT"),
+        ("share", "DOUBLE"),
+        ("friend_share", "DOUBLE"),
+        ("radius", "DOUBLE"),
+    ),
+}
+DATA_VARIABLE = "CATCHMENT_DATA"  # names the folder of the data sets
 RADIUS_M = 10_000.0  # aircraft fly this in about 45 s
 MIN_SHARE = 0.02
 ZIPF_UNITS = np.arange(1, 11)
@@ -50,15 +58,17 @@ Friend = tuple[int, int, float, float, float]  # user, friend, share of each one
 
 
 def data_folder() -> Path | None:
-    """The folder of real data sets, when there is one."""
-    beside = Path(__file__).resolve().parents[3] / "shared" / "data"
-    folder = Path(os.environ.get("CATCHMENT_DATA", beside))
+    """Return the folder of real data sets that CATCHMENT_DATA names, if they are there."""
+    named = os.environ.get(DATA_VARIABLE)
+    if not named:
+        return None
+    folder = Path(named)
     return folder if (folder / GRAPH_FILE).exists() and (folder / TRACKS_FILE).exists() else None
 
 
 @dataclass
 class NearbyWorld:
-    """Users, friends, trajectories and rates; `rates` (events a second and device) may be changed during a run."""
+    """Users, friends, trajectories and rates; `rates` (events per second of each device) may change during a run."""
 
     source: str
     program: FeedProgram
@@ -101,6 +111,18 @@ class NearbyWorld:
         return random.Random(f"{self.seed} {what} {device}").random()
 
 
+def open_world(folder: Path, choice: WorldChoice | None = None) -> Workload:
+    """Open the workload of a project folder, recorded or made up, with what was chosen in place of its settings."""
+    return open_workload((choice or WorldChoice()).apply(open_project(folder)), make_nearby_world)
+
+
+def make_nearby_world(project: FeedProject) -> NearbyWorld:
+    """Make the world that a project asks for in [world]."""
+    world = project.world
+    users, seed, rate_unit = world["users"], world["seed"], world["rate_unit"]
+    return make_world(project.program, users, seed=seed, rate_unit=rate_unit, costs=project.costs)
+
+
 def make_world(
     program: FeedProgram,
     users: int,
@@ -110,25 +132,41 @@ def make_world(
     real: bool | None = None,
     costs: LinkCosts | None = None,
 ) -> NearbyWorld:
-    """A world of so many users; `real` insists on the real data (True) or does without it (False)."""
+    """Make a world of so many users; `real` insists on the real data (True) or does without it (False)."""
     if users < 2 or rate_unit <= 0:
         raise SimulationError(f"a world needs 2 users or more and a positive rate, not {users} and {rate_unit}")
     _check_program(program)
     folder = None if real is False else data_folder()
     if real and folder is None:
-        raise SimulationError("the real data is not there", hint="set CATCHMENT_DATA to the folder of the data sets")
+        raise SimulationError(
+            f"a real world needs {GRAPH_FILE} and {TRACKS_FILE}",
+            where=os.environ.get(DATA_VARIABLE),
+            hint=f"set {DATA_VARIABLE} to the folder of the data sets",
+        )
     rng = np.random.default_rng(seed)
     pairs = _real_friends(folder, users) if folder else _made_up_friends(rng, users)
     tracks = _real_tracks(folder, rng) if folder else _made_up_tracks(rng)
-    starts = [float(s) for s in rng.uniform(0, 3600, users)]
-    shares = _meeting_shares(tracks, starts, rng)
-    draws = rng.choice(shares, size=(len(pairs), 2)).clip(MIN_SHARE, 1.0).round(4)
-    friends = [row for (u, v), (p, q) in zip(pairs, draws.tolist(), strict=True)
-               for row in ((u, v, p, q, RADIUS_M), (v, u, q, p, RADIUS_M))]  # fmt: skip
-    units = rng.choice(ZIPF_UNITS, users, p=(zipf := ZIPF_UNITS**-2.0) / zipf.sum())
-    rates = {str(d): float(u) * rate_unit for d, u in enumerate(units)}
+    starts_s = [float(s) for s in rng.uniform(0, 3600, users)]
+    friends = _draw_shares(pairs, _meeting_shares(tracks, starts_s, rng), rng)
+    rates = _draw_rates(users, rate_unit, rng)
     source = "SNAP ego-Facebook, OpenSky trajectories" if folder else "made up: circles of friends, straight walks"
-    return NearbyWorld(source, program, friends, tracks, starts, rates, seed, costs or LinkCosts())
+    return NearbyWorld(source, program, friends, tracks, starts_s, rates, seed, costs or LinkCosts())
+
+
+def _draw_shares(pairs: list[tuple[int, int]], shares: NDArray[np.float64], rng: np.random.Generator) -> list[Friend]:
+    """Draw how much each friend demands of the other's feed, for both directions of every friendship."""
+    draws = rng.choice(shares, size=(len(pairs), 2)).clip(MIN_SHARE, 1.0).round(4)
+    friends: list[Friend] = []
+    for (user, friend), (share, friend_share) in zip(pairs, draws.tolist(), strict=True):
+        friends.append((user, friend, share, friend_share, RADIUS_M))
+        friends.append((friend, user, friend_share, share, RADIUS_M))
+    return friends
+
+
+def _draw_rates(users: int, rate_unit: float, rng: np.random.Generator) -> dict[str, float]:
+    zipf = ZIPF_UNITS**-2.0
+    units = rng.choice(ZIPF_UNITS, users, p=zipf / zipf.sum())
+    return {str(device): float(unit) * rate_unit for device, unit in enumerate(units)}
 
 
 def _check_program(program: FeedProgram) -> None:

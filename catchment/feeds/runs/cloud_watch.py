@@ -1,0 +1,111 @@
+"""What the process of a feed cloud does beside serving: sample the traffic, log it, and follow the reference tables."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from catchment.errors import FeedError
+from catchment.feeds.cloud.cloud import FeedCloud
+from catchment.feeds.cloud.router import Deliver
+from catchment.feeds.project import table_files
+from catchment.feeds.protocol.mqtt import MqttCloud
+from catchment.feeds.runs.board import Board
+from catchment.feeds.runs.traffic import message_sizes
+from catchment.feeds.runs.workload import Workload
+
+USAGE_EVERY = 5  # samples between two looks at processor time and memory
+
+Usage = Callable[[], Mapping[str, float | int]]  # processor time and memory of the process
+
+
+class CloudWatch:
+    """Samples a cloud once per second, writes a log line by line, and reports at the end."""
+
+    def __init__(
+        self,
+        folder: Path,
+        workload: Workload,
+        cloud: FeedCloud,
+        links: MqttCloud,
+        strategy: str,
+        *,
+        say: Callable[[str], None],
+        usage: Usage,
+        log: TextIO | None = None,
+    ) -> None:
+        self.folder = folder
+        self.workload = workload
+        self.cloud = cloud
+        self.links = links
+        self.say = say
+        self.usage = usage
+        self.log = log
+        self.began_s = time.monotonic()
+        self.tables_written = table_files(folder, workload.program)
+        self.hosts: dict[str, str] = {}
+        sizes = message_sizes(cloud.graph, workload, time.time_ns() // 1000, links.boot)
+        self.board = Board(strategy, cloud.controller, links.traffic, workload.costs, sizes)
+
+    @property
+    def second(self) -> int:
+        """How long the cloud has been watched."""
+        return int(time.monotonic() - self.began_s)
+
+    def sample(self) -> dict[str, Any]:
+        """Sample the traffic and log it; return the state of the cloud as plain data."""
+        self.board.sample(time.time_ns() // 1000, self.cloud.redeployed)
+        if self.log is not None:
+            self._write_log(self.log)
+        return self.board.snapshot()
+
+    def follow_tables(self) -> list[Deliver]:
+        """Bring the views to what the reference tables say now; a mistake in them changes nothing."""
+        written = table_files(self.folder, self.workload.program)
+        if written == self.tables_written:
+            return []
+        self.tables_written = written
+        try:
+            newer = self.cloud.views_of(self.workload.read_reference())
+        except FeedError as error:
+            self.say(f"the reference data is not followed: {error}")
+            return []
+        delta = self.cloud.graph.delta_to(newer)
+        self.say(f"reference data: {len(delta.added)} views come, {len(delta.removed)} go")
+        return self.cloud.update(newer)
+
+    def report(self) -> dict[str, Any]:
+        """Return what is said at the end."""
+        controller = self.cloud.controller
+        if self.log is not None:
+            _write_line(self.log, ["active", time.time_ns() // 1000, dict(controller.active_since_us)])
+        snapshot = {k: v for k, v in self.board.snapshot().items() if k not in ("history", "top")}
+        receivers = self.links.receivers.values()
+        return {
+            "data": self.workload.source,
+            "views": len(self.cloud.graph.views),
+            **snapshot,
+            "refused": controller.counters.refused + sum(r.refused for r in receivers),
+            "missing": sum(r.missing for r in receivers),
+            "duplicates": sum(r.duplicates for r in receivers),
+            "usage": dict(self.usage()),
+        }
+
+    def _write_log(self, log: TextIO) -> None:
+        controller = self.cloud.controller
+        now = self.board.totals[-1]
+        totals = [now.at_us, now.messages_up, now.messages_down, now.bytes_up, now.bytes_down]
+        _write_line(log, ["traffic", *totals, len(controller.moving), self.cloud.redeployed])
+        if self.board.samples % USAGE_EVERY == 0:
+            _write_line(log, ["usage", now.at_us, *self.usage().values()])
+        hosts = controller.settled()
+        if hosts != self.hosts:
+            self.hosts = hosts
+            _write_line(log, ["hosts", now.at_us, hosts])
+
+
+def _write_line(log: TextIO, fields: list[Any]) -> None:
+    log.write(json.dumps(fields, separators=(",", ":")) + "\n")

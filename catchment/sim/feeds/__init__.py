@@ -1,1 +1,0 @@
-"""Made-up worlds of devices, and measured runs over them."""
