@@ -15,21 +15,20 @@ cut: what still waits then counts as sent, and as landing at that moment (`waiti
 from __future__ import annotations
 
 import csv
-import io
 import json
-import os
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import zstandard
 from rich.console import Group, RenderableType
 from rich.table import Table
+
+from benchmarks.data import open_text
 
 DESCRIPTION = "edge policies live: bytes, updates and staleness on shaped links (EDGAR log)"
 POLICIES = ("streaming", "batching", "hybrid:0.25", "spillway")
@@ -326,17 +325,10 @@ def records_of(records: Records, sites: int) -> list[dict[str, Any]]:
 
 
 def read_log(hours: int) -> list[dict[str, Any]]:
-    """The first hours of the log, from the folder that CATCHMENT_DATA names."""
-    from catchment.errors import ConfigError
-
-    folder = Path(os.environ.get("CATCHMENT_DATA", Path(__file__).parents[2] / "shared" / "data")) / "web-log-edgar"
-    if not folder.is_dir():
-        raise ConfigError(
-            f"there is no EDGAR log in {folder}", hint="set CATCHMENT_DATA to the folder of the data sets"
-        )
-    country = {r["ip"]: r["country"] for r in _rows(folder / "ip_country.csv.zst")}
+    """The first hours of the log, from the data set `edgar`."""
+    country = {r["ip"]: r["country"] for r in _rows("edgar_countries")}
     records = []
-    for row in _rows(folder / "edgar_20170101_1pct.csv.zst"):
+    for row in _rows("edgar"):
         hour = int(row["time"][:2])
         company = int(float(row["cik"]))
         if hour >= hours:
@@ -350,9 +342,9 @@ def read_log(hours: int) -> list[dict[str, Any]]:
     return records
 
 
-def _rows(path: Path) -> Any:
-    stream = zstandard.ZstdDecompressor().stream_reader(path.open("rb"))
-    return csv.DictReader(io.TextIOWrapper(stream, encoding="utf-8"))
+def _rows(name: str) -> Iterator[dict[str, str]]:
+    with open_text(name) as lines:
+        yield from csv.DictReader(lines)
 
 
 def render(result: Mapping[str, Any]) -> RenderableType:

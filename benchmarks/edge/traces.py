@@ -6,18 +6,14 @@ changes to how it forecasts were made with EDGAR and `sessions` of these in sigh
 
 from __future__ import annotations
 
-import io
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import zstandard
 
-from catchment.errors import ConfigError
+from benchmarks.data import open_text
 from catchment.sim.edge.synthetic import drifting, memoryless, sessions, zipf_rates
 from catchment.sim.edge.traces import KeyTrace, trace_of
 
@@ -64,17 +60,17 @@ def _memoryless(name: str, rates: npt.NDArray[np.float64]) -> NamedTrace:
 
 
 def _edgar(name: str, key: str, window_s: float, from_hour: int) -> NamedTrace:
-    frame = pd.read_csv(_opened("web-log-edgar/edgar_20170101_1pct.csv.zst"), usecols=["date", "time", key])
+    frame = pd.read_csv(open_text("edgar"), usecols=["date", "time", key])
     return _cut(name, frame["date"] + " " + frame["time"], frame[key], window_s, from_hour)
 
 
 def _wiki(name: str, key: str, window_s: float, from_hour: int) -> NamedTrace:
-    frame = pd.read_json(_opened("wiki-edits/wikiticker.json.zst"), lines=True)
+    frame = pd.read_json(open_text("wiki_edits"), lines=True)
     return _cut(name, frame["time"], frame[key], window_s, from_hour)
 
 
 def _github(name: str, key: str, window_s: float) -> NamedTrace:
-    frame = pd.read_csv(_opened("github-events/gharchive.csv.zst"), usecols=["created_at", key])
+    frame = pd.read_csv(open_text("github_events"), usecols=["created_at", key])
     return _cut(name, frame["created_at"], frame[key], window_s, 0)
 
 
@@ -86,12 +82,3 @@ def _cut(name: str, times: pd.Series, keys: pd.Series, window_s: float, from_hou
     inside = (ts_us >= begin_us) & (ts_us < begin_us + WINDOWS * int(window_s * 1e6))
     codes, _ = pd.factorize(keys)
     return NamedTrace(name, trace_of(ts_us[inside], codes[inside]), window_s)
-
-
-def _opened(path: str) -> io.TextIOWrapper:
-    default = Path(__file__).parent.parent.parent / "shared" / "data"
-    folder = Path(os.environ.get("CATCHMENT_DATA", default))
-    if not (folder / path).is_file():
-        raise ConfigError(f"there is no {path} in {folder}", hint="set CATCHMENT_DATA to the folder with the data sets")
-    reader = zstandard.ZstdDecompressor().stream_reader((folder / path).open("rb"))
-    return io.TextIOWrapper(reader, encoding="utf-8")

@@ -11,15 +11,11 @@ that ever were.
 from __future__ import annotations
 
 import csv
-import io
-import os
-from pathlib import Path
 
 import numpy as np
-import zstandard
 from numpy.typing import NDArray
 
-from catchment.errors import ConfigError
+from benchmarks.data import open_text
 
 MEETING_KM = 4.0  # 17.3 s at the aircrafts' mean ground speed of 449 knots
 KM_PER_DEGREE = 111.2
@@ -27,22 +23,9 @@ KM_PER_DEGREE = 111.2
 Pairs = NDArray[np.int64]  # one row a pair
 
 
-def data_folder() -> Path:
-    """Where the real data sets are; set CATCHMENT_DATA to say so."""
-    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
-    folder = Path(os.environ.get("CATCHMENT_DATA", beside))
-    if not folder.is_dir():
-        raise ConfigError(f"there is no data folder {folder}", hint="set CATCHMENT_DATA to the folder of the data sets")
-    return folder
-
-
-def _text(path: Path) -> io.TextIOWrapper:
-    return io.TextIOWrapper(zstandard.ZstdDecompressor().stream_reader(path.open("rb")), encoding="utf-8")
-
-
 def facebook() -> tuple[int, Pairs]:
     """Users and friend pairs of the ego-Facebook graph."""
-    with _text(data_folder() / "social-graph-facebook" / "facebook_combined.txt.zst") as lines:
+    with open_text("facebook") as lines:
         pairs = np.loadtxt(lines, dtype=np.int64)
     return int(pairs.max()) + 1, np.sort(pairs, axis=1)
 
@@ -51,7 +34,7 @@ def meeting_probabilities() -> NDArray[np.float64]:
     """For each two aircraft that met, the share of the trace in which they were near, ascending."""
     craft: dict[str, int] = {}
     moments: dict[str, list[tuple[int, float, float]]] = {}
-    with _text(data_folder() / "positions-adsb" / "adsb_switzerland.csv.zst") as lines:
+    with open_text("aircraft") as lines:
         for row in csv.DictReader(lines):
             who = craft.setdefault(row["icao24"], len(craft))
             moments.setdefault(row["timestamp"], []).append((who, float(row["latitude"]), float(row["longitude"])))

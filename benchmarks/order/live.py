@@ -14,7 +14,6 @@ alone: a stream that is in order but for one record in a thousand (`_order_repai
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +26,7 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from benchmarks.data import data_file
 from benchmarks.sharing.star import star
 from catchment.sim.order.generated_traces import LIKE, generate
 from catchment.sim.order.recorded_traces import measured
@@ -84,7 +84,7 @@ def workload(part: str, quick: bool) -> Workload:
     if part != "flights":
         return Workload(part, generate(LIKE[part].shortened(23_000 if quick else GAME_TUPLES), SEED), 2.0, 1.0,
                         GAME_SPEED)  # fmt: skip
-    flights = measured("flights", Path(os.environ.get("CATCHMENT_DATA", "data")))
+    flights = measured("flights", data_file("flights").parents[1])
     first = flights.event_us < flights.event_us.min() + FLIGHT_DAYS * 86_400 * SECOND_US
     days = ArrivalTrace(flights.event_us[first], flights.arrival_us[first], flights.value[first], flights.source[first],
                  flights.sources, name="flights")  # fmt: skip

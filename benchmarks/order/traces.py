@@ -8,10 +8,8 @@ seeds and settings were fixed before any outcome was seen.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -19,6 +17,7 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from benchmarks.data import data_folder
 from catchment.quality.coverage import Contract, Measure
 from catchment.sim.order.generated_traces import LIKE, generate
 from catchment.sim.order.recorded_traces import measured
@@ -72,7 +71,7 @@ def paper(like: str, seed: int, report: Report, quick: bool) -> list[dict[str, A
 def contract(name: str, report: Report, quick: bool) -> list[dict[str, Any]]:
     """Every aggregate on one trace."""
     window, step = MEASURED.get(name, (GAME, 0))
-    trace = _game(name, CONTRACT_SEED, quick) if name in LIKE else measured(name, _data())
+    trace = _game(name, CONTRACT_SEED, quick) if name in LIKE else measured(name, data_folder())
     rows = []
     for aggregate in AGGREGATES:
         done = _simulate(trace, window, step, aggregate, (OURS, "mp-k-slack"))
@@ -148,10 +147,6 @@ def _line(done: Simulation) -> str:
     return ", ".join(
         f"{r.name} {r.latency_s.mean():.3f} s {100 * r.violated.mean():.2f} %" for r in done.runs
     ) + f", clairvoyant {done.oracle.latency_s:.3f} s"  # fmt: skip
-
-
-def _data() -> Path:
-    return Path(os.environ.get("CATCHMENT_DATA", "data"))
 
 
 def render(result: Mapping[str, Any]) -> RenderableType:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,10 +24,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pv
-import zstandard
 from rich.console import RenderableType
 from rich.table import Table
 
+from benchmarks.data import read_bytes
 from catchment.aggregates import partials
 from catchment.center.core import CenterCore
 from catchment.center.events import CenterQuery, Merged, Publish, QueryAdded
@@ -241,7 +240,7 @@ def _sides(case: Case) -> list[pa.Table]:
 
 
 def _edits() -> pa.Table:
-    lines = _text("wiki-edits/wikiticker.json.zst").decode().splitlines()
+    lines = read_bytes("wiki_edits").decode().splitlines()
     edits = [json.loads(line) for line in lines]
     times = pa.array([e["time"].replace("Z", "") for e in edits]).cast(pa.timestamp("us")).cast(_UTC)
     columns = {c: pa.array([e[c] for e in edits]) for c in ("channel", "page", "added")}
@@ -250,8 +249,8 @@ def _edits() -> pa.Table:
 
 
 def _requests() -> pa.Table:
-    log = pv.read_csv(io.BytesIO(_text("web-log-edgar/edgar_20170101_1pct.csv.zst")))
-    country = pv.read_csv(io.BytesIO(_text("web-log-edgar/ip_country.csv.zst")))
+    log = pv.read_csv(io.BytesIO(read_bytes("edgar")))
+    country = pv.read_csv(io.BytesIO(read_bytes("edgar_countries")))
     place = pc.index_in(log["ip"], value_set=country["ip"].combine_chunks())
     days = pc.cast(log["date"], pa.string()) if not pa.types.is_string(log["date"].type) else log["date"]
     clock = pc.cast(log["time"], pa.string())
@@ -262,14 +261,6 @@ def _requests() -> pa.Table:
 
 
 _UTC = pa.timestamp("us", tz="UTC")
-
-
-def _text(name: str) -> bytes:
-    data = os.environ.get("CATCHMENT_DATA")
-    if data is None or not (Path(data) / name).is_file():
-        raise ConfigError(f"the records {name} are not there", hint="set CATCHMENT_DATA to the folder of the data sets")
-    with (Path(data) / name).open("rb") as file:
-        return zstandard.ZstdDecompressor().stream_reader(file).read()
 
 
 def _by_site(table: pa.Table) -> dict[str, pa.Table]:

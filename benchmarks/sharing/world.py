@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from catchment.errors import ConfigError
+from benchmarks.data import data_file
 from catchment.optimizer.sharing.share import Strength
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "wan_workload"
@@ -40,7 +39,8 @@ def views() -> list[str]:
 
 def edits_of(hours: float, squeeze: float = 1.0, first: float = 0.0) -> Edits:
     """Some hours of the edits by site; `squeeze` of their seconds are made one, so that slices hold more."""
-    make, data = _maker(), _data()
+    make = _maker()
+    data = data_file("wiki_edits").parents[1]
     found: dict[str, list[Mapping[str, Any]]] = {site: [] for site in SITES}
     rows = sorted(make.edits(data), key=lambda e: str(e["time"]))
     begin = datetime.fromisoformat(rows[0]["time"]) + timedelta(hours=first)
@@ -99,13 +99,6 @@ class Layout:
         text = (EXAMPLE / "statistics.toml").read_text()
         text = re.sub(r"rows_per_s = \d+", f"rows_per_s = {self.rows_per_s:.4f}", text)
         return re.sub(r"\[streams.edits.share\].*?\n\n", "", text, flags=re.DOTALL)
-
-
-def _data() -> Path:
-    data = os.environ.get("CATCHMENT_DATA")
-    if data is None or not (Path(data) / "wiki-edits").is_dir():
-        raise ConfigError("the live parts need the wiki edits", hint="set CATCHMENT_DATA to the folder of wiki-edits")
-    return Path(data)
 
 
 @cache

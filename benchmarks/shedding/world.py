@@ -8,8 +8,6 @@ a recomputation from the raw log by numpy, not by catchment.
 from __future__ import annotations
 
 import csv
-import io
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,7 +16,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import zstandard
+
+from benchmarks.data import open_text
 
 BURST_HOURS = (14, 15)  # of the busiest of the day, by the log's own counts
 COPIES = 100
@@ -60,15 +59,10 @@ Log = Mapping[str, np.ndarray]
 Truth = dict[str, dict[tuple[int, Any], dict[str, float]]]
 
 
-def data_folder() -> Path:
-    return Path(os.environ.get("CATCHMENT_DATA", "data"))
-
-
 def read_log(hours: Sequence[int] = BURST_HOURS) -> Log:
     """The records of some hours as columns, in order."""
-    path = data_folder() / "web-log-edgar" / "edgar_20170101_1pct.csv.zst"
-    text = io.TextIOWrapper(zstandard.ZstdDecompressor().stream_reader(path.open("rb")), encoding="utf-8")
-    rows = [r for r in csv.DictReader(text) if int(r["time"][:2]) in hours]
+    with open_text("edgar") as lines:
+        rows = [r for r in csv.DictReader(lines) if int(r["time"][:2]) in hours]
     return {
         "code": np.array([int(float(r["code"])) for r in rows], dtype=np.int32),
         "size": np.array([int(float(r["size"] or 0)) for r in rows], dtype=np.int64),

@@ -7,6 +7,8 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
@@ -26,25 +28,32 @@ def register(app: typer.Typer) -> None:
 
 
 def bench(
-    name: Annotated[str | None, typer.Argument(help="Which benchmark; absent: list them.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Which benchmark; 'data' lists data sets, 'report' renews the docs' tables.")
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A smaller run: shows that it works, not how fast.")] = False,
     part: Annotated[list[str] | None, typer.Option("--part", help="Only this part of it; may be repeated.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw what was measured into this file.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Measure, and say what was compared, with which data, on which commit and machine."""
-    found = sorted(_benchmarks())
+    found = _benchmarks()
     if name is None:
-        listed = {"benchmarks": [{"name": n, "description": _load(n).DESCRIPTION} for n in found]}
-        emit(
-            listed,
-            as_json,
-            lambda a: "\n".join(f"{b['name']:<12} {b['description']}" for b in a["benchmarks"]),
-        )
-        return
-    if name not in found:
-        where = "run from a checkout of the repository" if not found else f"there are {', '.join(found)}"
+        listed = [{"name": n, "description": _load(n).DESCRIPTION} for n in sorted(found)]
+        emit({"benchmarks": listed}, as_json, _list_benchmarks)
+    elif name == "data" and found:
+        emit({"data": importlib.import_module("benchmarks.data").list_files()}, as_json, _list_data)
+    elif name == "report" and found:
+        pages = importlib.import_module("benchmarks.report").update_pages()
+        emit({"pages": [str(p) for p in pages]}, as_json, lambda a: f"{len(a['pages'])} pages changed")
+    elif name not in found:
+        where = "run from a checkout of the repository" if not found else f"there are {', '.join(sorted(found))}"
         raise ConfigError(f"there is no benchmark {name!r}", hint=where)
+    else:
+        _measure(name, quick, part, plot, as_json)
+
+
+def _measure(name: str, quick: bool, part: list[str] | None, plot: Path | None, as_json: bool) -> None:
     module = _load(name)
     parts = {"parts": _parts(module, name, part)} if part else {}
     if plot is not None and not hasattr(module, "plot"):
@@ -52,11 +61,26 @@ def bench(
     result: dict[str, Any] = module.run(lambda text: notes.print(text, highlight=False), quick, **parts)
     result = {"benchmark": name, "quick": quick, **_circumstances(), **result}
     emit(result, as_json, module.render)
+    if not quick and not part:
+        kept = importlib.import_module("benchmarks.report").keep_result(result)
+        notes.print(f"kept in {kept}")
     if plot is not None:
         module.plot(result, plot)
         notes.print(f"drawn in {plot}")
     if not as_json:
         console.print(f"commit {result['commit']}, {result['machine']}", style="dim")
+
+
+def _list_benchmarks(answer: Mapping[str, Any]) -> str:
+    return "\n".join(f"{b['name']:<14} {b['description']}" for b in answer["benchmarks"])
+
+
+def _list_data(answer: Mapping[str, Any]) -> str:
+    lines = []
+    for file in answer["data"]:
+        lines.append(f"{file['name']:<16} {'here' if file['is_there'] else 'missing':<8} {file['path']}")
+        lines.append(f"{'':<16} {file['origin']}; licence: {file['licence']}")
+    return "\n".join(lines)
 
 
 def _parts(module: ModuleType, name: str, asked: list[str]) -> list[str]:
@@ -90,4 +114,5 @@ def _circumstances() -> dict[str, str]:
         check=False,
     ).stdout.strip()
     machine = f"{os.cpu_count()} cores, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
-    return {"commit": commit or "unknown", "machine": machine}
+    measured_at = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"commit": commit or "unknown", "machine": machine, "measured_at": measured_at}
