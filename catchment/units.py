@@ -90,6 +90,8 @@ def _singular(unit: str) -> str:
 
 def format_duration(us: int) -> str:
     """Return a duration in the largest unit that divides it: 90000000 -> '90 s', 120000000 -> '2 min'."""
+    if us == 0:
+        return "0 s"
     for unit, size_us in (("d", _DAY_US), ("h", _HOUR_US), ("min", _MINUTE_US), ("s", SECOND_US)):
         if us % size_us == 0:
             return f"{us // size_us} {unit}"
@@ -106,6 +108,14 @@ def parse_size(text: str | int) -> int:
             hint="write a number and one of B, KB, MB, GB, TB, KiB, MiB, GiB, such as '64 MB'",
         )
     return round(Decimal(found.group(1)) * factor)
+
+
+def format_size(size_bytes: int) -> str:
+    """Return a size in the largest decimal unit that divides it: 64000000 -> '64 MB'."""
+    for unit in ("TB", "GB", "MB", "KB"):
+        if size_bytes % _SIZE_UNITS_BYTES[unit] == 0:
+            return f"{size_bytes // _SIZE_UNITS_BYTES[unit]} {unit}"
+    return f"{size_bytes} B"
 
 
 def parse_bandwidth(text: str) -> float:

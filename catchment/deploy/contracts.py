@@ -9,7 +9,8 @@ from catchment.quality.contract_measures import measured
 from catchment.quality.coverage import Contract
 from catchment.quality.per_site_contract import at_each_site
 from catchment.query.plan import QueryPlan
-from catchment.query.sql.statements import NEVER, ON_DEMAND, Stream
+from catchment.query.sql.statements import Stream
+from catchment.query.sql.view_options import NEVER, ON_DEMAND
 from catchment.site.slack.names import DEFAULT_SLACK, parse_slack
 from catchment.site.slack.query import SlackPlan
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from catchment.query.fragment import Fragment
-from catchment.query.sql.statements import ALWAYS
+from catchment.query.sql.view_options import ALWAYS
 from catchment.site.policies.base import Policy
 from catchment.site.slack.query import SlackPlan
 

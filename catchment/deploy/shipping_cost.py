@@ -6,7 +6,7 @@ import zstandard
 
 from catchment.deploy.deployment import Deployment
 from catchment.project.folders import site_folder
-from catchment.query.sql.statements import ReplayConnector
+from catchment.query.sql.connectors import ReplayConnector
 from catchment.replay.spool import read_arrivals, read_rows
 
 BATCH_ROWS = 500  # about what half a second of a busy site brings

@@ -1,8 +1,8 @@
 """The project folder: `catchment.toml` as frozen, checked dataclasses.
 
-A project that exists is valid: names are safe as folder names, links join declared sites, the center is one
-of them. Every mistake is a ConfigError that names the file, the line, what was found and what is possible.
-The settings, with their defaults, are described in `template.toml`, which is the manual of this file.
+A project that exists is valid: names are safe as folder names, links join declared sites, the center is one of them.
+Every mistake is a ConfigError that names the file, the line, what was found and what is possible. Each setting is
+declared once, as a field of the class that holds it; `catchment.project.template` makes the commented file of them.
 """
 
 from __future__ import annotations
@@ -10,93 +10,74 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from catchment.errors import ConfigError
-from catchment.project import options as opt
-from catchment.project.options import Option, did_you_mean, read_options
+from catchment.project import option_kinds as kinds
+from catchment.project.options import Option, OptionKind, did_you_mean, option, options_of, read_options, required
 from catchment.project.toml_file import TomlFile
-from catchment.timeline import SECOND_US
-
-__all__ = [
-    "Defaults",
-    "Link",
-    "Project",
-    "Security",
-    "Site",
-    "SparkConfig",
-    "template",
-]
+from catchment.units import SECOND_US
 
 PROJECT_FILE = "catchment.toml"
 QUERIES_FOLDER = "queries"
-
-PROJECT = (
-    Option("name", opt.site_name(), required=True),
-    Option("center", opt.site_name(), required=True),
-    Option("state", opt.text("a folder, relative to the project's or absolute"), "state"),
-)
-SITE = (
-    Option("spark_master", opt.text("a Spark master such as 'local[2]' or 'spark://host:7077'")),
-    Option("listen", opt.address()),
-    Option("compute", opt.flag(), True),
-)
-LINK = (
-    Option("from", opt.site_name(), required=True),
-    Option("to", opt.site_name(), required=True),
-    Option("bandwidth", opt.bandwidth()),
-    Option("latency", opt.duration(), 0),
-    Option("outbox_max", opt.size(), 10**9),
-)
-SPARK = (
-    Option("master", opt.text("a Spark master such as 'local[*]'"), "local[*]"),
-    Option("memory", opt.matching(r"[0-9]+[kmgKMG]", "an amount of memory such as '2g' or '512m'"), "1g"),
-    Option("ui", opt.flag(), False),
-    Option("settings", opt.OptionKind("a table of Spark settings", dict), MappingProxyType({})),
-)
-SECURITY = tuple(Option(name, opt.text("the path of a file")) for name in ("tls_cert", "tls_key", "tls_ca", "tokens"))
-DEFAULTS = (
-    Option("trigger", opt.duration(positive=True), SECOND_US // 2),
-    Option("slack", opt.duration(), 0),
-    Option("repair_horizon", opt.duration(), 3600 * SECOND_US),
-    Option("repair_spread", opt.duration(), 5 * SECOND_US),
-    Option("repair_after", opt.duration(), 10 * SECOND_US),
-    Option("max_jump", opt.duration(positive=True), 86400 * SECOND_US),
-    Option("freshness", opt.duration(none=True), 60 * SECOND_US),
-    Option("relay_wait", opt.duration(), 10 * SECOND_US),
-    Option("policy", opt.policy(), "spillway"),
-    Option("history", opt.flag(), True),
-    Option("sharing", opt.choice("none", "strict", "full", "max"), "full"),
-    Option("reoptimize", opt.flag(), True),
-)
 TABLES = ("project", "sites", "links", "spark", "security", "defaults")
+OUTBOX_MAX_BYTES = 10**9
+_FILE = kinds.text("the path of a file")
+
+# Spark's own settings have any names: they are read as one table.
+_SPARK_SETTINGS = Option(
+    "settings", OptionKind("a table of Spark settings", dict), MappingProxyType({}), doc="passed to Spark unchanged"
+)
 
 
 @dataclass(frozen=True)
 class Site:
-    """A place with a Spark runtime; `listen` is where its inbox waits, (host, port).
-
-    One that does not `compute` only has streams: plans put no operator there.
-    """
+    """A place with a Spark runtime; `listen` is where its inbox listens, (host, port)."""
 
     name: str
-    spark_master: str | None = None
-    listen: tuple[str, int] | None = None
-    compute: bool = True
+    spark_master: str | None = option(
+        kinds.text("a Spark master such as 'local[2]' or 'spark://host:7077'"),
+        None,
+        doc="where this site's Spark runs",
+        absent="the master in [spark]",
+        example="local[2]",
+    )
+    listen: tuple[str, int] | None = option(
+        kinds.address(),
+        None,
+        doc="where its inbox listens, if this is the center or others send through this site",
+        absent="any free port, for runs in one process",
+        example=("127.0.0.1", 9410),
+    )
+    compute: bool = option(
+        kinds.flag(), True, doc="false: streams are born here, but `catchment plan` puts no operator here"
+    )
 
 
 @dataclass(frozen=True)
 class Link:
-    """A directed pair of sites; no bandwidth means that nothing shapes it."""
+    """A directed pair of sites; without a bandwidth nothing shapes what it carries."""
 
-    origin: str
-    destination: str
-    bandwidth_bytes_per_s: float | None = None
-    latency_us: int = 0
-    outbox_max_bytes: int = 10**9
+    origin: str = field(metadata=required(kinds.site_name(), name="from", doc="the site that sends", example="edge"))
+    destination: str = field(
+        metadata=required(kinds.site_name(), name="to", doc="the site that receives", example="center")
+    )
+    bandwidth_bytes_per_s: float | None = option(
+        kinds.bandwidth(),
+        None,
+        doc="the most that may be sent; also in kbit/s, Mbit/s, KB/s, bytes/s",
+        absent="not limited",
+        example=2e6,
+    )
+    latency_us: int = option(kinds.duration(), 0, doc="added to every message, one way")
+    outbox_max_bytes: int = option(
+        kinds.size(),
+        OUTBOX_MAX_BYTES,
+        name="outbox_max",
+        doc="how much may wait on disk while the link is down; beyond it, waiting updates are merged",
+    )
 
     def __post_init__(self) -> None:
         if self.origin == self.destination:
@@ -107,9 +88,13 @@ class Link:
 class SparkConfig:
     """What every Spark session of the project is started with."""
 
-    master: str = "local[*]"
-    memory: str = "1g"
-    ui: bool = False
+    master: str = option(
+        kinds.text("a Spark master such as 'local[*]'"), "local[*]", doc="of every session whose site names no other"
+    )
+    memory: str = option(
+        kinds.matching(r"[0-9]+[kmgKMG]", "an amount of memory such as '2g' or '512m'"), "1g", doc="of the driver"
+    )
+    ui: bool = option(kinds.flag(), False, doc="whether Spark serves its own web page")
     settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
@@ -117,10 +102,14 @@ class SparkConfig:
 class Security:
     """Files of certificates and tokens; absent ones leave that protection off."""
 
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    tls_ca: Path | None = None
-    tokens: Path | None = None
+    tls_cert: Path | None = option(_FILE, None, doc="certificate of this machine", example="tls/site.pem")
+    tls_key: Path | None = option(_FILE, None, doc="its private key", example="tls/site.key")
+    tls_ca: Path | None = option(
+        _FILE, None, doc="who signs the certificates of the others (mutual TLS)", example="tls/ca.pem"
+    )
+    tokens: Path | None = option(
+        _FILE, None, doc="one token per site, where there are no client certificates", example="tokens.toml"
+    )
 
     def __post_init__(self) -> None:
         if (self.tls_cert is None) != (self.tls_key is None):
@@ -131,30 +120,62 @@ class Security:
 class Defaults:
     """What holds for a stream or a view that does not say otherwise."""
 
-    trigger_us: int = SECOND_US // 2
-    slack_us: int = 0
-    repair_horizon_us: int = 3600 * SECOND_US
-    repair_spread_us: int = 5 * SECOND_US
-    repair_after_us: int = 10 * SECOND_US
-    max_jump_us: int = 86400 * SECOND_US
-    freshness_us: int | None = 60 * SECOND_US
-    relay_wait_us: int = 10 * SECOND_US
-    policy: str = "spillway"
-    history: bool = True
-    sharing: str = "full"
-    reoptimize: bool = True
+    trigger_us: int = option(kinds.duration(positive=True), SECOND_US // 2, doc="how often a site reads its sources")
+    slack_us: int = option(
+        kinds.duration(), 0, doc="how far behind the newest event time windows without a contract close"
+    )
+    repair_horizon_us: int = option(
+        kinds.duration(), 3600 * SECOND_US, doc="how long late records are still merged; after it a window is final"
+    )
+    repair_spread_us: int = option(
+        kinds.duration(), 5 * SECOND_US, doc="late records are merged once their event times span more than this ..."
+    )
+    repair_after_us: int = option(kinds.duration(), 10 * SECOND_US, doc="... or the first of them has waited this long")
+    max_jump_us: int = option(
+        kinds.duration(positive=True),
+        86400 * SECOND_US,
+        doc="a record further ahead of its stream than this is quarantined",
+    )
+    freshness_us: int | None = option(
+        kinds.duration(none=True),
+        60 * SECOND_US,
+        doc="how long a window waits for a missing site once another has passed its end; none: for ever",
+    )
+    relay_wait_us: int = option(
+        kinds.duration(),
+        10 * SECOND_US,
+        doc="how long a site that others send through waits for the slower ones, to merge; 0 s: forwards at once",
+    )
+    policy: str = option(
+        kinds.policy(),
+        "spillway",
+        doc="when partial aggregates leave a site: spillway, batching, streaming, hybrid:0.25, ...",
+    )
+    history: bool = option(kinds.flag(), True, doc="keep raw records at their site, so that answers can be repaired")
+    sharing: str = option(
+        kinds.choice("none", "strict", "full", "max"),
+        "full",
+        doc="none, strict (equal parts once), full (what can be derived is not sent again), max",
+    )
+    reoptimize: bool = option(
+        kinds.flag(), True, doc="move queries to other shared fragments when measured rates make it pay"
+    )
 
 
 @dataclass(frozen=True)
 class Project:
     """A project folder that was read and found right."""
 
-    name: str
+    name: str = field(metadata=required(kinds.site_name(), doc="the name of the project", example="my-project"))
     folder: Path
-    center: str
+    center: str = field(metadata=required(kinds.site_name(), doc="the site where results are wanted", example="center"))
     sites: Mapping[str, Site]
     links: Mapping[tuple[str, str], Link]
-    state: str = "state"
+    state: str = option(
+        kinds.text("a folder, relative to the project's or absolute"),
+        "state",
+        doc="folder for everything durable: checkpoints, outboxes, history, results",
+    )
     spark: SparkConfig = field(default_factory=SparkConfig)
     security: Security = field(default_factory=Security)
     defaults: Defaults = field(default_factory=Defaults)
@@ -180,7 +201,7 @@ class Project:
 
     @cached_property
     def state_folder(self) -> Path:
-        """Where everything durable lies."""
+        """Where everything durable is kept."""
         return self.folder / self.state
 
     @property
@@ -204,14 +225,9 @@ class Project:
         return self.links[origin, destination]
 
 
-def template() -> str:
-    """Return the text of a commented `catchment.toml` with every setting in it."""
-    return resources.files("catchment.project").joinpath("template.toml").read_text(encoding="utf-8")
-
-
 @dataclass(frozen=True)
 class _Reader:
-    """Turns one TOML file into a project."""
+    """Turn one TOML file into a project."""
 
     file: TomlFile
 
@@ -223,20 +239,14 @@ class _Reader:
                     where=self.file.at(None, name),
                     hint=did_you_mean(name, TABLES),
                 )
-        head = self.table("project", PROJECT, required=True)
+        head = self.table("project", options_of(Project), required=True)
         sites = self.sites()
         links = self.links(sites)
+        spark, security = self.spark(), self.security(root)
+        defaults = Defaults(**self.table("defaults", options_of(Defaults)))
         try:
             return Project(
-                head["name"],
-                root,
-                head["center"],
-                sites,
-                links,
-                head["state"],
-                self.spark(),
-                self.security(root),
-                self.defaults(),
+                folder=root, sites=sites, links=links, spark=spark, security=security, defaults=defaults, **head
             )
         except ConfigError as cause:
             if cause.where:
@@ -265,14 +275,16 @@ class _Reader:
     def site(self, name: str, values: Any) -> Site:
         header = f"sites.{name}"
         try:
-            opt.site_name().read(name)
+            kinds.site_name().read(name)
         except ValueError as cause:
             raise ConfigError(
                 f"{name!r} cannot be the name of a site",
                 where=self.file.at(header, None),
-                hint=f"it must be {opt.site_name().expected}",
+                hint=f"it must be {kinds.site_name().expected}",
             ) from cause
-        return Site(name, **self.checked(values, SITE, f"[{header}]", lambda key: self.file.at(header, key)))
+        return Site(
+            name, **self.checked(values, options_of(Site), f"[{header}]", lambda key: self.file.at(header, key))
+        )
 
     def links(self, sites: Mapping[str, Site]) -> Mapping[tuple[str, str], Link]:
         given = self.file.tables.get("links", [])
@@ -296,21 +308,21 @@ class _Reader:
         def where(key: str | None) -> str:
             return self.file.at("links", key, place)
 
-        read = self.checked(values, LINK, "[[links]]", where)
-        for end in ("from", "to"):
-            if read[end] not in sites:
+        read = self.checked(values, options_of(Link), "[[links]]", where)
+        for end, site in (("from", read["origin"]), ("to", read["destination"])):
+            if site not in sites:
                 raise ConfigError(
-                    f"a link names the undeclared site {read[end]!r}",
+                    f"a link names the undeclared site {site!r}",
                     where=where(end),
-                    hint=did_you_mean(read[end], sites),
+                    hint=did_you_mean(site, sites),
                 )
         try:
-            return Link(read["from"], read["to"], read["bandwidth"], read["latency"], read["outbox_max"])
+            return Link(**read)
         except ConfigError as cause:
             raise ConfigError(cause.message, where=where("to"), hint="name two different sites") from cause
 
     def spark(self) -> SparkConfig:
-        read = self.table("spark", SPARK)
+        read = self.table("spark", (*options_of(SparkConfig), _SPARK_SETTINGS))
         for name, value in read["settings"].items():
             if isinstance(value, dict | list):
                 raise ConfigError(
@@ -319,10 +331,10 @@ class _Reader:
                     hint='quote the whole name: "spark.sql.shuffle.partitions" = 2',
                 )
         settings = {n: str(v).lower() if isinstance(v, bool) else str(v) for n, v in read["settings"].items()}
-        return SparkConfig(read["master"], read["memory"], read["ui"], MappingProxyType(settings))
+        return SparkConfig(**{**read, "settings": MappingProxyType(settings)})
 
     def security(self, root: Path) -> Security:
-        read = self.table("security", SECURITY)
+        read = self.table("security", options_of(Security))
         for name, value in read.items():
             if value is not None and not (root / value).is_file():
                 raise ConfigError(
@@ -334,17 +346,3 @@ class _Reader:
             return Security(**{name: root / value if value else None for name, value in read.items()})
         except ConfigError as cause:
             raise ConfigError(cause.message, where=self.file.at("security", None), hint=cause.hint) from cause
-
-    def defaults(self) -> Defaults:
-        read = self.table("defaults", DEFAULTS)
-        in_us = (
-            "trigger",
-            "slack",
-            "repair_horizon",
-            "repair_spread",
-            "repair_after",
-            "max_jump",
-            "freshness",
-            "relay_wait",
-        )
-        return Defaults(**{f"{name}_us" if name in in_us else name: value for name, value in read.items()})

@@ -14,17 +14,9 @@ from catchment.errors import QueryError
 from catchment.project.config import Project
 from catchment.project.options import did_you_mean
 from catchment.project.routes import Routes
+from catchment.query.sql.connectors import FilesConnector, ReplayConnector
 from catchment.query.sql.parse import parse_file
-from catchment.query.sql.statements import (
-    DropView,
-    Explain,
-    FilesConnector,
-    ReplayConnector,
-    Statement,
-    Stream,
-    Table,
-    View,
-)
+from catchment.query.sql.statements import DropView, Explain, Statement, Stream, Table, View
 
 
 @dataclass(frozen=True)

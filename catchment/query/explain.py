@@ -9,7 +9,7 @@ from catchment.project.config import Link, Project
 from catchment.project.routes import Routes
 from catchment.query.join import LEFT, RIGHT
 from catchment.query.plan import QueryPlan
-from catchment.query.sql.statements import BOUNDED
+from catchment.query.sql.view_options import BOUNDED
 from catchment.query.types import sql_type
 from catchment.units import format_bandwidth, format_duration
 

@@ -19,7 +19,7 @@ from catchment.aggregates import Aggregate, quote
 from catchment.errors import QueryError
 from catchment.query.fragment import SLICE_COLUMN, Fragment, Key, Lookup
 from catchment.query.join import SIDES, Join, JoinedKey, KeyComparison, PairAggregate, describe_condition
-from catchment.query.sql.statements import NEVER, ViewOptions
+from catchment.query.sql.view_options import NEVER, ViewOptions
 from catchment.query.types import TIMESTAMP, sql_type
 from catchment.timeline import WindowSpec
 from catchment.units import format_duration

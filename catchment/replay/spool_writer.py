@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 import zstandard
 
 from catchment.errors import EngineError
-from catchment.query.sql.statements import FilesConnector, ReplayConnector
+from catchment.query.sql.connectors import FilesConnector, ReplayConnector
 from catchment.replay.spool import ARRIVAL, ROWS_PER_BATCH, Instants
 from catchment.site.plausible import plausible
 from catchment.storage.files import sync_folder

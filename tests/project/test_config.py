@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from catchment.errors import ConfigError
-from catchment.project import config
-from catchment.project.config import Link, Project, Site, template
+from catchment.project.config import Defaults, Link, Project, Security, Site, SparkConfig
+from catchment.project.options import options_of
+from catchment.project.template import template
 
 MINIMAL = """\
 [project]
@@ -66,9 +67,9 @@ def test_a_stream_is_born_at_every_site_but_the_center_unless_there_is_no_other(
 
 def test_the_template_loads_and_means_the_defaults(tmp_path: Path) -> None:
     project = load(tmp_path, template())
-    assert project.defaults == config.Defaults()
-    assert project.spark == config.SparkConfig()
-    assert project.security == config.Security()
+    assert project.defaults == Defaults()
+    assert project.spark == SparkConfig()
+    assert project.security == Security()
 
 
 def test_every_setting_shown_in_the_template_may_be_switched_on(tmp_path: Path) -> None:
@@ -76,15 +77,15 @@ def test_every_setting_shown_in_the_template_may_be_switched_on(tmp_path: Path) 
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")
     project = load(tmp_path, re.sub(r'(?m)^#(?=["a-z_]+ =)|^#(?=")', "", template()))
-    assert project.defaults == config.Defaults()
+    assert project.defaults == Defaults()
     assert project.links["edge", "center"].bandwidth_bytes_per_s == 2e6
     assert project.security.tls_ca == tmp_path / "tls/ca.pem"
     assert project.spark.settings == {"spark.sql.shuffle.partitions": "2"}
 
 
 def test_the_template_names_every_setting() -> None:
-    tables = (config.PROJECT, config.SITE, config.LINK, config.SPARK, config.SECURITY, config.DEFAULTS)
-    names = {option.name for table in tables for option in table} - {"settings"}
+    holders = (Project, Site, Link, SparkConfig, Security, Defaults)
+    names = {option.name for holder in holders for option in options_of(holder)}
     shown = set(re.findall(r"(?m)^#?([a-z_]+) =", template()))
     assert shown == names
 

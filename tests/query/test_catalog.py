@@ -11,14 +11,17 @@ import pytest
 from catchment.aggregates import FUNCTIONS
 from catchment.center.results.tables import RESERVED
 from catchment.errors import QueryError
-from catchment.project.config import Link, Project
+from catchment.project.config import Defaults, Link, Project, Security, Site, SparkConfig
+from catchment.project.options import options_of
 from catchment.query.catalog import Catalog, load_catalog
 from catchment.query.explain import explain, explain_data
+from catchment.query.options_reference import options_reference
 from catchment.query.planning.build import plan_view, plan_views
 from catchment.query.planning.outputs import RESULT_COLUMNS
+from catchment.query.sql.connectors import CONNECTORS, FilesConnector, GeneratorConnector, ReplayConnector
 from catchment.query.sql.parse import parse_sql
-from catchment.query.sql.statements import FilesConnector, GeneratorConnector, ReplayConnector
-from catchment.query.sql.with_options import CONNECTORS, STREAM, TABLE, VIEW
+from catchment.query.sql.statements import Stream
+from catchment.query.sql.view_options import ViewOptions
 from tests.worlds.query_support import base_catalog, make_catalog, make_plan, make_project
 
 COUNT = "SELECT window.start, count(*) AS n FROM {} GROUP BY window(ts, '1 minute')"
@@ -165,8 +168,17 @@ def test_the_examples_of_the_sql_page_are_planned() -> None:
     assert set(plan_views(catalog)) == {"bytes_by_provider", "audience", "bought_after_seen"}
 
 
-def test_the_sql_page_names_every_option_aggregate_and_reserved_column() -> None:
+def test_the_sql_page_names_every_aggregate_and_reserved_column() -> None:
     page = (Path(__file__).parents[2] / "docs" / "sql.md").read_text(encoding="utf-8")
-    options = {o.name for table in (STREAM, VIEW, TABLE, *CONNECTORS.values()) for o in table}
-    missing = [name for name in sorted({*options, *FUNCTIONS, *RESULT_COLUMNS}) if f"`{name}`" not in page]
+    missing = [name for name in sorted({*FUNCTIONS, *RESULT_COLUMNS}) if f"`{name}`" not in page]
     assert not missing
+
+
+def test_the_page_of_options_is_what_their_declarations_say() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "options.md").read_text(encoding="utf-8")
+    assert page == options_reference(), "run: python -m catchment.query.options_reference > docs/options.md"
+
+
+def test_every_option_says_what_it_is_for() -> None:
+    holders = (Project, Site, Link, SparkConfig, Security, Defaults, Stream, ViewOptions, *CONNECTORS.values())
+    assert not [o.name for holder in holders for o in options_of(holder) if not o.doc]

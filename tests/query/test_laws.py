@@ -26,20 +26,11 @@ from catchment.query.plan import (
     walk,
 )
 from catchment.query.planning.build import plan_view
+from catchment.query.sql.connectors import FilesConnector, GeneratorConnector, ReplayConnector
 from catchment.query.sql.dialect import read_expression
 from catchment.query.sql.parse import parse_sql
-from catchment.query.sql.statements import (
-    Column,
-    DropView,
-    Explain,
-    FilesConnector,
-    GeneratorConnector,
-    ReplayConnector,
-    Stream,
-    Table,
-    View,
-    ViewOptions,
-)
+from catchment.query.sql.statements import Column, DropView, Explain, Stream, Table, View
+from catchment.query.sql.view_options import ViewOptions
 from catchment.query.types import TIMESTAMP, arrow_type, read_type, sql_type
 from tests.worlds.query_support import Golden, make_catalog, make_plan, read_golden
 from tests.worlds.tiers import examples

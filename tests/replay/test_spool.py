@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catchment.errors import EngineError
-from catchment.query.sql.statements import ReplayConnector
+from catchment.query.sql.connectors import ReplayConnector
 from catchment.replay import spool as spool_module
 from catchment.replay import spool_writer
 from catchment.replay.spool import read_arrivals, read_rows

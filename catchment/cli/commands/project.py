@@ -18,7 +18,8 @@ from catchment.cli.output import JsonFlag, emit, notes
 from catchment.cli.progress import size, watching
 from catchment.cli.tables import result_table
 from catchment.errors import ConfigError
-from catchment.project.config import PROJECT_FILE, QUERIES_FOLDER, Project, template
+from catchment.project.config import PROJECT_FILE, QUERIES_FOLDER, Project
+from catchment.project.template import template
 from catchment.storage.lock import CLAIM_FILE, claim_folder
 
 if TYPE_CHECKING:

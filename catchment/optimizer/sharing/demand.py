@@ -23,7 +23,7 @@ from catchment.optimizer.normal_form.normalize import aggregate_name, digest, ke
 from catchment.query.catalog import Catalog
 from catchment.query.fragment import Fragment, Key, Lookup
 from catchment.query.plan import Filter, QueryPlan, describe_aggregate, describe_window, find
-from catchment.query.sql.statements import ViewOptions
+from catchment.query.sql.view_options import ViewOptions
 from catchment.storage.codec import stored
 from catchment.timeline import Slicing, WindowSpec
 

@@ -30,13 +30,14 @@ from catchment.errors import ConfigError, PlanError
 from catchment.optimizer.normal_form.expressions import columns_of
 from catchment.optimizer.normal_form.predicates import comparison
 from catchment.optimizer.sharing.demand import FragmentDemand, SharedQuery, width_of
-from catchment.project import options as opt
+from catchment.project import option_kinds as kinds
 from catchment.project.config import Project
 from catchment.project.options import Option, OptionKind, did_you_mean, read_options
 from catchment.project.toml_file import TomlFile
 from catchment.query.catalog import Catalog
+from catchment.query.sql.connectors import GeneratorConnector
 from catchment.query.sql.dialect import read_expression
-from catchment.query.sql.statements import GeneratorConnector, Stream
+from catchment.query.sql.statements import Stream
 from catchment.timeline import SECOND_US
 
 FILE = "statistics.toml"
@@ -48,9 +49,9 @@ SLICE_BYTES = 8
 
 _TABLE = OptionKind("a table of numbers", dict)
 STREAM = (
-    Option("rows_per_s", opt.number(open_low=False), required=True),
-    Option("row_bytes", opt.number(), required=True),
-    Option("wire_ratio", opt.number()),
+    Option("rows_per_s", kinds.number(open_low=False), required=True),
+    Option("row_bytes", kinds.number(), required=True),
+    Option("wire_ratio", kinds.number()),
     Option("share", _TABLE),
     Option("distinct", _TABLE),
     Option("selectivity", _TABLE),
@@ -221,6 +222,6 @@ def _read_stream(file: TomlFile, name: str, given: Any, catalog: Catalog) -> Str
 
 
 def _numbers(file: TomlFile, table: str, given: dict[str, Any], possible: Any, most: float) -> dict[str, float]:
-    known = [Option(name, opt.number(high=most)) for name in possible]
+    known = [Option(name, kinds.number(high=most)) for name in possible]
     read = read_options(given, known, what=f"[{table}]", where=lambda key: file.at(table, key))
     return {name: float(value) for name, value in read.items() if value is not None}

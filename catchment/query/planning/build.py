@@ -18,7 +18,8 @@ from catchment.query.planning.grouping import read_grouping
 from catchment.query.planning.joined import plan_joined
 from catchment.query.planning.select import OWN_NAMES, aggregate_stream, read_keys, read_results, read_where
 from catchment.query.sql.dialect import conjuncts, render
-from catchment.query.sql.statements import NEVER, View
+from catchment.query.sql.statements import View
+from catchment.query.sql.view_options import NEVER
 
 
 def plan_views(catalog: Catalog) -> Mapping[str, QueryPlan]:

@@ -24,7 +24,8 @@ from catchment.query.planning.scope import Typed, typed
 from catchment.query.planning.select import OWN_NAMES, aggregate_stream, read_keys, read_results, read_where
 from catchment.query.planning.sides import Conditions, Sides
 from catchment.query.sql.dialect import render, show
-from catchment.query.sql.statements import ANY, ON_DEMAND, View
+from catchment.query.sql.statements import View
+from catchment.query.sql.view_options import ANY, ON_DEMAND
 from catchment.query.types import sql_type
 from catchment.timeline import WindowSpec
 

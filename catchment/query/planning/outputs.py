@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 from sqlglot import exp
 
-from catchment.project.options import IDENTIFIER
 from catchment.query.fragment import SLICE_COLUMN, Key
 from catchment.query.plan import WINDOW_END, WINDOW_START, OutputColumn
 from catchment.query.planning.calls import AggregateSet, input_text, read_call
 from catchment.query.planning.grouping import window_name
 from catchment.query.planning.scope import Scope, infer, typed
 from catchment.query.sql.dialect import CatchmentSpark, render, show
+from catchment.query.sql.tokens import IDENTIFIER
 from catchment.query.types import TIMESTAMP, read_type, sql_type
 
 BOUNDS = {"start": WINDOW_START, "end": WINDOW_END}

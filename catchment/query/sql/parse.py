@@ -15,9 +15,10 @@ from sqlglot.tokenizer_core import Token
 
 from catchment.errors import QueryError
 from catchment.query.sql.dialect import CatchmentSpark
-from catchment.query.sql.statements import Column, DropView, Explain, Statement, Stream, Table, View, ViewOptions
+from catchment.query.sql.statements import Column, DropView, Explain, Statement, Stream, Table, View
 from catchment.query.sql.tokens import Cursor, SqlText, read_statements
 from catchment.query.sql.unsupported import refuse_unsupported
+from catchment.query.sql.view_options import ViewOptions
 from catchment.query.sql.with_options import read_stream_options, read_table_options, read_view_options
 from catchment.query.types import POSSIBLE_TYPES, arrow_type, read_type
 

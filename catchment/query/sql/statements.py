@@ -1,4 +1,4 @@
-"""What a SQL file can say, as frozen statements, each of which prints itself as SQL again.
+"""The statements of a SQL file as frozen dataclasses, each of which prints itself as SQL again.
 
 Law: parsing what a statement prints gives an equal statement (`where`, its place in its file, apart).
 """
@@ -15,10 +15,13 @@ from sqlglot import exp
 
 from catchment.aggregates import quote
 from catchment.errors import QueryError
+from catchment.project import option_kinds as kinds
+from catchment.project.options import option, required, write_options
+from catchment.query.sql.connectors import Connector, FilesConnector, ReplayConnector
 from catchment.query.sql.dialect import render
 from catchment.query.sql.tokens import SqlText
+from catchment.query.sql.view_options import IN_DEFAULTS, ViewOptions
 from catchment.query.types import TIMESTAMP, sql_type
-from catchment.units import format_duration
 
 
 @dataclass(frozen=True)
@@ -30,40 +33,6 @@ class Column:
 
     def to_sql(self) -> str:
         return f"{quote(self.name)} {sql_type(self.type)}"
-
-
-@dataclass(frozen=True)
-class FilesConnector:
-    """Records in files; `{site}` in the path stands for the site that reads."""
-
-    path: str
-    format: str = "json"
-    header: bool = True
-    delimiter: str = ","
-    kind = "files"
-
-
-@dataclass(frozen=True)
-class ReplayConnector(FilesConnector):
-    """A log whose records are given out in order of arrival, at their own pace times `speed`."""
-
-    arrival: str | None = None
-    speed: float = 1.0
-    kind = "replay"
-
-
-@dataclass(frozen=True)
-class GeneratorConnector:
-    """Made-up records, the same ones for the same seed."""
-
-    rows_per_s: float = 1000.0
-    keys: int = 100
-    seed: int = 0
-    duration_us: int | None = None
-    kind = "generator"
-
-
-Connector = FilesConnector | ReplayConnector | GeneratorConnector
 
 
 @dataclass(frozen=True)
@@ -97,20 +66,53 @@ class DeclaredRelation:
 class Stream(DeclaredRelation):
     """CREATE STREAM. `sites` is None until a catalog has said which sites those are."""
 
-    event_time: str
+    event_time: str = field(
+        metadata=required(
+            kinds.text("the name of a TIMESTAMP column, such as 'ts'"),
+            doc="the TIMESTAMP column by which records belong to windows",
+        )
+    )
     connector: Connector
-    sites: tuple[str, ...] | None = None
-    slack_us: int | None = None
-    max_jump_us: int | None = None
-    history: bool | None = None
-    shed: bool = False
-    source: str | None = None  # the column that says where a record comes from, where its stream's disorder is between
+    sites: tuple[str, ...] | None = option(
+        kinds.site_names(),
+        None,
+        doc="where the stream is born; each of them needs a route to the center",
+        absent="every site but the center; the center itself where there is no other",
+    )
+    slack_us: int | None = option(
+        kinds.duration(),
+        None,
+        doc="how far behind the newest event time windows without a contract close",
+        absent=IN_DEFAULTS,
+    )
+    max_jump_us: int | None = option(
+        kinds.duration(positive=True),
+        None,
+        doc="a record further ahead of its stream than this is quarantined",
+        absent=IN_DEFAULTS,
+    )
+    history: bool | None = option(
+        kinds.flag(),
+        None,
+        doc="keep raw records at their site, so that answers can be repaired",
+        absent=IN_DEFAULTS,
+    )
+    shed: bool = option(
+        kinds.flag(),
+        False,
+        doc="under overload answer from samples, and make the answers exact afterwards; needs history",
+    )
+    source: str | None = option(
+        kinds.text("the name of a column, such as 'device'"),
+        None,
+        doc="the column that says where a record comes from (a device, a partition): contracts follow each source",
+        absent="all records of a site are of one source",
+    )
     where: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "event_time", self._check_time(self.event_time, "event time").name)
-
         if self.shed and self.history is False:
             raise QueryError(
                 f"stream {self.name!r} is to be shed and has no history",
@@ -143,16 +145,7 @@ class Stream(DeclaredRelation):
         )
 
     def to_sql(self) -> str:
-        options = {
-            "event_time": self.event_time,
-            "sites": ",".join(self.sites) if self.sites is not None else None,
-            "slack": _duration(self.slack_us),
-            "max_jump": _duration(self.max_jump_us),
-            "history": self.history,
-            "shed": self.shed or None,
-            "source": self.source,
-            **_connector_options(self.connector),
-        }
+        options = {**write_options(self), **self.connector.to_options()}
         return f"CREATE STREAM {quote(self.name)} {_columns(self)} {_with(options)}"
 
 
@@ -164,42 +157,7 @@ class Table(DeclaredRelation):
     where: str = field(default="", compare=False)
 
     def to_sql(self) -> str:
-        return f"CREATE TABLE {quote(self.name)} {_columns(self)} {_with(_connector_options(self.connector))}"
-
-
-# When what was shed of a view is made good, and whether a view may be shed at all.
-ALWAYS, ON_DEMAND, NEVER = "always", "on_demand", "never"
-BOUNDED, ANY = "bounded", "any"
-
-
-@dataclass(frozen=True)
-class ViewOptions:
-    """What a view promises and where; None leaves a setting to the project's defaults."""
-
-    max_error: float | None = None
-    confidence: float = 0.95
-    sink: str | None = None
-    freshness_us: int | None = None
-    policy: str | None = None
-    emit_early_us: int | None = None
-    repair: str = ALWAYS
-    shed: str = BOUNDED
-    weight: float = 1.0
-    slack: str | None = None
-
-    def to_options(self) -> dict[str, Any]:
-        return {
-            "max_error": self.max_error,
-            "confidence": self.confidence if self.max_error is not None else None,
-            "sink": self.sink,
-            "freshness": _duration(self.freshness_us),
-            "policy": self.policy,
-            "emit_early": _duration(self.emit_early_us),
-            "repair": self.repair if self.repair != ALWAYS else None,
-            "shed": self.shed if self.shed != BOUNDED else None,
-            "weight": self.weight if self.weight != 1.0 else None,
-            "slack": self.slack,
-        }
+        return f"CREATE TABLE {quote(self.name)} {_columns(self)} {_with(self.connector.to_options())}"
 
 
 @dataclass(frozen=True)
@@ -278,16 +236,3 @@ def _literal(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return render(exp.Literal.string(value)) if isinstance(value, str) else repr(value)
-
-
-def _duration(us: int | None) -> str | None:
-    return None if us is None else f"{us} us" if us % 1000 else format_duration(us)
-
-
-def _connector_options(connector: Connector) -> dict[str, Any]:
-    options = {name: value for name, value in vars(connector).items() if name != "duration_us"}
-    if isinstance(connector, GeneratorConnector):
-        options["duration"] = _duration(connector.duration_us)
-    elif connector.format != "csv":
-        options = {name: value for name, value in options.items() if name not in ("header", "delimiter")}
-    return {"connector": connector.kind, **options}

@@ -15,9 +15,9 @@ from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from catchment.errors import QueryError
-from catchment.project.options import IDENTIFIER
 from catchment.query.sql.dialect import CatchmentSpark
 
+IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 NAME_FORM = "a name has letters, digits and _, starts with no digit and has at most 63 characters"
 OPTION_FORM = "options are written WITH (name = 'value', name = 0.5, ...)"
 _QUOTED = re.compile(r"""--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`(?:[^`]|``)*`""", re.DOTALL)

@@ -25,7 +25,7 @@ from catchment.aggregates.partials import group_codes
 from catchment.aggregates.shed_terms import terms_in
 from catchment.deploy.fragment_plan import ShedChoice
 from catchment.query.fragment import Fragment
-from catchment.query.sql.statements import NEVER
+from catchment.query.sql.view_options import NEVER
 from catchment.shedding.conditions import column_of, condition_of
 from catchment.shedding.debts import BatchShed, Debt, Lacking, Taken
 from catchment.shedding.fragment_stats import Moments, Sheddable

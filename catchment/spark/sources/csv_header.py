@@ -13,7 +13,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from catchment.errors import EngineError
-from catchment.query.sql.statements import DeclaredRelation, FilesConnector
+from catchment.query.sql.connectors import FilesConnector
+from catchment.query.sql.statements import DeclaredRelation
 from catchment.query.types import sql_type
 
 _AROUND_NAMES = '\ufeff" '  # a byte order mark, quotes, spaces

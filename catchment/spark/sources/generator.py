@@ -6,8 +6,9 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from catchment.query.sql.connectors import GeneratorConnector
 from catchment.query.sql.statements import Column as Declared
-from catchment.query.sql.statements import GeneratorConnector, Stream
+from catchment.query.sql.statements import Stream
 from catchment.query.types import sql_type
 from catchment.timeline import SECOND_US
 

@@ -19,14 +19,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from catchment.errors import EngineError
-from catchment.query.sql.statements import (
-    DeclaredRelation,
-    FilesConnector,
-    GeneratorConnector,
-    ReplayConnector,
-    Stream,
-    Table,
-)
+from catchment.query.sql.connectors import FilesConnector, GeneratorConnector, ReplayConnector
+from catchment.query.sql.statements import DeclaredRelation, Stream, Table
 from catchment.query.types import sql_type
 from catchment.replay.spool import Instants, read_arrivals, read_beginning
 from catchment.replay.spool_writer import make_spool, read_header

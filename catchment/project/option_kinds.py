@@ -1,0 +1,190 @@
+"""The kinds of options: what each reads, how it is written, and the words for what is possible."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Any
+
+from catchment.project.options import OptionKind
+from catchment.units import format_bandwidth, format_duration, format_size, parse_bandwidth, parse_duration, parse_size
+
+_SITE_NAME = r"[A-Za-z_][A-Za-z0-9_-]{0,62}"
+_FLAGS = {"on": True, "true": True, "off": False, "false": False}
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(value)
+    return value
+
+
+def flag() -> OptionKind:
+    """A yes or no."""
+
+    def read(value: Any) -> bool:
+        if isinstance(value, bool):
+            return value
+        if _text(value).lower() not in _FLAGS:
+            raise ValueError(value)
+        return _FLAGS[value.lower()]
+
+    return OptionKind("on or off (true or false)", read)
+
+
+def _number(low: float, high: float, whole: bool, open_low: bool, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise TypeError(value)
+    number = int(str(value)) if whole else float(value)
+    if not (low < number if open_low else low <= number) or not number <= high:
+        raise ValueError(value)
+    return number
+
+
+def number(low: float = 0.0, high: float = float("inf"), *, open_low: bool = True) -> OptionKind:
+    """A number in (low, high], or in [low, high] where open_low is off."""
+    top = "" if high == float("inf") else f" and at most {high:g}"
+    return OptionKind(
+        f"a number {'over' if open_low else 'of at least'} {low:g}{top}",
+        partial(_number, low, high, False, open_low),
+    )
+
+
+def share() -> OptionKind:
+    """A number strictly between 0 and 1."""
+
+    def read(value: Any) -> float:
+        found = _number(0.0, 1.0, False, True, value)
+        if found == 1.0:
+            raise ValueError(value)
+        return found
+
+    return OptionKind("a number between 0 and 1, both excluded", read)
+
+
+def integer(low: int = 0, high: int = 2**63 - 1) -> OptionKind:
+    """A whole number in [low, high]."""
+    return OptionKind(f"a whole number of at least {low}", partial(_number, low, high, True, False))
+
+
+def text(expected: str = "a text in quotes") -> OptionKind:
+    """Any text that is not empty."""
+    return OptionKind(expected, _text)
+
+
+def choice(*names: str) -> OptionKind:
+    """One of some words, whatever their case."""
+
+    def read(value: Any) -> str:
+        if _text(value).lower() not in names:
+            raise ValueError(value)
+        return _text(value).lower()
+
+    return OptionKind(f"one of {', '.join(names)}", read)
+
+
+def matching(pattern: str, expected: str) -> OptionKind:
+    """A text that fits a regular expression."""
+
+    def read(value: Any) -> str:
+        if not re.fullmatch(pattern, _text(value)):
+            raise ValueError(value)
+        return str(value)
+
+    return OptionKind(expected, read)
+
+
+def site_name() -> OptionKind:
+    """A name that is safe as that of a folder."""
+    return matching(_SITE_NAME, "a name of letters, digits, _ and - that starts with a letter or _")
+
+
+def duration(*, none: bool = False, positive: bool = False) -> OptionKind:
+    """A duration, held in microseconds; with `none`, the words none and off give None."""
+
+    def read(value: Any) -> int | None:
+        if none and _text(value).lower() in ("none", "off"):
+            return None
+        found = parse_duration(_text(value))
+        if positive and found <= 0:
+            raise ValueError(value)
+        return found
+
+    also = ", or 'none'" if none else ""
+    expected = f"a {'positive ' if positive else ''}duration such as '500 ms' or '1 hour'{also}"
+    return OptionKind(expected, read, _write_duration, "us")
+
+
+def _write_duration(us: int) -> str:
+    return f"{us} us" if us % 1000 else format_duration(us)
+
+
+def size() -> OptionKind:
+    """A size, held in bytes."""
+    return OptionKind("a size such as '64 MB' or '1 GiB'", _positive_size, format_size, "bytes")
+
+
+def _positive_size(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, str | int) or parse_size(value) <= 0:
+        raise ValueError(value)
+    return parse_size(value)
+
+
+def bandwidth() -> OptionKind:
+    """A bandwidth, held in bytes per second."""
+    expected = "a bandwidth such as '2 MB/s', '20 Mbit/s' or '128 kbit/s'"
+    return OptionKind(expected, lambda value: parse_bandwidth(_text(value)), format_bandwidth, "bytes_per_s")
+
+
+def address() -> OptionKind:
+    """An address host:port, held as (host, port); port 0 asks for any free one."""
+
+    def read(value: Any) -> tuple[str, int]:
+        host, _, port = _text(value).rpartition(":")
+        if not host or not port.isdigit() or int(port) > 65535:
+            raise ValueError(value)
+        return host.strip("[]"), int(port)
+
+    expected = "an address host:port such as '127.0.0.1:9410' (port 0: any free one)"
+    return OptionKind(expected, read, lambda value: f"{value[0]}:{value[1]}")
+
+
+def policy() -> OptionKind:
+    """The name of a policy with its parameters; which policies there are is known to the site."""
+    expected = "the name of a policy such as 'spillway', 'batching' or 'hybrid:0.25+lfu'"
+    return matching(r"[a-z][a-z-]*(:[0-9.]+)?(\+[a-z]+)?", expected)
+
+
+def site_names() -> OptionKind:
+    """Names of sites, held as a tuple."""
+
+    def read(value: Any) -> tuple[str, ...]:
+        names = tuple(site_name().read(name.strip()) for name in _text(value).split(","))
+        if len(set(names)) != len(names):
+            raise ValueError(value)
+        return names
+
+    return OptionKind("names of sites with commas between them, such as 'us,eu'", read, ",".join)
+
+
+def path_of_site() -> OptionKind:
+    """A path in which `{site}`, and nothing else in braces, may stand."""
+
+    def read(value: Any) -> str:
+        path = _text(value)
+        if set(re.findall(r"\{[^}]*\}?", path)) - {"{site}"}:
+            raise ValueError(value)
+        return path
+
+    return OptionKind("a path, in which {site} stands for the name of the site", read)
+
+
+def one_character() -> OptionKind:
+    """A text of one character."""
+
+    def read(value: Any) -> str:
+        if not isinstance(value, str) or len(value) != 1:
+            raise ValueError(value)
+        return value
+
+    return OptionKind("one character", read)

@@ -1,0 +1,64 @@
+"""The commented `catchment.toml` that `catchment init` writes: every setting, with its default and what it is for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from catchment.project.config import Defaults, Link, Project, Security, Site, SparkConfig
+from catchment.project.options import Option, options_of
+
+_COMMENT_COLUMN = 31
+_HEAD = """\
+# catchment.toml: the sites of a project, the links between them, and how they run.
+# Every setting is here. Those behind a single "#" show their default, or an example: remove it to change the value.
+# Durations: '250 ms', '10 s', '1 minute', '1 hour'. Sizes: '64 MB', '1 GiB'. Bandwidths: '2 MB/s', '20 Mbit/s'."""
+SITES_DOC = "One table per site. Names: letters, digits, _ and -. Every setting of a site is optional."
+LINKS_DOC = """\
+One table per link. Every site where a stream is born needs a route to the center: a link, or links through other
+sites, which merge what meets there and send it on. The route with the fewest links is taken."""
+SPARK_SETTINGS_DOC = "passed to Spark unchanged"
+SECURITY_DOC = """\
+Paths are relative to the project folder. Without these files a link is neither encrypted nor authenticated."""
+DEFAULTS_DOC = "What holds for streams and views that do not say otherwise in their WITH (...)."
+
+
+def template() -> str:
+    """Return the text of a commented `catchment.toml` with every setting in it."""
+    listen = [o for o in options_of(Site) if o.name == "listen"]
+    others = [o for o in options_of(Site) if o not in listen]
+    settings = _comment_behind("[spark.settings]", SPARK_SETTINGS_DOC)
+    tables = (
+        _HEAD,
+        _table("[project]", options_of(Project)),
+        _table("[sites.edge]", others, SITES_DOC),
+        _table("[sites.center]", listen),
+        _table("[[links]]", options_of(Link), LINKS_DOC),
+        _table("[spark]", options_of(SparkConfig)),
+        f'{settings}\n#"spark.sql.shuffle.partitions" = 2',
+        _table("[security]", options_of(Security), SECURITY_DOC),
+        _table("[defaults]", options_of(Defaults), DEFAULTS_DOC),
+    )
+    return "\n\n".join(tables) + "\n"
+
+
+def _table(header: str, options: Iterable[Option], doc: str = "") -> str:
+    comment = [f"# {line}" for line in doc.splitlines()]
+    return "\n".join([*comment, header, *map(_line, options)])
+
+
+def _line(setting: Option) -> str:
+    shown = setting.example if setting.default is None else setting.default
+    mark = "" if setting.required else "#"
+    absent = f"; absent: {setting.absent}" if setting.absent else ""
+    return _comment_behind(f"{mark}{setting.name} = {_literal(setting.kind.write(shown))}", f"{setting.doc}{absent}")
+
+
+def _comment_behind(text: str, comment: str) -> str:
+    return f"{text:<{_COMMENT_COLUMN - 1}} # {comment}"
+
+
+def _literal(value: Any) -> str:
+    """Return a value as TOML, whose strings, numbers and booleans are written as in JSON."""
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,86 @@
+"""The reference of all options, `docs/options.md`, made of their declarations.
+
+`python -m catchment.query.options_reference > docs/options.md` writes it anew; a test holds that it is up to date.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from catchment.project import template
+from catchment.project.config import Defaults, Link, Project, Security, Site, SparkConfig
+from catchment.project.options import Option, options_of
+from catchment.query.sql.connectors import CONNECTORS
+from catchment.query.sql.statements import Stream
+from catchment.query.sql.view_options import ViewOptions
+from catchment.query.sql.with_options import CONNECTOR, table_options
+
+_HEAD = """\
+# Every option
+
+This page is generated from the declarations in the code, by
+`python -m catchment.query.options_reference > docs/options.md`.
+
+Durations are written `'250 ms'`, `'10 s'`, `'1 minute'`, `'1 hour'`; sizes `'64 MB'`, `'1 GiB'`; bandwidths `'2 MB/s'`,
+`'20 Mbit/s'`; flags `on` or `off`, `true` or `false`."""
+_PROJECT_HEAD = """\
+## The project: `catchment.toml`
+
+`catchment init` writes this file with every setting in it, commented."""
+_SQL_HEAD = """\
+## Streams, tables and views: `WITH (...)`
+
+What the statements mean is described in [sql.md](sql.md)."""
+
+
+def options_reference() -> str:
+    """Return the reference of all options, as Markdown."""
+    connectors = [
+        _section(f"### Streams with `connector = '{kind}'`", options_of(holder)) for kind, holder in CONNECTORS.items()
+    ]
+    sections = (
+        _HEAD,
+        _PROJECT_HEAD,
+        _section("### `[project]`", options_of(Project)),
+        _section("### `[sites.NAME]`", options_of(Site), template.SITES_DOC),
+        _section("### `[[links]]`", options_of(Link), template.LINKS_DOC),
+        _section("### `[spark]`", options_of(SparkConfig)),
+        f"Settings in `[spark.settings]` are {template.SPARK_SETTINGS_DOC}.",
+        _section("### `[security]`", options_of(Security), template.SECURITY_DOC),
+        _section("### `[defaults]`", options_of(Defaults), template.DEFAULTS_DOC),
+        _SQL_HEAD,
+        _section("### Streams", (CONNECTOR, *options_of(Stream))),
+        *connectors,
+        _section("### Tables", table_options(), "Unless a format is given, it follows from the name of the file."),
+        _section("### Views", options_of(ViewOptions)),
+    )
+    return "\n\n".join(sections) + "\n"
+
+
+def _section(heading: str, options: Iterable[Option], doc: str = "") -> str:
+    rows = ["| option | what it is | value | absent |", "|---|---|---|---|", *map(_row, options)]
+    return "\n\n".join(filter(None, [heading, " ".join(doc.splitlines()), "\n".join(rows)]))
+
+
+def _row(option: Option) -> str:
+    cells = (f"`{option.name}`", option.doc, option.kind.expected, _absent(option))
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _absent(option: Option) -> str:
+    if option.required:
+        return "required"
+    if option.default is None:
+        return option.absent or "none"
+    return f"`{_literal(option.kind.write(option.default))}`"
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"'{value}'" if isinstance(value, str) else f"{value:g}"
+
+
+if __name__ == "__main__":
+    print(options_reference(), end="")

@@ -1,0 +1,94 @@
+"""The options of a view: what it promises, where its results are wanted, and how it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from catchment.project import option_kinds as kinds
+from catchment.project.options import OptionKind, option, write_options
+
+IN_DEFAULTS = "as in [defaults] of catchment.toml"
+
+# When what was shed of a view is repaired.
+ALWAYS = "always"
+ON_DEMAND = "on_demand"
+NEVER = "never"
+# Whether a view may be shed: only if every column then has a bound, in any case, or never.
+BOUNDED = "bounded"
+ANY = "any"
+
+
+def _repair() -> OptionKind:
+    """When shed records are repaired; on and off are always and never."""
+
+    def read(value: Any) -> str:
+        try:
+            return ALWAYS if kinds.flag().read(value) else NEVER
+        except ValueError:
+            return str(kinds.choice(ALWAYS, ON_DEMAND, NEVER).read(value))
+
+    return OptionKind("'always', 'on_demand' or 'never'", read)
+
+
+_REPAIR = _repair()
+
+
+@dataclass(frozen=True)
+class ViewOptions:
+    """What a view promises and where; None leaves a setting to the project's defaults."""
+
+    max_error: float | None = option(
+        kinds.share(),
+        None,
+        doc="the contract: an on-time answer is off by this share or more in at most 1 - confidence of the windows",
+        absent="no contract",
+    )
+    confidence: float = option(kinds.share(), 0.95, doc="the confidence of the contract; only with max_error")
+    sink: str | None = option(
+        kinds.site_name(), None, doc="the site where results are wanted: for now the center", absent="the center"
+    )
+    freshness_us: int | None = option(
+        kinds.duration(positive=True),
+        None,
+        doc="how long a window waits for a missing site once another has passed its end",
+        absent=IN_DEFAULTS,
+    )
+    policy: str | None = option(kinds.policy(), None, doc="when partial aggregates leave a site", absent=IN_DEFAULTS)
+    emit_early_us: int | None = option(
+        kinds.duration(none=True, positive=True),
+        None,
+        doc="how often to publish a window before it ends",
+        absent="none: not before it ends",
+    )
+    repair: str = option(
+        _REPAIR,
+        ALWAYS,
+        doc="when what was shed is repaired: always, on_demand (by `catchment repair NAME`) or never; on and off are "
+        "always and never. Where nothing is shed, never registers and counts late records without merging them",
+    )
+    shed: str = option(
+        kinds.choice(BOUNDED, ANY, NEVER),
+        BOUNDED,
+        doc="bounded: sampled only if every column then has a bound; any: sampled in any case; never",
+    )
+    weight: float = option(
+        kinds.number(),
+        1.0,
+        doc="its share of a site's link among the views there (weight 2 gets twice that of weight 1), and how much its "
+        "error counts when load is shed",
+    )
+    slack: str | None = option(
+        kinds.text("the name of a slack controller, such as 'adaptive', 'mp-k-slack' or 'fixed:5 s'"),
+        None,
+        doc="who decides how long windows wait: adaptive, progress, conformal, pd, mp-k-slack, fixed:5 s",
+        absent="adaptive where there is a contract, else the stream's slack",
+    )
+
+    def to_options(self) -> dict[str, Any]:
+        """Return the options as they are written in WITH (...); a contract is written with its confidence."""
+        written = write_options(self)
+        written.pop("confidence", None)
+        if self.max_error is None:
+            return written
+        return {"max_error": self.max_error, "confidence": self.confidence, **written}
