@@ -1,9 +1,9 @@
 """The relay core: what sites sent comes in, and goes on towards the center, merged where it meets.
 
 A site core does the work, as it does for records: partials of equal (fragment, slice, key) merge in its cache
-whichever site they are of, its policy decides when they leave, and its sluice lets a slice go when its time has come.
-That is when every site behind the relay has passed it, or `wait_us` after the first one did. So an aggregation tree
-adds nothing to the time of a window that waits for all its sites, and at most the wait to one that does not.
+whichever site they are of, its policy decides when they leave, and its release gate lets a slice go when its time has
+come. That is when every site behind the relay has passed it, or `wait_us` after the first one did. So an aggregation
+tree adds nothing to the time of a window that waits for all its sites, and at most the wait to one that does not.
 
 Invariants:
 - What was taken in leaves once: `catchment.site.core` holds that for partials, `catchment.relay.origins` for the counts
@@ -34,7 +34,7 @@ from catchment.progress.events import Landed, Ticked
 from catchment.progress.frontier import Frontier, land
 from catchment.relay.events import Action, Carried, Event, Flushed, Forward, Gathered
 from catchment.relay.origins import Origins
-from catchment.site.core import Limits, SiteCore
+from catchment.site.core import CacheLimits, SiteCore
 from catchment.site.events import (
     Absorbed,
     FragmentAdded,
@@ -52,7 +52,7 @@ Snapshot = tuple[dict[str, Any], dict[str, pa.Table]]
 class RelayCore:
     """Merges what several sites sent, and passes on what they state. Statements go out at a `Ticked`."""
 
-    def __init__(self, wait_us: int, limits: Limits | None = None) -> None:
+    def __init__(self, wait_us: int, limits: CacheLimits | None = None) -> None:
         self.wait_us = wait_us
         self.site = SiteCore(limits)
         self.frontiers: dict[str, Frontier] = {}

@@ -25,7 +25,7 @@ import zstandard
 from catchment.errors import EngineError
 from catchment.query.sql.connectors import FilesConnector, ReplayConnector
 from catchment.replay.spool import ARRIVAL, ROWS_PER_BATCH, Instants
-from catchment.site.plausible import plausible
+from catchment.site.plausible import find_plausible_times
 from catchment.storage.files import sync_folder
 
 _FINGERPRINT = b"catchment.fingerprint"
@@ -100,7 +100,9 @@ def _believed(times: Instants, jump_us: int) -> Instants:
     if not known.size:
         return times
     buckets, counts = np.unique(known // jump_us, return_counts=True)
-    limits = plausible(dict(zip(buckets.tolist(), counts.tolist(), strict=True)), None, int(known[0]), jump_us)
+    limits = find_plausible_times(
+        dict(zip(buckets.tolist(), counts.tolist(), strict=True)), None, int(known[0]), jump_us
+    )
     return np.where((times >= limits.start_us) & (times < limits.end_us), times, _UNREADABLE)
 
 

@@ -4,7 +4,7 @@ Pure and deterministic: the same events with the same times give the same action
 was absorbed is lost or sent twice; a mark is announced only after everything before it has been sent; marks
 never regress.
 
-Bound: `Limits`. At the bound keys that were already sent are forgotten, then the least recently touched
+Bound: `CacheLimits`. At the bound keys that were already sent are forgotten, then the least recently touched
 partials leave early (more traffic, no loss). While the link is blocked nothing can leave: then `full` asks
 the runner to stop reading.
 """
@@ -25,7 +25,7 @@ from catchment.progress.events import Ticked
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.shedding.debts import BatchRepaired, BatchShed, DebtBook
 from catchment.site.cache import PartialCache
-from catchment.site.event_clock import StreamClock
+from catchment.site.event_clock import EventClock
 from catchment.site.events import (
     Absorbed,
     Action,
@@ -39,10 +39,10 @@ from catchment.site.events import (
     Send,
 )
 from catchment.site.policies.base import Policy
-from catchment.site.policies.key_rates import HeatMap
-from catchment.site.release import LinkView, Release, Sluice
+from catchment.site.policies.key_rates import KeyRates
+from catchment.site.release import LinkView, Release, ReleaseGate
 from catchment.site.slack.query import QuerySlack, SlackPlan
-from catchment.site.slot_table import COLUMNS, Ledger
+from catchment.site.slot_table import COLUMNS, SlotTable
 from catchment.timeline import END_OF_TIME_US, Slicing
 from catchment.wire.messages import Progress, Repaired, Shed, Standing, Updates
 
@@ -52,7 +52,7 @@ _RELIEF_SHARE = 0.75  # a cache at its bound is emptied down to this share of it
 
 
 @dataclass(frozen=True)
-class Limits:
+class CacheLimits:
     """How much a core may hold, over all its fragments."""
 
     max_rows: int = 2_000_000
@@ -73,7 +73,7 @@ class _Held:
     policy: Policy
     weight: float
     cache: PartialCache
-    sluice: Sluice
+    gate: ReleaseGate
     begin_us: int | None = None  # to be stated
     until_us: int = END_OF_TIME_US
     slacks: tuple[QuerySlack, ...] = ()
@@ -82,10 +82,10 @@ class _Held:
 class SiteCore:
     """Caches partials, asks policies, and says what to send."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        self.limits = limits or Limits()
+    def __init__(self, limits: CacheLimits | None = None) -> None:
+        self.limits = limits or CacheLimits()
         self._held: dict[str, _Held] = {}
-        self._clocks: dict[str, StreamClock] = {}
+        self._clocks: dict[str, EventClock] = {}
         self._link = LinkMeasured(None, 0, False)
         self.debts = DebtBook()
         self._facts: list[Shed | Repaired] = []  # of what was shed and repaired, until the link takes them
@@ -93,12 +93,12 @@ class SiteCore:
     @property
     def rows(self) -> int:
         """Keys it keeps in mind, sent or pending."""
-        return sum(h.sluice.ledger.size for h in self._held.values())
+        return sum(h.gate.slot_table.size for h in self._held.values())
 
     @property
     def pending_rows(self) -> int:
         """Partials that wait to be sent."""
-        return sum(h.sluice.ledger.pending_rows for h in self._held.values())
+        return sum(h.gate.slot_table.pending_rows for h in self._held.values())
 
     @property
     def nbytes(self) -> int:
@@ -140,7 +140,7 @@ class SiteCore:
 
     def waiting_slices(self, name: str) -> frozenset[int]:
         """The slices of a fragment of which something waits to be sent, or to be counted."""
-        return frozenset(s for s, piece in self._held_of(name).sluice.open.items() if not piece.empty)
+        return frozenset(s for s, piece in self._held_of(name).gate.open.items() if not piece.empty)
 
     def account(self) -> dict[str, dict[str, Any]]:
         """Per fragment: its policy and weight, what waits, what was sent, and why."""
@@ -148,10 +148,10 @@ class SiteCore:
             name: {
                 "policy": held.policy.name,
                 "weight": held.weight,
-                "pending": held.sluice.ledger.pending_rows,
-                "updates": held.sluice.updates_total,
-                "reasons": dict(held.sluice.tally.counts),
-                "last_reason": held.sluice.tally.last or None,
+                "pending": held.gate.slot_table.pending_rows,
+                "updates": held.gate.updates_total,
+                "reasons": dict(held.gate.tally.counts),
+                "last_reason": held.gate.tally.last or None,
             }
             for name, held in self._held.items()
         }
@@ -229,7 +229,7 @@ class SiteCore:
             "debts": self.debts.dump(),
             "facts": [[type(f).__name__, *astuple(f)] for f in self._facts],
             "fragments": {
-                n: {"policy": h.policy.name, "sluice": h.sluice.dump(), "until_us": h.until_us,
+                n: {"policy": h.policy.name, "gate": h.gate.dump(), "until_us": h.until_us,
                     "added": FragmentAdded(h.fragment, h.policy, h.weight, h.begin_us, _plans(h)),
                     "slacks": [s.snapshot() for s in h.slacks]}
                 for n, h in self._held.items()
@@ -239,8 +239,8 @@ class SiteCore:
         for name, held in self._held.items():
             tables[f"{name}/index"] = held.cache.index.table
             tables[f"{name}/log"] = held.cache.log.table
-            tables[f"{name}/ledger"] = pa.table(held.sluice.ledger.columns())
-            heat = held.sluice.heat
+            tables[f"{name}/slot_table"] = pa.table(held.gate.slot_table.columns())
+            heat = held.gate.heat
             tables[f"{name}/heat"] = pa.table({"identity": heat.identities, "heat": heat.heat})
         return meta, tables
 
@@ -248,7 +248,7 @@ class SiteCore:
         """Take back the state of a snapshot. What the owner has added before counts: fragments that the snapshot does
         not know start empty, a policy that was changed starts fresh."""
         meta, tables = snapshot
-        self._clocks = {s: StreamClock(*values) for s, values in meta["clocks"].items()}
+        self._clocks = {s: EventClock(*values) for s, values in meta["clocks"].items()}
         self._link = LinkMeasured(*meta["link"])
         self.debts = DebtBook(meta.get("debts", ()))
         self._facts = [Shed(*f) if kind == "Shed" else Repaired(*f) for kind, *f in meta.get("facts", ())]
@@ -260,25 +260,27 @@ class SiteCore:
     def validate(self) -> None:
         """Its own invariants, as asserts; tests call it after each event."""
         for held in self._held.values():
-            ledger = held.sluice.ledger
-            held.sluice.validate(self._clock_of(held).low_mark_us, self._link.blocked)
-            assert held.cache.index.rows == ledger.size, "index and ledger differ in size"
-            assert set(held.cache.log.slots().tolist()) == set(ledger.pending_slots().tolist()), "states without slot"
-            assert held.cache.index.table[SLICE_COLUMN].to_pylist() == ledger.slice_us.tolist()
+            slot_table = held.gate.slot_table
+            held.gate.validate(self._clock_of(held).low_mark_us, self._link.blocked)
+            assert held.cache.index.rows == slot_table.size, "index and slot_table differ in size"
+            assert set(held.cache.log.slots().tolist()) == set(slot_table.pending_slots().tolist()), (
+                "states without slot"
+            )
+            assert held.cache.index.table[SLICE_COLUMN].to_pylist() == slot_table.slice_us.tolist()
 
     def _add(self, event: FragmentAdded) -> None:
         fragment, held = event.fragment, self._held.get(event.fragment.name)
         if held is None:
-            sluice = Sluice(fragment.slicing, event.policy.build())
+            gate = ReleaseGate(fragment.slicing, event.policy.build())
             cache, slacks = PartialCache(fragment), tuple(QuerySlack(plan) for plan in event.slacks)
             begin = event.begin_us
-            self._held[fragment.name] = _Held(fragment, event.policy, event.weight, cache, sluice, begin, slacks=slacks)
+            self._held[fragment.name] = _Held(fragment, event.policy, event.weight, cache, gate, begin, slacks=slacks)
         elif held.fragment != fragment:
             raise SiteError("another fragment of this name is here", where=f"fragment {fragment.name!r}",
                             hint="drop it first, or give the new one another name")  # fmt: skip
         else:
             if held.policy != event.policy:
-                held.policy, held.sluice.state = event.policy, event.policy.build()
+                held.policy, held.gate.state = event.policy, event.policy.build()
             held.weight = event.weight
             if _plans(held) != event.slacks:  # queries came or went: those that stay go on
                 known = {slack.plan: slack for slack in held.slacks}
@@ -294,9 +296,9 @@ class SiteCore:
             slots = held.cache.slots_of(partials)
             slices = np.asarray(partials[SLICE_COLUMN].to_numpy(), dtype=np.int64)
             once = np.ones(len(slots), dtype=np.int64)
-            held.sluice.admit(slots, slices, held.cache.identities(partials), once, clock, now_us)
-            held.cache.absorb(slots, partials, held.sluice.ledger.pending_rows)
-        held.sluice.note_records(event.records, clock)
+            held.gate.admit(slots, slices, held.cache.identities(partials), once, clock, now_us)
+            held.cache.absorb(slots, partials, held.gate.slot_table.pending_rows)
+        held.gate.note_records(event.records, clock)
 
     def _send(self, now_us: int) -> tuple[Action, ...]:
         messages: list[Updates | Progress | Shed | Repaired | Standing] = [*self._begins()]
@@ -304,7 +306,7 @@ class SiteCore:
             return (Send(tuple(messages)),) if messages else ()
         for held in self._held.values():
             clock = self._clock_of(held)
-            releases = held.sluice.release(clock, self._link_of(held), now_us)
+            releases = held.gate.release(clock, self._link_of(held), now_us)
             messages += _updates(held, releases)
             _swept(held)
         messages += self._relief()
@@ -318,7 +320,7 @@ class SiteCore:
     def _begins(self) -> list[Progress]:
         """Where fragments that were added during a run begin: stated at once, even onto a blocked link."""
         new = [h for h in self._held.values() if h.begin_us is not None]
-        stated = [Progress(h.fragment.name, h.begin_us or 0, h.sluice.updates_total) for h in new]
+        stated = [Progress(h.fragment.name, h.begin_us or 0, h.gate.updates_total) for h in new]
         for held in new:
             held.begin_us = None
         return stated
@@ -334,25 +336,25 @@ class SiteCore:
             return []
         messages: list[Updates] = []
         for held in self._held.values():
-            rows = ceil(held.sluice.ledger.pending_rows * (1 - _RELIEF_SHARE / over))
-            messages += _updates(held, held.sluice.relieve(rows))
+            rows = ceil(held.gate.slot_table.pending_rows * (1 - _RELIEF_SHARE / over))
+            messages += _updates(held, held.gate.relieve(rows))
             _swept(held, forget_sent=True)
         return messages
 
     def _link_of(self, held: _Held) -> LinkView:
         """Its share of the link, in updates, by weight among the fragments that have something to send."""
         row_bytes = held.cache.row_bytes * self._link.wire_ratio
-        busy = [h.weight for h in self._held.values() if h.sluice.ledger.pending_rows or h is held]
+        busy = [h.weight for h in self._held.values() if h.gate.slot_table.pending_rows or h is held]
         queued, frame = self._link.queued_bytes / row_bytes, self._link.frame_bytes / row_bytes
         if self._link.goodput_bytes_per_s is None:
             return LinkView(None, None, queued, frame)
         rate = self._link.goodput_bytes_per_s * held.weight / sum(busy) / row_bytes
         return LinkView(rate, rate, queued, frame)
 
-    def _clock(self, stream: str) -> StreamClock:
-        return self._clocks.setdefault(stream, StreamClock())
+    def _clock(self, stream: str) -> EventClock:
+        return self._clocks.setdefault(stream, EventClock())
 
-    def _clock_of(self, held: _Held) -> StreamClock:
+    def _clock_of(self, held: _Held) -> EventClock:
         """The clock that a fragment goes by: its own where controllers say how far it is."""
         return self._clock(f"{held.fragment.stream}/{held.fragment.name}" if held.slacks else held.fragment.stream)
 
@@ -366,15 +368,15 @@ class SiteCore:
 def _revived(held: _Held, saved: dict[str, Any], tables: dict[str, pa.Table]) -> _Held:
     fragment, name = held.fragment, held.fragment.name
     cache = PartialCache(fragment, tables[f"{name}/index"], tables[f"{name}/log"])
-    ledger = Ledger.from_columns({c: tables[f"{name}/ledger"][c].to_numpy() for c in COLUMNS})
+    slot_table = SlotTable.from_columns({c: tables[f"{name}/slot_table"][c].to_numpy() for c in COLUMNS})
     same = saved["policy"] == held.policy.name
-    sluice = Sluice(fragment.slicing, held.policy.build(saved["sluice"]["state"] if same else None))
+    gate = ReleaseGate(fragment.slicing, held.policy.build(saved["gate"]["state"] if same else None))
     heat = tables[f"{name}/heat"]
-    sluice.load(saved["sluice"], ledger, HeatMap(heat["identity"].to_numpy(), heat["heat"].to_numpy()))
+    gate.load(saved["gate"], slot_table, KeyRates(heat["identity"].to_numpy(), heat["heat"].to_numpy()))
     for slack, state in zip(held.slacks, saved["slacks"], strict=True):
         slack.restore(state)
     begin = saved["added"].begin_us
-    return _Held(fragment, held.policy, held.weight, cache, sluice, begin, saved["until_us"], held.slacks)
+    return _Held(fragment, held.policy, held.weight, cache, gate, begin, saved["until_us"], held.slacks)
 
 
 def _plans(held: _Held) -> tuple[SlackPlan, ...]:
@@ -402,14 +404,14 @@ def _updates(held: _Held, releases: list[Release]) -> list[Updates]:
 
 
 def _progress(held: _Held, low_mark_us: int) -> list[Progress]:
-    mark = held.sluice.mark(low_mark_us)
-    if mark <= held.sluice.announced_us:
+    mark = held.gate.mark(low_mark_us)
+    if mark <= held.gate.announced_us:
         return []
-    held.sluice.announced_us = mark
-    return [Progress(held.fragment.name, mark, held.sluice.updates_total)]
+    held.gate.announced_us = mark
+    return [Progress(held.fragment.name, mark, held.gate.updates_total)]
 
 
 def _swept(held: _Held, forget_sent: bool = False) -> None:
-    renamed = held.sluice.sweep(forget_sent)
+    renamed = held.gate.sweep(forget_sent)
     if renamed is not None:
         held.cache.keep(renamed)

@@ -15,7 +15,7 @@ _LEAST_PACE, _MOST_PACE = 1e-3, 1e6  # a stream that stands still, or is read fr
 
 
 @dataclass
-class StreamClock:
+class EventClock:
     """The low mark of one stream and the pace (event time per real time) at which it rises."""
 
     low_mark_us: int = START_OF_TIME_US

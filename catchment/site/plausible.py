@@ -18,7 +18,7 @@ MAX_AGE_US = 366 * 86400 * SECOND_US
 
 
 @dataclass(frozen=True, slots=True)
-class Plausible:
+class PlausibleTimes:
     """Event times in [start, end) are believed, and those near `now`."""
 
     start_us: int
@@ -43,7 +43,7 @@ def needs_check(low_us: int, high_us: int, newest_us: int | None, jump_us: int) 
     return high_us > newest_us + jump_us or low_us < newest_us - MAX_AGE_US
 
 
-def plausible(counts: Mapping[int, int], newest_us: int | None, now_us: int, jump_us: int) -> Plausible:
+def find_plausible_times(counts: Mapping[int, int], newest_us: int | None, now_us: int, jump_us: int) -> PlausibleTimes:
     """What to believe of a batch whose event times fall into these buckets (number -> records)."""
     buckets = sorted(counts)
     home = newest_us // jump_us if newest_us is not None else max(buckets, key=lambda b: (counts[b], -b))
@@ -52,9 +52,9 @@ def plausible(counts: Mapping[int, int], newest_us: int | None, now_us: int, jum
         if top < bucket <= top + 1:
             top = bucket
     if newest_us is not None:
-        return Plausible(newest_us - MAX_AGE_US, (top + 1) * jump_us, now_us, jump_us)
+        return PlausibleTimes(newest_us - MAX_AGE_US, (top + 1) * jump_us, now_us, jump_us)
     bottom = home
     for bucket in reversed(buckets):
         if bottom - 1 <= bucket < bottom:
             bottom = bucket
-    return Plausible(bottom * jump_us, (top + 1) * jump_us, now_us, jump_us)
+    return PlausibleTimes(bottom * jump_us, (top + 1) * jump_us, now_us, jump_us)

@@ -1,12 +1,12 @@
-"""The sluice: what of one fragment leaves the cache, and when; numbers only.
+"""The gate: what of one fragment leaves the cache, and when; numbers only.
 
-It owns the ledger, asks the policy, and keeps the rules that no policy can break:
+It owns the slot_table, asks the policy, and keeps the rules that no policy can break:
 - a slice whose end the low mark has passed is due: everything pending for it leaves (late, if its end had
   already been announced);
 - the mark it announces never passes the start of a slice that still has something pending, and never
   regresses;
 - every raw record is reported with exactly one release. The site core and the simulator drive the same
-  sluice.
+  gate.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from catchment.site.event_clock import StreamClock
+from catchment.site.event_clock import EventClock
 from catchment.site.policies.base import NO_SLOTS, Moment, PolicyState, Proposal, SliceView
-from catchment.site.policies.key_rates import HeatMap, Identities
+from catchment.site.policies.key_rates import Identities, KeyRates
 from catchment.site.policies.reasons import DUE, LATE, RELIEF, Tally
-from catchment.site.slot_table import Instants, Ledger, Mask, Slots
+from catchment.site.slot_table import Instants, Mask, Slots, SlotTable
 from catchment.timeline import START_OF_TIME_US, Slicing
 
 
@@ -69,13 +69,13 @@ class Release:
 
 
 @dataclass
-class Sluice:
+class ReleaseGate:
     """The gate of one fragment."""
 
     slicing: Slicing
     state: PolicyState
-    ledger: Ledger = field(default_factory=Ledger)
-    heat: HeatMap = field(default_factory=HeatMap)
+    slot_table: SlotTable = field(default_factory=SlotTable)
+    heat: KeyRates = field(default_factory=KeyRates)
     announced_us: int = START_OF_TIME_US
     updates_total: int = 0
     tally: Tally = field(default_factory=Tally)
@@ -88,16 +88,16 @@ class Sluice:
         slices_us: npt.NDArray[np.int64],
         identities: Identities,
         arrivals: npt.NDArray[np.int64],
-        clock: StreamClock,
+        clock: EventClock,
         at_us: Instants,
     ) -> None:
-        """Records came: each slot named once, new slots numbered on from the ledger's size."""
-        fresh = slots >= self.ledger.size
+        """Records came: each slot named once, new slots numbered on from the slot_table's size."""
+        fresh = slots >= self.slot_table.size
         if fresh.any():
             order = np.flatnonzero(fresh)[np.argsort(slots[fresh], kind="stable")]
             born_us = at_us[order] if isinstance(at_us, np.ndarray) else at_us
-            self.ledger.open(slices_us[order], identities[order], self.heat.of(identities[order]), born_us)
-        misses = self.ledger.arrive(slots, arrivals, at_us)
+            self.slot_table.open(slices_us[order], identities[order], self.heat.of(identities[order]), born_us)
+        misses = self.slot_table.arrive(slots, arrivals, at_us)
         for start, members in _groups(slices_us):
             piece = self._opened(start, clock)
             piece.slots += int(np.count_nonzero(fresh[members]))
@@ -106,13 +106,13 @@ class Sluice:
             piece.misses += missed
             piece.pending += missed
 
-    def note_records(self, records: Iterable[tuple[int, int]], clock: StreamClock) -> None:
+    def note_records(self, records: Iterable[tuple[int, int]], clock: EventClock) -> None:
         """So many raw records stand behind what was admitted."""
         for start, count in records:
             if count:
                 self._opened(start, clock).unreported += count
 
-    def release(self, clock: StreamClock, link: LinkView, now_us: int) -> list[Release]:
+    def release(self, clock: EventClock, link: LinkView, now_us: int) -> list[Release]:
         """Everything that leaves now: late and due slots, then what the policy proposes."""
         out: list[Release] = []
         for piece, pending in list(self._pieces()):
@@ -130,10 +130,10 @@ class Sluice:
 
     def relieve(self, rows: int) -> list[Release]:
         """Send the least recently touched pending slots: the cache is at its bound."""
-        pending = self.ledger.pending_slots()
-        oldest = np.sort(pending[np.argsort(self.ledger.last_us[pending], kind="stable")[:rows]])
+        pending = self.slot_table.pending_slots()
+        oldest = np.sort(pending[np.argsort(self.slot_table.last_us[pending], kind="stable")[:rows]])
         out: list[Release] = []
-        for start, members in _groups(self.ledger.slice_us[oldest]):
+        for start, members in _groups(self.slot_table.slice_us[oldest]):
             piece = self.open[start]
             self._enact(piece, oldest[members], RELIEF, piece.end_us <= self.announced_us, out)
         return out
@@ -149,30 +149,32 @@ class Sluice:
 
         Gives old slot -> new slot (-1: given up), or None when nothing changed.
         """
-        dead = self.ledger.size - sum(p.slots for p in self.open.values())
+        dead = self.slot_table.size - sum(p.slots for p in self.open.values())
         if forget_sent:
-            self.ledger.forgotten += 1
-            return self._keep(self.ledger.pending.copy())
-        if dead == 0 or 2 * dead < self.ledger.size:
+            self.slot_table.forgotten += 1
+            return self._keep(self.slot_table.pending.copy())
+        if dead == 0 or 2 * dead < self.slot_table.size:
             return None
-        return self._keep(np.isin(self.ledger.slice_us, np.fromiter(self.open, dtype=np.int64, count=len(self.open))))
+        return self._keep(
+            np.isin(self.slot_table.slice_us, np.fromiter(self.open, dtype=np.int64, count=len(self.open)))
+        )
 
     def dump(self) -> dict[str, Any]:
-        """Everything but the ledger's columns, as plain JSON."""
+        """Everything but the slot_table's columns, as plain JSON."""
         return {
             "state": self.state.dump(),
             "announced_us": self.announced_us,
             "updates_total": self.updates_total,
             "tally": self.tally.dump(),
             "refused": self.refused,
-            "forgotten": self.ledger.forgotten,
+            "forgotten": self.slot_table.forgotten,
             "open": [asdict(p) for p in self.open.values()],
         }
 
-    def load(self, dump: dict[str, Any], ledger: Ledger, heat: HeatMap) -> None:
+    def load(self, dump: dict[str, Any], slot_table: SlotTable, heat: KeyRates) -> None:
         """Become what was dumped (the policy's state is built by the caller)."""
-        self.ledger, self.heat = ledger, heat
-        self.ledger.forgotten = dump["forgotten"]
+        self.slot_table, self.heat = slot_table, heat
+        self.slot_table.forgotten = dump["forgotten"]
         self.announced_us = dump["announced_us"]
         self.updates_total = dump["updates_total"]
         self.tally = Tally.load(dump["tally"])
@@ -181,19 +183,19 @@ class Sluice:
 
     def validate(self, low_mark_us: int, blocked: bool) -> None:
         """Its own invariants, as asserts."""
-        pending = self.ledger.pending_slots()
-        assert self.ledger.pending_rows == len(pending) == sum(p.pending for p in self.open.values())
+        pending = self.slot_table.pending_slots()
+        assert self.slot_table.pending_rows == len(pending) == sum(p.pending for p in self.open.values())
         for piece in self.open.values():
-            mine = self.ledger.slice_us[pending] == piece.start_us
+            mine = self.slot_table.slice_us[pending] == piece.start_us
             assert int(mine.sum()) == piece.pending, f"slice {piece.start_us} miscounts its pending slots"
             assert piece.unreported >= 0
             assert blocked or piece.end_us > low_mark_us, f"slice {piece.start_us} is due and still here"
             assert blocked or piece.empty or piece.end_us > self.announced_us, "announced what is still pending"
         assert self.announced_us <= max(low_mark_us, START_OF_TIME_US)
         assert self.tally.counts.total() == self.updates_total, "an update left without a reason"
-        assert np.isin(self.ledger.slice_us[pending], list(self.open)).all()
+        assert np.isin(self.slot_table.slice_us[pending], list(self.open)).all()
 
-    def _opened(self, start_us: int, clock: StreamClock) -> OpenSlice:
+    def _opened(self, start_us: int, clock: EventClock) -> OpenSlice:
         piece = self.open.get(start_us)
         if piece is None:
             end = self.slicing.end_of(start_us)
@@ -202,11 +204,11 @@ class Sluice:
 
     def _pieces(self) -> Iterator[tuple[OpenSlice, Slots]]:
         """Open slices, earliest first, each with its pending slots."""
-        pending = self.ledger.pending_slots()
+        pending = self.slot_table.pending_slots()
         if len(self.open) == 1:
             yield next(iter(self.open.values())), pending
             return
-        members = dict(_groups(self.ledger.slice_us[pending]))
+        members = dict(_groups(self.slot_table.slice_us[pending]))
         for start in sorted(self.open):
             yield self.open[start], pending[members[start]] if start in members else NO_SLOTS
 
@@ -218,7 +220,7 @@ class Sluice:
         share = piece.unreported if len(slots) == piece.pending else piece.unreported * len(slots) // piece.pending
         if len(slots) == 0 and share == 0:
             return
-        self.ledger.leave(slots)
+        self.slot_table.leave(slots)
         piece.pending -= len(slots)
         piece.sent += len(slots)
         piece.unreported -= share
@@ -226,10 +228,10 @@ class Sluice:
         self.tally.add(reason, len(slots), detail)
         out.append(Release(piece.start_us, slots, share, reason, late))
 
-    def _close(self, piece: OpenSlice, clock: StreamClock, link: LinkView, now_us: int) -> None:
+    def _close(self, piece: OpenSlice, clock: EventClock, link: LinkView, now_us: int) -> None:
         if not piece.stale:
-            mine = np.flatnonzero(self.ledger.slice_us == piece.start_us)
-            self.heat.learn(self.ledger.identity[mine], self.ledger.arrivals[mine])
+            mine = np.flatnonzero(self.slot_table.slice_us == piece.start_us)
+            self.heat.learn(self.slot_table.identity[mine], self.slot_table.arrivals[mine])
             self.state.close(self._view(piece, NO_SLOTS), self._moment(piece, clock, link, now_us))
         del self.open[piece.start_us]
 
@@ -237,17 +239,17 @@ class Sluice:
         if proposal.slots is view.pending or not len(proposal.slots):
             return proposal.slots
         asked = np.unique(np.asarray(proposal.slots, dtype=np.int64))
-        known = asked[(asked >= 0) & (asked < self.ledger.size)]
-        allowed = known[self.ledger.pending[known] & (self.ledger.slice_us[known] == view.start_us)]
+        known = asked[(asked >= 0) & (asked < self.slot_table.size)]
+        allowed = known[self.slot_table.pending[known] & (self.slot_table.slice_us[known] == view.start_us)]
         self.refused += len(asked) - len(allowed)
         return np.asarray(allowed)
 
     def _view(self, piece: OpenSlice, pending: Slots) -> SliceView:
         return SliceView(
-            self.ledger, piece.start_us, piece.end_us, piece.arrivals, piece.misses, piece.sent, pending
+            self.slot_table, piece.start_us, piece.end_us, piece.arrivals, piece.misses, piece.sent, pending
         )  # fmt: skip
 
-    def _moment(self, piece: OpenSlice, clock: StreamClock, link: LinkView, now_us: int) -> Moment:
+    def _moment(self, piece: OpenSlice, clock: EventClock, link: LinkView, now_us: int) -> Moment:
         return Moment(
             now_us=now_us,
             elapsed=clock.elapsed(piece.start_us, piece.end_us, now_us),
@@ -260,11 +262,11 @@ class Sluice:
         )
 
     def _keep(self, mask: Mask) -> Slots:
-        renamed = self.ledger.keep(mask)
+        renamed = self.slot_table.keep(mask)
         for piece in self.open.values():
             piece.slots = 0
-        for start, members in _groups(self.ledger.slice_us):
-            self.open[start].slots = len(self.ledger.slice_us[members])
+        for start, members in _groups(self.slot_table.slice_us):
+            self.open[start].slots = len(self.slot_table.slice_us[members])
         return renamed
 
 

@@ -1,7 +1,7 @@
-"""The ledger: what is known of each (slice, key), as columns of numbers.
+"""The slot_table: what is known of each (slice, key), as columns of numbers.
 
 A slot is a small integer that stands for one (slice, key) while its slice is open. Policies decide on slots
-alone, so the same ledger serves a core, whose keys are Arrow rows, and a simulator, whose keys are
+alone, so the same slot_table serves a core, whose keys are Arrow rows, and a simulator, whose keys are
 integers. Invariant: a pending slot has records that have not been sent; a slot that is not pending has
 none.
 """
@@ -27,7 +27,7 @@ COLUMNS = {
 }
 
 
-class Ledger:
+class SlotTable:
     """Growing columns, a row a slot: arrivals so far in the slice, first and last arrival, pending or not."""
 
     def __init__(self) -> None:
@@ -117,15 +117,15 @@ class Ledger:
         return {name: self._columns[name][: self.size].copy() for name in COLUMNS}
 
     @classmethod
-    def from_columns(cls, columns: dict[str, npt.NDArray[np.generic]]) -> Ledger:
-        ledger = cls()
+    def from_columns(cls, columns: dict[str, npt.NDArray[np.generic]]) -> SlotTable:
+        slot_table = cls()
         size = len(columns["slice_us"])
-        ledger._reserve(size)
-        ledger.size = size
+        slot_table._reserve(size)
+        slot_table.size = size
         for name in COLUMNS:
-            ledger._columns[name][:size] = columns[name]
-        ledger.pending_rows = int(ledger.pending.sum())
-        return ledger
+            slot_table._columns[name][:size] = columns[name]
+        slot_table.pending_rows = int(slot_table.pending.sum())
+        return slot_table
 
     def _reserve(self, size: int) -> None:
         have = len(self._columns["slice_us"])

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from catchment.errors import SiteError
 from catchment.progress.events import Ticked
-from catchment.site.core import Limits, SiteCore
+from catchment.site.core import CacheLimits, SiteCore
 from catchment.site.events import (
     Absorbed,
     Event,
@@ -36,7 +36,7 @@ from tests.worlds.tiers import examples
 F = fragment()
 
 
-def started(policy: str = "batching", limits: Limits | None = None) -> SiteCore:
+def started(policy: str = "batching", limits: CacheLimits | None = None) -> SiteCore:
     core = SiteCore(limits)
     core.handle(FragmentAdded(F, policy_by_name(policy)), 0)
     return core
@@ -109,7 +109,7 @@ def test_a_blocked_link_holds_everything_and_merges_it_in_the_cache() -> None:
 
 
 def test_at_its_bound_the_cache_sends_the_least_recently_touched_keys_first() -> None:
-    core = started(limits=Limits(max_rows=4))
+    core = started(limits=CacheLimits(max_rows=4))
     for at, key in enumerate("abc"):
         core.handle(absorbed(F, [(at, key, 1)]), at)
     (update,) = messages_of(core.handle(absorbed(F, [(3, "d", 1)]), 3), Updates)
@@ -118,7 +118,7 @@ def test_at_its_bound_the_cache_sends_the_least_recently_touched_keys_first() ->
 
 
 def test_a_full_cache_behind_a_blocked_link_says_so_and_loses_nothing() -> None:
-    core, far = started(limits=Limits(max_rows=2)), Received(F)
+    core, far = started(limits=CacheLimits(max_rows=2)), Received(F)
     records = [(1, "a", 1), (2, "b", 1), (3, "c", 1)]
     drive(core, [(LinkMeasured(None, 1, True), 0), (absorbed(F, records), 1)], far)
     assert core.full
@@ -210,7 +210,7 @@ def restarted(core: SiteCore, policy: object) -> SiteCore:
 def test_whatever_happens_everything_arrives_once_and_no_mark_is_early(
     policy: object, steps: list[tuple[str, object]], max_rows: int
 ) -> None:
-    core, far = SiteCore(Limits(max_rows=max_rows)), Received(F)
+    core, far = SiteCore(CacheLimits(max_rows=max_rows)), Received(F)
     core.handle(FragmentAdded(F, policy), 0)  # type: ignore[arg-type]
     raw: list[tuple[int, str, int]] = []
     for at, (kind, value) in enumerate(steps, 1):

@@ -11,7 +11,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from catchment.site.plausible import MAX_AGE_US, needs_check, plausible
+from catchment.site.plausible import MAX_AGE_US, find_plausible_times, needs_check
 from catchment.timeline import SECOND_US
 from tests.worlds.tiers import examples
 
@@ -41,7 +41,7 @@ def reachable(times: list[int], home: int) -> set[int]:
 def test_ahead_of_a_running_stream_only_what_a_walk_without_a_gap_reaches_is_believed(
     times: list[int], newest: int
 ) -> None:
-    limits = plausible(buckets(times), newest, NOW_FAR, JUMP)
+    limits = find_plausible_times(buckets(times), newest, NOW_FAR, JUMP)
     reached = reachable(times, newest // JUMP)
     for time in times:
         if time > newest:
@@ -54,7 +54,7 @@ def test_a_first_batch_is_believed_around_its_fullest_bucket(times: list[int]) -
     counts = buckets(times)
     fullest = max(counts.values())
     home = min(b for b, n in counts.items() if n == fullest)
-    limits = plausible(counts, None, NOW_FAR, JUMP)
+    limits = find_plausible_times(counts, None, NOW_FAR, JUMP)
     reached = reachable(times, home)
     assert [t for t in times if limits.holds(t)] == [t for t in times if t // JUMP in reached]
 
@@ -62,7 +62,7 @@ def test_a_first_batch_is_believed_around_its_fullest_bucket(times: list[int]) -
 @settings(max_examples=examples(200))
 @given(TIMES, st.one_of(st.none(), st.integers(-3000, 3000)), st.integers(-4000, 4000))
 def test_times_near_the_wall_clock_are_always_believed(times: list[int], newest: int | None, now: int) -> None:
-    limits = plausible(buckets(times), newest, now, JUMP)
+    limits = find_plausible_times(buckets(times), newest, now, JUMP)
     assert all(limits.holds(now + d) for d in (-JUMP, 0, JUMP))
 
 
@@ -80,7 +80,7 @@ def clock_after(times: list[int], newest: int | None) -> int:
     """The newest event time of a stream after a batch, as the site pipeline computes it."""
     believed = times
     if needs_check(min(times), max(times), newest, JUMP):
-        limits = plausible(buckets(times), newest, NOW_FAR, JUMP)
+        limits = find_plausible_times(buckets(times), newest, NOW_FAR, JUMP)
         believed = [t for t in times if limits.holds(t)]
     return max([*believed, *([] if newest is None else [newest])])
 
@@ -92,13 +92,13 @@ def test_where_the_quick_check_sees_no_need_nothing_would_be_put_aside(
 ) -> None:
     times, newest = [base + step for step in steps], base if running else None
     assert not needs_check(min(times), max(times), newest, JUMP)
-    limits = plausible(buckets(times), newest, NOW_FAR, JUMP)
+    limits = find_plausible_times(buckets(times), newest, NOW_FAR, JUMP)
     assert all(limits.holds(t) for t in times)
 
 
 def test_the_past_is_believed_for_a_year_and_a_day_behind_a_running_stream() -> None:
     newest, jump = 500 * DAY_US, DAY_US
-    limits = plausible({500: 1}, newest, NOW_FAR, jump)
+    limits = find_plausible_times({500: 1}, newest, NOW_FAR, jump)
     assert limits.holds(newest - MAX_AGE_US)
     assert not limits.holds(newest - MAX_AGE_US - 1)
     assert needs_check(newest - MAX_AGE_US - 1, newest, newest, jump)
@@ -106,7 +106,7 @@ def test_the_past_is_believed_for_a_year_and_a_day_behind_a_running_stream() -> 
 
 
 def test_the_sql_form_says_what_the_core_says() -> None:
-    limits = plausible({0: 3, 1: 1, 40: 1}, None, 10_000, JUMP)
+    limits = find_plausible_times({0: 3, 1: 1, 40: 1}, None, 10_000, JUMP)
     for time in (-1, 0, 99, 199, 200, 4000, 9_899, 9_900, 10_100, 10_101):
         sql = limits.sql(str(time)).replace("L", "").replace("AND", "and").replace("OR", "or")
         assert eval(sql) == limits.holds(time), time
@@ -114,5 +114,5 @@ def test_the_sql_form_says_what_the_core_says() -> None:
 
 def test_a_stream_that_was_silent_for_days_goes_on_at_the_wall_clock() -> None:
     newest, now = 100 * DAY_US, 130 * DAY_US
-    assert plausible({130: 5}, newest, now, DAY_US).holds(now - SECOND_US)
-    assert not plausible({130: 5}, newest, NOW_FAR, DAY_US).holds(now - SECOND_US)
+    assert find_plausible_times({130: 5}, newest, now, DAY_US).holds(now - SECOND_US)
+    assert not find_plausible_times({130: 5}, newest, NOW_FAR, DAY_US).holds(now - SECOND_US)

@@ -31,13 +31,13 @@ from catchment.sim.edge.synthetic import drifting, memoryless, sessions, zipf_ra
 from catchment.site import cache
 from catchment.site.core import SiteCore
 from catchment.site.events import Absorbed, FragmentAdded, LinkMeasured, LowMarkRaised
-from catchment.site.policies.key_rates import HeatMap
+from catchment.site.policies.key_rates import KeyRates
 from catchment.site.policies.reasons import DRAIN, DUE, PROBE, REASONS
 from catchment.site.policies.registry import policy_by_name
-from catchment.site.policies.spillway.forecast_error import ForecastError
+from catchment.site.policies.spillway.forecast_deviation import ForecastDeviation
 from catchment.site.policies.spillway.key_returns import INSTANTS, LEFT, ReturnTable, cells_of, instant_of, rates_of
-from catchment.site.policies.spillway.link_capacity import Capacity
-from catchment.site.policies.spillway.new_keys import Inflow, RecentRate
+from catchment.site.policies.spillway.link_capacity import LinkCapacity
+from catchment.site.policies.spillway.new_keys import NewKeyForecast, NewKeyRate
 from catchment.site.policies.spillway.policy import MAX_READINGS, Spillway
 from catchment.storage.codec import decode, encode
 from catchment.timeline import WindowSpec
@@ -169,11 +169,11 @@ def test_it_is_the_default_of_projects() -> None:
     recent=st.floats(0, 1e6),
 )
 def test_the_inflow_is_never_negative(slices: list[list[float]], seen: int, left: float, recent: float) -> None:
-    inflow = Inflow()
+    inflow = NewKeyForecast()
     for first_left in slices:
         inflow.learn(np.array(first_left))
     assert 0 <= inflow.to_come(seen, left, recent) < float("inf")
-    again = Inflow(json.loads(json.dumps(inflow.dump())))
+    again = NewKeyForecast(json.loads(json.dumps(inflow.dump())))
     assert again.to_come(seen, left, recent) == inflow.to_come(seen, left, recent)
 
 
@@ -188,14 +188,14 @@ def test_the_inflow_is_never_negative(slices: list[list[float]], seen: int, left
 def test_no_more_is_counted_upon_than_the_link_usually_carries(
     readings: list[tuple[int, float]], rate: float, left_s: float
 ) -> None:
-    capacity = Capacity()
+    capacity = LinkCapacity()
     capacity.learn(sorted((t * SECOND, r) for t, r in readings), 100 * SECOND, 100.0)
     usual = max(r for _, r in readings) * max(100.0, 100.0 - min(t for t, _ in readings))
     assert 0 <= capacity.until_due(rate, left_s, 100.0) <= usual * (1 + 1e-9)
 
 
 def test_a_link_that_weakens_at_the_end_of_every_slice_is_expected_to() -> None:
-    capacity = Capacity()
+    capacity = LinkCapacity()
     for _ in range(3):
         capacity.learn([(0, 10.0), (80 * SECOND, 5.0)], 100 * SECOND, 100.0)
     assert capacity.until_due(10.0, 50.0, 100.0) == pytest.approx(10 * 30 + 5 * 20, rel=0.05)
@@ -239,15 +239,15 @@ def test_what_is_learned_outweighs_the_model() -> None:
     misses=st.integers(50, 5000),
 )
 def test_the_error_of_the_forecast_is_a_share(slices: list[dict[int, tuple[float, int]]], misses: int) -> None:
-    error = ForecastError()
+    error = ForecastDeviation()
     for said in slices:
         error.learn(said, misses)
     assert 0 <= error.share <= 1
-    assert ForecastError(json.loads(json.dumps(error.dump()))).share == error.share
+    assert ForecastDeviation(json.loads(json.dumps(error.dump()))).share == error.share
 
 
 def test_the_reserve_grows_with_what_the_forecasts_missed() -> None:
-    right, wrong = ForecastError(), ForecastError()
+    right, wrong = ForecastDeviation(), ForecastDeviation()
     for _ in range(6):
         right.learn({20: (100.0, 0)}, 100)
         wrong.learn({20: (100.0, 0)}, 180)
@@ -255,14 +255,14 @@ def test_the_reserve_grows_with_what_the_forecasts_missed() -> None:
 
 
 def test_the_recent_rate_survives_a_cache_that_forgot_keys() -> None:
-    rate = RecentRate()
+    rate = NewKeyRate()
     rate.follow(100, 0.5)
     assert rate.follow(10, 0.6) >= 0
 
 
 def test_heat_is_bounded_and_keeps_the_hottest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("catchment.site.policies.key_rates.MAX_KEYS", 3)
-    heat = HeatMap()
+    heat = KeyRates()
     heat.learn(np.arange(6), np.arange(1, 7))
     assert heat.identities.tolist() == [3, 4, 5]
 
@@ -353,7 +353,7 @@ def test_a_stream_that_stands_still_does_not_pile_up_readings() -> None:
     core.handle(absorbed(of, keys(50, SECOND)), SECOND)
     for tick in range(2 * MAX_READINGS):
         core.handle(LinkMeasured(1e4 * (1 + tick % 7), 10**6, blocked=False), (200 + tick) * SECOND)
-    state = core.snapshot()[0]["fragments"]["f"]["sluice"]["state"]
+    state = core.snapshot()[0]["fragments"]["f"]["gate"]["state"]
     assert len(state["looks"]["0"]["rates"]) <= MAX_READINGS
 
 

@@ -16,14 +16,14 @@ import numpy.typing as npt
 
 from catchment.sim.edge.simulate import EdgeOutcome, EdgeScenario, Integers, simulate_online
 from catchment.site.policies.base import Moment, SliceView
-from catchment.site.policies.spillway.forecast import Outlook
+from catchment.site.policies.spillway.forecast import SliceForecast
 from catchment.site.policies.spillway.policy import Spillway, SpillwayState
 
 Floats = npt.NDArray[np.float64]
 
 
 class KnownForecast:
-    """The exact outlook of Poisson arrivals at known rates (records a second, by key code)."""
+    """The exact forecast of Poisson arrivals at known rates (records a second, by key code)."""
 
     def __init__(self, rates: Floats) -> None:
         self._rates = rates
@@ -37,12 +37,12 @@ class KnownForecast:
         """A window begins in which slot i will stand for the key codes[i]."""
         self._codes = codes
 
-    def look(self, view: SliceView, moment: Moment) -> Outlook:
+    def look(self, view: SliceView, moment: Moment) -> SliceForecast:
         slots = view.slots()
         chance = 1 - np.exp(-self._rates * moment.left_s)
         mine = chance[self._codes[slots]]
         # Keys not seen yet, by what is left of the sum: rounding may leave a little less than nothing.
-        return Outlook(slots, mine, max(float(chance.sum() - mine.sum()), 0.0))
+        return SliceForecast(slots, mine, max(float(chance.sum() - mine.sum()), 0.0))
 
     def close(self, view: SliceView, moment: Moment) -> None:
         return None

@@ -1,6 +1,6 @@
 """The edge simulator: a trace through a policy and a link; traffic and staleness out.
 
-It drives the same sluice as the site core, with integer keys. Time advances in steps; all records of a step
+It drives the same gate as the site core, with integer keys. Time advances in steps; all records of a step
 are admitted together at its end. Steps shrink towards the end of a window down to half the service time of an
 update, so that staleness is exact to about that. A window with few records is simulated record by record,
 which is exact.
@@ -19,10 +19,10 @@ from catchment.errors import SimulationError, SiteError
 from catchment.sim.edge.network import Bandwidth, FifoLink
 from catchment.sim.edge.offline_optimum import OptimalWindow, optimal_windows, served
 from catchment.sim.edge.traces import KeyTrace
-from catchment.site.event_clock import StreamClock
+from catchment.site.event_clock import EventClock
 from catchment.site.policies.base import Policy
 from catchment.site.policies.registry import policy_by_name, policy_names
-from catchment.site.release import LinkView, Sluice
+from catchment.site.release import LinkView, ReleaseGate
 from catchment.timeline import Slicing, WindowSpec
 
 Integers = npt.NDArray[np.int64]
@@ -145,7 +145,7 @@ def simulate_online(
     will be.
     """
     slicing = Slicing.of([WindowSpec.tumbling(scenario.window_us)])
-    run = _Run(scenario, Sluice(slicing, policy.build()), FifoLink(scenario.bandwidth))
+    run = _Run(scenario, ReleaseGate(slicing, policy.build()), FifoLink(scenario.bandwidth))
     out = []
     for window in _windows(scenario):
         if on_window is not None:
@@ -249,32 +249,32 @@ def step_ends(window_us: int, steps: int, floor_us: float) -> Integers:
 
 
 class _Run:
-    """The sluice, the clock and the link of one simulation."""
+    """The gate, the clock and the link of one simulation."""
 
-    def __init__(self, scenario: EdgeScenario, sluice: Sluice, link: FifoLink) -> None:
+    def __init__(self, scenario: EdgeScenario, gate: ReleaseGate, link: FifoLink) -> None:
         self._scenario = scenario
-        self._sluice = sluice
+        self._gate = gate
         self._link = link
-        self._clock = StreamClock()
+        self._clock = EventClock()
         self._frames = 0
 
     def window(self, window: _Window) -> WindowOutcome:
-        sent, framed = self._sluice.updates_total, self._frames
+        sent, framed = self._gate.updates_total, self._frames
         self._clock.raise_to(window.start_us, window.start_us)
         for i, end_us in enumerate(window.ends_us.tolist()):
             rows = slice(window.cuts[i], window.cuts[i + 1])
             if rows.start < rows.stop:
                 slots = window.slots[rows]
                 slices = np.full(len(slots), window.start_us)
-                self._sluice.admit(
+                self._gate.admit(
                     slots, slices, window.codes[slots], window.arrivals[rows], self._clock, window.last_us[rows]
                 )
             self._clock.raise_to(end_us, end_us)
             self._release(end_us)
-        self._sluice.sweep()
+        self._gate.sweep()
         end_s = (window.start_us + self._scenario.window_us) / 1e6
         staleness_s = max(self._link.finish_s() - end_s, 0.0)
-        updates, frames = self._sluice.updates_total - sent, self._frames - framed
+        updates, frames = self._gate.updates_total - sent, self._frames - framed
         return WindowOutcome(window.start_us / 1e6, updates, len(window.codes), staleness_s, frames)
 
     def _release(self, now_us: int) -> None:
@@ -282,7 +282,7 @@ class _Run:
         self._link.measure(now_s)
         frame = self._scenario.frame
         view = LinkView(self._scenario.believed_rate, self._link.goodput, self._link.queued(now_s), frame)
-        updates = sum(len(r.slots) for r in self._sluice.release(self._clock, view, now_us))
+        updates = sum(len(r.slots) for r in self._gate.release(self._clock, view, now_us))
         if updates:
             self._frames += 1
             self._link.send(updates + frame, now_s)

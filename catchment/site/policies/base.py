@@ -1,4 +1,4 @@
-"""What a policy is: a frozen configuration that builds a state; the state proposes, the sluice checks and
+"""What a policy is: a frozen configuration that builds a state; the state proposes, the gate checks and
 enacts.
 
 A policy sees slots of one open slice at a time and says which of them should leave now. It cannot lose,
@@ -15,16 +15,16 @@ from typing import Any, Protocol
 import numpy as np
 
 from catchment.site.policies.reasons import OVER_SIZE
-from catchment.site.slot_table import Ledger, Slots
+from catchment.site.slot_table import Slots, SlotTable
 
 NO_SLOTS: Slots = np.empty(0, dtype=np.int64)
 
 
 @dataclass(slots=True)
 class SliceView:
-    """An open slice as a policy sees it: its totals so far and its pending slots in the ledger."""
+    """An open slice as a policy sees it: its totals so far and its pending slots in the slot_table."""
 
-    ledger: Ledger
+    slot_table: SlotTable
     start_us: int
     end_us: int
     arrivals: int
@@ -34,7 +34,7 @@ class SliceView:
 
     def slots(self) -> Slots:
         """All slots of the slice, pending or sent."""
-        return np.flatnonzero(self.ledger.slice_us == self.start_us)
+        return np.flatnonzero(self.slot_table.slice_us == self.start_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class PolicyState(Protocol):
         ...
 
     def close(self, view: SliceView, moment: Moment) -> None:
-        """The slice is over (its last slots are still in the ledger): learn from it."""
+        """The slice is over (its last slots are still in the slot_table): learn from it."""
         ...
 
     def dump(self) -> dict[str, Any]:

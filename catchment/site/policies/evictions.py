@@ -22,13 +22,13 @@ _MOST_ARRIVALS = 2**21 - 1
 
 def evict_lru(view: SliceView, count: int) -> Slots:
     """The `count` pending slots whose last arrival is longest ago."""
-    return _least(view.pending, view.ledger.last_us[view.pending], count)
+    return _least(view.pending, view.slot_table.last_us[view.pending], count)
 
 
 def evict_lfu(view: SliceView, count: int) -> Slots:
     """The `count` pending slots with the fewest arrivals in the slice."""
-    recency = np.clip(view.ledger.last_us[view.pending] - view.start_us, 0, 2**_RECENCY_BITS - 1)
-    frequency = np.minimum(view.ledger.arrivals[view.pending], _MOST_ARRIVALS)
+    recency = np.clip(view.slot_table.last_us[view.pending] - view.start_us, 0, 2**_RECENCY_BITS - 1)
+    frequency = np.minimum(view.slot_table.arrivals[view.pending], _MOST_ARRIVALS)
     return _least(view.pending, (frequency << _RECENCY_BITS) + recency, count)
 
 

@@ -19,7 +19,7 @@ HEAT_KEEP = 0.85  # of a key's heat when the next slice is over
 _LEAST = 0.02  # colder than this is forgotten
 
 
-class HeatMap:
+class KeyRates:
     """Sorted identities, and the average number of arrivals a slice of each, recent slices counting more."""
 
     def __init__(self, identities: Identities | None = None, heat: Floats | None = None) -> None:

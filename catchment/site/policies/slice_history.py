@@ -32,10 +32,10 @@ class SliceHistory:
         slots = view.slots()
         if not len(slots):
             return None
-        arrivals, keys = np.unique(view.ledger.arrivals[slots], return_counts=True)
+        arrivals, keys = np.unique(view.slot_table.arrivals[slots], return_counts=True)
         span_us = moment.span_s * 1e6
-        first = 1 - (moment.now_us - view.ledger.first_us[slots]) / span_us
-        last = 1 - (moment.now_us - view.ledger.last_us[slots]) / span_us
+        first = 1 - (moment.now_us - view.slot_table.first_us[slots]) / span_us
+        last = 1 - (moment.now_us - view.slot_table.last_us[slots]) / span_us
         return cls(arrivals.astype(np.float64), keys.astype(np.float64), np.sort(first), np.sort(last))
 
     @property

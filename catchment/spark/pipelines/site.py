@@ -35,7 +35,7 @@ from catchment.shedding.places import SamplingRule
 from catchment.site.core import SiteCore
 from catchment.site.events import Absorbed, Action, Event, LinkMeasured, LowMarkRaised, Observed
 from catchment.site.meter import SiteMeter
-from catchment.site.plausible import Plausible, needs_check, plausible
+from catchment.site.plausible import PlausibleTimes, find_plausible_times, needs_check
 from catchment.site.slack.query import watched_values
 from catchment.spark.evaluation.evaluator import NOT_KNOWN_ROWS, Evaluator
 from catchment.spark.evaluation.observe import observe_sources
@@ -261,7 +261,7 @@ class SitePipeline:
         self.sender.notify()
 
     def _reduce(
-        self, state: StreamState, records: DataFrame, number: int, limits: Plausible | None, sample: Sample | None
+        self, state: StreamState, records: DataFrame, number: int, limits: PlausibleTimes | None, sample: Sample | None
     ) -> tuple[list[Event], Seen]:
         """Keep the batch and reduce it to partials; what was seen on the way."""
         records = judged(records, state.stream.event_time, limits)
@@ -280,7 +280,7 @@ class SitePipeline:
 
     def _reduce_shedding(
         self, state: StreamState, shedding: StreamShedding, good: DataFrame, watch: Observation, number: int,
-        limits: Plausible | None, sample: Sample | None,
+        limits: PlausibleTimes | None, sample: Sample | None,
     ) -> tuple[list[Event], Seen]:  # fmt: skip
         """The same where load may be shed: what a part of the work takes is measured, and a sample may be taken."""
         if sample is not None:
@@ -384,7 +384,7 @@ class SitePipeline:
         stream = state.stream
         if debt.start is None:
             return self._placed(stream, debt.batch, debt.by_size)
-        limits = None if debt.limits is None else Plausible(*debt.limits)
+        limits = None if debt.limits is None else PlausibleTimes(*debt.limits)
         records = judged(again_whole(state.opened, debt), stream.event_time, limits)
         watch, rows = good_records(records, stream.event_time)
         rows.persist()
@@ -404,7 +404,7 @@ class SitePipeline:
             self._quarantine(stream).write(bad_rows(records.drop(ROW), self.site), debt.batch)
         return rows
 
-    def _implausible(self, state: StreamState, records: DataFrame, seen: Seen) -> Plausible | None:
+    def _implausible(self, state: StreamState, records: DataFrame, seen: Seen) -> PlausibleTimes | None:
         """The limits of belief, if the batch has event times beyond them."""
         jump = self._jump_us(state.stream)
         assert seen.low_us is not None
@@ -413,7 +413,9 @@ class SitePipeline:
             return None
         bucket = F.expr(f"floor(unix_micros(`{state.stream.event_time}`) / {jump}L)").cast("long")
         counts = records.where(F.col(PROBLEM).isNull()).groupBy(bucket.alias("bucket")).count().collect()
-        limits = plausible({r["bucket"]: r["count"] for r in counts}, state.newest_us, self.clock.now_us(), jump)
+        limits = find_plausible_times(
+            {r["bucket"]: r["count"] for r in counts}, state.newest_us, self.clock.now_us(), jump
+        )
         return None if limits.holds(seen.low_us) and limits.holds(seen.high_us) else limits
 
     def _note(self, state: StreamState, seen: Seen) -> None:

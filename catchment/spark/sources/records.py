@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from catchment.site.plausible import Plausible
+from catchment.site.plausible import PlausibleTimes
 from catchment.spark.sources.reread import ROW
 from catchment.spark.sources.streams import PROBLEM, RAW
 
@@ -29,7 +29,7 @@ class Seen:
     high_us: int | None
 
 
-def judged(records: DataFrame, event_time: str, limits: Plausible | None) -> DataFrame:
+def judged(records: DataFrame, event_time: str, limits: PlausibleTimes | None) -> DataFrame:
     """The records, those with an event time beyond belief marked as bad."""
     if limits is None:
         return records

@@ -21,7 +21,7 @@ _KEEP = 0.5  # of what the slices before say when the next one is over
 Readings = Sequence[tuple[int, float]]  # (time in microseconds, updates a second), in order
 
 
-class Capacity:
+class LinkCapacity:
     """For each instant, the link's rate and what it could have carried from then on, over recent slices."""
 
     def __init__(self, resume: Mapping[str, Any] | None = None) -> None:

@@ -21,7 +21,7 @@ _DOUBT = 0.05  # of a slice's keys, as weight of the belief that this slice is l
 _MOST_EXCESS = 2.0  # a sudden rate counts for no more than this times what the slices before say
 
 
-class Inflow:
+class NewKeyForecast:
     """Decayed averages over the slices before: keys seen by each instant, and keys that came after it."""
 
     def __init__(self, resume: Mapping[str, Any] | None = None) -> None:
@@ -63,7 +63,7 @@ def _end(sums: npt.NDArray[np.float64], after: npt.NDArray[np.float64]) -> float
 
 
 @dataclass
-class RecentRate:
+class NewKeyRate:
     """A moving average of new keys per slice, over the last few percent of it."""
 
     rate: float = 0.0

@@ -21,10 +21,10 @@ import numpy as np
 from catchment.errors import SiteError
 from catchment.site.policies.base import NOTHING, Moment, Proposal, SliceView
 from catchment.site.policies.reasons import DRAIN, FINISHED, PROBE
-from catchment.site.policies.spillway.forecast import Forecast, LearnedForecast, Outlook
-from catchment.site.policies.spillway.forecast_error import ForecastError
+from catchment.site.policies.spillway.forecast import Forecast, LearnedForecast, SliceForecast
+from catchment.site.policies.spillway.forecast_deviation import ForecastDeviation
 from catchment.site.policies.spillway.key_returns import Floats, instant_of
-from catchment.site.policies.spillway.link_capacity import Capacity
+from catchment.site.policies.spillway.link_capacity import LinkCapacity
 from catchment.site.slot_table import Mask
 from catchment.storage.codec import stored
 
@@ -105,8 +105,8 @@ class SpillwayState:
     def __init__(self, policy: Spillway, forecast: Forecast, resume: Mapping[str, Any]) -> None:
         self._policy = policy
         self._forecast = forecast
-        self._capacity = Capacity(resume.get("capacity"))
-        self._error = ForecastError(resume.get("error"))
+        self._capacity = LinkCapacity(resume.get("capacity"))
+        self._error = ForecastDeviation(resume.get("error"))
         self._grace_s = float(resume.get("grace_s", 0.0))
         saved = resume.get("looks", {}).items()
         self._looks = {int(start): _Looks.load(looks) for start, looks in saved}
@@ -140,33 +140,37 @@ class SpillwayState:
             "looks": {str(start): asdict(looks) for start, looks in self._looks.items()},
         }
 
-    def _let_go(self, view: SliceView, moment: Moment, outlook: Outlook, rate: float, pause_s: float) -> Proposal:
-        pending = view.ledger.pending[outlook.slots]
+    def _let_go(
+        self, view: SliceView, moment: Moment, forecast: SliceForecast, rate: float, pause_s: float
+    ) -> Proposal:
+        pending = view.slot_table.pending[forecast.slots]
         left_s = moment.left_s + self._grace_s
         capacity = self._capacity.until_due(rate / self._policy.insurance, left_s, moment.span_s)
         framing = min(moment.frame / (moment.frame + rate * pause_s + 1e-9), _MOST_FRAMING)
         capacity = max(capacity * (1 - framing) - moment.queued, 1e-9)
-        load = self._demand(view, moment, outlook, pending, capacity) / capacity
+        load = self._demand(view, moment, forecast, pending, capacity) / capacity
         limit = float(np.interp(load, _LOADS, _CHANCES))
         ahead_s = max(_AHEAD * pause_s, min(_FAR_AHEAD * pause_s, left_s)) if load > 1 else _AHEAD * pause_s
         room = ceil(rate * ahead_s - moment.queued)
         room = max(room, 1) if moment.queued < 1 else room  # an idle link is asked what it can do
         # An update that leaves early costs its chance to be sent again, and its share of the frame it leaves in.
         least = max(ceil(moment.frame / limit), 1) if rate else 1
-        candidates = np.flatnonzero(pending & (outlook.chance <= limit))
+        candidates = np.flatnonzero(pending & (forecast.chance <= limit))
         if room <= 0 or len(candidates) < least:
             return NOTHING
-        best = candidates[np.argsort(outlook.chance[candidates], kind="stable")[: max(room, least)]]
+        best = candidates[np.argsort(forecast.chance[candidates], kind="stable")[: max(room, least)]]
         reason = FINISHED if load < _LOADS[0] else DRAIN
         return Proposal(
-            outlook.slots[best],
+            forecast.slots[best],
             PROBE if rate == 0 else reason,
             f"load {min(load, 99):.2f}: keys with a chance to return of up to {limit:.3f} leave",
         )
 
-    def _demand(self, view: SliceView, moment: Moment, outlook: Outlook, pending: Mask, capacity: float) -> float:
+    def _demand(
+        self, view: SliceView, moment: Moment, forecast: SliceForecast, pending: Mask, capacity: float
+    ) -> float:
         """Updates that the slice still needs, with a reserve for what a forecast may miss."""
-        inflow = outlook.new_keys + float(outlook.chance[~pending].sum()) + _again(outlook.chance[pending], capacity)
+        inflow = forecast.new_keys + float(forecast.chance[~pending].sum()) + _again(forecast.chance[pending], capacity)
         left = min(moment.left_s / moment.span_s, 1.0)
         self._looks[view.start_us].said[instant_of(left)] = (inflow, view.misses)
         reserve = _MARGIN * self._error.share * inflow + _SPREADS * sqrt(inflow) + _SPARE

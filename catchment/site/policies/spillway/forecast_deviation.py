@@ -22,7 +22,7 @@ _FIRST_JUDGED = 0.5  # share of the slice left: earlier forecasts decide nothing
 Said = Mapping[int, tuple[float, int]]  # instant -> (updates that were forecast, misses until then)
 
 
-class ForecastError:
+class ForecastDeviation:
     """A decayed mean of squares."""
 
     def __init__(self, resume: Mapping[str, Any] | None = None) -> None:
