@@ -1,20 +1,30 @@
-"""The one place where a Spark session is made, and where Java is looked for."""
+"""The one place where a Spark session is made, and where Java is looked for.
+
+A start on a busy machine is slow, and does not fail: time-outs are long, and a start that failed is tried again.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from catchment.errors import EngineError
 from catchment.project.config import SparkConfig
+from catchment.spark.streaming import reason_of
 
+STARTS = 3  # how often a session is started before its failure is final
 MINIMAL_JAVA = 17
 INSTALL_JAVA = (
     "install a Java runtime of version 17 or later and set JAVA_HOME to it: "
@@ -25,6 +35,15 @@ INSTALL_JAVA = (
 # A query stopped within a batch makes Spark search the text of its failure, some 10,000 characters, with a regular
 # expression that recurses six frames a character: with stacks of the usual size it dies of that, loudly.
 LARGE_STACKS = "-Xss16m"
+
+# How long Spark waits for its own parts before it takes them for lost. On a machine with far more work than cores, slow
+# is common and lost is rare; and what is lost is found by its closed socket, not by a time-out.
+PATIENCE = {
+    "spark.network.timeout": "800s",
+    "spark.executor.heartbeatInterval": "60s",
+    "spark.python.authenticate.socketTimeout": "600s",  # of a Python worker that connects
+    "spark.sql.broadcastTimeout": "1800",
+}
 
 # Settings that every session has; a project's own [spark.settings] come after them and win.
 SETTINGS = {
@@ -39,10 +58,14 @@ SETTINGS = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # INT96 has no statistics, and costs more
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
-    "spark.python.authenticate.socketTimeout": "120s",  # a worker that starts on a busy machine is slow, not lost
+    "spark.python.worker.reuse": "true",  # starting one takes most of a second of work
+    **PATIENCE,
     "spark.scheduler.mode": "FAIR",  # several sites share one session: none waits for another's job
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }  # fmt: skip
+
+
+_log = logging.getLogger(__name__)
 
 
 def find_java() -> Path:
@@ -71,17 +94,48 @@ def make_session(
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     quiet = resources.files("catchment.spark") / "log4j2.properties"
-    builder = SparkSession.builder.appName(f"catchment {name}").master(master or config.master)
     settings = {
         **SETTINGS,
+        "spark.app.name": f"catchment {name}",
+        "spark.master": master or config.master,
         "spark.driver.memory": config.memory,
         "spark.ui.enabled": str(config.ui).lower(),
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{quiet} {LARGE_STACKS}",
         **({"spark.sql.warehouse.dir": str(warehouse)} if warehouse else {}),
         **dict(config.settings),
     }
+    return _start_patiently({key: str(value) for key, value in settings.items()})
+
+
+def _start_patiently(settings: Mapping[str, str]) -> SparkSession:
+    """Start a session; try again where that fails, and say why when it goes on failing."""
+    reason = ""
+    for attempt in range(1, STARTS + 1):
+        try:
+            return _start(settings)
+        except (PySparkException, Py4JError, OSError) as failure:
+            reason = reason_of(str(failure))
+            _log.warning("Spark did not start, attempt %d of %d: %s", attempt, STARTS, reason)
+            _forget_dead_gateway()
+    raise EngineError(
+        f"Spark did not start in {STARTS} attempts: {reason}",
+        hint="Java's own words above name the cause; often it is [spark] memory in catchment.toml, which must fit into "
+        "the memory that is free, or a setting in [spark.settings] that Spark does not know",
+    )
+
+
+def _start(settings: Mapping[str, str]) -> SparkSession:
+    builder = SparkSession.builder
     for key, value in settings.items():
-        builder = builder.config(key, str(value))
+        builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def _forget_dead_gateway() -> None:
+    """Let the next attempt start a JVM of its own: PySpark would go on speaking to the one that is gone."""
+    gateway = SparkContext._gateway
+    if gateway is not None and gateway.proc.poll() is not None:
+        SparkContext._gateway = None
+        SparkContext._jvm = None

@@ -1,45 +1,65 @@
 """Starting a Structured Streaming query and seeing it through its start.
 
-Spark gives a Python source ten seconds to come up. On a busy machine that can be too little, so queries are started
-one after another, and one that failed for that reason alone is started again, `STARTS` times at most.
+Spark gives the Python side of a source ten seconds to come up, and no setting changes that. On a busy machine it can be
+too little, so queries are started one after another, and what failed for that reason alone is started again, `STARTS`
+times at most: a start on a busy machine is slow, and does not fail.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from catchment.errors import EngineError
 from catchment.storage.files import sync_files
 
-STARTS = 6
+STARTS = 60  # ten seconds each: ten minutes in which a machine may be too busy
 POLL_S = 0.05
 FAILURE_FILE = "failure.txt"
-_TOO_SLOW = "failed to connect back"
+_TOO_SLOW = ("failed to connect back", "waiting for the Python worker to connect back")
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 
 def start_query(writer: DataStreamWriter) -> StreamingQuery:
     """Start a query and wait until its sources are up."""
-    for _ in range(STARTS):
+
+    def start() -> StreamingQuery:
         query = writer.start()
-        failure = _failure_at_start(query)
-        if failure is None:
-            return query
-        if _TOO_SLOW not in failure:
-            break
-    raise EngineError(f"a stream could not be started: {reason_of(failure or '')}")
+        while query.isActive and query.status["message"] == "Initializing sources":
+            time.sleep(POLL_S)
+        failure = query.exception()
+        if failure is not None:
+            raise failure
+        return query
+
+    return retry_slow_start("a stream", start)
 
 
-def _failure_at_start(query: StreamingQuery) -> str | None:
-    while query.isActive and query.status["message"] == "Initializing sources":
-        time.sleep(POLL_S)
-    failure = query.exception()
-    return None if failure is None else str(failure)
+def retry_slow_start(what: str, start: Callable[[], T]) -> T:
+    """Start something that needs a Python worker; start it again where Spark did not wait for the worker."""
+    for attempt in range(1, STARTS + 1):
+        try:
+            return start()
+        except (PySparkException, Py4JError) as failure:
+            if not any(words in str(failure) for words in _TOO_SLOW):
+                raise EngineError(f"{what} could not be started: {reason_of(str(failure))}") from failure
+            _log.warning("the machine is busy: starting %s again (attempt %d of %d)", what, attempt + 1, STARTS)
+    raise EngineError(
+        f"{what} could not be started: in {STARTS} attempts no Python process came up within the ten seconds of Spark",
+        hint="the machine has far more work than it can do: stop other work on it, or run fewer sites per machine",
+    )
 
 
 def make_offsets_durable(checkpoint: Path, batch: int) -> None:

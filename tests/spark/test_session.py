@@ -8,9 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.errors import PySparkRuntimeError
 
 from catchment.errors import EngineError
-from catchment.spark.session import find_java
+from catchment.project.config import SparkConfig
+from catchment.spark import session as session_module
+from catchment.spark import streaming
+from catchment.spark.session import find_java, make_session
+from catchment.spark.streaming import retry_slow_start
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,6 +88,91 @@ def test_a_missing_java_is_said_before_anything_is_started(
     assert "brew install" in caught.value.hint
 
 
+class Starts:
+    """In place of Spark: the first starts fail, the next one is a session."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+        self.settings: list[dict[str, str]] = []
+
+    def __call__(self, settings: dict[str, str]) -> str:
+        self.settings.append(settings)
+        if len(self.settings) <= self.failures:
+            raise PySparkRuntimeError("java.lang.OutOfMemoryError: there is no room for the heap")
+        return "a session"
+
+
+@pytest.fixture
+def starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Starts:
+    fake_java(tmp_path, 'openjdk version "17.0.9"')
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    starts = Starts(0)
+    monkeypatch.setattr(session_module, "_start", starts)
+    return starts
+
+
+def test_a_start_that_fails_is_tried_again_with_the_same_settings(
+    starts: Starts, caplog: pytest.LogCaptureFixture
+) -> None:
+    starts.failures = session_module.STARTS - 1
+    assert make_session("tests", SparkConfig()) == "a session"
+    assert len(starts.settings) == session_module.STARTS
+    assert all(settings == starts.settings[0] for settings in starts.settings)
+    assert "Spark did not start, attempt 1 of 3: there is no room for the heap" in caplog.text
+
+
+def test_a_start_that_goes_on_failing_is_an_error_with_its_cause_and_a_hint(starts: Starts) -> None:
+    starts.failures = session_module.STARTS
+    with pytest.raises(EngineError, match="did not start in 3 attempts: there is no room for the heap") as caught:
+        make_session("tests", SparkConfig())
+    assert "[spark] memory" in (caught.value.hint or "")
+
+
+def test_spark_waits_for_minutes_before_it_takes_a_slow_part_for_lost_unless_a_project_says_otherwise(
+    starts: Starts,
+) -> None:
+    make_session("tests", SparkConfig(settings={"spark.network.timeout": "5s"}))
+    make_session("tests", SparkConfig())
+    hasty, patient = starts.settings
+    assert hasty["spark.network.timeout"] == "5s"
+    for name in ("spark.network.timeout", "spark.python.authenticate.socketTimeout"):
+        assert int(patient[name].removesuffix("s")) >= 600
+    assert patient["spark.python.worker.reuse"] == "true"
+
+
+def test_a_source_whose_python_process_is_slow_is_started_again(caplog: pytest.LogCaptureFixture) -> None:
+    failures = ["Python worker failed to connect back."] * 3
+
+    def start() -> str:
+        if failures:
+            raise PySparkRuntimeError(failures.pop())
+        return "started"
+
+    assert retry_slow_start("stream 'hits'", start) == "started"
+    assert "the machine is busy: starting stream 'hits' again (attempt 4 of" in caplog.text
+
+
+def test_a_source_that_never_comes_up_and_one_that_is_wrong_are_errors_that_say_which(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(streaming, "STARTS", 2)
+    attempts: list[str] = []
+
+    def fail(reason: str) -> None:
+        attempts.append(reason)
+        raise PySparkRuntimeError(reason)
+
+    slow = "Timed out while waiting for the Python worker to connect back"
+    with pytest.raises(
+        EngineError, match="'hits' could not be started: in 2 attempts no Python process came"
+    ) as caught:
+        retry_slow_start("stream 'hits'", lambda: fail(slow))
+    assert "stop other work" in (caught.value.hint or "")
+    with pytest.raises(EngineError, match="the inbox could not be started: there is no folder"):
+        retry_slow_start("the inbox", lambda: fail("java.io.IOException: there is no folder"))
+    assert len(attempts) == 3, "what is wrong is not tried again"
+
+
 @pytest.mark.spark
 def test_a_session_runs_in_utc_on_this_interpreter_with_the_settings_of_the_project(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
@@ -97,4 +187,4 @@ def test_threads_have_stacks_for_the_search_that_spark_makes_when_a_query_is_sto
 ) -> None:
     failure = "An error occurred while calling o1" + "\tat some.frame\n" * 1000 + "java.lang.InterruptedException"
     search = r"An error occurred while calling((.|\r\n|\r|\n)*)(java.lang.InterruptedException)"
-    assert spark._jvm.java.util.regex.Pattern.matches(search, failure)  # type: ignore[union-attr]
+    assert spark._jvm.java.util.regex.Pattern.matches(search, failure)

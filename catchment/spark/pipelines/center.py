@@ -38,7 +38,7 @@ from catchment.project.config import Project
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.spark.evaluation.evaluator import merge_columns
 from catchment.spark.sources.inbox import InboxSource
-from catchment.spark.streaming import make_offsets_durable, start_query, stopped
+from catchment.spark.streaming import make_offsets_durable, retry_slow_start, start_query, stopped
 from catchment.storage.host import Host
 from catchment.storage.journal import Journal
 from catchment.timeline import SECOND_US, START_OF_TIME_US, Clock
@@ -94,7 +94,8 @@ class CenterPipeline:
     def start(self) -> None:
         """Begin to consume the inbox."""
         self.spark.dataSource.register(InboxSource)
-        landed = self.spark.readStream.format(InboxSource.name()).option("folder", str(self.inbox.folder)).load()
+        reader = self.spark.readStream.format(InboxSource.name()).option("folder", str(self.inbox.folder))
+        landed = retry_slow_start("the inbox", reader.load)
         interval = f"{self.project.defaults.trigger_us // 1000} milliseconds"
         writer = (
             landed.writeStream.queryName("center")

@@ -29,6 +29,7 @@ from catchment.spark.sources.csv_header import csv_schema, is_record
 from catchment.spark.sources.generator import generate, has_generated
 from catchment.spark.sources.replay import ReplaySource, RowRange
 from catchment.spark.sources.reread import ROW, RangeReader, read_again
+from catchment.spark.streaming import retry_slow_start
 
 RAW, PROBLEM = "_raw", "_problem"
 _CORRUPT = "_corrupt"
@@ -163,7 +164,7 @@ def _open_replay(
 
     sifted_s, cores = spark.sparkContext.accumulator(0.0), spark.sparkContext.defaultParallelism
     reader = spark.readStream.format(ReplaySource.name()).option("spool", str(spool)).option("speed", str(replay.speed))
-    records = parsed(reader.schema(columns).load())
+    records = parsed(retry_slow_start(f"stream {stream.name!r}", reader.schema(columns).load))
     arrived = ArrivedRows(spool, replay.speed)
     sees = None if text else stream.schema
     return OpenedStream(
