@@ -21,7 +21,7 @@ from catchment.site.events import FragmentAdded
 from catchment.site.policies.registry import policy_by_name
 from catchment.site.slack.query import SlackPlan
 from catchment.timeline import SECOND_US, ManualClock
-from tests.site.test_contracts import FRAGMENT, WINDOW, ContractSite, Row, deliver, summed
+from tests.worlds.contract_site import FRAGMENT, WINDOW, ContractSite, Row, deliver, summed
 from tests.worlds.world import Center
 
 CONTRACT = Contract(0.05, 0.9)

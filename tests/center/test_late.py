@@ -18,8 +18,7 @@ from catchment.quality.coverage import Contract
 from catchment.quality.merge_sites import Estimate
 from catchment.timeline import END_OF_TIME_US, ManualClock, WindowSpec
 from catchment.wire.messages import Closing, Standing
-from tests.center.test_spine import deliver
-from tests.worlds.world import Center, Site, make_fragment, naive
+from tests.worlds.world import Center, Site, deliver_some, make_fragment, naive
 
 WINDOW = WindowSpec.tumbling(10)
 RULE = RepairRule(spread_us=25, max_records=100, max_age_us=50)
@@ -36,7 +35,7 @@ def world(folder: Path, sites: int = 1, **options: object) -> tuple[Center, list
 
 def send(site: Site, center: Center, records: list[tuple[int, str, int]], mark: int) -> None:
     site.batch(records, mark)
-    deliver(site, center, CHANCE, all_of_it=True)
+    deliver_some(site, center, CHANCE, all_of_it=True)
     center.consume()
 
 
@@ -44,7 +43,7 @@ def stand(site: Site, center: Center, standing: Standing) -> None:
     """A site says how its windows stand, in a segment of its own."""
     site.outbox.append(site.host.enacted, [standing])
     site.host.enacted += 1
-    deliver(site, center, CHANCE, all_of_it=True)
+    deliver_some(site, center, CHANCE, all_of_it=True)
     center.consume()
 
 

@@ -18,7 +18,7 @@ from catchment.center.events import EXACT, FINAL, ON_TIME, CenterQuery, QueryAdd
 from catchment.errors import CenterError, WireError
 from catchment.timeline import END_OF_TIME_US, ManualClock, WindowSpec
 from tests.worlds.tiers import examples
-from tests.worlds.world import Center, Record, Site, make_fragment, naive
+from tests.worlds.world import Center, Record, Site, assert_well_published, deliver_some, make_fragment, naive
 
 windows = st.sampled_from([WindowSpec.tumbling(10), WindowSpec(10, 5), WindowSpec(12, 5), WindowSpec(30, 10, 3)])
 records = st.lists(st.tuples(st.integers(0, 100), st.sampled_from("abc"), st.integers(-5, 50)), max_size=60)
@@ -30,18 +30,6 @@ def world(folder: Path, window: WindowSpec, sites: int, policy: str, horizon: in
     names = tuple(f"site{i}" for i in range(sites))
     center = Center(folder / "center", CenterQuery("q", fragment, window, names, horizon, freshness), clock)
     return center, [Site(folder / n, n, fragment, policy, clock) for n in names], clock
-
-
-def deliver(site: Site, center: Center, chance: random.Random, all_of_it: bool = False) -> None:
-    """Some pending segments, in any order, some twice; some acks are lost."""
-    pending = [p.sequence for p in site.outbox.pending()]
-    chance.shuffle(pending)
-    for sequence in pending:
-        if all_of_it or chance.random() < 0.6:
-            for _ in range(chance.choice([1, 1, 2])):
-                center.inbox.accept(site.outbox.read(sequence))
-            if all_of_it or chance.random() < 0.8:
-                site.outbox.ack(sequence)
 
 
 @settings(max_examples=examples(60))
@@ -66,33 +54,17 @@ def test_any_order_duplicates_and_crashes_give_the_answer_of_the_oracle(
             newest[number] = max([newest[number], *(ts for ts, _, _ in batch)])
             all_sites[number].batch(batch, newest[number] - slack)
             clock.advance(1)
-            deliver(chance.choice(all_sites), center, chance)
+            deliver_some(chance.choice(all_sites), center, chance)
             if chance.random() < 0.5:
                 center.consume(discard=chance.random() < 0.5)
             if chance.random() < 0.2:
                 chance.choice([center, *all_sites]).crash()
         for site in all_sites:
             site.batch([], END_OF_TIME_US)
-            deliver(site, center, chance, all_of_it=True)
+            deliver_some(site, center, chance, all_of_it=True)
         center.consume()
         assert center.tables.answer() == naive(window, data)
         assert_well_published(center)
-
-
-def assert_well_published(center: Center) -> None:
-    """Revisions of a window count 1, 2, 3, ...; its last word is `final`, and nothing came too late."""
-    assert not center.tables.expired
-    order = [ON_TIME, EXACT, FINAL]
-    by_window: dict[int, list] = {}
-    for p in center.tables.published:
-        by_window.setdefault(p.window.start_us, []).append(p)
-    for published in by_window.values():
-        numbered = [p.revision for p in published if p.rows.num_rows]
-        assert numbered == list(range(1, len(numbered) + 1))
-        ranks = [order.index(p.status) for p in published]
-        assert ranks == sorted(ranks)
-        assert published[-1].status == FINAL
-        assert published[-1].coverage == 1.0
 
 
 def test_a_window_closes_when_every_site_has_passed_its_end(tmp_path: Path) -> None:
@@ -100,11 +72,11 @@ def test_a_window_closes_when_every_site_has_passed_its_end(tmp_path: Path) -> N
     a.batch([(1, "a", 5)], 10)
     b.batch([(2, "a", 7)], 9)
     for site in (a, b):
-        deliver(site, center, random.Random(0), all_of_it=True)
+        deliver_some(site, center, random.Random(0), all_of_it=True)
     center.consume()
     assert center.tables.published == []
     b.batch([], 10)
-    deliver(b, center, random.Random(0), all_of_it=True)
+    deliver_some(b, center, random.Random(0), all_of_it=True)
     center.consume()
     (published,) = center.tables.published
     assert (published.status, published.coverage, published.missing_sites) == (EXACT, 1.0, ())
@@ -115,10 +87,10 @@ def test_a_missing_site_is_named_and_its_return_makes_the_window_exact(tmp_path:
     center, (a, b), clock = world(tmp_path, WindowSpec.tumbling(10), 2, "batching", 1000, freshness=50)
     for site, value in ((a, 5), (b, 7)):
         site.batch([(1, "a", value)], 10)
-        deliver(site, center, random.Random(0), all_of_it=True)
+        deliver_some(site, center, random.Random(0), all_of_it=True)
     center.consume()
     a.batch([(11, "a", 1)], 20)
-    deliver(a, center, random.Random(0), all_of_it=True)
+    deliver_some(a, center, random.Random(0), all_of_it=True)
     center.consume()
     clock.advance(49)
     center.tick()
@@ -129,7 +101,7 @@ def test_a_missing_site_is_named_and_its_return_makes_the_window_exact(tmp_path:
     assert (second.status, second.missing_sites) == (ON_TIME, ("site1",))
     assert second.coverage == pytest.approx(0.5)  # one record is in; the other site had one in the window before
     b.batch([(12, "a", 3)], 20)
-    deliver(b, center, random.Random(0), all_of_it=True)
+    deliver_some(b, center, random.Random(0), all_of_it=True)
     center.consume()
     third = center.tables.published[-1]
     assert (third.status, third.revision, third.coverage, third.missing_sites) == (EXACT, 2, 1.0, ())
@@ -139,12 +111,12 @@ def test_a_missing_site_is_named_and_its_return_makes_the_window_exact(tmp_path:
 def test_a_missing_site_with_nothing_to_add_changes_the_status_only(tmp_path: Path) -> None:
     center, (a, b), clock = world(tmp_path, WindowSpec.tumbling(10), 2, "batching", 1000, freshness=5)
     a.batch([(1, "a", 5)], 10)
-    deliver(a, center, random.Random(0), all_of_it=True)
+    deliver_some(a, center, random.Random(0), all_of_it=True)
     center.consume()
     clock.advance(5)
     center.tick()
     b.batch([], 10)
-    deliver(b, center, random.Random(0), all_of_it=True)
+    deliver_some(b, center, random.Random(0), all_of_it=True)
     center.consume()
     first, second = center.tables.published
     assert (first.status, first.missing_sites, first.coverage) == (ON_TIME, ("site1",), 0.5)
@@ -154,11 +126,11 @@ def test_a_missing_site_with_nothing_to_add_changes_the_status_only(tmp_path: Pa
 def test_what_comes_after_the_horizon_is_registered_not_merged(tmp_path: Path) -> None:
     center, (a,), _ = world(tmp_path, WindowSpec.tumbling(10), 1, "streaming", horizon=20)
     a.batch([(1, "a", 5)], 40)
-    deliver(a, center, random.Random(0), all_of_it=True)
+    deliver_some(a, center, random.Random(0), all_of_it=True)
     center.consume()
     assert center.tables.published[-1].status == FINAL
     a.batch([(2, "a", 1), (45, "a", 2)], 46)
-    deliver(a, center, random.Random(0), all_of_it=True)
+    deliver_some(a, center, random.Random(0), all_of_it=True)
     center.consume()
     (expired,) = center.tables.expired
     assert expired.window.start_us == 0
@@ -182,7 +154,7 @@ def test_a_mark_counts_only_when_every_segment_before_it_is_in(tmp_path: Path) -
 def test_a_site_whose_state_was_replaced_is_refused(tmp_path: Path) -> None:
     center, (a,), clock = world(tmp_path, WindowSpec.tumbling(10), 1, "streaming", 1000)
     a.batch([(1, "a", 5)], 10)
-    deliver(a, center, random.Random(0), all_of_it=True)
+    deliver_some(a, center, random.Random(0), all_of_it=True)
     other = Site(tmp_path / "elsewhere", "site0", a.fragment, "streaming", clock)
     other.batch([(1, "a", 5)], 10)
     with pytest.raises(WireError, match="state folder of 'site0' was replaced"):

@@ -28,9 +28,8 @@ from catchment.optimizer.sharing.share import Strength, share
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.timeline import START_OF_TIME_US, ManualClock
 from catchment.wire.messages import Progress
-from tests.optimizer.test_share import _close, select, selects, size
 from tests.worlds.live_world import LiveCenter, LiveSite, lowered
-from tests.worlds.sharing_support import SECOND, lift_fragment, make_hits, make_queries
+from tests.worlds.sharing_support import SECOND, is_close, lift_fragment, make_hits, make_queries, select, selects, size
 from tests.worlds.tiers import examples
 
 STREAM = "hits"
@@ -131,7 +130,7 @@ def check_answers(town: Town, query: SharedQuery) -> None:
     found, wanted = town.center.answers(query.name), expected(town.everything, query, start)
     assert found.keys() == wanted.keys()
     for key, values in wanted.items():
-        assert all(_close(a, b) for a, b in zip(found[key], values, strict=True)), (query.name, key)
+        assert all(is_close(a, b) for a, b in zip(found[key], values, strict=True)), (query.name, key)
 
 
 @settings(max_examples=examples(5))

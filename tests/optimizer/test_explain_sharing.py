@@ -8,10 +8,8 @@ from catchment.optimizer.sharing.deploy import deploy_first, site_rates
 from catchment.optimizer.sharing.explain_sharing import explain_sharing, explain_text
 from catchment.optimizer.sharing.share import Strength
 from catchment.project.config import Link, Site
-from tests.optimizer.test_reoptimize import DENSE, SPARSE
-from tests.optimizer.test_share import select
 from tests.worlds.query_support import make_project
-from tests.worlds.sharing_support import make_queries
+from tests.worlds.sharing_support import DENSE, SPARSE, make_queries, select
 
 LINKS = {(s, "center"): Link(s, "center", 1000.0) for s in ("us", "eu")}
 PAGES = select("page, sum(bytes) AS b", "page")

@@ -13,22 +13,11 @@ from catchment.optimizer.sharing.deployed import Deployed
 from catchment.optimizer.sharing.measured_statistics import measured
 from catchment.optimizer.sharing.reoptimize import SharingReoptimizer, redeployment_bytes
 from catchment.optimizer.sharing.share import Strength, share
-from catchment.optimizer.sharing.statistics import Statistics, StreamStatistics
+from catchment.optimizer.sharing.statistics import Statistics
 from catchment.site.meter import Rate, SiteMeter
-from tests.optimizer.test_share import select
-from tests.worlds.sharing_support import SECOND, make_queries
+from tests.worlds.sharing_support import DENSE, SECOND, SPARSE, known, make_queries, select
 
 PAIR = (select("page, sum(bytes) AS b", "page"), select("country, sum(bytes) AS b", "country"))
-
-
-def known(rows: float, values: float) -> Statistics:
-    """So many records a second at each site, both columns with so many distinct values."""
-    distinct = {"page": values, "country": values}
-    return Statistics({"hits": StreamStatistics({"us": rows, "eu": rows}, 60, distinct)})
-
-
-# Where nearly every record is a group of its own, one fragment by both keys sends less than two; else far more.
-SPARSE, DENSE = known(1, 1e6), known(1e5, 20)
 
 
 def rate(deployed: Deployed, statistics: Statistics) -> float:

@@ -18,65 +18,17 @@ from catchment.optimizer.sharing.demand import FragmentDemand
 from catchment.optimizer.sharing.derive import derive
 from catchment.optimizer.sharing.generalize import generalize
 from catchment.optimizer.sharing.share import SharingState, Strength, share
-from tests.worlds.sharing_support import answers, lift_fragment, make_hits, make_queries
+from tests.worlds.sharing_support import (
+    answers,
+    is_close,
+    lift_fragment,
+    make_hits,
+    make_queries,
+    select,
+    selects,
+    size,
+)
 from tests.worlds.tiers import examples
-
-CONDITIONS = [
-    "page = 'a'",
-    "page IN ('a', 'b')",
-    "page <> 'c'",
-    "user > 1",
-    "user >= 2",
-    "2 < user",
-    "user BETWEEN 1 AND 3",
-    "bytes > 5",
-    "bytes > 100",
-    "NOT bot",
-    "bot",
-    "country IS NOT NULL",
-    "country IS NULL OR page = 'a'",
-    "ms < 50.5",
-    "NOT (page = 'a' OR user < 2)",
-    "1 = 1",
-]
-AGGREGATES = [
-    "count(*)",
-    "sum(bytes)",
-    "avg(bytes)",
-    "avg(ms)",
-    "sum(ms)",
-    "count(bytes)",
-    "min(ms)",
-    "max(bytes)",
-    "stddev_pop(ms)",
-    "var_samp(ms)",
-    "approx_count_distinct(user)",
-    "count(*) FILTER (WHERE user > 1)",
-    "percentile_approx(ms, 0.5)",
-    "percentile_approx(ms, 0.9)",
-    "approx_top_k(page, 2)",
-    "sum(bytes + user)",
-    "sum(user + bytes)",
-]
-WINDOWS = ["'1 minute'", "'30 seconds'", "'1 minute', '20 seconds'", "'2 minutes'", "'45 seconds'"]
-KEYS = ["page", "user", "country", "bot", "user + 1"]
-
-
-@st.composite
-def selects(draw: st.DrawFn) -> str:
-    keys = draw(st.lists(st.sampled_from(KEYS), max_size=2, unique=True))
-    calls = draw(st.lists(st.sampled_from(AGGREGATES), min_size=1, max_size=3, unique=True))
-    where = draw(st.lists(st.sampled_from(CONDITIONS), max_size=2, unique=True))
-    window = draw(st.sampled_from(WINDOWS))
-    named = [f"{call} AS v{i}" for i, call in enumerate(calls)]
-    filtered = f" WHERE {' AND '.join(f'({c})' for c in where)}" if where else ""
-    grouped = ", ".join([f"window(ts, {window})", *keys])
-    return f"SELECT window.start, {', '.join(named)} FROM hits{filtered} GROUP BY {grouped}"
-
-
-def size(demand: FragmentDemand) -> float:
-    """A stand-in for bytes that makes merging sometimes worth it."""
-    return 10.0 * 2 ** len(demand.keys) + 3 * len(demand.aggregates) - len(demand.conditions)
 
 
 def assert_same_answers(state: SharingState, seed: int) -> None:
@@ -89,13 +41,7 @@ def assert_same_answers(state: SharingState, seed: int) -> None:
         found, expected = answers(made, query.own), answers(lift_fragment(records, query.own), query.own)
         assert found.keys() == expected.keys()
         for key, values in expected.items():
-            assert all(_close(a, b) for a, b in zip(found[key], values, strict=True)), (name, key, found[key], values)
-
-
-def _close(found: object, expected: object) -> bool:
-    if isinstance(found, float) and isinstance(expected, float):
-        return math.isclose(found, expected, rel_tol=1e-9, abs_tol=1e-9)
-    return found == expected
+            assert all(is_close(a, b) for a, b in zip(found[key], values, strict=True)), (name, key, found[key], values)
 
 
 @settings(max_examples=examples(40))
@@ -125,14 +71,6 @@ def test_queries_come_and_go_without_changing_another(
         assert {d.fragment for d in less.derivations.values()} == set(less.fragments)
         state = less
     assert not state.fragments
-
-
-MINUTE = "'1 minute'"
-
-
-def select(calls: str, keys: str = "", where: str = "", window: str = MINUTE, stream: str = "hits") -> str:
-    grouped = f"window(ts, {window})" + (f", {keys}" if keys else "")
-    return f"SELECT window.start, {calls} FROM {stream} {'WHERE ' + where if where else ''} GROUP BY {grouped}"
 
 
 ONE = select("page, sum(bytes) AS b, count(bytes) AS n", "page")

@@ -20,7 +20,7 @@ from catchment.wire.messages import (
     Standing,
     segments_of,
 )
-from tests.wire.test_codec import forged
+from tests.worlds.wire_support import forged
 
 FACTS: list[Fact] = [
     Progress("q", 5, 7),

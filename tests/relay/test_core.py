@@ -22,10 +22,9 @@ from catchment.timeline import END_OF_TIME_US, WindowSpec
 from catchment.wire.codec import encode_segment
 from catchment.wire.inbox import Inbox
 from catchment.wire.messages import Closing, Counted, Progress, Relayed, Repaired, Segment, Shed, Standing
-from tests.center.test_spine import assert_well_published
 from tests.worlds.relay_world import PAIR, Tree
 from tests.worlds.tiers import examples
-from tests.worlds.world import Record, naive
+from tests.worlds.world import Record, assert_well_published, naive
 
 TREES = [
     PAIR,

@@ -20,12 +20,11 @@ from catchment.timeline import END_OF_TIME_US, ManualClock, SystemClock, WindowS
 from catchment.wire.flight import FlightUplink, InboxServer
 from catchment.wire.outbox import Outbox
 from catchment.wire.sending.sender import Sender
-from tests.center.test_spine import assert_well_published
-from tests.e2e.test_kill import free_port
 from tests.worlds.projects import write_project
 from tests.worlds.relay_process import WINDOW
 from tests.worlds.relay_world import Tree
-from tests.worlds.world import Center, Site, make_fragment, naive
+from tests.worlds.waiting import free_port
+from tests.worlds.world import Center, Site, assert_well_published, make_fragment, naive
 
 KILLS = 5
 HOPS = {"a": "far", "b": "far", "c": "near", "far": "near", "near": "center"}

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catchment.aggregates import partials
-from catchment.aggregates.shed_terms import ShedTerms, terms_in, with_terms
 from catchment.center.events import EXACT, FINAL, ON_TIME, CenterQuery
 from catchment.cli.commands.repair import ask
 from catchment.deploy.requests import asked_repairs
@@ -28,41 +24,19 @@ from catchment.errors import ConfigError, QueryError
 from catchment.project.config import Project
 from catchment.query.catalog import load_catalog
 from catchment.query.explain import explain_data
-from catchment.query.fragment import SLICE_COLUMN, Fragment
+from catchment.query.fragment import SLICE_COLUMN
 from catchment.query.planning.build import plan_view
 from catchment.shedding.debts import BatchRepaired, BatchShed, Taken
 from catchment.shedding.places import SamplingRule
-from catchment.shedding.terms import add_terms, negated, scaled
+from catchment.shedding.terms import negated, scaled
 from catchment.site.events import Absorbed, LowMarkRaised
 from catchment.timeline import END_OF_TIME_US, ManualClock, WindowSpec
-from tests.center.test_spine import deliver
+from tests.worlds.shed_partials import partials_of, shed_fragment
 from tests.worlds.shed_project import write_shed_project
 from tests.worlds.tiers import examples
-from tests.worlds.world import Center, Record, Site, make_fragment, naive
+from tests.worlds.world import Center, Record, Site, deliver_some, naive
 
 RULE = SamplingRule("s", ("batch", "row"))
-
-
-def shed_fragment(window: WindowSpec) -> Fragment:
-    plain = make_fragment(window)
-    return replace(plain, aggregates=with_terms(plain.aggregates))
-
-
-def partials_of(fragment: Fragment, records: Sequence[Record], rate: float) -> tuple[pa.Table, Counter[int]]:
-    slices = [fragment.slicing.start_of(ts) for ts, _, _ in records]
-    raw = pa.table({
-        SLICE_COLUMN: pa.array(slices, pa.int64()),
-        "k": pa.array([k for _, k, _ in records], pa.string()),
-        "v": pa.array([v for _, _, v in records], pa.int64()),
-        "one": pa.array(np.ones(len(records), dtype=np.int64)),
-    })  # fmt: skip
-    base = [a for a in fragment.aggregates if not isinstance(a, ShedTerms)]
-    keys = [SLICE_COLUMN, "k"]
-    moments = [m for m in (t.moments for t in terms_in(fragment.aggregates)) if m is not None]
-    table = partials.lift(raw, keys, [*base, *moments])
-    counts = raw.group_by(keys, use_threads=False).aggregate([("one", "sum")])["one_sum"]
-    full = add_terms(table, fragment.aggregates, counts.combine_chunks(), rate)
-    return full.select(fragment.schema.names).cast(fragment.schema), Counter(slices)
 
 
 class SheddingSite(Site):
@@ -136,7 +110,7 @@ def test_whatever_is_shed_and_whenever_it_is_repaired_the_end_is_the_oracle(
             newest[number] = max([newest[number], *(ts for ts, _, _ in batch)])
             all_sites[number].take(batch, newest[number], chance.choice([1.0, 0.7, 0.3, 0.05]))
             clock.advance(1)
-            deliver(chance.choice(all_sites), center, chance)
+            deliver_some(chance.choice(all_sites), center, chance)
             if chance.random() < 0.5:
                 center.consume(discard=chance.random() < 0.5)
             if chance.random() < 0.3:
@@ -147,7 +121,7 @@ def test_whatever_is_shed_and_whenever_it_is_repaired_the_end_is_the_oracle(
             site.take([], END_OF_TIME_US, 1.0)
             while site.repair():
                 pass
-            deliver(site, center, chance, all_of_it=True)
+            deliver_some(site, center, chance, all_of_it=True)
         center.consume()
         center.tick()
         assert center.tables.answer() == naive(window, data)
@@ -165,14 +139,14 @@ def test_a_window_that_was_shed_is_on_time_until_its_repair_is_in(tmp_path: Path
     a.take(records, 10, 0.5)
     b.take(records, 10, 1.0)
     for site in (a, b):
-        deliver(site, center, random.Random(0), all_of_it=True)
+        deliver_some(site, center, random.Random(0), all_of_it=True)
     center.consume()
     (first,) = center.tables.published
     assert (first.status, first.lowest_rate, first.missing_sites) == (ON_TIME, 0.5, ())
     assert 0.5 < first.coverage < 1.0
     assert "shed at site0" in first.reason
     a.repair()
-    deliver(a, center, random.Random(0), all_of_it=True)
+    deliver_some(a, center, random.Random(0), all_of_it=True)
     center.consume()
     last = center.tables.published[-1]
     assert (last.status, last.lowest_rate, last.coverage, last.revision) == (EXACT, 1.0, 1.0, 2)
@@ -182,7 +156,7 @@ def test_a_window_that_was_shed_is_on_time_until_its_repair_is_in(tmp_path: Path
 def test_a_repair_counts_only_when_everything_sent_before_it_is_in(tmp_path: Path) -> None:
     center, (a,), _ = world(tmp_path, WindowSpec.tumbling(10), 1)
     a.take([(i % 10, "a", 4) for i in range(40)], 10, 0.5)
-    deliver(a, center, random.Random(0), all_of_it=True)
+    deliver_some(a, center, random.Random(0), all_of_it=True)
     center.consume()
     a.take([(11, "a", 1)], 11, 1.0)
     a.take([(12, "a", 1)], 20, 1.0)
@@ -203,7 +177,7 @@ def test_what_is_given_up_stays_on_time_and_holds_nothing_back(tmp_path: Path) -
     a.take([(i % 10, "a", 4) for i in range(40)], 10, 0.5, repair=False)
     a.take([(11, "a", 1)], 30, 1.0)
     assert len(a.core.debts) == 0
-    deliver(a, center, random.Random(0), all_of_it=True)
+    deliver_some(a, center, random.Random(0), all_of_it=True)
     center.consume()
     statuses = {p.window.start_us: p.status for p in center.tables.published}
     assert statuses == {0: ON_TIME, 10: FINAL}
@@ -214,10 +188,10 @@ def test_a_window_that_may_be_repaired_waits_beyond_the_horizon(tmp_path: Path) 
     center, (a,), _ = world(tmp_path, WindowSpec.tumbling(10), 1, horizon=0)
     a.take([(i % 10, "a", 4) for i in range(40)], 10, 0.5)
     a.take([(11, "a", 1)], 500, 1.0)
-    deliver(a, center, random.Random(0), all_of_it=True)
+    deliver_some(a, center, random.Random(0), all_of_it=True)
     center.consume()
     a.repair()
-    deliver(a, center, random.Random(0), all_of_it=True)
+    deliver_some(a, center, random.Random(0), all_of_it=True)
     center.consume()
     assert not center.tables.expired
     assert center.tables.answer()[0, "a"] == (40, 160)

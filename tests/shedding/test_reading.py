@@ -28,7 +28,7 @@ from catchment.spark.sources.reread import ROW, RangeReader
 from catchment.spark.sources.streams import OpenedStream
 from catchment.spark.streaming import rows_of_batch
 from catchment.timeline import ManualClock, Slicing, Window, WindowSpec
-from tests.shedding.test_debts import partials_of, shed_fragment
+from tests.worlds.shed_partials import partials_of, shed_fragment
 from tests.worlds.tiers import examples
 
 

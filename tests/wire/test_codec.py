@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import struct
-import zlib
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +18,7 @@ from catchment.wire.messages import Progress, Segment, Updates
 from catchment.wire.sending.wire_sizes import WireSizes
 from tests.worlds.tiers import examples
 from tests.worlds.wire_messages import some_messages
-from tests.worlds.wire_support import segments, tables
+from tests.worlds.wire_support import forged, segments, tables
 
 # A machine that does other things too is no fault of the codec.
 RELAXED = settings(suppress_health_check=[HealthCheck.too_slow])
@@ -104,13 +102,6 @@ def test_every_truncation_and_every_extension_is_refused() -> None:
 def test_any_other_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(WireError):
         decode_segment(data)
-
-
-def forged(header: object, body: bytes = b"") -> bytes:
-    """A frame with a right checksum around a header that nobody should have written."""
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    frame = struct.pack("<4sHIQ", b"CTCH", 1, len(text), len(body)) + text + body
-    return frame + struct.pack("<I", zlib.crc32(frame))
 
 
 @pytest.mark.parametrize(

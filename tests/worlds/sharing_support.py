@@ -6,15 +6,18 @@ be evaluated with DuckDB for its filter and its expressions, and with catchment.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cache
 
 import duckdb
 import numpy as np
 import pyarrow as pa
+from hypothesis import strategies as st
 
 from catchment.aggregates import partials as tables
-from catchment.optimizer.sharing.demand import SharedQuery, query_of
+from catchment.optimizer.sharing.demand import FragmentDemand, SharedQuery, query_of
+from catchment.optimizer.sharing.statistics import Statistics, StreamStatistics
 from catchment.query.catalog import Catalog
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.query.planning.build import plan_view
@@ -96,3 +99,91 @@ def spark_as_duck(sql: str | None) -> str:
 
 def _name(name: str) -> str:
     return f'"{name}"'
+
+
+CONDITIONS = [
+    "page = 'a'",
+    "page IN ('a', 'b')",
+    "page <> 'c'",
+    "user > 1",
+    "user >= 2",
+    "2 < user",
+    "user BETWEEN 1 AND 3",
+    "bytes > 5",
+    "bytes > 100",
+    "NOT bot",
+    "bot",
+    "country IS NOT NULL",
+    "country IS NULL OR page = 'a'",
+    "ms < 50.5",
+    "NOT (page = 'a' OR user < 2)",
+    "1 = 1",
+]
+
+
+AGGREGATES = [
+    "count(*)",
+    "sum(bytes)",
+    "avg(bytes)",
+    "avg(ms)",
+    "sum(ms)",
+    "count(bytes)",
+    "min(ms)",
+    "max(bytes)",
+    "stddev_pop(ms)",
+    "var_samp(ms)",
+    "approx_count_distinct(user)",
+    "count(*) FILTER (WHERE user > 1)",
+    "percentile_approx(ms, 0.5)",
+    "percentile_approx(ms, 0.9)",
+    "approx_top_k(page, 2)",
+    "sum(bytes + user)",
+    "sum(user + bytes)",
+]
+
+
+WINDOWS = ["'1 minute'", "'30 seconds'", "'1 minute', '20 seconds'", "'2 minutes'", "'45 seconds'"]
+
+
+KEYS = ["page", "user", "country", "bot", "user + 1"]
+
+
+MINUTE = "'1 minute'"
+
+
+def select(calls: str, keys: str = "", where: str = "", window: str = MINUTE, stream: str = "hits") -> str:
+    grouped = f"window(ts, {window})" + (f", {keys}" if keys else "")
+    return f"SELECT window.start, {calls} FROM {stream} {'WHERE ' + where if where else ''} GROUP BY {grouped}"
+
+
+@st.composite
+def selects(draw: st.DrawFn) -> str:
+    keys = draw(st.lists(st.sampled_from(KEYS), max_size=2, unique=True))
+    calls = draw(st.lists(st.sampled_from(AGGREGATES), min_size=1, max_size=3, unique=True))
+    where = draw(st.lists(st.sampled_from(CONDITIONS), max_size=2, unique=True))
+    window = draw(st.sampled_from(WINDOWS))
+    named = [f"{call} AS v{i}" for i, call in enumerate(calls)]
+    filtered = f" WHERE {' AND '.join(f'({c})' for c in where)}" if where else ""
+    grouped = ", ".join([f"window(ts, {window})", *keys])
+    return f"SELECT window.start, {', '.join(named)} FROM hits{filtered} GROUP BY {grouped}"
+
+
+def size(demand: FragmentDemand) -> float:
+    """A stand-in for bytes that makes merging sometimes worth it."""
+    return 10.0 * 2 ** len(demand.keys) + 3 * len(demand.aggregates) - len(demand.conditions)
+
+
+def is_close(found: object, expected: object) -> bool:
+    if isinstance(found, float) and isinstance(expected, float):
+        return math.isclose(found, expected, rel_tol=1e-9, abs_tol=1e-9)
+    return found == expected
+
+
+def known(rows: float, values: float) -> Statistics:
+    """So many records a second at each site, both columns with so many distinct values."""
+    distinct = {"page": values, "country": values}
+    return Statistics({"hits": StreamStatistics({"us": rows, "eu": rows}, 60, distinct)})
+
+
+# Where nearly every record is a group of its own, one fragment by both keys sends less than two; else far more.
+SPARSE, DENSE = known(1, 1e6), known(1e5, 20)

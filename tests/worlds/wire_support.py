@@ -4,8 +4,11 @@ chosen call.
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import struct
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -229,3 +232,10 @@ def failing_disk(disk: FailingDisk) -> Iterator[FailingDisk]:
             if disk.mode != "error":
                 raise
     disk.lose_what_was_not_synced()
+
+
+def forged(header: object, body: bytes = b"") -> bytes:
+    """A frame with a right checksum around a header that nobody should have written."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    frame = struct.pack("<4sHIQ", b"CTCH", 1, len(text), len(body)) + text + body
+    return frame + struct.pack("<I", zlib.crc32(frame))

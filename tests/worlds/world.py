@@ -6,6 +6,7 @@ core's own lift, and the result tables by a dictionary. `crash` drops a role and
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,9 @@ import pyarrow as pa
 from catchment.aggregates import make_aggregate, partials
 from catchment.center.core import CenterCore
 from catchment.center.events import (
+    EXACT,
+    FINAL,
+    ON_TIME,
     CenterQuery,
     Expired,
     Landed,
@@ -213,3 +217,31 @@ class Center:
         merged = partials.combine(table, [SLICE_COLUMN, "k"], self.query.fragment.aggregates)
         counted = (c for s in segments for c in counted_in(s))
         return Merged("q", merged, tuple((origin, at, n) for _, origin, counts in counted for at, n in counts))
+
+
+def deliver_some(site: Site, center: Center, chance: random.Random, all_of_it: bool = False) -> None:
+    """Some pending segments, in any order, some twice; some acks are lost."""
+    pending = [p.sequence for p in site.outbox.pending()]
+    chance.shuffle(pending)
+    for sequence in pending:
+        if all_of_it or chance.random() < 0.6:
+            for _ in range(chance.choice([1, 1, 2])):
+                center.inbox.accept(site.outbox.read(sequence))
+            if all_of_it or chance.random() < 0.8:
+                site.outbox.ack(sequence)
+
+
+def assert_well_published(center: Center) -> None:
+    """Revisions of a window count 1, 2, 3, ...; its last word is `final`, and nothing came too late."""
+    assert not center.tables.expired
+    order = [ON_TIME, EXACT, FINAL]
+    by_window: dict[int, list[Publish]] = {}
+    for p in center.tables.published:
+        by_window.setdefault(p.window.start_us, []).append(p)
+    for published in by_window.values():
+        numbered = [p.revision for p in published if p.rows.num_rows]
+        assert numbered == list(range(1, len(numbered) + 1))
+        ranks = [order.index(p.status) for p in published]
+        assert ranks == sorted(ranks)
+        assert published[-1].status == FINAL
+        assert published[-1].coverage == 1.0
