@@ -11,11 +11,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from catchment.errors import CatchmentError
+from catchment.version import VERSION
 
 if TYPE_CHECKING:
     from catchment.facade import Catchment, Results, open
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = ["Catchment", "CatchmentError", "Results", "__version__", "open"]
 
 

@@ -35,7 +35,7 @@ ROOMS = (
     "serve",
     "cli",
 )
-GROUND = ("arrays", "errors", "timeline", "units")
+GROUND = ("arrays", "errors", "timeline", "units", "version")
 
 
 def _room(path: Path) -> str:

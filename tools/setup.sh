@@ -26,4 +26,4 @@ if [ ! -x "$venv/bin/python" ]; then
     "$python" -m venv "$venv"
 fi
 echo "[2/2] installing catchment${extra:+ with its tools for $extra} (Spark is large: a few minutes the first time)"
-"$venv/bin/python" -m pip install --disable-pip-version-check --editable ".${extra:+[$extra]}"
+"$venv/bin/python" -m pip install --disable-pip-version-check --editable ".[${extra:-all}]"

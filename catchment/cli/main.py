@@ -1,6 +1,6 @@
-"""The command line: one file a group of commands, gathered here.
+"""The command line: one file per group of commands, gathered here.
 
-A mistake of the user's ends with its message and exit code 2; nothing else is caught.
+A user's mistake ends with its message and exit code 2; so does a package that is not installed. Nothing else is caught.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import catchment
 from catchment.cli.commands import bench, explain, plan, project, repair, shed, show, simulate, sql, submit
 from catchment.cli.commands.feeds import feeds, place
 from catchment.cli.output import report
-from catchment.errors import CatchmentError
+from catchment.errors import CatchmentError, ConfigError
 
 app = typer.Typer(
     name="catchment",
@@ -43,12 +43,38 @@ for group in (project, submit, explain, plan, show, sql, simulate, place, feeds,
     group.register(app)
 
 
+# Which extra of the distribution brings a package that light processes go without.
+EXTRAS = {
+    "pyspark": "spark",
+    "pandas": "spark",
+    "deltalake": "spark",
+    "duckdb": "spark",
+    "scipy": "plan",
+    "matplotlib": "plots",
+}
+
+
+def _missing_package(error: ModuleNotFoundError) -> ConfigError | None:
+    package = (error.name or "").split(".")[0]
+    if package not in EXTRAS:
+        return None
+    return ConfigError(
+        f"this command needs {package}, which is not installed", hint=f"pip install 'catchment[{EXTRAS[package]}]'"
+    )
+
+
 def main() -> None:
     """Run the command line."""
     try:
         app()
     except CatchmentError as error:
         report(error)
+        sys.exit(2)
+    except ModuleNotFoundError as error:
+        needed = _missing_package(error)
+        if needed is None:
+            raise
+        report(needed)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)

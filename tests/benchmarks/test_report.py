@@ -43,7 +43,6 @@ def test_what_a_benchmark_prints_becomes_markdown() -> None:
         "|---|---|",
         "| a\\|b | 1 |",
         "| c | 2 |",
-        "",
     ]
 
 
