@@ -64,10 +64,11 @@ def test_wheel_and_sdist_build_and_the_wheel_installs(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("*.whl")
     (sdist,) = tmp_path.glob("*.tar.gz")
     inside = set(zipfile.ZipFile(wheel).namelist())
-    for needed in ("project/template.toml", "spark/log4j2.properties", "serve/feeds.html", "py.typed"):
+    for needed in ("spark/log4j2.properties", "serve/feeds.html", "py.typed"):
         assert f"catchment/{needed}" in inside
     assert any(name.startswith("catchment/demo_project/data/") for name in inside)
-    packed = {name.partition("/")[2] for name in tarfile.open(sdist).getnames()}
+    with tarfile.open(sdist) as archive:
+        packed = {name.partition("/")[2] for name in archive.getnames()}
     assert {"tests/conftest.py", "tests/worlds/world.py", "CHANGELOG.md", "benchmarks/data.py"} <= packed
 
     venv.create(tmp_path / "env", system_site_packages=False, with_pip=True)
