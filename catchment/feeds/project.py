@@ -26,14 +26,16 @@ from catchment.feeds.language.reference import ReferenceData, Row
 from catchment.feeds.language.statements import Declared
 from catchment.feeds.language.template import FeedProgram
 from catchment.feeds.placement.costs import LinkCosts
-from catchment.project.options import Option, OptionKind, read_options
+from catchment.project import option_kinds as kinds
+from catchment.project.options import Option, read_options
 from catchment.project.toml_file import TomlFile
 
 PROGRAM_FILE = "feeds.sql"
 SETTINGS_FILE = "feeds.toml"
 FUNCTIONS_FILE = "functions.py"
 MAX_ROWS = 5_000_000  # of one file: it is held in memory
-RECORDING = "recording"  # the kind of world whose streams are recorded in files
+RECORDING = "recording"  # streams are recorded in CSV files of the project
+NEARBY = "nearby"  # users, friends and positions are made by catchment
 
 _PARSE: dict[str, Callable[[str], Any]] = {
     "BIGINT": int,
@@ -42,35 +44,13 @@ _PARSE: dict[str, Callable[[str], Any]] = {
     "STRING": str,
     "BOOLEAN": lambda text: {"true": True, "false": False}[text.lower()],
 }
-
-
-def _read_positive(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
-        raise ValueError(value)
-    return float(value)
-
-
-def _read_whole(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 10**9:
-        raise ValueError(value)
-    return value
-
-
-def _read_world_kind(value: Any) -> str:
-    if value not in ("nearby", RECORDING):
-        raise ValueError(value)
-    return str(value)
-
-
-_POSITIVE = OptionKind("a positive number", _read_positive)
-_WHOLE = OptionKind("a whole number from 0 on", _read_whole)
-_WORLD_KIND = OptionKind("'nearby' (users made by catchment) or 'recording' (CSV files)", _read_world_kind)
-_COST_OPTIONS = (Option("upload", _POSITIVE, 1.0), Option("download", _POSITIVE, 1.0))
+_COST = kinds.number(high=1e9)
+_COST_OPTIONS = (Option("upload", _COST, 1.0), Option("download", _COST, 1.0))
 _WORLD_OPTIONS = (
-    Option("kind", _WORLD_KIND, RECORDING),
-    Option("users", _WHOLE, 100),
-    Option("rate_unit", _POSITIVE, 0.1),
-    Option("seed", _WHOLE, 7),
+    Option("kind", kinds.choice(NEARBY, RECORDING), RECORDING),
+    Option("users", kinds.integer(0, 10**9), 100),
+    Option("rate_unit", kinds.number(high=1e9), 0.1),
+    Option("seed", kinds.integer(0, 10**9), 7),
 )
 
 
@@ -128,11 +108,7 @@ def read_program_file(folder: Path, functions: Functions = BUILT_IN) -> FeedProg
         raise FeedError(
             f"there is no {PROGRAM_FILE} in {folder}", hint="try examples/nearby_friends, or see docs/feeds.md"
         )
-    try:
-        return read_program(path.read_text(encoding="utf-8"), functions)
-    except FeedError as error:
-        where = f"{path}, {error.where}" if error.where else str(path)
-        raise FeedError(error.message, where=where, hint=error.hint) from error
+    return read_program(path.read_text(encoding="utf-8"), functions, str(path))
 
 
 def load_functions(folder: Path) -> Functions:

@@ -70,7 +70,11 @@ def test_a_recording_is_read_by_its_declared_types_and_repeated(folder: Path) ->
         ("location.csv", "at_s,user,lat,lon\n-1,1,48,2\n", r"location.csv, line 2: a record needs a device and a time"),
         ("location.csv", "at_s,user,lat,lon\n0,,48,2\n", r"needs a device"),
         ("location.csv", "at_s,user,lat,lon\n", r"no stream of the project has a record"),
-        ("feeds.sql", PROGRAM.replace("FROM location", "FROM places"), r"feeds.sql, line 4"),
+        (
+            "feeds.sql",
+            PROGRAM.replace("FROM location", "FROM places"),
+            r"feeds.sql:4:6, view 'nearby'",
+        ),
         ("feeds.toml", "[costs]\nupload = -1\n", r"feeds.toml:2: .*upload = -1 cannot be used"),
         ("feeds.toml", "[costs]\nuplaod = 1\n", r"feeds.toml:2: .*did you mean 'upload'"),
         ("feeds.toml", "upload = 1\n", r"feeds.toml.*found 'upload'; possible"),

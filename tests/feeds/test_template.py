@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catchment.errors import FeedError
+from catchment.feeds.language.evaluate import CompiledProgram
 from catchment.feeds.language.expressions import compile_sql
 from catchment.feeds.language.functions import BUILT_IN, FeedFunction, distance, with_functions
 from catchment.feeds.language.read_program import read_program
@@ -84,15 +85,15 @@ JOINED = f"{SELECT} JOIN friends f ON a.user = f.user"
 @pytest.mark.parametrize(
     ("text", "line", "found", "possible"),
     [
-        ("CREATE VIEW v AS SELECT 1", 5, "found 'VIEW'", "STREAM, TABLE, FEED"),
-        ("CREATE STREAM s (a TEXT) WITH (device = 'a')", 5, "found 'TEXT'", "BIGINT, INT, DOUBLE"),
+        ("CREATE VIEW v AS SELECT 1", 5, "'VIEW' was not expected", "CREATE FEED VIEW name"),
+        ("CREATE STREAM s (a TEXT) WITH (device = 'a')", 5, "column 'a' has TEXT", "BIGINT, INT, DOUBLE"),
         ("CREATE STREAM s (a INT) WITH (device = 'b')", 5, "found device = 'b'", "possible: a"),
-        ("CREATE STREAM s (a INT)", 5, "does not say which column", "device = 'a'"),
+        ("CREATE STREAM s (a INT)", 5, "stream 's' lacks the option 'device'", "whose event it is"),
         (
             "CREATE FEED VIEW v WITH (lifespan = '1 s') AS SELECT 1",
             5,
-            "found 'lifespan'",
-            "LIFETIME, NOTIFY_EVERY",
+            "no option 'lifespan'",
+            "lifetime, notify_every",
         ),
         ("CREATE FEED VIEW v AS\nSELECT a.latt FROM location a", 6, "'a.latt'", "user, lat, lon, speed"),
         ("CREATE FEED VIEW v AS\nSELECT c.lat FROM location a", 6, "alias 'c'", "possible: a"),
@@ -112,12 +113,18 @@ JOINED = f"{SELECT} JOIN friends f ON a.user = f.user"
         (f"{JOINED} WHERE\nsample(a, a.lat)", 6, "'a.lat'", "reference tables"),
         (f"{JOINED} WHERE\nNOT sample(a, 1)", 6, "inside an expression", "AND"),
         (f"{SELECT} WHERE\na.lat LIKE 'x'", 6, "LIKE", "BETWEEN"),
-        (f"{SELECT} WHERE\ncount(*) > 1", 6, "COUNT", "registered functions"),
+        (f"{SELECT} WHERE\ncount(*) > 1", 6, "function 'count'", "distance, sample"),
         (JOINED.replace("a.user", "user", 1), 5, "ambiguous", "f.user"),
         ("CREATE FEED VIEW v AS SELECT * FROM location a", 5, "found '*'", "columns"),
-        ("CREATE FEED VIEW v AS\nSELECT a.user FROM location a WHERE", 6, "", ""),
+        (
+            "CREATE FEED VIEW v AS\nSELECT a.user FROM location a WHERE",
+            6,
+            "cannot be read",
+            "JOIN stream, table or view",
+        ),
+        ("CREATE FEED VIEW v AS\nSELECT a.user FROM location a WHERE a.lat = 'x", 6, "never closed", "close it"),
         ("CREATE FEED VIEW location AS SELECT a.user FROM location a", 5, "'location'", "already declared"),
-        ("CREATE TABLE friends (a INT)", 5, "'friends' is already declared", "line 4"),
+        ("CREATE TABLE friends (a INT)", 5, "'friends' is already declared", "here.sql:4:1"),
         ("CREATE TABLE devices (a INT)", 5, "'devices'", "reserved"),
     ],
 )
@@ -125,11 +132,23 @@ def test_a_mistake_is_named_with_its_line_what_was_found_and_what_is_possible(
     text: str, line: int, found: str, possible: str
 ) -> None:
     with pytest.raises(FeedError) as caught:
-        read_program(DECLARED + text)
+        read_program(DECLARED + text, file="here.sql")
     message = str(caught.value)
-    assert f"line {line}" in message
+    assert f"here.sql:{line}:" in message
     assert found in message
     assert possible in message
+
+
+@pytest.mark.parametrize("written", ["'it''s'", r"'it\'s'", '"it\'s"'])
+def test_a_quote_in_a_string_is_written_as_in_queries(written: str) -> None:
+    """A doubled quote is a quote, as in Spark 4; what a device evaluates is what was written."""
+    streams = "CREATE STREAM words (user BIGINT, word STRING) WITH (device = 'user');"
+    program = read_program(f"{streams} CREATE FEED VIEW v AS SELECT w.user FROM words w WHERE w.word = {written}")
+    compiled = CompiledProgram(program)
+    assert len(compiled.feeds_of("words", (1, "it's"))) == 1
+    assert compiled.feeds_of("words", (1, "its")) == []
+    evaluate = compile_sql(f"a.x = {written}", {"a.x": (0, 0)}, BUILT_IN)
+    assert evaluate((("it's",),)) is True
 
 
 def test_a_cycle_of_views_is_refused_and_named() -> None:

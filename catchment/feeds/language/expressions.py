@@ -14,11 +14,11 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import sqlglot
 from sqlglot import exp
 
 from catchment.errors import FeedError
 from catchment.feeds.language.functions import Functions
+from catchment.query.sql.dialect import read_expression, show, write_expression
 
 Slots = tuple[tuple[Any, ...], ...]
 Evaluate = Callable[[Slots], Any]
@@ -40,12 +40,23 @@ def _remainder(left: float, right: float) -> float | None:
     return math.fmod(left, right)
 
 
+# What is NULL where an argument is.
 _STRICT: dict[type[exp.Expr], Operation] = {
-    exp.EQ: operator.eq, exp.NEQ: operator.ne, exp.LT: operator.lt, exp.LTE: operator.le,
-    exp.GT: operator.gt, exp.GTE: operator.ge, exp.Add: operator.add, exp.Sub: operator.sub,
-    exp.Mul: operator.mul, exp.Div: _divide, exp.Mod: _remainder, exp.Neg: operator.neg,
-    exp.Not: operator.not_, exp.Abs: abs,
-}  # fmt: skip
+    exp.EQ: operator.eq,
+    exp.NEQ: operator.ne,
+    exp.LT: operator.lt,
+    exp.LTE: operator.le,
+    exp.GT: operator.gt,
+    exp.GTE: operator.ge,
+    exp.Add: operator.add,
+    exp.Sub: operator.sub,
+    exp.Mul: operator.mul,
+    exp.Div: _divide,
+    exp.Mod: _remainder,
+    exp.Neg: operator.neg,
+    exp.Not: operator.not_,
+    exp.Abs: abs,
+}
 
 POSSIBLE = (
     "columns, literals, + - * / %, comparisons, AND, OR, NOT, BETWEEN, IN (list), IS NULL, CASE, "
@@ -53,44 +64,46 @@ POSSIBLE = (
 )
 
 
+class NotEvaluableError(FeedError):
+    """A device cannot evaluate this node of an expression."""
+
+    def __init__(self, node: exp.Expr) -> None:
+        super().__init__(f"found {show(node)!r}, which a device cannot evaluate; possible: {POSSIBLE}")
+        self.node = node
+
+
 def conjunction(terms: list[exp.Expr]) -> str | None:
-    """The terms joined by AND as normalised SQL; None when there are none."""
+    """Join terms by AND as normalised SQL; None when there are none."""
     return " AND ".join(sorted({_parenthesised(t) for t in terms})) if terms else None
 
 
 def _parenthesised(term: exp.Expr) -> str:
-    text = term.sql(dialect="spark")
+    text = write_expression(term)
     return f"({text})" if isinstance(term, exp.Or) else text
 
 
 def column_name(column: exp.Column) -> str:
-    """'alias.column' of a qualified column."""
+    """Return 'alias.column' of a qualified column."""
     return f"{column.table}.{column.name}"
 
 
-def parse_expression(sql: str) -> exp.Expr:
-    """An expression from normalised SQL text."""
-    parsed: exp.Expr = sqlglot.parse_one(sql, dialect="spark")
-    return parsed
-
-
 def compile_sql(sql: str | None, layout: Layout, functions: Functions) -> Evaluate:
-    """A closure for an expression in SQL text; no expression is always TRUE."""
+    """Return a closure for an expression in SQL text; no expression is always TRUE."""
     if sql is None:
         return lambda slots: True
-    return compile_expression(parse_expression(sql), layout, functions)
+    return compile_expression(read_expression(sql), layout, functions)
 
 
 def compile_expression(node: exp.Expr, layout: Layout, functions: Functions) -> Evaluate:
-    """A closure that evaluates a parsed expression over slots."""
+    """Return a closure that evaluates a parsed expression over slots."""
     return _Compiler(layout, functions).compile(node)
 
 
 def to_spark(sql: str | None, functions: Functions, column: Rename) -> str:
-    """The expression as Spark SQL, with columns replaced by `column` and functions in their native form."""
+    """Return an expression as Spark SQL, with columns replaced by `column` and functions in their native form."""
     if sql is None:
         return "true"
-    return _spark(parse_expression(sql), functions, column).sql(dialect="spark")
+    return write_expression(_spark(read_expression(sql), functions, column))
 
 
 def _spark(node: exp.Expr, functions: Functions, column: Rename) -> exp.Expr:
@@ -100,8 +113,8 @@ def _spark(node: exp.Expr, functions: Functions, column: Rename) -> exp.Expr:
         if isinstance(part, exp.Div | exp.Mod):
             part.set("expression", exp.Nullif(this=part.expression, expression=exp.Literal.number(0)))
         if isinstance(part, exp.Anonymous):
-            arguments = [_spark(a, functions, column).sql(dialect="spark") for a in part.expressions]
-            return sqlglot.parse_one(functions[part.name.lower()].to_spark(arguments), dialect="spark")
+            arguments = [write_expression(_spark(a, functions, column)) for a in part.expressions]
+            return read_expression(functions[part.name.lower()].to_spark(arguments))
         return part
 
     if isinstance(node, exp.Anonymous):
@@ -125,7 +138,7 @@ class _Compiler:
             return _strict(operation, [self.compile(c) for c in node.iter_expressions()])
         method = getattr(self, f"_{type(node).__name__.lower()}", None)
         if method is None:
-            raise unsupported(node)
+            raise NotEvaluableError(node)
         evaluate: Evaluate = method(node)
         return evaluate
 
@@ -156,7 +169,9 @@ class _Compiler:
             if first is False:
                 return False
             second = right(slots)
-            return False if second is False else None if first is None or second is None else True
+            if second is False:
+                return False
+            return None if first is None or second is None else True
 
         return evaluate
 
@@ -168,7 +183,9 @@ class _Compiler:
             if first is True:
                 return True
             second = right(slots)
-            return True if second is True else None if first is None or second is None else False
+            if second is True:
+                return True
+            return None if first is None or second is None else False
 
         return evaluate
 
@@ -179,15 +196,18 @@ class _Compiler:
 
     def _in(self, node: exp.In) -> Evaluate:
         if not node.expressions:
-            raise unsupported(node)
+            raise NotEvaluableError(node)
         value = self.compile(node.this)
         choices = [self.compile(e) for e in node.expressions]
 
         def evaluate(slots: Slots) -> bool | None:
-            found, options = value(slots), [c(slots) for c in choices]
+            found = value(slots)
+            options = [choice(slots) for choice in choices]
             if found is None:
                 return None
-            return True if found in [o for o in options if o is not None] else None if None in options else False
+            if found in [o for o in options if o is not None]:
+                return True
+            return None if None in options else False
 
         return evaluate
 
@@ -211,7 +231,7 @@ class _Compiler:
 
     def _case(self, node: exp.Case) -> Evaluate:
         if node.this is not None:
-            raise unsupported(node)
+            raise NotEvaluableError(node)
         arms = [(self.compile(i.this), self.compile(i.args["true"])) for i in node.args["ifs"]]
         otherwise = self.compile(node.args["default"]) if node.args.get("default") else lambda slots: None
 
@@ -224,29 +244,15 @@ class _Compiler:
     def _anonymous(self, node: exp.Anonymous) -> Evaluate:
         function = self.functions.get(node.name.lower())
         if function is None:
-            raise unsupported(node)
+            raise NotEvaluableError(node)
         return _strict(function.python, [self.compile(a) for a in node.expressions])
 
 
 def _strict(operation: Operation, parts: list[Evaluate]) -> Evaluate:
-    """A call that is NULL when an argument is."""
+    """Return a call that is NULL when an argument is."""
 
     def evaluate(slots: Slots) -> Any:
         values = [p(slots) for p in parts]
         return None if None in values else operation(*values)
 
     return evaluate
-
-
-def unsupported(node: exp.Expr) -> FeedError:
-    """An error that names what a device cannot evaluate, and what it can."""
-    return FeedError(
-        f"found {node.sql(dialect='spark')!r}, which a device cannot evaluate; possible: {POSSIBLE}",
-        where=f"line {line_of(node)}",
-    )
-
-
-def line_of(node: exp.Expr) -> int:
-    """The first line that a node or what is below it stands on; 0 when unknown."""
-    lines = [n.meta["line"] for n in node.walk() if "line" in n.meta]
-    return min(lines, default=0)

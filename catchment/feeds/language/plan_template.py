@@ -14,11 +14,10 @@ from sqlglot import exp
 
 from catchment.errors import FeedError
 from catchment.feeds.language.expressions import (
+    NotEvaluableError,
     column_name,
     compile_expression,
     conjunction,
-    line_of,
-    parse_expression,
 )
 from catchment.feeds.language.functions import Functions
 from catchment.feeds.language.statements import Declared, ViewStatement
@@ -30,8 +29,7 @@ from catchment.feeds.language.template import (
     FeedTemplate,
     TableUse,
 )
-from catchment.query.sql.dialect import conjuncts
-from catchment.units import parse_duration
+from catchment.query.sql.dialect import conjuncts, read_expression, show, write_expression
 
 SAMPLE = "sample"
 _REFUSED = ("group", "having", "order", "limit", "distinct", "qualify", "windows", "laterals", "with_")
@@ -103,7 +101,7 @@ class _Planner:
                     f"found {clause.strip('_').upper()}; possible: SELECT, FROM, JOIN ... ON, WHERE",
                     self.view.select,
                     hint="a feed view keeps matches; aggregate them where they arrive",
-                )  # fmt: skip
+                )
 
     def _read_from(self) -> list[exp.Expr]:
         """Register the sources; the terms of their ON conditions."""
@@ -121,7 +119,7 @@ class _Planner:
 
     def _add_source(self, table: exp.Expr) -> None:
         if not isinstance(table, exp.Table):
-            raise self._error(f"found {table.sql()!r} in FROM; possible: the name of a stream, table or view", table)
+            raise self._error(f"found {show(table)!r} in FROM; possible: the name of a stream, table or view", table)
         name, alias = table.name.lower(), (table.alias or table.name).lower()
         if alias in self.sources:
             raise self._error(f"found the alias {alias!r} twice", table, hint="give each use its own alias")
@@ -150,11 +148,11 @@ class _Planner:
         renamed = {inner.alias: alias, **{t.alias: f"{alias}__{t.alias}" for t in template.tables}}
 
         def rename(sql: str) -> exp.Expr:
-            return _rename(parse_expression(sql), renamed)
+            return _rename(read_expression(sql), renamed)
 
         stream = self.catalog.streams[inner.source]
         source = _Source(alias, inner.source, stream.column_names, device=stream.device)
-        source.where = list(conjuncts(parse_expression(inner.where))) if inner.where else []
+        source.where = list(conjuncts(read_expression(inner.where))) if inner.where else []
         source.shares = [rename(inner.share)]
         self.sources[alias] = source
         for use in template.tables:
@@ -168,7 +166,7 @@ class _Planner:
             assert stream.device is not None
             self.conditions.append(exp.EQ(this=_column(alias, stream.device), expression=rename(inner.device)))
         for sql in (template.static, template.match):
-            self.conditions += [_rename(c, renamed) for c in conjuncts(parse_expression(sql))] if sql else []
+            self.conditions += [_rename(c, renamed) for c in conjuncts(read_expression(sql))] if sql else []
         self.unfolded[alias] = {o.name: rename(o.sql) for o in template.outputs}
 
     def _read_outputs(self) -> dict[str, exp.Expr]:
@@ -176,7 +174,7 @@ class _Planner:
         for item in self.view.select.expressions:
             name = item.alias_or_name.lower()
             if isinstance(item, exp.Star) or not name:
-                raise self._error(f"found {item.sql()!r} in SELECT; possible: columns, or expressions with AS", item)
+                raise self._error(f"found {show(item)!r} in SELECT; possible: columns, or expressions with AS", item)
             if name in outputs:
                 raise self._error(f"found two output columns called {name!r}", item, hint="use AS")
             outputs[name] = item.this if isinstance(item, exp.Alias) else item
@@ -187,14 +185,20 @@ class _Planner:
             for call in node.find_all(exp.Anonymous):
                 self._check_call(call)
             if not _is_sample(node):
-                compile_expression(node, _AnyLayout(), self.catalog.functions)
+                self._check_evaluable(node)
+
+    def _check_evaluable(self, node: exp.Expr) -> None:
+        try:
+            compile_expression(node, _AnyLayout(), self.catalog.functions)
+        except NotEvaluableError as error:
+            raise self._error(error.message, error.node) from error
 
     def _check_call(self, call: exp.Anonymous) -> None:
         name = call.name.lower()
         function = self.catalog.functions.get(name)
         if name == SAMPLE:
             if call.parent is not None and not isinstance(call.parent, exp.And | exp.Where | exp.Join | exp.Paren):
-                raise self._error(f"found {call.sql()!r} inside an expression; possible: a term of AND", call)
+                raise self._error(f"found {show(call)!r} inside an expression; possible: a term of AND", call)
         elif function is None:
             known = ", ".join(sorted([*self.catalog.functions, SAMPLE]))
             raise self._error(f"found the function {name!r}; possible: {known}", call)
@@ -224,7 +228,7 @@ class _Planner:
             possible = (
                 self._offered(offered) if offered else sorted({c for s in self.sources.values() for c in s.columns})
             )
-            raise self._error(f"found the column {column.sql()!r}; possible: {', '.join(possible)}", column)
+            raise self._error(f"found the column {show(column)!r}; possible: {', '.join(possible)}", column)
         resolved = _column(owners[0], name)
         resolved.this.meta.update(column.this.meta)
         return resolved
@@ -257,15 +261,15 @@ class _Planner:
 
     def _sample_arguments(self, term: exp.Expr) -> tuple[str, exp.Expr]:
         inputs = [s.alias for s in self.sources.values() if s.is_input]
-        if len(term.expressions) != 2 or term.expressions[0].sql().lower() not in inputs:
+        if len(term.expressions) != 2 or show(term.expressions[0]).lower() not in inputs:
             raise self._error(
-                f"found {term.sql()!r}; possible: sample(alias, share) with alias one of {', '.join(inputs)}",
+                f"found {show(term)!r}; possible: sample(alias, share) with alias one of {', '.join(inputs)}",
                 term,
             )
         share = term.expressions[1]
         if not self._only(share, lambda s, c: not s.is_input):
-            raise self._error(f"the share {share.sql()!r} must come from reference tables or be a number", term)
-        return term.expressions[0].sql().lower(), share
+            raise self._error(f"the share {show(share)!r} must come from reference tables or be a number", term)
+        return show(term.expressions[0]).lower(), share
 
     def _bind_devices(self) -> None:
         """Tie each stream's device to a column of a table, by the equalities that are written."""
@@ -291,9 +295,10 @@ class _Planner:
         if len(free) > 1 or self.bound or any(not s.is_input for s in self.sources.values()):
             source = self.sources[alias]
             raise self._error(
-                f"nothing says which devices {alias!r} comes from", self.view.select,
+                f"nothing says which devices {alias!r} comes from",
+                self.view.select,
                 hint=f"tie it to a reference table: {alias}.{source.device} = table.column",
-            )  # fmt: skip
+            )
         self.sources[DEVICES] = _Source(DEVICES, DEVICES, ("device",), static=frozenset({"device"}))
         for tied in free[next(iter(free))]:
             self.bound[tied] = _column(DEVICES, "device")
@@ -309,8 +314,6 @@ class _Planner:
     def _assemble(self, outputs: dict[str, exp.Expr]) -> FeedTemplate:
         static, match = self._split_conditions()
         read = [*match, *outputs.values()]
-        options = self.view.options
-        every = options.get("notify_every")
         return FeedTemplate(
             name=self.view.name,
             inputs=tuple(self._input(s, read) for s in self.sources.values() if s.is_input),
@@ -319,9 +322,9 @@ class _Planner:
             match=conjunction(match),
             params=self._params(read),
             outputs=tuple(self._output(name, node) for name, node in outputs.items()),
-            lifetime_us=parse_duration(options["lifetime"]) if "lifetime" in options else DEFAULT_LIFETIME_US,
-            notify_every_us=parse_duration(every) if every else None,
-            line=self.view.line,
+            lifetime_us=self.view.lifetime_us or DEFAULT_LIFETIME_US,
+            notify_every_us=self.view.notify_every_us,
+            where=self.view.where,
         )
 
     def _split_conditions(self) -> tuple[list[exp.Expr], list[exp.Expr]]:
@@ -351,7 +354,7 @@ class _Planner:
     def _input(self, source: _Source, read: list[exp.Expr]) -> FeedInput:
         columns = {c.name for node in read for c in node.find_all(exp.Column) if c.table == source.alias}
         bound = self.bound.get(source.alias)
-        shares = [s.sql(dialect="spark") for s in source.shares if s.sql() != "1"]
+        shares = [text for s in source.shares if (text := write_expression(s)) != "1"]
         return FeedInput(
             alias=source.alias,
             source=source.name,
@@ -368,12 +371,12 @@ class _Planner:
         return tuple(sorted(found))
 
     def _output(self, name: str, node: exp.Expr) -> FeedOutput:
-        static = self._over_tables(node).sql(dialect="spark") if self._only(node, self._is_static) else None
-        return FeedOutput(name, node.sql(dialect="spark"), static)
+        static = write_expression(self._over_tables(node)) if self._only(node, self._is_static) else None
+        return FeedOutput(name, write_expression(node), static)
 
     def _error(self, message: str, node: exp.Expr, hint: str | None = None) -> FeedError:
-        line = line_of(node) or self.view.line
-        return FeedError(message, where=f"line {line}, view {self.view.name!r}", hint=hint)
+        where = f"{self.view.text.place(node)}, view {self.view.name!r}"
+        return FeedError(message, where=where, hint=hint)
 
 
 class _AnyLayout(dict[str, tuple[int, int]]):

@@ -17,9 +17,9 @@ from catchment.feeds.language.statements import Declared, Statement, ViewStateme
 from catchment.feeds.language.template import DEVICES, FeedProgram
 
 
-def read_program(text: str, functions: Functions = BUILT_IN) -> FeedProgram:
-    """The streams, tables and templates of a program."""
-    statements = list(read_statements(text))
+def read_program(text: str, functions: Functions = BUILT_IN, file: str = "<program>") -> FeedProgram:
+    """Read the streams, tables and templates of a program; `file` is the name that errors give it."""
+    statements = list(read_statements(text, file))
     _refuse_taken_names(statements)
     declared = [s for s in statements if isinstance(s, Declared)]
     views = {s.name: s for s in statements if isinstance(s, ViewStatement)}
@@ -40,22 +40,23 @@ def _refuse_taken_names(statements: list[Statement]) -> None:
     taken = {DEVICES: "reserved for the known devices"}
     for item in statements:
         if item.name in taken:
-            raise FeedError(f"the name {item.name!r} is {taken[item.name]}", where=f"line {item.line}")
-        taken[item.name] = f"already declared on line {item.line}"
+            raise FeedError(f"the name {item.name!r} is {taken[item.name]}", where=item.where)
+        taken[item.name] = f"already declared at {item.where}"
 
 
 def _inputs_first(views: dict[str, ViewStatement]) -> Iterator[str]:
-    """View names, a view after the views that it reads."""
+    """Yield the names of views, each after the views that it reads."""
     graph = {name: _reads(view) & set(views) for name, view in views.items()}
     try:
         yield from tuple(TopologicalSorter(graph).static_order())
     except CycleError as error:
         cycle = " -> ".join(reversed(error.args[1]))
-        first = min(views[name].line for name in error.args[1])
+        first = next(view for view in views.values() if view.name in error.args[1])
         raise FeedError(
-            f"found a cycle of views: {cycle}", where=f"line {first}",
+            f"found a cycle of views: {cycle}",
+            where=first.where,
             hint="a view may read streams, tables and views that do not read it",
-        ) from error  # fmt: skip
+        ) from error
 
 
 def _reads(view: ViewStatement) -> set[str]:

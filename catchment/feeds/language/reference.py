@@ -17,10 +17,9 @@ from catchment.feeds.language.expressions import (
     Evaluate,
     Slots,
     compile_expression,
-    parse_expression,
 )
 from catchment.feeds.language.functions import Functions
-from catchment.query.sql.dialect import conjuncts
+from catchment.query.sql.dialect import conjuncts, read_expression
 
 Row = tuple[Any, ...]
 
@@ -78,7 +77,7 @@ def layout_of(relations: Sequence[AliasedTable]) -> dict[str, tuple[int, int]]:
 
 def join(relations: Sequence[AliasedTable], condition: str | None, functions: Functions) -> Iterator[Slots]:
     """The joined rows for which the condition is TRUE, one slot a relation."""
-    terms = list(conjuncts(parse_expression(condition))) if condition else []
+    terms = list(conjuncts(read_expression(condition))) if condition else []
     layout = layout_of(relations)
     partials: Iterator[Slots] = iter([()])
     for number, relation in enumerate(relations):

@@ -1,27 +1,41 @@
-"""Statements of a feed program, split from its text: device streams, reference tables, feed views.
+"""Statements of a feed program, read from its text: device streams, reference tables, feed views.
 
     CREATE STREAM name (column TYPE, ...) WITH (device = 'column');
     CREATE TABLE name (column TYPE, ...);
     CREATE FEED VIEW name [WITH (lifetime = '30 seconds', notify_every = '1 minute')] AS SELECT ...;
 
-Every error says which line, what was found there and what is possible. Expressions keep the line that they
-had in the whole text.
+The text is read by the same reader and in the same dialect as queries are. Every error says file, line and column, what
+was found there and what is possible.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
-import sqlglot
 from sqlglot import exp
-from sqlglot.errors import ParseError, SqlglotError
 from sqlglot.tokenizer_core import Token
 
-from catchment.errors import FeedError
+from catchment.errors import FeedError, QueryError
+from catchment.project import option_kinds as kinds
+from catchment.project.options import Option, read_options
+from catchment.query.sql.select import read_select
+from catchment.query.sql.tokens import Cursor, SqlText
+from catchment.query.sql.tokens import read_statements as read_cursors
 
 COLUMN_TYPES = ("BIGINT", "INT", "DOUBLE", "STRING", "BOOLEAN")
 MAX_TEXT_CHARS = 1_000_000
+FORMS = (
+    "CREATE STREAM name (columns) WITH (device = 'column'), CREATE TABLE name (columns), "
+    "CREATE FEED VIEW name [WITH (...)] AS SELECT ..."
+)
+SELECT_FORM = "SELECT expressions FROM stream [JOIN stream, table or view ON ...] [WHERE ...]"
+_STREAM_OPTIONS = (Option("device", kinds.text("the column that says whose event it is"), required=True),)
+_VIEW_OPTIONS = (
+    Option("lifetime", kinds.duration(positive=True)),
+    Option("notify_every", kinds.duration(positive=True)),
+)
 
 
 @dataclass(frozen=True)
@@ -30,20 +44,19 @@ class Declared:
 
     name: str
     columns: tuple[tuple[str, str], ...]
-    line: int
+    where: str = ""
     device: str | None = None  # the column that names the device; only streams have one
 
     def __post_init__(self) -> None:
         names = self.column_names
         if not names or len(set(names)) != len(names):
-            raise FeedError(
-                f"{self.name!r} has no columns or two of one name: {list(names)}", where=f"line {self.line}"
-            )
+            raise FeedError(f"{self.name!r} has no columns or two of one name: {list(names)}", where=self.where)
         if self.device is not None and self.device not in names:
             raise FeedError(
-                f"found device = {self.device!r}; possible: {', '.join(names)}", where=f"line {self.line}",
+                f"found device = {self.device!r}; possible: {', '.join(names)}",
+                where=self.where,
                 hint="device names the column that says whose event it is",
-            )  # fmt: skip
+            )
 
     @property
     def column_names(self) -> tuple[str, ...]:
@@ -58,148 +71,75 @@ class ViewStatement:
     """A feed view as written: its name, its options and its parsed SELECT."""
 
     name: str
-    options: dict[str, str]
+    lifetime_us: int | None
+    notify_every_us: int | None
     select: exp.Select
-    line: int
+    text: SqlText
+    where: str
 
 
 Statement = Declared | ViewStatement
 
 
-def read_statements(text: str) -> Iterator[Statement]:
-    """The statements of a program, in order."""
+def read_statements(text: str, file: str) -> Iterator[Statement]:
+    """Yield the statements of a program, in order; `file` is the name that errors give it."""
     if len(text) > MAX_TEXT_CHARS:
-        raise FeedError(f"the program has {len(text)} characters; at most {MAX_TEXT_CHARS} are read")
-    for tokens in _split(_tokenize(text)):
-        yield _Reader(text, tokens).statement()
-
-
-def _tokenize(text: str) -> list[Token]:
+        raise FeedError(f"the program has {len(text)} characters; at most {MAX_TEXT_CHARS} are read", where=file)
     try:
-        return list(sqlglot.tokenize(text, dialect="spark"))
-    except SqlglotError as error:
-        raise FeedError(f"cannot read the text: {error}") from error
+        for cursor in read_cursors(SqlText(text, file)):
+            yield _read_statement(cursor)
+    except QueryError as error:
+        raise FeedError(error.message, where=error.where, hint=error.hint) from error
 
 
-def _split(tokens: list[Token]) -> Iterator[list[Token]]:
-    current: list[Token] = []
-    for token in tokens:
-        if token.text == ";" and token.token_type.name == "SEMICOLON":
-            if current:
-                yield current
-            current = []
-        else:
-            current.append(token)
-    if current:
-        yield current
+def _read_statement(cursor: Cursor) -> Statement:
+    cursor.word("CREATE", possible=FORMS)
+    kind = cursor.word("STREAM", "TABLE", "FEED", possible=FORMS)
+    if kind == "FEED":
+        return _read_view(cursor)
+    return _read_stream(cursor) if kind == "STREAM" else _read_table(cursor)
 
 
-class _Reader:
-    """Reads one statement from its tokens."""
+def _read_stream(cursor: Cursor) -> Declared:
+    name = cursor.name("stream").lower()
+    columns = _read_columns(cursor)
+    options = _read_options(cursor, _STREAM_OPTIONS, f"stream {name!r}")
+    cursor.end()
+    return Declared(name, columns, cursor.start, options["device"].lower())
 
-    def __init__(self, text: str, tokens: list[Token]) -> None:
-        self.text = text
-        self.tokens = tokens
-        self.at = 0
 
-    def statement(self) -> Statement:
-        self._expect("CREATE")
-        kind = self._expect("STREAM", "TABLE", "FEED")
-        if kind == "FEED":
-            self._expect("VIEW")
-            return self._view()
-        return self._declared(kind)
+def _read_table(cursor: Cursor) -> Declared:
+    name = cursor.name("table").lower()
+    columns = _read_columns(cursor)
+    cursor.end()
+    return Declared(name, columns, cursor.start)
 
-    def _declared(self, kind: str) -> Declared:
-        line = self.tokens[0].line
-        name = self._name()
-        columns = tuple(self._columns())
-        options = self._options({"device"} if kind == "STREAM" else set())
-        self._end()
-        if kind == "STREAM" and "device" not in options:
-            raise FeedError(
-                f"stream {name!r} does not say which column names its device", where=f"line {line}",
-                hint=f"CREATE STREAM {name} (...) WITH (device = '{columns[0][0]}')",
-            )  # fmt: skip
-        return Declared(name, columns, line, options.get("device"))
 
-    def _view(self) -> ViewStatement:
-        line = self.tokens[0].line
-        name = self._name()
-        options = self._options({"lifetime", "notify_every"})
-        self._expect("AS")
-        if self.at >= len(self.tokens):
-            raise self._fault("SELECT")
-        return ViewStatement(name, options, self._select(), line)
+def _read_view(cursor: Cursor) -> ViewStatement:
+    cursor.word("VIEW", possible="CREATE FEED VIEW name")
+    name = cursor.name("view").lower()
+    options = _read_options(cursor, _VIEW_OPTIONS, f"view {name!r}")
+    cursor.word("AS", possible="WITH (...) or AS SELECT ...")
+    select = read_select(cursor, SELECT_FORM)
+    return ViewStatement(name, options["lifetime"], options["notify_every"], select, cursor.source, cursor.start)
 
-    def _select(self) -> exp.Select:
-        start, end = self.tokens[self.at].start, self.tokens[-1].end
-        blank = "\n" * (self.tokens[self.at].line - 1)  # so that lines are those of the whole text
-        try:
-            parsed = sqlglot.parse_one(blank + self.text[start : end + 1], dialect="spark")
-        except SqlglotError as error:
-            raise self._sql_fault(error) from error
-        if not isinstance(parsed, exp.Select):
-            raise self._fault("SELECT")
-        return parsed
 
-    def _sql_fault(self, error: SqlglotError) -> FeedError:
-        details = error.errors if isinstance(error, ParseError) else []
-        if not details:
-            return FeedError(f"cannot read the SELECT: {error}", where=f"line {self.tokens[self.at].line}")
-        found, description = details[0].get("highlight"), details[0].get("description")
-        return FeedError(f"found {found!r}: {description}", where=f"line {details[0].get('line')}")
+def _read_columns(cursor: Cursor) -> tuple[tuple[str, str], ...]:
+    return tuple(_read_column(cursor, part) for part in cursor.group("(name TYPE, ...)"))
 
-    def _columns(self) -> Iterator[tuple[str, str]]:
-        self._expect("(")
-        while True:
-            name = self._name()
-            yield name, self._expect(*COLUMN_TYPES)
-            if self._expect(",", ")") == ")":
-                return
 
-    def _options(self, allowed: set[str]) -> dict[str, str]:
-        if self._peek() != "WITH":
-            return {}
-        self._expect("WITH")
-        self._expect("(")
-        options: dict[str, str] = {}
-        while True:
-            key = self._expect(*sorted(o.upper() for o in allowed)).lower()
-            self._expect("=")
-            options[key] = self._take().text
-            if self._expect(",", ")") == ")":
-                return options
+def _read_column(cursor: Cursor, part: list[Token]) -> tuple[str, str]:
+    name = cursor.checked_name(part[0], "a column").lower()
+    found = cursor.source.text[part[1].start : part[-1].end + 1].upper() if len(part) > 1 else "no type"
+    if found not in COLUMN_TYPES:
+        possible = ", ".join(COLUMN_TYPES)
+        raise cursor.source.error(f"column {name!r} has {found}; possible: {possible}", part[0].start)
+    return name, found
 
-    def _peek(self) -> str | None:
-        return self.tokens[self.at].text.upper() if self.at < len(self.tokens) else None
 
-    def _take(self) -> Token:
-        if self.at >= len(self.tokens):
-            raise self._fault("more")
-        self.at += 1
-        return self.tokens[self.at - 1]
-
-    def _name(self) -> str:
-        token = self._take()
-        if not token.text.replace("_", "a").isalnum():
-            self.at -= 1
-            raise self._fault("a name")
-        return token.text.lower()
-
-    def _expect(self, *possible: str) -> str:
-        found = self._peek()
-        if found not in possible:
-            raise self._fault(", ".join(possible) or "nothing more")
-        self.at += 1
-        assert found is not None
-        return found
-
-    def _end(self) -> None:
-        if self.at < len(self.tokens):
-            raise self._fault("; or the end")
-
-    def _fault(self, possible: str) -> FeedError:
-        last = self.tokens[min(self.at, len(self.tokens) - 1)]
-        found = repr(last.text) if self.at < len(self.tokens) else "the end of the statement"
-        return FeedError(f"found {found}; possible: {possible}", where=f"line {last.line}")
+def _read_options(cursor: Cursor, options: tuple[Option, ...], what: str) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    places: dict[str | None, str] = {}
+    if cursor.peek() == "WITH":
+        given, places = cursor.options()
+    return read_options(given, options, what=what, where=lambda name: places.get(name, cursor.start), error=FeedError)

@@ -88,15 +88,16 @@ class FeedTemplate:
     outputs: tuple[FeedOutput, ...]
     lifetime_us: int = DEFAULT_LIFETIME_US
     notify_every_us: int | None = None
-    line: int = 0
+    where: str = ""  # the place of its statement
 
     def __post_init__(self) -> None:
-        where = f"line {self.line}, view {self.name!r}"
+        where = f"{self.where}, view {self.name!r}"
         if not 1 <= len(self.inputs) <= 2:
             raise FeedError(
-                f"found {len(self.inputs)} device streams; possible: 1 or 2", where=where,
+                f"found {len(self.inputs)} device streams; possible: 1 or 2",
+                where=where,
                 hint="join two in one view, and that view with the third in another",
-            )  # fmt: skip
+            )
         if self.lifetime_us <= 0 or (self.notify_every_us is not None and self.notify_every_us <= 0):
             raise FeedError("lifetime and notify_every must be positive durations", where=where)
         names = [o.name for o in self.outputs]

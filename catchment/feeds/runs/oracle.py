@@ -15,10 +15,11 @@ from typing import Any
 from sqlglot import exp
 
 from catchment.feeds.device.fleet import DeviceRecord
-from catchment.feeds.language.expressions import column_name, parse_expression
+from catchment.feeds.language.expressions import column_name
 from catchment.feeds.language.template import FeedProgram, FeedTemplate, feed_kind, stream_of
 from catchment.feeds.language.view_graph import PhysicalView, ViewGraph
 from catchment.feeds.protocol.sampling import rank_of
+from catchment.query.sql.dialect import read_expression
 
 Identity = tuple[str, str, tuple[int, ...]]
 
@@ -71,7 +72,7 @@ class _Oracle:
 
     def _make_feed(self, kind: str, where: str | None) -> None:
         columns = "".join(f", {_quoted(c)}" for c in self.program.pushed_columns[kind])
-        condition = parse_expression(where).sql(dialect="sqlite") if where else "true"
+        condition = read_expression(where).sql(dialect="sqlite") if where else "true"
         self.db.execute(
             f"CREATE TABLE {_quoted(kind)} AS SELECT ? || '@' || device AS feed, at_us, "
             f"'[' || (boot + row_number() OVER (PARTITION BY device, boot ORDER BY number) - 1) || ']' AS key{columns} "
@@ -158,7 +159,7 @@ class _Oracle:
                 return exp.column(known[column_name(node)], table="v")
             return node
 
-        return parse_expression(sql).transform(place).sql(dialect="sqlite")
+        return read_expression(sql).transform(place).sql(dialect="sqlite")
 
     def _make_output(self, template: FeedTemplate, rows: list[tuple[Any, ...]]) -> None:
         names = ", ".join(_quoted(n) for n in template.output_names)

@@ -105,8 +105,13 @@ def show(expression: exp.Expr) -> str:
     return expression.sql(dialect=_SPARK, comments=False).replace("`", "")
 
 
+def write_expression(expression: exp.Expr) -> str:
+    """Return the Spark SQL of an expression whose identifiers need no quotes but where they were written with them."""
+    return expression.sql(dialect=_SPARK, comments=False)
+
+
 def read_expression(sql: str) -> exp.Expr:
-    """Return the expression of a text that `render` made."""
+    """Return the expression of a text that `render` or `write_expression` made."""
     return parse_one(sql, dialect=_SPARK)
 
 

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sqlglot import exp
-from sqlglot.errors import ParseError
 from sqlglot.tokenizer_core import Token
 
 from catchment.errors import QueryError
-from catchment.query.sql.dialect import CatchmentSpark
+from catchment.query.sql.select import read_select
 from catchment.query.sql.statements import Column, DropView, Explain, Statement, Stream, Table, View
 from catchment.query.sql.tokens import Cursor, SqlText, read_statements
 from catchment.query.sql.unsupported import refuse_unsupported
@@ -30,9 +28,6 @@ SELECT_FORM = (
     "SELECT expressions FROM stream [JOIN stream or table ON ...] [WHERE ...] "
     "GROUP BY window(event_time, 'size'), keys [HAVING ...]"
 )
-_HEADS = ("SELECT", "WITH", "(")
-# Beside its own errors, sqlglot lets through what its makers of functions trip over when arguments are missing.
-_UNREADABLE = (ParseError, ValueError, TypeError, AttributeError, IndexError, KeyError)
 
 
 def parse_file(path: Path) -> tuple[Statement, ...]:
@@ -109,33 +104,6 @@ def _view(cursor: Cursor) -> View:
         given, places = cursor.options()
         options = read_view_options(given, name, lambda option: places.get(option, cursor.start))
     cursor.word("AS", possible="WITH (...) or AS SELECT ...")
-    return View(name, _select(cursor), options, cursor.source, cursor.start)
-
-
-def _select(cursor: Cursor) -> exp.Select:
-    tokens, source = cursor.rest, cursor.source
-    if not tokens:
-        raise cursor.unexpected("SELECT ...")
-    head = tokens[0].text.upper()
-    try:
-        parsed = CatchmentSpark().parser().parse(tokens, source.text)[0] if head in _HEADS else None
-    except _UNREADABLE as cause:
-        raise _unreadable(cause, tokens, source) from cause
-    if not isinstance(parsed, exp.Select) or not parsed.selects:
-        found = "several of them" if isinstance(parsed, exp.Query) else head
-        found = "one without columns" if isinstance(parsed, exp.Select) else found
-        raise source.error(f"a view is one SELECT, not {found}", tokens[0].start, f"possible: {SELECT_FORM}")
-    refuse_unsupported(parsed, source)
-    return parsed
-
-
-def _unreadable(cause: Exception, tokens: list[Token], source: SqlText) -> QueryError:
-    """sqlglot's complaint, placed at the token it stumbled over if it says which."""
-    detail = cause.errors[0] if isinstance(cause, ParseError) and cause.errors else {}
-    place = (detail.get("line"), detail.get("col"))
-    here = next((t for t in tokens if (t.line, t.col) == place), tokens[0])
-    reason = str(detail.get("description") or "Required").rstrip(".")
-    reason = "something is missing here" if reason.startswith("Required") else reason
-    return source.error(
-        f"this SELECT cannot be read at {here.text!r}: {reason}", here.start, f"possible: {SELECT_FORM}"
-    )
+    select = read_select(cursor, SELECT_FORM)
+    refuse_unsupported(select, cursor.source)
+    return View(name, select, options, cursor.source, cursor.start)

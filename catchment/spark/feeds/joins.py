@@ -22,6 +22,7 @@ from catchment.feeds.language.expressions import column_name, to_spark
 from catchment.feeds.language.template import FeedInput, FeedProgram, FeedTemplate
 from catchment.feeds.language.view_graph import PhysicalView, ViewRow
 from catchment.feeds.protocol.sampling import MATCH_RANK_SQL
+from catchment.query.sql.dialect import read_expression
 
 DELIVERY, NOTICE, MATCH, DONE = "delivery", "notice", "match", "done"
 
@@ -159,7 +160,7 @@ class FeedJoins:
             places.update(self._input_places(item, role))
 
         def place(column: exp.Column) -> exp.Expr:
-            return exp.maybe_parse(places[column_name(column)], dialect="spark")
+            return read_expression(places[column_name(column)])
 
         return to_spark(sql, self.program.functions, place)
 
