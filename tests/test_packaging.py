@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tarfile
@@ -72,8 +73,13 @@ def test_wheel_and_sdist_build_and_the_wheel_installs(tmp_path: Path) -> None:
     assert {"tests/conftest.py", "tests/worlds/world.py", "CHANGELOG.md", "benchmarks/data.py"} <= packed
 
     venv.create(tmp_path / "env", system_site_packages=False, with_pip=True)
-    python = tmp_path / "env" / "bin" / "python"
-    subprocess.run([str(python), "-m", "pip", "install", "-q", "--no-deps", str(wheel)], check=True)
-    asked = [str(python), "-c", "import catchment; print(catchment.__version__)"]
-    printed = subprocess.run(asked, capture_output=True, text=True, check=True, env={}, cwd=tmp_path)
-    assert printed.stdout.strip() == catchment.__version__
+    python = str(tmp_path / "env" / "bin" / "python")
+    outside = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+    def run(*words: str) -> str:
+        ended = subprocess.run([python, *words], capture_output=True, text=True, check=False, env=outside, cwd=tmp_path)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout.strip()
+
+    run("-m", "pip", "install", "-q", "--no-deps", str(wheel))
+    assert run("-c", "import catchment; print(catchment.__version__)") == catchment.__version__
