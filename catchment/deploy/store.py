@@ -9,10 +9,10 @@ so that nothing is sent to a center that does not know it.
 from __future__ import annotations
 
 import base64
-import fcntl
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
+
+from filelock import FileLock
 
 from catchment.optimizer.sharing.deployed import Deployed
 from catchment.storage.codec import decode, encode
@@ -42,7 +42,8 @@ class DeploymentStore:
 
     def change(self, make: Callable[[Deployed | None], Deployed]) -> Deployed:
         """Replace the record by what is made of it; one change at a time."""
-        with self._locked():
+        make_folder(self.folder)
+        with FileLock(self.folder / f"{FILE}.lock"):
             now = self.read()
             made = make(now)
             if made is not now:
@@ -72,10 +73,3 @@ class DeploymentStore:
         """How far the center has come; None where its word is not in this folder."""
         record = read_record(self.folder / REACHED)
         return None if record is None else int(record["version"])
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        make_folder(self.folder)
-        with (self.folder / f"{FILE}.lock").open("w") as file:
-            fcntl.lockf(file, fcntl.LOCK_EX)
-            yield

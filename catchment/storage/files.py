@@ -1,11 +1,14 @@
 """Files that survive a kill and a power cut.
 
-A file appears whole or not at all: it is written under another name, synced, renamed, and the folder is
-synced. Only when `write_durably` has returned may anyone be told that the data is safe.
+A file appears whole or not at all: it is written under another name, synced, renamed, and the folder is synced. Only
+when `write_durably` has returned may anyone be told that the data is safe.
 
-After a failed fsync the kernel may have marked the lost pages clean, so that a second fsync would succeed
-without the data being on disk (Rebello et al., ATC'20). So nothing here retries: the OSError goes up, the
-process must end, and what was not confirmed is replayed by whoever still has it.
+After a failed fsync the kernel may have marked the lost pages clean, so that a second fsync would succeed without the
+data being on disk (Rebello et al., ATC'20). So nothing here retries: the OSError goes up, the process must end, and
+what was not confirmed is replayed by whoever still has it.
+
+A record is a small JSON document in a file of its own, which people may read but must not edit: one line of checksum,
+version and content.
 """
 
 from __future__ import annotations
@@ -36,25 +39,17 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable: created, renamed and removed files."""
-    file = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
+    """Make the names in a folder durable: those of created, renamed and removed files."""
+    _sync(folder)
 
 
 def sync_files(paths: Iterable[Path]) -> None:
-    """Make files that another writer left here, and their names, durable; those not here are another's care."""
-    here = [p for p in paths if p.is_file()]
-    for path in here:
-        file = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(file)
-        finally:
-            os.close(file)
-    for folder in {p.parent for p in here}:
-        sync_folder(folder)
+    """Make files that another writer wrote, and their names, durable; missing paths are ignored."""
+    present = [path for path in paths if path.is_file()]
+    for path in present:
+        _sync(path)
+    for folder in {path.parent for path in present}:
+        _sync(folder)
 
 
 def make_folder(folder: Path) -> None:
@@ -66,7 +61,7 @@ def make_folder(folder: Path) -> None:
 
 
 def remove_file(path: Path) -> None:
-    """Remove a file; after a power cut it may be back, which its owner must tolerate."""
+    """Remove a file if it is there; after a power cut it may be back, which its owner must tolerate."""
     if path.exists():
         os.unlink(path)
 
@@ -77,25 +72,46 @@ def remove_remnants(folder: Path) -> None:
         os.unlink(remnant)
 
 
-def write_record(path: Path, record: Mapping[str, Any]) -> None:
-    """Put a small JSON record with its checksum at `path`, durably."""
-    text = json.dumps(record, separators=(",", ":"), sort_keys=True).encode()
-    write_durably(path, b"%08x %s\n" % (zlib.crc32(text), text))
+def write_record(path: Path, record: Mapping[str, Any], version: int = 1) -> None:
+    """Put a record at `path`, durably; `version` grows whenever its fields change their meaning."""
+    content = f"{version} {json.dumps(record, separators=(',', ':'), sort_keys=True)}".encode()
+    write_durably(path, b"%08x %s\n" % (zlib.crc32(content), content))
 
 
-def read_record(path: Path) -> dict[str, Any] | None:
-    """The record at `path`, or None if there is no such file."""
+def read_record(path: Path, version: int = 1) -> dict[str, Any] | None:
+    """Return the record at `path`, or None if there is no such file; one of another version is refused."""
     if not path.exists():
         return None
-    checksum, _, text = path.read_bytes().rstrip(b"\n").partition(b" ")
-    if checksum != b"%08x" % zlib.crc32(text):
+    checksum, _, content = path.read_bytes().rstrip(b"\n").partition(b" ")
+    if checksum != b"%08x" % zlib.crc32(content):
         raise StorageError(
             "the checksum of the file does not match its content",
             where=str(path),
             hint="restore the folder from a copy; the file is small and must not be edited",
         )
+    written, _, text = content.partition(b" ")
+    check_version(written.decode(), version, path)
     record: dict[str, Any] = json.loads(text)
     return record
+
+
+def check_version(written: str | int, known: int, path: Path) -> None:
+    """Refuse a file of a version that this catchment does not read."""
+    if str(written) == str(known):
+        return
+    raise StorageError(
+        f"{path.name} is of version {written!s:.20}, this catchment reads version {known}",
+        where=str(path.parent),
+        hint="start the catchment that wrote it, or restore a copy of the folder from before the upgrade",
+    )
+
+
+def _sync(path: Path) -> None:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
 
 
 def _write_all(file: int, data: bytes) -> None:

@@ -20,14 +20,14 @@ Event = TypeVar("Event", contravariant=True)
 Action = TypeVar("Action", covariant=True)
 Answer = TypeVar("Answer")
 
-SNAPSHOT_EVERY_ENTRIES = 256
-SNAPSHOT_EVERY_BYTES = 64 * 1024 * 1024
+SNAPSHOT_EVERY_ENTRIES = 256  # a restart replays at most this many entries
+SNAPSHOT_EVERY_BYTES = 64 * 2**20  # of journal
 
 
 class Core(Protocol[Event, Action]):
     """A pure state machine that can be written down.
 
-    `handle_all` takes the events of one journal entry in, in their order, and returns what follows from them together.
+    `handle_all` takes the events of one journal entry in their order, and returns what follows from all of them.
     """
 
     def handle_all(self, events: Sequence[Event], now_us: int) -> Sequence[Action]: ...
@@ -47,10 +47,10 @@ class HostState:
 
 
 class Host(Generic[Event, Action]):
-    """Feeds one core, one entry at a time.
+    """Run one core, one entry at a time.
 
-    What follows from entries is numbered 0, 1, 2, ...: `enact(number, actions)` says how many numbers it took, and must
-    be idempotent by them: after a crash it may be called again with the same actions.
+    What follows from entries is numbered 0, 1, 2, ...: `enact(number, actions)` returns how many numbers it took, and
+    must be idempotent by them: after a crash it may be called again with the same actions.
     """
 
     def __init__(
@@ -61,7 +61,10 @@ class Host(Generic[Event, Action]):
         clock: Clock,
         flush: Callable[[], None] = lambda: None,
     ) -> None:
-        self.core, self.journal, self.enact, self.clock = core, journal, enact, clock
+        self.core = core
+        self.journal = journal
+        self.enact = enact
+        self.clock = clock
         self.flush = flush  # makes everything enacted so far durable; called before the journal forgets it
         self.batches: dict[str, int] = {}
         self.next_sequence = 0
@@ -69,7 +72,7 @@ class Host(Generic[Event, Action]):
         self._lock = threading.RLock()
 
     def recover(self) -> None:
-        """Come back to the state before the crash, and enact what may not have been enacted."""
+        """Restore the state before the crash, and enact what may not have been enacted."""
         state = self.journal.snapshot()
         if state is not None:
             self.next_sequence = state.next_sequence
@@ -86,35 +89,35 @@ class Host(Generic[Event, Action]):
             raise error.found_in(str(self.journal.folder)) from error.__cause__
 
     def committed(self, cause: str, batch: int) -> bool:
-        """Whether a batch was handled, in this life or an earlier one."""
+        """Return whether a batch was handled, by this process or an earlier one."""
         return batch <= self.batches.get(cause, -1)
 
     def submit(self, cause: str, events: Sequence[Event], batch: int | None = None) -> None:
-        """Make events durable, handle them and enact what follows; a batch that is already in is skipped."""
+        """Make events durable, handle them and enact what follows; skip a batch that was handled before."""
         with self._lock:
             if batch is not None and self.committed(cause, batch):
                 return
             entry = Entry(self.next_sequence, cause, batch, self.clock.now_us(), tuple(events))
             self.journal.append(entry)
             self._apply(entry)
-            if self.journal.size_bytes > SNAPSHOT_EVERY_BYTES or self._entries_since_snapshot >= SNAPSHOT_EVERY_ENTRIES:
+            if self._is_snapshot_due():
                 self.checkpoint()
 
     def look(self, question: Callable[[], Answer]) -> Answer:
-        """The answer to a question about the core, which no entry changes meanwhile."""
+        """Answer a question about the core while no entry can change it."""
         with self._lock:
             return question()
 
     def checkpoint(self) -> None:
-        """Write the core's state, so that a restart need not replay what came before."""
+        """Write the core's state down, so that a restart need not replay what came before."""
         with self._lock:
             self.flush()
             state = HostState(self.next_sequence, self.enacted, self.batches, self.core.snapshot())
             self.journal.compact(self.next_sequence, state)
 
-    @property
-    def _entries_since_snapshot(self) -> int:
-        return self.next_sequence - self.journal.base
+    def _is_snapshot_due(self) -> bool:
+        entries = self.next_sequence - self.journal.base
+        return self.journal.size_bytes > SNAPSHOT_EVERY_BYTES or entries >= SNAPSHOT_EVERY_ENTRIES
 
     def _apply(self, entry: Entry) -> None:
         actions = self.core.handle_all(entry.events, entry.now_us)

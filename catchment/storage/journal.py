@@ -1,9 +1,12 @@
 """The journal: what a core was told, on disk before anything follows from it.
 
-One file `journal-N.log` holds the entries since the snapshot `snapshot-N.bin`; entry by entry with a length and
-a checksum, each made durable by one fsync. A torn last entry was never acknowledged to anyone and is cut off; a
-damaged entry before it is refused. If an fsync fails the process must end and replay: the kernel may have marked
-the lost pages clean, so trying again would lie.
+One file `journal-N.log` holds the entries since the snapshot `snapshot-N.bin`. Both begin with the version of their
+format; then come entries, each with a length and a checksum, each made durable by one fsync. A torn last entry was
+never acknowledged to anyone and is cut off; a damaged entry before it is refused. If an fsync fails the process must
+end and replay: the kernel may have marked the lost pages clean, so trying again would lie.
+
+    file:   magic "CTJL" | version u16 | crc32 of both | entry | entry | ...
+    entry:  length u32 | crc32 of the body | crc32 of those two | body
 """
 
 from __future__ import annotations
@@ -13,23 +16,32 @@ import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import BufferedWriter
 from pathlib import Path
 from typing import Any
 
 from catchment.errors import StorageError
 from catchment.storage.codec import decode, encode, stored
-from catchment.storage.files import sync_folder, write_durably
+from catchment.storage.files import check_version, sync_folder, write_durably
 
+MAGIC = b"CTJL"
+VERSION = 1
+
+_FORMAT = struct.Struct("<4sH")  # magic, version
 _LENGTHS = struct.Struct("<II")  # of the body: length, crc32
-_CHECK = struct.Struct("<I")  # crc32 of those two
-_HEAD_BYTES = _LENGTHS.size + _CHECK.size
+_CHECK = struct.Struct("<I")  # crc32 of what stands before it
+_FILE_HEAD_BYTES = _FORMAT.size + _CHECK.size
+_ENTRY_HEAD_BYTES = _LENGTHS.size + _CHECK.size
 
 
 @stored()
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What was told at once: events with the time at which they were handled. A batch is named by its cause
-    (the stream that it is a batch of) and number, so that it is never handled twice; other entries have no number."""
+    """Events that are handled at once, and the time at which they are.
+
+    A batch is named by its cause (the stream that it is a batch of) and number, so that it is never handled twice;
+    other entries have no number.
+    """
 
     sequence: int
     cause: str
@@ -49,11 +61,11 @@ class Journal:
         self._log = self._open()
 
     def append(self, entry: Entry) -> None:
-        """Durable when this returns."""
+        """Add an entry; it is durable when this returns."""
         if self._failure is not None:
             raise self._failure  # what follows a half-written entry would be taken for damage
         try:
-            self._log.write(_frame(encode(entry)))
+            self._log.write(_with_checksums(encode(entry)))
             self._log.flush()
             os.fsync(self._log.fileno())
         except OSError as failure:
@@ -61,28 +73,28 @@ class Journal:
             raise
 
     def entries(self) -> Iterator[Entry]:
-        """The entries since the snapshot, oldest first."""
-        for data in self._bodies():
-            yield decode(data)
+        """Read the entries since the snapshot, oldest first."""
+        for body in self._bodies():
+            yield decode(body)
 
     def snapshot(self) -> Any | None:
-        """The state at the newest snapshot, or None if there is none."""
+        """Return the state at the newest snapshot, or None if there is none."""
         path = self.folder / f"snapshot-{self.base}.bin"
         if not path.exists():
             return None
-        (data,) = _frames(path.read_bytes(), path)
-        return decode(data)
+        (body,) = _read_bodies(path.read_bytes(), path)
+        return decode(body)
 
     def compact(self, sequence: int, state: Any) -> None:
         """Start anew from a state that contains every entry below `sequence`."""
-        data = encode(state)
-        write_durably(self.folder / f"snapshot-{sequence}.bin", _frame(data))
+        write_durably(self.folder / f"snapshot-{sequence}.bin", _file_head() + _with_checksums(encode(state)))
         self._log.close()
         self.base = sequence
         self._log = self._open()
 
     @property
     def size_bytes(self) -> int:
+        """Bytes of the file of entries."""
         return int(self._log.tell())
 
     def close(self) -> None:
@@ -93,49 +105,68 @@ class Journal:
         return self.folder / f"journal-{self.base}.log"
 
     def _bodies(self) -> Iterator[bytes]:
-        return _frames(self._path.read_bytes(), self._path) if self._path.exists() else iter(())
+        return _read_bodies(self._path.read_bytes(), self._path) if self._path.exists() else iter(())
 
-    def _open(self) -> Any:
+    def _open(self) -> BufferedWriter:
         for old in self.folder.iterdir():
             if old.stem.split("-")[-1] != str(self.base):
                 old.unlink()  # older than the snapshot, or half of a newer one
-        whole = sum(_HEAD_BYTES + len(body) for body in self._bodies())
+        whole = [_ENTRY_HEAD_BYTES + len(body) for body in self._bodies()]
         log = open(self._path, "ab")  # noqa: SIM115 - kept open for the journal's life
-        log.truncate(whole)
+        log.truncate(_FILE_HEAD_BYTES + sum(whole) if whole else 0)
+        if not whole:
+            log.write(_file_head())
+            log.flush()
         os.fsync(log.fileno())
         sync_folder(self.folder)
         return log
 
 
-def _frame(data: bytes) -> bytes:
-    head = _LENGTHS.pack(len(data), zlib.crc32(data))
-    return head + _CHECK.pack(zlib.crc32(head)) + data
+def _file_head() -> bytes:
+    head = _FORMAT.pack(MAGIC, VERSION)
+    return head + _CHECK.pack(zlib.crc32(head))
 
 
-def _frames(data: bytes, path: Path) -> Iterator[bytes]:
-    """The entries in a file, each checked. Stops at a torn end; raises at anything else that is not as it was written.
+def _with_checksums(body: bytes) -> bytes:
+    head = _LENGTHS.pack(len(body), zlib.crc32(body))
+    return head + _CHECK.pack(zlib.crc32(head)) + body
 
-    Torn is only what an interrupted append can leave: a frame cut short, or zeros that were never filled. The length
-    has a checksum of its own, so that an altered length is not taken for a frame cut short.
+
+def _read_bodies(data: bytes, path: Path) -> Iterator[bytes]:
+    """Read the entries of a file, each checked; stop at a torn end, raise at anything else that is not as written.
+
+    Torn is only what an interrupted append can leave: an entry cut short, or zeros that were never filled. The length
+    has a checksum of its own, so that an altered length is not taken for an entry cut short.
     """
-    at = 0
+    if len(data) < _FILE_HEAD_BYTES or not any(data):
+        return
+    _check_file_head(data, path)
+    at = _FILE_HEAD_BYTES
     while at < len(data):
-        head = data[at : at + _HEAD_BYTES]
-        if len(head) < _HEAD_BYTES or not any(data[at:]):
+        head = data[at : at + _ENTRY_HEAD_BYTES]
+        if len(head) < _ENTRY_HEAD_BYTES or not any(data[at:]):
             return
         length, checksum = _LENGTHS.unpack_from(head)
         if _CHECK.unpack_from(head, _LENGTHS.size)[0] != zlib.crc32(head[: _LENGTHS.size]):
-            raise _damaged(path, at)
-        body = data[at + _HEAD_BYTES : at + _HEAD_BYTES + length]
-        at += _HEAD_BYTES + length
-        if at > len(data) or (at == len(data) and zlib.crc32(body) != checksum):
+            raise _damage(path, at)
+        body = data[at + _ENTRY_HEAD_BYTES : at + _ENTRY_HEAD_BYTES + length]
+        at += _ENTRY_HEAD_BYTES + length
+        is_whole = zlib.crc32(body) == checksum
+        if at > len(data) or (at == len(data) and not is_whole):
             return
-        if zlib.crc32(body) != checksum:
-            raise _damaged(path, at)
+        if not is_whole:
+            raise _damage(path, at)
         yield body
 
 
-def _damaged(path: Path, at: int) -> StorageError:
+def _check_file_head(data: bytes, path: Path) -> None:
+    magic, version = _FORMAT.unpack_from(data)
+    if magic != MAGIC or _CHECK.unpack_from(data, _FORMAT.size)[0] != zlib.crc32(data[: _FORMAT.size]):
+        raise _damage(path, 0)
+    check_version(version, VERSION, path)
+
+
+def _damage(path: Path, at: int) -> StorageError:
     return StorageError(
         f"damaged near byte {at}: a checksum does not match",
         where=str(path),

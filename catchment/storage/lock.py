@@ -1,65 +1,50 @@
 """A folder belongs to one process at a time.
 
-Two processes that number segments in one folder would write different things under one number, and one of
-them would be taken for a duplicate. The kernel drops the claim when the process ends, however it ends.
+Two processes that number segments in one folder would write different things under one number, and one of them would
+be taken for a duplicate. The kernel drops the lock when the process ends, however it ends.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import threading
 import weakref
-from dataclasses import dataclass
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from catchment.errors import StorageError
 
-CLAIM_FILE = "in-use"
+LOCK_FILE = "in-use"
+
+_guard = threading.RLock()  # re-entrant: the garbage collector may release one lock while another is acquired
 
 
-@dataclass(slots=True)
-class _Claim:
-    """A record lock belongs to the process and goes with the first close of any descriptor of its file, so
-    each file is opened once, and its holders are counted."""
+def lock_folder(folder: Path, owner: object) -> None:
+    """Hold a folder for this process while `owner` lives; refused while another process holds it.
 
-    file: int
-    holders: int = 0
-
-
-_claims: dict[Path, _Claim] = {}
-_guard = threading.RLock()  # re-entrant: the garbage collector may release one claim while another is made
-
-
-def claim_folder(folder: Path, owner: object) -> None:
-    """Hold a folder for this process while `owner` lives; refused while another process holds it."""
-    path = folder.resolve() / CLAIM_FILE
+    Several owners in one process may hold the same folder: the lock is one per path, and counts them.
+    """
+    path = folder.resolve() / LOCK_FILE
+    lock = FileLock(path, blocking=False, thread_local=False, is_singleton=True)
     with _guard:
-        claim = _claims.get(path)
-        if claim is not None:
-            claim.holders += 1
-        if claim is None or _claims.get(path) is not claim:  # released between the two lines above
-            claim = _claims[path] = _Claim(_lock(path), 1)
-    weakref.finalize(owner, _release, path, claim)
+        try:
+            lock.acquire()
+        except Timeout as error:
+            raise StorageError(
+                f"the folder is in use by another process ({_holder(path)})",
+                where=str(folder),
+                hint="end the other process first",
+            ) from error
+        path.write_text(f"{os.getpid()}\n")
+    weakref.finalize(owner, _release, lock)
 
 
-def _lock(path: Path) -> int:
-    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(file)
-        raise StorageError(
-            "the folder is in use by another process",
-            where=str(path.parent),
-            hint="end the other process first",
-        ) from error
-    return file
-
-
-def _release(path: Path, claim: _Claim) -> None:
+def _release(lock: FileLock) -> None:
     with _guard:
-        claim.holders -= 1
-        if claim.holders == 0:
-            del _claims[path]
-            os.close(claim.file)
+        lock.release()
+
+
+def _holder(path: Path) -> str:
+    process = path.read_text().strip()
+    return f"number {process}" if process else "which is just starting"

@@ -1,7 +1,6 @@
-"""A set of numbers that fills up from 0: which segments were seen, or acked.
+"""A set of numbers that fills up from 0: which segments were seen, or acknowledged.
 
-Kept as a low mark (all below are in the set) and the few above it, so that it stays small however long a link
-lives.
+It holds the lowest missing number and the few members above it, so that it stays small however long a link lives.
 """
 
 from __future__ import annotations
@@ -11,42 +10,43 @@ from typing import Any
 
 
 class NumberSet:
-    """Numbers from 0 that mostly arrive in order. `low` is the lowest number that is missing."""
+    """Numbers from 0 that mostly arrive in order; all below `lowest_missing` are in it."""
 
-    def __init__(self, low: int = 0, above: Iterable[int] = ()) -> None:
-        self.low = low
+    def __init__(self, lowest_missing: int = 0, above: Iterable[int] = ()) -> None:
+        self.lowest_missing = lowest_missing
         self._above: set[int] = set()
         for number in above:
             self.add(number)
 
     def __contains__(self, number: int) -> bool:
-        return number < self.low or number in self._above
+        return number < self.lowest_missing or number in self._above
 
     @property
     def end(self) -> int:
-        """One more than the highest number in the set."""
-        return max(self._above, default=self.low - 1) + 1
+        """One more than the highest number in the set; 0 if it is empty."""
+        return max(self._above, default=self.lowest_missing - 1) + 1
 
     def add(self, number: int) -> bool:
-        """Put a number in; False if it was there."""
+        """Put a number in; return False if it was there."""
         if number in self:
             return False
         self._above.add(number)
-        while self.low in self._above:
-            self._above.remove(self.low)
-            self.low += 1
+        while self.lowest_missing in self._above:
+            self._above.remove(self.lowest_missing)
+            self.lowest_missing += 1
         return True
 
     def to_record(self) -> dict[str, Any]:
-        """A JSON form: the low mark and the ranges [first, end) above it."""
+        """Return the set for a JSON record: the lowest missing number and the ranges [first, end) above it."""
         ranges: list[list[int]] = []
         for number in sorted(self._above):
             if ranges and ranges[-1][1] == number:
                 ranges[-1][1] = number + 1
             else:
                 ranges.append([number, number + 1])
-        return {"low": self.low, "above": ranges}
+        return {"lowest_missing": self.lowest_missing, "above": ranges}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> NumberSet:
-        return cls(record["low"], (n for first, end in record["above"] for n in range(first, end)))
+        """Return the set of a JSON record."""
+        return cls(record["lowest_missing"], (n for first, end in record["above"] for n in range(first, end)))

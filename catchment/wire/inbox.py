@@ -24,7 +24,7 @@ from catchment.storage.files import (
     write_durably,
     write_record,
 )
-from catchment.storage.lock import claim_folder
+from catchment.storage.lock import lock_folder
 from catchment.storage.numbers import NumberSet
 from catchment.wire.codec import decode_segment, read_envelope
 from catchment.wire.limits import DEFAULT_LIMITS, Limits
@@ -60,7 +60,7 @@ class Inbox:
         self._refused: Counter[str] = Counter()
         self._failure: OSError | None = None
         make_folder(folder)
-        claim_folder(folder, self)
+        lock_folder(folder, self)
         remove_remnants(folder)
         self._first = 0  # the lowest position that is not discarded
         self._sizes: dict[int, int] = {}
@@ -94,7 +94,7 @@ class Inbox:
     def expected(self, origin: str) -> int:
         """The lowest number of this site's segments that has not been seen."""
         with self._lock:
-            return self._origins[origin].seen.low if origin in self._origins else 0
+            return self._origins[origin].seen.lowest_missing if origin in self._origins else 0
 
     def greet(self, origin: str, epoch: str, *, peer: str | None = None) -> int:
         """Check that a sender may send under this name; the number from which it should go on."""

@@ -27,7 +27,7 @@ from catchment.storage.files import (
     write_durably,
     write_record,
 )
-from catchment.storage.lock import claim_folder
+from catchment.storage.lock import lock_folder
 from catchment.storage.numbers import NumberSet
 from catchment.wire.codec import encode_segment, read_envelope
 from catchment.wire.limits import DEFAULT_LIMITS, Limits
@@ -56,7 +56,7 @@ class Outbox:
         self._limits = limits
         self._lock = threading.RLock()
         make_folder(folder)
-        claim_folder(folder, self)
+        lock_folder(folder, self)
         remove_remnants(folder)
         state = self._open_state()
         self.epoch: str = state["epoch"]
@@ -75,7 +75,7 @@ class Outbox:
     def low_mark(self) -> int:
         """The lowest number that is not acked; all below it are."""
         with self._lock:
-            return self._acked.low
+            return self._acked.lowest_missing
 
     @property
     def size_bytes(self) -> int:
@@ -95,7 +95,7 @@ class Outbox:
     def missing(self) -> list[int]:
         """Numbers neither acked nor on disk: their files were damaged, and must be appended again."""
         with self._lock:
-            return [n for n in range(self._acked.low, self._next) if not self._knows(n)]
+            return [n for n in range(self._acked.lowest_missing, self._next) if not self._knows(n)]
 
     def append(self, sequence: int, messages: Iterable[Message]) -> None:
         """Store a segment durably. Storing a number again, or one that was acked, changes nothing."""

@@ -453,7 +453,7 @@ def test_a_folder_that_another_process_uses_is_refused_before_spark_starts(shell
         code, _, err = shell.ends("run", project)
         other.communicate("")
     assert code == 2
-    assert err.splitlines()[0] == "error: the folder is in use by another process"
+    assert err.splitlines()[0] == f"error: the folder is in use by another process (number {other.pid})"
     assert f"  at: {outbox}" in err
     assert "  hint: end the other process first" in err
 

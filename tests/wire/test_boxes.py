@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from catchment.errors import WireError
+from catchment.errors import StorageError, WireError
 from catchment.storage.numbers import NumberSet
 from catchment.wire.codec import decode_segment, encode_segment
 from catchment.wire.inbox import Inbox
@@ -51,7 +51,7 @@ def test_a_number_set_is_a_set_and_survives_being_written(numbers: list[int]) ->
         plain.add(number)
     for found in (compact, NumberSet.from_record(compact.to_record())):
         assert [n in found for n in range(32)] == [n in plain for n in range(32)]
-        assert found.low == min(set(range(32)) - plain)
+        assert found.lowest_missing == min(set(range(32)) - plain)
         assert found.end == max(plain, default=-1) + 1
 
 
@@ -168,7 +168,7 @@ def test_segments_whose_state_file_is_gone_are_not_given_a_new_life(tmp_path: Pa
 def test_a_damaged_state_file_is_refused(tmp_path: Path, change: bytes) -> None:
     make_outbox(tmp_path)
     (tmp_path / "out" / "outbox.json").write_bytes(change)
-    with pytest.raises(WireError, match="checksum"):
+    with pytest.raises(StorageError, match="checksum"):
         make_outbox(tmp_path)
 
 

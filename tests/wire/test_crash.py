@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from catchment.errors import WireError
+from catchment.errors import CatchmentError
 from catchment.wire.codec import decode_segment
 from catchment.wire.inbox import Inbox
 from catchment.wire.outbox import Outbox
@@ -132,7 +132,7 @@ def test_a_sync_that_does_nothing_would_be_noticed_here(tmp_path: Path, mode: st
     for world in stopped_worlds(tmp_path, mode, LyingDisk):
         try:
             world.check_recovered()
-        except (AssertionError, WireError):
+        except (AssertionError, CatchmentError):
             noticed += 1
     assert noticed
 

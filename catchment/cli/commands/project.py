@@ -20,7 +20,7 @@ from catchment.cli.tables import result_table
 from catchment.errors import ConfigError
 from catchment.project.config import PROJECT_FILE, QUERIES_FOLDER, Project
 from catchment.project.template import template
-from catchment.storage.lock import CLAIM_FILE, claim_folder
+from catchment.storage.lock import LOCK_FILE, lock_folder
 
 if TYPE_CHECKING:
     from catchment.deploy.deployment import Deployment
@@ -127,14 +127,14 @@ def _lay_out_demo(folder: Path) -> None:
 
 
 class _Holder:
-    """Claims are held while it lives."""
+    """Folders are locked while it lives."""
 
 
 def _check_free(folder: Path) -> None:
     """See that no other process uses anything in a folder, before Spark is started for nothing."""
     holder = _Holder()
-    for claim in sorted(folder.rglob(CLAIM_FILE)):
-        claim_folder(claim.parent, holder)
+    for lock in sorted(folder.rglob(LOCK_FILE)):
+        lock_folder(lock.parent, holder)
 
 
 def _check_addresses(deployment: Deployment, site: str) -> None:
