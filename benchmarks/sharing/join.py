@@ -30,13 +30,13 @@ from rich.table import Table
 from benchmarks.data import read_bytes
 from catchment.aggregates import partials
 from catchment.center.core import CenterCore
-from catchment.center.events import CenterQuery, Merged, Publish, QueryAdded
+from catchment.center.events import CenterQuery, Publish, QueryAdded
 from catchment.errors import ConfigError
 from catchment.optimizer.sharing.demand import queries_of
 from catchment.optimizer.sharing.deploy import deploy_first
 from catchment.optimizer.sharing.deployed import Deployed
 from catchment.optimizer.sharing.share import Strength
-from catchment.progress.events import Landed, Ticked
+from catchment.progress.events import Gathered, Landed, Ticked
 from catchment.project.config import Link, Project, Site
 from catchment.query.catalog import Catalog
 from catchment.query.fragment import SLICE_COLUMN, Fragment
@@ -161,7 +161,7 @@ class Center:
             rows[update.fragment] = rows.get(update.fragment, 0) + update.rows
             table = update.table.cast(self.deployed.known[update.fragment].schema)
             self.core.handle(
-                Merged(update.fragment, table, tuple((segment.origin, s, n) for s, n in update.records)), 0
+                Gathered(update.fragment, table, tuple((segment.origin, s, n) for s, n in update.records)), 0
             )
         self.core.handle(Landed(segment.origin, segment.sequence, tuple(rows.items()), tuple(segment.progress())), 0)
         self.published += [a for a in self.core.handle(Ticked(), 0) if isinstance(a, Publish)]

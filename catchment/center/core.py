@@ -27,7 +27,6 @@ import pyarrow.compute as pc
 from catchment.center.events import (
     Action,
     Event,
-    Merged,
     QueryAdded,
     QueryDropped,
     QueryMoved,
@@ -38,7 +37,7 @@ from catchment.center.join.windows import JoinedIntake, make_intake, make_window
 from catchment.center.windows.closed import SitesSay
 from catchment.center.windows.open import QueryWindows
 from catchment.errors import CenterError
-from catchment.progress.events import Landed, Ticked
+from catchment.progress.events import Gathered, Landed, Ticked
 from catchment.progress.frontier import Frontier, land, shed_in
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.timeline import START_OF_TIME_US
@@ -84,7 +83,7 @@ class CenterCore:
             case Recalled(query, starts, states, reason):
                 if query in self.queries:  # else it was dropped meanwhile
                     return tuple(self.queries[query].repair(starts, states, reason, self._say(query), now_us))
-            case Merged():
+            case Gathered():
                 self._merge(event, now_us)
             case Landed():
                 self._land(event)
@@ -172,7 +171,7 @@ class CenterCore:
             later = LaterWindows(spec.size_us, spec.slide_us, spec.offset_us, start)
             windows.query = replace(windows.query, window=later)
 
-    def _merge(self, event: Merged, now_us: int) -> None:
+    def _merge(self, event: Gathered, now_us: int) -> None:
         for name, windows in self.queries.items():
             for own, records in self.intakes[name].take(event.fragment, event.partials, event.records):
                 windows.merge(own, records, now_us)

@@ -9,7 +9,7 @@ import pyarrow as pa
 from catchment.center.late import RepairRule
 from catchment.errors import CenterError
 from catchment.optimizer.sharing.derive import Derivation
-from catchment.progress.events import Landed, Ticked
+from catchment.progress.events import Gathered, Landed, Ticked
 from catchment.quality.coverage import Contract
 from catchment.query.fragment import Fragment
 from catchment.query.join import Join
@@ -107,18 +107,7 @@ class Recalled:
     reason: str = ""
 
 
-@stored()
-@dataclass(frozen=True, slots=True)
-class Merged:
-    """Partials of one fragment from any number of segments and sites, merged per (slice, keys);
-    `records` = raw records per (site, slice)."""
-
-    fragment: str
-    partials: pa.Table = field(repr=False)
-    records: tuple[tuple[str, int, int], ...] = ()
-
-
-Event = QueryAdded | QueryDropped | QueryMoved | Recalled | Merged | Landed | Ticked
+Event = QueryAdded | QueryDropped | QueryMoved | Recalled | Gathered | Landed | Ticked
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,8 @@ stream that is exact; hence the lock of a stream.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
-from catchment.center import events as center_events
-from catchment.center.core import CenterCore
-from catchment.center.events import CenterQuery, QueryAdded, QueryDropped, QueryMoved
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.fragment_plan import FragmentPlan
 from catchment.relay.events import Carried
@@ -40,21 +37,6 @@ def site_changes(
 def _begin_us(newest_us: int | None) -> int:
     """The first instant whose records are all yet to come; a stream of which nothing was read is all to come."""
     return START_OF_TIME_US + 1 if newest_us is None else newest_us + 1
-
-
-def center_changes(
-    core: CenterCore, queries: Iterable[CenterQuery], begun: Collection[str]
-) -> Iterator[center_events.Event]:
-    """The events that bring the core there; none where it is there already."""
-    wanted = {q.name: q for q in queries}
-    yield from (QueryDropped(name) for name in list(core.queries) if name not in wanted)
-    for name, query in wanted.items():
-        if name not in core.queries:
-            yield QueryAdded(query, any(part.feed in begun for part in query.parts))
-            continue
-        for part in query.parts:
-            if part.derivation is not None and core.intakes[name].feed(part.name) != part.feed:
-                yield QueryMoved(name, part.derivation, part.feed in begun)
 
 
 def carried_by(deployment: Deployment, relay: str) -> Iterator[Carried]:

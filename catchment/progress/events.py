@@ -1,11 +1,27 @@
-"""Events that cores have in common: time has passed, and a segment has landed."""
+"""Events that the cores of relays and of the center have in common: segments have landed, and time has passed."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import pyarrow as pa
 
 from catchment.storage.codec import stored
 from catchment.wire.messages import Progress, Relayed, Repaired, Segment, Shed, Standing
+
+
+@stored()
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Partials of one fragment from any number of segments, merged per (slice, keys).
+
+    `records` = raw records per (site, slice); `senders` = whose segments they came in, with the slices of those.
+    """
+
+    fragment: str
+    partials: pa.Table = field(repr=False)
+    records: tuple[tuple[str, int, int], ...] = ()
+    senders: tuple[tuple[str, int], ...] = ()
 
 
 @stored()

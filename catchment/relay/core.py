@@ -30,9 +30,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from catchment.progress.events import Landed, Ticked
+from catchment.progress.events import Gathered, Landed, Ticked
 from catchment.progress.frontier import Frontier, land
-from catchment.relay.events import Action, Carried, Event, Flushed, Forward, Gathered
+from catchment.relay.events import Action, Carried, Event, Flushed, Forward
 from catchment.relay.origins import Origins
 from catchment.site.core import CacheLimits, SiteCore
 from catchment.site.events import (

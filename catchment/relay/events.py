@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
-import pyarrow as pa
+from dataclasses import dataclass
 
 from catchment.errors import SiteError
-from catchment.progress.events import Landed, Ticked
+from catchment.progress.events import Gathered, Landed, Ticked
 from catchment.query.fragment import Fragment
 from catchment.site.events import FragmentDropped, LinkMeasured
 from catchment.site.policies.base import Policy
@@ -28,20 +26,6 @@ class Carried:
     def __post_init__(self) -> None:
         if not self.origins:
             raise SiteError(f"fragment {self.fragment.name!r} comes from no site that is behind this relay")
-
-
-@stored()
-@dataclass(frozen=True, slots=True)
-class Gathered:
-    """Partials of one fragment from any number of segments, merged per (slice, keys).
-
-    `records` = raw records per (origin, slice); `senders` = whose segments they came in, with the slices of those.
-    """
-
-    fragment: str
-    partials: pa.Table = field(repr=False)
-    records: tuple[tuple[str, int, int], ...] = ()
-    senders: tuple[tuple[str, int], ...] = ()
 
 
 @stored()

@@ -1,40 +1,31 @@
 """A relay as it runs: an inbox that other sites send to, the core, an outbox towards the center. It needs no Spark.
 
-One entry of the journal takes a run of landed segments; they leave the inbox when the journal has them. Bounds: an
-entry takes at most `SEGMENTS_PER_ENTRY`; while the outbox or the cache is at its bound nothing is taken, so that
-segments wait in the inbox, and when that is full too, in the outboxes of the senders.
+Landed segments become entries of its journal (`catchment.progress.consumer`). Bound: while the outbox or the cache is
+full nothing is taken, so that segments wait in the inbox, and when that is full too, in the outboxes of the senders.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from catchment.aggregates import partials
-from catchment.progress.events import Landed, Ticked
+from catchment.progress.consumer import InboxConsumer
+from catchment.progress.events import Ticked
 from catchment.project.config import Project
 from catchment.project.folders import relay_folder
 from catchment.project.routes import link_on
-from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.relay.core import RelayCore
-from catchment.relay.events import Action, Carried, Event, Flushed, Gathered
+from catchment.relay.events import Action, Carried, Event, Flushed
 from catchment.site.events import FragmentDropped, LinkMeasured
 from catchment.site.meter import SiteMeter
 from catchment.storage.host import Host
 from catchment.storage.journal import Journal
 from catchment.timeline import END_OF_TIME_US, Clock
-from catchment.wire.codec import decode_segment
 from catchment.wire.inbox import Inbox
-from catchment.wire.messages import Segment, counted_in, segments_of
+from catchment.wire.messages import Segment, segments_of
 from catchment.wire.outbox import Outbox
 from catchment.wire.sending.sender import Sender
 from catchment.wire.sending.wire_sizes import WireSizes
-
-CAUSE = "inbox"
-SEGMENTS_PER_ENTRY = 256
 
 
 class RelayPipeline:
@@ -53,7 +44,8 @@ class RelayPipeline:
         self.host: Host[Event, Action] = Host(self.core, journal, self._enact, clock)
         self._sizes = WireSizes()
         self.host.recover()
-        self.inbox.discard(self._consumed)
+        self.consumer = InboxConsumer(self.inbox, self.host)
+        self.consumer.recover()
         self.meter = SiteMeter()
         self.sender = make_sender(self.outbox)
 
@@ -79,18 +71,14 @@ class RelayPipeline:
 
     def flush(self) -> None:
         """Nothing more will come for now: wait for nobody."""
-        if self.drained_inbox and self.core.site.pending_rows:
+        if self.consumer.is_drained and self.core.site.pending_rows:
             self.host.submit("flush", [self._measure(), Flushed()])
             self.sender.notify()
 
     @property
-    def drained_inbox(self) -> bool:
-        return self._consumed > self.inbox.last_position
-
-    @property
     def drained(self) -> bool:
         """Whether all that landed has been sent on and acknowledged."""
-        return self.drained_inbox and not self.core.site.pending_rows and not self.outbox.pending()
+        return self.consumer.is_drained and not self.core.site.pending_rows and not self.outbox.pending()
 
     @property
     def finished(self) -> bool:
@@ -127,38 +115,15 @@ class RelayPipeline:
         self.sender.stop()
         self.host.journal.close()
 
-    @property
-    def _consumed(self) -> int:
-        """All positions of the inbox below it are in the journal."""
-        return self.host.batches.get(CAUSE, 0)
-
     def _take_landed(self) -> bool:
-        """One entry of what has landed; whether there was any, and room for it."""
-        start, end = self._consumed, min(self.inbox.last_position + 1, self._consumed + SEGMENTS_PER_ENTRY)
-        if end <= start or self.outbox.full or self.core.site.full:
+        """Commit one run of what has landed; return whether there was any, and room for it."""
+        if self.outbox.full or self.core.site.full:
             return False
-        segments = [decode_segment(path.read_bytes()) for path in self.inbox.landed(start, end)]
-        landed = [Landed.of(segment) for segment in segments]
-        self.host.submit(CAUSE, [*self._gather(segments), *landed, self._measure(), Ticked()], batch=end)
-        self.inbox.discard(end)
+        run = self.consumer.read({f.name: f for f in self.core.site.definitions})
+        if run is None:
+            return False
+        self.consumer.commit(run, [*run.events, self._measure(), Ticked()])
         return True
-
-    def _gather(self, segments: Sequence[Segment]) -> Iterator[Gathered]:
-        fragments = {f.name: f for f in self.core.site.definitions}
-        tables: dict[str, list[pa.Table]] = {}
-        senders: dict[str, set[tuple[str, int]]] = {}
-        records: dict[str, list[tuple[str, int, int]]] = {}
-        for segment in segments:
-            for update in (u for u in segment.updates() if u.fragment in fragments and u.rows):
-                tables.setdefault(update.fragment, []).append(update.table.cast(fragments[update.fragment].schema))
-                slices = pc.unique(update.table[SLICE_COLUMN]).to_pylist()
-                senders.setdefault(update.fragment, set()).update((segment.origin, s) for s in slices)
-            for name, origin, counts in counted_in(segment):
-                records.setdefault(name, []).extend((origin, s, n) for s, n in counts)
-                senders.setdefault(name, set()).update((segment.origin, s) for s, _ in counts)
-        for name in (n for n in fragments if n in senders):
-            merged = _merged(fragments[name], tables.get(name, []))
-            yield Gathered(name, merged, tuple(records.get(name, ())), tuple(sorted(senders[name])))
 
     def _enact(self, number: int, actions: Sequence[Action]) -> int:
         updates, facts = (u for a in actions for u in a.updates), [f for a in actions for f in a.facts]
@@ -176,8 +141,3 @@ class RelayPipeline:
         name, site = carried.fragment.name, self.core.site
         here = (site.policy_of(name), site.weight_of(name), dict(self.core.senders_of(name)))
         return here == (carried.policy, carried.weight, dict(carried.origins))
-
-
-def _merged(fragment: Fragment, tables: list[pa.Table]) -> pa.Table:
-    table = pa.concat_tables([fragment.schema.empty_table(), *tables])
-    return partials.combine(table, [SLICE_COLUMN, *fragment.key_names], fragment.aggregates)

@@ -95,9 +95,9 @@ def test_bad_records_are_set_aside_with_a_reason_and_the_counts_add_up(spark: Sp
 def test_large_merges_on_executors_equal_small_ones_in_the_driver(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from catchment.spark.pipelines import center as center_pipeline
+    from catchment.spark.evaluation import merge
 
-    monkeypatch.setattr(center_pipeline, "MERGE_ON_EXECUTORS_ABOVE_ROWS", 0)
+    monkeypatch.setattr(merge, "MERGE_ON_EXECUTORS_ABOVE_ROWS", 0)
     lines = {name: make_records(150, seed) for seed, name in enumerate(("a", "b"))}
     folder = write_project(tmp_path / "p", ["a", "b"], {n: as_lines(r) for n, r in lines.items()})
     run_project(spark, folder)

@@ -17,12 +17,14 @@ import pyarrow as pa
 
 from catchment.aggregates import partials as tables
 from catchment.center.core import CenterCore
-from catchment.center.events import CenterQuery, Merged, Publish, Recalled
+from catchment.center.events import CenterQuery, Publish, Recalled
 from catchment.center.late import WINDOW_COLUMN
+from catchment.center.pipeline import query_changes
 from catchment.deploy.fragment_plan import FragmentPlan
-from catchment.deploy.reconcile import center_changes, site_changes
+from catchment.deploy.reconcile import site_changes
 from catchment.optimizer.sharing.deployed import Deployed
 from catchment.progress.admission import check_segment
+from catchment.progress.consumer import gather
 from catchment.progress.events import Landed, Ticked
 from catchment.project.config import Project
 from catchment.project.routes import Routes
@@ -37,7 +39,7 @@ from catchment.storage.host import Host
 from catchment.storage.journal import Journal
 from catchment.timeline import END_OF_TIME_US, ManualClock
 from catchment.wire.codec import decode_segment, encode_segment
-from catchment.wire.messages import Message, Progress, Segment, counted_in, newest_progress
+from catchment.wire.messages import Message, Progress, Segment, newest_progress
 from catchment.wire.outbox import Outbox
 from catchment.wire.sending.sender import Sender
 from catchment.wire.transport import LocalUplink
@@ -207,7 +209,7 @@ class LiveCenter:
         """Bring it to what is deployed; the plans of views that are joins are given with it."""
         self.fragments = deployed.known
         queries = [self._query(view, deployed, (plans or {}).get(view)) for view in deployed.views]
-        events = list(center_changes(self.core, queries, deployed.begun))
+        events = list(query_changes(self.core, queries, deployed.begun))
         if events:
             self.host.submit("deploy", events)
 
@@ -230,30 +232,11 @@ class LiveCenter:
         """One micro-batch over what a site or a relay has sent up to a segment."""
         landed = segments(sender, self.seen[sender.name], upto)
         self.seen[sender.name] += len(landed)
-        events = [*self._merged(landed), *map(Landed.of, landed), Ticked()]
+        events = [*gather(landed, self.fragments), *map(Landed.of, landed), Ticked()]
         self.host.submit("inbox", events, batch=self.batches)
         self.batches += 1
         self.repair()
         self.core.validate()
-
-    def _merged(self, landed: Sequence[Segment]) -> list[Merged]:
-        """One event a fragment, merged per (slice, keys), as a center makes it."""
-        parts: dict[str, list[pa.Table]] = {}
-        records: dict[str, list[tuple[str, int, int]]] = {}
-        for segment in landed:
-            for update in segment.updates():
-                parts.setdefault(update.fragment, []).append(update.table)
-            for name, origin, counts in counted_in(segment):
-                records.setdefault(name, []).extend((origin, at, n) for at, n in counts)
-        found = []
-        for name, fragment in self.fragments.items():
-            if name in parts or name in records:
-                mine = [t.cast(fragment.schema) for t in parts.get(name, [])]
-                table = pa.concat_tables([fragment.schema.empty_table(), *mine])
-                keys = [SLICE_COLUMN, *fragment.key_names]
-                merged = tables.combine(table, keys, fragment.aggregates)
-                found.append(Merged(name, merged, tuple(records.get(name, ()))))
-        return found
 
     def repair(self, everything: bool = False) -> None:
         """The repairs that are due, or all, and what they allow."""

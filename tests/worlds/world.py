@@ -22,13 +22,12 @@ from catchment.center.events import (
     ON_TIME,
     CenterQuery,
     Expired,
-    Landed,
-    Merged,
     Publish,
     QueryAdded,
     Recalled,
 )
 from catchment.center.late import WINDOW_COLUMN
+from catchment.progress.consumer import CAUSE, InboxConsumer
 from catchment.progress.events import Ticked
 from catchment.query.fragment import SLICE_COLUMN, Fragment, Key
 from catchment.site import events as site_events
@@ -37,9 +36,8 @@ from catchment.site.policies.registry import policy_by_name
 from catchment.storage.host import Host
 from catchment.storage.journal import Journal
 from catchment.timeline import ManualClock, WindowSpec
-from catchment.wire.codec import decode_segment
 from catchment.wire.inbox import Inbox
-from catchment.wire.messages import Message, Progress, counted_in, newest_progress
+from catchment.wire.messages import Message, Progress, newest_progress
 from catchment.wire.outbox import Outbox
 
 Record = tuple[int, str, int]  # event time, key, value
@@ -163,7 +161,6 @@ class Center:
     def __init__(self, folder: Path, query: CenterQuery, clock: ManualClock) -> None:
         self.folder, self.query, self.clock = folder, query, clock
         self.tables = Tables(query.fragment)
-        self.consumed = self.batches = 0
         self.open()
 
     def open(self) -> None:
@@ -177,23 +174,26 @@ class Center:
             self.clock,
         )
         self.host.recover()
+        self.consumer = InboxConsumer(self.inbox, self.host)
+        self.consumer.recover()
 
     def crash(self) -> None:
         self.host.journal.close()
         self.open()
 
     def consume(self, discard: bool = True) -> None:
-        """One micro-batch over all that has landed, with the repairs due before it; then those that it made due."""
-        end = self.inbox.last_position + 1
-        if end > self.consumed:
-            segments = [decode_segment(p.read_bytes()) for p in self.inbox.landed(self.consumed, end)]
-            events: list[Any] = [self._merged(segments), *(Landed.of(s) for s in segments), Ticked()]
-            self.host.submit("inbox", [*self._recalled(), *events], batch=self.batches)
-            self.batches += 1
-            self.consumed = end
+        """One entry for what has landed, with the repairs due before it; then those that it made due.
+
+        Without `discard` the segments stay, as if the process had died before they were discarded.
+        """
+        run = self.consumer.read({"q": self.query.fragment})
+        if run is not None:
+            events = [*self._recalled(), *run.events, Ticked()]
+            if discard:
+                self.consumer.commit(run, events)
+            else:
+                self.host.submit(CAUSE, events, batch=run.end)
         self.repair()
-        if discard:
-            self.inbox.discard(self.consumed)
         self.core.validate()
 
     def tick(self) -> None:
@@ -210,13 +210,6 @@ class Center:
     def _recalled(self) -> list[Recalled]:
         due = self.core.repairs(self.clock.now_us())
         return [Recalled(r.query, r.windows, self.tables.recall(r.wanted), r.reason) for r in due]
-
-    def _merged(self, segments: Sequence[Any]) -> Merged:
-        tables = [u.table.cast(self.query.fragment.schema) for s in segments for u in s.updates()]
-        table = pa.concat_tables([self.query.fragment.schema.empty_table(), *tables])
-        merged = partials.combine(table, [SLICE_COLUMN, "k"], self.query.fragment.aggregates)
-        counted = (c for s in segments for c in counted_in(s))
-        return Merged("q", merged, tuple((origin, at, n) for _, origin, counts in counted for at, n in counts))
 
 
 def deliver_some(site: Site, center: Center, chance: random.Random, all_of_it: bool = False) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from catchment.center.join.results import JoinedTables
+from catchment.center.pipeline import CenterPipeline
 from catchment.center.results.tables import ResultTables
 from catchment.deploy.deployment import Deployment, inbox_address
 from catchment.deploy.rebalance import Mover
@@ -33,7 +34,7 @@ from catchment.query.plan import QueryPlan
 from catchment.shedding.monitor import LoadMonitor
 from catchment.spark.evaluation.evaluator import NativeEvaluator
 from catchment.spark.evaluation.finish import make_finish, own_errors, sources_of
-from catchment.spark.pipelines.center import CenterPipeline, center_status
+from catchment.spark.evaluation.merge import make_merge
 from catchment.spark.pipelines.shedding import MakeMonitor
 from catchment.spark.pipelines.site import SitePipeline, site_status
 from catchment.spark.session import make_session
@@ -154,7 +155,7 @@ class Runner:
     def status(self) -> Mapping[str, Any]:
         """How every role in this process does."""
         sites = {p.site: site_status(p) for p in self.pipelines}
-        center = center_status(self.center) if self.center else None
+        center = self.center.status() if self.center else None
         return {"sites": sites, "relays": self.relays.status(), "center": center}
 
     def _follow(self) -> None:
@@ -198,7 +199,7 @@ class Runner:
             write_status(pipeline.folder, site_status(pipeline))
         self.relays.write_status()
         if self.center is not None:
-            write_status(self.center.folder, center_status(self.center))
+            write_status(self.center.folder, self.center.status())
 
     def _start_center(self) -> None:
         folder = self.project.state_folder / "center"
@@ -208,7 +209,14 @@ class Runner:
         tables = {p.name: self._tables(p) for p in self.deployment.plans}
         queries = self.deployment.center_queries
         self.center = CenterPipeline(
-            self._session, self.project, inbox, queries, deployed.known, deployed.begun, tables, self.clock
+            self.project,
+            inbox,
+            queries,
+            deployed.known,
+            deployed.begun,
+            tables,
+            self.clock,
+            make_merge(self._session),
         )
         self.follower.reached()
         host, port = self.project.sites[self.project.center].listen or (LOOPBACK, 0)

@@ -1,0 +1,221 @@
+"""The center as it runs: an inbox that all sites send to, the core, and the tables that it publishes to.
+
+A thread looks into the inbox every trigger interval. What has landed is merged per (slice, keys) and becomes one entry
+of the journal (`catchment.progress.consumer`). The loop is plain on purpose: the inbox and the journal already say what
+was consumed, so nothing is left for a streaming engine to remember. What may need one is injected: `merge` combines
+large tables of partials, and the tables finish their rows.
+
+A repair that is due (late partials that the core has registered, with the published states that they change) goes into
+the entry of the next landed segments, and is published with what that closes; it is an entry of its own only when
+nothing lands.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import traceback
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from catchment.center.core import CenterCore
+from catchment.center.events import (
+    Action,
+    CenterQuery,
+    Event,
+    Expired,
+    Publish,
+    QueryAdded,
+    QueryDropped,
+    QueryMoved,
+    Recalled,
+)
+from catchment.center.results.tables import ResultTables
+from catchment.center.windows.open import QueryWindows
+from catchment.errors import EngineError
+from catchment.progress.consumer import InboxConsumer, Merge, merge_here
+from catchment.progress.events import Ticked
+from catchment.project.config import Project
+from catchment.query.fragment import Fragment
+from catchment.storage.host import Host
+from catchment.storage.journal import Journal
+from catchment.timeline import SECOND_US, START_OF_TIME_US, Clock
+from catchment.wire.inbox import Inbox
+
+REPAIR_ALONE_AFTER_US = 2 * SECOND_US  # how long a repair that is due waits for landed segments to go with
+STOP_WITHIN_S = 60.0  # how long `stop` waits for the entry under way
+FAILURE_FILE = "failure.txt"
+
+
+@dataclass
+class CenterPipeline:
+    """Everything that runs at the center."""
+
+    project: Project
+    inbox: Inbox
+    queries: Sequence[CenterQuery]
+    fragments: Mapping[str, Fragment]
+    begun: Collection[str]  # the fragments that were begun during a run
+    tables: Mapping[str, ResultTables]
+    clock: Clock
+    merge: Merge = merge_here
+    published: int = field(default=0, init=False)
+    _committed_at_us: int = field(default=START_OF_TIME_US, init=False)  # when segments were last committed
+    _turn: threading.RLock = field(default_factory=threading.RLock, init=False)  # one repair or entry at a time
+    _stopping: threading.Event = field(default_factory=threading.Event, init=False)
+    _thread: threading.Thread | None = field(default=None, init=False)
+    _failure: BaseException | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.folder = self.project.state_folder / "center"
+        self.core = CenterCore()
+        journal = Journal(self.folder / "journal")
+        self.host: Host[Event, Action] = Host(self.core, journal, self._enact, self.clock, self._flush_tables)
+        self.host.recover()
+        self.consumer = InboxConsumer(self.inbox, self.host, self.merge)
+        self.consumer.recover()
+        self._apply_deployment()
+
+    def deploy(
+        self,
+        queries: Sequence[CenterQuery],
+        fragments: Mapping[str, Fragment],
+        begun: Collection[str],
+        tables: Mapping[str, ResultTables],
+    ) -> None:
+        """Answer these queries from now on; those that go on are not touched."""
+        self.queries = queries
+        self.fragments = fragments
+        self.begun = begun
+        self.tables = tables
+        self._apply_deployment()
+
+    def _apply_deployment(self) -> None:
+        with self._turn:
+            events = list(query_changes(self.core, self.queries, self.begun))
+            if events:
+                self.host.submit("deploy", events)
+
+    def start(self) -> None:
+        """Begin to consume the inbox."""
+        self._thread = threading.Thread(target=self._run, name="center", daemon=True)
+        self._thread.start()
+
+    def tick(self) -> None:
+        """Let time pass: a window may be due without a site that is missing. Raise what the loop has failed with."""
+        self.inbox.check()
+        if self._failure is not None:
+            raise self._stopped(self._failure) from self._failure
+        with self._turn:
+            if self.core.is_waiting(self.clock.now_us()):
+                self.host.submit("tick", [Ticked()])
+            if self.clock.now_us() - self._committed_at_us > REPAIR_ALONE_AFTER_US:
+                self._repair()
+
+    def finish(self) -> None:
+        """Repair everything that is registered: nothing more will come for now."""
+        with self._turn:
+            self._repair(everything=True)
+
+    @property
+    def consumed(self) -> bool:
+        """Whether everything that landed has been handled, late records too."""
+        return self.inbox.size_bytes == 0 and not self.core.outstanding
+
+    def stop(self) -> None:
+        """End after the entry under way; what has landed since waits in the inbox."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(STOP_WITHIN_S)
+        self.host.journal.close()
+
+    def status(self) -> dict[str, Any]:
+        """Return per query how far each site has come and what is closed."""
+        queries = {name: self._query_status(name, windows) for name, windows in list(self.core.queries.items())}
+        return {"published": self.published, "refused": dict(self.inbox.refused), "queries": queries}
+
+    def _query_status(self, name: str, windows: QueryWindows) -> dict[str, Any]:
+        return {
+            "marks_us": {site: _if_known(mark) for site, mark in self.core.marks(name).items()},
+            "closed_us": _if_known(windows.closed_us),
+            "open_slices": len(windows.slices),
+            "late_records": windows.late_records,
+            "outstanding_records": windows.late.records,
+            "unmerged_records": windows.unmerged_records,
+            "shed_windows": len(windows.debts),
+        }
+
+    # --- the loop ---------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        interval_s = self.project.defaults.trigger_us / SECOND_US
+        next_s = time.monotonic()
+        try:
+            while not self._stopping.wait(max(next_s - time.monotonic(), 0.0)):
+                next_s = time.monotonic() + interval_s
+                while self.consume() and not self._stopping.is_set():
+                    pass
+        except BaseException as failure:  # noqa: BLE001 - the next tick raises it in the thread that runs the process
+            self._failure = failure
+
+    def consume(self) -> bool:
+        """Commit one run of landed segments; return whether there was any."""
+        run = self.consumer.read(self.fragments)
+        if run is None:
+            return False
+        with self._turn:
+            # What was registered before is repaired with it: an enactment costs more than what it repairs.
+            self.consumer.commit(run, [*self._recall(), *run.events, Ticked()])
+            self._committed_at_us = self.clock.now_us()
+        return True
+
+    def _stopped(self, failure: BaseException) -> EngineError:
+        path = self.folder / FAILURE_FILE
+        path.write_text("".join(traceback.format_exception(failure)), encoding="utf-8")
+        reason = str(failure).strip().partition("\n")[0] or type(failure).__name__
+        return EngineError(f"the center stopped: {reason}", hint=f"where it was then is in {path}")
+
+    # --- what follows from an entry -----------------------------------------------------------------------------
+
+    def _repair(self, everything: bool = False) -> None:
+        """Commit the repairs that are due; a repaired window may then be final."""
+        recalled = self._recall(everything)
+        if recalled:
+            self.host.submit("repair", [*recalled, Ticked()])
+
+    def _recall(self, everything: bool = False) -> list[Event]:
+        """Return the repairs that are due, with the published states that they change."""
+        due = self.core.repairs(self.clock.now_us(), everything)
+        return [Recalled(r.query, r.windows, self.tables[r.query].recall(r.wanted), r.reason) for r in due]
+
+    def _enact(self, number: int, actions: Sequence[Action]) -> int:
+        for name, tables in self.tables.items():
+            tables.publish(number, [a for a in actions if isinstance(a, Publish) and a.query == name])
+            tables.register_late(number, [a for a in actions if isinstance(a, Expired) and a.query == name])
+        self.published += sum(isinstance(a, Publish) for a in actions)
+        return 1
+
+    def _flush_tables(self) -> None:
+        """Before the journal forgets what it can repeat: tables on the disk, and not in too many pieces."""
+        for tables in self.tables.values():
+            tables.compact()
+        os.sync()
+
+
+def query_changes(core: CenterCore, queries: Iterable[CenterQuery], begun: Collection[str]) -> Iterator[Event]:
+    """Yield the events that bring a core to the queries that are deployed; none where it is there already."""
+    wanted = {q.name: q for q in queries}
+    yield from (QueryDropped(name) for name in list(core.queries) if name not in wanted)
+    for name, query in wanted.items():
+        if name not in core.queries:
+            yield QueryAdded(query, any(part.feed in begun for part in query.parts))
+            continue
+        for part in query.parts:
+            if part.derivation is not None and core.intakes[name].feed(part.name) != part.feed:
+                yield QueryMoved(name, part.derivation, part.feed in begun)
+
+
+def _if_known(instant_us: int) -> int | None:
+    return instant_us if instant_us > START_OF_TIME_US else None
