@@ -11,7 +11,7 @@ import typer
 
 import catchment
 from catchment.cli.commands import bench, explain, plan, project, repair, shed, show, simulate, sql, submit
-from catchment.cli.commands.feeds import feeds, place
+from catchment.cli.commands.feeds import feeds
 from catchment.cli.output import report
 from catchment.errors import CatchmentError, ConfigError
 
@@ -39,7 +39,7 @@ def _root(
     """Wide-area streaming analytics on Spark: fast now, exact later, few bytes."""
 
 
-for group in (project, submit, explain, plan, show, sql, simulate, place, feeds, shed, repair, bench):
+for group in (project, submit, explain, plan, show, sql, simulate, feeds, shed, repair, bench):
     group.register(app)
 
 

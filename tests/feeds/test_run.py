@@ -61,8 +61,8 @@ def test_when_rates_change_views_are_placed_anew_and_no_notification_is_lost() -
     assert run["expected"] > 0
     after = run["phases"][-1]
     assert after["phase"] == "after"
-    if after["redeployed"] == 0:  # else the phase had two placements, and one prediction cannot be right
-        assert all(after["off"][way] < 0.05 for way in WAYS), after
+    assert after["redeployed"] == 0, "the phase had two placements, and one prediction cannot be right"
+    assert all(after["off"][way] < 0.05 for way in WAYS), after
 
 
 def call(*words: object) -> Any:

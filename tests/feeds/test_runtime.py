@@ -105,12 +105,11 @@ def test_a_dead_device_affects_only_its_own_views() -> None:
 
 def test_an_outbox_at_its_bound_drops_the_oldest_events_and_counts_them() -> None:
     graph = graph_of(DECLARED + NEARBY, friends_line())
-    run = start(graph, dict.fromkeys(graph.views, CLOUD), 4)
-    device = run.fleet.devices["1"]
-    object.__setattr__(device.config, "max_outbox", 3)
+    run = start(graph, dict.fromkeys(graph.views, CLOUD), 4, max_outbox=3)
     run.fleet.disconnect("1", 0)
     walkers = Walkers(random.Random(7), 4, rate=dict.fromkeys(range(4), 1.0))
     run.run(walkers.records(), 10 * SECOND)
+    device = run.fleet.devices["1"]
     assert len(device.outbox) == 3
     assert device.dropped == 7
     kept = [m.key for m in device.outbox if hasattr(m, "key")]

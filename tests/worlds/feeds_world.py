@@ -96,10 +96,17 @@ def carry_at_random(rng: random.Random) -> Carrier:
     return carry
 
 
-def start(graph: ViewGraph, hosts: dict[str, str], devices: int, carry: Carrier = carry_until_quiet) -> LocalRun:
+def start(
+    graph: ViewGraph,
+    hosts: dict[str, str],
+    devices: int,
+    carry: Carrier = carry_until_quiet,
+    max_outbox: int = 10_000,
+) -> LocalRun:
     """A run whose views are deployed and confirmed before the first record."""
     bus = Bus(max_queued=1_000_000)  # links of these tests may be very slow; bounds have their own tests
-    fleet = Fleet([DeviceConfig(str(i), report_every_us=2 * SECOND) for i in range(devices)], bus)
+    configs = [DeviceConfig(str(i), report_every_us=2 * SECOND, max_outbox=max_outbox) for i in range(devices)]
+    fleet = Fleet(configs, bus)
     for device in fleet.devices.values():
         device.notified.capacity = 1_000_000
     cloud = Cloud(graph, Router(compile_program(graph.program.text, BUILT_IN)))

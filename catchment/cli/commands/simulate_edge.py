@@ -39,7 +39,7 @@ def edge(
     believed: Annotated[float, typer.Option(help="What the policies believe of it, as a factor.")] = 1.0,
     policies: Annotated[str, typer.Option(help="Names with commas between; `all` for every one.")] = DEFAULT_POLICIES,
     plot: Annotated[Path | None, typer.Option(help="Draw the traffic/staleness frontier into this file.")] = None,
-    json: JsonFlag = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Replay TRACE through policies that decide what leaves a site and when.
 
@@ -63,7 +63,7 @@ def edge(
     if plot is not None:
         plot_frontier(outcomes, plot, f"{trace.name}: windows of {window:g} s, {bandwidth:g} updates/s")
         notes.print(f"frontier drawn in {plot}")
-    emit({"policies": [o.to_dict() for o in outcomes]}, json, _render)
+    emit({"policies": [o.to_dict() for o in outcomes]}, as_json, _render)
 
 
 def _render(answer: Mapping[str, Any]) -> RenderableType:

@@ -59,7 +59,7 @@ def order(
     max_wait: Annotated[float | None, typer.Option(help="The longest wait for a window in seconds.")] = None,
     step: Annotated[float | None, typer.Option(help="Seconds a micro-batch; by default a tenth of the slide.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw accuracy over time into this file.")] = None,
-    json: JsonFlag = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Replay TRACE through slack controllers: how long each waits, how often it misses, what repair costs.
 
@@ -90,7 +90,7 @@ def order(
         title = f"{trace.name}: {aggregate}, windows of {window:g} s, contract {max_error:g} at {confidence:g}"
         plot_accuracy([course(simulation, run) for run in simulation.runs], max_error, plot, title)
         notes.print(f"accuracy drawn in {plot}")
-    emit(simulation.figures(), json, _render_order)
+    emit(simulation.figures(), as_json, _render_order)
 
 
 def trace(
@@ -100,7 +100,7 @@ def trace(
     tuples: Annotated[int | None, typer.Option(help="A shorter generated trace of the same kind.")] = None,
     data: Annotated[Path | None, typer.Option(help=f"Folder of measured data; or set {DATA_VARIABLE}.")] = None,
     speed: Annotated[float, typer.Option(help="How many times as fast a measured trace runs.")] = 1.0,
-    json: JsonFlag = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Write a trace: generated with the disorder of a measured stream, or made from measured data.
 
@@ -119,7 +119,7 @@ def trace(
         raise SimulationError(f"there is no trace like {like!r}", hint=f"possible: {names}")
     write_trace(made, output)
     figures = measure(made.event_us)
-    emit({"trace": str(output), "like": like, "sources": len(made.sources), **vars(figures)}, json, _render_trace)
+    emit({"trace": str(output), "like": like, "sources": len(made.sources), **vars(figures)}, as_json, _render_trace)
 
 
 def _micros(seconds: float, option: str) -> int:

@@ -8,6 +8,7 @@ quiet. With a `Carrier` of its own a test decides in which order links deliver.
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -68,12 +69,13 @@ class LocalRun:
         self.now_us = 0
         self.produced: list[DeviceRecord] | None = None  # set to [] to keep every record for an oracle
         self.scheduled: list[_Scheduled] = []
+        self.numbers = itertools.count()  # acts at one instant are done in the order they were asked for
         self.ahead: DeviceRecord | None = None  # read from the workload, not yet due
         self.before_step: Callable[[int], None] | None = None  # a paced run sleeps here
 
     def at(self, at_us: int, act: Callable[[LocalRun], None]) -> None:
         """Do something at an instant of the run."""
-        heapq.heappush(self.scheduled, _Scheduled(at_us, len(self.scheduled), act))
+        heapq.heappush(self.scheduled, _Scheduled(at_us, next(self.numbers), act))
 
     def every(self, period_us: int, act: Callable[[LocalRun], None]) -> None:
         """Do something once a period, from one period on."""

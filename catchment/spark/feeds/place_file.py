@@ -1,4 +1,4 @@
-"""Placement on Spark from a file to a file, for `catchment place --engine spark`.
+"""Placement on Spark from a file to a file, for `catchment feeds place --engine spark`.
 
 The file of decisions is one file, as on one machine; Spark's parts are copied into it one after the other, so the
 driver never holds more than one batch of rows. It appears whole or not at all.

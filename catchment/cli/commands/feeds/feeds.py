@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from catchment.cli.commands.feeds import live as feeds_live
+from catchment.cli.commands.feeds import live as live_commands
+from catchment.cli.commands.feeds import place
 from catchment.cli.commands.feeds.options import (
     Broker,
     CloudKind,
@@ -58,7 +59,9 @@ feeds = typer.Typer(help="Per-user views over many devices, placed so that least
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.add_typer(feeds, name="feeds")
-    feeds_live.register(feeds)
+    live_commands.register(feeds)
+    place.register(feeds)
+    place.register_alias(app)
 
 
 @feeds.command("run", epilog=_RUN_EPILOG)

@@ -1,4 +1,4 @@
-"""`catchment place`: where to compute each pair's view, so that devices send and receive least."""
+"""`catchment feeds place`: where to compute each pair's view, so that devices send and receive least."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 _EPILOG = """Examples:
 
-catchment place rates.csv --upload-cost 1 --download-cost 1 --out decisions.csv
+catchment feeds place rates.csv --upload-cost 1 --download-cost 1 --out decisions.csv
 
-catchment place rates.parquet --upload-cost 2 --download-cost 1 --budget budgets.csv --out decisions.parquet --json
+catchment feeds place rates.parquet --upload-cost 2 --budget budgets.csv --out decisions.parquet --json
 
-catchment place rates.parquet --upload-cost 1 --download-cost 1 --engine spark --out decisions.parquet --json
+catchment feeds place rates.parquet --upload-cost 1 --download-cost 1 --engine spark --out decisions.parquet --json
 
 RATES has one row each way: src,dst,rate (the rate of src's feed that dst demands).
 
@@ -38,9 +38,14 @@ class Engine(StrEnum):
     SPARK = "spark"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("place", epilog=_EPILOG)(place)
+def register(feeds: typer.Typer) -> None:
+    """Add the command to those of feeds."""
+    feeds.command("place", epilog=_EPILOG)(place)
+
+
+def register_alias(app: typer.Typer) -> None:
+    """Add the command under its earlier name, `catchment place`, which help does not list."""
+    app.command("place", epilog=_EPILOG, hidden=True)(place)
 
 
 def place(
