@@ -33,8 +33,8 @@ from catchment.center.core import CenterCore
 from catchment.center.events import CenterQuery, Publish, QueryAdded
 from catchment.errors import ConfigError
 from catchment.optimizer.sharing.demand import queries_of
-from catchment.optimizer.sharing.deploy import deploy_first
 from catchment.optimizer.sharing.deployed import Deployed
+from catchment.optimizer.sharing.first_deployment import deploy_first
 from catchment.optimizer.sharing.share import Strength
 from catchment.progress.events import Gathered, Landed, Ticked
 from catchment.project.config import Link, Project, Site

@@ -156,9 +156,9 @@ def _partials_by_link(status: Mapping[str, Any], hub: str | None) -> dict[str, i
 def _planned_by_link(deployment: Any, edits: Edits) -> dict[str, float]:
     """What each link would carry of these edits by what the sites have measured of their streams."""
     from catchment.deploy.rebalance import known_statistics
-    from catchment.optimizer.sharing.deploy import link_rates
+    from catchment.optimizer.sharing.link_traffic import link_traffic
 
     times = [datetime.fromisoformat(str(row["time"])) for rows in edits.values() for row in rows]
     span_s = (max(times) - min(times)).total_seconds()
-    rates = link_rates(deployment.project, deployment.deployed.sharing, known_statistics(deployment))
+    rates = link_traffic(deployment.project, deployment.deployed.sharing, known_statistics(deployment))
     return {f"{a} -> {b}": rate * span_s for (a, b), rate in rates.items()}

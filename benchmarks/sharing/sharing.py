@@ -25,7 +25,7 @@ from benchmarks.sharing.live import run_dense, run_live, run_relay
 from benchmarks.sharing.tables import LIVE_TABLES, PLANNED_TABLES
 from catchment.optimizer.placement.cost import throughput
 from catchment.optimizer.placement.exact import place_exactly
-from catchment.optimizer.placement.greedy import WanPlacement, place_greedily, printed
+from catchment.optimizer.placement.greedy import WanPlacement, place_greedily
 from catchment.optimizer.placement.local_search import improve
 from catchment.optimizer.placement.operators import query_operators
 from catchment.optimizer.placement.planner import Planner, WanPlan, place_shared, plan_wan, queries_of
@@ -37,6 +37,7 @@ from catchment.project.config import Project
 from catchment.query.catalog import Catalog, load_catalog
 from catchment.query.planning.build import plan_view
 from catchment.query.sql.parse import parse_sql
+from catchment.sim.printed_placement import choose_as_printed
 from catchment.sim.wan_worlds import random_instance, random_views, table_views
 
 DESCRIPTION = "WAN bytes and throughput of none, strict, full and max sharing, planned and live; greedy against exact"
@@ -172,7 +173,7 @@ def _gaps(count: int, report: Callable[[str], None]) -> dict[str, Any]:
         topology, graph = random_instance(rng)
         greedy = place_greedily(WanPlacement(topology, True), graph)
         placed = {
-            "printed": place_greedily(WanPlacement(topology, True), graph, printed),
+            "printed": place_greedily(WanPlacement(topology, True), graph, choose_as_printed),
             "greedy": greedy,
             "greedy and search": improve(greedy),
         }

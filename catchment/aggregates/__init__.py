@@ -1,4 +1,4 @@
-"""Aggregates as laws: lift, combine, lower; each in Spark SQL and in numpy/Arrow."""
+"""Aggregates by their laws (lift, combine, lower), in Spark SQL and in numpy/Arrow, and tables of partials."""
 
 from catchment.aggregates.base import Aggregate, StateColumn, quote
 from catchment.aggregates.catalogue import FUNCTIONS, FunctionHelp, canonical_name, make_aggregate

@@ -14,10 +14,11 @@ from catchment.deploy.fragment_plan import FragmentPlan, ShedChoice, Watch
 from catchment.deploy.store import DeploymentStore
 from catchment.errors import ConfigError, QueryError
 from catchment.optimizer.sharing.demand import queries_of
-from catchment.optimizer.sharing.deploy import check_contracts_of, deploy_again, deploy_first, live_catalog, sent_over
 from catchment.optimizer.sharing.deployed import Deployed
+from catchment.optimizer.sharing.first_deployment import current_catalog, deploy_again, deploy_first
+from catchment.optimizer.sharing.link_traffic import bytes_over_links, check_contracts
 from catchment.optimizer.sharing.share import Strength
-from catchment.optimizer.sharing.statistics import assumed, load_statistics
+from catchment.optimizer.sharing.statistics import fill_with_guesses, load_statistics
 from catchment.project.config import PROJECT_FILE, QUERIES_FOLDER, Project
 from catchment.project.routes import Routes
 from catchment.query.catalog import Catalog, load_catalog
@@ -49,7 +50,7 @@ class Deployment:
     def plan(cls, declared: Catalog, deployed: Deployed | None = None) -> Deployment:
         """Plan every view of a catalog, going on from what is deployed in the project's state folder."""
         known = deployed or DeploymentStore(declared.project.state_folder).read()
-        catalog = live_catalog(declared, known)
+        catalog = current_catalog(declared, known)
         if not catalog.views and known is None:
             raise QueryError(
                 "no materialized view is declared",
@@ -126,7 +127,7 @@ class Deployment:
             plans.append(plan)
             for query in queries_of(plan, catalog):
                 deployed = deployed.add(query, view.to_sql())
-        check_contracts_of(self.project, deployed.sharing, load_statistics(self.project, catalog))
+        check_contracts(self.project, deployed.sharing, load_statistics(self.project, catalog))
         return Deployment(self.project, catalog, tuple(plans), deployed, self.declared)
 
     @cached_property
@@ -185,11 +186,11 @@ def _share(catalog: Catalog, plans: tuple[QueryPlan, ...], known: Deployed | Non
     queries, strength = [q for p in plans for q in queries_of(p, catalog)], Strength(catalog.project.defaults.sharing)
     declared = load_statistics(catalog.project, catalog)
     if known is None:
-        sent = sent_over(Routes.of(catalog.project), assumed(declared, catalog))
+        sent = bytes_over_links(Routes.of(catalog.project), fill_with_guesses(declared, catalog))
         deployed = deploy_first(queries, strength, sent)
     else:
         deployed = deploy_again(known, queries, strength)
-    check_contracts_of(catalog.project, deployed.sharing, declared)
+    check_contracts(catalog.project, deployed.sharing, declared)
     return deployed
 
 

@@ -15,11 +15,11 @@ from catchment.center.core import CenterCore
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.status import STATUS_FILE
 from catchment.deploy.watcher import Follower
-from catchment.optimizer.sharing.deploy import sent_over
 from catchment.optimizer.sharing.deployed import Deployed
-from catchment.optimizer.sharing.measured_statistics import measured
+from catchment.optimizer.sharing.link_traffic import bytes_over_links
+from catchment.optimizer.sharing.measured_statistics import apply_measurements
 from catchment.optimizer.sharing.reoptimize import SharingReoptimizer
-from catchment.optimizer.sharing.statistics import Statistics, assumed, load_statistics
+from catchment.optimizer.sharing.statistics import Statistics, fill_with_guesses, load_statistics
 from catchment.timeline import SECOND_US
 
 LOOK_EVERY_US = 10 * SECOND_US
@@ -48,7 +48,7 @@ class Mover:
         if stream_us is None:
             return
         deployment = self.follower.deployment
-        bytes_of = sent_over(deployment.routes, known_statistics(deployment))
+        bytes_of = bytes_over_links(deployment.routes, known_statistics(deployment))
         target = self.reoptimizer.choose_move(deployed, bytes_of, stream_us)
         if target is not None:
             self._change(lambda now: now.move(target) if now.version == deployed.version else now)
@@ -65,8 +65,8 @@ class Mover:
 
 def known_statistics(deployment: Deployment) -> Statistics:
     """What is declared, with what the sites of the project's state folder have measured of late."""
-    return measured(
-        assumed(load_statistics(deployment.project, deployment.catalog), deployment.catalog),
+    return apply_measurements(
+        fill_with_guesses(load_statistics(deployment.project, deployment.catalog), deployment.catalog),
         deployment.deployed.sharing.fragments,
         site_statistics(deployment),
     )

@@ -23,7 +23,7 @@ def check_segment(segment: Segment, fragments: Mapping[str, Fragment], routes: R
                 f"{segment.origin!r} sends fragment {message.fragment!r}; known here are {sorted(fragments)}",
                 hint="run the site and the center from the same queries",
             )
-        if isinstance(message, Relayed) and not (routes and routes.speaks_for(segment.origin, message.origin)):
+        if isinstance(message, Relayed) and not (routes and routes.may_speak_for(segment.origin, message.origin)):
             raise WireError(
                 f"{segment.origin!r} states facts of {message.origin!r}, whose way to the center is not over it",
                 hint="run every site from the same links",

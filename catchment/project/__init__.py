@@ -1,0 +1,1 @@
+"""The project: `catchment.toml` read and checked, the routes to the center, and options, each declared once."""

@@ -1,4 +1,4 @@
-"""Where the parts of a deployment keep what is durable, under a project's state folder."""
+"""The folders in which sites and relays keep their durable state, under the project's state folder."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from catchment.project.config import Project
 
 
 def site_folder(project: Project, site: str) -> Path:
-    """Return where a site keeps everything durable."""
+    """Return the folder of a site's durable state."""
     return project.state_folder / "sites" / site
 
 
 def relay_folder(project: Project, name: str) -> Path:
-    """Return where a relay keeps everything durable."""
+    """Return the folder of a relay's durable state."""
     return project.state_folder / "relays" / name

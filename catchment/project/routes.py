@@ -1,7 +1,7 @@
-"""The ways of a run: from each site hop by hop to the center, over declared links.
+"""The routes of a run: from each site, hop by hop over declared links, to the center.
 
-The way of a site has the fewest links, and of those ways the least sum of latency^2 / bandwidth, as in plans. Every
-site has one next site, so the ways form a tree: what meets at a site goes on together, and can be merged there.
+The route of a site has the fewest links, and of those routes the least sum of latency^2 / bandwidth, as in plans. Every
+site has one next site, so the routes form a tree: what meets at a site goes on together, and can be merged there.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ LinkName = tuple[str, str]
 
 @dataclass(frozen=True)
 class Routes:
-    """The next site of each site that has a way to the center."""
+    """The next site of each site that has a route to the center."""
 
     center: str
     hops: Mapping[str, str]
 
     @classmethod
     def of(cls, project: Project) -> Routes:
-        """Dijkstra from the center against the direction of the links, by (links, cost, names)."""
+        """Find the routes of a project: Dijkstra from the center, against the links, by (links, cost, names)."""
         hops: dict[str, str] = {}
         queue: list[tuple[int, float, str, str]] = [(0, 0.0, project.center, "")]
         while queue:
@@ -40,10 +40,10 @@ class Routes:
         return cls(project.center, hops)
 
     def reaches(self, site: str) -> bool:
-        """Return whether there is a way from a site to the center."""
+        """Return whether there is a route from a site to the center."""
         return site == self.center or site in self.hops
 
-    def way(self, site: str) -> tuple[LinkName, ...]:
+    def route(self, site: str) -> tuple[LinkName, ...]:
         """Return the links from a site to the center, in order; none for the center itself."""
         links: list[LinkName] = []
         while site != self.center:
@@ -53,30 +53,33 @@ class Routes:
 
     @cached_property
     def relays(self) -> tuple[str, ...]:
-        """The sites that others go over, those near the center first."""
+        """The sites that others send through, those near the center first."""
         between = {hop for hop in self.hops.values() if hop != self.center}
-        return tuple(sorted(between, key=lambda relay: (len(self.way(relay)), relay)))
+        return tuple(sorted(between, key=lambda relay: (len(self.route(relay)), relay)))
 
     def sender(self, relay: str, origin: str) -> str | None:
-        """Return the site that sends to a relay what is of another (itself, for its own streams); None off the way."""
+        """Return which site sends the facts of `origin` to a relay; None where the relay is not on the route.
+
+        A relay sends those of its own streams to itself.
+        """
         if origin == relay:
             return origin
-        return next((a for a, b in self.way(origin) if b == relay), None) if self.reaches(origin) else None
+        return next((a for a, b in self.route(origin) if b == relay), None) if self.reaches(origin) else None
 
     def next_inbox(self, site: str) -> str:
-        """Whose inbox the updates of a site's streams land in first: a relay and the center take their own in."""
+        """Return whose inbox the updates of a site's streams reach first: for a relay and the center, their own."""
         return site if site == self.center or site in self.relays else self.hops.get(site, self.center)
 
-    def speaks_for(self, sender: str, origin: str) -> bool:
-        """Return whether facts of `origin` may come from `sender`: it is on the way, or the origin itself."""
-        return self.reaches(origin) and sender in self.stations(origin)
+    def may_speak_for(self, sender: str, origin: str) -> bool:
+        """Return whether facts of `origin` may come from `sender`: the origin itself, or a site on its route."""
+        return self.reaches(origin) and sender in self.sites_on_route(origin)
 
-    def stations(self, site: str) -> tuple[str, ...]:
-        """Return the sites on a way, from the first to the last before the center."""
-        return (site, *(hop for _, hop in self.way(site) if hop != self.center))
+    def sites_on_route(self, site: str) -> tuple[str, ...]:
+        """Return the sites on a route, from the first to the last before the center."""
+        return (site, *(hop for _, hop in self.route(site) if hop != self.center))
 
 
-def next_link(project: Project, site: str) -> Link:
+def first_link(project: Project, site: str) -> Link:
     """Return the link that a site's updates take first.
 
     Those of the center stay where they are, and so at first do those of a relay: no link shapes them.
@@ -84,11 +87,11 @@ def next_link(project: Project, site: str) -> Link:
     routes = Routes.of(project)
     if site == project.center or site in routes.relays:
         return Link(site, f"{site} (here)")
-    return link_on(project, site)
+    return outgoing_link(project, site)
 
 
-def link_on(project: Project, site: str) -> Link:
-    """Return the link from a site to the next one on its way."""
+def outgoing_link(project: Project, site: str) -> Link:
+    """Return the link from a site to the next one on its route."""
     return project.link(site, Routes.of(project).hops.get(site, project.center))
 
 

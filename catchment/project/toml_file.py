@@ -1,4 +1,4 @@
-"""A TOML file that remembers on which line its settings stand, so that errors can say it."""
+"""A TOML file that knows on which lines its settings are, so that errors can name them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HEADER = re.compile(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?")
 
 @dataclass(frozen=True)
 class TomlFile:
-    """One parsed file: its path, its text, its tables."""
+    """One parsed file: its path, its text and its tables."""
 
     path: Path
     text: str
@@ -38,9 +38,9 @@ class TomlFile:
             raise ConfigError("this file is not UTF-8 text", where=str(path)) from cause
 
     def at(self, table: str | None, key: str | None, place: int = 0) -> str:
-        """file:line of a key of a table (of the place-th one of that name), or of the table itself.
+        """Return file:line of a key of a table (of the place-th one of that name), or of the table itself.
 
-        With no table, the line on which the table `key` begins.
+        Without a table, it is the line on which the table `key` begins.
         """
         if table is None:
             table, key = key, None

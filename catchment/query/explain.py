@@ -67,7 +67,7 @@ def _join(plan: QueryPlan) -> dict[str, Any] | None:
 
 
 def _next(site: str, sink: str, project: Project) -> str:
-    return sink if site == sink else Routes.of(project).way(site)[0][1]
+    return sink if site == sink else Routes.of(project).route(site)[0][1]
 
 
 def _partials(plan: QueryPlan) -> list[str]:
@@ -98,7 +98,7 @@ def _way(site: str, sink: str, project: Project) -> str:
     """Return the links from a site to the sink; what meets on the way is merged."""
     if site == sink:
         return f"{site} -> {sink}: stays here"
-    links = [project.link(*link) for link in Routes.of(project).way(site)]
+    links = [project.link(*link) for link in Routes.of(project).route(site)]
     stations = " -> ".join([site, *(link.destination for link in links)])
     return f"{stations}: {', then '.join(map(_link, links))}"
 

@@ -13,7 +13,7 @@ from catchment.progress.consumer import InboxConsumer
 from catchment.progress.events import Ticked
 from catchment.project.config import Project
 from catchment.project.folders import relay_folder
-from catchment.project.routes import link_on
+from catchment.project.routes import outgoing_link
 from catchment.relay.core import RelayCore
 from catchment.relay.events import Action, Carried, Event, Flushed
 from catchment.site.events import FragmentDropped, LinkMeasured
@@ -36,7 +36,7 @@ class RelayPipeline:
         clock: Clock,
     ) -> None:  # fmt: skip
         self.name, self.clock, self.folder = name, clock, relay_folder(project, name)
-        self.link = link_on(project, name)
+        self.link = outgoing_link(project, name)
         self.inbox = Inbox(self.folder / "inbox", check=check)
         self.outbox = Outbox(self.folder / "outbox", name, self.link.destination, self.link.outbox_max_bytes)
         self.core = RelayCore(project.defaults.relay_wait_us)

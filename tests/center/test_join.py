@@ -30,10 +30,10 @@ from catchment.optimizer.normal_form.normalize import fingerprint
 from catchment.optimizer.placement.plan_json import write_plan
 from catchment.optimizer.placement.planner import plan_wan
 from catchment.optimizer.placement.topology import Topology
-from catchment.optimizer.sharing.deploy import deploy_first
 from catchment.optimizer.sharing.deployed import Deployed
+from catchment.optimizer.sharing.first_deployment import deploy_first
 from catchment.optimizer.sharing.share import SharingState, Strength, share
-from catchment.optimizer.sharing.statistics import assumed, load_statistics
+from catchment.optimizer.sharing.statistics import fill_with_guesses, load_statistics
 from catchment.query.explain import explain, explain_data
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.query.join import SIDES
@@ -433,7 +433,7 @@ def test_a_join_has_the_plan_that_the_golden_file_shows(case: Golden) -> None:
 
 def test_a_planned_join_names_the_fragments_of_its_sides_and_where_they_meet() -> None:
     project = base_catalog().project
-    statistics = assumed(load_statistics(project, base_catalog()), base_catalog())
+    statistics = fill_with_guesses(load_statistics(project, base_catalog()), base_catalog())
     told = write_plan(plan_wan(side_queries(plans_of(JOIN).values()), Topology.of_project(project), statistics))
     joins = {(f["stream"], j["query"], j["side"], j["at"]) for f in told["fragments"] for j in f["joins"]}
     assert joins == {("clicks", "q0", "q0.left", "center"), ("views", "q0", "q0.right", "center")}

@@ -17,7 +17,8 @@ from catchment.cli.commands import plan as command
 from catchment.errors import CatchmentError, ConfigError, PlanError, QueryError
 from catchment.optimizer.placement.planner import plan_wan, queries_of
 from catchment.optimizer.placement.topology import Topology
-from catchment.optimizer.sharing.deploy import deploy_first, link_rates, sent_over
+from catchment.optimizer.sharing.first_deployment import deploy_first
+from catchment.optimizer.sharing.link_traffic import bytes_over_links, link_traffic
 from catchment.optimizer.sharing.share import Strength
 from catchment.optimizer.sharing.statistics import load_statistics
 from catchment.project.config import Project
@@ -117,8 +118,8 @@ def test_over_a_tree_partials_merge_where_ways_meet_as_in_a_run(tmp_path: Path, 
     project = Project.load(folder)
     catalog = load_catalog(project)
     known = load_statistics(project, catalog)
-    deployed = deploy_first(queries_of(catalog), Strength(strength), sent_over(Routes.of(project), known))
-    assert rates == pytest.approx(link_rates(project, deployed.sharing, known)), "it is what a run deploys"
+    deployed = deploy_first(queries_of(catalog), Strength(strength), bytes_over_links(Routes.of(project), known))
+    assert rates == pytest.approx(link_traffic(project, deployed.sharing, known)), "it is what a run deploys"
     if strength == "full":  # one fragment by page: in ten seconds 2 records a second and site meet so many of 50 pages
         groups = [50 * (1 - (1 - 1 / 50) ** (20 * sites)) for sites in (1, 2, 3)]
         row = rates["d", "top"] / groups[0]

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from catchment.aggregates import partials as tables
 from catchment.errors import PlanError
 from catchment.optimizer.sharing.demand import SharedQuery
-from catchment.optimizer.sharing.deploy import deploy_first
 from catchment.optimizer.sharing.deployed import Deployed
+from catchment.optimizer.sharing.first_deployment import deploy_first
 from catchment.optimizer.sharing.share import Strength, share
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.timeline import START_OF_TIME_US, ManualClock

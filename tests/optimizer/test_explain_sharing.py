@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from catchment.optimizer.sharing.deploy import deploy_first, site_rates
 from catchment.optimizer.sharing.explain_sharing import explain_sharing, explain_text
+from catchment.optimizer.sharing.first_deployment import deploy_first
 from catchment.optimizer.sharing.share import Strength
 from catchment.project.config import Link, Site
 from tests.worlds.query_support import make_project
-from tests.worlds.sharing_support import DENSE, SPARSE, make_queries, select
+from tests.worlds.sharing_support import DENSE, SPARSE, make_queries, select, site_rates
 
 LINKS = {(s, "center"): Link(s, "center", 1000.0) for s in ("us", "eu")}
 PAGES = select("page, sum(bytes) AS b", "page")

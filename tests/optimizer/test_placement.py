@@ -14,10 +14,11 @@ import pytest
 from catchment.errors import PlanError
 from catchment.optimizer.placement.cost import cost_of, link_rates, throughput
 from catchment.optimizer.placement.exact import place_exactly
-from catchment.optimizer.placement.greedy import PlacementKind, WanPlacement, place_greedily, printed
+from catchment.optimizer.placement.greedy import PlacementKind, WanPlacement, place_greedily
 from catchment.optimizer.placement.local_search import improve
 from catchment.optimizer.placement.operators import OperatorGraph, WanOperator
 from catchment.optimizer.placement.topology import Topology, WanLink
+from catchment.sim.printed_placement import choose_as_printed
 from catchment.sim.wan_worlds import random_instance
 from tests.worlds.placement_worlds import figure_one
 
@@ -57,7 +58,7 @@ def expanding() -> tuple[Topology, list[WanOperator], list[WanOperator]]:
 def test_in_op_can_be_worse_than_not_sharing_and_the_corrected_rule_sees_it() -> None:
     topology, first, second = expanding()
     fair = WanPlacement(topology, True).add("q1", first).add("q2", second)
-    paper = WanPlacement(topology, True).add("q1", first, printed).add("q2", second, printed)
+    paper = WanPlacement(topology, True).add("q1", first, choose_as_printed).add("q2", second, choose_as_printed)
     assert fair.cost.wan_bytes_per_s == 20 * MB
     assert paper.cost.wan_bytes_per_s == 40 * MB
     decision = fair.decisions["q2", "expand"]
@@ -72,7 +73,7 @@ def test_line_six_as_printed_lets_a_full_link_overflow() -> None:
     shared = [WanOperator("read", (), 10 * MB, "s"), WanOperator("map", ("read",), 8 * MB)]
     first = [*shared, WanOperator("sink 1", ("map",), 0, "a")]
     second = [*shared, WanOperator("sink 2", ("map",), 0, "b")]
-    paper = WanPlacement(topology, True).add("q1", first, printed).add("q2", second, printed)
+    paper = WanPlacement(topology, True).add("q1", first, choose_as_printed).add("q2", second, choose_as_printed)
     fair = WanPlacement(topology, True).add("q1", first).add("q2", second)
     assert paper.cost.overload == 3 * MB
     assert fair.cost.overload == 0

@@ -8,14 +8,14 @@ from __future__ import annotations
 import pytest
 
 from catchment.optimizer.move_account import PATIENCE
-from catchment.optimizer.sharing.deploy import deploy_first, site_rates
 from catchment.optimizer.sharing.deployed import Deployed
-from catchment.optimizer.sharing.measured_statistics import measured
+from catchment.optimizer.sharing.first_deployment import deploy_first
+from catchment.optimizer.sharing.measured_statistics import apply_measurements
 from catchment.optimizer.sharing.reoptimize import SharingReoptimizer, redeployment_bytes
 from catchment.optimizer.sharing.share import Strength, share
 from catchment.optimizer.sharing.statistics import Statistics
 from catchment.site.meter import Rate, SiteMeter
-from tests.worlds.sharing_support import DENSE, SECOND, SPARSE, known, make_queries, select
+from tests.worlds.sharing_support import DENSE, SECOND, SPARSE, known, make_queries, select, site_rates
 
 PAIR = (select("page, sum(bytes) AS b", "page"), select("country, sum(bytes) AS b", "country"))
 
@@ -74,7 +74,7 @@ def test_what_sites_measure_takes_the_place_of_what_was_declared() -> None:
         },
         "eu": {"rows_per_s": {"hits": None}, "fragments": {}},
     }
-    told = measured(known(1e5, 300), fragments, read).of("hits")
+    told = apply_measurements(known(1e5, 300), fragments, read).of("hits")
     assert told.rows_per_s == {"us": 5.0, "eu": 1e5}, "a site that has no rate yet keeps the declared one"
     assert told.distinct == {"page": 7.0, "country": 300}, "a filter hides values: only whole streams tell"
     assert told.selectivity == {"user": 0.25}
@@ -90,7 +90,7 @@ def test_bytes_that_left_scale_all_estimates_of_a_stream_alike() -> None:
             "fragments": {n: {"rows": 3000, "bytes": b, "selectivity": 1.0, "distinct": {}} for n, b in sent.items()},
         }
     }
-    after = measured(before, fragments, read)
+    after = apply_measurements(before, fragments, read)
     assert sum(after.partials(d, "us") for d in fragments.values()) == pytest.approx(sum(sent.values()) / 30)
     ratios = [after.sent(d) / before.sent(d) for d in fragments.values()]
     assert ratios == pytest.approx([after.of("hits").wire_ratio] * 2)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from catchment.optimizer.placement.topology import Topology
 from catchment.project.config import Link, Project, Site
-from catchment.project.routes import Routes, next_link
+from catchment.project.routes import Routes, first_link
 
 
 def project_of(*links: Link) -> Project:
@@ -16,7 +16,7 @@ def project_of(*links: Link) -> Project:
 
 def test_a_link_of_ones_own_is_taken_before_any_way_over_others() -> None:
     project = project_of(Link("a", "hub"), Link("hub", "center"), Link("a", "center", 10.0, 10**6))
-    assert Routes.of(project).way("a") == (("a", "center"),)
+    assert Routes.of(project).route("a") == (("a", "center"),)
     assert Routes.of(project).relays == ()
 
 
@@ -24,7 +24,7 @@ def test_of_ways_with_as_many_links_the_cheapest_is_taken_as_in_plans() -> None:
     dear, cheap = Link("x", "center", 1e6, 90_000), Link("y", "center", 1e6, 10_000)
     project = project_of(Link("a", "x", 1e6), Link("a", "y", 1e6), dear, cheap)
     assert (
-        Routes.of(project).way("a")
+        Routes.of(project).route("a")
         == Topology.of_project(project).route("a", "center")
         == (("a", "y"), ("y", "center"))
     )
@@ -35,8 +35,8 @@ def test_relays_are_the_sites_that_others_go_over_nearest_the_center_first() -> 
     routes = Routes.of(project)
     assert routes.relays == ("near", "far")
     assert [routes.sender("near", s) for s in ("a", "b", "near", "center")] == ["far", "b", "near", None]
-    assert routes.speaks_for("far", "a")
-    assert not routes.speaks_for("far", "b")
+    assert routes.may_speak_for("far", "a")
+    assert not routes.may_speak_for("far", "b")
 
 
 def test_a_site_without_a_way_reaches_nothing_and_a_link_from_the_center_is_no_way() -> None:
@@ -46,6 +46,6 @@ def test_a_site_without_a_way_reaches_nothing_and_a_link_from_the_center_is_no_w
 
 def test_streams_of_a_relay_and_of_the_center_stay_at_first_where_they_are() -> None:
     project = project_of(Link("a", "hub", 5.0), Link("hub", "center", 9.0))
-    assert next_link(project, "a").bandwidth_bytes_per_s == 5.0
-    assert next_link(project, "hub").bandwidth_bytes_per_s is None
+    assert first_link(project, "a").bandwidth_bytes_per_s == 5.0
+    assert first_link(project, "hub").bandwidth_bytes_per_s is None
     assert [Routes.of(project).next_inbox(s) for s in ("a", "hub", "center")] == ["hub", "hub", "center"]

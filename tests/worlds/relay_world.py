@@ -126,7 +126,7 @@ class Tree:
         chance = random.Random(0)
         for site in self.sites:
             self.deliver(site, chance, all_of_it=True)
-        for name, relay in sorted(self.relays.items(), key=lambda r: -len(self.routes.way(r[0]))):
+        for name, relay in sorted(self.relays.items(), key=lambda r: -len(self.routes.route(r[0]))):
             relay.consume()
             self.deliver(name, chance, all_of_it=True)
         self.center.consume()

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from catchment.aggregates import partials as tables
 from catchment.optimizer.sharing.demand import FragmentDemand, SharedQuery, query_of
+from catchment.optimizer.sharing.share import SharingState
 from catchment.optimizer.sharing.statistics import Statistics, StreamStatistics
 from catchment.query.catalog import Catalog
 from catchment.query.fragment import SLICE_COLUMN, Fragment
@@ -187,3 +188,12 @@ def known(rows: float, values: float) -> Statistics:
 
 # Where nearly every record is a group of its own, one fragment by both keys sends less than two; else far more.
 SPARSE, DENSE = known(1, 1e6), known(1e5, 20)
+
+
+def site_rates(sharing: SharingState, statistics: Statistics) -> dict[str, float]:
+    """Return the bytes per second that each site sends: the partials of every fragment of its streams, once."""
+    rates: dict[str, float] = {}
+    for demand in sharing.fragments.values():
+        for site in demand.source.sites:
+            rates[site] = rates.get(site, 0.0) + statistics.partials(demand, site)
+    return rates

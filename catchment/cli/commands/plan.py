@@ -58,9 +58,9 @@ def plan(
 ) -> None:  # fmt: skip
     """Plan the views of a project over its sites and links at the declared rates. Nothing is run."""
     from catchment.optimizer.placement.plan_json import write_plan
-    from catchment.optimizer.placement.planner import Planner, check_contracts, plan_wan, queries_of
+    from catchment.optimizer.placement.planner import Planner, check_plan_contracts, plan_wan, queries_of
     from catchment.optimizer.placement.topology import Topology
-    from catchment.optimizer.sharing.deploy import sent_over
+    from catchment.optimizer.sharing.link_traffic import bytes_over_links
     from catchment.optimizer.sharing.share import Strength
     from catchment.optimizer.sharing.statistics import load_statistics
     from catchment.project.config import Project
@@ -76,9 +76,9 @@ def plan(
         statistics,
         Strength(sharing.value),
         Planner(planner.value),
-        bytes_of=sent_over(Routes.of(project), statistics) if planner is PlannerName.RUN else None,
+        bytes_of=bytes_over_links(Routes.of(project), statistics) if planner is PlannerName.RUN else None,
     )
-    check_contracts(made)
+    check_plan_contracts(made)
     emit(write_plan(made), as_json, _render)
 
 

@@ -1,0 +1,1 @@
+"""The normal form of plans and expressions: equal meaning, equal text."""

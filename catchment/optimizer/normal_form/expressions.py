@@ -1,9 +1,9 @@
 """Expressions in their normal form: what means the same is written the same.
 
-A *bare* expression is a parsed one without parentheses; `text` puts back exactly those that are needed and no
-others, so two texts differ only where the trees do. Each rule here takes a bare expression and gives one that has the
-same value on every record, nulls (three-valued logic), NaN and -0.0 included; where that would need a type that is
-not known here, the expression is left as it is.
+A *bare* expression is a parsed one without parentheses; `text` adds exactly those that are needed, so that two texts
+differ only where the trees do. Each rule takes a bare expression and returns one that has the same value on every
+record, including nulls (three-valued logic), NaN and -0.0; where that would need a type that is not known here, the
+expression is left as it is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sqlglot import exp
 
 from catchment.query.sql.dialect import read_expression, render
 
-# Operands of these are put in parentheses inside another operator.
+# These are put in parentheses where they are operands of another operator.
 _OPERATORS = (exp.Binary, exp.Unary, exp.Between, exp.In, exp.Is, exp.Case)
 _MIRRORED = {
     exp.LT: exp.GT,
@@ -27,7 +27,7 @@ _MIRRORED = {
     exp.NullSafeEQ: exp.NullSafeEQ,
 }
 _NEGATED = {exp.LT: exp.GTE, exp.GTE: exp.LT, exp.GT: exp.LTE, exp.LTE: exp.GT, exp.EQ: exp.NEQ, exp.NEQ: exp.EQ}
-_INT_LIMIT = 2**31  # a literal below it is an INT in Spark, and so is what it folds to
+_INT_LIMIT = 2**31  # a literal below it is an INT in Spark, and so must be what it folds to
 _ARITHMETIC: dict[type[exp.Expr], Callable[[int, int], int]] = {
     exp.Add: lambda a, b: a + b,
     exp.Sub: lambda a, b: a - b,
@@ -66,17 +66,17 @@ def _is_operand(node: exp.Expr) -> bool:
 
 
 def fold_constants(expression: exp.Expr) -> exp.Expr:
-    """Sums, differences, products and comparisons of whole numbers, and TRUE and FALSE in AND, OR and NOT."""
+    """Fold sums, differences, products and comparisons of whole numbers, and TRUE and FALSE in AND, OR and NOT."""
     return _bottom_up(expression, _fold)
 
 
 def push_negations(expression: exp.Expr) -> exp.Expr:
-    """NOT reaches the comparisons; BETWEEN is two comparisons; IN of one value is an equality."""
+    """Push NOT down to the comparisons; write BETWEEN as two comparisons, and IN of one value as an equality."""
     return _bottom_up(_expand(expression), _push_not)
 
 
 def order_operands(expression: exp.Expr) -> exp.Expr:
-    """Return the operands of AND, OR, +, * and comparisons, and the values of IN, in the order of their texts.
+    """Sort the operands of AND, OR, +, * and comparisons, and the values of IN, by their texts.
 
     In a comparison a constant stands on the right; in AND, OR and IN equal operands are one. One pass, operands first,
     since the order of operands depends on their own texts.
@@ -98,7 +98,7 @@ def normal_text(sql: str) -> str:
 
 @cache
 def split_conjunctions(sql: str) -> tuple[str, ...]:
-    """Return the conditions that must all hold, of one in normal form; none for TRUE."""
+    """Return the parts of a condition in normal form that must all hold; none for TRUE."""
     parts = operands(bare(sql), exp.And)
     return tuple(text(part) for part in parts if not _is_constant(part, True))
 
@@ -110,7 +110,7 @@ def columns_of(sql: str) -> frozenset[str]:
 
 
 def rename_columns(sql: str, names: dict[str, str]) -> str:
-    """Return the expression with its unqualified columns called otherwise."""
+    """Return the expression with its unqualified columns renamed."""
 
     def renamed(node: exp.Expr) -> exp.Expr:
         if isinstance(node, exp.Column) and len(node.parts) == 1 and node.name in names:
@@ -195,7 +195,7 @@ def _fold(node: exp.Expr) -> exp.Expr:
 
 
 def _fold_connector(node: exp.Binary, neutral: bool) -> exp.Expr:
-    """x AND TRUE is x, x AND FALSE is FALSE, whatever x is; OR likewise with TRUE and FALSE exchanged."""
+    """Fold x AND TRUE to x, and x AND FALSE to FALSE, whatever x is; OR likewise, with TRUE and FALSE exchanged."""
     for side, other in ((node.left, node.right), (node.right, node.left)):
         if _is_constant(side, neutral):
             return other.copy()

@@ -1,8 +1,8 @@
-"""Plans in their normal form: equal meaning gives an equal fingerprint.
+"""Plans in their normal form: plans of equal meaning have equal fingerprints.
 
-A tuple of rules and a loop. Each rule takes a plan and gives a plan with the same answers, column by column, under
-the same result names. What remains different is different in meaning, or beyond the rules: nothing here proves that
-two arbitrary expressions are equal.
+The normal form is what a tuple of rules makes of a plan, one after another. Each rule returns a plan with the same
+answers, column by column, under the same result names. Plans that still differ have different meanings, or are beyond
+the rules: nothing here proves that two arbitrary expressions are equal.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ Rule = Callable[[QueryPlan], QueryPlan]
 
 
 def normalize_inputs(plan: QueryPlan) -> QueryPlan:
-    """Return every expression over records in its normal form: folded constants, commuted predicates and operands."""
+    """Write every expression over records in its normal form: constants folded, predicates and operands in order."""
     return _with_nodes(plan, _normal_input)
 
 
 def normalize_results(plan: QueryPlan) -> QueryPlan:
-    """Return the same for SELECT and HAVING; after the renaming, since operands are ordered by their texts."""
+    """Write SELECT and HAVING in their normal form; after the renaming, because operands are ordered by their texts."""
     columns = tuple(replace(c, sql=normal_text(c.sql)) for c in plan.columns)
     having = normal_text(plan.having) if plan.having else None
     return QueryPlan(replace(plan.root, input=replace(plan.finish, columns=columns, having=having)))
 
 
 def split_filters(plan: QueryPlan) -> QueryPlan:
-    """Return a filter is the set of its conjuncts, in the order of their texts; one that always holds is none."""
+    """Split each filter into its conjuncts, sorted by their texts; a filter that always holds is removed."""
     return _with_nodes(plan, _split_filter)
 
 
 def rename_keys_and_aggregates(plan: QueryPlan) -> QueryPlan:
-    """Keys and aggregates are named by what they compute, equal ones are one; the result keeps its names."""
+    """Name keys and aggregates by what they compute, so that equal ones are one; the result keeps its names."""
     aggregate = plan.aggregate
     keys = {key_name(k): replace(k, name=key_name(k)) for k in aggregate.keys}
     aggregates = {aggregate_name(a): replace(a, name=aggregate_name(a)) for a in aggregate.aggregates}
@@ -65,7 +65,7 @@ def rename_keys_and_aggregates(plan: QueryPlan) -> QueryPlan:
 
 
 def order_columns(plan: QueryPlan) -> QueryPlan:
-    """Keys and aggregates in the order of their names, the columns of the scan in the order of theirs."""
+    """Sort keys, aggregates and the columns of the scan by their names."""
     return _with_nodes(plan, _order_node)
 
 
@@ -88,7 +88,7 @@ def normalize(plan: QueryPlan) -> QueryPlan:
 
 
 def fingerprint(plan: QueryPlan) -> str:
-    """Return a digest that is equal for plans of equal meaning; names and order of the results, and the sink, apart."""
+    """Return a digest that is equal for plans of equal meaning, whatever the result names, their order and the sink."""
     normal = normalize(plan)
     columns = sorted({c.sql for c in normal.columns})
     return digest([normal.answer.to_text(), *columns, f"having {normal.having}"])

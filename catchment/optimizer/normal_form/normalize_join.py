@@ -34,8 +34,8 @@ def normalize_join(plan: QueryPlan, normalize: Callable[[QueryPlan], QueryPlan])
         pairs=tuple(replace(p, left=left.names[p.left], right=right.names[p.right]) for p in join.pairs),
         compared=_sorted(replace(c, left=left.names[c.left], right=right.names[c.right]) for c in join.compared),
     )
-    ordered = made if left.aggregate.to_text() <= right.aggregate.to_text() else _turned(made)
-    return _renamed(plan, ordered)
+    ordered = made if left.aggregate.to_text() <= right.aggregate.to_text() else _swap_sides(made)
+    return _rename(plan, ordered)
 
 
 def _normal_side(side: QueryPlan, normalize: Callable[[QueryPlan], QueryPlan]) -> _Side:
@@ -44,7 +44,7 @@ def _normal_side(side: QueryPlan, normalize: Callable[[QueryPlan], QueryPlan]) -
     return _Side(normal.aggregate, names)
 
 
-def _turned(join: WindowJoin) -> WindowJoin:
+def _swap_sides(join: WindowJoin) -> WindowJoin:
     """Return the same join with its sides exchanged."""
     return WindowJoin(
         join.right,
@@ -60,12 +60,12 @@ def _sorted(compared: Iterable[KeyComparison]) -> tuple[KeyComparison, ...]:
     return tuple(sorted(set(compared), key=str))
 
 
-def _renamed(plan: QueryPlan, join: WindowJoin) -> QueryPlan:
-    """Keys and aggregates by names that say what they are of; equal ones are one, the result keeps its names."""
+def _rename(plan: QueryPlan, join: WindowJoin) -> QueryPlan:
+    """Name keys and aggregates by what they are made of, so that equal ones are one; the result keeps its names."""
     keys = {k.name: f"{k.side}_{k.source}" for k in join.joined}
     pairs = {p.aggregate.name: _pair_name(p) for p in join.pairs}
     joined = {keys[k.name]: replace(k, name=keys[k.name]) for k in join.joined}
-    made = {pairs[p.aggregate.name]: _named(p, pairs[p.aggregate.name]) for p in join.pairs}
+    made = {pairs[p.aggregate.name]: _rename_pair(p, pairs[p.aggregate.name]) for p in join.pairs}
     normal = replace(join, joined=_in_order(joined), pairs=tuple(made[n] for n in sorted(made)))
     names = keys | pairs
     having = rename_columns(plan.having, names) if plan.having else None
@@ -74,12 +74,12 @@ def _renamed(plan: QueryPlan, join: WindowJoin) -> QueryPlan:
 
 
 def _pair_name(pair: PairAggregate) -> str:
-    """Return a name that depends on what an aggregate over pairs is made of alone."""
+    """Return a name that depends only on what an aggregate over pairs is made of."""
     return f"{pair.aggregate.function}_{pair.left}_{pair.right}_{_carries(pair)}"
 
 
 def _carries(pair: PairAggregate) -> str:
-    """Return a count of pairs is the product of two counts, whichever of them is taken as often as the other says."""
+    """Return whose state an aggregate carries; a count of pairs is a product, which carries either side's."""
     return LEFT if pair.aggregate.function == "count" else pair.carries
 
 
@@ -87,8 +87,8 @@ def _in_order(joined: dict[str, JoinedKey]) -> tuple[JoinedKey, ...]:
     return tuple(joined[n] for n in sorted(joined))
 
 
-def _named(pair: PairAggregate, name: str) -> PairAggregate:
-    """Return the call's own text names the streams in the user's order: what it is made of says it all."""
+def _rename_pair(pair: PairAggregate, name: str) -> PairAggregate:
+    """Rename an aggregate over pairs, without the text of its call, which names the streams in the user's order."""
     aggregate = replace(pair.aggregate, name=name, argument=pair.aggregate.argument and "of pairs")
     return replace(pair, aggregate=aggregate, carries=_carries(pair))
 

@@ -1,7 +1,7 @@
-"""When one condition implies another, and conditions over columns of partials.
+"""When one condition implies another, and how conditions are decided from the key columns of partials.
 
-Both are answers "yes, certainly" or "not known": what is beyond them is never shared by them. A comparison with a
-constant is understood where its order is certain: a text column with texts, any other subject with numbers.
+Answers are "certainly" or "not known", so that nothing is shared by mistake. A comparison with a constant is understood
+where its order is certain: a text column with texts, any other subject with numbers.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _COMPUTE = {
 
 @dataclass(frozen=True)
 class ConstantComparison:
-    """subject operator value; for `in`, any of several values."""
+    """A comparison `subject operator value`; for `in`, with any of several values."""
 
     subject: str
     operator: str
@@ -116,7 +116,7 @@ def _entails(fact: ConstantComparison, goal: ConstantComparison, texts: frozense
     if fact.subject != goal.subject or not _alike((*fact.values, *goal.values)):
         return False
     if isinstance(fact.values[0], str) != (fact.subject in texts):
-        return False  # Spark would convert one side, and the order of texts is not that of what they are converted to
+        return False  # Spark would convert one side, and texts are not in the order of what they are converted to
     if fact.operator in ("=", "in"):
         return all(_satisfies(value, goal) for value in fact.values)
     return goal.operator != "in" and goal.operator != "=" and _range_entails(fact, goal)
@@ -129,7 +129,7 @@ def _satisfies(value: Value, goal: ConstantComparison) -> bool:
 
 
 def _range_entails(fact: ConstantComparison, goal: ConstantComparison) -> bool:
-    """x > 5 entails x > 3, x >= 5, x <> 5, x <> 4; the other direction likewise."""
+    """Return whether a range entails another: x > 5 entails x > 3, x >= 5, x <> 5 and x <> 4."""
     low, high = fact.values[0], goal.values[0]
     if goal.operator == "<>":
         return fact.operator != "<>" and not _HOLDS[fact.operator](high, low)
@@ -174,7 +174,7 @@ def _fits(value: Value, type_: pa.DataType) -> bool:
 
 
 def evaluate(condition: str, table: pa.Table, keys: Mapping[str, Key]) -> pa.ChunkedArray:
-    """Return the rows for which a condition holds, by three-valued logic: null counts as no to who filters by it."""
+    """Return for which rows a condition holds, by three-valued logic: a filter drops rows where that is null."""
     return _evaluate(bare(condition), table, keys)
 
 

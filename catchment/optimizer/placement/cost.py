@@ -1,9 +1,8 @@
-"""What a deployment costs: bytes a second on each link, use of capacity, and sum of rate x latency^2 / bandwidth.
+"""What a placement costs: bytes per second on each link, use of capacity, and the sum of rate x latency^2 / bandwidth.
 
-A flow is one copy of an operator's output on its way to a site. How many copies there are is what sharing decides:
-without a router each reader has a copy of its own; with one (*multicast*: IN sharing of Sana, section 4.1.2; in
-catchment the inbox of a site) all readers at a site are served by one copy, and a link carries it once whatever lies
-behind it.
+A flow is one copy of an operator's output on one link. Without multicast each reader has a copy of its own. With
+multicast (IN sharing of Sana, section 4.1.2; in catchment the inbox of a site) all readers at a site are served by one
+copy, and a link carries it once, however many sites lie behind it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Flow = tuple[Channel, LinkName]
 
 @dataclass(frozen=True)
 class Cost:
-    """Compared in this order: bytes beyond the capacity of links, bytes, and Sana's link cost."""
+    """A cost, compared in this order: bytes beyond the capacity of links, bytes, and Sana's link cost."""
 
     overload: float
     wan_bytes_per_s: float
@@ -41,6 +40,7 @@ class Cost:
 
 
 def channel(producer: str, reader: str, site: str, multicast: bool) -> Channel:
+    """Return what is carried once from a producer to a reader at a site."""
     return (producer,) if multicast else (producer, reader, site)
 
 
@@ -63,7 +63,7 @@ def query_flows(
 
 
 def link_rates(graph: OperatorGraph, sites: Assignment, topology: Topology, multicast: bool) -> dict[LinkName, float]:
-    """Return bytes a second on each link that carries something."""
+    """Return the bytes per second on each link that carries something."""
     rates: dict[LinkName, float] = {}
     for (_, link), producer in dict(flows(graph, sites, topology, multicast)).items():
         rates[link] = rates.get(link, 0.0) + graph.operators[producer].rate
@@ -78,13 +78,13 @@ def cost_of(rates: Mapping[LinkName, float], topology: Topology) -> Cost:
 
 
 def utilisation(link: LinkName, rate: float, topology: Topology) -> float | None:
-    """Use over capacity; None where nothing limits the link. Above 1 the link is congested."""
+    """Return use over capacity, above 1 for a congested link; None where nothing limits the link."""
     capacity = topology.links[link].bandwidth_bytes_per_s
     return rate / capacity if math.isfinite(capacity) else None
 
 
 def throughput(graph: OperatorGraph, sites: Assignment, topology: Topology, multicast: bool) -> dict[str, float]:
-    """For each query, the share of its input that the worst link on its way lets through, all flows slowed alike."""
+    """Return the share of each query's input that its most congested link lets through, all flows slowed alike."""
     rates = link_rates(graph, sites, topology, multicast)
     share = {n: min(1.0, topology.links[n].bandwidth_bytes_per_s / r) if r else 1.0 for n, r in rates.items()}
     return {

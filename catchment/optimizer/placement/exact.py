@@ -1,10 +1,10 @@
-"""Exact placement: an integer program for HiGHS, the yardstick of the greedy and, where it is quick, the planner.
+"""Exact placement: an integer program for HiGHS, to which the greedy is compared, and a planner for small projects.
 
-Variables: x[o, s], operator o runs at site s (it may at several); f[c, s, t], channel c goes from s to t; y[c, l],
-channel c crosses link l, and how far each link is beyond its capacity. An operator that runs at t has each of its
+Variables: x[o, s], operator o runs at site s (it may run at several); f[c, s, t], channel c goes from s to t; y[c, l],
+channel c crosses link l; and how far each link is beyond its capacity. An operator that runs at t has each of its
 inputs from exactly one site; a channel leaves only a site where its producer runs; what is pinned runs where it must.
-The objective is bytes, with overload at `OVERLOAD_PRICE` a byte. Ways between sites are those of the topology, for
-the greedy as for the program. Sizes beyond `MAX_VARIABLES` are refused: that is some 15 sites and 12 queries.
+The objective is bytes, with overload at `OVERLOAD_PRICE` per byte. Routes are those of the topology, as for the greedy.
+Programs of more than `MAX_VARIABLES` variables are refused: that is about 15 sites and 12 queries.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from scipy.sparse import coo_array
 from catchment.errors import PlanError
 from catchment.optimizer.placement.cost import Channel, channel
 from catchment.optimizer.placement.greedy import WanPlacement
-from catchment.optimizer.placement.local_search import relocated
+from catchment.optimizer.placement.local_search import relocate
 from catchment.optimizer.placement.operators import OperatorGraph, WanOperator
 from catchment.optimizer.placement.topology import LinkName, Topology
 
-OVERLOAD_PRICE = 1_000.0
+OVERLOAD_PRICE = 1_000.0  # of a byte beyond the capacity of a link; a byte within it costs 1
 MAX_VARIABLES = 60_000
 TIME_LIMIT_S = 120.0
-GAP = 1e-6  # relative, at which a solution counts as optimal
+GAP = 1e-6  # the relative gap at which a solution counts as optimal
 
 
 @dataclass(frozen=True)
 class ExactPlacement:
-    """The best placement that was found, a bound below all, and whether the two meet."""
+    """The best placement that was found, a lower bound of the cost of any, and whether the two meet."""
 
     placement: WanPlacement
     bound: float
@@ -93,10 +93,10 @@ class _Program:
 
 
 def place_exactly(start: WanPlacement, time_limit_s: float = TIME_LIMIT_S) -> ExactPlacement:
-    """Return the cheapest placement of the queries of a start: its graph, its topology, its way of sharing flows."""
+    """Return the cheapest placement of the queries of a start, over its topology and with its kind of flows."""
     builder = _Builder(start.graph, start.topology, start.multicast, start.capacity)
     values, bound, optimal = builder.build().solve(time_limit_s)
-    found = relocated(start, builder.read(values))
+    found = relocate(start, builder.read(values))
     if not optimal and start.cost.key < found.cost.key:
         found = start
     return ExactPlacement(found, bound, optimal)
@@ -132,21 +132,21 @@ class _Builder:
         self.program.require(places, 1.0, math.inf)
 
     def _feed(self, reader: WanOperator, site: str) -> None:
-        """Where the reader runs at the site, each of its inputs comes there from one site where it runs."""
+        """Require that where the reader runs at the site, each of its inputs arrives from one site where it runs."""
         for name in reader.inputs:
             producer = self.graph.operators[name]
             made = channel(name, reader.name, site, self.multicast)
-            ways = {s: w for s in self._sites(producer) if (w := self.topology.route(s, site)) is not None}
-            terms = [(self._flow(made, producer, s, site, way), 1.0) for s, way in ways.items()]
+            routes = {s: r for s in self._sites(producer) if (r := self.topology.route(s, site)) is not None}
+            terms = [(self._flow(made, producer, s, site, route), 1.0) for s, route in routes.items()]
             self.program.require([*terms, (self._runs(reader, site), -1.0)], 0.0, math.inf)
 
-    def _flow(self, made: Channel, producer: WanOperator, origin: str, site: str, way: tuple[LinkName, ...]) -> int:
+    def _flow(self, made: Channel, producer: WanOperator, origin: str, site: str, route: tuple[LinkName, ...]) -> int:
         name = ("f", made, origin, site)
         known = name in self.program.names
         flow = self.program.variable(*name)
         if not known:
             self.program.require([(flow, 1.0), (self._runs(producer, origin), -1.0)], -math.inf, 0.0)
-            for link in way:
+            for link in route:
                 crossing = self.program.variable("y", made, link, price=producer.rate, integral=False)
                 self.crossings.setdefault(link, set()).add(crossing)
                 self.program.require([(flow, 1.0), (crossing, -1.0)], -math.inf, 0.0)

@@ -1,9 +1,9 @@
-"""Greedy placement: Algorithms 1 and 2 of Sana (Jonathan et al., SoCC'18, section 5), query by query as they come.
+"""Greedy placement: Algorithms 1 and 2 of Sana (Jonathan et al., SoCC'18, section 5), query by query in their order.
 
-Invariant: placing a query changes no site of another. For each operator, inputs first, the choice set is made (share
-it where it runs, deploy it where its inputs already arrive, deploy it anywhere else), each choice with the bytes it
-really adds and the capacity it really exceeds; the set is kept, so that a plan can be explained. The rule `corrected`
-takes the cheapest of all; `printed` follows the paper's order of preference and its tests, errata included.
+Invariant: placing a query changes no site of another. For each operator, inputs first, the possible choices are listed
+(share it where it runs, deploy it where its inputs already arrive, deploy it anywhere else), each with the bytes that
+it really adds and the capacity that it really exceeds, and the cheapest is taken. The choices are kept, so that a plan
+can be explained. The paper's own order of preference is in `catchment.sim.printed_placement`, for comparison.
 """
 
 from __future__ import annotations
@@ -19,21 +19,24 @@ from catchment.optimizer.placement.topology import LinkName, Topology
 
 
 class PlacementKind(StrEnum):
-    """How an operator of a new query comes to run."""
+    """How an operator of a new query comes to run at a site."""
 
-    PINNED = "pinned"  # it must be there
-    IN_OP = "in-op"  # it runs there already, for another query
+    PINNED = "pinned"  # it must run there
+    IN_OP = "in-op"  # it already runs there, for another query
     IN = "in"  # it is deployed where some of its inputs already arrive
     LOCAL = "local"  # it is deployed where all its inputs are
     DEPLOY = "deploy"  # it is deployed somewhere else
 
 
+NO_RATE = 1e-9  # bytes per second that are only what rounding left
+
+
 @dataclass(frozen=True)
 class PlacementChoice:
-    """One way to place an operator: what it adds in bytes a second, over capacity, and in link cost.
+    """One way to place an operator: what it adds in bytes per second, over capacity, and in link cost.
 
-    `ahead` is the least that its output then still has to cost on its way to the sink: the egress of Algorithm 1, on
-    the links really used.
+    `ahead` is the least that its output must still cost on the route to the sink: the egress of Algorithm 1, on the
+    links really used.
     """
 
     kind: PlacementKind
@@ -62,7 +65,7 @@ class WanPlacement:
 
     topology: Topology
     multicast: bool
-    capacity: bool = True  # look at bandwidth
+    capacity: bool = True  # whether the bandwidth of links counts
     graph: OperatorGraph = field(default_factory=lambda: OperatorGraph({}, {}))
     sites: Mapping[tuple[str, str], str] = field(default_factory=dict)
     decisions: Mapping[tuple[str, str], PlacementDecision] = field(default_factory=dict)
@@ -78,10 +81,10 @@ class WanPlacement:
         return cost_of(self.rates, self.topology)
 
     def add(self, query: str, operators: list[WanOperator], rule: Rule | None = None) -> WanPlacement:
-        """Return the placement with one query more."""
+        """Return the placement with one more query."""
         if query in self.graph.queries:
             raise PlanError(f"the query {query!r} is already placed")
-        return _Arrival.of(self, query, operators).placed(rule or corrected)
+        return QueryArrival.of(self, query, operators).place(rule or choose_cheapest)
 
     def drop(self, query: str) -> WanPlacement:
         """Return the placement without a query; flows that nobody else needs end."""
@@ -102,36 +105,22 @@ class WanPlacement:
             sites={k: s for k, s in self.sites.items() if k[0] != query},
             decisions={k: d for k, d in self.decisions.items() if k[0] != query},
             users={f: n for f, n in users.items() if n},
-            rates={n: r for n, r in rates.items() if r > 1e-9},
+            rates={n: r for n, r in rates.items() if r > NO_RATE},
         )
 
 
-Rule = Callable[["_Arrival", WanOperator, tuple[PlacementChoice, ...]], PlacementChoice]
+Rule = Callable[["QueryArrival", WanOperator, tuple[PlacementChoice, ...]], PlacementChoice]
 
 
-def corrected(arrival: _Arrival, operator: WanOperator, choices: tuple[PlacementChoice, ...]) -> PlacementChoice:
+def choose_cheapest(
+    arrival: QueryArrival, operator: WanOperator, choices: tuple[PlacementChoice, ...]
+) -> PlacementChoice:
     """Return the choice of least overload, then least bytes (those still ahead included), then least link cost."""
     return min(choices, key=lambda c: c.key)
 
 
-def printed(arrival: _Arrival, operator: WanOperator, choices: tuple[PlacementChoice, ...]) -> PlacementChoice:
-    """Algorithm 2 as printed: IN-OP before IN before local before least link cost, with Algorithm 1's tests.
-
-    Line 6 is as printed too: a share that is all new has an extra output of 0.
-    """
-    for kind in (PlacementKind.IN_OP, PlacementKind.IN):
-        fit = [c for c in choices if c.kind is kind and arrival.printed_test(operator, c)]
-        if fit:
-            return min(fit, key=lambda c: (c.added.wan_bytes_per_s, c.site))
-    local = [c for c in choices if c.kind is PlacementKind.LOCAL]
-    return local[0] if local else min(choices, key=lambda c: (c.added.link_cost, c.site))
-
-
-RULES: Mapping[str, Rule] = {"corrected": corrected, "printed": printed}
-
-
 def place_greedily(empty: WanPlacement, graph: OperatorGraph, rule: Rule | None = None) -> WanPlacement:
-    """Return every query of a graph, one after another."""
+    """Return a placement of every query of a graph, added one after another."""
     placement = empty
     for query, names in graph.queries.items():
         placement = placement.add(query, [graph.operators[n] for n in names], rule)
@@ -139,7 +128,7 @@ def place_greedily(empty: WanPlacement, graph: OperatorGraph, rule: Rule | None 
 
 
 @dataclass
-class _Arrival:
+class QueryArrival:
     """A query while it is being placed; what it adds is collected here and becomes a placement at the end."""
 
     base: WanPlacement
@@ -154,7 +143,7 @@ class _Arrival:
     ahead: dict[str, tuple[float, str | None]]
 
     @classmethod
-    def of(cls, base: WanPlacement, query: str, operators: list[WanOperator]) -> _Arrival:
+    def of(cls, base: WanPlacement, query: str, operators: list[WanOperator]) -> QueryArrival:
         mine = OperatorGraph.of({query: operators})
         for operator in operators:
             known = base.graph.operators.get(operator.name)
@@ -167,13 +156,15 @@ class _Arrival:
                 homes[name] = (*homes.get(name, ()), site)
         return cls(base, query, operators, mine, {}, {}, dict(base.rates), [], homes, _look_ahead(operators))
 
-    def placed(self, rule: Rule) -> WanPlacement:
+    def place(self, rule: Rule) -> WanPlacement:
+        """Return the placement with every operator of the query where the rule chooses."""
         for operator in self.operators:
             choices = tuple(self._choices(operator))
             chosen = choices[0] if len(choices) == 1 else rule(self, operator, choices)
-            self._enact(operator, chosen)
+            self._take(operator, chosen)
             self.decisions.append(PlacementDecision(self.query, operator.name, chosen, choices))
-        base, users = self.base, dict(self.base.users)
+        base = self.base
+        users = dict(base.users)
         for flow in self.flows:
             users[flow] = users.get(flow, 0) + 1
         decided = {(d.query, d.operator): d for d in self.decisions}
@@ -238,46 +229,29 @@ class _Arrival:
     def _cost(self, added: Mapping[LinkName, float]) -> Cost:
         over = total = link_cost = 0.0
         for name, rate in added.items():
-            link, carried = self.base.topology.links[name], self.rates.get(name, 0.0)
+            link = self.base.topology.links[name]
+            carried = self.rates.get(name, 0.0)
             over += max(0.0, carried + rate - max(link.bandwidth_bytes_per_s, carried))
             total += rate
             link_cost += rate * link.cost_per_byte
         return Cost(over if self.base.capacity else 0.0, total, link_cost)
 
     def _ahead(self, operator: WanOperator, site: str) -> Cost:
-        """Return the least that must still be sent: the smallest output from here on, over the way to the sink."""
+        """Return the least that must still be sent: the smallest output from here on, over the route to the sink."""
         least, sink = self.ahead[operator.name]
-        way = self.base.topology.required_route(site, sink) if sink is not None else ()
-        return self._cost(dict.fromkeys(way, least))
+        route = self.base.topology.required_route(site, sink) if sink is not None else ()
+        return self._cost(dict.fromkeys(route, least))
 
-    def _enact(self, operator: WanOperator, chosen: PlacementChoice) -> None:
+    def _take(self, operator: WanOperator, chosen: PlacementChoice) -> None:
         for flow, producer in self._needed(operator, chosen.site).items():
             if flow not in self.base.users and flow not in self.flows:
                 self.rates[flow[1]] = self.rates.get(flow[1], 0.0) + self.graph.operators[producer].rate
             self.flows[flow] = producer
         self.sites[self.query, operator.name] = chosen.site
 
-    def printed_test(self, operator: WanOperator, choice: PlacementChoice) -> bool:
-        """Lines 5 to 15 of Algorithm 1: room for the extra output, and for the inputs that do not arrive yet."""
-        room_out = self._room(choice.site, outgoing=True)
-        if choice.kind is PlacementKind.IN_OP:
-            readers = self._readers_of(operator.name)
-            mine = {r for r, o in self.graph.operators.items() if operator.name in o.inputs}
-            extra = len(mine & readers) / len(readers) * operator.rate if readers else 0.0
-            return room_out > extra
-        arriving = choice.added.wan_bytes_per_s
-        return room_out > operator.rate and self._room(choice.site, outgoing=False) > arriving
-
-    def _readers_of(self, name: str) -> set[str]:
-        return {reader for reader, o in self.base.graph.operators.items() if name in o.inputs}
-
-    def _room(self, site: str, *, outgoing: bool) -> float:
-        links = [n for n in self.base.topology.links if n[0 if outgoing else 1] == site]
-        return sum(max(0.0, self.base.topology.links[n].bandwidth_bytes_per_s - self.rates.get(n, 0.0)) for n in links)
-
 
 def _look_ahead(operators: list[WanOperator]) -> dict[str, tuple[float, str | None]]:
-    """For each operator the smallest output from it on until a pinned reader, and that reader's site."""
+    """Return for each operator the smallest output from it to the next pinned reader, and that reader's site."""
     ahead: dict[str, tuple[float, str | None]] = {}
     readers: dict[str, WanOperator] = {i: o for o in operators for i in o.inputs}
     for operator in reversed(operators):

@@ -1,12 +1,12 @@
-"""Local search: from a placement, and from a few plain ones, to one that no small move improves.
+"""Local search: from a placement, and from a few simple ones, to one that no small move improves.
 
 Besides the given placement the search starts from everything at its query's sink, and from everything at the one site
-where that is cheapest: from there it finds what the greedy, which never looks back, cannot.
+where that is cheapest: from there it finds what the greedy, which never revises a choice, cannot.
 
 A move takes operators from one site to another: one operator of one query, or of all queries that share it there,
 alone, with everything that reads it up to what is pinned, or with its siblings that read the same input. A move that
-lowers (overload, bytes, link cost) is taken, until a round finds none or `MAX_ROUNDS` have passed. What a move costs is
-reckoned from the flows of the queries it touches.
+lowers (overload, bytes, link cost) is taken, until a round finds none or `MAX_ROUNDS` have passed. The cost of a move
+is computed from the flows of the queries that it touches.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Keys = frozenset[tuple[str, str]]
 
 def improve(placement: WanPlacement) -> WanPlacement:
     """Return a placement that costs no more."""
-    found = [_searched(trial) for trial in _starts(placement)]
-    return min(found, key=lambda trial: trial.cost.key).placed()
+    found = [_search(trial) for trial in _starts(placement)]
+    return min(found, key=lambda trial: trial.cost.key).to_placement()
 
 
 def _starts(placement: WanPlacement) -> list[_Trial]:
@@ -59,12 +59,12 @@ def _all_at(trial: _Trial, target: str | None) -> _Trial | None:
         return None
 
 
-def _searched(trial: _Trial) -> _Trial:
+def _search(trial: _Trial) -> _Trial:
     placement = trial.placement
     for _ in range(MAX_ROUNDS):
         before = trial.cost.key
         for moved, target in _moves(placement.graph, trial.sites, placement.topology.compute_sites):
-            changed = trial.moved(moved, target)
+            changed = trial.move(moved, target)
             if changed is not None and changed.cost.key < trial.cost.key:
                 trial = changed
         if trial.cost.key >= before:
@@ -72,9 +72,9 @@ def _searched(trial: _Trial) -> _Trial:
     return trial
 
 
-def relocated(placement: WanPlacement, sites: Sites) -> WanPlacement:
-    """Return the placement with other sites; the choices of what moved are those of its start."""
-    return _Trial.of(placement, sites).placed()
+def relocate(placement: WanPlacement, sites: Sites) -> WanPlacement:
+    """Return the placement with other sites; the recorded choices stay those of the given placement."""
+    return _Trial.of(placement, sites).to_placement()
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,8 @@ class _Trial:
         cost = cost_of(self.rates, self.placement.topology)
         return cost if self.placement.capacity else replace(cost, overload=0.0)
 
-    def moved(self, moved: Keys, target: str) -> _Trial | None:
-        """Return the trial after a move, or None where a way would be missing."""
+    def move(self, moved: Keys, target: str) -> _Trial | None:
+        """Return the trial after a move, or None where a route would be missing."""
         sites = {**self.sites, **dict.fromkeys(moved, target)}
         try:
             return self._with({q: self._flows_of(q, sites) for q in {q for q, _ in moved}}, sites)
@@ -110,7 +110,8 @@ class _Trial:
         return dict(query_flows(p.graph, query, p.graph.queries[query], sites, p.topology, p.multicast))
 
     def _with(self, new: dict[str, dict[Flow, str]], sites: Sites) -> _Trial:
-        users, rates = dict(self.users), dict(self.rates)
+        users = dict(self.users)
+        rates = dict(self.rates)
         for query, flows in new.items():
             self._count(self.flows.get(query, {}).items(), -1, users, rates)
             self._count(flows.items(), 1, users, rates)
@@ -126,8 +127,9 @@ class _Trial:
                 rate = self.placement.graph.operators[producer].rate
                 rates[flow[1]] = rates.get(flow[1], 0.0) + step * rate
 
-    def placed(self) -> WanPlacement:
-        fresh = _Trial(self.placement, self.sites, {}, {}, {})._with(self.flows, self.sites)  # no rounding left over
+    def to_placement(self) -> WanPlacement:
+        # Rates are summed anew, so that no rounding errors of the moves remain.
+        fresh = _Trial(self.placement, self.sites, {}, {}, {})._with(self.flows, self.sites)
         return replace(self.placement, sites=self.sites, users=fresh.users, rates=fresh.rates)
 
 
@@ -141,7 +143,7 @@ def _moves(graph: OperatorGraph, sites: Sites, targets: tuple[str, ...]) -> Iter
 
 
 def _movable(graph: OperatorGraph, sites: Sites) -> Iterator[Keys]:
-    """Sets of (query, operator) that may move together."""
+    """Yield sets of (query, operator) that may move together."""
     free = [k for k in sites if graph.operators[k[1]].site is None]
     shared: dict[tuple[str, str], set[tuple[str, str]]] = {}
     siblings: dict[tuple[str, str], set[tuple[str, str]]] = {}

@@ -1,8 +1,8 @@
-"""The operators of queries as a graph to be placed: what each reads, what it gives, where it must be.
+"""The operators of queries as a graph to be placed: what each reads, what it produces, where it must run.
 
-An operator's name is its signature: equal names are equal work on equal inputs, whoever asked for it. A source is
-pinned to the site of its stream, an answer's sink to the site that wants it; what is between may run at any site that
-can compute. Partials of sites whose ways to the sink meet before it may be merged there or anywhere else: a merge of
+An operator's name is its signature: equal names are equal work on equal inputs, whichever query asked for it. A source
+is pinned to the site of its stream, an answer's sink to the site that wants it; what is between may run at any site
+that can compute. Partials of sites whose routes meet before the sink may be merged there or anywhere else: a merge of
 those sites is an operator of its own, so that a plan over links that form a tree is an aggregation tree.
 """
 
@@ -20,7 +20,7 @@ from catchment.optimizer.sharing.statistics import Statistics
 
 @dataclass(frozen=True)
 class WanOperator:
-    """One operator; `rate` is what it gives, in bytes a second; `site` is where it must be, if that is fixed."""
+    """One operator; `rate` is its output in bytes per second, `site` is where it must run, if that is fixed."""
 
     name: str
     inputs: tuple[str, ...] = ()
@@ -29,12 +29,14 @@ class WanOperator:
 
     def __post_init__(self) -> None:
         if not self.rate >= 0:
-            raise PlanError(f"the operator {self.name!r} gives {self.rate} bytes a second", hint="rates are 0 or more")
+            raise PlanError(
+                f"the operator {self.name!r} has the rate {self.rate} bytes per second", hint="rates are 0 or more"
+            )
 
 
 @dataclass(frozen=True)
 class OperatorGraph:
-    """Operators by name, and for each query those it needs, inputs before who reads them."""
+    """Operators by name, and for each query those that it needs, inputs before their readers."""
 
     operators: Mapping[str, WanOperator]
     queries: Mapping[str, tuple[str, ...]]
@@ -56,7 +58,7 @@ class OperatorGraph:
 
     def _operator(self, name: str, query: str) -> WanOperator:
         if name not in self.operators:
-            raise PlanError(f"the query {query!r} needs the operator {name!r}, which there is not")
+            raise PlanError(f"the query {query!r} needs the operator {name!r}, which does not exist")
         return self.operators[name]
 
     @classmethod
@@ -70,7 +72,7 @@ class OperatorGraph:
         return cls(operators, {q: tuple(o.name for o in needed) for q, needed in queries.items()})
 
     def join(self, other: OperatorGraph) -> OperatorGraph:
-        """With the queries of another graph; operators of one name must be equal, which the caller has seen to."""
+        """Return the graph with the queries of another; operators of one name are equal, which the caller ensures."""
         queries = {**self.queries, **other.queries}
         return OperatorGraph({**self.operators, **other.operators}, queries, frozenset(queries))
 
@@ -125,7 +127,7 @@ def query_operators(
 
 @dataclass(frozen=True)
 class _Part:
-    """Partials of some sites on their way: who makes them, of which sites, and how these were merged, as text."""
+    """Partials on their route: who produces them, of which sites, and how these were merged, as text."""
 
     operator: WanOperator
     sites: tuple[str, ...]
@@ -134,8 +136,11 @@ class _Part:
 
 @dataclass
 class _Merging:
-    """The merges of one fragment, inputs first. The name of a merge tells the tree below it, so that queries whose ways
-    meet alike share it; in a run it tells the site too."""
+    """The merges of one fragment, inputs first.
+
+    The name of a merge contains the tree below it, so that queries whose routes meet in the same way share it; in a run
+    it contains the site too.
+    """
 
     fragment: str
     demand: FragmentDemand
@@ -144,11 +149,10 @@ class _Merging:
     made: list[WanOperator] = field(default_factory=list)
 
     def tree(self, partials: Sequence[WanOperator], sink: str, topology: Topology) -> list[WanOperator]:
-        """Return a merge at every site before the sink where partials of several meet, those far from it first; one at
-        least."""
+        """Return at least one merge: one at every site before the sink where partials meet, the farthest first."""
         sites = self.demand.source.sites
         arriving = {s: [_Part(operator, (s,), s)] for s, operator in zip(sites, partials, strict=True)}
-        for site in stations(sites, sink, topology):
+        for site in sites_on_routes(sites, sink, topology):
             here = arriving.pop(site)
             going = here[0] if len(here) == 1 else self._merge(here, site)
             arriving.setdefault(_next(site, sink, topology), []).append(going)
@@ -173,8 +177,8 @@ def merge_name(fragment: str) -> str:
     return f"merge {fragment}"
 
 
-def stations(origins: Sequence[str], sink: str, topology: Topology) -> list[str]:
-    """Return every site on the way of some origin to the sink, without the sink, those with most links ahead first."""
+def sites_on_routes(origins: Sequence[str], sink: str, topology: Topology) -> list[str]:
+    """Return every site on the routes from the origins to the sink, without the sink, the farthest from it first."""
     found: dict[str, int] = {}
     for site in origins:
         while site != sink and site not in found and topology.route(site, sink) is not None:

@@ -1,4 +1,4 @@
-"""A plan over the WAN as a document for programs: links, fragments, what is shared and which choices there were."""
+"""A WAN plan as a JSON document: links, fragments, what is shared, and which choices there were."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from catchment.query.plan import describe_aggregate, describe_window
 
 
 def write_plan(plan: WanPlan) -> dict[str, Any]:
-    """`wan_bytes_per_s`, `links`, `fragments`, `shared`."""
+    """Return a document with `wan_bytes_per_s`, `links`, `fragments` and `shared`."""
     return {
         "wan_bytes_per_s": plan.wan_bytes_per_s,
         "links": _links(plan),

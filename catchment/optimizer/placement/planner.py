@@ -1,7 +1,7 @@
-"""The whole planner: views in, shared fragments and their places out.
+"""The whole planner: views in, shared fragments and their sites out.
 
-Normalise, share, make operators, place. What is planned here is what would cross the WAN at the declared rates; it
-deploys nothing.
+The steps are: normalise, share, make operators, place. A plan says what would cross the WAN at the declared rates;
+nothing is deployed.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from catchment.errors import PlanError
-from catchment.optimizer.placement.cost import query_flows, utilisation
+from catchment.optimizer.contracts import LinkLoad, check_contract
+from catchment.optimizer.placement.cost import query_flows
 from catchment.optimizer.placement.exact import TIME_LIMIT_S, place_exactly
 from catchment.optimizer.placement.greedy import WanPlacement, place_greedily
 from catchment.optimizer.placement.local_search import improve
@@ -23,19 +23,16 @@ from catchment.optimizer.sharing.share import BytesOf, SharingState, Strength, s
 from catchment.optimizer.sharing.statistics import Statistics
 from catchment.query.catalog import Catalog
 from catchment.query.planning.build import plan_views
-from catchment.units import format_bandwidth
 
-# Above this many operators of queries the local search is left out: its rounds cost the square of them.
-MAX_SEARCHED = 600
+MAX_SEARCHED = 600  # with more placed operators there is no local search: its rounds take time in their square
 
 
 class Planner(StrEnum):
-    """Who places: the greedy with a local search from where it ends, the exact program, or nobody: as a run does it,
-    where each site computes its partials, sites on the way merge what meets there, and the sink answers."""
+    """How operators are placed."""
 
-    GREEDY = "greedy"
-    EXACT = "exact"
-    RUN = "run"
+    GREEDY = "greedy"  # the greedy, then a local search from where it ends
+    EXACT = "exact"  # the integer program
+    RUN = "run"  # as a run does it: sites compute their partials, sites on the route merge, the sink answers
 
 
 @dataclass(frozen=True)
@@ -66,7 +63,10 @@ def plan_wan(
     time_limit_s: float = TIME_LIMIT_S,
     bytes_of: BytesOf | None = None,
 ) -> WanPlan:
-    """Plan queries together, in their order. `bytes_of`: what sharing makes least; absent: what leaves the sources."""
+    """Plan queries together, in their order.
+
+    `bytes_of` is what sharing minimises; absent, it is what leaves the sites of the streams.
+    """
     sharing = share(queries, strength, bytes_of or statistics.sent)
     routed = strength in (Strength.FULL, Strength.MAX)
     return place_shared(sharing, topology, statistics, routed, planner, time_limit_s)
@@ -80,7 +80,7 @@ def place_shared(
     planner: Planner = Planner.GREEDY,
     time_limit_s: float = TIME_LIMIT_S,
 ) -> WanPlan:
-    """Place what is shared; `multicast`: one copy of a stream serves all its readers at a site."""
+    """Place what is shared; with `multicast`, one copy of a stream serves all its readers at a site."""
     empty = WanPlacement(topology, multicast, capacity=sharing.strength is not Strength.MAX)
     as_run = planner is Planner.RUN
     placed = place_greedily(empty, operators_of(sharing, statistics, topology, as_run=as_run))
@@ -94,19 +94,14 @@ def place_shared(
     return WanPlan(sharing, exact.placement, statistics, exact.optimal)
 
 
-def check_contracts(plan: WanPlan) -> None:
+def check_plan_contracts(plan: WanPlan) -> None:
     """Refuse a plan that sends a query with a contract over a link that cannot carry what it is given."""
     placed = plan.placement
     for name, query in plan.sharing.queries.items():
         if not query.has_contract:
             continue
         names = placed.graph.queries[name]
-        for (_, link), _ in query_flows(placed.graph, name, names, placed.sites, placed.topology, placed.multicast):
-            use = utilisation(link, placed.rates[link], placed.topology)
-            if use is not None and use > 1:
-                limit = placed.topology.links[link].bandwidth_bytes_per_s
-                raise PlanError(
-                    f"the query {name!r} cannot meet its contract: the link {link[0]} -> {link[1]} would carry "
-                    f"{format_bandwidth(placed.rates[link])} of {format_bandwidth(limit)}",
-                    hint="share more (--sharing full), give the link more bandwidth, or drop the contract",
-                )
+        flows = query_flows(placed.graph, name, names, placed.sites, placed.topology, placed.multicast)
+        links = dict.fromkeys(link for (_, link), _ in flows)
+        capacity = {link: placed.topology.links[link].bandwidth_bytes_per_s for link in links}
+        check_contract(name, (LinkLoad(link, placed.rates[link], capacity[link]) for link in links))

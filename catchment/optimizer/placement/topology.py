@@ -1,7 +1,7 @@
-"""Sites and links as the planner sees them: who can compute, what a link takes, which way between two sites.
+"""Sites and links as the planner sees them: which sites compute, what links can carry, the routes between sites.
 
-Traffic between two sites without a link of their own goes over others: the way with the fewest links, and of those
-the one of least latency^2 / bandwidth. A site on the way only forwards.
+Traffic between two sites without a link of their own goes through others: the route with the fewest links, and of those
+the one with the least latency^2 / bandwidth. A site on the route only forwards.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class WanLink:
 
     @cached_property
     def cost_per_byte(self) -> float:
-        """latency^2 / bandwidth: what Pietzuch et al. (ICDE'06) and Sana charge a byte a second."""
+        """latency^2 / bandwidth: what Pietzuch et al. (ICDE'06) and Sana charge for one byte per second."""
         return self.latency_s**2 / self.bandwidth_bytes_per_s
 
 
@@ -68,7 +68,7 @@ class Topology:
 
     @classmethod
     def of(cls, links: Mapping[LinkName, WanLink] | list[WanLink], source_only: tuple[str, ...] = ()) -> Topology:
-        """Return the topology of some links; every site computes but those that are only sources."""
+        """Return the topology of some links; every site computes except those that are only sources."""
         named = links if isinstance(links, Mapping) else {link.name: link for link in links}
         sites = tuple(dict.fromkeys(end for link in named for end in link))
         return cls(sites, tuple(s for s in sites if s not in source_only), named)
@@ -90,11 +90,11 @@ class Topology:
         return self._routes[origin].get(destination)
 
     def required_route(self, origin: str, destination: str) -> tuple[LinkName, ...]:
-        """Return the way, or an error that says that there is none."""
+        """Return the route, or raise an error where there is none."""
         found = self.route(origin, destination)
         if found is None:
             raise PlanError(
-                f"there is no way from site {origin!r} to site {destination!r}",
+                f"there is no route from site {origin!r} to site {destination!r}",
                 hint=f'add to catchment.toml [[links]] from = "{origin}", to = "{destination}", or links over others',
             )
         return found
@@ -107,14 +107,14 @@ class Topology:
         return leaving
 
     def _search(self, origin: str) -> dict[str, tuple[LinkName, ...]]:
-        """Dijkstra by (number of links, cost, names)."""
+        """Return the routes from a site to all others, by Dijkstra over (number of links, cost, names)."""
         found: dict[str, tuple[LinkName, ...]] = {}
         queue: list[tuple[int, float, str, tuple[LinkName, ...]]] = [(0, 0.0, origin, ())]
         while queue:
-            hops, cost, site, way = heapq.heappop(queue)
+            hops, cost, site, route = heapq.heappop(queue)
             if site in found:
                 continue
-            found[site] = way
+            found[site] = route
             for link in self._leaving.get(site, ()):
-                heapq.heappush(queue, (hops + 1, cost + link.cost_per_byte, link.destination, (*way, link.name)))
+                heapq.heappush(queue, (hops + 1, cost + link.cost_per_byte, link.destination, (*route, link.name)))
         return found

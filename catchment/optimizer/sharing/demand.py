@@ -1,8 +1,9 @@
-"""A demand: what a query needs of a stream's partials, in normal form and without names of its own.
+"""A demand: what a query needs of a stream's partials, in normal form, without the names that the query uses.
 
 Two demands are comparable when they read the same stream through the same look-ups. Keys and aggregates are named by
-what they compute, so the union of two demands never confuses them. An aggregate is asked for as *atoms*: avg as a sum
-and a count, every spread as one kind of state, quantiles of one sketch as that sketch, so that states are carried once.
+what they compute, so the union of two demands never confuses them. An aggregate is replaced by its *atoms*, so that
+each state is carried once: avg is a sum and a count, all variances and deviations are one kind of state, quantiles of
+one sketch are that sketch.
 """
 
 from __future__ import annotations
@@ -27,16 +28,17 @@ from catchment.query.sql.view_options import ViewOptions
 from catchment.storage.codec import stored
 from catchment.timeline import Slicing, WindowSpec
 
-TEXT_BYTES = 16  # a text whose width is not declared
-SKETCH_BYTES = 512  # a sketch of few values; a full one takes some thousands
+TEXT_BYTES = 16  # assumed size of a text, whose width is not declared
+SKETCH_BYTES = 512  # assumed size of a sketch of few values; a full one takes some thousands
 
 
 @stored()
 @dataclass(frozen=True)
 class DemandSource:
-    """A stream with its look-ups: what two demands must have in common. `types` are those of its columns, by text.
+    """A stream with its look-ups: what two demands must have in common to be shared.
 
-    `policy` says when partials leave a site, where the query asks for one by name: a fragment has one policy.
+    `types` are the types of its columns, by their texts. `policy` and `slack` are in it because a fragment leaves its
+    site by one policy, and waits by one slack; both are empty where the query does not ask for them.
     """
 
     stream: str
@@ -45,7 +47,7 @@ class DemandSource:
     lookups: tuple[Lookup, ...] = ()
     types: tuple[tuple[str, pa.DataType], ...] = ()
     policy: str = ""
-    slack: str = ""  # how its windows wait, where the query has a contract: a fragment waits one way
+    slack: str = ""
 
     @cached_property
     def type_of(self) -> Mapping[str, pa.DataType]:
@@ -60,7 +62,7 @@ class DemandSource:
 @stored()
 @dataclass(frozen=True)
 class FragmentDemand:
-    """Keys, atoms, windows and conditions over a source; each tuple is ordered, so equal demands are equal values."""
+    """Keys, atoms, windows and conditions over a source; tuples are sorted, so that equal demands are equal values."""
 
     source: DemandSource
     keys: tuple[Key, ...]
@@ -104,7 +106,7 @@ class FragmentDemand:
         return f"{self.source.stream}_{self.fingerprint[:8]}"
 
     def fragment(self) -> Fragment:
-        """Return the demand as what a site runs."""
+        """Return the fragment that a site runs for the demand."""
         where = " AND ".join(f"({c})" for c in self.conditions) if len(self.conditions) > 1 else None
         return Fragment(
             self.name,
@@ -128,7 +130,7 @@ class SharedQuery:
     own: Fragment
     demand: FragmentDemand
     key_of: Mapping[str, str]  # its own key names to the names in the demand
-    result_bytes: int = 0  # of one row of its answers
+    result_bytes: int = 0  # size of one row of its answers
     has_contract: bool = False
     view: str = ""  # the view that it is a side of, if it is one
 
@@ -204,7 +206,7 @@ def width_of(type_: pa.DataType) -> int:
 
 
 def _slack(options: ViewOptions) -> str:
-    """How a view waits, as text: by its contract and controller; empty where it goes by its stream's slack."""
+    """Return how a view waits, as text: its contract and controller; empty where it waits by its stream's slack."""
     if options.max_error is None and options.slack is None:
         return ""
     return f"slack {options.slack} {options.max_error} {options.confidence}"

@@ -1,8 +1,9 @@
-"""What is deployed: the sharing that runs, and what remains to be known of what no longer does.
+"""What is deployed: the sharing that runs, and what must still be known of what no longer runs.
 
-A value that queries are added to and dropped from while everything runs. Invariants: adding or dropping a query leaves
-the derivations of all others as they were; a name of a fragment (it ends with the version that began it) or of a
-dropped query is never used again, because what was sent and published under it would be taken for something else.
+Queries are added and dropped while everything runs; each change gives another value. Invariants: adding or dropping a
+query leaves the derivations of all others as they were; the name of a fragment (it ends with the version that began it)
+or of a dropped query is never used again, because what was sent and published under it would be taken for something
+else.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from catchment.optimizer.sharing.share import SharingState, Strength
 from catchment.query.fragment import Fragment
 from catchment.storage.codec import stored
 
-# Definitions of ended fragments are kept, so that what is still under way of them is taken and passed over; beyond
-# this many the oldest are forgotten, and such a segment would be refused.
+# Definitions of ended fragments are kept, so that segments of them that are still in flight are accepted and ignored.
+# Beyond this many the oldest are forgotten, and such a segment would be refused.
 MAX_RETIRED = 1_000
 
 
@@ -29,14 +30,14 @@ class Deployed:
 
     sharing: SharingState
     version: int = 1
-    begun: tuple[str, ...] = ()  # fragments that were begun during a run: sites say where
+    begun: tuple[str, ...] = ()  # fragments that were begun during a run: each site reports from which instant on
     submitted: Mapping[str, str] = field(default_factory=dict)  # views that came by `submit`, with their SQL
     dropped: tuple[str, ...] = ()
-    retired: Mapping[str, FragmentDemand] = field(default_factory=dict)  # ended; some of it may still be under way
+    retired: Mapping[str, FragmentDemand] = field(default_factory=dict)  # ended; segments may still be in flight
     leaving: Mapping[str, int | None] = field(default_factory=dict)  # fragment -> until which instant it is wanted
 
     def add(self, query: SharedQuery, sql: str | None = None) -> Deployed:
-        """With one query more, that came during the life of this state."""
+        """Return the deployment with one more query; what runs for others is not changed."""
         view = query.view or query.name
         if view in self.dropped:
             raise PlanError(
@@ -49,7 +50,7 @@ class Deployed:
         return replace(self, sharing=sharing, begun=(*self.begun, *new), submitted=submitted, version=self.version + 1)
 
     def drop(self, name: str) -> Deployed:
-        """Without a query, or the sides of a join; what nobody else needs ends."""
+        """Return the deployment without a query, or without the sides of a join; what nobody else needs ends."""
         sharing = self.sharing
         for part in self.parts(name) or (name,):
             sharing = sharing.drop(part)
@@ -75,12 +76,12 @@ class Deployed:
         )
 
     def bound(self, ends: Mapping[str, int]) -> Deployed:
-        """With what was learnt of fragments that are being left: until when they are wanted."""
+        """Return the deployment with the instants until which fragments that are being left are wanted."""
         known = {f: ends.get(f, until) for f, until in self.leaving.items()}
         return self if known == self.leaving else replace(self, leaving=known, version=self.version + 1)
 
     def retire(self, needed: frozenset[str]) -> Deployed:
-        """Without those fragments that were left and are needed no more."""
+        """Return the deployment without those fragments that were left and are no longer needed."""
         over = [f for f in self.leaving if f not in needed and not self.sharing.users(f)]
         if not over:
             return self

@@ -53,19 +53,19 @@ class Derivation:
 
 
 def derive(partials: pa.Table, derivation: Derivation) -> pa.Table:
-    """Return the query's own partials, of a shared fragment's."""
-    kept = partials
+    """Return the query's own partials, made of a shared fragment's."""
+    wanted = partials
     for condition in derivation.conditions:
-        kept = kept.filter(evaluate(condition, kept, derivation.keys_by_sql))
-    starts = np.asarray(kept[SLICE_COLUMN], dtype=np.int64)
+        wanted = wanted.filter(evaluate(condition, wanted, derivation.keys_by_sql))
+    starts = np.asarray(wanted[SLICE_COLUMN], dtype=np.int64)
     columns = {SLICE_COLUMN: pa.array(derivation.slicing.starts_of(starts), pa.int64())}
-    columns |= {own: kept[shared] for shared, own in (*derivation.keys, *derivation.states)}
+    columns |= {own: wanted[shared] for shared, own in (*derivation.keys, *derivation.states)}
     keys = (SLICE_COLUMN, *(own for _, own in derivation.keys))
     return tables.combine(pa.table(columns), keys, derivation.aggregates)
 
 
 def derivation_of(query: SharedQuery, shared: FragmentDemand, name: str) -> Derivation | None:
-    """How the query's partials come from those of the shared fragment of a name, or None where that is not certain."""
+    """Return how the query's partials come from those of a shared fragment; None where that is not certain."""
     own = query.demand
     if not is_derivable(own, shared):
         return None
@@ -86,7 +86,7 @@ def is_derivable(own: FragmentDemand, shared: FragmentDemand) -> bool:
 
 
 def _filter_fits(own: FragmentDemand, shared: FragmentDemand) -> bool:
-    """Return the shared fragment keeps all that `own` keeps, and its keys tell what more it keeps."""
+    """Return whether the shared fragment keeps all records of `own`, and its keys tell which others it keeps."""
     texts = own.source.texts
     if not all(implies(own.conditions, c, texts) for c in shared.conditions):
         return False
@@ -108,7 +108,7 @@ def _cuts(slicing: Slicing, period_us: int) -> set[int]:
 
 
 def _state_pairs(own: Aggregate) -> tuple[tuple[str, str], ...]:
-    """Return the states of an aggregate's atoms are its own, in order."""
+    """Return the states of an aggregate's atoms with its own: they are the same, in order."""
     shared = [s for atom in atoms_of(own) for s in atom.states]
     assert [s.type for s in shared] == [s.type for s in own.states]
     return tuple((s.name, o.name) for s, o in zip(shared, own.states, strict=True))

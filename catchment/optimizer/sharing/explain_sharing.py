@@ -1,9 +1,9 @@
-"""Why a query is answered from the fragment that it is: what was possible, what each way would add on the links.
+"""Why a query is answered from its fragment: what else was possible, and what each choice would add on the links.
 
-The choice set of a run, where sites compute and the center answers: derive from a fragment that runs (adds nothing),
-run a wider fragment in its place that serves both, or run a fragment of its own; each with the bytes that it adds on
-all links together, merged where ways meet. Bytes are estimated from measured
-rates where there are some, else from declared ones, else from guesses.
+The choices of a run, where sites compute and the center answers, are: derive from a fragment that runs (adds nothing),
+run a wider fragment in its place that serves both, or run a fragment of its own. Each has the bytes that it adds on all
+links together, merged where routes meet. Bytes are estimated from measured rates where there are some, else from
+declared ones, else from guesses.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 from catchment.optimizer.placement.plan_json import write_derivation
 from catchment.optimizer.sharing.demand import SharedQuery
-from catchment.optimizer.sharing.deploy import fragment_rates, link_rates, sent_over
 from catchment.optimizer.sharing.deployed import Deployed
 from catchment.optimizer.sharing.derive import is_derivable
 from catchment.optimizer.sharing.generalize import generalize
+from catchment.optimizer.sharing.link_traffic import bytes_over_links, fragment_traffic, link_traffic
 from catchment.optimizer.sharing.share import BytesOf, Strength
 from catchment.optimizer.sharing.statistics import Statistics
 from catchment.project.config import Project
@@ -25,10 +25,10 @@ from catchment.units import format_bandwidth
 
 
 def explain_sharing(query: str, deployed: Deployed, statistics: Statistics, project: Project) -> dict[str, Any]:
-    """Return the fragment, who shares it, what crosses each link for it, and the choice set."""
+    """Return a query's fragment, who shares it, what crosses each link for it, and the choices there were."""
     sharing = deployed.sharing
     fragment = sharing.derivations[query].fragment
-    choices = list(_choices(sharing.queries[query], deployed, sent_over(Routes.of(project), statistics)))
+    choices = list(_choices(sharing.queries[query], deployed, bytes_over_links(Routes.of(project), statistics)))
     return {
         "strength": deployed.strength.value,
         "fragment": fragment,
@@ -43,8 +43,8 @@ def explain_sharing(query: str, deployed: Deployed, statistics: Statistics, proj
 
 def _links(query: str, deployed: Deployed, statistics: Statistics, project: Project) -> Iterator[dict[str, Any]]:
     demand = deployed.sharing.fragments[deployed.derivation(query).fragment]
-    rates = link_rates(project, deployed.sharing, statistics)
-    for link, rate in fragment_rates(Routes.of(project), demand, statistics).items():
+    rates = link_traffic(project, deployed.sharing, statistics)
+    for link, rate in fragment_traffic(Routes.of(project), demand, statistics).items():
         limit = project.link(*link).bandwidth_bytes_per_s
         yield {
             "from": link[0],
@@ -56,10 +56,10 @@ def _links(query: str, deployed: Deployed, statistics: Statistics, project: Proj
 
 
 def _merges(query: str, deployed: Deployed, statistics: Statistics, project: Project) -> Iterator[dict[str, Any]]:
-    """Yield the sites on the way where partials of several sites meet, and what merging them there saves."""
+    """Yield the sites on the route where partials of several sites meet, and what merging them there saves."""
     demand = deployed.sharing.fragments[deployed.derivation(query).fragment]
     routes = Routes.of(project)
-    rates = fragment_rates(routes, demand, statistics)
+    rates = fragment_traffic(routes, demand, statistics)
     for relay in routes.relays:
         behind = [s for s in demand.source.sites if routes.sender(relay, s) is not None]
         if len(behind) > 1:
@@ -74,7 +74,7 @@ def _merges(query: str, deployed: Deployed, statistics: Statistics, project: Pro
 
 
 def _choices(query: SharedQuery, deployed: Deployed, bytes_of: BytesOf) -> Iterator[dict[str, Any]]:
-    """Yield what there was to choose from, had the query come last; the one that is in force is marked."""
+    """Yield the choices that there are if the query is added last; the one in force is marked."""
     sharing, chosen = deployed.sharing, deployed.derivation(query.name).fragment
     for name, demand in sharing.fragments.items():
         others = [u for u in sharing.users(name) if u != query.name]
@@ -109,22 +109,22 @@ def _why(choices: Sequence[Mapping[str, Any]], strength: Strength) -> str:
     )
 
 
-def explain_text(told: Mapping[str, Any]) -> str:
-    """Return the same for a person."""
-    lines = [f"shares: {told['fragment']} ({told['why']})"]
+def explain_text(explained: Mapping[str, Any]) -> str:
+    """Return what `explain_sharing` returned as lines for people."""
+    lines = [f"shares: {explained['fragment']} ({explained['why']})"]
     lines += [
         f"  {row['from']} -> {row['to']}: about {_rate(row['fragment_bytes_per_s'])} of this fragment, "
         f"{_rate(row['bytes_per_s'])} in all"
-        for row in told["links"]
+        for row in explained["links"]
     ]
     lines += [
         f"  merged at {row['at']} of {', '.join(row['of'])}: {_rate(row['bytes_per_s_in'])} come, "
         f"{_rate(row['bytes_per_s_out'])} go on"
-        for row in told["merges"]
+        for row in explained["merges"]
     ]
     lines += [
         f"  {'*' if c['chosen'] else ' '} {c['kind']} {c['fragment']}: adds {_rate(c['added_bytes_per_s'])}"
-        for c in told["choices"]
+        for c in explained["choices"]
     ]
     return "\n".join(lines)
 

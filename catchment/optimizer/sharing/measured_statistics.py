@@ -1,10 +1,10 @@
-"""From what sites measured to what the planner knows: measured numbers take the place of declared ones.
+"""Statistics from what sites measure: measured numbers replace declared ones.
 
-A selectivity is known of a fragment's conditions together; where there are several, each is given its root, and a
-column that several fragments tell of the mean. Distinct values of a column are those of the site with most of them,
-since statistics speak of one site. Estimates of groups take keys for equally likely and know nothing of compression, so
-they are too high; what the fragments of a stream have really sent, over what is estimated for the same records, is its
-`wire_ratio`, one for all of them: it makes bytes true and changes no comparison between fragments.
+Only the selectivity of all conditions of a fragment together is measured: each of n conditions is given the n-th root,
+and a column that several fragments have conditions on is given the mean. The distinct values of a column are those of
+the site with most of them, because statistics are per site. Estimated groups assume that keys are equally likely and
+ignore compression, so they are too high; the bytes that the fragments of a stream have really sent, over the estimate
+for the same records, are the stream's `wire_ratio`: it corrects bytes and changes no comparison between fragments.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from catchment.optimizer.normal_form.expressions import columns_of
 from catchment.optimizer.sharing.demand import FragmentDemand
 from catchment.optimizer.sharing.statistics import Statistics, short_name
 
-# A condition that kept nothing so far may keep something later: it is not believed to be impossible.
+# A condition that has kept no record so far may keep some later: its selectivity is not taken for 0.
 LEAST_SELECTIVITY = 1e-4
 
 
-def measured(
+def apply_measurements(
     known: Statistics, fragments: Mapping[str, FragmentDemand], sites: Mapping[str, Mapping[str, Any]]
 ) -> Statistics:
-    """`known` with what the sites' statistics say of the streams that they read."""
+    """Return what is known of streams, replaced by what the sites that read them have measured."""
     streams = dict(known.streams)
     for name in {d.source.stream for d in fragments.values()} & streams.keys():
         mine = {f: d for f, d in fragments.items() if d.source.stream == name}
-        told = {site: s["rows_per_s"].get(name) for site, s in sites.items()}
-        rates = {site: float(rate) for site, rate in told.items() if rate is not None}
+        reported = {site: s["rows_per_s"].get(name) for site, s in sites.items()}
+        rates = {site: float(rate) for site, rate in reported.items() if rate is not None}
         streams[name] = replace(
             streams[name],
             rows_per_s={**streams[name].rows_per_s, **rates},
@@ -46,10 +46,10 @@ def measured(
 def _wire_ratio(
     estimates: Statistics, fragments: Mapping[str, FragmentDemand], sites: Mapping[str, Mapping[str, Any]]
 ) -> float | None:
-    """Return bytes that left over bytes estimated for the records that were read; None before anything has left."""
+    """Return the bytes sent over the bytes estimated for the records that were read; None before anything was sent."""
     sent = expected = 0.0
-    for site, told in sites.items():
-        for name, read in told["fragments"].items():
+    for site, reported in sites.items():
+        for name, read in reported["fragments"].items():
             rate = estimates.of(fragments[name].source.stream).rows_per_s.get(site) if name in fragments else None
             if rate and read["bytes"]:
                 sent += read["bytes"]
@@ -67,7 +67,7 @@ def _readings(
 
 
 def _distinct(fragments: Mapping[str, FragmentDemand], sites: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """Of keys that are plain columns, over fragments that leave no record out."""
+    """Return the distinct values of keys that are plain columns, from fragments without conditions."""
     found: dict[str, float] = {}
     for demand, read in _readings(fragments, sites):
         for sql, count in read["distinct"].items():
@@ -78,6 +78,7 @@ def _distinct(fragments: Mapping[str, FragmentDemand], sites: Mapping[str, Mappi
 
 
 def _selectivity(fragments: Mapping[str, FragmentDemand], sites: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """Return the selectivity of conditions, by the columns that they are on."""
     found: dict[str, list[float]] = {}
     for demand, read in _readings(fragments, sites):
         if demand.conditions and read["selectivity"] is not None and not demand.source.lookups:

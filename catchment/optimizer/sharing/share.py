@@ -1,9 +1,9 @@
-"""Sharing of fragments between queries, in four strengths, as a value that queries are added to and dropped from.
+"""Sharing of fragments between queries, in four strengths; adding or dropping a query gives another value.
 
 Invariants: every query has exactly one derivation, from a fragment that exists; a fragment exists while a query uses
 it; adding or dropping a query leaves the derivations of all others as they were. Jonathan, Chandra, Weissman, "Multi-
-Query Optimization in Wide-Area Streaming Analytics" (SoCC'18), section 4, calls equal fragments IN-OP sharing; what
-one fragment's partials tell of another's goes beyond it.
+Query Optimization in Wide-Area Streaming Analytics" (SoCC'18), section 4, calls equal fragments IN-OP sharing; deriving
+the partials of one fragment from another's goes beyond it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from catchment.project.options import did_you_mean
 from catchment.query.fragment import Fragment
 from catchment.storage.codec import stored
 
-# Above this many groups of a batch, groups are not compared pair by pair any more: each query has found its best
-# group when it came, and only merges of whole groups are missed.
+# Above this many groups of a batch, groups are not compared pair by pair: each query was put into its best group when
+# it was added, so that only merges of whole groups are missed.
 MAX_PAIRED_GROUPS = 32
-# A query of a batch that no group serves as it is tries to widen this many, those most like it.
-MAX_WIDENED = 8
+MAX_WIDENED = 8  # a query of a batch that no group serves unchanged tries to widen this many, those most like it
 
 BytesOf = Callable[[FragmentDemand], float]
 
@@ -50,7 +49,7 @@ class SharingState:
     derivations: Mapping[str, Derivation] = field(default_factory=dict)
 
     def users(self, fragment: str) -> tuple[str, ...]:
-        """Return the queries whose partials come from a fragment: its reference count is their number."""
+        """Return the queries whose partials come from a fragment."""
         return tuple(q for q, d in self.derivations.items() if d.fragment == fragment)
 
     def fragment(self, name: str) -> Fragment:
@@ -61,13 +60,13 @@ class SharingState:
         object.__setattr__(self, "strength", Strength(self.strength))
 
     def add(self, query: SharedQuery, leave: Collection[str] = (), suffix: str = "") -> SharingState:
-        """Return the state with one query more; what runs for others is used or left alone, never changed.
+        """Return the state with one more query; what runs for others is used or left alone, never changed.
 
-        Fragments to `leave` are about to end and serve nobody new; a new fragment's name ends with the suffix.
+        Fragments to `leave` are about to end and serve no new query; the name of a new fragment ends with the suffix.
         """
         if query.name in self.queries:
             raise PlanError(f"the query {query.name!r} is already there", hint="drop it first, or choose another name")
-        derivation = self._reused(query, leave) or self._new(query, suffix)
+        derivation = self._reuse(query, leave) or self._new(query, suffix)
         fragments = self.fragments
         if derivation.fragment not in fragments:
             fragments = {**fragments, derivation.fragment: query.demand}
@@ -97,20 +96,18 @@ class SharingState:
         assert derivation is not None
         return derivation
 
-    def _reused(self, query: SharedQuery, leave: Collection[str]) -> Derivation | None:
-        """From the least fragment that tells the query's partials, if one does."""
-        if self.strength is Strength.NONE:
+    def _reuse(self, query: SharedQuery, leave: Collection[str]) -> Derivation | None:
+        """Return the derivation from the smallest running fragment that serves the query, if one does."""
+        serving = [n for n, demand in self.fragments.items() if n not in leave and self._serves(demand, query.demand)]
+        if not serving:
             return None
-        fits = (
-            (lambda d: d == query.demand)
-            if self.strength is Strength.STRICT
-            else (lambda d: is_derivable(query.demand, d))
-        )
-        fit = [n for n, shared in self.fragments.items() if n not in leave and fits(shared)]
-        if not fit:
-            return None
-        least = min(fit, key=lambda n: (len(self.fragments[n].keys), len(self.fragments[n].aggregates), n))
+        least = min(serving, key=lambda n: (len(self.fragments[n].keys), len(self.fragments[n].aggregates), n))
         return derivation_of(query, self.fragments[least], least)
+
+    def _serves(self, shared: FragmentDemand, own: FragmentDemand) -> bool:
+        if self.strength is Strength.NONE:
+            return False
+        return own == shared if self.strength is Strength.STRICT else is_derivable(own, shared)
 
 
 @dataclass(frozen=True)
@@ -120,8 +117,8 @@ class _Group:
     demand: FragmentDemand
     members: tuple[SharedQuery, ...]
 
-    def widened(self, other: _Group) -> _Group | None:
-        """Both groups in one, or None where not every member could certainly be derived."""
+    def widen(self, other: _Group) -> _Group | None:
+        """Return both groups in one, or None where not every member could certainly be derived."""
         demand = generalize(self.demand, other.demand)
         if demand is None:
             return None
@@ -134,8 +131,8 @@ class _Group:
 def share(queries: Iterable[SharedQuery], strength: Strength, bytes_of: BytesOf) -> SharingState:
     """Return the sharing of queries that are planned together, before anything runs.
 
-    `bytes_of` estimates what a fragment sends a second over all its sites. Here, unlike in `add`, a fragment may be
-    made finer for several queries at once.
+    `bytes_of` estimates the bytes per second that a fragment sends from all its sites. Unlike in `add`, one fragment
+    may be widened for several queries at once.
     """
     state = SharingState(strength)
     if strength in (Strength.NONE, Strength.STRICT):
@@ -155,7 +152,7 @@ def share(queries: Iterable[SharedQuery], strength: Strength, bytes_of: BytesOf)
 
 @dataclass
 class _Batch:
-    """Groups under construction; what a demand sends is reckoned once."""
+    """Groups under construction; what a demand sends is estimated once."""
 
     strength: Strength
     estimate: BytesOf
@@ -168,13 +165,13 @@ class _Batch:
         return self.known[demand.fingerprint]
 
     def place(self, new: _Group) -> None:
-        """Put a query in the group where it adds least, or in one of its own where that is less still."""
+        """Put a query into the group where it adds least, or into one of its own where that adds even less."""
         for i, group in enumerate(self.groups):
             if is_derivable(new.demand, group.demand):
                 self.groups[i] = _Group(group.demand, (*group.members, *new.members))
                 return
         like = sorted(range(len(self.groups)), key=lambda i: _distance(self.groups[i].demand, new.demand))
-        wider = [(i, w) for i in like[:MAX_WIDENED] if (w := self.groups[i].widened(new)) is not None]
+        wider = [(i, w) for i in like[:MAX_WIDENED] if (w := self.groups[i].widen(new)) is not None]
         added = {i: self.bytes_of(w.demand) - self.bytes_of(self.groups[i].demand) for i, w in wider}
         best = min(wider, key=lambda pair: added[pair[0]], default=None)
         if best is None or (self.strength is Strength.FULL and added[best[0]] >= self.bytes_of(new.demand)):
@@ -193,7 +190,8 @@ class _Batch:
             best = max(found, key=lambda f: f[:2], default=None)
             if best is None or (self.strength is Strength.FULL and best[0] <= 0):
                 break
-            gone, new = set(best[1]), max(live) + 1
+            gone = set(best[1])
+            new = max(live) + 1
             live = {i: g for i, g in live.items() if i not in gone}
             pairs = {p: v for p, v in pairs.items() if not gone & set(p)}
             pairs |= {(new, i): self._pair(best[2], g) for i, g in live.items()}
@@ -201,15 +199,15 @@ class _Batch:
         self.groups = list(live.values())
 
     def _pair(self, a: _Group, b: _Group) -> tuple[float, _Group | None]:
-        """Return what one group for both saves."""
-        wider = a.widened(b)
+        """Return the bytes per second that one group for both saves, and that group."""
+        wider = a.widen(b)
         if wider is None:
             return 0.0, None
         return self.bytes_of(a.demand) + self.bytes_of(b.demand) - self.bytes_of(wider.demand), wider
 
 
 def _distance(left: FragmentDemand, right: FragmentDemand) -> int:
-    """How unlike two demands are: keys, conditions and windows that only one of them has; sources above all."""
+    """Return how unlike two demands are, by keys, conditions and windows that only one of them has."""
     apart = 1_000 if left.source != right.source else 0
     differing = (set(left.by_sql) ^ set(right.by_sql)) | (set(left.conditions) ^ set(right.conditions))
     return apart + 2 * len(differing) + len(set(left.windows) ^ set(right.windows))

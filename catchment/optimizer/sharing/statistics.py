@@ -1,20 +1,20 @@
-"""What is known of streams: rates, widths, distinct values, selectivities; and what follows for a demand.
+"""What is known about streams (rates, sizes, distinct values, selectivities), and what follows for a demand.
 
 Declared in `statistics.toml` beside `catchment.toml`:
 
     [streams.edits]
-    rows_per_s = 1200          # of all its sites together
-    row_bytes = 400            # of one raw record
-    wire_ratio = 0.2           # bytes that leave for each estimated byte of partials: compression, skew; absent: 1
-    [streams.edits.share]      # of each site; absent: equal shares
+    rows_per_s = 1200          # at all its sites together
+    row_bytes = 400            # size of one raw record
+    wire_ratio = 0.2           # bytes sent per estimated byte of partials: compression, skew; absent: 1
+    [streams.edits.share]      # of the records at each site; absent: equal shares
     ohio = 0.3
     [streams.edits.distinct]   # distinct values of a column, in the long run, at one site
     page = 20000
     [streams.edits.selectivity] # the share of the records that a condition on a column keeps
     bot = 0.3
 
-A column of a look-up table is named TABLE.COLUMN. What is not declared is guessed, and the guesses are named here.
-The estimate of groups assumes values that are equally likely and independent, so it is an upper one for skewed keys.
+A column of a look-up table is named TABLE.COLUMN. What is not declared is guessed by the constants below. The estimate
+of groups assumes that values are equally likely and independent, so it is an upper bound for skewed keys.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from catchment.timeline import SECOND_US
 
 FILE = "statistics.toml"
 
-DEFAULT_ROWS_PER_S = 1_000.0  # at each site of a stream of which nothing is declared or measured
-DEFAULT_DISTINCT = 100  # values of a column of which nothing is declared
-DEFAULT_SELECTIVITY = 1 / 3  # of a condition that is no equality
-SLICE_BYTES = 8
+DEFAULT_ROWS_PER_S = 1_000.0  # at each site of a stream about which nothing is declared or measured
+DEFAULT_DISTINCT = 100  # distinct values of a column about which nothing is declared
+DEFAULT_SELECTIVITY = 1 / 3  # of a condition that is not an equality
+SLICE_BYTES = 8  # size of the slice column of a partial
 
 _TABLE = OptionKind("a table of numbers", dict)
 STREAM = (
@@ -60,7 +60,7 @@ STREAM = (
 
 @dataclass(frozen=True)
 class StreamStatistics:
-    """What is known of one stream; columns by their name, those of tables as TABLE.COLUMN."""
+    """What is known about one stream; columns are named by their names, those of tables as TABLE.COLUMN."""
 
     rows_per_s: Mapping[str, float]
     row_bytes: float
@@ -71,41 +71,43 @@ class StreamStatistics:
 
 @dataclass(frozen=True)
 class Statistics:
-    """What is known of all streams."""
+    """What is known about all streams."""
 
     streams: Mapping[str, StreamStatistics]
 
     def of(self, stream: str) -> StreamStatistics:
+        """Return what is known about a stream, or raise an error where that is nothing."""
         if stream not in self.streams:
             raise PlanError(
-                f"nothing is declared of the rates of stream {stream!r}",
+                f"no rates are declared for stream {stream!r}",
                 hint=f"add to {FILE}: [streams.{stream}] with rows_per_s and row_bytes",
             )
         return self.streams[stream]
 
     def raw(self, stream: str, site: str) -> float:
-        """Return bytes a second of raw records at a site."""
+        """Return the bytes per second of raw records at a site."""
         known = self.of(stream)
         return known.rows_per_s.get(site, 0.0) * known.row_bytes
 
     def partials(self, demand: FragmentDemand, site: str) -> float:
-        """Return bytes a second of a demand's partials at a site: each group of each slice once."""
+        """Return the bytes per second of a demand's partials at a site: each group of each slice once."""
         return self.merged(demand, (site,))
 
     def merged(self, demand: FragmentDemand, sites: Sequence[str] | None = None) -> float:
-        """Return bytes a second of the partials after those of some sites are merged, or of all."""
+        """Return the bytes per second of a demand's partials after those of some sites (or of all) are merged."""
         known = self.of(demand.source.stream)
         rows = sum(known.rows_per_s.get(s, 0.0) for s in (demand.source.sites if sites is None else sites))
         return self._groups_per_s(demand, rows) * row_bytes(demand) * known.wire_ratio
 
     def answers(self, query: SharedQuery) -> float:
-        """Return bytes a second of a query's answers."""
+        """Return the bytes per second of a query's answers."""
         rows = sum(self.of(query.demand.source.stream).rows_per_s.get(s, 0.0) for s in query.demand.source.sites)
-        span_s, every_s = query.window.size_us / SECOND_US, query.window.slide_us / SECOND_US
-        return self._groups(query.demand, rows * span_s) / every_s * query.result_bytes
+        size_s = query.window.size_us / SECOND_US
+        slide_s = query.window.slide_us / SECOND_US
+        return self._groups(query.demand, rows * size_s) / slide_s * query.result_bytes
 
     def sent(self, demand: FragmentDemand) -> float:
-        """Return bytes a second of a demand's partials over all its sites."""
+        """Return the bytes per second of a demand's partials at all its sites together."""
         return sum(self.partials(demand, site) for site in demand.source.sites)
 
     def _groups_per_s(self, demand: FragmentDemand, rows_per_s: float) -> float:
@@ -119,7 +121,7 @@ class Statistics:
         return possible * -math.expm1(kept * math.log1p(-1 / possible)) if possible > 1 else min(1.0, kept)
 
     def _distinct(self, sql: str, demand: FragmentDemand) -> float:
-        """Distinct values of an expression: at most the product of those of its columns; fewer under a condition."""
+        """Return the distinct values of an expression: the product of those of its columns, fewer under an equality."""
         columns = [short_name(c, demand.source.stream) for c in columns_of(sql)]
         known = self.of(demand.source.stream).distinct
         possible = math.prod(known.get(c, DEFAULT_DISTINCT) for c in columns)
@@ -146,20 +148,20 @@ class Statistics:
 
 
 def row_bytes(demand: FragmentDemand) -> float:
-    """About the bytes of one partial on the wire, before compression."""
+    """Return about how many bytes one partial takes on the wire, before compression."""
     states = (s.type for a in demand.aggregates for s in a.states)
     return SLICE_BYTES + sum(map(width_of, (*(k.type for k in demand.keys), *states)))
 
 
 @cache
 def short_name(column: str, stream: str) -> str:
-    """`stream`.`x` is x, `table`.`x` is table.x."""
+    """Return the name of a column in `statistics.toml`: x for `stream`.`x`, table.x for `table`.`x`."""
     parts = [p.name for p in read_expression(column).parts]  # type: ignore[attr-defined]
     return str(parts[-1]) if parts[0] == stream else ".".join(parts[:2])
 
 
 def load_statistics(project: Project, catalog: Catalog) -> Statistics:
-    """Return what a project declares of its streams; a generator's rate is its own."""
+    """Return what a project declares about its streams; a generator knows its own rate."""
     path = project.folder / FILE
     declared = _read_file(path, catalog) if path.is_file() else {}
     generated = {
@@ -170,8 +172,8 @@ def load_statistics(project: Project, catalog: Catalog) -> Statistics:
     return Statistics({**generated, **declared})
 
 
-def assumed(known: Statistics, catalog: Catalog) -> Statistics:
-    """Return what is known, and a guess for streams of which nothing is: enough to compare ways of sharing."""
+def fill_with_guesses(known: Statistics, catalog: Catalog) -> Statistics:
+    """Return what is known, and a guess for streams about which nothing is: enough to compare ways of sharing."""
     guessed = {
         s.name: StreamStatistics(dict.fromkeys(s.sites or (), DEFAULT_ROWS_PER_S), _raw_bytes(s))
         for s in catalog.streams.values()

@@ -29,7 +29,7 @@ from catchment.errors import ConfigError
 from catchment.progress.admission import check_segment
 from catchment.project.config import Link, Project
 from catchment.project.folders import site_folder
-from catchment.project.routes import link_on, next_link
+from catchment.project.routes import first_link, outgoing_link
 from catchment.query.plan import QueryPlan
 from catchment.shedding.monitor import LoadMonitor
 from catchment.spark.evaluation.evaluator import NativeEvaluator
@@ -241,10 +241,10 @@ class Runner:
         self.on_segment(segment)
 
     def _sender(self, site: str, outbox: Outbox) -> Sender:
-        return self._sender_over(next_link(self.project, site), site, self.deployment.routes.next_inbox(site), outbox)
+        return self._sender_over(first_link(self.project, site), site, self.deployment.routes.next_inbox(site), outbox)
 
     def _relay_sender(self, site: str, outbox: Outbox) -> Sender:
-        link = link_on(self.project, site)
+        link = outgoing_link(self.project, site)
         return self._sender_over(link, site, link.destination, outbox)
 
     def _sender_over(self, link: Link, site: str, to: str, outbox: Outbox) -> Sender:

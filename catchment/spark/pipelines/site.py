@@ -26,7 +26,7 @@ from catchment.deploy.requests import asked_repairs, forget_repairs
 from catchment.progress.events import Ticked
 from catchment.project.config import Project
 from catchment.project.folders import site_folder
-from catchment.project.routes import Routes, next_link
+from catchment.project.routes import Routes, first_link
 from catchment.query.fragment import Fragment
 from catchment.query.sql.statements import Stream
 from catchment.shedding.debts import Debt
@@ -107,7 +107,7 @@ class SitePipeline:
 
     def __post_init__(self) -> None:
         self.folder = site_folder(self.project, self.site)
-        self.link = next_link(self.project, self.site)
+        self.link = first_link(self.project, self.site)
         to = Routes.of(self.project).next_inbox(self.site)
         self.outbox = Outbox(self.folder / "outbox", self.site, to, self.link.outbox_max_bytes)
         self.sender = self.make_sender(self.outbox)

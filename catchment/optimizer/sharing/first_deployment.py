@@ -1,0 +1,39 @@
+"""From the views of a project to what is deployed when a run begins: at its first run, and at every later one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from catchment.optimizer.sharing.demand import SharedQuery
+from catchment.optimizer.sharing.deployed import Deployed
+from catchment.optimizer.sharing.share import BytesOf, Strength, share
+from catchment.query.catalog import Catalog
+from catchment.query.sql.parse import parse_sql
+from catchment.query.sql.statements import DropView
+
+
+def current_catalog(declared: Catalog, deployed: Deployed | None) -> Catalog:
+    """Return the declared views with those that were submitted, without those that were dropped."""
+    if deployed is None:
+        return declared
+    dropped = [DropView(name) for name in deployed.dropped if name in declared.views]
+    submitted = [sql for name, sql in deployed.submitted.items() if name not in declared.views]
+    added = [statement for sql in submitted for statement in parse_sql(sql, "submitted")]
+    return declared.add(*dropped, *added)
+
+
+def deploy_first(queries: Iterable[SharedQuery], strength: Strength, bytes_of: BytesOf) -> Deployed:
+    """Return what is deployed where nothing was: all queries are shared at once."""
+    return Deployed(share(queries, strength, bytes_of))
+
+
+def deploy_again(deployed: Deployed, queries: Sequence[SharedQuery], strength: Strength) -> Deployed:
+    """Return what is deployed after views were added to the project, or removed, between two runs."""
+    wanted = {q.view or q.name for q in queries}
+    changed = replace(deployed, sharing=replace(deployed.sharing, strength=strength))
+    for name in [v for v in deployed.views if v not in wanted]:
+        changed = changed.drop(name)
+    for query in (q for q in queries if q.name not in deployed.sharing.queries):
+        changed = changed.add(query)
+    return changed
