@@ -158,7 +158,7 @@ def test_greedy_and_search_are_never_below_the_exact_bound(multicast: bool) -> N
 def test_what_cannot_be_placed_is_refused_with_a_reason() -> None:
     topology = Topology.of([WanLink("s", "a")], ("s",))
     read = WanOperator("read", (), 1.0, "s")
-    with pytest.raises(PlanError, match="no way from site 'a' to site 's'"):
+    with pytest.raises(PlanError, match="no route from site 'a' to site 's'"):
         topology.required_route("a", "s")
     with pytest.raises(PlanError, match="no site that can compute"):
         WanPlacement(topology, True).add(
