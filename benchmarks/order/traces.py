@@ -20,10 +20,10 @@ from rich.table import Table
 from benchmarks.data import data_folder
 from catchment.quality.coverage import Contract, Measure
 from catchment.sim.order.generated_traces import LIKE, generate
+from catchment.sim.order.imputation import parse_simulated_slack
 from catchment.sim.order.recorded_traces import measured
 from catchment.sim.order.simulate import Question, Run, Simulation, simulate
 from catchment.sim.order.trace import ArrivalTrace
-from catchment.site.slack.names import parse_slack
 from catchment.timeline import SECOND_US, WindowSpec
 
 DESCRIPTION = "slack controllers on generated and measured traces: latency, violations, repair (simulated time)"
@@ -109,7 +109,7 @@ def _simulate(
     trace: ArrivalTrace, window: WindowSpec, step_us: int, aggregate: str, names: Sequence[str]
 ) -> Simulation:
     question = Question(window, Measure.parse(aggregate), CONTRACT, step_us=step_us)
-    return simulate(trace, question, [parse_slack(n) for n in names])
+    return simulate(trace, question, [parse_simulated_slack(n) for n in names])
 
 
 def _figures(run: Run, records: int) -> dict[str, Any]:

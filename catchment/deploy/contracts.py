@@ -11,8 +11,7 @@ from catchment.quality.per_site_contract import at_each_site
 from catchment.query.plan import QueryPlan
 from catchment.query.sql.statements import Stream
 from catchment.query.sql.view_options import NEVER, ON_DEMAND
-from catchment.site.slack.names import DEFAULT_SLACK, parse_slack
-from catchment.site.slack.query import SlackPlan
+from catchment.site.slack import DEFAULT_SLACK, SlackPlan, parse_slack
 
 # Controllers that need no contract to know how long to wait; the one that they are judged by is then this.
 WITHOUT_CONTRACT = ("mp-k-slack", "fixed")
@@ -73,16 +72,16 @@ def check_slack(plan: QueryPlan, stream: Stream, where: str) -> None:
             where=where,
             hint="leave slack out: windows of such a stream close by the slack of the stream",
         )
-    try:
-        family = parse_slack(name).name.partition(":")[0]
-    except CatchmentError as cause:
-        raise QueryError(f"view {plan.name!r}: {cause.message}", where=where, hint=cause.hint) from cause
     if name.strip().lower().endswith(":imputed"):
         raise QueryError(
             f"view {plan.name!r} asks for {name!r}: a site cannot publish records that it does not have",
             where=where,
             hint="leave out :imputed; it is for catchment simulate order",
         )
+    try:
+        family = parse_slack(name).name.partition(":")[0]
+    except CatchmentError as cause:
+        raise QueryError(f"view {plan.name!r}: {cause.message}", where=where, hint=cause.hint) from cause
     if plan.options.max_error is None and family not in WITHOUT_CONTRACT:
         raise QueryError(
             f"view {plan.name!r} asks for the slack {name!r}, which waits for a contract, and states none",

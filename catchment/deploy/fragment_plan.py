@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from catchment.query.fragment import Fragment
 from catchment.query.sql.view_options import ALWAYS
 from catchment.site.policies.base import Policy
-from catchment.site.slack.query import SlackPlan
+from catchment.site.slack import SlackPlan
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ from catchment.site.events import (
 from catchment.site.policies.base import Policy
 from catchment.site.policies.key_rates import KeyRates
 from catchment.site.release import LinkView, Release, ReleaseGate
-from catchment.site.slack.query import QuerySlack, SlackPlan
+from catchment.site.slack import QuerySlack, SlackPlan
 from catchment.site.slot_table import COLUMNS, SlotTable
 from catchment.timeline import END_OF_TIME_US, Slicing
 from catchment.wire.messages import Progress, Repaired, Shed, Standing, Updates
@@ -231,7 +231,7 @@ class SiteCore:
             "fragments": {
                 n: {"policy": h.policy.name, "gate": h.gate.dump(), "until_us": h.until_us,
                     "added": FragmentAdded(h.fragment, h.policy, h.weight, h.begin_us, _plans(h)),
-                    "slacks": [s.snapshot() for s in h.slacks]}
+                    "slacks": h.slacks}
                 for n, h in self._held.items()
             },
         }  # fmt: skip
@@ -272,7 +272,7 @@ class SiteCore:
         fragment, held = event.fragment, self._held.get(event.fragment.name)
         if held is None:
             gate = ReleaseGate(fragment.slicing, event.policy.build())
-            cache, slacks = PartialCache(fragment), tuple(QuerySlack(plan) for plan in event.slacks)
+            cache, slacks = PartialCache(fragment), tuple(QuerySlack.start(plan) for plan in event.slacks)
             begin = event.begin_us
             self._held[fragment.name] = _Held(fragment, event.policy, event.weight, cache, gate, begin, slacks=slacks)
         elif held.fragment != fragment:
@@ -284,7 +284,7 @@ class SiteCore:
             held.weight = event.weight
             if _plans(held) != event.slacks:  # queries came or went: those that stay go on
                 known = {slack.plan: slack for slack in held.slacks}
-                held.slacks = tuple(known.get(plan) or QuerySlack(plan) for plan in event.slacks)
+                held.slacks = tuple(known.get(plan) or QuerySlack.start(plan) for plan in event.slacks)
         self._clock(fragment.stream)
 
     def _absorb(self, event: Absorbed, now_us: int) -> None:
@@ -311,7 +311,7 @@ class SiteCore:
             _swept(held)
         messages += self._relief()
         for held in self._held.values():
-            messages += [m for slack in held.slacks for m in slack.standings(held.fragment.name)]
+            messages += [m for slack in held.slacks for m in slack.take_standings(held.fragment.name)]
             messages += _progress(held, self._clock_of(held).low_mark_us)
         messages += self._facts
         self._facts = []
@@ -373,10 +373,9 @@ def _revived(held: _Held, saved: dict[str, Any], tables: dict[str, pa.Table]) ->
     gate = ReleaseGate(fragment.slicing, held.policy.build(saved["gate"]["state"] if same else None))
     heat = tables[f"{name}/heat"]
     gate.load(saved["gate"], slot_table, KeyRates(heat["identity"].to_numpy(), heat["heat"].to_numpy()))
-    for slack, state in zip(held.slacks, saved["slacks"], strict=True):
-        slack.restore(state)
+    slacks = tuple(old.resume(new.plan) for old, new in zip(saved["slacks"], held.slacks, strict=True))
     begin = saved["added"].begin_us
-    return _Held(fragment, held.policy, held.weight, cache, gate, begin, saved["until_us"], held.slacks)
+    return _Held(fragment, held.policy, held.weight, cache, gate, begin, saved["until_us"], slacks)
 
 
 def _plans(held: _Held) -> tuple[SlackPlan, ...]:

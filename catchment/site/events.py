@@ -15,7 +15,7 @@ from catchment.progress.events import Ticked
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.shedding.debts import BatchRepaired, BatchShed
 from catchment.site.policies.base import Policy
-from catchment.site.slack.query import SlackPlan
+from catchment.site.slack import SlackPlan
 from catchment.storage.codec import stored
 from catchment.wire.messages import Progress, Repaired, Shed, Standing, Updates
 

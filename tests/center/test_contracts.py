@@ -19,7 +19,7 @@ from catchment.quality.coverage import Contract
 from catchment.quality.per_site_contract import at_each_site
 from catchment.site.events import FragmentAdded
 from catchment.site.policies.registry import policy_by_name
-from catchment.site.slack.query import SlackPlan
+from catchment.site.slack import SlackPlan
 from catchment.timeline import SECOND_US, ManualClock
 from tests.worlds.contract_site import FRAGMENT, WINDOW, ContractSite, Row, deliver, summed
 from tests.worlds.world import Center

@@ -15,11 +15,11 @@ from catchment.cli.commands import simulate_order
 from catchment.errors import CatchmentError, SimulationError
 from catchment.quality.coverage import Contract, Measure
 from catchment.sim.order.generated_traces import LIKE, generate
+from catchment.sim.order.imputation import parse_simulated_slack
 from catchment.sim.order.plot import course
 from catchment.sim.order.recorded_traces import measured
 from catchment.sim.order.simulate import Question, Simulation, simulate
 from catchment.sim.order.trace import ArrivalTrace, write_trace
-from catchment.site.slack.names import parse_slack
 from catchment.timeline import SECOND_US, WindowSpec
 
 WINDOW = WindowSpec(SECOND_US // 2, SECOND_US // 10)
@@ -31,7 +31,7 @@ RAW = ("mp-k-slack", "pd", "adaptive", "fixed:0.3")
 def game(like: str, seed: int, name: str, controllers: tuple[str, ...] = RAW) -> Simulation:
     trace = generate(LIKE[like].shortened(TUPLES), seed)
     question = Question(WINDOW, Measure.parse(name), Contract(0.05), step_us=20_000)
-    return simulate(trace, question, [parse_slack(c) for c in controllers])
+    return simulate(trace, question, [parse_simulated_slack(c) for c in controllers])
 
 
 def figures(simulation: Simulation) -> dict[str, dict[str, float]]:
@@ -95,7 +95,7 @@ def test_sources_that_are_not_in_order_in_themselves_are_waited_for_as_recent_wi
     names = tuple("abcdef")
     trace = ArrivalTrace(event[order], arrival[order], rng.gamma(3, 1, len(event)), source, names, name="shuffled")
     question = Question(WindowSpec(4 * SECOND_US, SECOND_US), Measure("sum"), Contract(0.05), step_us=SECOND_US // 5)
-    done = simulate(trace, question, [parse_slack(n) for n in ("mp-k-slack", "adaptive")])
+    done = simulate(trace, question, [parse_simulated_slack(n) for n in ("mp-k-slack", "adaptive")])
     by_name = figures(done)
     assert by_name["adaptive"]["violations"] <= 0.05
     assert by_name["adaptive"]["mean_latency_s"] <= 0.6 * by_name["mp-k-slack"]["mean_latency_s"]
@@ -108,7 +108,7 @@ def test_with_keys_the_answers_of_every_key_are_judged_too() -> None:
         plain.event_us, plain.arrival_us, plain.value, plain.source, plain.sources, plain.source, plain.sources
     )
     question = Question(WINDOW, Measure("sum"), Contract(0.05), step_us=20_000)
-    done = simulate(keyed, question, [parse_slack("fixed:0")])
+    done = simulate(keyed, question, [parse_simulated_slack("fixed:0")])
     off = []
     for end, closed in zip(done.windows.ends_us.tolist(), done.runs[0].replay.closed_at_us.tolist(), strict=True):
         inside = (keyed.event_us < end) & (keyed.event_us >= end - WINDOW.size_us)

@@ -6,6 +6,7 @@ Cannot catch: a controller that waits too long or too short; `test_slack_*` and 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,14 @@ from typing import Any
 import pytest
 
 from catchment.center.events import EXACT, FINAL, CenterQuery
-from catchment.errors import SiteError
+from catchment.errors import StorageError
 from catchment.quality.coverage import Contract
 from catchment.site import events as site_events
 from catchment.site.core import SiteCore
 from catchment.site.policies.early import EarlyPolicy
 from catchment.site.policies.registry import policy_by_name
 from catchment.site.slack.query import OTHERS, QuerySlack
+from catchment.storage import codec
 from catchment.timeline import SECOND_US, ManualClock
 from catchment.wire.messages import Standing
 from tests.worlds.contract_site import FRAGMENT, WINDOW, ContractSite, Row, deliver, observed, plan, summed
@@ -112,27 +114,15 @@ def test_controllers_come_back_from_a_snapshot_as_they_were(tmp_path: Path) -> N
     assert len(sent[0]) == len(sent[1])
 
 
-def test_the_state_of_an_earlier_version_is_refused_by_the_name_of_its_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As it was before bounds followed their misses: without the share of windows beyond them."""
-    write = QuerySlack.snapshot
-
-    def wrote(slack: QuerySlack) -> dict[str, Any]:
-        state = write(slack)
-        del state["layout"]
-        for controller in state["controllers"]:
-            del controller["desk"]["beyond"]
-        return state
-
+def test_the_state_of_a_newer_version_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = ContractSite(tmp_path, "site0", FRAGMENT, "streaming", ManualClock())
     site.take(batch_of(1.0, {"a": 0.0, "b": 0.0}))
-    monkeypatch.setattr(QuerySlack, "snapshot", wrote)
-    site.host.checkpoint()
-    with pytest.raises(SiteError, match="another version of catchment wrote") as refused:
+    this_version = codec._REGISTRY["SlackController"]
+    with monkeypatch.context() as newer:
+        newer.setitem(codec._REGISTRY, "SlackController", replace(this_version, version=this_version.version + 1))
+        site.host.checkpoint()
+    with pytest.raises(StorageError, match="a SlackController of version 2 was written by a newer catchment"):
         site.crash()
-    assert str(refused.value).startswith(f"{site.host.journal.folder}, query 'q': ")
-    assert "start over with a new state folder" in str(refused.value)
 
 
 def test_a_fragment_without_a_contract_goes_by_its_streams_mark_and_one_with_by_its_controllers() -> None:
@@ -149,10 +139,10 @@ def test_a_fragment_without_a_contract_goes_by_its_streams_mark_and_one_with_by_
 
 def test_more_sources_than_the_bound_are_followed_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("catchment.site.slack.query.MAX_SOURCES", 3)
-    slack = QuerySlack(plan())
+    slack = QuerySlack.start(plan())
     for step in range(3):
         slack.observe(observed(batch_of(1 + step / 10, {f"s{i}": 0.0 for i in range(6)})), (step + 1) * 100_000)
-    assert slack.controllers[0].desk.sources.names == ["s0", "s1", "s2", OTHERS]
+    assert slack.controllers[0].observations.sources.names == ["s0", "s1", "s2", OTHERS]
 
 
 def test_an_early_policy_empties_open_slices_as_often_as_asked() -> None:
@@ -175,12 +165,12 @@ def test_odd_sources_are_named_however_few_the_micro_batches_of_a_busy_machine_a
     """The first holds one record, the second a minute of everything, with a record of the next hour in it; one source
     has fallen silent before that, and one is an hour behind."""
     hour, sources = 3600, {"a": 0.0, "b": 0.0, "c": 0.0, "d": 0.0, "behind": 3600.0}
-    slack, closings = QuerySlack(plan()), []
+    slack, closings = QuerySlack.start(plan()), []
 
     def take(begin_s: int, end_s: int, extra: list[Row]) -> None:
         rows = [r for s in range(begin_s, end_s) for r in batch_of(hour + s, sources, 1.0)]
         slack.observe(observed([*rows, *extra]), end_s * SECOND_US)
-        closings.extend(c for s in slack.standings("q") for c in s.closings if c.end_us > hour * SECOND_US)
+        closings.extend(c for s in slack.take_standings("q") for c in s.closings if c.end_us > hour * SECOND_US)
 
     slack.observe(observed([("a", hour * SECOND_US, 1)]), 0)
     silent = [r for s in range(10) for r in batch_of(hour + s, {"silent": 0.0}, 1.0)]

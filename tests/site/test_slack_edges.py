@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from catchment.site.slack.names import Batch, parse_slack
+from catchment.site.slack import SourceBatch, parse_slack
 from catchment.timeline import SECOND_US
-from tests.worlds.slack_support import STEP_US, WINDOW, Source, World, batch_of, fleet, setting, stall, world
+from tests.worlds.slack_support import STEP_US, WINDOW, Source, World, batch_of, fleet, stall, task, world
 
 NEVER = 2**60
 WAIT_S = 8.0  # the longest wait of these worlds
@@ -101,10 +101,10 @@ def test_a_jump_is_believed_when_another_source_makes_it_or_nothing_else_comes()
         now = 3 * SECOND_US + STEP_US
         here.deliver([(now, "s0", now + 100 * SECOND_US, 1.0)], now)
         here.deliver([(now, jumping, now + 100 * SECOND_US, 1.0)], now + STEP_US)
-        assert (here.controller.desk.sources.newest_us < 100 * SECOND_US) == waits
+        assert (here.controller.observations.sources.newest_us < 100 * SECOND_US) == waits
         later = now + round((WAIT_S + 1) * SECOND_US)
         here.deliver([(later, "s0", later + 100 * SECOND_US, 1.0)], later)
-        assert here.controller.desk.sources.newest_us > 100 * SECOND_US
+        assert here.controller.observations.sources.newest_us > 100 * SECOND_US
 
 
 def test_a_source_whose_clock_is_a_little_ahead_is_believed() -> None:
@@ -128,9 +128,9 @@ def test_a_source_that_joins_is_waited_for_from_its_first_window_on() -> None:
     joining = Source("joining", begin_us=5 * SECOND_US, delay=stall(7.0, 1.5), pace_us=5_000)
     here = world().run([*fleet(3), joining], 7_600_000)
     assert "joining" not in {name for c in here.closings if c.end_us < 5 * SECOND_US for name in c.missing}
-    outlook = here.controller.outlook(7_400_000, 7_600_000)
-    assert not outlook.close
-    assert "joining" in outlook.missing
+    decision = here.decide(7_400_000, 7_600_000)
+    assert not decision.close
+    assert "joining" in decision.missing
 
 
 def test_a_source_that_says_it_leaves_is_expected_no_more() -> None:
@@ -168,8 +168,8 @@ def test_sources_out_of_order_in_themselves_are_found_and_handed_to_the_conforma
         delays = rng.exponential(150_000, 6).astype(int)
         here.deliver([(now, f"s{i % 2}", now - int(d), 1.0) for i, d in enumerate(delays)], now)
     assert not here.controller.rule.trusts_progress  # type: ignore[attr-defined]
-    assert here.controller.desk.ledger.settled > 100
-    assert here.controller.desk.ledger.violations <= 0.05 * here.controller.desk.ledger.settled
+    assert here.controller.observations.budget.settled > 100
+    assert here.controller.observations.budget.violations <= 0.05 * here.controller.observations.budget.settled
 
 
 def test_sources_that_rarely_speak_are_handed_to_the_conformal_rule() -> None:
@@ -196,28 +196,28 @@ def test_a_source_that_falls_silent_among_sources_that_rarely_speak_is_named() -
 def test_after_delays_change_the_contract_is_overdrawn_and_regained_in_the_number_of_windows_it_tells() -> None:
     """The whole regime changes at once: no controller can foresee it, and this one tells what it owes."""
     rng = np.random.default_rng(9)
-    controller = parse_slack("conformal").build(setting(confidence=0.8))
+    controller = parse_slack("conformal").build(task(confidence=0.8))
     told, closed_at_worst, regained = 0, 0, None
     for step in range(1, 1400):
         now = step * 5 * STEP_US
         delays = rng.exponential(30_000 if step < 300 else 400_000, 20).astype(int)
         controller.observe(batch_of([(now, "s", now - int(d), 1.0) for d in delays]), now)
         controller.advance(now)
-        ledger = controller.desk.ledger
+        budget = controller.observations.budget
         owed = controller.status(now)["windows_to_regain"]
         if owed > told:
-            told, closed_at_worst = owed, ledger.windows
+            told, closed_at_worst = owed, budget.windows
         if told and not owed and regained is None:
-            regained = ledger.windows - closed_at_worst
+            regained = budget.windows - closed_at_worst
     assert told > 10
     assert regained is not None
     assert regained <= 2 * told
 
 
 def test_an_empty_stream_has_no_windows() -> None:
-    controller = parse_slack("adaptive").build(setting())
+    controller = parse_slack("adaptive").build(task())
     controller.observe(batch_of([]), SECOND_US)
-    controller.observe(Batch.heartbeats({"a": SECOND_US}), SECOND_US)
+    controller.observe(SourceBatch.heartbeats({"a": SECOND_US}), SECOND_US)
     assert controller.advance(SECOND_US) == []
 
 
@@ -241,7 +241,7 @@ def test_a_record_from_the_future_in_the_first_batch_moves_no_mark_and_is_counte
     here = world(max_ahead_s=1e9)
     rows = [(0, f"s{i % 4}", 10_000 * i, 1.0) for i in range(1, 6000)]
     here.deliver([*rows, (0, "s1", 3600 * SECOND_US, 1.0)], 60 * SECOND_US)
-    sources = here.controller.desk.sources
+    sources = here.controller.observations.sources
     assert sources.newest_us == 59_990_000
     assert here.controller.status(60 * SECOND_US)["future_records"] == 1
     now = 60 * SECOND_US + STEP_US
@@ -255,7 +255,7 @@ def test_several_sources_that_jump_take_no_stray_record_along() -> None:
     here.deliver([(0, "s0", 1_000, 1.0)], STEP_US)
     rows = [(0, f"s{i % 4}", 10_000 * i, 1.0) for i in range(1, 2000)]
     here.deliver([*rows, (0, "s1", 3600 * SECOND_US, 1.0)], 2 * STEP_US)
-    assert here.controller.desk.sources.newest_us == 19_990_000
+    assert here.controller.observations.sources.newest_us == 19_990_000
 
 
 def test_of_two_sources_an_hour_apart_the_one_ahead_leads_from_the_first_batch_on() -> None:
@@ -274,7 +274,7 @@ def test_a_source_that_joins_with_a_record_from_the_future_is_then_followed_like
         rows = [(now, f"s{i}", now, 1.0) for i in range(3)]
         here.deliver([*rows, (now, "odd", now + (10**6 * SECOND_US if step < 10 else 0), 1.0)], now)
     assert here.controller.status(300 * STEP_US)["future_records"] == 9
-    assert here.controller.desk.sources.inversions <= 1
+    assert here.controller.observations.sources.inversions <= 1
     assert here.controller.rule.trusts_progress  # type: ignore[attr-defined]
 
 

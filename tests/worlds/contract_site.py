@@ -8,7 +8,7 @@ from catchment.quality.contract_measures import measured
 from catchment.quality.coverage import Contract
 from catchment.site import events as site_events
 from catchment.site.policies.registry import policy_by_name
-from catchment.site.slack.query import SlackPlan
+from catchment.site.slack import SlackPlan
 from catchment.timeline import END_OF_TIME_US, SECOND_US, WindowSpec
 from tests.worlds.world import Center, Site, lifted, make_fragment
 

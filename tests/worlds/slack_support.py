@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from catchment.quality.coverage import Contract, Measure
-from catchment.site.slack.names import Batch, Controller, Outlook, Setting, parse_slack
+from catchment.sim.order.imputation import parse_simulated_slack
+from catchment.site.slack import CloseDecision, SlackController, SlackTask, SourceBatch
 from catchment.timeline import SECOND_US, Slicing, WindowSpec
 
 WINDOW = WindowSpec(SECOND_US, SECOND_US // 5)
@@ -16,15 +17,15 @@ STEP_US = 20_000
 NAMES = ("adaptive", "adaptive:imputed", "progress", "conformal", "mp-k-slack", "pd", "fixed:0.5")
 
 
-def setting(
+def task(
     measure: str = "sum",
     max_wait_s: float = 8.0,
     max_ahead_s: float = 5.0,
     error: float = 0.05,
     confidence: float = 0.95,
-) -> Setting:
+) -> SlackTask:
     times = (round(max_wait_s * SECOND_US), round(max_ahead_s * SECOND_US))
-    return Setting(WINDOW, Measure.parse(measure), Contract(error, confidence), *times)
+    return SlackTask(WINDOW, Measure.parse(measure), Contract(error, confidence), *times)
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ class Source:
 class World:
     """Runs a controller over sources and keeps what it closed."""
 
-    controller: Controller
-    closings: list[Outlook] = field(default_factory=list)
+    controller: SlackController
+    closings: list[CloseDecision] = field(default_factory=list)
     marks: list[int] = field(default_factory=list)
 
     def run(self, sources: Iterable[Source], until_us: int, extra: Sequence[tuple[int, str, int]] = ()) -> World:
@@ -64,12 +65,16 @@ class World:
         self.closings += self.controller.advance(now_us)
         self.marks.append(self.controller.low_mark_us)
 
+    def decide(self, end_us: int, now_us: int) -> CloseDecision:
+        """What the controller's rule says of any window, without closing it."""
+        return self.controller.rule.decide(self.controller.observations, end_us, now_us)
+
     def latencies_s(self) -> np.ndarray:
         return np.array([(c.at_us - c.end_us) / SECOND_US for c in self.closings])
 
 
-def batch_of(rows: Sequence[tuple[int, str, int, float]]) -> Batch:
-    return Batch.of_records(
+def batch_of(rows: Sequence[tuple[int, str, int, float]]) -> SourceBatch:
+    return SourceBatch.of_records(
         Slicing.of([WINDOW]), [r[1] for r in rows], np.array([r[2] for r in rows], dtype=np.int64), [r[3] for r in rows]
     )
 
@@ -85,7 +90,7 @@ def _records(source: Source, until_us: int) -> list[tuple[int, int]]:
 
 
 def world(name: str = "adaptive", **options: float | str) -> World:
-    return World(parse_slack(name).build(setting(**options)))  # type: ignore[arg-type]
+    return World(parse_simulated_slack(name).build(task(**options)))  # type: ignore[arg-type]
 
 
 def fleet(number: int = 8, **options: object) -> list[Source]:

@@ -67,16 +67,16 @@ def order(
     max-error or more. The oracle knows the future: the least latency with which the contract can be held.
     """
     from catchment.quality.coverage import Contract, Measure
+    from catchment.sim.order.imputation import parse_simulated_slack
     from catchment.sim.order.plot import course, plot_accuracy
     from catchment.sim.order.simulate import Question, simulate
     from catchment.sim.order.trace import read_trace
-    from catchment.site.slack.names import parse_slack
     from catchment.timeline import WindowSpec
 
     names = [n.strip() for n in controllers.split(",") if n.strip()]
     if not names:
         raise SimulationError("no controller was named", hint=f"say --controllers {DEFAULT_CONTROLLERS}")
-    configs = [parse_slack(name) for name in names]
+    configs = [parse_simulated_slack(name) for name in names]
     question = Question(
         window=WindowSpec(_micros(window, "--window"), _micros(window if slide is None else slide, "--slide")),
         measure=Measure.parse(aggregate),

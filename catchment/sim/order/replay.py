@@ -15,9 +15,7 @@ import numpy.typing as npt
 
 from catchment.errors import SimulationError
 from catchment.sim.order.trace import ArrivalTrace
-from catchment.site.slack.batch import Batch
-from catchment.site.slack.controller import Controller
-from catchment.site.slack.setting import Outlook
+from catchment.site.slack import CloseDecision, SlackController, SourceBatch
 from catchment.timeline import Slicing, WindowSpec
 
 Ints = npt.NDArray[np.int64]
@@ -34,9 +32,9 @@ class Steps:
     step_us: int
     at_us: Ints  # the clock at the end of each busy step
     first: Ints
-    rows: Batch
+    rows: SourceBatch
 
-    def batches(self) -> Iterator[tuple[int, Batch]]:
+    def batches(self) -> Iterator[tuple[int, SourceBatch]]:
         """Every step from the first to the last: the clock goes on while nothing arrives."""
         nothing, last = self.rows.take(slice(0, 0)), None
         for i, at in enumerate(self.at_us.tolist()):
@@ -63,9 +61,9 @@ def cut_in_steps(trace: ArrivalTrace, spec: WindowSpec, step_us: int) -> Steps:
     at, place = np.unique(step_of(trace, step_us), return_inverse=True)
     width = len(trace.sources)
     slices = Slicing.of([spec]).starts_of(trace.event_us)
-    rows = Batch.grouped(trace.sources, place * width + trace.source, slices, trace.event_us, trace.value)
-    first = np.searchsorted(rows.source, np.arange(len(at) + 1) * width)
-    return Steps(step_us, at, first, replace(rows, source=rows.source % width))
+    rows = SourceBatch.group_records(trace.sources, place * width + trace.source, slices, trace.event_us, trace.value)
+    first = np.searchsorted(rows.source_index, np.arange(len(at) + 1) * width)
+    return Steps(step_us, at, first, replace(rows, source_index=rows.source_index % width))
 
 
 @dataclass(frozen=True)
@@ -76,27 +74,27 @@ class ReplayOutcome:
     closed_at_us: Ints
     slack_us: Ints
     flushed: npt.NDArray[np.bool_]
-    outlooks: dict[int, Outlook]
+    decisions: dict[int, CloseDecision]
     step_us: int
-    controller: Controller
+    controller: SlackController
 
 
-def replay(steps: Steps, controller: Controller, ends_us: Ints) -> ReplayOutcome:
+def replay(steps: Steps, controller: SlackController, ends_us: Ints) -> ReplayOutcome:
     """Drive a controller through a trace; `ends_us` are the windows that hold records."""
     closed_at = np.full(len(ends_us), NEVER)
     slack = np.zeros(len(ends_us), dtype=np.int64)
-    outlooks: dict[int, Outlook] = {}
+    decisions: dict[int, CloseDecision] = {}
     turn = 0
     for now, batch in steps.batches():
         controller.observe(batch, now)
-        for outlook in controller.advance(now):
-            outlooks[outlook.end_us] = outlook
+        for decision in controller.advance(now):
+            decisions[decision.end_us] = decision
         passed = int(np.searchsorted(ends_us, controller.low_mark_us, side="right"))
         if passed > turn:
             closed_at[turn:passed] = now
-            slack[turn:passed] = controller.desk.sources.front_us(now) - ends_us[turn:passed]
+            slack[turn:passed] = controller.observations.sources.front_us(now) - ends_us[turn:passed]
             turn = passed
     flushed = closed_at == NEVER
     closed_at[flushed] = steps.at_us[-1]
-    slack[flushed] = np.maximum(controller.desk.sources.newest_us - ends_us[flushed], 0)
-    return ReplayOutcome(ends_us, closed_at, slack, flushed, outlooks, steps.step_us, controller)
+    slack[flushed] = np.maximum(controller.observations.sources.newest_us - ends_us[flushed], 0)
+    return ReplayOutcome(ends_us, closed_at, slack, flushed, decisions, steps.step_us, controller)

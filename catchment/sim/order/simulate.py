@@ -22,7 +22,7 @@ from catchment.sim.order.oracle import Oracle, oracle
 from catchment.sim.order.repair import RepairOutcome, RepairPolicy, repair
 from catchment.sim.order.replay import ReplayOutcome, cut_in_steps, replay
 from catchment.sim.order.trace import ArrivalTrace
-from catchment.site.slack.names import Setting, SlackConfig
+from catchment.site.slack import SlackConfig, SlackTask
 from catchment.timeline import SECOND_US, WindowSpec
 from catchment.units import format_duration
 
@@ -98,7 +98,7 @@ class Run:
             "repair_cost": self.repair.items / records,
             "reread_cost": self.repair.reread_items / records,
             "final_exact": self.repair.final_exact,
-            "closed": dict(Counter(o.reason for o in self.replay.outlooks.values())),
+            "closed": dict(Counter(o.reason for o in self.replay.decisions.values())),
         }
 
 
@@ -145,11 +145,11 @@ def simulate(
         )
     truth = answers(trace, windows, question.measure)
     steps = cut_in_steps(trace, question.window, question.clock_us)
-    setting = Setting(question.window, question.measure, question.contract, question.max_wait_us)
+    task = SlackTask(question.window, question.measure, question.contract, question.max_wait_us)
     runs = []
     for config in controllers:
         report(f"{config.name}: {len(steps.at_us)} micro-batches")
-        played = replay(steps, config.build(setting), windows.ends_us)
+        played = replay(steps, config.build(task), windows.ends_us)
         runs.append(_judged(config.name, trace, question, windows, truth, played))
     bounds = oracle(trace, windows, question.measure, question.contract, question.clock_us)
     return Simulation(trace, question, windows, truth, bounds, tuple(runs))
@@ -161,7 +161,7 @@ def _judged(
     mended = repair(trace, windows, played.closed_at_us, question.measure, question.repair, question.clock_us)
     said = published(trace, windows, question.measure, played, mended)
     off = errors(trace, windows, question.measure, said, truth)
-    bounds = np.array([o.bound if (o := played.outlooks.get(e)) else np.inf for e in windows.ends_us.tolist()])
+    bounds = np.array([o.bound if (o := played.decisions.get(e)) else np.inf for e in windows.ends_us.tolist()])
     contract = question.contract
     keyed = _keyed_errors(trace, windows, question.measure, mended) if trace.key is not None else None
     return Run(name, played, mended, said, off, bounds, contract.max_error, contract.delta, keyed)
@@ -180,9 +180,9 @@ def published(
 ) -> Floats:
     """The answers as they were first published, with what was imputed."""
     in_time = answers(trace, windows, measure, mended.known)
-    looks = [played.outlooks.get(end) for end in windows.ends_us.tolist()]
-    count = np.array([o.missing_count if o else 0.0 for o in looks])
-    total = np.array([o.missing_total if o else 0.0 for o in looks])
+    decisions = [played.decisions.get(end) for end in windows.ends_us.tolist()]
+    count = np.array([o.imputed_count if o else 0.0 for o in decisions])
+    total = np.array([o.imputed_total if o else 0.0 for o in decisions])
     if measure.name == "quantile" or not (count.any() or total.any()):
         return in_time.value
     whole: Floats = in_time.total + total

@@ -1,8 +1,8 @@
-"""What a slack controller is told: one row for each (source, slice) of a micro-batch.
+"""What a slack controller observes: one row per (source, slice) of a micro-batch.
 
-A Spark pipeline gets these rows from one native `groupBy(source, slice)`; a simulator and a test make them
-from records with `Batch.of_records`. A heartbeat ("everything of mine up to x is sent") is a row that counts
-nothing. Invariant: the columns have one length; a row that counts records has oldest <= newest.
+A Spark pipeline gets these rows from one native `groupBy(source, slice)`; simulators and tests make them from records
+with `SourceBatch.of_records`. A heartbeat ("everything of mine up to x is sent") is a row with a count of 0.
+Invariant: all columns have one length; a row that counts records has oldest <= newest.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from catchment.arrays import Floats, Ints, Mask
 from catchment.errors import SiteError
 from catchment.timeline import Slicing
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
+_COLUMNS = ("source_index", "slice_us", "newest_us", "oldest_us", "count", "total", "square")
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """Rows of one micro-batch. `source` is a place in `sources`; `total` and `square` are sums over the
-    values.
+class SourceBatch:
+    """The rows of one micro-batch, as columns.
+
+    `source_index` points into `sources`; `total` and `square` are the sums of the values and of their squares.
     """
 
     sources: tuple[str, ...]
-    source: npt.NDArray[np.int64]
+    source_index: Ints
     slice_us: Ints
     newest_us: Ints
     oldest_us: Ints
@@ -36,20 +37,18 @@ class Batch:
     square: Floats
 
     def __post_init__(self) -> None:
-        rows = len(self.source)
-        for name in ("slice_us", "newest_us", "oldest_us", "count", "total", "square"):
-            if len(getattr(self, name)) != rows:
-                raise SiteError(f"a batch of {rows} rows has {len(getattr(self, name))} entries in {name}")
+        rows = len(self)
+        for name in _COLUMNS:
+            entries = len(getattr(self, name))
+            if entries != rows:
+                raise SiteError(f"a batch of {rows} rows has {entries} entries in {name}")
 
     def __len__(self) -> int:
-        return len(self.source)
+        return len(self.source_index)
 
-    def take(self, rows: slice | npt.NDArray[np.bool_]) -> Batch:
-        """Some of its rows."""
-        return Batch(
-            self.sources, self.source[rows], self.slice_us[rows], self.newest_us[rows], self.oldest_us[rows],
-            self.count[rows], self.total[rows], self.square[rows],
-        )  # fmt: skip
+    def take(self, rows: slice | Mask) -> SourceBatch:
+        """Return some of the rows."""
+        return SourceBatch(self.sources, *(getattr(self, name)[rows] for name in _COLUMNS))
 
     @classmethod
     def of_records(
@@ -58,32 +57,44 @@ class Batch:
         sources: Sequence[str],
         event_us: npt.ArrayLike,
         value: npt.ArrayLike | None = None,
-    ) -> Batch:
-        """The rows of single records; without values each counts 1."""
+    ) -> SourceBatch:
+        """Return the rows of single records; without values each record has the value 1."""
         events = np.asarray(event_us, dtype=np.int64)
         values = np.ones(len(events)) if value is None else np.asarray(value, dtype=np.float64)
         if not len(sources) == len(events) == len(values):
             raise SiteError(f"{len(sources)} sources, {len(events)} event times and {len(values)} values do not match")
         names, codes = np.unique(np.asarray(sources, dtype=str), return_inverse=True)
-        return cls.grouped(
-            tuple(str(n) for n in names), codes.astype(np.int64), slicing.starts_of(events), events, values
+        distinct = tuple(str(name) for name in names)
+        return cls.group_records(distinct, codes.astype(np.int64), slicing.starts_of(events), events, values)
+
+    @classmethod
+    def group_records(
+        cls, sources: tuple[str, ...], source_index: Ints, slice_us: Ints, event_us: Ints, value: Floats
+    ) -> SourceBatch:
+        """Group records into one row per (source, slice), sorted by both."""
+        order = np.lexsort((slice_us, source_index))
+        if not len(order):
+            return cls(sources, source_index, slice_us, event_us, event_us, source_index, value, value)
+        source_index = source_index[order]
+        slice_us = slice_us[order]
+        event_us = event_us[order]
+        value = value[order]
+        new_group = (source_index[1:] != source_index[:-1]) | (slice_us[1:] != slice_us[:-1])
+        first = np.flatnonzero(np.append(True, new_group))
+        return cls(
+            sources,
+            source_index[first],
+            slice_us[first],
+            newest_us=np.maximum.reduceat(event_us, first),
+            oldest_us=np.minimum.reduceat(event_us, first),
+            count=np.diff(np.append(first, len(order))),
+            total=np.add.reduceat(value, first),
+            square=np.add.reduceat(value * value, first),
         )
 
     @classmethod
-    def grouped(cls, sources: tuple[str, ...], source: Ints, slice_us: Ints, event_us: Ints, value: Floats) -> Batch:
-        """Records as rows, one for each (source, slice) that has any, sorted by them."""
-        order = np.lexsort((slice_us, source))
-        source, slice_us, event_us, value = source[order], slice_us[order], event_us[order], value[order]
-        turn = (source[1:] != source[:-1]) | (slice_us[1:] != slice_us[:-1])
-        first = np.flatnonzero(np.append(True, turn)) if len(order) else np.zeros(0, dtype=np.int64)
-        newest, oldest = (f.reduceat(event_us, first) if len(first) else event_us for f in (np.maximum, np.minimum))
-        total, square = (np.add.reduceat(v, first) if len(first) else v for v in (value, value * value))
-        count = np.diff(np.append(first, len(order)))
-        return cls(sources, source[first], slice_us[first], newest, oldest, count, total, square)
-
-    @classmethod
-    def heartbeats(cls, progress_us: Mapping[str, int]) -> Batch:
-        """Sources that say how far everything of theirs is sent, without a record."""
+    def heartbeats(cls, progress_us: Mapping[str, int]) -> SourceBatch:
+        """Return rows of sources that say how far everything of theirs is sent, without a record."""
         marks = np.array(list(progress_us.values()), dtype=np.int64)
-        none = np.zeros(len(marks))
-        return cls(tuple(progress_us), np.arange(len(marks)), marks, marks, marks, none.astype(np.int64), none, none)
+        zeros = np.zeros(len(marks))
+        return cls(tuple(progress_us), np.arange(len(marks)), marks, marks, marks, zeros.astype(np.int64), zeros, zeros)

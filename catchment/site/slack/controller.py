@@ -1,187 +1,195 @@
-"""A slack controller: takes micro-batches, closes windows in order, learns what became of them.
+"""A slack controller: observes micro-batches, closes windows in order, learns what became of them.
 
-It enacts what its rule proposes. Laws: the low mark never falls; windows close in the order of their ends, each once;
-asking for an `outlook` changes nothing; the state is plain data, and a controller restored from a snapshot goes on as
-the one it was taken from.
+It enacts what its rule decides. Laws: the low mark never falls; windows close in the order of their ends, each once;
+its fields are its whole state, so a controller that is read back goes on as the one that was written.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from dataclasses import astuple
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from catchment.arrays import Ints
 from catchment.quality.coverage import relative_error
-from catchment.site.slack.batch import Batch, Ints
-from catchment.site.slack.missing import behind, idle, least_progress_us
-from catchment.site.slack.observations import Closed, Desk, Rule, Settled
-from catchment.site.slack.setting import Outlook, Setting
-from catchment.site.slack.violation_budget import price
+from catchment.site.slack.batch import SourceBatch
+from catchment.site.slack.missing import idle_sources, least_progress_us, sources_behind
+from catchment.site.slack.observations import Observations, SettledWindow, UnsettledWindow
+from catchment.site.slack.rules.base import BUDGET, IDLE, CloseDecision, Rule
+from catchment.site.slack.task import SlackTask
+from catchment.site.slack.violation_budget import stall_charge
+from catchment.storage.codec import stored
 from catchment.timeline import START_OF_TIME_US
 
-MAX_CLOSINGS = 4096  # in one advance; what is left closes in the next
-IN_STALLS = ("budget", "idle")  # grounds on which several windows are let go for one and the same stall
+MAX_CLOSINGS = 4096  # per advance; what is left closes in the next
+STALL_REASONS = (BUDGET, IDLE)  # reasons for which several windows close in one and the same stall
 
 
-class Controller:
-    """One rule at one desk: the slack of one stream for one query."""
+@stored()
+@dataclass(eq=False)
+class SlackController:
+    """The slack of one stream for one measured quantity of one query."""
 
-    def __init__(self, setting: Setting, rule: Callable[[Desk], Rule]) -> None:
-        self.setting = setting
-        self.desk = Desk(setting)
-        self.rule = rule(self.desk)
-        self.low_mark_us = START_OF_TIME_US
-        self.late_records = 0  # arrived for a window that was already closed
-        self._closed: deque[Closed] = deque()
-
-    def observe(self, batch: Batch, now_us: int) -> None:
-        """Take a micro-batch (it may be empty) at the clock's time."""
-        self.desk.sources.observe(batch, now_us)
-        if len(batch) and batch.count.any():
-            self._start(batch)
-            if batch.slice_us.min() < self.low_mark_us:
-                late = (batch.count > 0) & (self._first_ends_us(batch.slice_us) <= self.low_mark_us)
-                self.late_records += int(batch.count[late].sum())
-            self.desk.book.record(batch, self.desk.sources.front_us(now_us))
-        self.settle(now_us)
-        self.rule.observed(now_us)
-
-    def heartbeat(self, progress_us: dict[str, int], now_us: int) -> None:
-        """Sources say that everything of theirs up to an instant is sent."""
-        self.observe(Batch.heartbeats(progress_us), now_us)
-
-    def leave(self, source: str) -> None:
-        """A source says that it will send no more."""
-        self.desk.sources.leave(source)
-
-    def outlook(self, end_us: int, now_us: int) -> Outlook:
-        """What closing the window that ends at `end_us` would mean now."""
-        return self.rule.outlook(end_us, now_us)
-
-    def advance(self, now_us: int) -> list[Outlook]:
-        """Close what may close now, in order; gives the closings of windows that hold records."""
-        front, closings = self.desk.sources.front_us(now_us), []
-        if self.low_mark_us == START_OF_TIME_US:
-            return []
-        for _ in range(MAX_CLOSINGS):
-            self._pass_over_nothing(front)
-            end = self.low_mark_us + self.setting.window.slide_us
-            if end > front:
-                break
-            outlook = self.rule.outlook(end, now_us)
-            if outlook.close and self._enact(outlook):
-                closings.append(outlook)
-            self.rule.looked(outlook)
-            if not outlook.close:
-                break
-        return closings
+    observations: Observations
+    rule: Rule
+    low_mark_us: int = START_OF_TIME_US  # every window that ends at or before it is closed
+    late_records: int = 0  # records that arrived for a window that was already closed
+    unsettled: deque[UnsettledWindow] = field(default_factory=deque)
 
     @property
-    def over_us(self) -> int:
-        """Of windows that end at or before it nothing more is expected."""
-        return self._closed[0].end_us - self.setting.window.slide_us if self._closed else self.low_mark_us
+    def task(self) -> SlackTask:
+        return self.observations.task
+
+    def observe(self, batch: SourceBatch, now_us: int) -> None:
+        """Learn from a micro-batch, which may be empty."""
+        obs = self.observations
+        obs.sources.observe(batch, now_us)
+        if len(batch) and batch.count.any():
+            self._start_at(batch)
+            self._count_late(batch)
+            obs.arrivals.record(batch, obs.front_us(now_us))
+        self.settle(now_us)
+        self.rule.after_batch(obs, now_us)
+
+    def heartbeat(self, progress_us: dict[str, int], now_us: int) -> None:
+        """Note that some sources have sent everything up to an instant; with none of them, only time passes."""
+        self.observe(SourceBatch.heartbeats(progress_us), now_us)
+
+    def leave(self, source: str) -> None:
+        """Note that a source will send no more."""
+        self.observations.sources.leave(source)
+
+    def advance(self, now_us: int) -> list[CloseDecision]:
+        """Close what may close now, in order; return the decisions on windows that hold records."""
+        if self.low_mark_us == START_OF_TIME_US:
+            return []
+        front = self.observations.front_us(now_us)
+        closed = []
+        for _ in range(MAX_CLOSINGS):
+            self.low_mark_us += self._empty_span_us(front)
+            end = self._next_end_us()
+            if end > front:
+                break
+            decision = self.rule.decide(self.observations, end, now_us)
+            if decision.close and self._close(decision):
+                closed.append(decision)
+            self.rule.after_decision(self.observations, decision)
+            if not decision.close:
+                break
+        return closed
+
+    def settle(self, now_us: int) -> None:
+        """Learn from the closed windows that gain no more records."""
+        obs = self.observations
+        front = obs.front_us(now_us)
+        while self.unsettled and self.rule.is_settled(obs, self.unsettled[0].end_us, front):
+            settled = self._compare_with_truth(self.unsettled.popleft())
+            obs.learn(settled)
+            self.rule.learn(obs, settled)
+            obs.arrivals.forget_before(settled.closed.end_us - self.task.window.size_us)
+
+    @property
+    def settled_until_us(self) -> int:
+        """The instant up to which windows have settled."""
+        if not self.unsettled:
+            return self.low_mark_us
+        return self.unsettled[0].end_us - self.task.window.slide_us
 
     def is_due(self, now_us: int) -> bool:
-        """Whether the mere passing of time would close a window, or settle one."""
-        front = self.desk.sources.front_us(now_us)
+        """Tell whether the mere passing of time would close a window, or settle one."""
         if self.low_mark_us == START_OF_TIME_US:
             return False
-        if (self._closed and self.rule.is_over(self._closed[0].end_us, front)) or self._clear_us(front):
+        obs = self.observations
+        front = obs.front_us(now_us)
+        if self.unsettled and self.rule.is_settled(obs, self.unsettled[0].end_us, front):
             return True
-        end = self.low_mark_us + self.setting.window.slide_us
-        return end <= front and self.rule.outlook(end, now_us).close
+        if self._empty_span_us(front):
+            return True
+        end = self._next_end_us()
+        return end <= front and self.rule.decide(obs, end, now_us).close
 
     def status(self, now_us: int) -> dict[str, Any]:
-        """How the contract stands, and which sources are not as they should be; for `show`."""
-        sources, ledger = self.desk.sources, self.desk.ledger
-        front = sources.front_us(now_us)
-        resting = idle(sources, front)
+        """Return how the contract stands, and which sources are not as they should be; for `show`."""
+        sources = self.observations.sources
+        budget = self.observations.budget
+        front = self.observations.front_us(now_us)
+        idle = idle_sources(sources, front)
         return {
             "front_us": front,
             "low_mark_us": self.low_mark_us,
-            "idle": sources.named(resting),
-            "behind": sources.named(behind(sources) & ~resting),
+            "idle": sources.names_of(idle),
+            "behind": sources.names_of(sources_behind(sources) & ~idle),
             "future_records": sources.future_records,
             "late_records": self.late_records,
-            "contract_kept": ledger.balance >= 0.0,
-            "budget_windows": ledger.balance,
-            "windows_to_regain": ledger.windows_to_regain(),
-            "regain_us": ledger.windows_to_regain() * self.setting.window.slide_us,
-            "violations": ledger.violations,
-            "settled": ledger.settled,
+            "contract_kept": budget.balance >= 0.0,
+            "budget_windows": budget.balance,
+            "windows_to_regain": budget.windows_to_regain(),
+            "regain_us": budget.windows_to_regain() * self.task.window.slide_us,
+            "violations": budget.violations,
+            "settled": budget.settled,
         }
 
-    def _first_ends_us(self, slices_us: Ints) -> Ints:
-        """The ends of the first windows that contain the slices."""
-        spec = self.setting.window
-        return np.asarray(slices_us + spec.slide_us - (slices_us - spec.offset_us - spec.size_us) % spec.slide_us)
+    def _next_end_us(self) -> int:
+        return self.low_mark_us + self.task.window.slide_us
 
-    def _start(self, batch: Batch) -> None:
-        """Before the first record there are no windows; the mark is put just below the first one with records."""
+    def _start_at(self, batch: SourceBatch) -> None:
+        """Put the mark just below the first window with records; before the first record there are no windows."""
         if self.low_mark_us == START_OF_TIME_US:
             oldest = int(batch.oldest_us[batch.count > 0].min())
-            first = next(self.setting.window.containing(oldest))
-            self.low_mark_us = first.end_us - self.setting.window.slide_us
+            first = next(self.task.window.containing(oldest))
+            self.low_mark_us = first.end_us - self.task.window.slide_us
 
-    def _pass_over_nothing(self, front_us: int) -> None:
-        """Where no window holds records, the mark follows the sources at once, however far they jumped."""
-        self.low_mark_us += self._clear_us(front_us)
+    def _count_late(self, batch: SourceBatch) -> None:
+        if batch.slice_us.min() < self.low_mark_us:
+            late = (batch.count > 0) & (self._first_ends_us(batch.slice_us) <= self.low_mark_us)
+            self.late_records += int(batch.count[late].sum())
 
-    def _clear_us(self, front_us: int) -> int:
-        """How far the mark may rise over windows without records."""
-        slide = self.setting.window.slide_us
-        if self.desk.book.window(self.low_mark_us + slide)[0]:
+    def _first_ends_us(self, slices_us: Ints) -> Ints:
+        """Return the ends of the first windows that contain the slices."""
+        window = self.task.window
+        past_end = (slices_us - window.offset_us - window.size_us) % window.slide_us
+        return np.asarray(slices_us + window.slide_us - past_end)
+
+    def _empty_span_us(self, front_us: int) -> int:
+        """Return how far the mark may rise at once because no window holds records there."""
+        obs = self.observations
+        window = self.task.window
+        count, _ = obs.window_totals(self._next_end_us())
+        if count:
             return 0
-        clear = max(least_progress_us(self.desk.sources, front_us), front_us - self.setting.max_wait_us)
-        begin = self.desk.book.first_slice_us(self.low_mark_us + slide - self.setting.window.size_us)
-        steps = (min(clear, front_us, begin) - self.low_mark_us) // slide
-        return max(steps, 0) * slide
+        complete_us = max(least_progress_us(obs.sources, front_us), front_us - self.task.max_wait_us)
+        next_slice_us = obs.arrivals.first_slice_us(self._next_end_us() - window.size_us)
+        steps = (min(complete_us, front_us, next_slice_us) - self.low_mark_us) // window.slide_us
+        return max(steps, 0) * window.slide_us
 
-    def _enact(self, outlook: Outlook) -> bool:
-        """The window is closed; tells whether it held records."""
-        self.low_mark_us = outlook.end_us
-        count, total = self.desk.book.window(outlook.end_us)
+    def _close(self, decision: CloseDecision) -> bool:
+        """Close a window; tell whether it held records."""
+        self.low_mark_us = decision.end_us
+        count, total = self.observations.window_totals(decision.end_us)
         if not count:
             return False
-        charge = price(outlook.risk) if outlook.reason in IN_STALLS else outlook.risk
-        self.desk.ledger.charge(charge)
-        said = (total + outlook.missing_total, count + outlook.missing_count)
-        self._closed.append(Closed(outlook.end_us, outlook.at_us, count, *said, charge, outlook.bound))
+        charge = stall_charge(decision.risk) if decision.reason in STALL_REASONS else decision.risk
+        self.observations.budget.charge(charge)
+        closed = UnsettledWindow(
+            decision.end_us,
+            count,
+            published_count=count + decision.imputed_count,
+            published_total=total + decision.imputed_total,
+            charge=charge,
+            bound=decision.bound,
+        )
+        self.unsettled.append(closed)
         return True
 
-    def settle(self, now_us: int) -> None:
-        """Learn from the windows that are over."""
-        front = self.desk.sources.front_us(now_us)
-        while self._closed and self.rule.is_over(self._closed[0].end_us, front):
-            settled = self._judge(self._closed.popleft())
-            self.desk.note(settled)
-            self.rule.learn(settled)
-            self.desk.book.forget_before(settled.closed.end_us - self.setting.window.size_us)
-
-    def _judge(self, closed: Closed) -> Settled:
-        count, total = self.desk.book.window(closed.end_us)
-        measure, contract = self.setting.measure, self.setting.contract
-        error = float(relative_error(measure, closed.published_count, closed.published, count, total))
-        wanted = self.rule.wants_needs
-        need = self.desk.book.needed_slack_us(closed.end_us, measure, contract.max_error) if wanted else 0.0
-        return Settled(closed, count, total, error, error >= contract.max_error, need)
-
-    def snapshot(self) -> dict[str, Any]:
-        """The whole state as plain data, for JSON."""
-        return {
-            "desk": self.desk.snapshot(),
-            "rule": self.rule.snapshot(),
-            "low_mark_us": self.low_mark_us,
-            "late_records": self.late_records,
-            "closed": [list(astuple(c)) for c in self._closed],
-        }
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Take up where a snapshot was made."""
-        self.desk.restore(state["desk"])
-        self.rule.restore(state["rule"])
-        self.low_mark_us, self.late_records = state["low_mark_us"], state["late_records"]
-        self._closed = deque(Closed(*c) for c in state["closed"])
+    def _compare_with_truth(self, closed: UnsettledWindow) -> SettledWindow:
+        obs = self.observations
+        measure = self.task.measure
+        max_error = self.task.contract.max_error
+        count, total = obs.window_totals(closed.end_us)
+        error = float(relative_error(measure, closed.published_count, closed.published_total, count, total))
+        needed_us = 0.0
+        if self.rule.learns_waits:
+            needed_us = obs.arrivals.needed_wait_us(closed.end_us, measure, max_error)
+        return SettledWindow(closed, count, total, error, error >= max_error, needed_us)

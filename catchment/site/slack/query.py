@@ -1,8 +1,8 @@
-"""The slack of one query at a site: a controller for each quantity that its contract watches.
+"""The slack of one query at a site: one controller per quantity that its contract watches.
 
-A window is let go when every controller lets it go; then a `Closing` says why, what each quantity is believed to lack,
-and which sources owe it something. `over_us` is the instant before which nothing more is expected. Driven by journalled
-observations, so it comes back after a crash as it was.
+A window closes when every controller has closed it. Then a `Closing` says why, what each quantity is believed to lack,
+and which sources lack records. A `QuerySlack` is driven by journalled observations and is part of the site's state, so
+it comes back after a crash as it was.
 
 Bounds: beyond `MAX_SOURCES` sources new ones are followed as one; beyond `MAX_QUEUED` unsent closings the oldest are
 forgotten, and the center publishes those windows without an estimate.
@@ -12,32 +12,33 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from catchment.arrays import Ints
 from catchment.errors import SiteError
 from catchment.quality.contract_measures import Measured
 from catchment.quality.coverage import Contract
 from catchment.quality.merge_sites import Estimate
-from catchment.site.slack.batch import Batch
-from catchment.site.slack.controller import Controller
+from catchment.site.slack.batch import SourceBatch
+from catchment.site.slack.controller import SlackController
 from catchment.site.slack.names import parse_slack
-from catchment.site.slack.setting import Outlook, Setting
+from catchment.site.slack.rules.base import BUDGET, COVERED, IDLE, LIMIT, CloseDecision
+from catchment.site.slack.task import SlackTask
 from catchment.storage.codec import stored
 from catchment.timeline import START_OF_TIME_US, WindowSpec
 from catchment.wire.messages import Closing, Standing
 
-LAYOUT = 2  # of a snapshot's content: one more whenever that changes, here or in what a controller consists of
 MAX_SOURCES = 10_000
-OTHERS = "(others)"
+OTHERS = "(others)"  # the name of all sources beyond MAX_SOURCES
 MAX_QUEUED = 65_536
 MAX_PER_MESSAGE = 1024
 MAX_NAMED = 32  # sources that one closing names
-_GROUNDS = ("covered", "budget", "idle", "limit")  # the last one that applies is told
+_REASONS = (COVERED, BUDGET, IDLE, LIMIT)  # the last one that applies is stated
 
 
 @stored()
@@ -57,44 +58,70 @@ class SlackPlan:
             raise SiteError(f"query {self.query!r} measures nothing that could be waited for")
         parse_slack(self.controller)
 
-    def build(self) -> tuple[Controller, ...]:
+    def build_controllers(self) -> tuple[SlackController, ...]:
+        """Return one new controller per measured quantity."""
         config = parse_slack(self.controller)
         return tuple(
-            config.build(Setting(self.window, m.measure, self.contract, max_ahead_us=self.max_ahead_us))
+            config.build(SlackTask(self.window, m.measure, self.contract, max_ahead_us=self.max_ahead_us))
             for m in self.measured
         )
 
 
 def watched_values(plan: SlackPlan) -> tuple[str, ...]:
-    """The Spark SQL of every value that a plan watches, each once: `total_N` and `square_N` of observations."""
+    """Return the Spark SQL of every value that a plan watches, each once: `total_N`, `square_N` of observations."""
     return tuple(dict.fromkeys(m.value for m in plan.measured if m.value is not None))
 
 
-class QuerySlack:
-    """The controllers of one query."""
+@stored()
+@dataclass(frozen=True, slots=True)
+class QuantityClosing:
+    """How one quantity of a window was closed; `lacking` maps sources to the share of the window that they lack."""
 
-    def __init__(self, plan: SlackPlan) -> None:
-        self.plan, values = plan, watched_values(plan)
-        self._columns = [None if m.value is None else values.index(m.value) for m in plan.measured]
-        self.controllers = plan.build()
-        self._looks: dict[int, dict[int, tuple[Estimate, str, dict[str, float]]]] = {}
-        self._queued: deque[Closing] = deque(maxlen=MAX_QUEUED)
-        self._ended_us = START_OF_TIME_US
-        self._told_us = START_OF_TIME_US
+    estimate: Estimate
+    reason: str
+    lacking: dict[str, float]
+
+
+@stored()
+@dataclass(eq=False)
+class QuerySlack:
+    """The controllers of one query, and the closings that the center has not been told yet."""
+
+    plan: SlackPlan
+    controllers: tuple[SlackController, ...]
+    closing: dict[int, dict[int, QuantityClosing]] = field(default_factory=dict)  # window end -> controller number
+    queued: deque[Closing] = field(default_factory=lambda: deque(maxlen=MAX_QUEUED))
+    ended_us: int = START_OF_TIME_US  # nothing before it is waited for: the stream was read to its end
+    stated_us: int = START_OF_TIME_US  # how far windows have settled, as the center was told last
+
+    @classmethod
+    def start(cls, plan: SlackPlan) -> QuerySlack:
+        """Return the slack of a query of which nothing was observed yet."""
+        return cls(plan, plan.build_controllers())
+
+    def resume(self, plan: SlackPlan) -> QuerySlack:
+        """Return this slack under the plan that is valid now; under a changed plan only how far it had come remains."""
+        if plan == self.plan:
+            return self
+        return QuerySlack(plan, plan.build_controllers(), ended_us=self.ended_us, stated_us=self.stated_us)
 
     @property
     def low_mark_us(self) -> int:
-        return max(min(c.low_mark_us for c in self.controllers), self._ended_us)
+        """Every window that ends at or before it is closed."""
+        return max(min(c.low_mark_us for c in self.controllers), self.ended_us)
 
     @property
-    def over_us(self) -> int:
-        return max(min(c.over_us for c in self.controllers), self._ended_us)
+    def settled_until_us(self) -> int:
+        """Nothing more is expected before this instant."""
+        return max(min(c.settled_until_us for c in self.controllers), self.ended_us)
 
     def observe(self, table: pa.Table, now_us: int) -> None:
         """Take the observations of a micro-batch: rows (source, slice_us, newest_us, oldest_us, count, ...)."""
-        names, codes = self._sources(table)
-        for controller, column in zip(self.controllers, self._columns, strict=True):
-            controller.observe(_batch(table, names, codes, column), now_us)
+        names, codes = self._code_sources(table)
+        values = watched_values(self.plan)
+        for controller, measured in zip(self.controllers, self.plan.measured, strict=True):
+            column = None if measured.value is None else values.index(measured.value)
+            controller.observe(_read_batch(table, names, codes, column), now_us)
         self._advance(now_us)
 
     def tick(self, now_us: int) -> None:
@@ -104,114 +131,87 @@ class QuerySlack:
         self._advance(now_us)
 
     def end(self, mark_us: int) -> None:
-        """The stream is over, or read to its end: nothing before the mark is waited for."""
-        self._ended_us = max(self._ended_us, mark_us)
+        """Note that the stream is over, or read to its end: nothing before the mark is waited for."""
+        self.ended_us = max(self.ended_us, mark_us)
 
     def is_due(self, now_us: int) -> bool:
-        """Whether the mere passing of time would let a window go."""
+        """Tell whether the mere passing of time would close a window."""
         return any(c.is_due(now_us) for c in self.controllers)
 
-    def standings(self, fragment: str) -> list[Standing]:
-        """What has not been told yet."""
-        if not self._queued and self.over_us <= self._told_us:
+    def take_standings(self, fragment: str) -> list[Standing]:
+        """Return what the center has not been told yet, and take it as told."""
+        if not self.queued and self.settled_until_us <= self.stated_us:
             return []
-        told = [self._queued.popleft() for _ in range(len(self._queued))]
-        pieces = [told[i : i + MAX_PER_MESSAGE] for i in range(0, max(len(told), 1), MAX_PER_MESSAGE)]
-        self._told_us = self.over_us
-        return [Standing(fragment, self.plan.query, self._told_us, tuple(piece)) for piece in pieces]
+        closings = list(self.queued)
+        self.queued.clear()
+        self.stated_us = self.settled_until_us
+        pieces = [closings[i : i + MAX_PER_MESSAGE] for i in range(0, max(len(closings), 1), MAX_PER_MESSAGE)]
+        return [Standing(fragment, self.plan.query, self.stated_us, tuple(piece)) for piece in pieces]
 
     def status(self, now_us: int) -> dict[str, Any]:
-        """How the contract stands: of the quantity that is worst off."""
+        """Return how the contract stands, for the quantity that is worst off."""
         worst = min((c.status(now_us) for c in self.controllers), key=lambda s: s["budget_windows"])
         return {"controller": self.plan.controller, "slack_us": worst["front_us"] - worst["low_mark_us"], **worst}
 
     def _advance(self, now_us: int) -> None:
-        for place, controller in enumerate(self.controllers):
-            for outlook in controller.advance(now_us):
-                look = (_estimate(controller, outlook), outlook.reason, _owing(outlook))
-                self._looks.setdefault(outlook.end_us, {})[place] = look
+        """Close what may close now, and queue the windows that every controller has closed."""
+        for number, controller in enumerate(self.controllers):
+            for decision in controller.advance(now_us):
+                self.closing.setdefault(decision.end_us, {})[number] = _close_quantity(controller, decision)
             controller.settle(now_us)
         mark = min(c.low_mark_us for c in self.controllers)
-        for end in sorted(e for e in self._looks if e <= mark):
-            looks = self._looks.pop(end)
-            if len(looks) == len(self.controllers):
-                self._queued.append(_closing(end, [looks[i] for i in range(len(looks))]))
+        for end in sorted(e for e in self.closing if e <= mark):
+            quantities = self.closing.pop(end)
+            if len(quantities) == len(self.controllers):
+                self.queued.append(_join_closings(end, [quantities[i] for i in range(len(quantities))]))
 
-    def _sources(self, table: pa.Table) -> tuple[tuple[str, ...], np.ndarray[Any, np.dtype[np.int64]]]:
+    def _code_sources(self, table: pa.Table) -> tuple[tuple[str, ...], Ints]:
+        """Return the names of the sources of a batch, and the index of each row's source among them."""
         coded = table["source"].combine_chunks().dictionary_encode()
-        known = set(self.controllers[0].desk.sources.names)
-        room, names = MAX_SOURCES - len(known), []
+        known = set(self.controllers[0].observations.sources.names)
+        room = MAX_SOURCES - len(known)
+        names = []
         for name in coded.dictionary.to_pylist():
             room -= name not in known
             names.append(name if name in known or room >= 0 else OTHERS)
         distinct = list(dict.fromkeys(names))
-        place = np.array([distinct.index(n) for n in names], dtype=np.int64)
-        return tuple(distinct), place[np.asarray(coded.indices, dtype=np.int64)] if len(coded) else place
-
-    def snapshot(self) -> dict[str, Any]:
-        looks = [[end, place, list(astuple(e)), reason, list(owing.items())]
-                 for end, told in self._looks.items() for place, (e, reason, owing) in told.items()]  # fmt: skip
-        return {
-            "layout": LAYOUT,
-            "plan": repr(self.plan),
-            "controllers": [c.snapshot() for c in self.controllers],
-            "looks": looks,
-            "queued": [[c.end_us, c.reason, [list(astuple(e)) for e in c.estimates], c.sources] for c in self._queued],
-            "marks": [self._ended_us, self._told_us],
-        }
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Take up where a snapshot was made; a plan that was changed starts fresh, but for how far it had come."""
-        self._ended_us, self._told_us = state["marks"]
-        if state["plan"] != repr(self.plan):
-            return
-        if state.get("layout") != LAYOUT:
-            raise SiteError(
-                "another version of catchment wrote the state of this contract, which this one cannot take up",
-                where=f"query {self.plan.query!r}",
-                hint="go on with that version, or start over with a new state folder (`state` in catchment.toml)",
-            )
-        for controller, saved in zip(self.controllers, state["controllers"], strict=True):
-            controller.restore(saved)
-        for end, place, estimate, reason, owing in state["looks"]:
-            self._looks.setdefault(end, {})[place] = (Estimate(*estimate), reason, dict(owing))
-        for end, reason, estimates, sources in state["queued"]:
-            named = tuple((n, s) for n, s in sources)
-            self._queued.append(Closing(end, reason, tuple(Estimate(*e) for e in estimates), named))
+        index = np.array([distinct.index(n) for n in names], dtype=np.int64)
+        codes = index[np.asarray(coded.indices, dtype=np.int64)] if len(coded) else index
+        return tuple(distinct), codes
 
 
-def _batch(
-    table: pa.Table, names: tuple[str, ...], codes: np.ndarray[Any, np.dtype[np.int64]], column: int | None
-) -> Batch:
-    def ints(name: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _read_batch(table: pa.Table, names: tuple[str, ...], codes: Ints, column: int | None) -> SourceBatch:
+    """Return the rows of a table for one quantity: value column `column`, or the number of records."""
+
+    def read_ints(name: str) -> Ints:
         return np.array(table[name].to_numpy(), dtype=np.int64)
 
-    count = ints("count")
-    total, square = (
-        (count.astype(np.float64), count.astype(np.float64))
-        if column is None
-        else (np.array(table[f"{kind}_{column}"].to_numpy(), dtype=np.float64) for kind in ("total", "square"))
+    count = read_ints("count")
+    if column is None:
+        total = square = count.astype(np.float64)
+    else:
+        total = np.array(table[f"total_{column}"].to_numpy(), dtype=np.float64)
+        square = np.array(table[f"square_{column}"].to_numpy(), dtype=np.float64)
+    return SourceBatch(
+        names, codes, read_ints("slice_us"), read_ints("newest_us"), read_ints("oldest_us"), count, total, square
     )
-    return Batch(names, codes, ints("slice_us"), ints("newest_us"), ints("oldest_us"), count, total, square)
 
 
-def _estimate(controller: Controller, outlook: Outlook) -> Estimate:
-    count, total = controller.desk.book.window(outlook.end_us)
-    coverage = min(max(outlook.coverage, 0.0), 1.0)
-    return Estimate(coverage, float(outlook.bound) if isfinite(outlook.bound) else None, count, total)
+def _close_quantity(controller: SlackController, decision: CloseDecision) -> QuantityClosing:
+    count, total = controller.observations.window_totals(decision.end_us)
+    coverage = min(max(decision.coverage, 0.0), 1.0)
+    bound = float(decision.bound) if isfinite(decision.bound) else None
+    shares = dict(zip(decision.missing, decision.missing_shares, strict=True))
+    lacking = {name: min(shares.get(name, 0.0), 1.0) for name in (*decision.missing, *decision.idle)}
+    return QuantityClosing(Estimate(coverage, bound, count, total), decision.reason, lacking)
 
 
-def _owing(outlook: Outlook) -> dict[str, float]:
-    owed = dict(zip(outlook.missing, outlook.owed, strict=True))
-    return {name: min(owed.get(name, 0.0), 1.0) for name in (*outlook.missing, *outlook.idle)}
-
-
-def _closing(end_us: int, looks: Sequence[tuple[Estimate, str, dict[str, float]]]) -> Closing:
-    reasons = {reason for _, reason, _ in looks}
-    owing: dict[str, float] = {}
-    for _, _, mine in looks:
-        for name, share in mine.items():
-            owing[name] = max(owing.get(name, 0.0), share)
-    most = sorted(owing.items(), key=lambda item: (-item[1], item[0]))[:MAX_NAMED]
-    ground = max(reasons, key=lambda r: _GROUNDS.index(r) if r in _GROUNDS else -1)
-    return Closing(end_us, ground, tuple(e for e, _, _ in looks), tuple(most))
+def _join_closings(end_us: int, quantities: Sequence[QuantityClosing]) -> Closing:
+    """Return the closing of a window: of each source the largest share that any quantity lacks."""
+    lacking: dict[str, float] = {}
+    for quantity in quantities:
+        for name, share in quantity.lacking.items():
+            lacking[name] = max(lacking.get(name, 0.0), share)
+    named = sorted(lacking.items(), key=lambda item: (-item[1], item[0]))[:MAX_NAMED]
+    reason = max((q.reason for q in quantities), key=_REASONS.index)
+    return Closing(end_us, reason, tuple(q.estimate for q in quantities), tuple(named))

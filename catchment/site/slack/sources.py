@@ -1,253 +1,312 @@
 """What is known of each source of a stream: how far it is, how fast it is, how late it usually is.
 
-All of it is in event time, so it holds for a live stream and for a replay at any pace, and a source whose
-clock is off is simply one that is ahead of the others or behind them. The **front** is where event time
-stands now: the newest event time seen, carried on by the clock while nothing arrives. A source that is in
-order has sent everything up to its **progress**, its own newest event time (or a heartbeat).
+All of it is in event time, so it holds for a live stream and for a replay at any pace, and a source whose clock is
+off is simply ahead of the others or behind them. The **front** is where event time stands now: the newest event time
+seen, carried on by the clock while nothing arrives. A source that is in order has sent everything up to its
+**progress**: its own newest event time, or its heartbeat.
 
-Invariant: progress never falls, no record pushes it further than `max_ahead_us` beyond the clock, and no source alone
-pushes the front further than a window may wait: a jump is believed when several sources have made it.
+Event times from the future: no record pushes the front further than `max_ahead_us` beyond the clock, and no source
+alone pushes it further than the longest wait. A jump is accepted when several sources have made it. Where there is no
+front to go by, in a first micro-batch or after a long silence, what lies beyond a long gap is accepted if several
+sources have records there, or if no fewer sources lie wholly after the gap than wholly before it.
+
+Invariant: progress never falls, except for sources whose last records turn out to be from the future.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass, field
+from math import ceil
 
 import numpy as np
-import numpy.typing as npt
 
-from catchment.site.slack.batch import Batch, Floats, Ints
-from catchment.site.slack.jumps import Jumps
-from catchment.site.slack.setting import Setting
+from catchment.arrays import Floats, Ints, Mask
+from catchment.site.slack.batch import SourceBatch
+from catchment.site.slack.task import SlackTask
+from catchment.storage.codec import stored
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US
 
-Mask = npt.NDArray[np.bool_]
-
-MEMORY_WINDOWS = 20.0  # rates are averages over this many window lengths
-FAST = 8.0  # the rate of the last while is over a memory this many times shorter
-YOUNG_WINDOWS = 0.1  # a source that has just joined is judged as if it had been silent this long before
-LAG_GAIN = 0.1
+MEMORY_WINDOWS = 20.0  # half-life of rates, in window lengths
+YOUNG_WINDOWS = 0.1  # silence assumed before the first record of a source, in window lengths
+LAG_GAIN = 0.1  # weight of the newest lag in the usual lag
 GAP_RECORDS = 6.0  # a silence in which this many records were expected is a gap: a stall or a pause
-
-MAX_ROWS = 100_000.0
+MAX_ROWS = 100_000.0  # rows counted before all counters per row are halved, so that they follow changes
+MAX_PACE_SHARE = 0.5  # largest weight of one micro-batch in the pace
+JUMPING_SHARE = 0.1  # of the sources must have jumped for a jump to be accepted, two at least if there are two
 
 RECORDS, TOTAL, SQUARE, SPAN = range(4)  # columns of `sums`
-_ARRAYS = ("progress", "present", "sums", "fast", "lag", "lag_spread", "unsteady")
-_SCALARS = ("newest_us", "began_us", "seen_at_us", "pace", "quiet_us", "max_delay_us", "longest_stall_us", "stalls",
-            "pauses", "rows", "inversions", "future_records")  # fmt: skip
+_DERIVED = {"stored": False}
 
 
+@stored()
+@dataclass
+class UnconfirmedJumps:
+    """The sources that are ahead of what is accepted, and how far; at most one entry per source."""
+
+    newest_us: dict[int, int] = field(default_factory=dict)  # row of a source -> its newest event time
+
+    def accepted_until_us(
+        self, rows: Ints, batch: SourceBatch, far_us: int, sources: int, has_front: bool, max_wait_us: int
+    ) -> int:
+        """Return up to where a batch that goes beyond `far_us` is accepted, and note the sources beyond it."""
+        need = ceil(min(max(JUMPING_SHARE * sources, 2), sources))
+        beyond = batch.newest_us > far_us
+        for row, newest in zip(rows[beyond].tolist(), batch.newest_us[beyond].tolist(), strict=True):
+            self.newest_us[row] = max(self.newest_us.get(row, newest), newest)
+        if not has_front:
+            accepted = _newest_without_strays_us(rows, batch, need, max_wait_us)
+        elif len(self.newest_us) < need:
+            return far_us
+        else:
+            accepted = sorted(self.newest_us.values())[-need] + max_wait_us
+        self.newest_us = {row: newest for row, newest in self.newest_us.items() if newest > accepted}
+        return accepted
+
+
+def _newest_without_strays_us(rows: Ints, batch: SourceBatch, need: int, max_wait_us: int) -> int:
+    """Return the newest event time of a batch but for a few stray records beyond a long gap."""
+    order = np.argsort(batch.oldest_us, kind="stable")
+    reach = np.maximum.accumulate(batch.newest_us[order])
+    gaps = np.flatnonzero(batch.oldest_us[order][1:] - reach[:-1] > max_wait_us) + 1
+    for first in reversed(gaps.tolist()):
+        above = set(rows[order[first:]].tolist())
+        below = set(rows[order[:first]].tolist())
+        if len(above) >= need or len(above - below) >= len(below - above) > 0:
+            break
+        reach = reach[:first]
+    return int(reach[-1])
+
+
+@stored()
+@dataclass(eq=False)
 class SourceTable:
-    """One row a source, as columns of numbers; names map to rows and rows are never reused."""
+    """One row per source, as columns of numbers; names map to rows, and rows are never reused."""
 
-    def __init__(self, setting: Setting) -> None:
-        self.setting = setting
-        self._memory_us = MEMORY_WINDOWS * setting.window.size_us
-        self._young_us = YOUNG_WINDOWS * setting.window.size_us
-        self.names: list[str] = []
-        self._index: dict[str, int] = {}
-        self._last: tuple[tuple[str, ...], Ints] = ((), np.zeros(0, dtype=np.int64))
-        self._strangers = False  # whether the names of the last batch may hold new ones
-        self._left = False  # whether a source may be absent
-        self._joined = 0  # how many sources joined with the batch at hand
-        self.tracks_drift = False  # whether `fast` is kept: it is needed only to impute
-        self.progress: Ints = np.zeros(0, dtype=np.int64)
-        self.present: Mask = np.zeros(0, dtype=bool)
-        self.sums: Floats = np.zeros((0, 4))  # of records, values, squares and event time, older ones fading
-        self.fast: Floats = np.zeros((0, 4))  # the same, fading faster
-        self.lag: Floats = np.zeros(0)  # usual distance behind the front
-        self.lag_spread: Floats = np.zeros(0)
-        self.unsteady: Floats = np.zeros(0)  # mean square of the relative drift of the rate
-        self.newest_us = START_OF_TIME_US
-        self.began_us = START_OF_TIME_US  # the newest event time of the first batch
-        self.seen_at_us = START_OF_TIME_US
-        self.pace = 1.0  # event time per time on the clock
-        self.quiet_us = 0.0  # longest silence of the whole stream so far
-        self.max_delay_us = 0
-        self.longest_stall_us = 0.0
-        self.stalls, self.pauses, self.rows, self.inversions = 0.5, 0.05, 100.0, 0.0  # the first three: a prior
-        self.future_records = 0
-        self._jumps = Jumps(setting.max_wait_us)
+    task: SlackTask
+    names: list[str] = field(default_factory=list)
+    progress: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    present: Mask = field(default_factory=lambda: np.zeros(0, dtype=bool))  # false for sources that have left
+    sums: Floats = field(default_factory=lambda: np.zeros((0, 4)))  # records, values, squares, event time; they fade
+    lag: Floats = field(default_factory=lambda: np.zeros(0))  # usual distance behind the front
+    lag_spread: Floats = field(default_factory=lambda: np.zeros(0))  # mean deviation from it
+    newest_us: int = START_OF_TIME_US
+    began_us: int = START_OF_TIME_US  # the newest event time of the first batch
+    seen_at_us: int = START_OF_TIME_US  # the clock at the last batch
+    pace: float = 1.0  # event time per time on the clock
+    longest_silence_us: float = 0.0  # of the whole stream
+    max_delay_us: int = 0
+    longest_stall_us: float = 0.0
+    stalls: float = 0.5  # gaps after which a source brought what it owed; with `pauses` and `rows` it begins as a prior
+    pauses: float = 0.05  # gaps after which it did not
+    rows: float = 100.0  # times that a source was heard
+    inversions: float = 0.0  # times that it sent something older than before
+    future_records: int = 0
+    jumps: UnconfirmedJumps = field(default_factory=UnconfirmedJumps)
+    _row_of: dict[str, int] = field(init=False, repr=False, metadata=_DERIVED)
+    _last_sources: tuple[str, ...] = field(init=False, repr=False, metadata=_DERIVED)  # of the last batch
+    _last_rows: Ints = field(init=False, repr=False, metadata=_DERIVED)  # of these sources; -1 for new ones
+    _some_left: bool = field(init=False, repr=False, metadata=_DERIVED)
+    _joined: int = field(init=False, repr=False, metadata=_DERIVED)  # sources that joined with the batch at hand
 
-    def observe(self, batch: Batch, now_us: int) -> None:
-        """Take the rows of a micro-batch, each source's into its row."""
+    def __post_init__(self) -> None:
+        self._row_of = {name: row for row, name in enumerate(self.names)}
+        self._last_sources = ()
+        self._last_rows = np.zeros(0, dtype=np.int64)
+        self._some_left = not self.present.all()
+        self._joined = 0
+
+    @property
+    def memory_us(self) -> float:
+        """The half-life of rates."""
+        return MEMORY_WINDOWS * self.task.window.size_us
+
+    @property
+    def young_us(self) -> float:
+        """The silence that is assumed before the first record of a source."""
+        return YOUNG_WINDOWS * self.task.window.size_us
+
+    def observe(self, batch: SourceBatch, now_us: int) -> None:
+        """Learn from the rows of a micro-batch."""
         if not len(batch):
             return
         newest_us = int(batch.newest_us.max())
         ceiling_us = self._ceiling_us(batch, newest_us, now_us)
         if newest_us > ceiling_us:
-            batch = self._set_future_aside(batch, ceiling_us)
+            batch = self._without_future(batch, ceiling_us)
             if not len(batch):
                 return
             newest_us = int(batch.newest_us.max())
-        rows, newest, oldest, gained = _by_source(self._rows_of(batch), batch)
+        rows, newest, oldest, gained = _merge_rows_by_source(self._rows_of(batch), batch)
         if self._joined:
-            self._leave_out_first(rows, gained)
+            self._leave_out_first_records(rows, gained)
         self._move_front(newest_us, int(oldest.min()), now_us)
-        before, known = self.progress[rows], self.sums[rows]
-        advance = newest - before
+        before = self.progress[rows]
         self._count_rows(len(rows), int(np.count_nonzero(oldest < before)))
-        long = advance * known[:, RECORDS] > GAP_RECORDS * (known[:, SPAN] + self._young_us)
-        if np.count_nonzero(long):
-            advance[long] = self._after_gap(advance[long], (oldest - before)[long])
-        self.progress[rows] = now_at = np.maximum(before, newest)
-        self._learn_lag(rows, (self.newest_us - now_at).astype(np.float64), known[:, SPAN])
-        gained[:, SPAN] = np.maximum(advance, 0)
-        keep = np.exp2(gained[:, SPAN] / -self._memory_us)[:, None]
-        self.sums[rows] = known * keep + gained
-        if self.tracks_drift:
-            self.fast[rows] = self.fast[rows] * keep**FAST + gained
-
-    def _count_rows(self, number: int, inverted: int) -> None:
-        """What is counted a row fades, so that a stream that changes its habits is seen to."""
-        self.rows += number
-        self.inversions += inverted
-        if self.rows > MAX_ROWS:
-            self.rows, self.inversions = self.rows / 2, self.inversions / 2
-            self.stalls, self.pauses = self.stalls / 2, self.pauses / 2
+        gained[:, SPAN] = self._advances(rows, newest, oldest)
+        progress = np.maximum(before, newest)
+        self.progress[rows] = progress
+        self._learn_lag(rows, (self.newest_us - progress).astype(np.float64))
+        self._learn_rates(rows, gained)
 
     def leave(self, name: str) -> None:
-        """The source will send no more: nothing is expected of it from here on."""
-        if name in self._index:
-            self.present[self._index[name]] = False
-            self._left = True
+        """Note that a source will send no more: nothing is expected of it from here on."""
+        if name in self._row_of:
+            self.present[self._row_of[name]] = False
+            self._some_left = True
 
-    def _rows_of(self, batch: Batch) -> Ints:
-        if batch.sources is not self._last[0]:
-            self._last = (batch.sources, np.array([self._index.get(n, -1) for n in batch.sources], dtype=np.int64))
-            self._strangers = bool((self._last[1] < 0).any())
-        rows: Ints = self._last[1][batch.source]
-        if self._strangers and rows.min() < 0:
-            self._join(batch, np.unique(batch.source[rows < 0]))
-            rows = self._last[1][batch.source]
-        if self._left:
+    def _rows_of(self, batch: SourceBatch) -> Ints:
+        """Return the row of each entry of a batch; new sources join, and sources that had left are present again."""
+        if batch.sources is not self._last_sources:
+            self._last_sources = batch.sources
+            self._last_rows = np.array([self._row_of.get(name, -1) for name in batch.sources], dtype=np.int64)
+        rows: Ints = self._last_rows[batch.source_index]
+        if rows.min() < 0:
+            self._join(batch, np.unique(batch.source_index[rows < 0]))
+            rows = self._last_rows[batch.source_index]
+        if self._some_left:
             self.present[rows] = True
-            self._left = not self.present.all()
+            self._some_left = not self.present.all()
         return rows
 
-    def _join(self, batch: Batch, new: Ints) -> None:
-        """Rows for new sources; before its first record a source had nothing to tell."""
-        for place in new.tolist():
-            self._last[1][place] = self._index[batch.sources[place]] = len(self.names)
-            self.names.append(batch.sources[place])
+    def _join(self, batch: SourceBatch, new: Ints) -> None:
+        """Add rows for new sources, whose progress is their oldest record: before it they had nothing to send."""
+        for index in new.tolist():
+            name = batch.sources[index]
+            self._last_rows[index] = self._row_of[name] = len(self.names)
+            self.names.append(name)
         first = np.full(len(batch.sources), END_OF_TIME_US)
-        np.minimum.at(first, batch.source, batch.oldest_us)
-        self._joined = missing = len(self.names) - len(self.present)
+        np.minimum.at(first, batch.source_index, batch.oldest_us)
+        self._joined = len(new)
         self.progress = np.append(self.progress, first[new])
-        self.present = np.append(self.present, np.full(missing, True))
-        self.sums = np.append(self.sums, np.zeros((missing, 4)), axis=0)
-        self.fast = np.append(self.fast, np.zeros((missing, 4)), axis=0)
-        self.lag, self.lag_spread, self.unsteady = (
-            np.append(column, np.zeros(missing)) for column in (self.lag, self.lag_spread, self.unsteady)
-        )
+        self.present = np.append(self.present, np.full(len(new), True))
+        self.sums = np.append(self.sums, np.zeros((len(new), 4)), axis=0)
+        self.lag = np.append(self.lag, np.zeros(len(new)))
+        self.lag_spread = np.append(self.lag_spread, np.zeros(len(new)))
 
-    def _leave_out_first(self, rows: Ints, gained: Floats) -> None:
-        """Of n records in order only n - 1 fall into the time since the first: rates must not count it."""
+    def _leave_out_first_records(self, rows: Ints, gained: Floats) -> None:
+        """Leave the first record of new sources out of their rates: n records span n - 1 intervals."""
         new = rows >= len(self.names) - self._joined
-        gained[new] *= np.maximum(gained[new, :1] - 1.0, 0.0) / np.maximum(gained[new, :1], 1.0)
+        records = gained[new, :1]
+        gained[new] *= np.maximum(records - 1.0, 0.0) / np.maximum(records, 1.0)
         self._joined = 0
 
-    def _ceiling_us(self, batch: Batch, newest_us: int, now_us: int) -> int:
-        """Up to where event times are believed. Where nothing else has come for the longest wait, a jump is."""
-        clock_us = now_us + self.setting.max_ahead_us
-        far_us = self.front_us(now_us) + self.setting.max_wait_us
+    def _ceiling_us(self, batch: SourceBatch, newest_us: int, now_us: int) -> int:
+        """Return up to where the event times of a batch are accepted."""
+        by_clock_us = now_us + self.task.max_ahead_us
+        far_us = self.front_us(now_us) + self.task.max_wait_us
         if newest_us <= far_us:
-            return clock_us
-        lonely = now_us - self.seen_at_us > self.setting.max_wait_us
+            return by_clock_us
+        has_front = now_us - self.seen_at_us <= self.task.max_wait_us
         rows = self._rows_of(batch)
-        return min(clock_us, self._jumps.believed_us(rows, batch, far_us, len(self.names), lonely))
+        by_jumps_us = self.jumps.accepted_until_us(
+            rows, batch, far_us, len(self.names), has_front, self.task.max_wait_us
+        )
+        return min(by_clock_us, by_jumps_us)
 
-    def _set_future_aside(self, batch: Batch, ceiling_us: int) -> Batch:
-        """Rows from the future count, and push nothing: a wrong clock must not close everybody's windows. A source that
-        joins with them is taken to be where the others are."""
-        kept = batch.newest_us <= ceiling_us
+    def _without_future(self, batch: SourceBatch, ceiling_us: int) -> SourceBatch:
+        """Count the rows beyond the ceiling and leave them out: a wrong clock must not close everybody's windows.
+
+        A source that joins with such rows is taken to be where the others are.
+        """
+        accepted = batch.newest_us <= ceiling_us
         here_us = ceiling_us if self.newest_us == START_OF_TIME_US else min(self.newest_us, ceiling_us)
         self.progress[self.progress > ceiling_us] = here_us
-        self.future_records += int(batch.count[~kept].sum())
-        return batch.take(kept)
+        self.future_records += int(batch.count[~accepted].sum())
+        return batch.take(accepted)
 
     def _move_front(self, newest_us: int, oldest_us: int, now_us: int) -> None:
         elapsed = now_us - self.seen_at_us
         if self.newest_us == START_OF_TIME_US:
             self.began_us = newest_us
         elif elapsed > 0:
-            self.quiet_us = max(self.quiet_us, float(elapsed))
-            share = min(elapsed * self.pace / self._memory_us, 0.5)
-            self.pace += share * (max(newest_us - self.newest_us, 0) / elapsed - self.pace)
-        self.newest_us, self.seen_at_us = max(self.newest_us, newest_us), now_us
+            self.longest_silence_us = max(self.longest_silence_us, float(elapsed))
+            weight = min(elapsed * self.pace / self.memory_us, MAX_PACE_SHARE)
+            self.pace += weight * (max(newest_us - self.newest_us, 0) / elapsed - self.pace)
+        self.newest_us = max(self.newest_us, newest_us)
+        self.seen_at_us = now_us
         self.max_delay_us = max(self.max_delay_us, self.newest_us - oldest_us)
 
-    def _after_gap(self, gap: Ints, skipped: Ints) -> Ints:
-        """A source that returns after a gap was stalled if it brings what it owed; if not, it was pausing,
-        and its rate is not to suffer for it."""
+    def _count_rows(self, number: int, inverted: int) -> None:
+        self.rows += number
+        self.inversions += inverted
+        if self.rows > MAX_ROWS:
+            self.rows /= 2
+            self.inversions /= 2
+            self.stalls /= 2
+            self.pauses /= 2
+
+    def _advances(self, rows: Ints, newest: Ints, oldest: Ints) -> Ints:
+        """Return the event time in which each source made its records: its advance, less the time that it paused."""
+        before = self.progress[rows]
+        known = self.sums[rows]
+        advance = newest - before
+        gap = advance * known[:, RECORDS] > GAP_RECORDS * (known[:, SPAN] + self.young_us)
+        if np.count_nonzero(gap):
+            advance[gap] = self._learn_gaps(advance[gap], (oldest - before)[gap])
+        return np.asarray(np.maximum(advance, 0))
+
+    def _learn_gaps(self, gap: Ints, skipped: Ints) -> Ints:
+        """Tell stalls from pauses: a source that returns with what it owed was stalled, else it paused.
+
+        Return the gaps without pauses, from which a rate must not suffer.
+        """
         paused = skipped > 0.5 * gap
         self.pauses += np.count_nonzero(paused)
         self.stalls += np.count_nonzero(~paused)
         self.longest_stall_us = max(self.longest_stall_us, float(np.where(paused, 0, gap).max()))
         return np.where(paused, gap - skipped, gap)
 
-    def _learn_lag(self, rows: Ints, behind: Floats, span: Floats) -> None:
-        """How far behind the front each source is when it is heard; the first time is taken as it is."""
+    def _learn_lag(self, rows: Ints, behind: Floats) -> None:
+        """Learn how far behind the front each source is when it is heard; the first time is taken as it is."""
         off = behind - self.lag[rows]
-        self.lag[rows] = np.where(span > 0, behind - (1.0 - LAG_GAIN) * off, behind)
+        is_known = self.sums[rows, SPAN] > 0
+        self.lag[rows] = np.where(is_known, behind - (1.0 - LAG_GAIN) * off, behind)
         spread = self.lag_spread[rows]
         self.lag_spread[rows] = spread + LAG_GAIN * (np.abs(off) - spread)
 
-    def learn_drift(self) -> None:
-        """How far the rates of the last while stray from the long ones: the doubt in what is imputed."""
-        slow = self.sums[:, TOTAL] * self.fast[:, SPAN]
-        quick = self.fast[:, TOTAL] * self.sums[:, SPAN]
-        stray = np.where(slow != 0.0, quick / np.where(slow != 0.0, slow, 1.0) - 1.0, 0.0)
-        share = self.setting.window.slide_us / self._memory_us
-        self.unsteady += share * (np.minimum(stray * stray, 1.0) - self.unsteady)
+    def _learn_rates(self, rows: Ints, gained: Floats) -> None:
+        self.sums[rows] = self.sums[rows] * self._fade(gained) + gained
+
+    def _fade(self, gained: Floats) -> Floats:
+        """Return the weight of what was known before, by the event time that each source gained."""
+        return np.exp2(gained[:, SPAN] / -self.memory_us)[:, None]
 
     def rates(self) -> Floats:
-        """Records, values and squares per microsecond of event time, a row a source."""
-        return np.asarray(self.sums[:, :SPAN] / (self.sums[:, SPAN:] + self._young_us))
+        """Return records, values and squares per microsecond of event time, one row per source."""
+        return np.asarray(self.sums[:, :SPAN] / (self.sums[:, SPAN:] + self.young_us))
 
-    def named(self, mask: Mask) -> tuple[str, ...]:
-        """The names of some sources."""
+    def names_of(self, mask: Mask) -> tuple[str, ...]:
+        """Return the names of some sources."""
         return tuple(self.names[row] for row in np.flatnonzero(mask)) if mask.any() else ()
 
     def inverted_share(self) -> float:
-        """Of the times a source was heard, how often it sent something older than it had sent before."""
+        """Return how often, of the times it was heard, a source sent something older than it had sent before."""
         return self.inversions / self.rows
 
     def front_us(self, now_us: int) -> int:
-        """Where event time stands: the newest seen, carried on while the stream is no longer silent than it
-        was before, or so long that waiting for it has no end. A stream of which less than a window was seen has not
-        shown its pace or its sources yet, and is not carried on but by the longest wait."""
+        """Return where event time stands: the newest seen, carried on by the clock while the stream is silent.
+
+        It is carried no further than the longest silence so far, unless the silence exceeds the longest wait. A stream
+        of which less than a window was seen has not shown its pace yet; only the longest wait carries it on.
+        """
         silent = now_us - self.seen_at_us
         if self.newest_us == START_OF_TIME_US or silent <= 0:
             return self.newest_us
-        lasting = silent > self.setting.max_wait_us
-        if not lasting and self.newest_us - self.began_us < self.setting.window.size_us:
+        if silent > self.task.max_wait_us:
+            return self.newest_us + int(silent * self.pace)
+        if self.newest_us - self.began_us < self.task.window.size_us:
             return self.newest_us
-        carried = silent if lasting else min(float(silent), self.quiet_us + self.setting.window.slide_us)
+        carried = min(float(silent), self.longest_silence_us + self.task.window.slide_us)
         return self.newest_us + int(carried * self.pace)
 
-    def snapshot(self) -> dict[str, Any]:
-        arrays = {name: getattr(self, name).tolist() for name in _ARRAYS}
-        scalars = {name: getattr(self, name) for name in _SCALARS}
-        return {"names": list(self.names), "jumps": self._jumps.snapshot(), **arrays, **scalars}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        self.names = list(state["names"])
-        self._jumps.restore(state["jumps"])
-        self._index = {name: row for row, name in enumerate(self.names)}
-        for name in _ARRAYS:
-            like: npt.NDArray[Any] = getattr(self, name)
-            setattr(self, name, np.array(state[name], dtype=like.dtype).reshape(-1, *like.shape[1:]))
-        for name in _SCALARS:
-            setattr(self, name, state[name])
-        self._last, self._left = ((), np.zeros(0, dtype=np.int64)), not self.present.all()
-
-
-def _by_source(rows: Ints, batch: Batch) -> tuple[Ints, Ints, Ints, Floats]:
-    """One row a source: newest, oldest, and sums with room for the event time they span."""
+def _merge_rows_by_source(rows: Ints, batch: SourceBatch) -> tuple[Ints, Ints, Ints, Floats]:
+    """Return one row per source: its row, newest, oldest, and sums with a column for the event time they span."""
     gained = np.zeros((len(rows), 4))
-    gained[:, RECORDS], gained[:, TOTAL], gained[:, SQUARE] = batch.count, batch.total, batch.square
-    if (batch.source[1:] > batch.source[:-1]).all():
+    gained[:, RECORDS] = batch.count
+    gained[:, TOTAL] = batch.total
+    gained[:, SQUARE] = batch.square
+    if (batch.source_index[1:] > batch.source_index[:-1]).all():
         return rows, batch.newest_us, batch.oldest_us, gained
     order = np.argsort(rows, kind="stable")
     ordered = rows[order]

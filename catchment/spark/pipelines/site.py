@@ -36,7 +36,7 @@ from catchment.site.core import SiteCore
 from catchment.site.events import Absorbed, Action, Event, LinkMeasured, LowMarkRaised, Observed
 from catchment.site.meter import SiteMeter
 from catchment.site.plausible import PlausibleTimes, find_plausible_times, needs_check
-from catchment.site.slack.query import watched_values
+from catchment.site.slack import watched_values
 from catchment.spark.evaluation.evaluator import NOT_KNOWN_ROWS, Evaluator
 from catchment.spark.evaluation.observe import observe_sources
 from catchment.spark.evaluation.one_pass import Take

@@ -1,77 +1,68 @@
-"""The default: per-source progress where sources keep their order, conformal slack where they do not.
+"""The default rule: per-source progress where sources keep their order, conformal slack where they do not.
 
-Disorder in real streams is mostly between sources; there, progress tells what is missing, and nothing else comes near
+Disorder in real streams is mostly between sources. There, progress tells what is missing, and nothing else comes near
 it. Where sources are out of order in themselves, or so sparse that their silence tells nothing, progress is worse than
 waiting as long as recent windows needed. Which of the two a stream is, is measured: by the share of inversions within
-sources, and by the records a source has in a window. Both rules learn all the time; one decides. A stream is judged
-anew at each micro-batch: the first may hold a single record, and on a busy machine there are few.
+sources, and by the records per source and window. Both rules learn all the time; one decides. The choice is made anew
+at each micro-batch, because the first may hold a single record, and on a busy machine there are few.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from catchment.site.slack.observations import Desk, Rule, Settled
-from catchment.site.slack.rules.conformal import Conformal, ConformalRule
-from catchment.site.slack.rules.progress import ORDERLY, BySources, ProgressRule
-from catchment.site.slack.setting import Outlook
+from catchment.site.slack.observations import Observations, SettledWindow
+from catchment.site.slack.rules.base import CloseDecision, Rule
+from catchment.site.slack.rules.conformal import ConformalRule
+from catchment.site.slack.rules.progress import ORDERLY_SHARE, ProgressRule
 from catchment.site.slack.sources import RECORDS
+from catchment.site.slack.task import SlackTask
+from catchment.storage.codec import stored
 
-SPARSE = 1.0  # fewer records a source and window than this: its silence tells nothing
-
-
-@dataclass(frozen=True)
-class Adaptive:
-    """Chooses by what it measures; `impute` as in `BySources`."""
-
-    impute: bool = False
-
-    def rule(self, desk: Desk) -> Rule:
-        return AdaptiveRule(desk, self)
+SPARSE_RECORDS = 1.0  # per source and window: with fewer, its silence tells nothing
 
 
+@stored()
+@dataclass
 class AdaptiveRule(Rule):
-    wants_needs = True
+    """Decides by progress or by conformal slack, whichever fits the stream."""
 
-    def __init__(self, desk: Desk, config: Adaptive) -> None:
-        super().__init__(desk)
-        self._progress = ProgressRule(desk, BySources(config.impute))
-        self._conformal = ConformalRule(desk, Conformal())
-        self.trusts_progress = True
+    progress: ProgressRule
+    conformal: ConformalRule
+    trusts_progress: bool = True
 
-    def observed(self, now_us: int) -> None:
-        self.trusts_progress = self._is_orderly()
+    learns_waits = True
 
-    def _is_orderly(self) -> bool:
-        sources = self.desk.sources
-        if sources.inverted_share() > ORDERLY:
-            return False
-        rates = sources.rates()[sources.present, RECORDS]
-        return bool(rates.sum() * self.desk.setting.window.size_us >= SPARSE * len(rates))
+    @classmethod
+    def start(cls, task: SlackTask) -> AdaptiveRule:
+        """Return the rule before anything was learned."""
+        return cls(ProgressRule.start(task), ConformalRule.start(task))
 
     @property
     def _chosen(self) -> Rule:
-        return self._progress if self.trusts_progress else self._conformal
+        return self.progress if self.trusts_progress else self.conformal
 
-    def outlook(self, end_us: int, now_us: int) -> Outlook:
-        return self._chosen.outlook(end_us, now_us)
+    def decide(self, obs: Observations, end_us: int, now_us: int) -> CloseDecision:
+        return self._chosen.decide(obs, end_us, now_us)
 
-    def looked(self, outlook: Outlook) -> None:
-        self._chosen.looked(outlook)
+    def after_batch(self, obs: Observations, now_us: int) -> None:
+        self.trusts_progress = _is_orderly(obs)
 
-    def learn(self, settled: Settled) -> None:
-        self._progress.learn(settled)
-        self._conformal.learn(settled)
+    def after_decision(self, obs: Observations, decision: CloseDecision) -> None:
+        self._chosen.after_decision(obs, decision)
 
-    def is_over(self, end_us: int, front_us: int) -> bool:
-        return self._chosen.is_over(end_us, front_us)
+    def learn(self, obs: Observations, settled: SettledWindow) -> None:
+        self.progress.learn(obs, settled)
+        self.conformal.learn(obs, settled)
 
-    def snapshot(self) -> dict[str, Any]:
-        rules = {"progress": self._progress.snapshot(), "conformal": self._conformal.snapshot()}
-        return {**rules, "trusts_progress": self.trusts_progress}
+    def is_settled(self, obs: Observations, end_us: int, front_us: int) -> bool:
+        return self._chosen.is_settled(obs, end_us, front_us)
 
-    def restore(self, state: dict[str, Any]) -> None:
-        self._progress.restore(state["progress"])
-        self._conformal.restore(state["conformal"])
-        self.trusts_progress = state["trusts_progress"]
+
+def _is_orderly(obs: Observations) -> bool:
+    """Tell whether sources keep their own order and are heard often enough for their silence to mean something."""
+    sources = obs.sources
+    if sources.inverted_share() > ORDERLY_SHARE:
+        return False
+    rates = sources.rates()[sources.present, RECORDS]
+    return bool(rates.sum() * obs.task.window.size_us >= SPARSE_RECORDS * len(rates))

@@ -1,77 +1,68 @@
 """Conformal slack: wait as long as most recent windows turned out to need.
 
-For streams whose sources are sparse or out of order in themselves, where progress says little. When a window is over,
-the book tells how far beyond its end the front had to be for its answer to be right. K is the (1 - d)-quantile of these
-needed waits over recent windows, and d follows the misses (adaptive conformal inference, Gibbs and Candes, NeurIPS'21):
-d += gain (delta - miss), so that the long-run share of misses is held whatever the delays do. While the ledger of the
-contract is overdrawn, the quantile is taken closer to 1. Sources silent or behind beyond all patience are named.
+For streams whose sources are sparse or out of order in themselves, where their progress says little. Once a window has
+settled, its arrivals tell how far beyond its end the front had to be for its answer to be right. K is the
+(1 - d)-quantile of these needed waits over recent windows, and d follows the misses (adaptive conformal inference,
+Gibbs and Candes, NeurIPS'21): d += gain (delta - miss), so that the long-run share of misses is held whatever the
+delays do. While the violation budget is overdrawn, the quantile is taken closer to 1.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from catchment.errors import SiteError
-from catchment.site.slack.missing import behind, idle
-from catchment.site.slack.observations import Desk, Rule, Settled, by_slack
-from catchment.site.slack.setting import Outlook
+from catchment.site.slack.missing import idle_sources, sources_behind
+from catchment.site.slack.observations import Observations, SettledWindow
+from catchment.site.slack.rules.base import CloseDecision, Rule, decide_by_slack
+from catchment.site.slack.task import SlackTask
+from catchment.storage.codec import stored
 
-MAX_NEEDS = 512  # recent windows whose needed wait is kept
-LEAST_NEEDS = 30  # before this many are known, K is the longest delay seen
-AIM = 0.8  # of delta: the misses aimed at; the rest is for the noise of a finite run
-CAUTION = 0.25  # of d, while the ledger is overdrawn
-
-
-@dataclass(frozen=True)
-class Conformal:
-    """`gain` is how fast the level follows the misses."""
-
-    gain: float = 0.01
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.gain < 1.0:
-            raise SiteError(f"the gain of a conformal controller is between 0 and 1, not {self.gain!r}")
-
-    def rule(self, desk: Desk) -> Rule:
-        return ConformalRule(desk, self)
+MAX_WAITS = 512  # recent windows whose needed wait is kept
+LEAST_WAITS = 30  # before this many are known, K is the longest delay seen
+TARGET_SHARE = 0.8  # of delta: the misses aimed at; the rest covers the noise of a finite run
+OVERDRAWN_SHARE = 0.25  # of d, while the budget is overdrawn
+GAIN = 0.01  # how fast d follows the misses
+LARGEST_LEVEL = 0.5
 
 
+@stored()
+@dataclass
 class ConformalRule(Rule):
-    wants_needs = True
+    """Waits for a quantile of the waits that recent windows needed; `level` is d, the share of them beyond it."""
 
-    def __init__(self, desk: Desk, config: Conformal) -> None:
-        super().__init__(desk)
-        self._config = config
-        self.level = AIM * desk.setting.contract.delta
-        self._needs: deque[float] = deque(maxlen=MAX_NEEDS)
-        self._k_us: float | None = None
+    level: float
+    waits_us: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_WAITS))
+    slack_us: float | None = None  # K, until the next window has settled
 
-    def k_us(self) -> float:
-        if len(self._needs) < LEAST_NEEDS:
-            return float(self.desk.sources.max_delay_us)
-        if self._k_us is None:
-            level = self.level if self.desk.ledger.balance >= 0.0 else CAUTION * self.level
-            self._k_us = float(np.quantile(np.array(self._needs), 1.0 - level, method="higher"))
-        return self._k_us
+    learns_waits = True
 
-    def outlook(self, end_us: int, now_us: int) -> Outlook:
-        sources, front = self.desk.sources, self.desk.sources.front_us(now_us)
-        outlook = by_slack(self.desk, end_us, now_us, front - end_us, self.k_us())
-        lacking = sources.named(idle(sources, front) | behind(sources)) if outlook.close else ()
-        return replace(outlook, idle=lacking) if lacking else outlook
+    @classmethod
+    def start(cls, task: SlackTask) -> ConformalRule:
+        """Return the rule before anything was learned."""
+        return cls(TARGET_SHARE * task.contract.delta)
 
-    def learn(self, settled: Settled) -> None:
-        self._needs.append(settled.needed_us)
-        self.level += self._config.gain * (AIM * self.desk.setting.contract.delta - float(settled.violated))
-        self.level = min(max(self.level, 0.0), 0.5)
-        self._k_us = None
+    def needed_slack_us(self, obs: Observations) -> float:
+        """Return how far the front must be beyond the end of a window."""
+        if len(self.waits_us) < LEAST_WAITS:
+            return float(obs.sources.max_delay_us)
+        if self.slack_us is None:
+            level = self.level if obs.budget.balance >= 0.0 else OVERDRAWN_SHARE * self.level
+            self.slack_us = float(np.quantile(np.array(self.waits_us), 1.0 - level, method="higher"))
+        return self.slack_us
 
-    def snapshot(self) -> dict[str, Any]:
-        return {"level": self.level, "needs": list(self._needs)}
+    def decide(self, obs: Observations, end_us: int, now_us: int) -> CloseDecision:
+        front = obs.front_us(now_us)
+        decision = decide_by_slack(obs, end_us, now_us, front - end_us, self.needed_slack_us(obs))
+        if not decision.close:
+            return decision
+        not_awaited = idle_sources(obs.sources, front) | sources_behind(obs.sources)
+        return replace(decision, idle=obs.sources.names_of(not_awaited))
 
-    def restore(self, state: dict[str, Any]) -> None:
-        self.level, self._needs, self._k_us = state["level"], deque(state["needs"], maxlen=MAX_NEEDS), None
+    def learn(self, obs: Observations, settled: SettledWindow) -> None:
+        self.waits_us.append(settled.needed_wait_us)
+        level = self.level + GAIN * (TARGET_SHARE * obs.task.contract.delta - float(settled.violated))
+        self.level = min(max(level, 0.0), LARGEST_LEVEL)
+        self.slack_us = None

@@ -1,135 +1,111 @@
 """One slack for the whole stream: a window closes when the newest event time is K beyond its end.
 
-`Fixed` is the watermark that Spark and Flink have. `MpKSlack` (Mutschler and Philippsen) takes for K the longest delay
-seen so far. `PdSlack` is the controller of Yang et al. (HPM, section 1.2), which adopts AQ-K-slack's:
-K = alpha times the longest delay, alpha += Kp err_i + Kd (err_i - err_(i-1)), err_i = needed coverage - coverage of
-window i, measured for a while after it closed. It steers the mean coverage; nothing looks at the chance of a miss.
+`FixedRule` is the watermark that Spark and Flink have. `LongestDelayRule` (MP-K-slack, Mutschler and Philippsen) takes
+for K the longest delay seen so far. `CoverageLoopRule` is the controller of Yang et al. (HPM, section 1.2), which
+adopts that of AQ-K-slack: K = alpha times the longest delay, alpha += Kp err_i + Kd (err_i - err_(i-1)), err_i = needed
+coverage - coverage of window i, measured some time after it closed. It steers the mean coverage; nothing looks at the
+chance of a miss.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
-from catchment.errors import SiteError
 from catchment.quality.coverage import needed_coverage, units_of_records
-from catchment.site.slack.observations import Desk, Rule, by_slack
-from catchment.site.slack.setting import Outlook
-from catchment.timeline import SECOND_US
+from catchment.site.slack.observations import Observations
+from catchment.site.slack.rules.base import CloseDecision, Rule, decide_by_slack
+from catchment.storage.codec import stored
 
-MAX_MEASURED = 65_536  # windows whose coverage is still being measured; beyond it the oldest is taken as it is
-
-
-@dataclass(frozen=True)
-class Fixed:
-    """A constant slack."""
-
-    seconds: float
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.seconds < 1e9:
-            raise SiteError(f"a fixed slack is 0 seconds or more, not {self.seconds!r}", hint="write fixed:2.5")
-
-    def rule(self, desk: Desk) -> Rule:
-        return FixedRule(desk, round(self.seconds * SECOND_US))
+MAX_MEASURING = 65_536  # windows whose coverage is still being measured; beyond it the oldest is taken as it is
+PROPORTIONAL_GAIN = 0.2  # Kp, as in the paper
+DERIVATIVE_GAIN = 4.0  # Kd, as in the paper
+MEASURING_WINDOWS = 10.0  # coverage is measured this many window lengths after a window closed
 
 
-@dataclass(frozen=True)
-class MpKSlack:
-    """The longest delay seen so far."""
-
-    def rule(self, desk: Desk) -> Rule:
-        return MpRule(desk)
-
-
-@dataclass(frozen=True)
-class PdSlack:
-    """The paper's gains; coverage is measured `period_windows` window lengths after a window closed."""
-
-    kp: float = 0.2
-    kd: float = 4.0
-    period_windows: float = 10.0
-
-    def __post_init__(self) -> None:
-        if self.period_windows <= 0:
-            raise SiteError(f"coverage is measured some time after closing, not {self.period_windows} windows after")
-
-    def rule(self, desk: Desk) -> Rule:
-        return PdRule(desk, self)
-
-
-class KSlackRule(Rule):
-    """Closes by the newest event time alone."""
+class SlackRule(Rule):
+    """A rule that closes windows by the newest event time alone."""
 
     @abstractmethod
-    def k_us(self) -> float:
-        """The slack, now."""
+    def needed_slack_us(self, obs: Observations) -> float:
+        """Return how far the newest event time must be beyond the end of a window."""
 
-    def outlook(self, end_us: int, now_us: int) -> Outlook:
-        return by_slack(self.desk, end_us, now_us, self.desk.sources.newest_us - end_us, self.k_us())
-
-
-class FixedRule(KSlackRule):
-    def __init__(self, desk: Desk, slack_us: int) -> None:
-        super().__init__(desk)
-        self._slack_us = slack_us
-
-    def k_us(self) -> float:
-        return self._slack_us
+    def decide(self, obs: Observations, end_us: int, now_us: int) -> CloseDecision:
+        return decide_by_slack(obs, end_us, now_us, obs.sources.newest_us - end_us, self.needed_slack_us(obs))
 
 
-class MpRule(KSlackRule):
-    def k_us(self) -> float:
-        return self.desk.sources.max_delay_us
+@stored()
+@dataclass
+class FixedRule(SlackRule):
+    """A constant slack."""
+
+    slack_us: int
+
+    def needed_slack_us(self, obs: Observations) -> float:
+        return self.slack_us
 
 
-class PdRule(KSlackRule):
-    """The PD loop on window coverage."""
+@stored()
+@dataclass
+class LongestDelayRule(SlackRule):
+    """The longest delay seen so far."""
 
-    def __init__(self, desk: Desk, config: PdSlack) -> None:
-        super().__init__(desk)
-        self._config = config
-        self.alpha = 1.0
-        self._last_error = 0.0
-        self._measuring: deque[tuple[int, int, float]] = deque()  # end, closed at, records then
+    def needed_slack_us(self, obs: Observations) -> float:
+        return obs.sources.max_delay_us
 
-    def k_us(self) -> float:
-        return self.alpha * self.desk.sources.max_delay_us
 
-    def looked(self, outlook: Outlook) -> None:
-        received = self.desk.book.window(outlook.end_us)[0] if outlook.close else 0.0
-        if received:
-            self._measuring.append((outlook.end_us, outlook.at_us, received))
+@stored()
+@dataclass(frozen=True, slots=True)
+class MeasuredWindow:
+    """A closed window whose coverage is still being measured: its end, when it closed, and the records it had then."""
 
-    def observed(self, now_us: int) -> None:
-        period = self._config.period_windows * self.desk.setting.window.size_us
-        while self._measuring and (now_us - self._measuring[0][1] >= period or len(self._measuring) > MAX_MEASURED):
-            end, _, received = self._measuring.popleft()
-            self._correct(received / max(self.desk.book.window(end)[0], received))
+    end_us: int
+    closed_at_us: int
+    count: float
 
-    def _correct(self, coverage: float) -> None:
-        error = self._needed() - coverage
-        self.alpha += self._config.kp * error + self._config.kd * (error - self._last_error)
-        self.alpha = min(max(self.alpha, 0.0), 1.0)
-        self._last_error = error
 
-    def _needed(self) -> float:
-        """The coverage that the contract needs of a window of the usual size, records being the sampling units."""
-        setting = self.desk.setting
-        count, total, square = self.desk.sources.rates().sum(axis=0) * setting.window.size_us
-        units = units_of_records(max(float(count), 1.0), float(total), float(square))
-        return needed_coverage(setting.measure, setting.contract, units)
+@stored()
+@dataclass
+class CoverageLoopRule(SlackRule):
+    """A share `alpha` of the longest delay, steered by a PD loop on the coverage of windows."""
 
-    def is_over(self, end_us: int, front_us: int) -> bool:
-        measured = not self._measuring or self._measuring[0][0] > end_us
-        return measured and super().is_over(end_us, front_us)
+    alpha: float = 1.0
+    last_error: float = 0.0
+    measuring: deque[MeasuredWindow] = field(default_factory=deque)
 
-    def snapshot(self) -> dict[str, Any]:
-        measuring = [list(m) for m in self._measuring]
-        return {"alpha": self.alpha, "last_error": self._last_error, "measuring": measuring}
+    def needed_slack_us(self, obs: Observations) -> float:
+        return self.alpha * obs.sources.max_delay_us
 
-    def restore(self, state: dict[str, Any]) -> None:
-        self.alpha, self._last_error = state["alpha"], state["last_error"]
-        self._measuring = deque((end, at, received) for end, at, received in state["measuring"])
+    def after_decision(self, obs: Observations, decision: CloseDecision) -> None:
+        if not decision.close:
+            return
+        count, _ = obs.window_totals(decision.end_us)
+        if count:
+            self.measuring.append(MeasuredWindow(decision.end_us, decision.at_us, count))
+
+    def after_batch(self, obs: Observations, now_us: int) -> None:
+        period = MEASURING_WINDOWS * obs.task.window.size_us
+        while self.measuring:
+            oldest = self.measuring[0]
+            if now_us - oldest.closed_at_us < period and len(self.measuring) <= MAX_MEASURING:
+                break
+            self.measuring.popleft()
+            count, _ = obs.window_totals(oldest.end_us)
+            self._correct(_needed_coverage(obs) - oldest.count / max(count, oldest.count))
+
+    def _correct(self, error: float) -> None:
+        change = PROPORTIONAL_GAIN * error + DERIVATIVE_GAIN * (error - self.last_error)
+        self.alpha = min(max(self.alpha + change, 0.0), 1.0)
+        self.last_error = error
+
+    def is_settled(self, obs: Observations, end_us: int, front_us: int) -> bool:
+        is_measured = not self.measuring or self.measuring[0].end_us > end_us
+        return is_measured and super().is_settled(obs, end_us, front_us)
+
+
+def _needed_coverage(obs: Observations) -> float:
+    """Return the coverage that the contract needs of a window of the usual size, with records as sampling units."""
+    count, total, square = obs.sources.rates().sum(axis=0) * obs.task.window.size_us
+    units = units_of_records(max(float(count), 1.0), float(total), float(square))
+    return needed_coverage(obs.task.measure, obs.task.contract, units)
