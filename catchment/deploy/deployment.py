@@ -27,7 +27,7 @@ from catchment.query.planning.build import plan_view
 from catchment.query.sql.statements import Stream, View
 from catchment.query.sql.view_options import ALWAYS, ANY, NEVER, ON_DEMAND, ViewOptions
 from catchment.site.policies.base import Policy
-from catchment.site.policies.early import EarlyPolicy
+from catchment.site.policies.basic import EarlyPolicy
 from catchment.site.policies.registry import policy_by_name
 
 

@@ -12,7 +12,7 @@ the runner to stop reading.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
@@ -38,11 +38,9 @@ from catchment.site.events import (
     Observed,
     Send,
 )
-from catchment.site.policies.base import Policy
-from catchment.site.policies.key_rates import KeyRates
-from catchment.site.release import LinkView, Release, ReleaseGate
+from catchment.site.policies.base import LinkView, Policy
+from catchment.site.release import Release, ReleaseGate
 from catchment.site.slack import QuerySlack, SlackPlan
-from catchment.site.slot_table import COLUMNS, SlotTable
 from catchment.timeline import END_OF_TIME_US, Slicing
 from catchment.wire.messages import Progress, Repaired, Shed, Standing, Updates
 
@@ -140,7 +138,7 @@ class SiteCore:
 
     def waiting_slices(self, name: str) -> frozenset[int]:
         """The slices of a fragment of which something waits to be sent, or to be counted."""
-        return frozenset(s for s, piece in self._held_of(name).gate.open.items() if not piece.empty)
+        return self._held_of(name).gate.waiting_slices()
 
     def account(self) -> dict[str, dict[str, Any]]:
         """Per fragment: its policy and weight, what waits, what was sent, and why."""
@@ -150,8 +148,9 @@ class SiteCore:
                 "weight": held.weight,
                 "pending": held.gate.slot_table.pending_rows,
                 "updates": held.gate.updates_total,
-                "reasons": dict(held.gate.tally.counts),
-                "last_reason": held.gate.tally.last or None,
+                "reasons": dict(held.gate.reasons.updates),
+                "last_reason": held.gate.reasons.last or None,
+                "refused": held.gate.refused,
             }
             for name, held in self._held.items()
         }
@@ -224,12 +223,12 @@ class SiteCore:
     def snapshot(self) -> Snapshot:
         """All state, the definitions of the fragments included; and tables by name."""
         meta = {
-            "clocks": {s: [c.low_mark_us, c.seen_at_us, c.pace, c.pairs] for s, c in self._clocks.items()},
-            "link": list(astuple(self._link)),
+            "clocks": self._clocks,
+            "link": self._link,
             "debts": self.debts.dump(),
-            "facts": [[type(f).__name__, *astuple(f)] for f in self._facts],
+            "facts": self._facts,
             "fragments": {
-                n: {"policy": h.policy.name, "gate": h.gate.dump(), "until_us": h.until_us,
+                n: {"policy": h.policy.name, "gate": h.gate, "until_us": h.until_us,
                     "added": FragmentAdded(h.fragment, h.policy, h.weight, h.begin_us, _plans(h)),
                     "slacks": h.slacks}
                 for n, h in self._held.items()
@@ -239,19 +238,17 @@ class SiteCore:
         for name, held in self._held.items():
             tables[f"{name}/index"] = held.cache.index.table
             tables[f"{name}/log"] = held.cache.log.table
-            tables[f"{name}/slot_table"] = pa.table(held.gate.slot_table.columns())
-            heat = held.gate.heat
-            tables[f"{name}/heat"] = pa.table({"identity": heat.identities, "heat": heat.heat})
+            held.gate.slot_table.trim()
         return meta, tables
 
     def restore(self, snapshot: Snapshot) -> None:
         """Take back the state of a snapshot. What the owner has added before counts: fragments that the snapshot does
         not know start empty, a policy that was changed starts fresh."""
         meta, tables = snapshot
-        self._clocks = {s: EventClock(*values) for s, values in meta["clocks"].items()}
-        self._link = LinkMeasured(*meta["link"])
+        self._clocks = meta["clocks"]
+        self._link = meta["link"]
         self.debts = DebtBook(meta.get("debts", ()))
-        self._facts = [Shed(*f) if kind == "Shed" else Repaired(*f) for kind, *f in meta.get("facts", ())]
+        self._facts = meta["facts"]
         for name, saved in meta["fragments"].items():
             if name not in self._held:
                 self._add(saved["added"])
@@ -280,7 +277,7 @@ class SiteCore:
                             hint="drop it first, or give the new one another name")  # fmt: skip
         else:
             if held.policy != event.policy:
-                held.policy, held.gate.state = event.policy, event.policy.build()
+                held.policy, held.gate.policy_state = event.policy, event.policy.build()
             held.weight = event.weight
             if _plans(held) != event.slacks:  # queries came or went: those that stay go on
                 known = {slack.plan: slack for slack in held.slacks}
@@ -368,11 +365,9 @@ class SiteCore:
 def _revived(held: _Held, saved: dict[str, Any], tables: dict[str, pa.Table]) -> _Held:
     fragment, name = held.fragment, held.fragment.name
     cache = PartialCache(fragment, tables[f"{name}/index"], tables[f"{name}/log"])
-    slot_table = SlotTable.from_columns({c: tables[f"{name}/slot_table"][c].to_numpy() for c in COLUMNS})
-    same = saved["policy"] == held.policy.name
-    gate = ReleaseGate(fragment.slicing, held.policy.build(saved["gate"]["state"] if same else None))
-    heat = tables[f"{name}/heat"]
-    gate.load(saved["gate"], slot_table, KeyRates(heat["identity"].to_numpy(), heat["heat"].to_numpy()))
+    gate = saved["gate"]
+    if saved["policy"] != held.policy.name:
+        gate.policy_state = held.policy.build()
     slacks = tuple(old.resume(new.plan) for old, new in zip(saved["slacks"], held.slacks, strict=True))
     begin = saved["added"].begin_us
     return _Held(fragment, held.policy, held.weight, cache, gate, begin, saved["until_us"], slacks)
@@ -411,6 +406,6 @@ def _progress(held: _Held, low_mark_us: int) -> list[Progress]:
 
 
 def _swept(held: _Held, forget_sent: bool = False) -> None:
-    renamed = held.gate.sweep(forget_sent)
+    renamed = held.gate.forget_sent() if forget_sent else held.gate.sweep()
     if renamed is not None:
         held.cache.keep(renamed)

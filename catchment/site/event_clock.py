@@ -1,6 +1,6 @@
 """How event time and the clock run together: when will a slice be due?
 
-A live stream's low mark rises a second each second; a replayed one many times faster. From the marks it has
+The low mark of a live stream rises a second per second; that of a replayed one many times faster. From the marks it has
 seen, the clock knows the pace, and so how many seconds of real time a slice has left.
 """
 
@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from catchment.site.ewma import move_average
+from catchment.storage.codec import stored
 from catchment.timeline import END_OF_TIME_US, SECOND_US, START_OF_TIME_US
 
-_PACE_GAIN = 0.3  # of the newest pair of marks, in the moving average of the pace
-_LEAST_PACE, _MOST_PACE = 1e-3, 1e6  # a stream that stands still, or is read from history, has no useful pace
+_PACE_GAIN = 0.3  # share of the newest pair of marks in the moving average of the pace
+_MIN_PACE = 1e-3  # a stream that stands still has no useful pace
+_MAX_PACE = 1e6  # nor has one that is read from history
 
 
+@stored()
 @dataclass
 class EventClock:
     """The low mark of one stream and the pace (event time per real time) at which it rises."""
@@ -21,28 +25,28 @@ class EventClock:
     low_mark_us: int = START_OF_TIME_US
     seen_at_us: int = 0
     pace: float = 1.0
-    pairs: int = 0  # of marks that the pace was told from
+    pairs: int = 0  # pairs of marks that the pace was measured from
 
-    def raise_to(self, low_mark_us: int, now_us: int) -> bool:
-        """Take a higher mark; a lower one changes nothing. Tells whether the mark rose."""
+    def raise_to(self, low_mark_us: int, now_us: int) -> None:
+        """Take a higher mark; a lower one changes nothing."""
         if low_mark_us <= self.low_mark_us:
-            return False
+            return
         if self.low_mark_us > START_OF_TIME_US and low_mark_us < END_OF_TIME_US and now_us > self.seen_at_us:
-            seen = (low_mark_us - self.low_mark_us) / (now_us - self.seen_at_us)
+            seen_pace = (low_mark_us - self.low_mark_us) / (now_us - self.seen_at_us)
             self.pairs += 1
             gain = max(_PACE_GAIN, 1 / self.pairs)  # the first pair is all that is known
-            self.pace += gain * (min(max(seen, _LEAST_PACE), _MOST_PACE) - self.pace)
-        self.low_mark_us, self.seen_at_us = low_mark_us, now_us
-        return True
+            self.pace = move_average(self.pace, min(max(seen_pace, _MIN_PACE), _MAX_PACE), gain)
+        self.low_mark_us = low_mark_us
+        self.seen_at_us = now_us
 
     def mark_at(self, now_us: int) -> float:
-        """Where the low mark should be by now, had it gone on rising at its pace."""
+        """Return where the low mark should be by now, had it gone on rising at its pace."""
         return self.low_mark_us + self.pace * max(now_us - self.seen_at_us, 0)
 
     def elapsed(self, start_us: int, end_us: int, now_us: int) -> float:
-        """The share of [start, end) that the mark has passed by now."""
+        """Return the share of [start, end) that the mark has passed by now."""
         return min(max((self.mark_at(now_us) - start_us) / (end_us - start_us), 0.0), 1.0)
 
     def seconds_until(self, instant_us: int, now_us: int) -> float:
-        """Real seconds until the mark passes an instant (0 when it should have passed)."""
+        """Return the real seconds until the mark passes an instant; 0 when it should have passed."""
         return max(instant_us - self.mark_at(now_us), 0.0) / self.pace / SECOND_US

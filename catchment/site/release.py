@@ -1,56 +1,57 @@
-"""The gate: what of one fragment leaves the cache, and when; numbers only.
+"""The release gate: what of one fragment leaves the cache, and when; numbers only.
 
-It owns the slot_table, asks the policy, and keeps the rules that no policy can break:
-- a slice whose end the low mark has passed is due: everything pending for it leaves (late, if its end had
-  already been announced);
-- the mark it announces never passes the start of a slice that still has something pending, and never
-  regresses;
-- every raw record is reported with exactly one release. The site core and the simulator drive the same
-  gate.
+It owns the slot table, asks the policy, and keeps the rules that no policy can break:
+- a slice whose end the low mark has passed is due: everything pending for it leaves (late, if its end had already been
+  announced);
+- the mark it announces never passes the start of a slice that still has something pending, and never regresses;
+- every raw record is reported with exactly one release.
+
+The site core and the simulator drive the same gate.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from catchment.arrays import Ints, Mask
 from catchment.site.event_clock import EventClock
-from catchment.site.policies.base import NO_SLOTS, Moment, PolicyState, Proposal, SliceView
-from catchment.site.policies.key_rates import Identities, KeyRates
-from catchment.site.policies.reasons import DUE, LATE, RELIEF, Tally
-from catchment.site.slot_table import Instants, Mask, Slots, SlotTable
+from catchment.site.policies.base import (
+    DUE,
+    LATE,
+    NO_SLOTS,
+    RELIEF,
+    LinkView,
+    Moment,
+    PolicyState,
+    Proposal,
+    ReasonCounts,
+    SliceView,
+)
+from catchment.site.policies.key_rates import KeyRates
+from catchment.site.slot_table import Instants, Slots, SlotTable
+from catchment.storage.codec import stored
 from catchment.timeline import START_OF_TIME_US, Slicing
 
-
-@dataclass(frozen=True, slots=True)
-class LinkView:
-    """The link as one fragment sees it, in updates: what it is believed to take, took when busy, and still
-    holds; and how many updates the frame around a release is worth.
-    """
-
-    rate: float | None = None
-    measured: float | None = None
-    queued: float = 0.0
-    frame: float = 0.0
+stored()(Slicing)  # a gate holds one; the time line itself knows nothing of storage
 
 
+@stored()
 @dataclass(slots=True)
 class OpenSlice:
-    """Totals of one slice: slots, pending slots, arrivals, misses, slots sent, records not yet reported."""
+    """Totals of one slice."""
 
     start_us: int
     end_us: int
     stale: bool = False  # opened after it was due: nothing to learn from it
     slots: int = 0
-    pending: int = 0
+    pending: int = 0  # slots
     arrivals: int = 0
-    misses: int = 0
-    sent: int = 0
-    unreported: int = 0
+    misses: int = 0  # arrivals for slots that were not pending
+    sent: int = 0  # slots
+    unreported: int = 0  # raw records that no release has reported yet
 
     @property
     def empty(self) -> bool:
@@ -59,183 +60,149 @@ class OpenSlice:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Slots of one slice that left together, the raw records they stand for, and why."""
+    """Slots of one slice that left together, and the raw records they stand for."""
 
     slice_us: int
     slots: Slots
     records: int
-    reason: str
     late: bool = False
 
 
-@dataclass
+@stored()
+@dataclass(eq=False)
 class ReleaseGate:
     """The gate of one fragment."""
 
     slicing: Slicing
-    state: PolicyState
+    policy_state: PolicyState
     slot_table: SlotTable = field(default_factory=SlotTable)
-    heat: KeyRates = field(default_factory=KeyRates)
+    key_rates: KeyRates = field(default_factory=KeyRates)
     announced_us: int = START_OF_TIME_US
     updates_total: int = 0
-    tally: Tally = field(default_factory=Tally)
+    reasons: ReasonCounts = field(default_factory=ReasonCounts)
     refused: int = 0  # proposed slots that could not leave: a fault of the policy
-    open: dict[int, OpenSlice] = field(default_factory=dict)
+    open_slices: dict[int, OpenSlice] = field(default_factory=dict)  # by start
 
     def admit(
         self,
         slots: Slots,
-        slices_us: npt.NDArray[np.int64],
-        identities: Identities,
-        arrivals: npt.NDArray[np.int64],
+        slices_us: Ints,
+        identities: Ints,
+        arrivals: Ints,
         clock: EventClock,
         at_us: Instants,
     ) -> None:
-        """Records came: each slot named once, new slots numbered on from the slot_table's size."""
+        """Take records in: each slot is named once, new slots are numbered on from the size of the slot table."""
         fresh = slots >= self.slot_table.size
         if fresh.any():
             order = np.flatnonzero(fresh)[np.argsort(slots[fresh], kind="stable")]
-            born_us = at_us[order] if isinstance(at_us, np.ndarray) else at_us
-            self.slot_table.open(slices_us[order], identities[order], self.heat.of(identities[order]), born_us)
-        misses = self.slot_table.arrive(slots, arrivals, at_us)
+            first_us = at_us[order] if isinstance(at_us, np.ndarray) else at_us
+            past_rates = self.key_rates.lookup(identities[order])
+            self.slot_table.add(slices_us[order], identities[order], past_rates, first_us)
+        misses = self.slot_table.add_arrivals(slots, arrivals, at_us)
         for start, members in _groups(slices_us):
-            piece = self._opened(start, clock)
-            piece.slots += int(np.count_nonzero(fresh[members]))
-            piece.arrivals += int(arrivals[members].sum())
+            open_slice = self._open(start, clock)
             missed = int(np.count_nonzero(misses[members]))
-            piece.misses += missed
-            piece.pending += missed
+            open_slice.slots += int(np.count_nonzero(fresh[members]))
+            open_slice.arrivals += int(arrivals[members].sum())
+            open_slice.misses += missed
+            open_slice.pending += missed
 
     def note_records(self, records: Iterable[tuple[int, int]], clock: EventClock) -> None:
-        """So many raw records stand behind what was admitted."""
+        """Count the raw records, per slice, that stand behind what was admitted."""
         for start, count in records:
             if count:
-                self._opened(start, clock).unreported += count
+                self._open(start, clock).unreported += count
 
     def release(self, clock: EventClock, link: LinkView, now_us: int) -> list[Release]:
-        """Everything that leaves now: late and due slots, then what the policy proposes."""
-        out: list[Release] = []
-        for piece, pending in list(self._pieces()):
-            if piece.end_us <= clock.low_mark_us:
-                late = piece.end_us <= self.announced_us
-                self._enact(piece, pending, LATE if late else DUE, late, out)
-                self._close(piece, clock, link, now_us)
+        """Release everything that leaves now: late and due slots, then what the policy proposes."""
+        releases: list[Release] = []
+        for open_slice, pending in list(self._pending_by_slice()):
+            if open_slice.end_us <= clock.low_mark_us:
+                late = open_slice.end_us <= self.announced_us
+                releases += self._release(open_slice, pending, LATE if late else DUE, late)
+                self._close(open_slice, clock, link, now_us)
             elif len(pending):
-                view = self._view(piece, pending)
-                proposal = self.state.propose(view, self._moment(piece, clock, link, now_us))
-                chosen = self._checked(proposal, view)
-                if len(chosen):
-                    self._enact(piece, chosen, proposal.reason, False, out, proposal.detail)
-        return out
+                releases += self._ask(open_slice, pending, self._moment(open_slice, clock, link, now_us))
+        return releases
 
     def relieve(self, rows: int) -> list[Release]:
-        """Send the least recently touched pending slots: the cache is at its bound."""
+        """Release the least recently touched pending slots: the cache is at its bound."""
         pending = self.slot_table.pending_slots()
         oldest = np.sort(pending[np.argsort(self.slot_table.last_us[pending], kind="stable")[:rows]])
-        out: list[Release] = []
+        releases: list[Release] = []
         for start, members in _groups(self.slot_table.slice_us[oldest]):
-            piece = self.open[start]
-            self._enact(piece, oldest[members], RELIEF, piece.end_us <= self.announced_us, out)
-        return out
+            open_slice = self.open_slices[start]
+            releases += self._release(open_slice, oldest[members], RELIEF, open_slice.end_us <= self.announced_us)
+        return releases
 
     def mark(self, low_mark_us: int) -> int:
-        """The mark that may be announced now."""
-        held = min((p.start_us for p in self.open.values() if not p.empty), default=low_mark_us)
-        return max(min(low_mark_us, held), self.announced_us)
+        """Return the mark that may be announced now."""
+        waiting = (s.start_us for s in self.open_slices.values() if not s.empty)
+        return max(min(low_mark_us, min(waiting, default=low_mark_us)), self.announced_us)
 
-    def sweep(self, forget_sent: bool = False) -> Slots | None:
-        """Give up the slots of closed slices once they are the greater part (or, at the bound, every sent
-        slot).
+    def waiting_slices(self) -> frozenset[int]:
+        """Return the slices of which something waits to be sent or to be reported."""
+        return frozenset(start for start, s in self.open_slices.items() if not s.empty)
 
-        Gives old slot -> new slot (-1: given up), or None when nothing changed.
+    def sweep(self) -> Slots | None:
+        """Give up the slots of closed slices once they are the greater part.
+
+        Return old slot -> new slot (-1: given up), or None when nothing changed.
         """
-        dead = self.slot_table.size - sum(p.slots for p in self.open.values())
-        if forget_sent:
-            self.slot_table.forgotten += 1
-            return self._keep(self.slot_table.pending.copy())
+        dead = self.slot_table.size - sum(s.slots for s in self.open_slices.values())
         if dead == 0 or 2 * dead < self.slot_table.size:
             return None
-        return self._keep(
-            np.isin(self.slot_table.slice_us, np.fromiter(self.open, dtype=np.int64, count=len(self.open)))
-        )
+        return self._keep(np.isin(self.slot_table.slice_us, list(self.open_slices)))
 
-    def dump(self) -> dict[str, Any]:
-        """Everything but the slot_table's columns, as plain JSON."""
-        return {
-            "state": self.state.dump(),
-            "announced_us": self.announced_us,
-            "updates_total": self.updates_total,
-            "tally": self.tally.dump(),
-            "refused": self.refused,
-            "forgotten": self.slot_table.forgotten,
-            "open": [asdict(p) for p in self.open.values()],
-        }
-
-    def load(self, dump: dict[str, Any], slot_table: SlotTable, heat: KeyRates) -> None:
-        """Become what was dumped (the policy's state is built by the caller)."""
-        self.slot_table, self.heat = slot_table, heat
-        self.slot_table.forgotten = dump["forgotten"]
-        self.announced_us = dump["announced_us"]
-        self.updates_total = dump["updates_total"]
-        self.tally = Tally.load(dump["tally"])
-        self.refused = dump["refused"]
-        self.open = {p["start_us"]: OpenSlice(**p) for p in dump["open"]}
+    def forget_sent(self) -> Slots:
+        """Give up every sent slot: the cache is at its bound. Return old slot -> new slot (-1: given up)."""
+        self.slot_table.forgotten += 1
+        return self._keep(self.slot_table.pending.copy())
 
     def validate(self, low_mark_us: int, blocked: bool) -> None:
-        """Its own invariants, as asserts."""
+        """Assert the invariants of the gate."""
         pending = self.slot_table.pending_slots()
-        assert self.slot_table.pending_rows == len(pending) == sum(p.pending for p in self.open.values())
-        for piece in self.open.values():
-            mine = self.slot_table.slice_us[pending] == piece.start_us
-            assert int(mine.sum()) == piece.pending, f"slice {piece.start_us} miscounts its pending slots"
-            assert piece.unreported >= 0
-            assert blocked or piece.end_us > low_mark_us, f"slice {piece.start_us} is due and still here"
-            assert blocked or piece.empty or piece.end_us > self.announced_us, "announced what is still pending"
+        slices_us = self.slot_table.slice_us[pending]
+        assert self.slot_table.pending_rows == len(pending) == sum(s.pending for s in self.open_slices.values())
+        for start, open_slice in self.open_slices.items():
+            assert int((slices_us == start).sum()) == open_slice.pending, f"slice {start} miscounts its pending slots"
+            assert open_slice.unreported >= 0
+            assert blocked or open_slice.end_us > low_mark_us, f"slice {start} is due and still here"
+            assert blocked or open_slice.empty or open_slice.end_us > self.announced_us, "announced but still pending"
         assert self.announced_us <= max(low_mark_us, START_OF_TIME_US)
-        assert self.tally.counts.total() == self.updates_total, "an update left without a reason"
-        assert np.isin(self.slot_table.slice_us[pending], list(self.open)).all()
+        assert self.reasons.updates.total() == self.updates_total, "an update left without a reason"
+        assert np.isin(slices_us, list(self.open_slices)).all()
 
-    def _opened(self, start_us: int, clock: EventClock) -> OpenSlice:
-        piece = self.open.get(start_us)
-        if piece is None:
-            end = self.slicing.end_of(start_us)
-            piece = self.open[start_us] = OpenSlice(start_us, end, stale=end <= clock.low_mark_us)
-        return piece
+    def _open(self, start_us: int, clock: EventClock) -> OpenSlice:
+        open_slice = self.open_slices.get(start_us)
+        if open_slice is None:
+            end_us = self.slicing.end_of(start_us)
+            open_slice = OpenSlice(start_us, end_us, stale=end_us <= clock.low_mark_us)
+            self.open_slices[start_us] = open_slice
+        return open_slice
 
-    def _pieces(self) -> Iterator[tuple[OpenSlice, Slots]]:
-        """Open slices, earliest first, each with its pending slots."""
+    def _pending_by_slice(self) -> Iterator[tuple[OpenSlice, Slots]]:
+        """Yield the open slices, earliest first, each with its pending slots."""
         pending = self.slot_table.pending_slots()
-        if len(self.open) == 1:
-            yield next(iter(self.open.values())), pending
+        if len(self.open_slices) == 1:
+            yield next(iter(self.open_slices.values())), pending
             return
         members = dict(_groups(self.slot_table.slice_us[pending]))
-        for start in sorted(self.open):
-            yield self.open[start], pending[members[start]] if start in members else NO_SLOTS
+        for start in sorted(self.open_slices):
+            yield self.open_slices[start], pending[members[start]] if start in members else NO_SLOTS
 
-    def _enact(
-        self, piece: OpenSlice, slots: Slots, reason: str, late: bool, out: list[Release], detail: str = ""
-    ) -> None:
-        # Record counts are known per slice, not per key: each release carries its share, the last one the
-        # rest.
-        share = piece.unreported if len(slots) == piece.pending else piece.unreported * len(slots) // piece.pending
-        if len(slots) == 0 and share == 0:
-            return
-        self.slot_table.leave(slots)
-        piece.pending -= len(slots)
-        piece.sent += len(slots)
-        piece.unreported -= share
-        self.updates_total += len(slots)
-        self.tally.add(reason, len(slots), detail)
-        out.append(Release(piece.start_us, slots, share, reason, late))
+    def _ask(self, open_slice: OpenSlice, pending: Slots, moment: Moment) -> list[Release]:
+        """Release what the policy proposes, as far as it may leave."""
+        view = self._view(open_slice, pending)
+        proposal = self.policy_state.propose(view, moment)
+        allowed = self._check(proposal, view)
+        if not len(allowed):
+            return []
+        return self._release(open_slice, allowed, proposal.reason, False, proposal.detail)
 
-    def _close(self, piece: OpenSlice, clock: EventClock, link: LinkView, now_us: int) -> None:
-        if not piece.stale:
-            mine = np.flatnonzero(self.slot_table.slice_us == piece.start_us)
-            self.heat.learn(self.slot_table.identity[mine], self.slot_table.arrivals[mine])
-            self.state.close(self._view(piece, NO_SLOTS), self._moment(piece, clock, link, now_us))
-        del self.open[piece.start_us]
-
-    def _checked(self, proposal: Proposal, view: SliceView) -> Slots:
+    def _check(self, proposal: Proposal, view: SliceView) -> Slots:
+        """Return the proposed slots that are pending slots of the slice; count the others."""
         if proposal.slots is view.pending or not len(proposal.slots):
             return proposal.slots
         asked = np.unique(np.asarray(proposal.slots, dtype=np.int64))
@@ -244,34 +211,60 @@ class ReleaseGate:
         self.refused += len(asked) - len(allowed)
         return np.asarray(allowed)
 
-    def _view(self, piece: OpenSlice, pending: Slots) -> SliceView:
-        return SliceView(
-            self.slot_table, piece.start_us, piece.end_us, piece.arrivals, piece.misses, piece.sent, pending
-        )  # fmt: skip
+    def _release(self, open_slice: OpenSlice, slots: Slots, reason: str, late: bool, detail: str = "") -> list[Release]:
+        # Records are counted per slice, not per key: each release reports its share, the last one the rest.
+        share = open_slice.unreported
+        if len(slots) < open_slice.pending:
+            share = open_slice.unreported * len(slots) // open_slice.pending
+        if len(slots) == 0 and share == 0:
+            return []
+        self.slot_table.mark_sent(slots)
+        open_slice.pending -= len(slots)
+        open_slice.sent += len(slots)
+        open_slice.unreported -= share
+        self.updates_total += len(slots)
+        self.reasons.add(reason, len(slots), detail)
+        return [Release(open_slice.start_us, slots, share, late)]
 
-    def _moment(self, piece: OpenSlice, clock: EventClock, link: LinkView, now_us: int) -> Moment:
+    def _close(self, open_slice: OpenSlice, clock: EventClock, link: LinkView, now_us: int) -> None:
+        if not open_slice.stale:
+            slots = np.flatnonzero(self.slot_table.slice_us == open_slice.start_us)
+            self.key_rates.learn(self.slot_table.identity[slots], self.slot_table.arrivals[slots])
+            moment = self._moment(open_slice, clock, link, now_us)
+            self.policy_state.close(self._view(open_slice, NO_SLOTS), moment)
+        del self.open_slices[open_slice.start_us]
+
+    def _view(self, open_slice: OpenSlice, pending: Slots) -> SliceView:
+        return SliceView(
+            slot_table=self.slot_table,
+            start_us=open_slice.start_us,
+            end_us=open_slice.end_us,
+            arrivals=open_slice.arrivals,
+            misses=open_slice.misses,
+            sent=open_slice.sent,
+            pending=pending,
+        )
+
+    def _moment(self, open_slice: OpenSlice, clock: EventClock, link: LinkView, now_us: int) -> Moment:
         return Moment(
             now_us=now_us,
-            elapsed=clock.elapsed(piece.start_us, piece.end_us, now_us),
-            left_s=clock.seconds_until(piece.end_us, now_us),
-            span_s=(piece.end_us - piece.start_us) / clock.pace / 1e6,
-            rate=link.rate,
-            measured=link.measured,
-            queued=link.queued,
-            frame=link.frame,
+            elapsed=clock.elapsed(open_slice.start_us, open_slice.end_us, now_us),
+            left_s=clock.seconds_until(open_slice.end_us, now_us),
+            span_s=(open_slice.end_us - open_slice.start_us) / clock.pace / 1e6,
+            link=link,
         )
 
     def _keep(self, mask: Mask) -> Slots:
-        renamed = self.slot_table.keep(mask)
-        for piece in self.open.values():
-            piece.slots = 0
+        renumbered = self.slot_table.keep(mask)
+        for open_slice in self.open_slices.values():
+            open_slice.slots = 0
         for start, members in _groups(self.slot_table.slice_us):
-            self.open[start].slots = len(self.slot_table.slice_us[members])
-        return renamed
+            self.open_slices[start].slots = len(self.slot_table.slice_us[members])
+        return renumbered
 
 
-def _groups(values: npt.NDArray[np.int64]) -> Iterator[tuple[int, Slots | slice]]:
-    """Each distinct value, in order, with the places where it stands."""
+def _groups(values: Ints) -> Iterator[tuple[int, Slots | slice]]:
+    """Yield each distinct value, in order, with the positions where it stands."""
     if len(values) == 0:
         return
     if values[0] == values[-1] and (values == values[0]).all():
@@ -279,5 +272,5 @@ def _groups(values: npt.NDArray[np.int64]) -> Iterator[tuple[int, Slots | slice]
         return
     order = np.argsort(values, kind="stable")
     cuts = np.flatnonzero(np.diff(values[order])) + 1
-    for places in np.split(order, cuts):
-        yield int(values[places[0]]), places
+    for positions in np.split(order, cuts):
+        yield int(values[positions[0]]), positions

@@ -18,7 +18,8 @@ from catchment.errors import StorageError
 from catchment.quality.coverage import Contract
 from catchment.site import events as site_events
 from catchment.site.core import SiteCore
-from catchment.site.policies.early import EarlyPolicy
+from catchment.site.policies.base import EARLY
+from catchment.site.policies.basic import EarlyPolicy
 from catchment.site.policies.registry import policy_by_name
 from catchment.site.slack.query import OTHERS, QuerySlack
 from catchment.storage import codec
@@ -159,6 +160,7 @@ def test_an_early_policy_empties_open_slices_as_often_as_asked() -> None:
     assert send.rows == 1
     assert take(9) == ()
     assert len(take(10)) == 1
+    assert core.account()["q"]["reasons"] == {EARLY: 2}
 
 
 def test_odd_sources_are_named_however_few_the_micro_batches_of_a_busy_machine_are() -> None:

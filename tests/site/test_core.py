@@ -155,7 +155,7 @@ class Saboteur:
 
     name: str = "saboteur"
 
-    def build(self, resume: object = None) -> Saboteur:
+    def build(self) -> Saboteur:
         return self
 
     def propose(self, view: SliceView, moment: Moment) -> Proposal:
@@ -163,9 +163,6 @@ class Saboteur:
 
     def close(self, view: SliceView, moment: Moment) -> None:
         return None
-
-    def dump(self) -> dict[str, object]:
-        return {}
 
 
 def interleavings() -> st.SearchStrategy[list[tuple[str, object]]]:

@@ -7,7 +7,6 @@ Whole runs are compared with the offline optimum and with hybrid:0.25 on traces 
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 
 import numpy as np
@@ -31,11 +30,12 @@ from catchment.sim.edge.synthetic import drifting, memoryless, sessions, zipf_ra
 from catchment.site import cache
 from catchment.site.core import SiteCore
 from catchment.site.events import Absorbed, FragmentAdded, LinkMeasured, LowMarkRaised
+from catchment.site.policies.base import DRAIN, DUE, PROBE, REASONS
 from catchment.site.policies.key_rates import KeyRates
-from catchment.site.policies.reasons import DRAIN, DUE, PROBE, REASONS
 from catchment.site.policies.registry import policy_by_name
 from catchment.site.policies.spillway.forecast_deviation import ForecastDeviation
-from catchment.site.policies.spillway.key_returns import INSTANTS, LEFT, ReturnTable, cells_of, instant_of, rates_of
+from catchment.site.policies.spillway.instants import INSTANTS, LEFT, instant_of
+from catchment.site.policies.spillway.key_returns import ReturnTable, cells_of, estimate_rates
 from catchment.site.policies.spillway.link_capacity import LinkCapacity
 from catchment.site.policies.spillway.new_keys import NewKeyForecast, NewKeyRate
 from catchment.site.policies.spillway.policy import MAX_READINGS, Spillway
@@ -173,7 +173,7 @@ def test_the_inflow_is_never_negative(slices: list[list[float]], seen: int, left
     for first_left in slices:
         inflow.learn(np.array(first_left))
     assert 0 <= inflow.to_come(seen, left, recent) < float("inf")
-    again = NewKeyForecast(json.loads(json.dumps(inflow.dump())))
+    again = decode(encode(inflow))
     assert again.to_come(seen, left, recent) == inflow.to_come(seen, left, recent)
 
 
@@ -208,22 +208,22 @@ def test_a_link_that_weakens_at_the_end_of_every_slice_is_expected_to() -> None:
 def test_chances_are_chances(seed: int, left: float, slices: int) -> None:
     draw = np.random.default_rng(seed)
     table = ReturnTable()
-    records, heat = draw.integers(1, 500, 50), draw.exponential(3, 50)
+    records, past = draw.integers(1, 500, 50), draw.exponential(3, 50)
     for _ in range(slices):
         table.decay()
         for instant in range(INSTANTS):
-            rates = rates_of(records, heat, LEFT[instant], 0.5)
+            rates = estimate_rates(records, past, LEFT[instant], 0.5)
             table.learn(instant, cells_of(rates, records, draw.exponential(2, 50)), draw.random(50) < 0.5)
         table.settle()
-    rates = rates_of(records, heat, left, 1.0)
+    rates = estimate_rates(records, past, left, 1.0)
     chance = table.chance(rates, cells_of(rates, records, draw.exponential(2, 50)), left)
     assert ((chance >= 0) & (chance <= 1)).all()
 
 
 def test_what_is_learned_outweighs_the_model() -> None:
     table = ReturnTable()
-    records, heat = np.full(4000, 3), np.full(4000, 3.0)
-    rates = rates_of(records, heat, 0.5, 1.0)
+    records, past = np.full(4000, 3), np.full(4000, 3.0)
+    rates = estimate_rates(records, past, 0.5, 1.0)
     cells = cells_of(rates, records, np.full(4000, 5.0))
     assert table.chance(rates, cells, 0.5)[0] > 0.7  # three records a slice, half of it left
     table.learn(instant_of(0.5), cells, np.arange(4000) < 40)
@@ -240,10 +240,10 @@ def test_what_is_learned_outweighs_the_model() -> None:
 )
 def test_the_error_of_the_forecast_is_a_share(slices: list[dict[int, tuple[float, int]]], misses: int) -> None:
     error = ForecastDeviation()
-    for said in slices:
-        error.learn(said, misses)
+    for forecasts in slices:
+        error.learn(forecasts, misses)
     assert 0 <= error.share <= 1
-    assert ForecastDeviation(json.loads(json.dumps(error.dump()))).share == error.share
+    assert decode(encode(error)).share == error.share
 
 
 def test_the_reserve_grows_with_what_the_forecasts_missed() -> None:
@@ -260,11 +260,11 @@ def test_the_recent_rate_survives_a_cache_that_forgot_keys() -> None:
     assert rate.follow(10, 0.6) >= 0
 
 
-def test_heat_is_bounded_and_keeps_the_hottest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_rates_are_bounded_and_keep_the_most_frequent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("catchment.site.policies.key_rates.MAX_KEYS", 3)
-    heat = KeyRates()
-    heat.learn(np.arange(6), np.arange(1, 7))
-    assert heat.identities.tolist() == [3, 4, 5]
+    rates = KeyRates()
+    rates.learn(np.arange(6), np.arange(1, 7))
+    assert rates.identities.tolist() == [3, 4, 5]
 
 
 # --- in the site core ----------------------------------------------------------------------------------------
@@ -353,8 +353,8 @@ def test_a_stream_that_stands_still_does_not_pile_up_readings() -> None:
     core.handle(absorbed(of, keys(50, SECOND)), SECOND)
     for tick in range(2 * MAX_READINGS):
         core.handle(LinkMeasured(1e4 * (1 + tick % 7), 10**6, blocked=False), (200 + tick) * SECOND)
-    state = core.snapshot()[0]["fragments"]["f"]["gate"]["state"]
-    assert len(state["looks"]["0"]["rates"]) <= MAX_READINGS
+    state = core.snapshot()[0]["fragments"]["f"]["gate"].policy_state
+    assert len(state.looks[0].rates) <= MAX_READINGS
 
 
 def test_the_status_tells_why_updates_left_within_the_width_of_a_terminal() -> None:

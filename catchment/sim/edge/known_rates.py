@@ -7,9 +7,7 @@ true rates; there it is told, as each window begins, how often every key will co
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +15,12 @@ import numpy.typing as npt
 from catchment.sim.edge.simulate import EdgeOutcome, EdgeScenario, Integers, simulate_online
 from catchment.site.policies.base import Moment, SliceView
 from catchment.site.policies.spillway.forecast import SliceForecast
-from catchment.site.policies.spillway.policy import Spillway, SpillwayState
+from catchment.site.policies.spillway.policy import SpillwayState
 
 Floats = npt.NDArray[np.float64]
 
 
-class KnownForecast:
+class KnownForecaster:
     """The exact forecast of Poisson arrivals at known rates (records a second, by key code)."""
 
     def __init__(self, rates: Floats) -> None:
@@ -37,7 +35,7 @@ class KnownForecast:
         """A window begins in which slot i will stand for the key codes[i]."""
         self._codes = codes
 
-    def look(self, view: SliceView, moment: Moment) -> SliceForecast:
+    def forecast(self, view: SliceView, moment: Moment) -> SliceForecast:
         slots = view.slots()
         chance = 1 - np.exp(-self._rates * moment.left_s)
         mine = chance[self._codes[slots]]
@@ -47,35 +45,33 @@ class KnownForecast:
     def close(self, view: SliceView, moment: Moment) -> None:
         return None
 
-    def dump(self) -> dict[str, Any]:
-        return {}
-
 
 @dataclass(frozen=True, eq=False)
 class KnownRates:
     """The spillway with a known forecast."""
 
-    forecast: KnownForecast
+    forecaster: KnownForecaster
     name: str = "known-rates"
 
-    def build(self, resume: Mapping[str, Any] | None = None) -> SpillwayState:
-        return SpillwayState(Spillway(), self.forecast, {})
+    def build(self) -> SpillwayState:
+        return SpillwayState(forecaster=self.forecaster)
 
 
 def simulate_known_rates(scenario: EdgeScenario, rates: Floats) -> EdgeOutcome:
     """The yardstick over a whole trace; `rates[code]` is the true rate of each key, in records a second."""
-    forecast = KnownForecast(rates)
-    return simulate_online(scenario, KnownRates(forecast), forecast.begin)
+    forecaster = KnownForecaster(rates)
+    return simulate_online(scenario, KnownRates(forecaster), forecaster.begin)
 
 
 def simulate_known_counts(scenario: EdgeScenario) -> EdgeOutcome:
     """The yardstick over a log: each window it is told the number of records of every key, as a rate."""
-    forecast, keys = KnownForecast(np.zeros(0)), scenario.trace.keys
+    forecaster = KnownForecaster(np.zeros(0))
+    keys = scenario.trace.keys
     windows = scenario.trace.windows(scenario.window_us)
 
     def begin(codes: Integers) -> None:
         _, records = next(windows)
-        forecast.know(np.bincount(records.codes, minlength=keys) / (scenario.window_us / 1e6))
-        forecast.begin(codes)
+        forecaster.know(np.bincount(records.codes, minlength=keys) / (scenario.window_us / 1e6))
+        forecaster.begin(codes)
 
-    return replace(simulate_online(scenario, KnownRates(forecast), begin), name="known-counts")
+    return replace(simulate_online(scenario, KnownRates(forecaster), begin), name="known-counts")

@@ -20,9 +20,9 @@ from catchment.sim.edge.network import Bandwidth, FifoLink
 from catchment.sim.edge.offline_optimum import OptimalWindow, optimal_windows, served
 from catchment.sim.edge.traces import KeyTrace
 from catchment.site.event_clock import EventClock
-from catchment.site.policies.base import Policy
+from catchment.site.policies.base import LinkView, Policy
 from catchment.site.policies.registry import policy_by_name, policy_names
-from catchment.site.release import LinkView, ReleaseGate
+from catchment.site.release import ReleaseGate
 from catchment.timeline import Slicing, WindowSpec
 
 Integers = npt.NDArray[np.int64]

@@ -1,49 +1,60 @@
-"""How often each key came in the slices before: a decayed count by the identity of the key, bounded.
+"""How often each key came in the slices before: a decayed mean by the identity of the key, bounded.
 
-An identity is 64 bits of a hash of the key; two keys that share one share a count, which can only mislead a
-forecast, never an answer. Bound: MAX_KEYS. At the bound the coldest keys are forgotten.
+An identity is a 64-bit hash of the key. Two keys that share one share a rate, which can only mislead a forecast, never
+an answer. Bound: `MAX_KEYS`; at the bound the rarest keys are forgotten.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-Identities = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
+from catchment.arrays import Floats, Ints
+from catchment.storage.codec import stored
 
 MAX_KEYS = 500_000
-HEAT_KEEP = 0.85  # of a key's heat when the next slice is over
-_LEAST = 0.02  # colder than this is forgotten
+KEY_RATE_DECAY = 0.85  # weight of a key's rate so far, per finished slice
+_MIN_RATE = 0.02  # arrivals per slice; keys below it are forgotten
 
 
+def _no_identities() -> Ints:
+    return np.empty(0, dtype=np.int64)
+
+
+def _no_rates() -> Floats:
+    return np.empty(0, dtype=np.float64)
+
+
+@stored()
+@dataclass(eq=False)
 class KeyRates:
-    """Sorted identities, and the average number of arrivals a slice of each, recent slices counting more."""
+    """Sorted identities, and the mean arrivals per slice of each, recent slices counting more."""
 
-    def __init__(self, identities: Identities | None = None, heat: Floats | None = None) -> None:
-        self.identities = np.empty(0, dtype=np.int64) if identities is None else identities
-        self.heat = np.empty(0, dtype=np.float64) if heat is None else heat
+    identities: Ints = field(default_factory=_no_identities)
+    rates: Floats = field(default_factory=_no_rates)
 
-    def of(self, identities: Identities) -> Floats:
-        """The heat of each (0: not known)."""
+    def lookup(self, identities: Ints) -> Floats:
+        """Return the rate of each identity; unknown ones have a rate of 0."""
         if not len(self.identities):
             return np.zeros(len(identities))
-        place = np.minimum(np.searchsorted(self.identities, identities), len(self.identities) - 1)
-        return np.where(self.identities[place] == identities, self.heat[place], 0.0)
+        positions = np.minimum(np.searchsorted(self.identities, identities), len(self.identities) - 1)
+        return np.where(self.identities[positions] == identities, self.rates[positions], 0.0)
 
-    def learn(self, identities: Identities, arrivals: npt.NDArray[Any]) -> None:
-        """A slice is over in which these keys, each named once, had so many arrivals."""
-        every, place = np.unique(np.concatenate([self.identities, identities]), return_inverse=True)
-        added = np.concatenate([HEAT_KEEP * self.heat, (1 - HEAT_KEEP) * arrivals])
-        heat = np.asarray(np.bincount(place, added, minlength=len(every)), dtype=np.float64)
-        kept = heat >= max(_LEAST, _bar(heat))
-        self.identities, self.heat = every[kept], heat[kept]
+    def learn(self, identities: Ints, arrivals: npt.NDArray[np.integer]) -> None:
+        """Take in a finished slice in which these keys, each named once, had so many arrivals."""
+        known, positions = np.unique(np.concatenate([self.identities, identities]), return_inverse=True)
+        parts = np.concatenate([KEY_RATE_DECAY * self.rates, (1 - KEY_RATE_DECAY) * arrivals])
+        rates = np.asarray(np.bincount(positions, parts, minlength=len(known)), dtype=np.float64)
+        frequent = rates >= max(_MIN_RATE, _least_rate_within_bound(rates))
+        self.identities = known[frequent]
+        self.rates = rates[frequent]
 
 
-def _bar(heat: Floats) -> float:
-    """What is below this must go for the map to stay within its bound."""
-    if len(heat) <= MAX_KEYS:
+def _least_rate_within_bound(rates: Floats) -> float:
+    """Return the rate below which keys must go for `MAX_KEYS` to hold."""
+    excess = len(rates) - MAX_KEYS
+    if excess <= 0:
         return 0.0
-    return float(np.nextafter(np.partition(heat, len(heat) - MAX_KEYS - 1)[len(heat) - MAX_KEYS - 1], np.inf))
+    return float(np.nextafter(np.partition(rates, excess - 1)[excess - 1], np.inf))

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from catchment.site.packed import pack_small, unpack_small
+from catchment.arrays import Floats, Ints
 from catchment.site.policies.base import Moment, SliceView
-from catchment.site.policies.key_rates import HEAT_KEEP
-from catchment.site.policies.spillway.key_returns import Cells, Floats, ReturnTable, cells_of, instant_of, rates_of
+from catchment.site.policies.key_rates import KEY_RATE_DECAY
+from catchment.site.policies.spillway.instants import instant_of
+from catchment.site.policies.spillway.key_returns import ReturnTable, cells_of, estimate_rates
 from catchment.site.policies.spillway.new_keys import NewKeyForecast, NewKeyRate
 from catchment.site.slot_table import Slots
+from catchment.storage.codec import stored
 
-_MOST_SAMPLED = 2048  # keys of a slice that are followed for learning, evenly chosen: enough for shares
+_MAX_SAMPLED_KEYS = 2048  # keys of a slice that are followed for learning, evenly chosen: enough for shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,89 +29,86 @@ class SliceForecast:
     new_keys: float
 
 
-class Forecast(Protocol):
-    """Gives an forecast, and learns when a slice is over."""
+class Forecaster(Protocol):
+    """Forecasts open slices, and learns when one is over."""
 
-    def look(self, view: SliceView, moment: Moment) -> SliceForecast: ...
+    def forecast(self, view: SliceView, moment: Moment) -> SliceForecast: ...
 
     def close(self, view: SliceView, moment: Moment) -> None: ...
 
-    def dump(self) -> dict[str, Any]: ...
 
+@stored()
+@dataclass(eq=False)
+class KeySample:
+    """The cells of the keys of an open slice at one time: of every `stride`-th of the `seen` ones.
 
-@dataclass
-class _Course:
-    """What is followed in one open slice: the rate of new keys, and at each instant so far the classes of its
-    keys.
-
-    A sample is (time, keys seen, stride, classes of every stride-th of them); slots of a slice keep their
-    order, so that is enough to find them again, unless the cache has forgotten some (`forgotten` counts
-    that): then samples are void.
+    Slots of a slice keep their order, so that is enough to find the keys again when the slice is over.
     """
 
-    recent: NewKeyRate = field(default_factory=NewKeyRate)
-    forgotten: int = 0
-    samples: dict[int, tuple[int, int, int, Cells]] = field(default_factory=dict)
-
-    def dump(self) -> dict[str, Any]:
-        samples = {
-            str(i): [at_us, seen, stride, pack_small(cells)] for i, (at_us, seen, stride, cells) in self.samples.items()
-        }
-        return {"recent": asdict(self.recent), "forgotten": self.forgotten, "samples": samples}
-
-    @classmethod
-    def load(cls, dump: Mapping[str, Any]) -> _Course:
-        samples = {
-            int(i): (at_us, seen, stride, unpack_small(cells))
-            for i, (at_us, seen, stride, cells) in dump["samples"].items()
-        }
-        return cls(NewKeyRate(**dump["recent"]), dump["forgotten"], samples)
+    at_us: int
+    seen: int
+    stride: int
+    cells: npt.NDArray[np.uint16]
 
 
-class LearnedForecast:
+@stored()
+@dataclass
+class FollowedSlice:
+    """What is followed in one open slice: the rate of new keys, and a sample of its keys at each instant so far."""
+
+    new_key_rate: NewKeyRate = field(default_factory=NewKeyRate)
+    samples: dict[int, KeySample] = field(default_factory=dict)  # by instant
+    forgotten: int = 0  # `SlotTable.forgotten` when the samples were taken: when it grows they are void
+
+
+@stored()
+@dataclass
+class LearnedForecaster:
     """Learns from the slices that are over."""
 
-    def __init__(self, resume: Mapping[str, Any]) -> None:
-        self._slices = int(resume.get("slices", 0))
-        self._returns = ReturnTable(resume.get("returns"))
-        self._inflow = NewKeyForecast(resume.get("inflow"))
-        self._courses = {int(s): _Course.load(c) for s, c in resume.get("courses", {}).items()}
+    finished_slices: int = 0
+    returns: ReturnTable = field(default_factory=ReturnTable)
+    new_keys: NewKeyForecast = field(default_factory=NewKeyForecast)
+    open_slices: dict[int, FollowedSlice] = field(default_factory=dict)  # by start
 
-    def look(self, view: SliceView, moment: Moment) -> SliceForecast:
+    def forecast(self, view: SliceView, moment: Moment) -> SliceForecast:
+        table = view.slot_table
         slots = view.slots()
-        left = min(moment.left_s / moment.span_s, 1.0)
-        records = view.slot_table.arrivals[slots]
-        rates = rates_of(records, view.slot_table.heat[slots], left, 1 - HEAT_KEEP**self._slices)
-        age = (moment.now_us - view.slot_table.last_us[slots]) / max(moment.left_s * 1e6, 1.0)
+        left = moment.left
+        records = table.arrivals[slots]
+        rates = estimate_rates(records, table.past_rate[slots], left, 1 - KEY_RATE_DECAY**self.finished_slices)
+        age = (moment.now_us - table.last_us[slots]) / max(moment.left_s * 1e6, 1.0)
         cells = cells_of(rates, records, age)
-        course = self._course(view)
-        stride = -(-len(slots) // _MOST_SAMPLED)
-        course.samples[instant_of(left)] = (moment.now_us, len(slots), stride, cells[::stride])
-        recent = course.recent.follow(len(slots), 1 - left)
-        new_keys = self._inflow.to_come(len(slots), left, recent)
-        return SliceForecast(slots, self._returns.chance(rates, cells, left), new_keys)
+        followed = self._followed(view)
+        followed.samples[instant_of(left)] = _sample(cells, moment.now_us)
+        new_key_rate = followed.new_key_rate.follow(len(slots), 1 - left)
+        new_keys = self.new_keys.to_come(len(slots), left, new_key_rate)
+        return SliceForecast(slots, self.returns.chance(rates, cells, left), new_keys)
 
     def close(self, view: SliceView, moment: Moment) -> None:
-        course, slots = self._course(view), view.slots()
-        self._slices += 1
-        del self._courses[view.start_us]
+        followed = self._followed(view)
+        slots = view.slots()
+        self.finished_slices += 1
+        del self.open_slices[view.start_us]
         if len(slots):
-            self._learn_returns(course, view.slot_table.last_us[slots])
-            self._inflow.learn((moment.now_us - view.slot_table.first_us[slots]) / (moment.span_s * 1e6))
+            self._learn_returns(followed, view.slot_table.last_us[slots])
+            self.new_keys.learn((moment.now_us - view.slot_table.first_us[slots]) / (moment.span_s * 1e6))
 
-    def dump(self) -> dict[str, Any]:
-        courses = {str(s): c.dump() for s, c in self._courses.items()}
-        told = {"slices": self._slices, "returns": self._returns.dump(), "inflow": self._inflow.dump()}
-        return {**told, "courses": courses}
+    def _followed(self, view: SliceView) -> FollowedSlice:
+        followed = self.open_slices.setdefault(view.start_us, FollowedSlice())
+        if followed.forgotten != view.slot_table.forgotten:
+            followed.samples = {}
+            followed.forgotten = view.slot_table.forgotten
+        return followed
 
-    def _course(self, view: SliceView) -> _Course:
-        course = self._courses.setdefault(view.start_us, _Course())
-        if course.forgotten != view.slot_table.forgotten:
-            course.samples, course.forgotten = {}, view.slot_table.forgotten
-        return course
+    def _learn_returns(self, followed: FollowedSlice, last_us: Ints) -> None:
+        self.returns.decay()
+        for instant, sample in followed.samples.items():
+            returned = last_us[: sample.seen : sample.stride] > sample.at_us
+            self.returns.learn(instant, sample.cells.astype(np.int64), returned)
+        self.returns.settle()
 
-    def _learn_returns(self, course: _Course, last_us: npt.NDArray[np.int64]) -> None:
-        self._returns.decay()
-        for instant, (at_us, seen, stride, cells) in course.samples.items():
-            self._returns.learn(instant, cells, last_us[:seen:stride] > at_us)
-        self._returns.settle()
+
+def _sample(cells: Ints, now_us: int) -> KeySample:
+    stride = -(-len(cells) // _MAX_SAMPLED_KEYS)
+    return KeySample(now_us, len(cells), stride, cells[::stride].astype(np.uint16))

@@ -1,51 +1,56 @@
 """How far is the forecast of a slice's updates usually off?
 
 The forecasts of single keys add up to one of the slice: how many updates will be needed beyond those that wait now, for
-new keys and for sent keys that return. When the slice is over it is known how many were. By how much of itself the sum
-was off in the slices before, beyond what chance does to a count, is the error that the policy keeps a reserve for.
+new keys and for sent keys that return. When the slice is over it is known how many came. The deviation is the relative
+error of that sum in recent slices, beyond what chance does to a count; the policy keeps a reserve for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from catchment.site.policies.spillway.key_returns import LEFT
+from catchment.site.ewma import DecayedMean
+from catchment.site.policies.spillway.instants import LEFT
+from catchment.storage.codec import stored
 
-_FIRST_ERROR = 0.15  # of a forecast, before any was judged
-_KEEP = 0.8  # of what was known of the error when the next slice is judged
-_LEAST_JUDGED = 8.0  # updates: of fewer, chance is nearly all
-_FIRST_JUDGED = 0.5  # share of the slice left: earlier forecasts decide nothing
+_PRIOR_DEVIATION = 0.15  # relative error of a forecast before any was compared with what came
+_SLICE_DECAY = 0.8  # weight of the slices so far, per finished slice
+_MIN_FORECAST = 8.0  # updates; a smaller forecast is off mostly by chance
+_MAX_LEFT = 0.5  # share of the slice left; earlier forecasts decide nothing
 
-Said = Mapping[int, tuple[float, int]]  # instant -> (updates that were forecast, misses until then)
+Forecasts = Mapping[int, tuple[float, int]]  # instant -> (updates that were forecast, misses until then)
 
 
+@stored()
+@dataclass
 class ForecastDeviation:
-    """A decayed mean of squares."""
+    """The mean square of relative errors, recent slices counting more."""
 
-    def __init__(self, resume: Mapping[str, Any] | None = None) -> None:
-        self._squares = float(resume["squares"]) if resume else _FIRST_ERROR**2
-        self._judged = float(resume["judged"]) if resume else 1.0
-        self._is_first = bool(resume["is_first"]) if resume else True
+    squares: DecayedMean[float] = field(default_factory=lambda: DecayedMean(_PRIOR_DEVIATION**2, 1.0))
+    is_first_slice: bool = True  # there is nothing to forecast it by
 
     @property
     def share(self) -> float:
-        """By how much of itself a forecast is usually off."""
-        return float(np.sqrt(max(self._squares / self._judged, 0.0)))
+        """The usual error of a forecast, as a share of the forecast."""
+        return float(np.sqrt(max(self.squares.total / self.squares.weight, 0.0)))
 
-    def learn(self, said: Said, misses: int) -> None:
-        """A slice is over that had so many misses in all. In the first one there was nothing to forecast by."""
-        if self._is_first:
-            self._is_first = False
+    def learn(self, forecasts: Forecasts, misses: int) -> None:
+        """Compare the forecasts of a finished slice with the misses that it had in all."""
+        if self.is_first_slice:
+            self.is_first_slice = False
             return
-        pairs = [(forecast, misses - before) for i, (forecast, before) in said.items() if LEFT[i] <= _FIRST_JUDGED]
-        # Of the greater of the two, so that no single instant, such as one just before many came at once, says it all.
-        judged = [((came - f) / max(came, f)) ** 2 - 1 / f for f, came in pairs if f >= _LEAST_JUDGED]
-        if judged:
-            self._squares = _KEEP * self._squares + float(np.mean(judged))
-            self._judged = _KEEP * self._judged + 1
+        squares = [
+            _relative_square(forecast, misses - misses_before)
+            for instant, (forecast, misses_before) in forecasts.items()
+            if LEFT[instant] <= _MAX_LEFT and forecast >= _MIN_FORECAST
+        ]
+        if squares:
+            self.squares.add(float(np.mean(squares)), _SLICE_DECAY)
 
-    def dump(self) -> dict[str, Any]:
-        return {"squares": self._squares, "judged": self._judged, "is_first": self._is_first}
+
+def _relative_square(forecast: float, came: int) -> float:
+    # Relative to the greater of the two, so that one instant just before many keys came at once does not dominate.
+    return float(((came - forecast) / max(came, forecast)) ** 2 - 1 / forecast)

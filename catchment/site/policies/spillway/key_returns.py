@@ -1,110 +1,107 @@
-"""Will a key come again before its slice is due? A model of its rate, corrected by what the slices before saw.
+"""Will a key come again before its slice is due? A model of its rate, corrected by what earlier slices saw.
 
-The model is memoryless: a key's rate is its records in this slice and the slices before over the time they
-took, and the chance of another record is 1 - exp(-rate * time left). Real keys come in bursts and fall
-silent; so, at a few instants of each slice, spaced evenly on the logarithm of the time left, every key seen so
-far is put into a cell: (instant, rate, records so far, age of the last record relative to the time left). When
-the slice is over it is known which of them came again. How many times more or fewer came than the model said
-is the correction of the cell; thin cells lean on the wider ones around them.
+The model is memoryless: a key's rate is its records in this slice and the slices before, over the time they took, and
+the chance of another record is 1 - exp(-rate * time left). Real keys come in bursts and fall silent. So, at each
+instant, every key seen so far is put into a cell: (instant, rate, records so far, age of the last record relative to
+the time left). When the slice is over it is known which of them came again. The ratio of keys that came again to keys
+that the model expected is the correction of the cell; thin cells lean on the wider ones around them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
-from catchment.site.packed import pack_floats, unpack_floats
+from catchment.arrays import Floats, Ints, Mask
+from catchment.site.policies.spillway.instants import INSTANTS, LEFT, instant_of
+from catchment.storage.codec import stored
 
-Floats = npt.NDArray[np.float64]
-Cells = npt.NDArray[np.int64]
+_RATE_EDGES = np.array([0.4, 0.7, 1.0, 1.5, 2.2, 3.2, 5.0, 8.0, 13.0, 22.0, 40.0, 80.0])  # records per slice
+_RATE_CENTERS = np.array([0.3, 0.53, 0.84, 1.22, 1.82, 2.65, 4.0, 6.3, 10.0, 17.0, 30.0, 57.0, 120.0])
+_RECORD_EDGES = np.array([2, 4])  # records so far
+_AGE_EDGES = np.array([0.1, 0.3, 1.0, 3.0, 10.0])  # age of the last record over the time left
+_CELL_SHAPE = (len(_AGE_EDGES) + 1, len(_RECORD_EDGES) + 1, len(_RATE_CENTERS))
+_CELLS = int(np.prod(_CELL_SHAPE))
 
-INSTANTS = 44
-_SPACING = 0.8  # each instant has this much of the time left of the one before
-LEFT = _SPACING ** np.arange(INSTANTS)  # shares of the slice that are left at the instants
-_RATES = np.array([0.4, 0.7, 1.0, 1.5, 2.2, 3.2, 5.0, 8.0, 13.0, 22.0, 40.0, 80.0])  # bounds, records a slice
-_CENTERS = np.array([0.3, 0.53, 0.84, 1.22, 1.82, 2.65, 4.0, 6.3, 10.0, 17.0, 30.0, 57.0, 120.0])
-_RECORDS = np.array([2, 4])  # bounds of the classes of records so far
-_AGES = np.array([0.1, 0.3, 1.0, 3.0, 10.0])  # bounds of the classes of age / time left
-_CLASSES = (len(_AGES) + 1, len(_RECORDS) + 1, len(_CENTERS))
-
-_PAST = 6.0  # slices' worth of belief in the heat of a key, against one slice of its records
-_SILENCE = 1.0  # slices without a record that are believed of a key of which nothing is known: one is no flood
-_KEEP = 0.85  # of a slice's weight when the next one is learned
-_REACH = 2  # instants to either side that a cell also counts
-_LEAN = 100.0  # keys' worth of belief in the wider cell
+_PAST_WEIGHT = 6.0  # the past rate of a key counts as much as its records in this many slices
+_MIN_PAST_SLICES = 1.0  # slices without a record assumed of an unknown key: one record does not make a flood
+_COUNT_DECAY = 0.85  # weight of the counts so far, per finished slice
+_NEIGHBOURS = 2  # instants on either side that a cell also counts
+_PRIOR_KEYS = 100.0  # the wider cell counts as much as this many keys
 
 
-def instant_of(left: float) -> int:
-    """The instant nearest to a share left of the slice."""
-    place = np.log(max(left, LEFT[-1])) / np.log(_SPACING)
-    return int(min(round(float(place)), INSTANTS - 1))
+def estimate_rates(records: Ints, past_rates: Floats, left: float, known: float) -> Floats:
+    """Return the records per slice of each key, from its records in this slice so far and its past rate.
+
+    `known` is how much of a past rate can be known yet, from 0 (no slice is over) to 1.
+    """
+    past_slices = max(_PAST_WEIGHT * known, _MIN_PAST_SLICES)
+    return np.asarray((_PAST_WEIGHT * past_rates + records) / (past_slices + 1 - left))
 
 
-def rates_of(records: npt.NDArray[np.int64], heat: Floats, left: float, known: float) -> Floats:
-    """Records a slice of each key, from those of this slice so far and its heat, of which so much is known
-    yet."""
-    return np.asarray((_PAST * heat + records) / (max(_PAST * known, _SILENCE) + 1 - left))
+def cells_of(rates: Floats, records: Ints, age: Floats) -> Ints:
+    """Return the cell of each key within an instant: by age over time left, records so far, and rate."""
+    by_age = np.searchsorted(_AGE_EDGES, age, "right")
+    by_records = np.searchsorted(_RECORD_EDGES, records, "right")
+    by_rate = np.searchsorted(_RATE_EDGES, rates, "right")
+    return (by_age * _CELL_SHAPE[1] + by_records) * _CELL_SHAPE[2] + by_rate
 
 
-def cells_of(rates: Floats, records: npt.NDArray[np.int64], age: Floats) -> Cells:
-    """The class of each key: by age over time left, records so far, and rate."""
-    by_age = np.searchsorted(_AGES, age, "right")
-    by_records = np.searchsorted(_RECORDS, records, "right")
-    return (by_age * _CLASSES[1] + by_records) * _CLASSES[2] + np.searchsorted(_RATES, rates, "right")
+def _no_counts() -> Floats:
+    return np.zeros((INSTANTS, _CELLS))
 
 
+@stored()
+@dataclass(eq=False)
 class ReturnTable:
-    """Decayed counts of keys and of returns, per instant and class, and the corrections made of them."""
+    """Decayed counts of keys and of returns, per instant and cell, and the corrections that follow from them."""
 
-    def __init__(self, resume: Mapping[str, Any] | None = None) -> None:
-        shape = (INSTANTS, int(np.prod(_CLASSES)))
-        self._keys = unpack_floats(resume["keys"]).reshape(shape) if resume else np.zeros(shape)
-        self._returns = unpack_floats(resume["returns"]).reshape(shape) if resume else np.zeros(shape)
-        self._correction = self._corrections()
+    keys: Floats = field(default_factory=_no_counts)
+    returns: Floats = field(default_factory=_no_counts)
+    _corrections: Floats = field(init=False, repr=False, metadata={"stored": False})
 
-    def chance(self, rates: Floats, cells: Cells, left: float) -> Floats:
-        """The chance that keys of these rates and classes come again when this share of the slice is left."""
+    def __post_init__(self) -> None:
+        self.settle()
+
+    def chance(self, rates: Floats, cells: Ints, left: float) -> Floats:
+        """Return the chance that keys of these rates and cells come again when this share of the slice is left."""
         model = 1 - np.exp(-rates * left)
-        return np.asarray(np.minimum(model * self._correction[instant_of(left)][cells], 1.0))
+        return np.asarray(np.minimum(model * self._corrections[instant_of(left)][cells], 1.0))
 
     def decay(self) -> None:
-        self._keys *= _KEEP
-        self._returns *= _KEEP
+        """Let what was learned so far count less: another slice is over."""
+        self.keys *= _COUNT_DECAY
+        self.returns *= _COUNT_DECAY
 
-    def learn(self, instant: int, cells: Cells, returned: npt.NDArray[np.bool_]) -> None:
-        size = self._keys.shape[1]
-        self._keys[instant] += np.bincount(cells, minlength=size)
-        self._returns[instant] += np.bincount(cells[returned], minlength=size)
+    def learn(self, instant: int, cells: Ints, returned: Mask) -> None:
+        """Count keys of these cells at an instant, and those of them that came again."""
+        self.keys[instant] += np.bincount(cells, minlength=_CELLS)
+        self.returns[instant] += np.bincount(cells[returned], minlength=_CELLS)
 
     def settle(self) -> None:
-        """Make the corrections of what was learned."""
-        self._correction = self._corrections()
-
-    def dump(self) -> dict[str, Any]:
-        return {"keys": pack_floats(self._keys), "returns": pack_floats(self._returns)}
-
-    def _corrections(self) -> Floats:
-        """Returns over what the model said, from the whole instant down to single cells."""
-        keys, came = (a.reshape(INSTANTS, *_CLASSES) for a in (self._keys, self._returns))
-        model = 1 - np.exp(-_CENTERS[None, None, None, :] * LEFT[:, None, None, None])
-        said = keys * model
-        keys, said, came = (_with_neighbours(a) for a in (keys, said, came))
+        """Derive the corrections from what was learned: from the whole instant down to single cells."""
+        shape = (INSTANTS, *_CELL_SHAPE)
+        model = 1 - np.exp(-_RATE_CENTERS[None, None, None, :] * LEFT[:, None, None, None])
+        keys = _with_neighbours(self.keys.reshape(shape))
+        expected = _with_neighbours(self.keys.reshape(shape) * model)
+        returns = _with_neighbours(self.returns.reshape(shape))
         correction = np.ones((INSTANTS, 1, 1, 1))
         for axes in ((1, 2, 3), (2, 3), (3,), ()):  # the instant, one age of it, one count of records, the cell
-            inside, wanted, found = (a.sum(axis=axes, keepdims=True) for a in (keys, said, came))
-            mean = np.where(inside > 0, wanted / np.maximum(inside, 1e-12), model.mean(axis=axes, keepdims=True))
-            share = (found + _LEAN * correction * mean) / (inside + _LEAN)
+            counted = keys.sum(axis=axes, keepdims=True)
+            believed = expected.sum(axis=axes, keepdims=True) / np.maximum(counted, 1e-12)
+            mean = np.where(counted > 0, believed, model.mean(axis=axes, keepdims=True))
+            came = returns.sum(axis=axes, keepdims=True)
+            share = (came + _PRIOR_KEYS * correction * mean) / (counted + _PRIOR_KEYS)
             correction = share / np.maximum(mean, 1e-12)
-        return np.asarray(correction.reshape(INSTANTS, -1))
+        self._corrections = np.asarray(correction.reshape(INSTANTS, -1))
 
 
 def _with_neighbours(counts: Floats) -> Floats:
-    """Counts of each instant with those of the instants around it, nearer ones counting more."""
-    out = np.zeros_like(counts)
-    for shift in range(-_REACH, _REACH + 1):
-        here, there = slice(max(shift, 0), INSTANTS + min(shift, 0)), slice(max(-shift, 0), INSTANTS + min(-shift, 0))
-        out[here] += counts[there] * (1 - abs(shift) / (_REACH + 1))
-    return out
+    """Return the counts of each instant with those of the instants around it, nearer ones counting more."""
+    total = np.zeros_like(counts)
+    for shift in range(-_NEIGHBOURS, _NEIGHBOURS + 1):
+        here = slice(max(shift, 0), INSTANTS + min(shift, 0))
+        there = slice(max(-shift, 0), INSTANTS + min(-shift, 0))
+        total[here] += counts[there] * (1 - abs(shift) / (_NEIGHBOURS + 1))
+    return total

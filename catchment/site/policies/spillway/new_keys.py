@@ -1,79 +1,75 @@
 """How many keys not seen yet will still come in this slice?
 
-The slices before say how many came after each instant per key seen until then; the slice itself says how fast
-new ones have been coming lately. Both are followed, because rates change from slice to slice and within one.
+Earlier slices say how many came after each instant per key seen until then; the slice itself says how fast new ones
+have been coming lately. Both are followed, because rates change from slice to slice and within one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
-from catchment.site.policies.spillway.key_returns import INSTANTS, LEFT
+from catchment.arrays import Floats
+from catchment.site.ewma import DecayedMean, move_average
+from catchment.site.policies.spillway.instants import INSTANTS, LEFT, interpolate
+from catchment.storage.codec import stored
 
-_KEEP = 0.6  # of a slice's weight when the next one is learned
-_RECENT = 0.05  # share of a slice over which the rate of new keys is averaged
-_DOUBT = 0.05  # of a slice's keys, as weight of the belief that this slice is like those before
-_MOST_EXCESS = 2.0  # a sudden rate counts for no more than this times what the slices before say
+_SLICE_DECAY = 0.6  # weight of the slices so far, per finished slice
+_RATE_SPAN = 0.05  # share of a slice over which the rate of new keys is averaged
+_PRIOR_SHARE = 0.05  # weight of the belief that this slice is like those before, as a share of a slice's keys
+_MAX_EXCESS = 2.0  # a sudden rate counts for at most this multiple of what the slices before say
 
 
+def _no_curve() -> DecayedMean[Floats]:
+    return DecayedMean(np.zeros(INSTANTS))
+
+
+@stored()
+@dataclass(eq=False)
 class NewKeyForecast:
-    """Decayed averages over the slices before: keys seen by each instant, and keys that came after it."""
+    """Over the slices before: keys seen by each instant, and keys that came after it."""
 
-    def __init__(self, resume: Mapping[str, Any] | None = None) -> None:
-        self._weight = float(resume["weight"]) if resume else 0.0
-        self._seen = np.asarray(resume["seen"], dtype=np.float64) if resume else np.zeros(INSTANTS)
-        self._after = np.asarray(resume["after"], dtype=np.float64) if resume else np.zeros(INSTANTS)
+    seen: DecayedMean[Floats] = field(default_factory=_no_curve)
+    after: DecayedMean[Floats] = field(default_factory=_no_curve)
 
     def to_come(self, seen: int, left: float, recent_rate: float) -> float:
-        """New keys expected in the share left of the slice; `recent_rate` is new keys per slice, lately."""
-        lately = recent_rate * left
-        if not self._seen[-1]:  # nothing has ever come
-            return lately
-        usual = self._at(self._after, left) * self._scale(seen, left)
-        return max(usual, min(lately, _MOST_EXCESS * usual))
+        """Return the new keys expected in the share left; `recent_rate` is new keys per slice, lately."""
+        at_recent_rate = recent_rate * left
+        if not self.seen.total[-1]:  # no key has ever come
+            return at_recent_rate
+        usual = interpolate(self.after.total, left, 0.0) / self.after.weight * self._scale(seen, left)
+        return max(usual, min(at_recent_rate, _MAX_EXCESS * usual))
 
-    def learn(self, first_left: npt.NDArray[np.float64]) -> None:
-        """A slice is over: the share that was left when each key first came."""
+    def learn(self, first_left: Floats) -> None:
+        """Take in a finished slice: the share of it that was left when each key first came."""
         after = np.searchsorted(np.sort(first_left), LEFT, "left").astype(np.float64)
-        self._seen = _KEEP * self._seen + (len(first_left) - after)
-        self._after = _KEEP * self._after + after
-        self._weight = _KEEP * self._weight + 1
-
-    def dump(self) -> dict[str, Any]:
-        return {"weight": self._weight, "seen": self._seen.tolist(), "after": self._after.tolist()}
+        self.seen.add(len(first_left) - after, _SLICE_DECAY)
+        self.after.add(after, _SLICE_DECAY)
 
     def _scale(self, seen: int, left: float) -> float:
-        """How much busier this slice is than those before; early in a slice there is little to tell it by."""
-        usual = self._at(self._seen, left)
-        doubt = _DOUBT * float(self._seen[0] + self._after[0]) / self._weight
-        return (seen + doubt) / (usual + doubt)
-
-    def _at(self, sums: npt.NDArray[np.float64], left: float) -> float:
-        # Beyond the last instant both curves run straight on to their ends.
-        return float(np.interp(left, [0.0, *LEFT[::-1]], [_end(sums, self._after), *sums[::-1]])) / self._weight
+        """Return how much busier this slice is than those before; early in a slice there is little to tell it by."""
+        usual = interpolate(self.seen.total, left, float(self.seen.total[-1])) / self.seen.weight
+        prior = _PRIOR_SHARE * float(self.seen.total[0] + self.after.total[0]) / self.seen.weight
+        return (seen + prior) / (usual + prior)
 
 
-def _end(sums: npt.NDArray[np.float64], after: npt.NDArray[np.float64]) -> float:
-    return 0.0 if sums is after else float(sums[-1])
-
-
+@stored()
 @dataclass
 class NewKeyRate:
-    """A moving average of new keys per slice, over the last few percent of it."""
+    """A moving average of new keys per slice, over the last few percent of the slice."""
 
     rate: float = 0.0
     seen: int = 0
     elapsed: float = 0.0
 
     def follow(self, seen: int, elapsed: float) -> float:
-        if elapsed > self.elapsed:
-            weight = 1 - np.exp(-(elapsed - self.elapsed) / min(_RECENT, elapsed))
-            new = max(seen - self.seen, 0)  # a cache at its bound forgets keys
-            self.rate += weight * (new / (elapsed - self.elapsed) - self.rate)
-            self.seen, self.elapsed = seen, elapsed
+        """Account for the keys that came since the last call; return the rate."""
+        step = elapsed - self.elapsed
+        if step > 0:
+            gain = 1 - float(np.exp(-step / min(_RATE_SPAN, elapsed)))
+            new_keys = max(seen - self.seen, 0)  # a cache at its bound forgets keys
+            self.rate = move_average(self.rate, new_keys / step, gain)
+            self.seen = seen
+            self.elapsed = elapsed
         return self.rate
