@@ -154,7 +154,7 @@ class Center:
 
     def land(self, segment: Segment) -> None:
         """A segment as it came over the wire."""
-        data = encode_segment(segment)
+        data = encode_segment(segment).data
         self.bytes, self.segments = self.bytes + len(data), self.segments + 1
         rows = dict[str, int]()
         for update in decode_segment(data).updates():

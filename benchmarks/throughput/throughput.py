@@ -131,9 +131,8 @@ def site_pipeline(spark: Any, data: Path, scratch: Path, *, history: bool) -> fl
     from catchment.spark.pipelines.site import SitePipeline
     from catchment.spark.sources import streams as sources
     from catchment.timeline import SystemClock
-    from catchment.wire.inbox import Inbox
-    from catchment.wire.sending.sender import Sender
-    from catchment.wire.transport import LocalUplink
+    from catchment.wire.inbox import Inbox, LocalUplink
+    from catchment.wire.sender import Sender
 
     folder = scratch / "project"
     (folder / "queries").mkdir(parents=True)

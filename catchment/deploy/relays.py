@@ -18,7 +18,7 @@ from catchment.wire.flight import InboxServer
 from catchment.wire.inbox import Inbox
 from catchment.wire.messages import Segment
 from catchment.wire.outbox import Outbox
-from catchment.wire.sending.sender import Sender
+from catchment.wire.sender import Sender
 
 LOOPBACK = "127.0.0.1"
 

@@ -18,7 +18,6 @@ from catchment.aggregates import partials
 from catchment.progress.events import Gathered, Landed
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.storage.host import Host
-from catchment.wire.codec import decode_segment
 from catchment.wire.inbox import Inbox
 from catchment.wire.messages import Segment, Updates, counted_in
 
@@ -69,7 +68,7 @@ class InboxConsumer:
         end = min(self.inbox.last_position + 1, start + SEGMENTS_PER_ENTRY)
         if end <= start:
             return None
-        segments = [decode_segment(path.read_bytes()) for path in self.inbox.landed(start, end)]
+        segments = self.inbox.read_segments(start, end)
         gathered = gather(segments, fragments, self.merge)
         return LandedRun(end, (*gathered, *(Landed.of(segment) for segment in segments)))
 

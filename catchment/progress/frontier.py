@@ -14,7 +14,6 @@ from catchment.errors import CenterError
 from catchment.progress.events import Landed
 from catchment.timeline import START_OF_TIME_US
 from catchment.wire.messages import Closing, Fact, Progress, Repaired, Shed, Standing
-from catchment.wire.standing_codec import pack_standing, unpack_standing
 
 
 @dataclass
@@ -90,7 +89,7 @@ class Frontier:
                 [*a.updates],
                 [(p.fragment, p.low_mark_us, p.updates_total) for p in a.progress],
                 [(r.fragment, r.batch, r.gave_up) for r in a.shed if isinstance(r, Repaired)],
-                [pack_standing(s) for s in a.standings],
+                list(a.standings),
                 list(a.relayed),
             ]
             for a in self.ahead.values()
@@ -102,7 +101,7 @@ class Frontier:
             "rows": dict(self.rows),
             "firsts": dict(self.firsts),
             "standings": [
-                pack_standing(Standing("-", query, self.over(query), tuple(self.closings.get(query, {}).values())))
+                Standing("-", query, self.over(query), tuple(self.closings.get(query, {}).values()))
                 for query in self.overs
             ],
         }
@@ -111,13 +110,13 @@ class Frontier:
     def from_dict(cls, state: dict[str, Any]) -> Frontier:
         ahead = {
             seq: Landed(origin, seq, tuple((f, n) for f, n in updates), tuple(Progress(*p) for p in progress),
-                        tuple(Repaired(*r) for r in repaired), tuple(unpack_standing(s) for s in standings),
+                        tuple(Repaired(*r) for r in repaired), tuple(standings),
                         tuple(relayed[0]) if relayed else ())
             for origin, seq, updates, progress, repaired, standings, *relayed in state["ahead"]
         }  # fmt: skip
         frontier = cls(state["next"], ahead, dict(state["marks"]), dict(state["rows"]), dict(state["firsts"]))
-        for packed in state["standings"]:
-            frontier._stand(unpack_standing(packed))
+        for standing in state["standings"]:
+            frontier._stand(standing)
         return frontier
 
 

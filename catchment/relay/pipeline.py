@@ -22,10 +22,10 @@ from catchment.storage.host import Host
 from catchment.storage.journal import Journal
 from catchment.timeline import END_OF_TIME_US, Clock
 from catchment.wire.inbox import Inbox
+from catchment.wire.link_meter import WireSizes
 from catchment.wire.messages import Segment, segments_of
 from catchment.wire.outbox import Outbox
-from catchment.wire.sending.sender import Sender
-from catchment.wire.sending.wire_sizes import WireSizes
+from catchment.wire.sender import Sender
 
 
 class RelayPipeline:
@@ -129,8 +129,8 @@ class RelayPipeline:
         updates, facts = (u for a in actions for u in a.updates), [f for a in actions for f in a.facts]
         segments = segments_of(updates, facts)
         for place, messages in enumerate(segments):
-            self.outbox.append(number + place, messages)
-            self._sizes.note_appended(self.outbox, number + place, messages)
+            stored = self.outbox.append(number + place, messages)
+            self._sizes.note(messages, stored)
         return len(segments)
 
     def _measure(self) -> LinkMeasured:

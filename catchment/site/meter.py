@@ -19,7 +19,7 @@ from datasketches import hll_sketch
 
 from catchment.query.fragment import Fragment
 from catchment.site.events import Absorbed
-from catchment.wire.sending.counters import LinkCounters
+from catchment.wire.link_meter import LinkCounters
 
 RATE_SPAN_US = 60_000_000
 MAX_READINGS = 600

@@ -66,6 +66,11 @@ def remove_file(path: Path) -> None:
         os.unlink(path)
 
 
+def rename_file(old: Path, new: Path) -> None:
+    """Rename a file; after a power cut it may have its old name, which its owner must tolerate."""
+    os.replace(old, new)
+
+
 def remove_remnants(folder: Path) -> None:
     """Remove what a killed writer left half written."""
     for remnant in folder.glob(f"*{TEMPORARY}"):

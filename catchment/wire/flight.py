@@ -1,11 +1,13 @@
 """Segments over Arrow Flight: an inbox that listens, and the uplink to it.
 
-Every segment is one call on one kept connection, so calls of several lanes overlap, each has its own
-deadline, and a half-open link is noticed. A call is authenticated before its content is read. The answer is
-the ack, or the refusal with its reason.
+Flight is used as an authenticated remote call: every segment is one `do_action` with opaque bytes, answered by its
+number or by a refusal with its reason. Not `DoPut`: a segment is many small tables and facts under one checksum, it is
+stored as it came, and its acknowledgement means that it is on disk; a stream of record batches would be parsed and
+re-encoded on the way and has no unit to acknowledge. What Flight gives is gRPC: TLS, certificates, deadlines, one kept
+connection on which the calls of several lanes overlap, and notice of a half-open link.
 
-Deny by default: without TLS the server listens on loopback only; with TLS a site must show a certificate or a
-token; and a site may write only under the name that it showed.
+Deny by default: a call is authenticated before its content is read; without TLS the server listens on loopback only;
+with TLS a site must show a certificate or a token; and a site may write only under the name that it showed.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ import hmac
 import ipaddress
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -21,17 +25,17 @@ from pyarrow import flight
 
 from catchment.errors import WireError
 from catchment.wire.inbox import Inbox
-from catchment.wire.limits import DEFAULT_LIMITS, Limits
-from catchment.wire.refusal import REASONS, LinkError, RefusedError
-from catchment.wire.tls import Tls
+from catchment.wire.limits import DEFAULT_LIMITS, WireLimits
+from catchment.wire.uplink import REASONS, LinkError, RefusedError
 
-CONNECT, SEGMENT = "catchment.connect", "catchment.segment"
+CONNECT = "catchment.connect"  # the action that introduces a sender
+SEGMENT = "catchment.segment"  # the action that carries one segment
 MAX_REQUEST_BYTES = 4096  # of the introduction
 MAX_ANSWER_BYTES = 64 * 1024
 CONNECT_TIMEOUT_S = 10.0
-SEND_TIMEOUT_S = 15.0  # and the time that the segment takes on the slowest link that is waited for:
+SEND_TIMEOUT_S = 15.0  # beside the time that the segment takes on the slowest link that is waited for
 SLOWEST_BYTES_PER_S = 16 * 1024
-MAX_RECONNECT_MS = 2_000
+MAX_RECONNECT_MS = 2_000  # between two attempts of gRPC to connect
 
 _TOKEN_HEADER = "authorization"
 _MIDDLEWARE = "site"
@@ -43,8 +47,37 @@ _CHANNEL = [
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """The PEM texts of one end of a link: its certificate and key, and the authority that signs the other end's.
+
+    A server with an authority asks every site for a certificate (mutual TLS); the first alternative name of that
+    certificate, or its common name if it has none, is the site's name. A client without an authority trusts the
+    system's.
+    """
+
+    certificate: bytes | None = None
+    key: bytes | None = field(default=None, repr=False)
+    authority: bytes | None = None
+
+    def __post_init__(self) -> None:
+        if (self.certificate is None) != (self.key is None):
+            raise WireError("a certificate needs its key, and a key its certificate")
+
+    @classmethod
+    def from_files(cls, certificate: Path | None = None, key: Path | None = None, authority: Path | None = None) -> Tls:
+        return cls(*(_read_pem(path) if path else None for path in (certificate, key, authority)))
+
+
+def _read_pem(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise WireError(f"cannot read the PEM file: {error.strerror}", where=str(path)) from error
+
+
 class InboxServer:
-    """Listens for the senders of other sites and feeds an inbox."""
+    """Listen for the senders of other sites and give what they send to an inbox."""
 
     def __init__(
         self,
@@ -55,7 +88,10 @@ class InboxServer:
         tokens: Mapping[str, str] | None = None,
     ) -> None:
         _check_safety(host, tls, tokens)
-        self._inbox, self._host, self._port, self._tls = inbox, host, port, tls
+        self._inbox = inbox
+        self._host = host
+        self._port = port
+        self._tls = tls
         self._tokens = {site: token.encode() for site, token in (tokens or {}).items()}
         self._server: _Server | None = None
 
@@ -87,17 +123,16 @@ class FlightUplink:
     """An uplink to an `InboxServer`, at "host:port"."""
 
     def __init__(
-        self, address: str, token: str | None = None, tls: Tls | None = None, limits: Limits = DEFAULT_LIMITS
+        self, address: str, token: str | None = None, tls: Tls | None = None, limits: WireLimits = DEFAULT_LIMITS
     ) -> None:
-        self._address, self._limits = address, limits
+        self._address = address
+        self._limits = limits
         self._headers = [(_TOKEN_HEADER.encode(), f"Bearer {token}".encode())] if token else []
-        tls_arguments = (
-            {}
-            if tls is None
-            else {"tls_root_certs": tls.authority, "cert_chain": tls.certificate, "private_key": tls.key}
-        )
+        secured: dict[str, Any] = {}
+        if tls is not None:
+            secured = {"tls_root_certs": tls.authority, "cert_chain": tls.certificate, "private_key": tls.key}
         scheme = "grpc+tls" if tls else "grpc+tcp"
-        self._client = flight.FlightClient(f"{scheme}://{address}", generic_options=_CHANNEL, **tls_arguments)
+        self._client = flight.FlightClient(f"{scheme}://{address}", generic_options=_CHANNEL, **secured)
 
     def connect(self, origin: str, epoch: str) -> int:
         return self._call(CONNECT, json.dumps([origin, epoch]).encode(), CONNECT_TIMEOUT_S)
@@ -145,17 +180,16 @@ class _Server(flight.FlightServerBase):
     """The Flight service: two actions, each answered by one JSON document."""
 
     def __init__(self, inbox: Inbox, host: str, port: int, tls: Tls | None, tokens: Mapping[str, bytes]) -> None:
-        self._inbox, self._tokens = inbox, tokens
+        self._inbox = inbox
+        self._tokens = tokens
         self._mutual = tls is not None and tls.authority is not None
-        secured = (
-            {}
-            if tls is None
-            else {
+        secured: dict[str, Any] = {}
+        if tls is not None:
+            secured = {
                 "tls_certificates": [(tls.certificate, tls.key)],
                 "verify_client": self._mutual,
                 "root_certificates": tls.authority,
             }
-        )
         scheme = "grpc+tls" if tls else "grpc+tcp"
         super().__init__(f"{scheme}://{host}:{port}", middleware={_MIDDLEWARE: _TokenCheck(inbox, tokens)}, **secured)
 
@@ -181,7 +215,7 @@ class _Server(flight.FlightServerBase):
         return str(origin), str(epoch)
 
     def _peer(self, context: Any) -> str | None:
-        """The name that the caller has proved; both proofs must agree where both are asked for."""
+        """Return the name that the caller has proved; both proofs must agree where both are asked for."""
         proved = []
         if self._mutual:
             proved.append(context.peer_identity().decode())
@@ -198,10 +232,11 @@ class _Caller(flight.ServerMiddleware):
 
 
 class _TokenCheck(flight.ServerMiddlewareFactory):
-    """Refuses a call without a known token before its content is read."""
+    """Refuse a call without a known token before its content is read."""
 
     def __init__(self, inbox: Inbox, tokens: Mapping[str, bytes]) -> None:
-        self._inbox, self._tokens = inbox, tokens
+        self._inbox = inbox
+        self._tokens = tokens
 
     def start_call(self, info: Any, headers: Mapping[str, list[str]]) -> _Caller:
         if not self._tokens:

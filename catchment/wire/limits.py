@@ -10,13 +10,13 @@ MAX_STRATA = 1000  # groups that one sampler may name with rates of their own
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class WireLimits:
     """What a receiver takes; beyond it a segment is refused and counted, never cut.
 
-    A site that might exceed `frame_bytes` or `rows` splits what it sends into several segments. `window` is
-    how far ahead of the lowest missing number an inbox takes segments of one origin: it bounds the memory of
-    what was seen, and a sender never goes beyond it. `landed_bytes` is how much an inbox holds unconsumed: at
-    the bound it refuses for the time being, and the segments wait in the senders' outboxes.
+    A site that might exceed `frame_bytes` or `rows` splits what it sends into several segments. `ahead_segments` is how
+    far ahead of the lowest missing number an inbox takes segments of one origin: it bounds the memory of what was seen,
+    and a sender never goes beyond it. `inbox_bytes` is how much an inbox holds that is not consumed: at the bound it
+    refuses for the time being, and the segments wait in the senders' outboxes.
     """
 
     frame_bytes: int = 64 * 2**20
@@ -24,11 +24,11 @@ class Limits:
     header_bytes: int = 8 * 2**20
     rows: int = 4_000_000
     messages: int = 4096
-    slices: int = 100_000  # entries of the record counts of one update
+    slices: int = 100_000  # of one message: slices with counts, closings, sources of a closing
     name_bytes: int = 256
     origins: int = 1024
-    window: int = 65_536
-    landed_bytes: int = 4 * 2**30
+    ahead_segments: int = 65_536
+    inbox_bytes: int = 4 * 2**30
 
     def __post_init__(self) -> None:
         for limit in fields(self):
@@ -36,4 +36,4 @@ class Limits:
                 raise WireError(f"the limit {limit.name} must be at least 1, not {getattr(self, limit.name)}")
 
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = WireLimits()

@@ -132,7 +132,8 @@ class Counted:
             raise WireError(f"a count of {self.fragment!r} counts nothing")
 
 
-Fact = Progress | Shed | Repaired | Standing | Counted
+OwnFact = Progress | Shed | Repaired | Standing  # what a site states of itself
+Fact = OwnFact | Counted
 
 
 @stored()
@@ -153,7 +154,7 @@ class Relayed:
         return self.fact.fragment
 
 
-Message = Updates | Progress | Shed | Repaired | Standing | Relayed
+Message = Updates | OwnFact | Relayed
 
 SEGMENT_BYTES = 32 * 2**20  # of Arrow data; well under what the far side takes in one frame
 FACTS_PER_SEGMENT = 2_000  # half of what it takes in one segment

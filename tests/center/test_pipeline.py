@@ -87,7 +87,7 @@ class World:
             actions = [*site.handle(event, 0), *site.handle(Ticked(), 0)]
             sent += [list(action.messages) for action in actions]
         for number, messages in enumerate(sent):
-            self.center.inbox.accept(encode_segment(Segment("a", "life", number, tuple(messages))))
+            self.center.inbox.accept(encode_segment(Segment("a", "life", number, tuple(messages))).data)
         return len(sent)
 
     def consume_all(self) -> None:
@@ -158,7 +158,7 @@ def test_what_the_thread_fails_with_is_raised_at_the_next_tick(world: World) -> 
 
 def test_an_entry_takes_a_bounded_number_of_segments(world: World) -> None:
     for number in range(SEGMENTS_PER_ENTRY + 1):
-        world.center.inbox.accept(encode_segment(Segment("a", "life", number, ())))
+        world.center.inbox.accept(encode_segment(Segment("a", "life", number, ())).data)
     assert world.center.consume()
     assert world.center.consumer.position == SEGMENTS_PER_ENTRY
     assert not world.center.consumed

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -17,10 +17,10 @@ from catchment.quality.coverage import Contract, Measure
 from catchment.quality.merge_sites import Estimate, expected_count, whole_bound
 from catchment.quality.per_site_contract import at_each_site
 from catchment.wire.codec import decode_segment, encode_segment
-from catchment.wire.limits import DEFAULT_LIMITS
+from catchment.wire.header import pack_fact
 from catchment.wire.messages import Closing, Segment, Standing
-from catchment.wire.standing_codec import check_standing, pack_standing
 from tests.worlds.tiers import examples
+from tests.worlds.wire_support import forged
 
 SITES = st.lists(st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1, max_size=12), min_size=1, max_size=4)
 
@@ -133,7 +133,7 @@ STANDING = Standing("f", "q", 50, (
 
 def test_a_standing_crosses_the_wire_as_it_was() -> None:
     segment = Segment("eu", "e1", 3, (STANDING, Standing("f", "q", 60)))
-    assert decode_segment(encode_segment(segment)) == segment
+    assert decode_segment(encode_segment(segment).data) == segment
 
 
 @pytest.mark.parametrize(
@@ -145,11 +145,12 @@ def test_a_standing_crosses_the_wire_as_it_was() -> None:
     ],
 )  # fmt: skip
 def test_a_standing_that_is_not_one_is_refused(change: dict[int, Any]) -> None:
-    entry = json.loads(json.dumps(pack_standing(STANDING)))
-    assert check_standing(entry, DEFAULT_LIMITS)
+    entry = msgspec.msgpack.decode(msgspec.msgpack.encode(pack_fact(STANDING)))
+    assert decode_segment(forged(["eu", "e1", 3, [entry]])).messages == (STANDING,)
     for place, value in change.items():
         entry[place] = value
-    assert not check_standing(entry, DEFAULT_LIMITS)
+    with pytest.raises(WireError, match="header"):
+        decode_segment(forged(["eu", "e1", 3, [entry]]))
 
 
 def test_a_standing_names_its_fragment_and_its_query() -> None:

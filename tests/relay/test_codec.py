@@ -6,7 +6,7 @@ import pytest
 
 from catchment.errors import WireError
 from catchment.quality.merge_sites import Estimate
-from catchment.wire.codec import decode_segment, encode_segment, segment_sizes
+from catchment.wire.codec import decode_segment, encode_segment
 from catchment.wire.messages import (
     FACTS_PER_SEGMENT,
     Closing,
@@ -34,24 +34,24 @@ FACTS: list[Fact] = [
 @pytest.mark.parametrize("fact", FACTS, ids=lambda fact: type(fact).__name__)
 def test_a_relayed_fact_is_read_as_it_was_written(fact: Fact) -> None:
     segment = Segment("hub", "life", 3, (Relayed("a", fact), Relayed("b", fact)))
-    data = encode_segment(segment)
-    assert decode_segment(data) == segment
-    assert segment_sizes(data) == {"q": len(data)}
+    encoded = encode_segment(segment)
+    assert decode_segment(encoded.data) == segment
+    assert encoded.fragment_bytes() == {"q": len(encoded.data)}
 
 
 @pytest.mark.parametrize(
     "entry",
     [
-        ["f", "q", "a", ["p", "other", 1, 1]],
-        ["f", "q", "a", ["f", "q", "b", ["p", "q", 1, 1]]],
-        ["f", "q", "a", ["u", "q", 0, 0, 0, [], []]],
-        ["f", "q", "a", ["c", "q", []]],
-        ["f", "q", "a", ["c", "q", [[1]]]],
-        ["f", "q", "a", ["p", "q", 1, -1]],
-        ["f", "q", "a", "p"],
-        ["f", "q", "", ["p", "q", 1, 1]],
-        ["f", "q", 5, ["p", "q", 1, 1]],
-        ["f", "q", "a", ["p", "q", 1, 1], 0],
+        ["f", "a", ["p", "", 1, 1]],
+        ["f", "a", ["f", "b", ["p", "q", 1, 1]]],
+        ["f", "a", ["u", "q", 0, 0, 0, [], []]],
+        ["f", "a", ["c", "q", []]],
+        ["f", "a", ["c", "q", [[1]]]],
+        ["f", "a", ["p", "q", 1, -1]],
+        ["f", "a", "p"],
+        ["f", "", ["p", "q", 1, 1]],
+        ["f", 5, ["p", "q", 1, 1]],
+        ["f", "a", ["p", "q", 1, 1], 0],
         ["c", "q", [[1, 1]]],
     ],
 )

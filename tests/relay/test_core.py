@@ -207,10 +207,10 @@ def test_a_site_speaks_for_those_behind_it_alone(tmp_path: Path) -> None:
     tree.center.inbox = Inbox(tmp_path / "checked", check=lambda s: check_segment(s, {"q": tree.fragment}, tree.routes))
 
     def stating(origin: str, sequence: int) -> bytes:
-        return encode_segment(Segment("hub", "life", sequence, (Relayed(origin, Progress("q", 5, 0)),)))
+        return encode_segment(Segment("hub", "life", sequence, (Relayed(origin, Progress("q", 5, 0)),))).data
 
     assert tree.center.inbox.accept(stating("a", 0)) == 0
     with pytest.raises(WireError, match="states facts of 'c', whose way to the center is not over it"):
         tree.center.inbox.accept(stating("c", 1))
     with pytest.raises(WireError, match="states facts of 'b'"):
-        tree.relays["hub"].inbox.accept(encode_segment(Segment("a", "life", 0, (Relayed("b", Repaired("q", 1)),))))
+        tree.relays["hub"].inbox.accept(encode_segment(Segment("a", "life", 0, (Relayed("b", Repaired("q", 1)),))).data)

@@ -19,7 +19,7 @@ from catchment.relay.pipeline import RelayPipeline
 from catchment.timeline import END_OF_TIME_US, ManualClock, SystemClock, WindowSpec
 from catchment.wire.flight import FlightUplink, InboxServer
 from catchment.wire.outbox import Outbox
-from catchment.wire.sending.sender import Sender
+from catchment.wire.sender import Sender
 from tests.worlds.projects import write_project
 from tests.worlds.relay_process import WINDOW
 from tests.worlds.relay_world import Tree

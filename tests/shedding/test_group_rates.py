@@ -108,7 +108,7 @@ def test_rates_of_groups_and_limits_survive_the_journal_a_snapshot_and_the_wire(
     assert DebtBook(decode(encode(book.dump()))).of("s") == book.of("s")
     assert dict(book.of("s")[0].groups) == {"f": RATES}
     segment = Segment("a", "epoch", 1, facts)
-    assert tuple(decode_segment(encode_segment(segment)).shed()) == facts
+    assert tuple(decode_segment(encode_segment(segment).data).shed()) == facts
 
 
 def test_how_files_were_told_apart_survives_and_before_it_was_said_it_was_by_their_numbers() -> None:

@@ -127,11 +127,11 @@ def test_a_site_with_other_queries_than_the_center_is_refused_and_hears_why(tmp_
     other = replace(theirs, aggregates=theirs.aggregates[:1])
     inbox = Inbox(tmp_path, check=lambda segment: check_segment(segment, {"q": mine}))
     good = Segment("a", "e", 0, (Updates("q", mine.schema.empty_table()),))
-    assert inbox.accept(encode_segment(good)) == 0
+    assert inbox.accept(encode_segment(good).data) == 0
     for message, why in (
         (Updates("q", other.schema.empty_table()), "differs between the site and the center"),
         (Progress("r", 5, 0), "same queries"),
     ):
         with pytest.raises(WireError, match=why):
-            inbox.accept(encode_segment(Segment("a", "e", 1, (message,))))
+            inbox.accept(encode_segment(Segment("a", "e", 1, (message,))).data)
     assert inbox.refused == {"unfit": 2}

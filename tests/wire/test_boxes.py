@@ -17,10 +17,11 @@ from catchment.errors import StorageError, WireError
 from catchment.storage.numbers import NumberSet
 from catchment.wire.codec import decode_segment, encode_segment
 from catchment.wire.inbox import Inbox
-from catchment.wire.limits import Limits
+from catchment.wire.limits import WireLimits
 from catchment.wire.messages import Segment, Updates
 from catchment.wire.outbox import Outbox
-from catchment.wire.refusal import RefusedError
+from catchment.wire.segment_folder import DAMAGED_SUFFIX, SEGMENT_SUFFIX
+from catchment.wire.uplink import RefusedError
 from tests.worlds.tiers import examples
 from tests.worlds.wire_messages import some_messages
 from tests.worlds.wire_support import landed_segments
@@ -28,12 +29,12 @@ from tests.worlds.wire_support import landed_segments
 MANY = 10**9
 
 
-def make_outbox(folder: Path, max_bytes: int = MANY, limits: Limits | None = None) -> Outbox:
-    return Outbox(folder / "out", "eu", "center", max_bytes, limits or Limits())
+def make_outbox(folder: Path, max_bytes: int = MANY, limits: WireLimits | None = None) -> Outbox:
+    return Outbox(folder / "out", "eu", "center", max_bytes, limits or WireLimits())
 
 
 def frame(sequence: int, origin: str = "eu", epoch: str = "life") -> bytes:
-    return encode_segment(Segment(origin, epoch, sequence, tuple(some_messages(sequence))))
+    return encode_segment(Segment(origin, epoch, sequence, tuple(some_messages(sequence)))).data
 
 
 def refusal(inbox: Inbox, data: bytes, peer: str | None = None) -> RefusedError:
@@ -116,7 +117,7 @@ def test_an_ack_of_what_was_never_stored_is_an_error(tmp_path: Path) -> None:
 
 
 def test_what_no_receiver_would_take_is_refused_where_it_is_made(tmp_path: Path) -> None:
-    outbox = make_outbox(tmp_path, limits=Limits(rows=10))
+    outbox = make_outbox(tmp_path, limits=WireLimits(rows=10))
     with pytest.raises(WireError, match="rows"):
         outbox.append(0, [Updates("q", pa.table({"slice_us": list(range(11))}))])
     assert outbox.next_sequence == 0
@@ -131,7 +132,7 @@ def test_a_damaged_segment_is_set_aside_named_and_can_be_stored_anew(tmp_path: P
     with pytest.raises(WireError, match=path.name) as caught:
         make_outbox(tmp_path)
     assert "journal" in str(caught.value.hint)
-    assert path.with_name(path.name + ".corrupt").exists()
+    assert path.with_name(path.name + DAMAGED_SUFFIX).exists()
     again = make_outbox(tmp_path)
     assert (again.missing(), again.next_sequence) == ([2], 3)
     again.append(2, some_messages(2))
@@ -204,7 +205,7 @@ def test_a_segment_lands_once_at_a_dense_position(tmp_path: Path) -> None:
         1,
         0,
     )
-    assert inbox.size_bytes == sum(p.stat().st_size for p in inbox.landed(0, 5))
+    assert inbox.size_bytes == sum(p.stat().st_size for p in tmp_path.glob(f"*{SEGMENT_SUFFIX}"))
 
 
 def test_what_was_seen_is_known_after_discarding_and_reopening(tmp_path: Path) -> None:
@@ -213,7 +214,7 @@ def test_what_was_seen_is_known_after_discarding_and_reopening(tmp_path: Path) -
         inbox.accept(frame(sequence))
     inbox.discard(2)
     inbox = Inbox(tmp_path)
-    assert (inbox.first_position, inbox.last_position, inbox.expected("eu")) == (2, 2, 2)
+    assert (len(landed_segments(inbox)), inbox.last_position, inbox.expected("eu")) == (1, 2, 2)
     inbox.discard(3)
     inbox.discard(1)
     inbox = Inbox(tmp_path)
@@ -231,10 +232,10 @@ def test_positions_that_are_not_there_are_an_error_not_an_empty_answer(tmp_path:
     inbox.discard(1)
     for start, end in [(0, 1), (1, 3)]:
         with pytest.raises(WireError, match="positions"):
-            inbox.landed(start, end)
+            inbox.read_segments(start, end)
     with pytest.raises(WireError, match="discard"):
         inbox.discard(3)
-    assert inbox.landed(2, 2) == []
+    assert inbox.read_segments(2, 2) == []
 
 
 def test_a_peer_may_write_only_its_own_name(tmp_path: Path) -> None:
@@ -258,17 +259,17 @@ def test_a_replaced_state_folder_is_noticed_also_after_a_restart(tmp_path: Path)
         inbox.greet("eu", "other")
 
 
-def test_a_segment_beyond_the_window_is_refused_for_the_time_being(tmp_path: Path) -> None:
-    inbox = Inbox(tmp_path, Limits(window=3))
+def test_a_segment_too_far_ahead_is_refused_for_the_time_being(tmp_path: Path) -> None:
+    inbox = Inbox(tmp_path, WireLimits(ahead_segments=3))
     error = refusal(inbox, frame(3))
-    assert (error.reason, error.retryable) == ("beyond_window", True)
+    assert (error.reason, error.retryable) == ("too_far_ahead", True)
     for sequence in (2, 0, 1, 3):
         inbox.accept(frame(sequence))
     assert inbox.expected("eu") == 4
 
 
 def test_a_full_inbox_refuses_for_the_time_being_and_still_acks_what_it_has(tmp_path: Path) -> None:
-    inbox = Inbox(tmp_path, Limits(landed_bytes=len(frame(0)) + 5))
+    inbox = Inbox(tmp_path, WireLimits(inbox_bytes=len(frame(0)) + 5))
     inbox.accept(frame(0))
     error = refusal(inbox, frame(1))
     assert (error.reason, error.retryable) == ("full", True)
@@ -282,11 +283,11 @@ def test_bad_bytes_are_refused_with_a_reason_and_counted(tmp_path: Path) -> None
         if any(u.fragment != "visits" for u in segment.updates()):
             raise WireError("unknown fragment")
 
-    inbox = Inbox(tmp_path, Limits(frame_bytes=2_000, origins=1), only_visits)
+    inbox = Inbox(tmp_path, WireLimits(frame_bytes=2_000, origins=1), only_visits)
     assert refusal(inbox, b"junk").reason == "corrupt"
     assert refusal(inbox, b"x" * 2_001).reason == "oversized"
     unknown = Updates("other", pa.table({"slice_us": [1]}))
-    assert refusal(inbox, encode_segment(Segment("eu", "life", 0, (unknown,)))).reason == "unfit"
+    assert refusal(inbox, encode_segment(Segment("eu", "life", 0, (unknown,))).data).reason == "unfit"
     inbox.accept(frame(0))
     assert refusal(inbox, frame(0, origin="us")).reason == "too_many_origins"
     assert inbox.refused == {"corrupt": 1, "oversized": 1, "unfit": 1, "too_many_origins": 1}
@@ -297,7 +298,7 @@ def test_a_damaged_or_missing_landed_file_is_found_at_the_start(tmp_path: Path) 
     inbox = Inbox(tmp_path)
     for sequence in range(3):
         inbox.accept(frame(sequence))
-    middle = inbox.landed(1, 2)[0]
+    middle = sorted(tmp_path.glob(f"*{SEGMENT_SUFFIX}"))[1]
     content = middle.read_bytes()
     middle.write_bytes(content[:-1])
     with pytest.raises(WireError, match=middle.name):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -11,23 +13,35 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from catchment.errors import WireError
-from catchment.wire.codec import decode_segment, encode_segment, frame_bytes, read_envelope, segment_sizes
+from catchment.quality.merge_sites import Estimate
+from catchment.wire.codec import (
+    VERSION,
+    UnknownVersionError,
+    decode_segment,
+    encode_segment,
+    pack_table,
+    read_frame,
+)
+from catchment.wire.header import pack_header
 from catchment.wire.layout import from_wire, to_wire
-from catchment.wire.limits import Limits
-from catchment.wire.messages import Progress, Segment, Updates
-from catchment.wire.sending.wire_sizes import WireSizes
+from catchment.wire.limits import WireLimits
+from catchment.wire.link_meter import WireSizes
+from catchment.wire.messages import Closing, Progress, Segment, Standing, Updates
+from catchment.wire.outbox import Pending
 from tests.worlds.tiers import examples
 from tests.worlds.wire_messages import some_messages
 from tests.worlds.wire_support import forged, segments, tables
 
 # A machine that does other things too is no fault of the codec.
 RELAXED = settings(suppress_health_check=[HealthCheck.too_slow])
-SMALL = encode_segment(Segment("eu", "life", 7, tuple(some_messages(7))))
+SMALL = encode_segment(Segment("eu", "life", 7, tuple(some_messages(7)))).data
 
 
 def assert_equal(found: Segment, sent: Segment) -> None:
     assert (found.origin, found.epoch, found.sequence) == (sent.origin, sent.epoch, sent.sequence)
-    assert list(found.progress()) == list(sent.progress())
+    assert [m for m in found.messages if not isinstance(m, Updates)] == [
+        m for m in sent.messages if not isinstance(m, Updates)
+    ]
     assert [type(m) for m in found.messages] == [type(m) for m in sent.messages]
     for mine, theirs in zip(found.updates(), sent.updates(), strict=True):
         assert (mine.fragment, mine.records) == (theirs.fragment, theirs.records)
@@ -37,7 +51,7 @@ def assert_equal(found: Segment, sent: Segment) -> None:
 @given(segments)
 @settings(RELAXED, max_examples=examples(150))
 def test_what_is_decoded_is_what_was_encoded(segment: Segment) -> None:
-    assert_equal(decode_segment(encode_segment(segment)), segment)
+    assert_equal(decode_segment(encode_segment(segment).data), segment)
 
 
 @given(tables())
@@ -51,7 +65,7 @@ def test_the_layout_on_the_wire_is_undone_exactly(table: pa.Table) -> None:
 def test_bits_of_numbers_survive_even_where_equality_cannot_tell() -> None:
     doubles = struct.unpack("<4d", struct.pack("<4Q", 0x7FF8000000000001, 0xFFF8000000000000, 1 << 63, 0))
     segment = Segment("eu", "e", 0, (Updates("q", pa.table({"slice_us": [1, 2, 3, 4], "x": doubles})),))
-    (update,) = decode_segment(encode_segment(segment)).updates()
+    (update,) = decode_segment(encode_segment(segment).data).updates()
     assert struct.pack("<4d", *update.table["x"].to_pylist()) == struct.pack("<4d", *doubles)
 
 
@@ -64,7 +78,7 @@ def test_dictionary_columns_and_required_fields_keep_their_types() -> None:
     )
     chunks = [pa.array(["a", "b", "a"]).dictionary_encode(), pa.array(["c"]).dictionary_encode()]
     table = pa.table([pa.array([1, 2, 3, 4]), pa.chunked_array(chunks)], schema=schema)
-    (update,) = decode_segment(encode_segment(Segment("eu", "e", 0, (Updates("q", table),)))).updates()
+    (update,) = decode_segment(encode_segment(Segment("eu", "e", 0, (Updates("q", table),))).data).updates()
     assert update.table.schema == schema
     assert update.table.to_pydict() == table.to_pydict()
 
@@ -75,7 +89,7 @@ def test_repeated_keys_and_small_counts_shrink_well_below_their_arrow_size() -> 
     plain = pa.BufferOutputStream()
     with pa.ipc.new_stream(plain, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         writer.write_table(table)
-    assert len(encode_segment(Segment("eu", "e", 0, (Updates("q", table),)))) < 0.5 * plain.tell()
+    assert len(encode_segment(Segment("eu", "e", 0, (Updates("q", table),))).data) < 0.5 * plain.tell()
 
 
 @pytest.mark.parametrize("mask", [0x01, 0x80, 0xFF])
@@ -107,20 +121,30 @@ def test_any_other_bytes_are_refused(data: bytes) -> None:
 @pytest.mark.parametrize(
     "header",
     [
-        b"not json",
-        b"[" * 100_000,
+        b"not a header",
+        b"\x91" * 100_000,
+        b"\xdd\xff\xff\xff\xff",
+        b"\x94\xa2eu\xa1e\x00\xdd\xff\xff\xff\xff",
         {},
         ["eu", "e", 0],
         ["", "e", 0, []],
         ["eu", "e", -1, []],
         ["eu", "e", 1.5, []],
         ["eu", "e", True, []],
-        ["eu", "e", 2**64, []],
+        ["eu", "e", 2**63, []],
+        ["eu", "e", 0, [], 1],
         ["eu", "e", 0, {}],
         ["eu", "e", 0, [7]],
         ["eu", "e", 0, [["p", "q", 1]]],
         ["eu", "e", 0, [["p", "q", 1, -1]]],
+        ["eu", "e", 0, [["p", "q", 1, 1, 1]]],
         ["eu", "e", 0, [["x", "q", 1, 1]]],
+        ["eu", "e", 0, [["s", "q", 1, 1.0, [], []]]],
+        ["eu", "e", 0, [["s", "q", 1, 0.0, [], []]]],
+        ["eu", "e", 0, [["s", "q", 1, float("nan"), [], []]]],
+        ["eu", "e", 0, [["s", "q", 1, 0.5, [], [["a", 1.5]]]]],
+        ["eu", "e", 0, [["s", "q", 1, 0.5, [], [["a", 0.5]] * 1001]]],
+        ["eu", "e", 0, [["r", "q", 1, 1]]],
         ["eu", "e", 0, [["u", "q", 0, 0, 5, [], []]]],
         ["eu", "e", 0, [["u", "q", 0, 0, 0, [[1]], []]]],
         ["eu", "e", 0, [["u", "q", 0, 0, 0, [], [-1]]]],
@@ -146,7 +170,7 @@ def test_a_table_that_does_not_match_its_header_is_refused() -> None:
     raw, body = packed(pa.table({"slice_us": [1, 2]}))
     right = ["u", "q", 2, raw, len(body), [], []]
     assert decode_segment(forged(["eu", "e", 0, [right]], body)).sequence == 0
-    for place, value in [(2, 3), (3, raw - 8), (6, [0]), (6, [9])]:
+    for place, value in [(2, 3), (3, raw - 8), (4, len(body) - 1), (6, [0]), (6, [9])]:
         wrong = [*right[:place], value, *right[place + 1 :]]
         with pytest.raises(WireError):
             decode_segment(forged(["eu", "e", 0, [wrong]], body))
@@ -161,30 +185,73 @@ def test_indices_outside_of_a_dictionary_are_refused() -> None:
 
 def test_a_small_frame_cannot_grow_beyond_the_limit_when_it_is_opened() -> None:
     table = pa.table({"slice_us": [0] * 1000, "k": ["x" * 10_000] * 1000})
-    data = encode_segment(Segment("eu", "e", 0, (Updates("q", table),)))
+    data = encode_segment(Segment("eu", "e", 0, (Updates("q", table),))).data
     assert len(data) < 5_000
     with pytest.raises(WireError, match="texts"):
-        decode_segment(data, Limits(raw_bytes=1_000_000))
+        decode_segment(data, WireLimits(raw_bytes=1_000_000))
     assert decode_segment(data).messages
-    zeros = encode_segment(Segment("eu", "e", 0, (Updates("q", pa.table({"slice_us": [0] * 500_000})),)))
+    zeros = encode_segment(Segment("eu", "e", 0, (Updates("q", pa.table({"slice_us": [0] * 500_000})),))).data
     with pytest.raises(WireError, match="decompressed"):
-        decode_segment(zeros, Limits(raw_bytes=1_000_000))
+        decode_segment(zeros, WireLimits(raw_bytes=1_000_000))
 
 
 @pytest.mark.parametrize("limit", ["frame_bytes", "header_bytes", "rows", "messages", "slices", "name_bytes"])
 def test_each_limit_refuses_what_is_beyond_it(limit: str) -> None:
-    assert read_envelope(SMALL).sequence == 7
+    assert read_frame(SMALL).header.sequence == 7
     with pytest.raises(WireError):
-        read_envelope(SMALL, Limits(**{limit: 1}))
+        read_frame(SMALL, WireLimits(**{limit: 1}))
+    with pytest.raises(WireError):
+        encode_segment(Segment("eu", "life", 7, tuple(some_messages(7))), WireLimits(**{limit: 1}))
+
+
+def test_a_frame_of_another_version_is_refused_by_name() -> None:
+    newer = bytearray(SMALL)
+    newer[4:6] = struct.pack("<H", VERSION + 1)
+    with pytest.raises(
+        UnknownVersionError, match=f"is of version {VERSION + 1}, this catchment reads version {VERSION}"
+    ):
+        read_frame(bytes(newer))
+
+
+@given(st.data())
+@settings(RELAXED, max_examples=examples(200))
+def test_a_header_with_any_value_changed_is_read_or_refused_but_never_breaks_the_reader(data: st.DataObject) -> None:
+    """Whatever is read passes every declared bound; anything else is a WireError."""
+    segment = data.draw(segments)
+    header = msgspec.msgpack.decode(pack_header(encode_segment(segment).header))
+    body = b"".join(pack_table(u.table).data for u in segment.updates())
+    changed = data.draw(
+        st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text() | st.binary()
+    )
+    place = header
+    while data.draw(st.booleans()) and any(isinstance(item, list) and item for item in place):
+        place = data.draw(st.sampled_from([item for item in place if isinstance(item, list) and item]))
+    place[data.draw(st.integers(0, len(place) - 1))] = changed
+    try:
+        found = decode_segment(forged(header, body))
+    except WireError:
+        return
+    assert_equal(decode_segment(encode_segment(found).data), found)
+
+
+def test_what_no_receiver_could_read_is_refused_where_it_is_made() -> None:
+    endless = Standing("q", "view", 40, (Closing(40, "slack", (Estimate(0.9, 0.1, 5.0, float("inf")),)),))
+    for message in (endless, Progress("q", 2**63, 0), Progress("q", 2**70, 0)):
+        with pytest.raises(WireError, match="header"):
+            encode_segment(Segment("eu", "e", 0, (message,)))
 
 
 @given(segments.filter(lambda s: s.messages))
 @settings(RELAXED, max_examples=examples(50))
 def test_the_sizes_of_the_fragments_add_up_to_the_frame(segment: Segment) -> None:
-    data = encode_segment(segment)
-    sizes = segment_sizes(data)
-    assert sum(sizes.values()) == len(data)
+    encoded = encode_segment(segment)
+    sizes = encoded.fragment_bytes()
+    assert sum(sizes.values()) == len(encoded.data)
     assert set(sizes) == {m.fragment for m in segment.messages}
+
+
+def stored_updates(sequence: int, *updates: Updates) -> Pending:
+    return Pending.of(encode_segment(Segment("eu", "e" * 32, sequence, updates)), Path("x"))
 
 
 def test_what_surrounds_the_rows_does_not_grow_with_them() -> None:
@@ -192,9 +259,10 @@ def test_what_surrounds_the_rows_does_not_grow_with_them() -> None:
     for rows in (2, 10, 1000):
         numbers = np.random.default_rng(rows).integers(0, 2**60, rows)
         updates = Updates("a", pa.table({"slice_us": np.zeros(rows, dtype=np.int64), "n": numbers}), ((0, rows),))
-        segment = Segment("eu", "e" * 32, 7, (updates,))
-        frames.append(frame_bytes(segment))
-        assert frames[-1] < len(encode_segment(segment))
+        sizes, stored = WireSizes(), stored_updates(7, updates)
+        sizes.note([updates], stored)
+        frames.append(sizes.frame_bytes)
+        assert frames[-1] < stored.size_bytes
     assert max(frames) - min(frames) < 10
 
 
@@ -204,14 +272,13 @@ def test_rows_do_not_look_dear_because_few_of_them_left_together() -> None:
         for number in range(10):
             numbers = np.random.default_rng(number).integers(0, 2**60, rows)
             updates = Updates("a", pa.table({"slice_us": np.zeros(rows, dtype=np.int64), "n": numbers}), ((0, rows),))
-            segment = Segment("eu", "e" * 32, number, (updates,))
-            sizes.note(segment, len(encode_segment(segment)))
+            sizes.note([updates], stored_updates(number, updates))
     assert few.ratio == pytest.approx(many.ratio, rel=0.4)
     assert few.frame_bytes == pytest.approx(many.frame_bytes, rel=0.05)
 
 
 def test_a_fragment_with_more_rows_is_the_cause_of_more_bytes() -> None:
     small, large = (pa.table({"slice_us": list(range(n))}) for n in (3, 3000))
-    sizes = segment_sizes(encode_segment(Segment("eu", "e", 0, (Updates("a", small), Updates("b", large)))))
+    sizes = encode_segment(Segment("eu", "e", 0, (Updates("a", small), Updates("b", large)))).fragment_bytes()
     assert sizes["b"] > 2 * sizes["a"]
-    assert segment_sizes(encode_segment(Segment("eu", "e", 0, (Progress("a", 1, 1),)))).keys() == {"a"}
+    assert encode_segment(Segment("eu", "e", 0, (Progress("a", 1, 1),))).fragment_bytes().keys() == {"a"}

@@ -15,12 +15,11 @@ from pathlib import Path
 import pytest
 
 from catchment.errors import CatchmentError
-from catchment.wire.codec import decode_segment
 from catchment.wire.inbox import Inbox
 from catchment.wire.outbox import Outbox
-from catchment.wire.refusal import RefusedError
+from catchment.wire.uplink import RefusedError
 from tests.worlds.wire_messages import some_messages
-from tests.worlds.wire_support import NEVER, FailingDisk, failing_disk
+from tests.worlds.wire_support import NEVER, FailingDisk, failing_disk, landed_segments
 
 SEGMENTS = 4
 MODES = ["kill", "names", "content", "error"]
@@ -62,8 +61,7 @@ class World:
 
     def _consume(self, inbox: Inbox) -> None:
         end = inbox.last_position + 1
-        for path in inbox.landed(self.position, end):
-            segment = decode_segment(path.read_bytes())
+        for segment in inbox.read_segments(self.position, end):
             (update,) = segment.updates()
             self.consumed.append((segment.sequence, update.table["n"][0].as_py()))
         self.position = end
@@ -75,9 +73,7 @@ class World:
         pending = {p.sequence for p in outbox.pending()}
         assert self.stored <= pending | set(range(outbox.next_sequence)) - set(outbox.missing())
         assert not outbox.missing()
-        landed = {
-            decode_segment(p.read_bytes()).sequence for p in inbox.landed(inbox.first_position, inbox.last_position + 1)
-        }
+        landed = {segment.sequence for segment in landed_segments(inbox)}
         assert self.acked <= landed | {sequence for sequence, _ in self.consumed}
         assert inbox.last_position + 1 >= self.position
 

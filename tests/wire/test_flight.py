@@ -14,14 +14,13 @@ from pyarrow import flight
 from catchment.errors import WireError
 from catchment.wire import flight as wire_flight
 from catchment.wire.codec import encode_segment
-from catchment.wire.flight import FlightUplink, InboxServer
+from catchment.wire.flight import FlightUplink, InboxServer, Tls
 from catchment.wire.inbox import Inbox
-from catchment.wire.limits import Limits
+from catchment.wire.limits import WireLimits
 from catchment.wire.messages import Segment
 from catchment.wire.outbox import Outbox
-from catchment.wire.refusal import LinkError, RefusedError
-from catchment.wire.sending.sender import Sender
-from catchment.wire.tls import Tls
+from catchment.wire.sender import Sender
+from catchment.wire.uplink import LinkError, RefusedError
 from tests.worlds.wire_messages import some_messages
 from tests.worlds.wire_support import landed_segments
 
@@ -34,12 +33,12 @@ Call = Callable[..., FlightUplink]
 
 
 def frame(sequence: int, origin: str = "eu") -> bytes:
-    return encode_segment(Segment(origin, "life", sequence, tuple(some_messages(sequence))))
+    return encode_segment(Segment(origin, "life", sequence, tuple(some_messages(sequence)))).data
 
 
 @pytest.fixture
 def inbox(tmp_path: Path) -> Inbox:
-    return Inbox(tmp_path / "in", Limits(frame_bytes=100_000))
+    return Inbox(tmp_path / "in", WireLimits(frame_bytes=100_000))
 
 
 @pytest.fixture
@@ -86,7 +85,7 @@ def test_segments_land_and_the_answer_is_their_number(inbox: Inbox, serve: Serve
 def test_a_refusal_arrives_with_its_reason_message_and_hint(inbox: Inbox, serve: Serve, call: Call) -> None:
     uplink = call(serve())
     uplink.send(frame(0))
-    other = encode_segment(Segment("eu", "another life", 1, ()))
+    other = encode_segment(Segment("eu", "another life", 1, ())).data
     error = refusal(lambda: uplink.send(other))
     assert (error.reason, error.retryable) == ("wrong_epoch", False)
     assert "replaced" in error.message
@@ -99,7 +98,7 @@ def test_an_oversized_segment_is_stopped_on_either_side(inbox: Inbox, serve: Ser
     server = serve()
     big = b"x" * 100_001
     assert refusal(lambda: call(server).send(big)).reason == "oversized"
-    careful = FlightUplink(f"{HOST}:{server.port}", limits=Limits(frame_bytes=100_000))
+    careful = FlightUplink(f"{HOST}:{server.port}", limits=WireLimits(frame_bytes=100_000))
     assert refusal(lambda: careful.send(big)).reason == "oversized"
     careful.close()
     assert inbox.refused == {"oversized": 1}

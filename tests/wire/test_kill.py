@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from catchment.wire.inbox import LANDED, Inbox
+from catchment.wire.inbox import Inbox
 from catchment.wire.outbox import Outbox
+from catchment.wire.segment_folder import SEGMENT_SUFFIX
 from tests.worlds.wire_support import landed_segments
 
 SEGMENTS = 150
@@ -32,7 +33,7 @@ def free_port() -> int:
 
 def wait_for_landed(folder: Path, count: int) -> None:
     deadline = time.monotonic() + PATIENCE_S
-    while sum(1 for _ in folder.glob(f"*{LANDED}")) < count:
+    while sum(1 for _ in folder.glob(f"*{SEGMENT_SUFFIX}")) < count:
         assert time.monotonic() < deadline, f"{count} segments never landed"
         time.sleep(0.01)
 

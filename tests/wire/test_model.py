@@ -98,7 +98,7 @@ class Story(RuleBasedStateMachine):
         assert self.outbox.next_sequence == self.stored
         assert {p.sequence for p in self.outbox.pending()} == set(range(self.stored)) - self.acked
         assert self.outbox.missing() == []
-        assert self.outbox.low_mark == min(set(range(self.stored + 1)) - self.acked)
+        assert self.outbox.lowest_unacked == min(set(range(self.stored + 1)) - self.acked)
         assert self.inbox.last_position == len(self.landed) - 1
         assert self.inbox.expected("eu") == min(set(range(self.stored + 1)) - set(self.landed))
         here = [(s.sequence, next(s.progress()).updates_total) for s in landed_segments(self.inbox)]

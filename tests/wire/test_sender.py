@@ -13,17 +13,16 @@ from hypothesis import strategies as st
 
 from catchment.errors import WireError
 from catchment.timeline import ManualClock
-from catchment.wire.codec import segment_sizes
-from catchment.wire.inbox import Inbox
-from catchment.wire.limits import Limits
+from catchment.wire import sender as sender_module
+from catchment.wire.codec import read_frame
+from catchment.wire.dispatch import SendOrder
+from catchment.wire.inbox import Inbox, LocalUplink
+from catchment.wire.limits import WireLimits
+from catchment.wire.link_meter import LinkMeter
 from catchment.wire.outbox import Outbox, Pending
-from catchment.wire.refusal import LinkError, RefusedError
-from catchment.wire.sending import sender as sender_module
-from catchment.wire.sending.counters import LinkMeter
-from catchment.wire.sending.send_order import SendOrder
-from catchment.wire.sending.sender import Sender
+from catchment.wire.sender import Sender
 from catchment.wire.shaper import Shaper
-from catchment.wire.transport import LocalUplink, Uplink
+from catchment.wire.uplink import LinkError, RefusedError, Uplink
 from tests.worlds.tiers import examples
 from tests.worlds.wire_messages import some_messages
 from tests.worlds.wire_support import NEVER, FailingDisk, FaultyUplink, failing_disk, landed_segments
@@ -196,8 +195,8 @@ def test_the_backlog_keeps_to_its_share_while_fresh_segments_wait(
     sizes: list[int], data: st.DataObject, share: float
 ) -> None:
     backlog_end = data.draw(st.integers(1, len(sizes)))
-    order, waiting = SendOrder(window=1000, backlog_share=share), pending(sizes)
-    order.reconnected(backlog_end)
+    order, waiting = SendOrder(ahead_segments=1000, backlog_share=share), pending(sizes)
+    order.note_reconnected(backlog_end)
     sent: list[Pending] = []
     while waiting:
         chosen = order.choose(waiting, ())
@@ -216,8 +215,8 @@ def test_the_backlog_keeps_to_its_share_while_fresh_segments_wait(
 
 
 def test_nothing_is_sent_that_the_window_of_the_far_side_would_refuse() -> None:
-    order = SendOrder(window=3)
-    order.reconnected(2)
+    order = SendOrder(ahead_segments=3)
+    order.note_reconnected(2)
     waiting = pending([1] * 6)
     chosen = [order.choose(waiting, taken) for taken in ({0}, {0, 1}, {0, 1, 2})]
     assert [c.sequence if c else None for c in chosen] == [2, 2, None]
@@ -229,7 +228,7 @@ def test_nothing_is_sent_that_the_window_of_the_far_side_would_refuse() -> None:
 def test_a_window_smaller_than_the_backlog_drains_without_a_refusal(
     outbox: Outbox, tmp_path: Path, started: Callable[[Sender], Sender]
 ) -> None:
-    limits = Limits(window=2)
+    limits = WireLimits(ahead_segments=2)
     inbox = Inbox(tmp_path / "in", limits)
     store(outbox, range(12))
     sender = started(Sender(outbox, lambda: LocalUplink(inbox), limits=limits))
@@ -384,13 +383,13 @@ def test_the_counters_agree_with_the_frames_that_were_sent(
     total = sum(map(len, frames))
     assert (counters.bytes_sent, counters.bytes_acked) == (total, total)
     assert (counters.segments, counters.resent) == (10, 0)
-    assert counters.fragment_bytes == {"visits": sum(segment_sizes(f)["visits"] for f in frames)}
+    assert counters.fragment_bytes == {"visits": sum(read_frame(f).fragment_bytes()["visits"] for f in frames)}
 
 
 def test_goodput_is_bytes_over_the_time_in_use_and_overlap_counts_once() -> None:
     meter = LinkMeter()
     for start_s, sent_s, end_s in [(0.0, 1.0, 3.0), (2.0, 3.0, 4.0), (10.0, 10.5, 11.0)]:
-        meter.timed(500, start_s, sent_s, end_s)
+        meter.note_timing(500, start_s, sent_s, end_s)
     counters = meter.snapshot(queued_bytes=0, connected=True, last_error=None)
     assert counters.goodput_bytes_per_s == 1500 / 4.0  # each ack took the half second that any ack takes
     assert counters.round_trip_s == 1.0
@@ -401,7 +400,7 @@ def test_small_segments_on_a_long_way_do_not_make_the_link_look_slow() -> None:
     for number in range(20):  # 100 or 1,000 bytes at 1,000 bytes/s, and an ack that takes a second
         size_bytes = 100 if number % 2 else 1_000
         start_s = 10.0 * number
-        meter.timed(size_bytes, start_s, start_s + size_bytes / 1e3, start_s + size_bytes / 1e3 + 1.0)
+        meter.note_timing(size_bytes, start_s, start_s + size_bytes / 1e3, start_s + size_bytes / 1e3 + 1.0)
     goodput = meter.snapshot(queued_bytes=0, connected=True, last_error=None).goodput_bytes_per_s
     assert goodput is not None
     assert 700 < goodput <= 1_000

@@ -39,10 +39,10 @@ from catchment.storage.host import Host
 from catchment.storage.journal import Journal
 from catchment.timeline import END_OF_TIME_US, ManualClock
 from catchment.wire.codec import decode_segment, encode_segment
+from catchment.wire.inbox import LocalUplink
 from catchment.wire.messages import Message, Progress, Segment, newest_progress
 from catchment.wire.outbox import Outbox
-from catchment.wire.sending.sender import Sender
-from catchment.wire.transport import LocalUplink
+from catchment.wire.sender import Sender
 from tests.worlds.sharing_support import lift_fragment
 
 EARLY_US = 10_000_000  # how often joins answer open windows
@@ -155,7 +155,7 @@ class LiveRelay:
     def take(self, sender: Speaker, upto: int) -> None:
         """What a site has sent up to a segment lands, and is merged and sent on as it may be."""
         for segment in segments(sender, self.seen[sender.name], upto):
-            self.pipeline.inbox.accept(encode_segment(segment))
+            self.pipeline.inbox.accept(encode_segment(segment).data)
             self.seen[sender.name] = segment.sequence + 1
         self.tick()
 

@@ -11,7 +11,7 @@ from catchment.project.routes import Routes
 from catchment.relay.pipeline import RelayPipeline
 from catchment.timeline import SystemClock, WindowSpec
 from catchment.wire.flight import FlightUplink, InboxServer
-from catchment.wire.sending.sender import Sender
+from catchment.wire.sender import Sender
 from tests.worlds.relay_world import PAIR, carried, project_of
 from tests.worlds.world import make_fragment
 

@@ -17,11 +17,10 @@ from catchment.relay.pipeline import RelayPipeline
 from catchment.site.policies.registry import policy_by_name
 from catchment.timeline import ManualClock, WindowSpec
 from catchment.wire.codec import decode_segment
-from catchment.wire.inbox import Inbox
+from catchment.wire.inbox import Inbox, LocalUplink
 from catchment.wire.messages import Relayed, Segment
 from catchment.wire.outbox import Outbox
-from catchment.wire.sending.sender import Sender
-from catchment.wire.transport import LocalUplink
+from catchment.wire.sender import Sender
 from tests.worlds.world import Center, Site, make_fragment
 
 PAIR = {"a": "hub", "b": "hub", "hub": "center"}

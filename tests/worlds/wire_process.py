@@ -9,7 +9,7 @@ from pathlib import Path
 from catchment.wire.flight import FlightUplink, InboxServer
 from catchment.wire.inbox import Inbox
 from catchment.wire.outbox import Outbox
-from catchment.wire.sending.sender import Sender
+from catchment.wire.sender import Sender
 from tests.worlds.wire_messages import some_messages
 
 

@@ -4,7 +4,6 @@ chosen call.
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import struct
@@ -12,25 +11,40 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
+from catchment.quality.merge_sites import Estimate
 from catchment.storage import files
-from catchment.wire import outbox
+from catchment.wire import codec
 from catchment.wire.codec import decode_segment
 from catchment.wire.inbox import Inbox
-from catchment.wire.messages import Progress, Segment, Updates
-from catchment.wire.refusal import LinkError
-from catchment.wire.transport import Uplink
+from catchment.wire.messages import (
+    Closing,
+    Counted,
+    Progress,
+    Relayed,
+    Repaired,
+    Segment,
+    Shed,
+    Standing,
+    Updates,
+)
+from catchment.wire.segment_folder import SEGMENT_SUFFIX
+from catchment.wire.uplink import LinkError, Uplink
 
 
 def landed_segments(inbox: Inbox) -> list[Segment]:
-    paths = inbox.landed(inbox.first_position, inbox.last_position + 1)
-    return [decode_segment(path.read_bytes()) for path in paths]
+    """All segments that are in an inbox: on its disk, and as its consumer is given them."""
+    files = sorted(inbox.folder.glob(f"*{SEGMENT_SUFFIX}"))
+    on_disk = [decode_segment(file.read_bytes()) for file in files]
+    end = inbox.last_position + 1
+    assert inbox.read_segments(end - len(files), end) == on_disk
+    return on_disk
 
 
 # ---- hypothesis: any segment that a site may send
@@ -76,7 +90,21 @@ _NAMES = st.text(min_size=1, max_size=8)
 _COUNTS = st.integers(0, 2**63 - 1)
 _UPDATES = st.builds(Updates, _NAMES, tables(), st.lists(st.tuples(_INTEGERS, _COUNTS), max_size=3).map(tuple))
 _PROGRESS = st.builds(Progress, _NAMES, _INTEGERS, _COUNTS)
-_MESSAGES = st.lists(_UPDATES | _PROGRESS, max_size=4).map(tuple)
+_SLICES = st.lists(st.tuples(_INTEGERS, _COUNTS), max_size=3).map(tuple)
+_SHARES = st.floats(0, 1)
+_RATES = st.floats(0, 1, exclude_min=True, exclude_max=True)
+_SIZES = st.floats(0, allow_infinity=False) | st.integers(0, 2**40).map(float)
+_TOTALS = st.floats(allow_nan=False, allow_infinity=False)
+_SHED = st.builds(Shed, _NAMES, _COUNTS, _RATES, _SLICES, st.lists(st.tuples(st.text(), _RATES), max_size=3).map(tuple))
+_REPAIRED = st.builds(Repaired, _NAMES, _COUNTS, st.booleans())
+_ESTIMATES = st.builds(Estimate, _SHARES, st.none() | _SIZES, _SIZES, _TOTALS)
+_SOURCES = st.lists(st.tuples(st.text(), _SHARES), max_size=3).map(tuple)
+_CLOSINGS = st.builds(Closing, _INTEGERS, _NAMES, st.lists(_ESTIMATES, max_size=3).map(tuple), _SOURCES)
+_STANDINGS = st.builds(Standing, _NAMES, _NAMES, _INTEGERS, st.lists(_CLOSINGS, max_size=3).map(tuple))
+_COUNTED = st.builds(Counted, _NAMES, st.lists(st.tuples(_INTEGERS, _COUNTS), min_size=1, max_size=3).map(tuple))
+_FACTS = _PROGRESS | _SHED | _REPAIRED | _STANDINGS
+_RELAYED = st.builds(Relayed, _NAMES, _FACTS | _COUNTED)
+_MESSAGES = st.lists(_UPDATES | _FACTS | _RELAYED, max_size=4).map(tuple)
 segments = st.builds(Segment, _NAMES, _NAMES, _COUNTS, _MESSAGES)
 
 
@@ -221,9 +249,7 @@ def _put_back(path: Path, content: bytes | None) -> None:
 def failing_disk(disk: FailingDisk) -> Iterator[FailingDisk]:
     """Every durable write goes through the disk; ends quietly when the process is 'killed'."""
     with pytest.MonkeyPatch.context() as patch:
-        module: ModuleType
-        for module in (files, outbox):
-            patch.setattr(module, "os", disk)
+        patch.setattr(files, "os", disk)
         try:
             yield disk
         except Killed:
@@ -236,6 +262,6 @@ def failing_disk(disk: FailingDisk) -> Iterator[FailingDisk]:
 
 def forged(header: object, body: bytes = b"") -> bytes:
     """A frame with a right checksum around a header that nobody should have written."""
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    frame = struct.pack("<4sHIQ", b"CTCH", 1, len(text), len(body)) + text + body
+    packed = header if isinstance(header, bytes) else msgspec.msgpack.encode(header)
+    frame = struct.pack("<4sHI", codec.MAGIC, codec.VERSION, len(packed)) + packed + body
     return frame + struct.pack("<I", zlib.crc32(frame))

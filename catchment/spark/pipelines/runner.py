@@ -40,14 +40,13 @@ from catchment.spark.pipelines.site import SitePipeline, site_status
 from catchment.spark.session import make_session
 from catchment.spark.sources.streams import read_table
 from catchment.timeline import END_OF_TIME_US, Clock, SystemClock
-from catchment.wire.flight import FlightUplink, InboxServer
+from catchment.wire.flight import FlightUplink, InboxServer, Tls
 from catchment.wire.inbox import Inbox
 from catchment.wire.messages import Segment
 from catchment.wire.outbox import Outbox
-from catchment.wire.sending.sender import Sender
+from catchment.wire.sender import Sender
 from catchment.wire.shaper import Shaper
-from catchment.wire.tls import Tls
-from catchment.wire.transport import Uplink
+from catchment.wire.uplink import Uplink
 
 TICK_S = 0.25
 LOOPBACK = "127.0.0.1"

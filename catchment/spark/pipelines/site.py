@@ -58,10 +58,10 @@ from catchment.spark.streaming import make_offsets_durable, start_query, stopped
 from catchment.storage.host import Host
 from catchment.storage.journal import Journal
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US, Clock
+from catchment.wire.link_meter import WireSizes
 from catchment.wire.messages import Message, Repaired, Shed, Standing, Updates, newest_progress, segments_of
 from catchment.wire.outbox import Outbox
-from catchment.wire.sending.sender import Sender
-from catchment.wire.sending.wire_sizes import WireSizes
+from catchment.wire.sender import Sender
 
 _log = logging.getLogger(__name__)
 
@@ -432,8 +432,8 @@ class SitePipeline:
         newest += newest_progress(sent)
         segments = segments_of((m for m in sent if isinstance(m, Updates)), newest)
         for place, messages in enumerate(segments):
-            self.outbox.append(number + place, messages)
-            self._sizes.note_appended(self.outbox, number + place, messages)
+            stored = self.outbox.append(number + place, messages)
+            self._sizes.note(messages, stored)
         return len(segments)
 
     # --- helpers ----------------------------------------------------------------------------------------------

@@ -1,13 +1,12 @@
 """The sender of one link: sends what is in the outbox until it is acked, however often the link fails.
 
-A few lanes (threads) share the link, so that one segment can be on the wire while others wait for their acks;
-each lane has its own uplink. Nothing is lost by stopping or killing it at any time: the outbox is the only
-state.
+A few lanes (threads) share the link, so that one segment can be on the wire while others wait for their acks; each lane
+has its own uplink. Nothing is lost by stopping or killing it at any time: the outbox is the only state.
 
-A link that fails is tried again after a delay that doubles up to `MAX_RETRY_S`, small, so that a returned
-link is used soon. A refusal that the same bytes cannot overcome is shown as `last_error` and tried again
-every `REFUSED_RETRY_S`: whoever mends the cause at the far side need not restart the site. A disk error ends
-the sender; `check` raises it.
+A link that fails is tried again after a delay that doubles up to `MAX_RETRY_S`, which is short, so that a link that is
+back is soon used. A refusal that the same bytes cannot overcome is shown as `last_error` and tried again every
+`REFUSED_RETRY_S`: whoever mends the cause at the far side need not restart the site. A disk error ends the sender;
+`check` raises it.
 """
 
 from __future__ import annotations
@@ -17,24 +16,22 @@ from collections.abc import Callable
 from contextlib import closing
 
 from catchment.timeline import Clock, SystemClock
-from catchment.wire.limits import DEFAULT_LIMITS, Limits
+from catchment.wire.dispatch import BACKLOG_SHARE, Dispatch, SendOrder
+from catchment.wire.limits import DEFAULT_LIMITS, WireLimits
+from catchment.wire.link_meter import LinkCounters
 from catchment.wire.outbox import Outbox, Pending
-from catchment.wire.refusal import LinkError, RefusedError
-from catchment.wire.sending.counters import LinkCounters
-from catchment.wire.sending.dispatch import Dispatch
-from catchment.wire.sending.send_order import BACKLOG_SHARE, SendOrder
 from catchment.wire.shaper import Shaper
-from catchment.wire.transport import Uplink
+from catchment.wire.uplink import LinkError, RefusedError, Uplink
 
 LANES = 4  # segments under way at once
-FIRST_RETRY_S = 0.05
+FIRST_RETRY_S = 0.05  # after a link has failed; doubled with each further failure
 MAX_RETRY_S = 2.0
-REFUSED_RETRY_S = 10.0
+REFUSED_RETRY_S = 10.0  # after a refusal that the same bytes cannot overcome
 IDLE_CHECK_S = 0.5  # an append without a notify is found after this long
 
 
 class Sender:
-    """Drains an outbox through uplinks made by `uplink_factory`; started once, stopped once."""
+    """Drain an outbox through uplinks made by `uplink_factory`; started once, stopped once."""
 
     def __init__(
         self,
@@ -45,10 +42,13 @@ class Sender:
         *,
         lanes: int = LANES,
         backlog_share: float = BACKLOG_SHARE,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: WireLimits = DEFAULT_LIMITS,
     ) -> None:
-        self._outbox, self._make_uplink, self._shaper = outbox, uplink_factory, shaper or Shaper()
-        self._dispatch = Dispatch(outbox, SendOrder(limits.window, backlog_share), clock or SystemClock())
+        self._outbox = outbox
+        self._make_uplink = uplink_factory
+        self._shaper = shaper or Shaper()
+        order = SendOrder(limits.ahead_segments, backlog_share)
+        self._dispatch = Dispatch(outbox, order, clock or SystemClock())
         self._wire = threading.Lock()  # held while a segment goes onto the wire: one at a time
         self._stopping = threading.Event()
         name = f"sender-{outbox.origin}-{outbox.destination}"
@@ -62,7 +62,7 @@ class Sender:
             lane.start()
 
     def notify(self) -> None:
-        """Something was appended to the outbox."""
+        """Say that something was appended to the outbox."""
         self._dispatch.notify()
 
     def stop(self) -> None:
@@ -79,11 +79,11 @@ class Sender:
         self._dispatch.check()
 
     def snapshot(self) -> LinkCounters:
-        """What went over the link so far, and how it stands now."""
+        """Return what went over the link so far, and how it stands now."""
         return self._dispatch.snapshot()
 
     def wait_until_empty(self, timeout_s: float) -> bool:
-        """Wait until everything is acked, or the sender has failed; False if that takes longer."""
+        """Wait until everything is acked, or the sender has failed; return False if that takes longer."""
         return self._dispatch.wait_until_empty(timeout_s)
 
     def _run(self, lane: int) -> None:
@@ -104,22 +104,21 @@ class Sender:
             self._dispatch.fail(error)
 
     def _introduce(self, uplink: Uplink, lane: int) -> None:
-        """Connect, and learn what has landed without our knowing it."""
-        low_mark = self._outbox.low_mark
+        """Connect, and learn what has arrived without an ack that was heard."""
+        lowest_unacked = self._outbox.lowest_unacked
         expected = uplink.connect(self._outbox.origin, self._outbox.epoch)
-        self._check_agreement(low_mark, expected)
-        landed = [p for p in self._outbox.pending() if p.sequence < expected]
+        self._check_agreement(lowest_unacked, expected)
+        arrived = [p for p in self._outbox.pending() if p.sequence < expected]
         self._outbox.ack_below(expected)
         for number in self._outbox.missing():
             self._dispatch.note_missing(number, self._refusal(f"segment {number} is not in the outbox"))
-        self._dispatch.lane_up(lane, landed)
+        self._dispatch.lane_up(lane, arrived)
 
-    def _check_agreement(self, low_mark: int, expected: int) -> None:
-        """All below the low mark was acked before we asked, so the far side must have it; and it cannot have
-        what was not stored."""
-        if not low_mark <= expected <= self._outbox.next_sequence:
+    def _check_agreement(self, lowest_unacked: int, expected: int) -> None:
+        """Refuse a far side that lacks what it had acknowledged before we asked, or has what was never stored."""
+        if not lowest_unacked <= expected <= self._outbox.next_sequence:
             raise self._refusal(
-                f"the far side expects segment {expected}; here all below {low_mark} are acked, "
+                f"the far side expects segment {expected}; here all below {lowest_unacked} are acked, "
                 f"and {self._outbox.next_sequence} is the next"
             )
 
@@ -138,7 +137,7 @@ class Sender:
                 self._dispatch.wait(IDLE_CHECK_S)
 
     def _send_next(self, uplink: Uplink) -> bool:
-        """Send one segment; False if there is none to send."""
+        """Send one segment; return False if there is none to send."""
         with self._wire:
             start_s = self._dispatch.now_s()
             segment = self._dispatch.claim()
@@ -157,7 +156,7 @@ class Sender:
     def _deliver(self, uplink: Uplink, segment: Pending, data: bytes, start_s: float) -> None:
         sent_s = self._dispatch.now_s()
         self._shaper.travel()
-        self._dispatch.note_sent(segment, data)
+        self._dispatch.note_sent(segment)
         try:
             acked = uplink.send(data)
         except RefusedError as error:

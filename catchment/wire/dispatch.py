@@ -1,27 +1,81 @@
 """What the lanes of a sender are doing: which segment each has, what was refused, whether the link is up.
 
-Safe for threads; it does no I/O but ask the outbox what is pending. A segment is never given to two lanes at
-once.
+`SendOrder` says which segment goes next: fresh ones first after an outage, the backlog beside them under a share of the
+link. `Dispatch` is safe for threads and does no I/O of its own; a segment is never given to two lanes at once.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 
-from catchment.errors import CatchmentError
+from catchment.errors import CatchmentError, WireError
 from catchment.timeline import Clock
-from catchment.wire.codec import segment_sizes
+from catchment.wire.link_meter import LinkCounters, LinkMeter
 from catchment.wire.outbox import Outbox, Pending
-from catchment.wire.sending.counters import LinkCounters, LinkMeter
-from catchment.wire.sending.send_order import SendOrder
+
+BACKLOG_SHARE = 0.5  # of the bytes, while fresh segments are waiting too; the whole link when none are
+
+
+class SendOrder:
+    """Choose the next segment. What was appended before the last reconnection is backlog, what came after it is fresh.
+
+    Law: while fresh segments wait, the backlog has had at most `backlog_share` of the bytes since the reconnection,
+    plus one segment; and it never starves. Within each kind the lowest number goes first. No number that is
+    `ahead_segments` or more above the lowest pending one is chosen: the far side would refuse it.
+    """
+
+    def __init__(self, ahead_segments: int, backlog_share: float = BACKLOG_SHARE) -> None:
+        if not 0 < backlog_share <= 1:
+            raise WireError(f"the backlog's share of a link must be in (0, 1], not {backlog_share}")
+        self._ahead_segments = ahead_segments
+        self._backlog_share = backlog_share
+        self._fresh_from = 0
+        self._backlog_bytes = 0
+        self._fresh_bytes = 0
+
+    def note_reconnected(self, next_sequence: int) -> None:
+        """The link is back: what is appended from now on is fresh."""
+        self._fresh_from = next_sequence
+        self._backlog_bytes = 0
+        self._fresh_bytes = 0
+
+    def choose(self, pending: Sequence[Pending], taken: Collection[int]) -> Pending | None:
+        """Return the segment to send now, given those pending (lowest first) and those under way or held back."""
+        if not pending:
+            return None
+        end = pending[0].sequence + self._ahead_segments
+        free = [p for p in pending if p.sequence not in taken and p.sequence < end]
+        backlog = next((p for p in free if self._is_backlog(p)), None)
+        fresh = next((p for p in free if not self._is_backlog(p)), None)
+        chosen = backlog or fresh
+        if backlog and fresh and not self._has_backlog_credit():
+            chosen = fresh
+        self._count(chosen)
+        return chosen
+
+    def _is_backlog(self, segment: Pending) -> bool:
+        return segment.sequence < self._fresh_from
+
+    def _has_backlog_credit(self) -> bool:
+        return self._backlog_bytes < self._backlog_share * (self._backlog_bytes + self._fresh_bytes)
+
+    def _count(self, chosen: Pending | None) -> None:
+        if chosen is None:
+            return
+        if self._is_backlog(chosen):
+            self._backlog_bytes += chosen.size_bytes
+        else:
+            self._fresh_bytes += chosen.size_bytes
 
 
 class Dispatch:
-    """The shared memory of one link's lanes, which name themselves by a number."""
+    """The shared state of one link's lanes, which name themselves by a number."""
 
     def __init__(self, outbox: Outbox, order: SendOrder, clock: Clock) -> None:
-        self._outbox, self._order, self._clock = outbox, order, clock
+        self._outbox = outbox
+        self._order = order
+        self._clock = clock
         self._changed = threading.Condition()  # guards all that follows
         self._meter = LinkMeter()
         self._up: set[int] = set()  # lanes whose connection stands
@@ -38,7 +92,7 @@ class Dispatch:
     # ---- segments
 
     def claim(self) -> Pending | None:
-        """The segment to send next, for the caller alone until it is given back."""
+        """Return the segment to send next, for the caller alone until it is given back."""
         with self._changed:
             now_s = self.now_s()
             self._held = {number: until for number, until in self._held.items() if until > now_s}
@@ -63,34 +117,34 @@ class Dispatch:
         with self._changed:
             self._refusals[sequence] = str(error)
 
-    def note_sent(self, segment: Pending, data: bytes) -> None:
+    def note_sent(self, segment: Pending) -> None:
         with self._changed:
             again = segment.sequence in self._tried
-            self._meter.sent(segment.size_bytes, segment_sizes(data), again=again)
+            self._meter.note_sent(segment.size_bytes, segment.fragment_bytes, again=again)
             self._tried.add(segment.sequence)
 
     def note_acked(self, segment: Pending, start_s: float, sent_s: float) -> None:
-        """A lane took the link at `start_s`, had sent the segment wholly at `sent_s`, and has its ack now."""
+        """A lane took the link at `start_s`, had sent the whole segment at `sent_s`, and has its ack now."""
         with self._changed:
             self._count_ack(segment)
-            self._meter.timed(segment.size_bytes, start_s, sent_s, self.now_s())
+            self._meter.note_timing(segment.size_bytes, start_s, sent_s, self.now_s())
 
     def _count_ack(self, segment: Pending) -> None:
-        """Once, by whichever lane hears of it first; not for what an earlier process sent."""
+        """Count an ack once, by whichever lane hears of it first; not for what an earlier process sent."""
         self._refusals.pop(segment.sequence, None)
         if segment.sequence in self._tried:
             self._tried.discard(segment.sequence)
-            self._meter.acked(segment.size_bytes)
+            self._meter.note_acked(segment.size_bytes)
 
     # ---- the link
 
-    def lane_up(self, lane: int, landed: Iterable[Pending]) -> None:
-        """A lane is connected, and has learned of segments that landed although no ack was heard."""
+    def lane_up(self, lane: int, arrived: Iterable[Pending]) -> None:
+        """A lane is connected, and has learned of segments that arrived although no ack was heard."""
         with self._changed:
-            for segment in landed:
+            for segment in arrived:
                 self._count_ack(segment)
             if not self._up:
-                self._order.reconnected(self._outbox.next_sequence)
+                self._order.note_reconnected(self._outbox.next_sequence)
             self._up.add(lane)
             self._link_error = None
             self._changed.notify_all()
@@ -101,20 +155,20 @@ class Dispatch:
             self._link_error = str(error)
 
     def fail(self, error: BaseException) -> None:
-        """Something that no further attempt can mend."""
+        """Record an error that no further attempt can mend."""
         with self._changed:
             self._up.clear()
             self._fatal = self._fatal or error
             self._changed.notify_all()
 
-    # ---- for others
+    # ---- for the sender
 
     def notify(self) -> None:
         with self._changed:
             self._changed.notify_all()
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until something has changed, but not for long."""
+        """Wait until something has changed, but no longer than this."""
         with self._changed:
             self._changed.wait(timeout_s)
 

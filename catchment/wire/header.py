@@ -1,0 +1,257 @@
+"""The header of a frame: all that a segment states, except the rows of its tables.
+
+A header is MessagePack: an array of origin, epoch, number and one entry per message; an entry is an array that begins
+with the letter of its kind. The types, ranges and shapes declared here are checked by msgspec while it reads. The bytes
+of a header are bounded before it is read, and so is what reading allocates; bounds that a receiver may set for itself
+are checked by `check_limits`, before any table is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from catchment.errors import WireError
+from catchment.quality.merge_sites import Estimate
+from catchment.wire.limits import MAX_STRATA, WireLimits
+from catchment.wire.messages import Closing, Counted, OwnFact, Progress, Relayed, Repaired, Shed, Standing
+
+_MAX_INT64 = 2**63 - 1
+_MAX_FLOAT = 1.7976931348623157e308
+
+Int64 = Annotated[int, Meta(ge=-(2**63), le=_MAX_INT64)]
+Count = Annotated[int, Meta(ge=0, le=_MAX_INT64)]
+Name = Annotated[str, Meta(min_length=1)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Finite = Annotated[float, Meta(ge=-_MAX_FLOAT, le=_MAX_FLOAT)]
+FiniteSize = Annotated[float, Meta(ge=0, le=_MAX_FLOAT)]
+SampleRate = Annotated[float, Meta(gt=0, lt=1)]
+GroupRate = Annotated[float, Meta(gt=0, le=1)]
+SliceCounts = tuple[tuple[Int64, Int64], ...]  # (start of a slice, records)
+
+
+class _Array(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A struct that is an array on the wire: its fields in order, no more and no fewer."""
+
+
+class _FactEntry(_Array, frozen=True):
+    """An entry of a message that has no table."""
+
+    fragment: Name
+
+    def names(self) -> Iterator[str]:
+        """Name everything that the limit of names applies to."""
+        yield self.fragment
+
+    def collections(self) -> Iterator[Collection[object]]:
+        """List everything that the limit of slices applies to."""
+        return iter(())
+
+
+class UpdatesEntry(_FactEntry, frozen=True, tag="u"):
+    """An update; its table is `packed_bytes` of the body, and `raw_bytes` when it is decompressed."""
+
+    rows: Count
+    raw_bytes: Count
+    packed_bytes: Count
+    records: SliceCounts
+    dictionary_columns: tuple[Count, ...]  # numbers of the columns that were made dictionaries for the wire
+
+    def collections(self) -> Iterator[Collection[object]]:
+        yield self.records
+
+
+class ProgressEntry(_FactEntry, frozen=True, tag="p"):
+    low_mark_us: Int64
+    updates_total: Count
+
+
+class ShedEntry(_FactEntry, frozen=True, tag="s"):
+    batch: Count
+    rate: SampleRate
+    lacking: SliceCounts
+    groups: Annotated[tuple[tuple[str, GroupRate], ...], Meta(max_length=MAX_STRATA)]
+
+    def collections(self) -> Iterator[Collection[object]]:
+        yield self.lacking
+
+
+class RepairedEntry(_FactEntry, frozen=True, tag="r"):
+    batch: Count
+    gave_up: bool
+
+
+class CountedEntry(_FactEntry, frozen=True, tag="c"):
+    records: Annotated[SliceCounts, Meta(min_length=1)]
+
+    def collections(self) -> Iterator[Collection[object]]:
+        yield self.records
+
+
+class EstimateItem(_Array, frozen=True):
+    coverage: Share
+    bound: FiniteSize | None
+    count: FiniteSize
+    total: Finite
+
+
+class ClosingItem(_Array, frozen=True):
+    end_us: Int64
+    reason: Name
+    estimates: tuple[EstimateItem, ...]
+    sources: tuple[tuple[str, Share], ...]
+
+
+class StandingEntry(_FactEntry, frozen=True, tag="w"):
+    query: Name
+    over_us: Int64
+    closings: tuple[ClosingItem, ...]
+
+    def names(self) -> Iterator[str]:
+        yield self.fragment
+        yield self.query
+        yield from (closing.reason for closing in self.closings)
+
+    def collections(self) -> Iterator[Collection[object]]:
+        yield self.closings
+        yield from (closing.sources for closing in self.closings)
+
+
+OwnFactEntry = ProgressEntry | ShedEntry | RepairedEntry | StandingEntry
+
+
+class RelayedEntry(_Array, frozen=True, tag="f"):
+    """A fact of another site."""
+
+    origin: Name
+    fact: OwnFactEntry | CountedEntry
+
+    @property
+    def fragment(self) -> str:
+        return self.fact.fragment
+
+    def names(self) -> Iterator[str]:
+        yield self.origin
+        yield from self.fact.names()
+
+    def collections(self) -> Iterator[Collection[object]]:
+        return self.fact.collections()
+
+
+Entry = UpdatesEntry | OwnFactEntry | RelayedEntry
+
+
+class FrameHeader(_Array, frozen=True):
+    """What can be known of a segment without reading its tables."""
+
+    origin: Name
+    epoch: Name
+    sequence: Count
+    entries: tuple[Entry, ...]
+
+    def updates(self) -> Iterator[UpdatesEntry]:
+        return (entry for entry in self.entries if isinstance(entry, UpdatesEntry))
+
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of the body: all tables as they are sent."""
+        return sum(update.packed_bytes for update in self.updates())
+
+
+_DECODER = msgspec.msgpack.Decoder(FrameHeader)
+
+
+def pack_header(header: FrameHeader) -> bytes:
+    """Return a header as bytes."""
+    try:
+        return msgspec.msgpack.encode(header)
+    except (OverflowError, UnicodeEncodeError) as error:
+        raise WireError(f"the header of the frame cannot be written: {error}") from error
+
+
+def unpack_header(data: bytes | memoryview) -> FrameHeader:
+    """Read a header; anything that is not one is refused."""
+    try:
+        return _DECODER.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise WireError(f"the header of the frame cannot be read: {error}") from error
+
+
+def check_limits(header: FrameHeader, limits: WireLimits) -> None:
+    """Refuse a header that is beyond what a receiver takes."""
+    names = [header.origin, header.epoch, *(name for entry in header.entries for name in entry.names())]
+    lengths = (len(items) for entry in header.entries for items in entry.collections())
+    _check("messages", len(header.entries), limits.messages)
+    _check("bytes in a name", max(len(name.encode()) for name in names), limits.name_bytes)
+    _check("slices in a message", max(lengths, default=0), limits.slices)
+    _check("rows", sum(update.rows for update in header.updates()), limits.rows)
+    _check("decompressed bytes", sum(update.raw_bytes for update in header.updates()), limits.raw_bytes)
+
+
+def _check(what: str, given: int, limit: int) -> None:
+    if given > limit:
+        raise WireError(f"the header of the frame has {given} {what}, at most {limit} are taken")
+
+
+def pack_fact(fact: OwnFact) -> OwnFactEntry:
+    """Return the entry of a fact that a site states of itself."""
+    match fact:
+        case Progress():
+            return ProgressEntry(fact.fragment, fact.low_mark_us, fact.updates_total)
+        case Shed():
+            return ShedEntry(fact.fragment, fact.batch, fact.rate, fact.lacking, fact.groups)
+        case Repaired():
+            return RepairedEntry(fact.fragment, fact.batch, fact.gave_up)
+        case Standing():
+            return StandingEntry(fact.fragment, fact.query, fact.over_us, tuple(map(_pack_closing, fact.closings)))
+
+
+def unpack_fact(entry: OwnFactEntry) -> OwnFact:
+    """Return the fact of an entry."""
+    match entry:
+        case ProgressEntry():
+            return Progress(entry.fragment, entry.low_mark_us, entry.updates_total)
+        case ShedEntry():
+            return Shed(entry.fragment, entry.batch, entry.rate, entry.lacking, entry.groups)
+        case RepairedEntry():
+            return Repaired(entry.fragment, entry.batch, entry.gave_up)
+        case StandingEntry():
+            return Standing(entry.fragment, entry.query, entry.over_us, tuple(map(_unpack_closing, entry.closings)))
+
+
+def pack_relayed(relayed: Relayed) -> RelayedEntry:
+    """Return the entry of another site's fact."""
+    fact = relayed.fact
+    entry = CountedEntry(fact.fragment, fact.records) if isinstance(fact, Counted) else pack_fact(fact)
+    return RelayedEntry(relayed.origin, entry)
+
+
+def unpack_relayed(entry: RelayedEntry) -> Relayed:
+    """Return another site's fact."""
+    fact = entry.fact
+    counted = Counted(fact.fragment, fact.records) if isinstance(fact, CountedEntry) else unpack_fact(fact)
+    return Relayed(entry.origin, counted)
+
+
+def _pack_closing(closing: Closing) -> ClosingItem:
+    estimates = tuple(map(_pack_estimate, closing.estimates))
+    sources = tuple((source, _shorten(share)) for source, share in closing.sources)
+    return ClosingItem(closing.end_us, closing.reason, estimates, sources)
+
+
+def _pack_estimate(estimate: Estimate) -> EstimateItem:
+    bound = None if estimate.bound is None else _shorten(estimate.bound)
+    return EstimateItem(_shorten(estimate.coverage), bound, _shorten(estimate.count), _shorten(estimate.total))
+
+
+def _unpack_closing(item: ClosingItem) -> Closing:
+    estimates = tuple(Estimate(e.coverage, e.bound, e.count, e.total) for e in item.estimates)
+    return Closing(item.end_us, item.reason, estimates, item.sources)
+
+
+def _shorten(value: float) -> float:
+    """Make a whole number an integer, which takes fewer bytes on the wire; it is read as the same float."""
+    return int(value) if abs(value) < 2**53 and value == int(value) else value
