@@ -13,11 +13,12 @@ from catchment.aggregates.shed_terms import with_terms
 from catchment.query.catalog import Catalog
 from catchment.query.plan import Finish, QueryPlan, Sink
 from catchment.query.planning.calls import AggregateSet
-from catchment.query.planning.from_clause import read_from
+from catchment.query.planning.from_clause import From, read_from
 from catchment.query.planning.grouping import read_grouping
 from catchment.query.planning.joined import plan_joined
 from catchment.query.planning.select import OWN_NAMES, aggregate_stream, read_keys, read_results, read_where
 from catchment.query.sql.dialect import conjuncts, render
+from catchment.query.sql.functions import refuse_unlisted_functions
 from catchment.query.sql.statements import View
 from catchment.query.sql.view_options import NEVER
 
@@ -30,8 +31,12 @@ def plan_views(catalog: Catalog) -> Mapping[str, QueryPlan]:
 def plan_view(view: View, catalog: Catalog) -> QueryPlan:
     """Return the plan of a view, or the first mistake in it."""
     read = read_from(view, catalog)
-    if read.joined is not None:
-        return plan_joined(view, catalog, read)
+    plan = plan_joined(view, catalog, read) if read.joined is not None else _plan_one_stream(view, catalog, read)
+    refuse_unlisted_functions(view.select, read.scope.text)
+    return plan
+
+
+def _plan_one_stream(view: View, catalog: Catalog, read: From) -> QueryPlan:
     grouping = read_grouping(view.select, read.scope, read.streams)
     keys = read_keys(view, grouping, read.scope)
     aggregates = AggregateSet(read.scope, {*OWN_NAMES, *(k.name.lower() for k in keys.values())})
