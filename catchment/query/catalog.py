@@ -2,7 +2,7 @@
 
 A catalog is a value: adding a statement gives another catalog. In any catalog, names are unique whatever
 their case, every name that a view reads exists, no view reads itself (through others), and every stream's
-sites are declared and have a way to the center.
+sites are declared and have a route to the center.
 """
 
 from __future__ import annotations
@@ -21,13 +21,17 @@ from catchment.query.sql.statements import DropView, Explain, Statement, Stream,
 
 @dataclass(frozen=True)
 class Catalog:
-    """What is declared in a project, by name."""
+    """What is declared in a project, by name.
+
+    `star` restricts it to what can be run: every site has a route to the center, and results are wanted at the center.
+    Plans may go further.
+    """
 
     project: Project
     streams: Mapping[str, Stream] = field(default_factory=dict)
     tables: Mapping[str, Table] = field(default_factory=dict)
     views: Mapping[str, View] = field(default_factory=dict)
-    star: bool = True  # what can be run: every site has a way to the center, results at the center; plans go further
+    star: bool = True
 
     def add(self, *statements: Statement) -> Catalog:
         """Return the catalog after some statements; within one call, a view may read what is declared after it."""
@@ -64,7 +68,7 @@ class Catalog:
             return replace(self, views={n: v for n, v in self.views.items() if n != view.name})
         self._check_new(statement)
         if isinstance(statement, Stream):
-            return replace(self, streams={**self.streams, statement.name: self._located(statement)})
+            return replace(self, streams={**self.streams, statement.name: self._locate(statement)})
         if isinstance(statement, Table):
             return replace(self, tables={**self.tables, statement.name: statement})
         self._check_sink(statement)
@@ -79,8 +83,8 @@ class Catalog:
                 hint=f"it was declared at {known.where}; choose another name",
             )
 
-    def _located(self, stream: Stream) -> Stream:
-        """Return the stream with its sites known: all but the center, unless it says which."""
+    def _locate(self, stream: Stream) -> Stream:
+        """Return the stream with its sites: those that it names, or all but the center."""
         located = stream if stream.sites is not None else replace(stream, sites=self.project.edge_sites)
         assert located.sites is not None
         for site in located.sites:
@@ -100,7 +104,7 @@ class Catalog:
             raise QueryError(
                 f"stream {stream.name!r} is born at {site!r}, which has no link to the center {center!r}",
                 where=stream.where,
-                hint=f'add to catchment.toml [[links]] from = "{site}", to = "{center}", or links over other sites',
+                hint=f'add to catchment.toml [[links]] from = "{site}", to = "{center}", or links through other sites',
             )
 
     def _check_path(self, stream: Stream, sites: tuple[str, ...]) -> None:
@@ -152,7 +156,7 @@ class Catalog:
 
 
 def load_catalog(project: Project, *, star: bool = True) -> Catalog:
-    """Everything in the project's queries/*.sql; their order does not matter, and a DROP counts last."""
+    """Return the catalog of the project's queries/*.sql; their order does not matter, and a DROP counts last."""
     statements = [s for path in project.query_files for s in parse_file(path)]
     return Catalog(project, star=star).add(*sorted(statements, key=_rank))
 

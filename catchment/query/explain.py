@@ -1,4 +1,4 @@
-"""EXPLAIN: what a view's plan is, what each site computes and sends, and what the answers promise."""
+"""EXPLAIN: the plan of a view, what each site computes and sends, and what the answers promise."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def explain(plan: QueryPlan, project: Project) -> str:
 
 
 def explain_data(plan: QueryPlan, project: Project) -> dict[str, Any]:
-    """Return the same as a document for programs."""
+    """Return the explanation as a JSON document."""
     fragment, options = plan.fragment, plan.options
     return {
         "view": plan.name,
@@ -54,7 +54,7 @@ def explain_data(plan: QueryPlan, project: Project) -> dict[str, Any]:
 
 
 def _join(plan: QueryPlan) -> dict[str, Any] | None:
-    """Of a view of two streams: what its sides are, and by what their partials are paired."""
+    """Return the sides of a view of two streams, and how their partials are paired; None for a view of one."""
     if plan.join is None:
         return None
     return {
@@ -80,13 +80,14 @@ def _site_lines(plan: QueryPlan, project: Project) -> list[str]:
     shared = f"each window is {slices} slices" if slices > 1 else "each window is one slice"
     lines = ["", f"at each site of {plan.scan.stream}, per slice and key ({shared}): {partials}"]
     for site in plan.scan.sites:
-        lines.append(f"  {_way(site, plan.root.site, project)}")
+        lines.append(f"  {_route(site, plan.root.site, project)}")
     return lines
 
 
 def _shed(plan: QueryPlan) -> str:
-    """Return what becomes of the view when its sites cannot take all records."""
-    terms, options = terms_in(plan.fragment.aggregates), plan.options
+    """Return what happens to the view when its sites are overloaded."""
+    terms = terms_in(plan.fragment.aggregates)
+    options = plan.options
     if not terms:
         return "never sampled"
     if options.shed == BOUNDED and not all(t.bounded for t in terms):
@@ -94,13 +95,13 @@ def _shed(plan: QueryPlan) -> str:
     return f"sampled, weight {options.weight:g}; made exact afterwards: {options.repair.replace('_', ' ')}"
 
 
-def _way(site: str, sink: str, project: Project) -> str:
+def _route(site: str, sink: str, project: Project) -> str:
     """Return the links from a site to the sink; what meets on the way is merged."""
     if site == sink:
         return f"{site} -> {sink}: stays here"
     links = [project.link(*link) for link in Routes.of(project).route(site)]
-    stations = " -> ".join([site, *(link.destination for link in links)])
-    return f"{stations}: {', then '.join(map(_link, links))}"
+    sites = " -> ".join([site, *(link.destination for link in links)])
+    return f"{sites}: {', then '.join(map(_link, links))}"
 
 
 def _link(link: Link) -> str:
@@ -109,7 +110,8 @@ def _link(link: Link) -> str:
 
 
 def _contract_lines(plan: QueryPlan, project: Project) -> list[str]:
-    options, lines = plan.options, [""]
+    options = plan.options
+    lines = [""]
     if options.max_error is not None:
         share = 1 - options.confidence
         lines.append(f"contract: off by {options.max_error:g} or more in at most {share:.3g} of the windows")

@@ -1,7 +1,7 @@
-"""A join of two streams within windows: how answers over pairs come from what either side aggregates alone.
+"""A join of two streams within windows: answers over pairs of records, from what either side aggregates alone.
 
-Each side is aggregated per (slice, join keys, its own keys); pairs are never made of records. Of n records of the left
-and m of the right that agree in their keys there are n * m pairs, so an aggregate of a left column is the left's state
+Each side is aggregated per (slice, join keys, its own keys); pairs of records are never formed. n records of the left
+and m of the right that agree in their keys are n * m pairs, so an aggregate of a left column is the left's state
 repeated m times, and a sum of products is the product of the sums (`catchment.aggregates.pair_states`). This is eager
 aggregation (Yan and Larson, "Eager Aggregation and Lazy Aggregation", VLDB 1995) with the network between its steps.
 """
@@ -21,14 +21,14 @@ from catchment.storage.codec import stored
 LEFT, RIGHT, BOTH = "left", "right", "both"
 SIDES = (LEFT, RIGHT)
 SIDE_COLUMN = "side"
-# The comparisons of two keys, and what they are with the sides exchanged.
+# The comparisons of two keys, each with the one that holds when the sides are exchanged.
 TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "<>": "<>"}
 
 
 @stored()
 @dataclass(frozen=True)
 class JoinedKey:
-    """A key of the answers: which key of which side it is."""
+    """A key of the answers: the key `source` of a side."""
 
     name: str
     side: str
@@ -42,7 +42,7 @@ class JoinedKey:
 @stored()
 @dataclass(frozen=True)
 class KeyComparison:
-    """What more must hold of a pair: a key of the left side compares so with one of the right."""
+    """A further condition on pairs: how a key of the left side compares with one of the right."""
 
     left: str
     operator: str
@@ -59,10 +59,10 @@ class KeyComparison:
 @stored()
 @dataclass(frozen=True)
 class PairAggregate:
-    """An aggregate over pairs, of one aggregate of each side.
+    """An aggregate over pairs, made of one aggregate of each side.
 
-    `carries` says whose state it is: the left's, as often as the right counts; the right's, as often as the left
-    counts; or of both, the sum of products.
+    `carries` says whose state it is: the left's, repeated by the count of the right; the right's, repeated by the count
+    of the left; or of both, a sum of products.
     """
 
     aggregate: Aggregate
@@ -85,7 +85,7 @@ class PairAggregate:
 @stored()
 @dataclass(frozen=True)
 class Join:
-    """The fragments of both sides, what pairs agree in, and what is made of them."""
+    """The fragments of both sides, the keys in which pairs agree, and the aggregates over pairs."""
 
     name: str
     left: Fragment
@@ -97,7 +97,7 @@ class Join:
 
     @property
     def condition(self) -> str:
-        """What pairs must fulfil, for people."""
+        """The condition on pairs, as text for people."""
         return describe_condition(self.on, self.compared)
 
     def side(self, side: str) -> Fragment:
@@ -110,7 +110,7 @@ class Join:
 
     @cached_property
     def pairing(self) -> Fragment:
-        """The partials of both sides as rows of one table: whose a row is, and nulls for what the other side has."""
+        """The layout of both sides' partials in one table: the side of a row, and nulls for the other's columns."""
         keys = [Key(SIDE_COLUMN, quote(SIDE_COLUMN), pa.string())]
         aggregates: list[Aggregate] = []
         for side in SIDES:
@@ -120,7 +120,7 @@ class Join:
 
     @cached_property
     def answers(self) -> Fragment:
-        """The rows of the answers, as partials."""
+        """The layout of the answers, as partials."""
         found = {(s, k.name): k for s in SIDES for k in self.side(s).keys}
         keys = tuple(replace(found[k.side, k.source], name=k.name) for k in self.keys)
         return self._fragment(keys, tuple(p.aggregate for p in self.pairs))

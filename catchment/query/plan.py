@@ -2,7 +2,7 @@
 
 Expressions in nodes are canonical Spark SQL texts (every column qualified by the name of its relation, every
 identifier quoted), so that nodes are values: equal texts are equal nodes, whatever aliases the user chose.
-The printed form, its inputs below each node, is the form of EXPLAIN, of logs and of golden tests.
+The printed form, with its inputs below each node, is that of EXPLAIN, of logs and of golden tests.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class Node(ABC):
 
     @abstractmethod
     def title(self) -> str:
-        """Return what stands behind the name of the step in its printed form."""
+        """Return what follows the name of the step in its printed form."""
 
     def details(self) -> tuple[str, ...]:
-        """Lines of their own below the title."""
+        """Return further lines, printed below the title."""
         return ()
 
     def to_text(self, depth: int = 0) -> str:
@@ -128,7 +128,7 @@ class WindowAggregate(Node):
 
     @cached_property
     def columns(self) -> dict[str, pa.DataType]:
-        """What it gives, by name."""
+        """The types of its columns, by name."""
         bounds = {WINDOW_START: TIMESTAMP, WINDOW_END: TIMESTAMP}
         keys = {k.name: k.type for k in self.keys}
         return {**bounds, **keys, **{a.name: a.result_type for a in self.aggregates}}
@@ -146,10 +146,10 @@ class WindowAggregate(Node):
 
 @dataclass(frozen=True)
 class WindowJoin(Node):
-    """Pair the records of two streams that agree in `on`, compare as said and lie in one window, from what either side
-    has aggregated.
+    """Pair the records of two streams that are in one window, agree in `on` and fulfil `compared`.
 
-    Its columns are window_start, window_end, the keys and the aggregates over all pairs.
+    It works on what either side has aggregated. Its columns are window_start, window_end, the keys and the aggregates
+    over all pairs.
     """
 
     left: WindowAggregate
@@ -242,8 +242,10 @@ class Sink(Node):
 
 @dataclass(frozen=True)
 class QueryPlan:
-    """A planned view: Sink over Finish over WindowAggregate over [Filter over] [LookupJoin over] Scan; or, of two
-    streams, over a WindowJoin of two such WindowAggregates."""
+    """A planned view: Sink over Finish over WindowAggregate over [Filter over] [LookupJoin over] Scan.
+
+    For a view of two streams, Finish is over a WindowJoin of two such WindowAggregates.
+    """
 
     root: Sink
 
@@ -263,14 +265,16 @@ class QueryPlan:
 
     @cached_property
     def answer(self) -> WindowAggregate | WindowJoin:
-        """What gives the aggregates that SELECT and HAVING are over."""
+        """The node that gives the aggregates of SELECT and HAVING."""
         assert isinstance(self.finish.input, WindowAggregate | WindowJoin)
         return self.finish.input
 
     @cached_property
     def sides(self) -> tuple[QueryPlan, ...]:
-        """The plans over one stream that it is made of: itself, or the two sides of its join, which are aggregated,
-        sent and shared like any query, and never sampled."""
+        """The plans over one stream that it is made of: itself, or the two sides of its join.
+
+        Sides are aggregated, sent and shared like any query, and never sampled.
+        """
         if not isinstance(self.answer, WindowJoin):
             return (self,)
         return tuple(self._side(f"{self.name}.{s}", node) for s, node in zip(SIDES, self.answer.inputs, strict=True))
@@ -283,7 +287,7 @@ class QueryPlan:
 
     @cached_property
     def join(self) -> Join | None:
-        """How its answers come from those of its sides, if it has two."""
+        """How its answers come from those of its two sides; None for a view of one stream."""
         if not isinstance(self.answer, WindowJoin):
             return None
         left, right = (side.fragment for side in self.sides)
@@ -319,10 +323,11 @@ class QueryPlan:
 
     @cached_property
     def fragment(self) -> Fragment:
-        """What each site of the stream computes; of a join, what its answers are, which no site computes."""
+        """What each site of the stream computes; for a join, the layout of its answers, which no site computes."""
         if self.join is not None:
             return self.join.answers
-        node, where = self.aggregate.input, None
+        node = self.aggregate.input
+        where: str | None = None
         lookups: list[Lookup] = []
         while not isinstance(node, Scan):
             if isinstance(node, Filter):
@@ -346,7 +351,7 @@ class QueryPlan:
 
 
 def describe_aggregate(aggregate: Aggregate) -> str:
-    """Return the call of an aggregate; what its kind adds to any aggregate's fields are its parameters."""
+    """Return the call of an aggregate as text, with the parameters that its kind adds."""
     common = {f.name for f in fields(Aggregate)}
     own = [f"{f.name}={getattr(aggregate, f.name)!r}" for f in fields(aggregate) if f.name not in common]
     return f"{aggregate.function}({', '.join([aggregate.argument or '*', *own])})"

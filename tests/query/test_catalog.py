@@ -82,7 +82,7 @@ def test_a_stream_at_a_site_without_a_link_to_the_center_is_refused() -> None:
     statement = parse_sql("CREATE STREAM s (ts TIMESTAMP) WITH (event_time = 'ts', path = '{site}')", "q.sql")
     with pytest.raises(QueryError, match=r"'eu', which has no link to the center 'center'") as caught:
         Catalog(cut).add(*statement)
-    assert "or links over other sites" in (caught.value.hint or "")
+    assert "or links through other sites" in (caught.value.hint or "")
     assert 'from = "eu"' in (caught.value.hint or "")
 
 

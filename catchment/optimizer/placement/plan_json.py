@@ -9,7 +9,7 @@ from catchment.optimizer.placement.greedy import PlacementChoice
 from catchment.optimizer.placement.operators import merge_name
 from catchment.optimizer.placement.planner import WanPlan
 from catchment.optimizer.sharing.demand import SharedQuery
-from catchment.optimizer.sharing.derive import Derivation
+from catchment.optimizer.sharing.derive import describe_derivation
 from catchment.query.plan import describe_aggregate, describe_window
 
 
@@ -91,22 +91,11 @@ def _shared_fragments(plan: WanPlan) -> list[dict[str, Any]]:
             "kind": "fragment",
             "fragment": name,
             "queries": list(users),
-            "derivations": [write_derivation(plan.sharing.derivations[q]) for q in users],
+            "derivations": [describe_derivation(plan.sharing.derivations[q]) for q in users],
         }
         for name, users in shared.items()
         if len(users) > 1
     ]
-
-
-def write_derivation(derivation: Derivation) -> dict[str, Any]:
-    """How a query's partials come from a shared fragment."""
-    return {
-        "query": derivation.query,
-        "where": list(derivation.conditions),
-        "keys": {own: shared for shared, own in derivation.keys},
-        "states": {own: shared for shared, own in derivation.states},
-        "window": describe_window(derivation.window),
-    }
 
 
 def _shared_streams(plan: WanPlan) -> list[dict[str, Any]]:

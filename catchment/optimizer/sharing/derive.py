@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import lcm
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,7 @@ from catchment.aggregates import partials as tables
 from catchment.optimizer.normal_form.predicates import can_evaluate, evaluate, implies
 from catchment.optimizer.sharing.demand import FragmentDemand, SharedQuery, atoms_of
 from catchment.query.fragment import SLICE_COLUMN, Key
+from catchment.query.plan import describe_window
 from catchment.storage.codec import stored
 from catchment.timeline import MAX_CUTS, Slicing, WindowSpec
 
@@ -112,3 +114,14 @@ def _state_pairs(own: Aggregate) -> tuple[tuple[str, str], ...]:
     shared = [s for atom in atoms_of(own) for s in atom.states]
     assert [s.type for s in shared] == [s.type for s in own.states]
     return tuple((s.name, o.name) for s, o in zip(shared, own.states, strict=True))
+
+
+def describe_derivation(derivation: Derivation) -> dict[str, Any]:
+    """Return how a query's partials come from a shared fragment, as a JSON document."""
+    return {
+        "query": derivation.query,
+        "where": list(derivation.conditions),
+        "keys": {own: shared for shared, own in derivation.keys},
+        "states": {own: shared for shared, own in derivation.states},
+        "window": describe_window(derivation.window),
+    }

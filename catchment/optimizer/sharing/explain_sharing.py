@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from catchment.optimizer.placement.plan_json import write_derivation
 from catchment.optimizer.sharing.demand import SharedQuery
 from catchment.optimizer.sharing.deployed import Deployed
-from catchment.optimizer.sharing.derive import is_derivable
+from catchment.optimizer.sharing.derive import describe_derivation, is_derivable
 from catchment.optimizer.sharing.generalize import generalize
 from catchment.optimizer.sharing.link_traffic import bytes_over_links, fragment_traffic, link_traffic
 from catchment.optimizer.sharing.share import BytesOf, Strength
@@ -33,7 +32,7 @@ def explain_sharing(query: str, deployed: Deployed, statistics: Statistics, proj
         "strength": deployed.strength.value,
         "fragment": fragment,
         "shared_with": [u for u in sharing.users(fragment) if u != query],
-        "derivation": write_derivation(sharing.derivations[query]),
+        "derivation": describe_derivation(sharing.derivations[query]),
         "links": list(_links(query, deployed, statistics, project)),
         "merges": list(_merges(query, deployed, statistics, project)),
         "choices": choices,

@@ -1,8 +1,8 @@
-"""A view's SELECT to its plan.
+"""From the SELECT of a view to its plan.
 
-The SELECT is taken apart in the order in which it is evaluated: FROM and JOIN give a scope, WHERE a filter,
-GROUP BY the window and the keys, and every distinct aggregate call of SELECT and HAVING one aggregate; what
-remains of SELECT and HAVING is rewritten over the window's bounds, the keys and the aggregates.
+The SELECT is read in the order in which it is evaluated: FROM and JOIN give a scope, WHERE a filter, GROUP BY the
+window and the keys, and every distinct aggregate call of SELECT and HAVING one aggregate. SELECT and HAVING are then
+rewritten over the window's bounds, the keys and the aggregates.
 """
 
 from __future__ import annotations
@@ -45,7 +45,13 @@ def _plan_one_stream(view: View, catalog: Catalog, read: From) -> QueryPlan:
     conditions = tuple(dict.fromkeys(render(part) for part in conjuncts(where)))
     found = tuple(aggregates.found.values())
     sheds = read.stream.shed and view.options.shed != NEVER
-    made = (tuple(keys.values()), with_terms(found) if sheds else found)
-    aggregate = aggregate_stream(read.stream, read.lookups, conditions, grouping.window, *made)
+    aggregate = aggregate_stream(
+        read.stream,
+        read.lookups,
+        conditions,
+        grouping.window,
+        tuple(keys.values()),
+        with_terms(found) if sheds else found,
+    )
     finish = Finish(aggregate, columns, having)
     return QueryPlan(Sink(finish, view.name, view.options.sink or catalog.project.center, view.options))

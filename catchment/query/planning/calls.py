@@ -1,4 +1,4 @@
-"""Aggregate calls: which nodes of an expression are one, and the distinct ones that a view computes."""
+"""Aggregate calls: which nodes of an expression are calls, and the distinct aggregates that a view computes."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def input_text(node: exp.Expr, scope: Scope) -> str | None:
 
 @dataclass
 class AggregateSet:
-    """The distinct aggregates of a view, each with a name of its own; made while its SELECT is rewritten."""
+    """The distinct aggregates of a view, each with a name of its own; it grows while the SELECT is rewritten."""
 
     scope: Scope
     taken: set[str]
@@ -106,7 +106,7 @@ class AggregateSet:
         return self.put(call, self._argument(call), preferred)
 
     def put(self, call: ParsedCall, argument: Typed | None, preferred: str | None = None) -> Aggregate:
-        """Return the aggregate of a call whose argument and condition are this."""
+        """Return the aggregate of a call with this argument, its condition included."""
         identity = (canonical_name(call.function) or call.function, argument, call.parameters)
         if identity not in self.found:
             name = fresh_name(preferred or _automatic_name(call, argument), self.taken)
@@ -150,7 +150,7 @@ def _automatic_name(call: ParsedCall, argument: Typed | None) -> str:
 
 
 def fresh_name(name: str, taken: Iterable[str]) -> str:
-    """Return the name, with a number behind it where it is taken already (whatever the case)."""
+    """Return the name, with a number appended where it is already taken (whatever the case)."""
     used = set(taken)
     candidates = (name, *(f"{name}_{n}" for n in range(2, len(used) + 3)))
     return next(c for c in candidates if c.lower() not in used)

@@ -1,4 +1,4 @@
-"""FROM and JOIN: the one or two streams that a view reads, the tables it looks up, and the names they have in it."""
+"""FROM and JOIN: the one or two streams that a view reads, the tables that it looks up, and their names in the plan."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class StreamJoin:
 
 @dataclass(frozen=True)
 class From:
-    """What a SELECT reads. `owners` says of each relation, by its name in the plan, to which stream it belongs."""
+    """What a SELECT reads; `owners` is the stream that each relation belongs to, by their names in the plan."""
 
     stream: Stream
     scope: Scope
@@ -67,7 +67,7 @@ def read_from(view: View, catalog: Catalog) -> From:
 
 
 def _read_join(join: exp.Join, read: From, view: View, catalog: Catalog) -> From:
-    """With one relation more."""
+    """Return what is read with one more relation."""
     table, scope = _table(join.this, view), read.scope
     declared = _declared(table, view, catalog)
     if isinstance(declared, View):
@@ -101,7 +101,7 @@ def _with_lookup(join: exp.Join, read: From, canonical: str, view: View) -> From
 
 
 def _with_stream(join: exp.Join, read: From, canonical: str, view: View) -> From:
-    """Return the second stream; what its condition must be is for `catchment.query.planning.joined` to say."""
+    """Add the second stream; its condition is checked in `catchment.query.planning.joined`."""
     stream = read.scope.relations[join.this.alias_or_name]
     assert isinstance(stream, Stream)
     if read.joined is not None:
@@ -148,7 +148,7 @@ def _condition(join: exp.Join, view: View, form: str) -> exp.Expr:
 
 
 def _check_equality(on: exp.Expr, table: str, view: View) -> None:
-    """Every part of the condition says: something of the table = something of what is known already."""
+    """Refuse a condition unless each part equates an expression of the table with one of what was read before."""
     for part in conjuncts(on):
         sides = (part.left, part.right) if isinstance(part, exp.EQ) else ()
         owners = [{c.table for c in side.find_all(exp.Column)} for side in sides]

@@ -17,9 +17,9 @@ from catchment.timeline import WindowSpec
 from catchment.units import parse_duration
 
 WINDOW_FORM = "window(event_time, 'size' [, 'slide' [, 'offset']])"
-# A window is the merge of its slices: beyond this many, closing one costs more than anyone reads.
+# A window is the merge of its slices: with more slides per window, closing windows would cost too much.
 MAX_SLIDES = 10_000
-# How other engines say it, and how it is said here.
+# The window functions of other engines, and what to write here.
 OTHER_WINDOWS = {
     "TUMBLE": "window(ts, '1 minute')",
     "HOP": "window(ts, '1 minute', '10 seconds') (size first, then slide)",
@@ -54,7 +54,7 @@ def read_grouping(select: exp.Select, scope: Scope, streams: Mapping[str, Stream
                 group,
                 hint=f"list the keys: GROUP BY {WINDOW_FORM}, keys...",
             )
-    items = [_followed(item, select, scope) for item in group.expressions]
+    items = [_resolve_item(item, select, scope) for item in group.expressions]
     windows = [item for item in items if window_name(item) is not None]
     if len(windows) != 1:
         found, way_out = ("no window", "add") if not windows else (f"{len(windows)} windows", "keep only")
@@ -70,7 +70,7 @@ def window_name(node: exp.Expr) -> str | None:
     return name if name == "WINDOW" or name in OTHER_WINDOWS else None
 
 
-def _followed(item: exp.Expr, select: exp.Select, scope: Scope) -> exp.Expr:
+def _resolve_item(item: exp.Expr, select: exp.Select, scope: Scope) -> exp.Expr:
     """Return what an ordinal or an alias of the SELECT list stands for; input columns win over aliases."""
     if isinstance(item, exp.Literal) and not item.is_string:
         place = int(item.name) if item.name.isdigit() else 0
@@ -127,11 +127,11 @@ def _check_event_time(argument: exp.Expr, scope: Scope, streams: Mapping[str, St
     times = {render(exp.column(s.event_time, table=name, quoted=True)) for name, s in streams.items()}
     if render(column) not in times:
         known = {s.name: s.event_time for s in streams.values()}
-        said = ", ".join(f"of stream {name!r} is {time!r}" for name, time in known.items())
+        times_of = ", ".join(f"of stream {name!r} is {time!r}" for name, time in known.items())
         raise scope.text.error(
             f"the window is over {show(argument)}, not over the event time",
             argument,
-            hint=f"the event time {said}",
+            hint=f"the event time {times_of}",
         )
 
 

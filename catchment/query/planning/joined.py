@@ -1,7 +1,7 @@
-"""A SELECT over two streams to its plan: each side aggregated alone, and a join of what they give.
+"""From a SELECT over two streams to its plan: each side is aggregated alone, and the results are joined.
 
-What a side is asked for follows from the SELECT: it is grouped by what pairs must agree in and by its own keys, and
-computes what every aggregate needs of it. What cannot be known of pairs from the sides alone is refused here.
+A side is grouped by the keys in which pairs must agree and by its own keys of GROUP BY, and computes what every
+aggregate needs of it. What cannot be computed from the two sides alone is refused here.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _side(
 
 
 def _check_options(view: View) -> None:
-    """Refuse what is promised of single streams only."""
+    """Refuse options that are possible for views of one stream only."""
     options = view.options
     refused = {
         "max_error": options.max_error is not None,
@@ -99,11 +99,12 @@ class _SideKeys:
         return {*OWN_NAMES, *(k.name.lower() for k in self.keys[side].values())}
 
     def group(self, grouping: Grouping, keys: dict[str, Key]) -> tuple[JoinedKey, ...]:
-        """Return the keys of GROUP BY, each on the side that it is of."""
-        return tuple(self._grouped(e, keys[render(e)].name) for e in grouping.keys)
+        """Return the keys of GROUP BY, each on its own side."""
+        return tuple(self._group_by(e, keys[render(e)].name) for e in grouping.keys)
 
-    def _grouped(self, expression: exp.Expr, name: str) -> JoinedKey:
-        text, found = self.sides.read.scope.text, self.sides.of(expression)
+    def _group_by(self, expression: exp.Expr, name: str) -> JoinedKey:
+        text = self.sides.read.scope.text
+        found = self.sides.of(expression)
         if len(found) > 1:
             raise text.error(
                 f"the key {show(expression)} is of columns of two streams",
@@ -115,7 +116,8 @@ class _SideKeys:
 
     def both(self, left: exp.Expr, right: exp.Expr) -> tuple[str, str]:
         """Return the keys by which pairs are compared, in a type that both have."""
-        text, both = self.sides.read.scope.text, (left, right)
+        text = self.sides.read.scope.text
+        both = (left, right)
         made = [typed(self.sides.local(e), text, "the join key") for e in both]
         common = _common_type(made[0].type, made[1].type)
         if common is None or pa.types.is_nested(common):

@@ -1,7 +1,7 @@
-"""SELECT and HAVING, rewritten over what the aggregation gives: window_start, window_end, keys, aggregates.
+"""SELECT and HAVING, rewritten over the columns of the aggregation: window_start, window_end, keys, aggregates.
 
-Names are looked up as Spark does it. In SELECT: input columns first, then the aliases of the columns before;
-in HAVING: keys first, then aliases. Inside an aggregate a name is always an input column.
+Names are resolved as in Spark. In SELECT: input columns first, then the aliases of the columns before; in HAVING: keys
+first, then aliases. Inside an aggregate a name is always an input column.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RESULT_COLUMNS = frozenset((WINDOW_START, WINDOW_END, SLICE_COLUMN, *PUBLISHED_C
 
 @dataclass
 class Outputs:
-    """The outputs of one SELECT; `aggregates` grows by the calls that are met."""
+    """The outputs of one SELECT; the aggregate calls in them are added to `aggregates`."""
 
     scope: Scope
     window: exp.Expr
@@ -64,7 +64,7 @@ class Outputs:
         return render(rewritten)
 
     def _name_aggregates(self) -> None:
-        """An aggregate that is a column by itself takes that column's name."""
+        """Give an aggregate that is a whole column the name of that column."""
         for item in self.items:
             call = read_call(item.unalias(), self.scope.text) if item.alias else None
             if call is not None:
@@ -96,7 +96,8 @@ class Outputs:
         raise self.scope.text.error(f"the column {show(item)} has no name", item, hint="write ... AS name")
 
     def _check_name(self, item: exp.Expr, output: OutputColumn, seen: set[str]) -> None:
-        name, error = output.name, self.scope.text.error
+        name = output.name
+        error = self.scope.text.error
         if not IDENTIFIER.fullmatch(name):
             raise error(
                 f"{name!r} cannot be the name of a column",

@@ -1,7 +1,7 @@
 """Aggregates over pairs of records of two streams: what each needs of either side, and which are refused.
 
-An aggregate of one stream's columns needs that side's state and how many records the other side has; `FILTER` is split
-in the same way. Of columns of both streams only sums and averages of products come apart.
+An aggregate of one stream's columns needs that side's state and the number of records of the other side; `FILTER` is
+split in the same way. Over columns of both streams only sums and averages of products can be split.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from catchment.query.planning.sides import Conditions, Sides
 from catchment.query.sql.dialect import show
 from catchment.query.types import sql_type
 
-PRODUCTS = ("sum", "avg")
-RECORDS = "records"  # how a side names the count of its records
+PRODUCTS = ("sum", "avg")  # the functions that may be over a product of columns of both streams
+RECORDS = "records"  # the name of a side's count of its records
 
 
 @dataclass(kw_only=True)
 class PairAggregates(AggregateSet):
-    """The distinct aggregates over pairs, by name with what they are made of; `sets` are what the sides compute."""
+    """The distinct aggregates over pairs, by name; `sets` are the aggregates that the sides compute for them."""
 
     sides: Sides
     sets: dict[str, AggregateSet]
@@ -42,7 +42,7 @@ class PairAggregates(AggregateSet):
     def _pair(self, call: ParsedCall, made: Aggregate) -> PairAggregate:
         if not can_repeat(made):
             raise self.scope.text.error(
-                f"{call.function} of a join cannot be told from its two streams",
+                f"{call.function} of a join cannot be computed from its two streams",
                 call.node,
                 hint="possible: count, sum, avg, min, max, variances, approx_count_distinct; or a view of one stream",
             )
@@ -63,7 +63,7 @@ class PairAggregates(AggregateSet):
     def _carried(
         self, call: ParsedCall, made: Aggregate, value: Typed | None, side: str, split: Conditions
     ) -> PairAggregate:
-        """Return the state of one side, as often as the other counts."""
+        """Return an aggregate that is the state of one side, repeated by the count of the other."""
         other = RIGHT if side == LEFT else LEFT
         own = self.sets[side].put(call, filtered(value, split.joint(side)), RECORDS if value is None else made.name)
         counts = self.sets[other].put(ParsedCall(call.node, "count", None), filtered(None, split.joint(other)), RECORDS)
@@ -71,7 +71,7 @@ class PairAggregates(AggregateSet):
         return PairAggregate(made, left.name, right.name, side)
 
     def _product(self, call: ParsedCall, made: Aggregate, value: exp.Expr, split: Conditions) -> PairAggregate:
-        """Return the sum or the mean of products of what either side has."""
+        """Return an aggregate that is the sum or the mean of products of both sides' columns."""
         factors: dict[str, list[exp.Expr]] = {s: [] for s in SIDES}
         for factor in _factors(value):
             found = self.sides.of(factor)

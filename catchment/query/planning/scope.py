@@ -1,12 +1,12 @@
-"""Names in a SELECT: which column of which relation each one means, and of which type an expression is.
+"""Names and types in a SELECT: which column of which relation a name means, and which type an expression has.
 
-A resolved expression names every input column as `relation`.`column`, in the declared spelling; a column
-without a relation is one of the aggregation's own (a bound of the window, a key, an aggregate).
+A resolved expression names every input column as `relation`.`column`, in the declared spelling; a column without a
+relation is one of the aggregation (a bound of the window, a key, an aggregate).
 
-Types are inferred from the declared columns. sqlglot's inference is trusted for the kind of a type, not for
-its width: an integer expression counts as BIGINT, a floating one as DOUBLE, and whatever is not a plain
-column is CAST to the type that was inferred, so that Spark and the plan cannot disagree. Where no type can be
-inferred, and for arithmetic of decimals, whose scale is easily lost, the user is asked for a CAST.
+Types are inferred from the declared columns. sqlglot's inference is trusted for the kind of a type, not for its width:
+an integer expression is a BIGINT, a floating one a DOUBLE, and whatever is not a plain column is CAST to the inferred
+type, so that Spark and the plan cannot disagree. Where no type can be inferred, and for arithmetic of decimals, whose
+scale is easily lost, the user is asked for a CAST.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from catchment.query.types import arrow_type, read_type, sql_type
 
 @dataclass(frozen=True)
 class Scope:
-    """The relations of one FROM clause: what the user calls each, and what it is."""
+    """The relations of one FROM clause, by the user's names."""
 
     text: SqlText
     relations: Mapping[str, DeclaredRelation]  # by the user's alias, in order
@@ -50,6 +50,7 @@ class Scope:
         return self._fields(self._input_column(owner, declared, column), declared, parts[1:], column)
 
     def knows(self, name: str) -> bool:
+        """Return whether some relation has a column of this name."""
         return any(r.column(name) for r in self.relations.values())
 
     def _owner(self, name: str, at: exp.Expr) -> str:
@@ -94,14 +95,14 @@ class Scope:
 
 @dataclass(frozen=True)
 class Typed:
-    """An expression that is ready for Spark: its text and the Arrow type it certainly has."""
+    """An expression that is ready for Spark: its text, and the Arrow type that it certainly has."""
 
     sql: str
     type: pa.DataType
 
 
 def infer(expression: exp.Expr) -> pa.DataType | None:
-    """Return the type of an expression whose columns are typed, None where it is not known for sure."""
+    """Return the type of an expression whose columns are typed; None where it is not certain."""
     if isinstance(expression, exp.Paren):
         return infer(expression.this)
     found = arrow_type(annotate_types(expression, dialect=CatchmentSpark, overwrite_types=False).type)
@@ -115,7 +116,7 @@ def infer(expression: exp.Expr) -> pa.DataType | None:
 
 
 def _is_time_difference(expression: exp.Expr) -> bool:
-    """Return a difference of two instants is an interval, whatever else is said of it."""
+    """Return whether an expression is a difference of two instants: an interval, whatever sqlglot infers."""
     return isinstance(expression, exp.Sub) and all(
         side.type is not None and side.type.is_type(*exp.DataType.TEMPORAL_TYPES)
         for side in (expression.this, expression.expression)

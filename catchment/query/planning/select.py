@@ -1,4 +1,4 @@
-"""What plans of one stream and of two have in common: WHERE, the keys, SELECT and HAVING, an aggregated stream."""
+"""What plans of one stream and of two have in common: WHERE, keys, SELECT and HAVING, the aggregation of a stream."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def read_where(view: View, scope: Scope) -> exp.Expr | None:
 def read_results(
     view: View, grouping: Grouping, keys: Mapping[str, Key], aggregates: AggregateSet
 ) -> tuple[tuple[OutputColumn, ...], str | None]:
-    """Return the SELECT list and HAVING; `aggregates` grows by the calls in them, and is not left empty."""
+    """Return the SELECT list and HAVING; the calls in them are added to `aggregates`, which is not left empty."""
     outputs = Outputs(aggregates.scope, grouping.call, keys, aggregates, view.select.selects)
     columns = outputs.columns()
     having = view.select.args.get("having")
@@ -88,7 +88,8 @@ def read_results(
 
 def read_keys(view: View, grouping: Grouping, scope: Scope) -> dict[str, Key]:
     """Return the keys by the texts of their expressions, each named as SELECT names it."""
-    taken, keys = set(OWN_NAMES), dict[str, Key]()
+    taken = set(OWN_NAMES)
+    keys: dict[str, Key] = {}
     for expression in grouping.keys:
         sql = render(expression)
         made = typed(expression, scope.text, "the key")

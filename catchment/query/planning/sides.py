@@ -1,8 +1,8 @@
-"""Which side of a join an expression is of, and conditions taken apart by sides.
+"""The two sides of a join: to which side an expression belongs, and conditions split by sides.
 
 Every relation of FROM belongs to one of the two streams: a stream to itself, a table to the stream that looks it up. On
-its own side a relation has the name that it would have in a view of that stream alone, so that a side is the same
-fragment as such a view's, and is shared with it.
+its own side a relation has the name that it would have in a view of that stream alone, so that a side has the same
+fragment as such a view, and is shared with it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Sides:
 
     @cached_property
     def local_names(self) -> Mapping[str, str]:
-        """The names that relations have on their own sides, by those they have in the whole."""
+        """The names that relations have on their own sides, by their names in the whole view."""
         names: dict[str, str] = {}
         for side in SIDES:
             mine = [r for r, owner in self.read.owners.items() if self._side(owner) == side]
@@ -80,7 +80,7 @@ class Sides:
 
 @dataclass
 class Conditions:
-    """Conditions by the sides that decide them, and what pairs must agree in."""
+    """Conditions by the sides that decide them, and the expressions that are compared between sides."""
 
     sides: Sides
     equal: list[tuple[exp.Expr, exp.Expr]] = field(default_factory=list)
@@ -88,7 +88,7 @@ class Conditions:
     of: dict[str, list[exp.Expr]] = field(default_factory=lambda: {s: [] for s in SIDES})
 
     def add(self, condition: exp.Expr | None, at: exp.Expr | None = None) -> Conditions:
-        """Take a condition apart; a part that needs both sides and compares no two of their values is a mistake."""
+        """Split a condition by sides; a part that needs both sides must compare a value of each, or it is refused."""
         for part in _parts(condition):
             found = self.sides.of(part)
             if len(found) < len(SIDES):
@@ -98,7 +98,8 @@ class Conditions:
         return self
 
     def _compare(self, part: exp.Expr, at: exp.Expr | None) -> None:
-        text, place = self.sides.read.scope.text, at if at is not None else part
+        text = self.sides.read.scope.text
+        place = at if at is not None else part
         if any(window_name(node) for node in part.walk()):
             raise text.error("the condition of a join names windows", place, hint=SAME_WINDOW)
         operator = _OPERATORS.get(type(part))

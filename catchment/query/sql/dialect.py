@@ -1,10 +1,10 @@
 """Spark SQL as catchment reads and writes it: sqlglot's Spark dialect with four differences.
 
-`window` and `explain` are ordinary words, since the one is a grouping function here and the other heads a
-statement of our own; a doubled quote in a string is a quote, as in Spark 4; aggregate functions are kept
-under the name the user wrote, since the catalogue of aggregates decides which exist; and a few functions that
-sqlglot does not type are given their types. User text reaches Spark only as what `render` makes of the parsed
-expression: every identifier quoted, no comments.
+`window` and `explain` are ordinary words, because `window` is a grouping function here and `explain` begins a statement
+of catchment; a doubled quote in a string is a quote, as in Spark 4; aggregate functions keep the name that the user
+wrote, because the catalogue of aggregates decides which exist; and a few functions that sqlglot does not type are given
+their types. User text reaches Spark only as what `render` makes of the parsed expression: every identifier quoted, no
+comments.
 """
 
 from __future__ import annotations
@@ -90,12 +90,12 @@ class CatchmentSpark(Spark):
         FUNCTION_PARSERS: ClassVar = _without_aggregates(SparkParser.FUNCTION_PARSERS)
 
 
-_SPARK = CatchmentSpark()  # one for all: to make it takes longer than most expressions take to write
+_SPARK = CatchmentSpark()  # shared, because making one takes longer than rendering most expressions
 
 
 def render(expression: exp.Expr) -> str:
     """Return the Spark SQL of an expression: identifiers quoted, comments gone."""
-    # A generator may rearrange what it is given, so it is given a copy; names have nothing to rearrange.
+    # A generator may change the tree, so it is given a copy; in names there is nothing to change.
     copy = not isinstance(expression, exp.Column | exp.Identifier)
     return expression.sql(dialect=_SPARK, identify=True, comments=False, copy=copy)
 

@@ -1,8 +1,8 @@
-"""SQL text to statements.
+"""From SQL text to statements.
 
-The heads of statements (CREATE STREAM ..., WITH (...)) are read here, token by token; types and SELECTs are
-handed to sqlglot together with their tokens, so that every line number is one of the file. What cannot be
-read is a QueryError that says where, what was found and what is possible there.
+The heads of statements (CREATE STREAM ..., WITH (...)) are read here, token by token; types and SELECTs are passed to
+sqlglot with their tokens, so that line numbers are those of the file. What cannot be read is a QueryError that says
+where, what was found and what is possible there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The outer shape of a SELECT: what a continuous query cannot be, and what to write in its place."""
+"""What a continuous query cannot contain, and what to write in its place."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ REFUSED_NODES: dict[type[exp.Expr], tuple[str, str]] = {
     exp.Placeholder: ("a parameter", "write its value"),
     exp.Explode: ("explode(...)", "one record gives one row here"),
 }
-# Their values change when a record is read again, so that no answer could be repaired.
+# Their values change when a record is read again, so that answers over them could not be repaired.
 UNREPEATABLE = (exp.CurrentTimestamp, exp.CurrentDate, exp.CurrentTime, exp.Rand, exp.Randn, exp.Uuid)
 UNREPEATABLE_NAMES = frozenset(
     {"NOW", "CURDATE", "RANDOM", "SHUFFLE", "SPARK_PARTITION_ID", "INPUT_FILE_NAME", "UNIFORM", "RANDSTR"}
@@ -43,7 +43,7 @@ UNREPEATABLE_NAMES = frozenset(
 
 
 def refuse_unsupported(select: exp.Select, text: SqlText) -> None:
-    """Refuse what a continuous query cannot be, saying what can be done."""
+    """Refuse a SELECT that a continuous query cannot be, with a hint at what to write instead."""
     for name, (clause, way_out) in REFUSED_CLAUSES.items():
         value = select.args.get(name)
         if value:
