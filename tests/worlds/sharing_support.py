@@ -6,6 +6,7 @@ be evaluated with DuckDB for its filter and its expressions, and with catchment.
 
 from __future__ import annotations
 
+import atexit
 import math
 from collections.abc import Sequence
 from functools import cache
@@ -38,6 +39,7 @@ CREATE STREAM other (ts TIMESTAMP, page STRING, bytes BIGINT)
 @cache
 def duck() -> duckdb.DuckDBPyConnection:
     """One engine for all tests: starting one costs more than what it is asked."""
+    atexit.register(duck.cache_clear)  # DuckDB reports a connection that outlives the interpreter as leaked
     return duckdb.connect(config={"threads": 1})
 
 
