@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from catchment.errors import CatchmentError
+from catchment.errors import CatchmentError, StorageError
 from catchment.storage.codec import stored
 from catchment.storage.journal import Entry, Journal
 from catchment.timeline import Clock
@@ -51,6 +51,9 @@ class Host(Generic[Event, Action]):
 
     What follows from entries is numbered 0, 1, 2, ...: `enact(number, actions)` returns how many numbers it took, and
     must be idempotent by them: after a crash it may be called again with the same actions.
+
+    A failure is final: what was journalled and not enacted must be the next thing that is, under its own number. So
+    after one, whichever thread met it, every other entry is refused until a new host has recovered.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class Host(Generic[Event, Action]):
         self.next_sequence = 0
         self.enacted = 0
         self._lock = threading.RLock()
+        self._failure: Exception | None = None
 
     def recover(self) -> None:
         """Restore the state before the crash, and enact what may not have been enacted."""
@@ -95,11 +99,16 @@ class Host(Generic[Event, Action]):
     def submit(self, cause: str, events: Sequence[Event], batch: int | None = None) -> None:
         """Make events durable, handle them and enact what follows; skip a batch that was handled before."""
         with self._lock:
+            self._refuse_after_failure()
             if batch is not None and self.committed(cause, batch):
                 return
             entry = Entry(self.next_sequence, cause, batch, self.clock.now_us(), tuple(events))
-            self.journal.append(entry)
-            self._apply(entry)
+            try:
+                self.journal.append(entry)
+                self._apply(entry)
+            except Exception as failure:
+                self._failure = failure
+                raise
             if self._is_snapshot_due():
                 self.checkpoint()
 
@@ -111,9 +120,18 @@ class Host(Generic[Event, Action]):
     def checkpoint(self) -> None:
         """Write the core's state down, so that a restart need not replay what came before."""
         with self._lock:
+            self._refuse_after_failure()  # a snapshot would forget the entry that is still to be enacted
             self.flush()
             state = HostState(self.next_sequence, self.enacted, self.batches, self.core.snapshot())
             self.journal.compact(self.next_sequence, state)
+
+    def _refuse_after_failure(self) -> None:
+        if self._failure is not None:
+            raise StorageError(
+                f"an earlier entry could not be carried out: {self._failure}",
+                where=str(self.journal.folder),
+                hint="nothing is lost: start the process again, and it goes on from its journal",
+            ) from self._failure
 
     def _is_snapshot_due(self) -> bool:
         entries = self.next_sequence - self.journal.base

@@ -2,8 +2,8 @@
 
 One file `journal-N.log` holds the entries since the snapshot `snapshot-N.bin`. Both begin with the version of their
 format; then come entries, each with a length and a checksum, each made durable by one fsync. A torn last entry was
-never acknowledged to anyone and is cut off; a damaged entry before it is refused. If an fsync fails the process must
-end and replay: the kernel may have marked the lost pages clean, so trying again would lie.
+never acknowledged to anyone and is cut off; a damaged entry, the last one included, is refused. If an fsync fails the
+process must end and replay: the kernel may have marked the lost pages clean, so trying again would lie.
 
     file:   magic "CTJL" | version u16 | crc32 of both | entry | entry | ...
     entry:  length u32 | crc32 of the body | crc32 of those two | body
@@ -26,6 +26,7 @@ from catchment.storage.files import check_version, sync_folder, write_durably
 
 MAGIC = b"CTJL"
 VERSION = 1
+SECTOR_BYTES = 512  # what a disk writes whole or not at all
 
 _FORMAT = struct.Struct("<4sH")  # magic, version
 _LENGTHS = struct.Struct("<II")  # of the body: length, crc32
@@ -135,8 +136,8 @@ def _with_checksums(body: bytes) -> bytes:
 def _read_bodies(data: bytes, path: Path) -> Iterator[bytes]:
     """Read the entries of a file, each checked; stop at a torn end, raise at anything else that is not as written.
 
-    Torn is only what an interrupted append can leave: an entry cut short, or zeros that were never filled. The length
-    has a checksum of its own, so that an altered length is not taken for an entry cut short.
+    Torn is only what an interrupted append can leave: an entry cut short, or sectors of zeros that were never filled.
+    The length has a checksum of its own, so that an altered length is not taken for an entry cut short.
     """
     if len(data) < _FILE_HEAD_BYTES or not any(data):
         return
@@ -149,14 +150,23 @@ def _read_bodies(data: bytes, path: Path) -> Iterator[bytes]:
         length, checksum = _LENGTHS.unpack_from(head)
         if _CHECK.unpack_from(head, _LENGTHS.size)[0] != zlib.crc32(head[: _LENGTHS.size]):
             raise _damage(path, at)
+        begin = at
         body = data[at + _ENTRY_HEAD_BYTES : at + _ENTRY_HEAD_BYTES + length]
         at += _ENTRY_HEAD_BYTES + length
-        is_whole = zlib.crc32(body) == checksum
-        if at > len(data) or (at == len(data) and not is_whole):
+        if at > len(data):
             return
-        if not is_whole:
-            raise _damage(path, at)
+        if zlib.crc32(body) != checksum:
+            if at == len(data) and _has_unfilled_sector(data, begin):
+                return
+            raise _damage(path, begin)
         yield body
+
+
+def _has_unfilled_sector(data: bytes, begin: int) -> bool:
+    """Return whether a sector of the file's end, or the part of one that belongs to it, is all zeros."""
+    first = begin - begin % SECTOR_BYTES
+    sectors = (data[max(start, begin) : start + SECTOR_BYTES] for start in range(first, len(data), SECTOR_BYTES))
+    return any(not any(sector) for sector in sectors)
 
 
 def _check_file_head(data: bytes, path: Path) -> None:

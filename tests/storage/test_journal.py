@@ -20,7 +20,7 @@ from catchment.storage import codec
 from catchment.storage import host as host_module
 from catchment.storage.codec import decode, encode, stored
 from catchment.storage.host import Host
-from catchment.storage.journal import Entry, Journal
+from catchment.storage.journal import SECTOR_BYTES, Entry, Journal
 from catchment.timeline import ManualClock
 
 
@@ -204,18 +204,33 @@ def test_every_torn_end_is_cut_off_and_the_rest_is_kept(tmp_path: Path) -> None:
         assert [e.events[0].key for e in Journal(tmp_path).entries()] == ["a", "again"]
 
 
-def test_every_altered_byte_of_an_entry_that_others_follow_is_refused(tmp_path: Path) -> None:
+def test_every_altered_byte_is_refused_in_the_last_entry_too(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     for n in range(2):
         journal.append(Entry(n, "s", n, 0, (put("a"),)))
-    first = journal.size_bytes // 2
     journal.close()
     path = tmp_path / "journal-0.log"
     data = path.read_bytes()
-    for place in range(0, first, 3):
+    for place in range(0, len(data), 3):
         path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
         with pytest.raises(StorageError, match="checksum"):
             list(Journal(tmp_path).entries())
+
+
+@pytest.mark.parametrize("kept", [0, 1, 3])
+def test_an_entry_of_which_some_sectors_were_never_written_is_torn(tmp_path: Path, kept: int) -> None:
+    journal = Journal(tmp_path)
+    journal.append(Entry(0, "s", 0, 0, (put("a"),)))
+    whole = journal.size_bytes
+    text = "".join(chr(33 + n % 90) for n in range(5_000))
+    journal.append(Entry(1, "s", 1, 0, (put(text),)))
+    journal.close()
+    path = tmp_path / "journal-0.log"
+    data = bytearray(path.read_bytes())
+    lost = (whole // SECTOR_BYTES + 1 + kept) * SECTOR_BYTES
+    data[lost : lost + SECTOR_BYTES] = bytes(SECTOR_BYTES)
+    path.write_bytes(data)
+    assert [e.sequence for e in Journal(tmp_path).entries()] == [0]
 
 
 def test_space_that_was_reserved_but_never_written_is_a_torn_end(tmp_path: Path) -> None:
@@ -235,6 +250,25 @@ def test_a_batch_is_handled_once_in_all_lives(tmp_path: Path) -> None:
         host.submit("s", [put("b")], batch=1)
         host.journal.close()
     assert effects.done == {0: ["a"], 1: ["b"]}
+
+
+def test_after_a_failed_enactment_nothing_else_is_enacted_under_its_number(tmp_path: Path) -> None:
+    """Other threads submit to the same host: what they bring must not take the place of what failed."""
+    effects = Effects()
+    host = open_host(tmp_path, effects)
+    host.submit("s", [put("a")])
+    effects.fail = True
+    with pytest.raises(OSError, match="the disk is full"):
+        host.submit("s", [put("b")])
+    with pytest.raises(StorageError, match="an earlier entry could not be carried out: the disk is full"):
+        host.submit("another thread", [put("c")])
+    with pytest.raises(StorageError, match="an earlier entry could not be carried out"):
+        host.checkpoint()
+    assert effects.done == {0: ["a"]}
+    host.journal.close()
+    again = open_host(tmp_path, effects)
+    again.submit("another thread", [put("c")])
+    assert effects.done == {0: ["a"], 1: ["b"], 2: ["c"]}
 
 
 def test_what_was_journalled_but_not_enacted_is_enacted_after_the_crash(tmp_path: Path) -> None:
