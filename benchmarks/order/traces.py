@@ -18,7 +18,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from benchmarks.data import data_folder
-from catchment.quality.coverage import Contract, Measure
+from catchment.quality.contract import Contract, Measure
 from catchment.sim.order.generated_traces import LIKE, generate
 from catchment.sim.order.imputation import parse_simulated_slack
 from catchment.sim.order.recorded_traces import measured

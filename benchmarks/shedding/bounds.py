@@ -17,16 +17,8 @@ from numpy.typing import NDArray
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from catchment.quality import (
-    Kept,
-    Need,
-    Part,
-    Population,
-    bound,
-    combine_many,
-    estimate,
-    hoeffding_error,
-)
+from benchmarks.shedding.rate_classes import Kept, combine_many, normal_estimate
+from catchment.quality import Need, Population, SampledPart, bound, hoeffding_error
 from catchment.shedding.forest import Operator, Query, ShedForest, Stream
 from catchment.shedding.plan_json import read_forest
 from catchment.shedding.planner import shed_load
@@ -66,7 +58,7 @@ def run(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
 def _tightness(rng: np.random.Generator, world: str, rate: float, trials: int) -> list[dict[str, Any]]:
     """What is promised, and how often it is missed."""
     values = WORLDS[world](rng)
-    part = Part(Population(SIZE, float(values.mean()), float(values.std()), _range(values)), rate)
+    part = SampledPart(Population(SIZE, float(values.mean()), float(values.std()), _range(values)), rate)
     off = {"sum": np.empty(trials), "avg": np.empty(trials)}
     for t in range(trials):
         kept = values[rng.random(SIZE) < rate]
@@ -74,7 +66,7 @@ def _tightness(rng: np.random.Generator, world: str, rate: float, trials: int) -
         off["avg"][t] = abs(kept.mean() / values.mean() - 1)
     rows = []
     for aggregate, errors in off.items():
-        stated, normal = bound(aggregate, part, DELTA), estimate(aggregate, part, DELTA).error
+        stated, normal = bound(aggregate, part, DELTA), normal_estimate(aggregate, part, DELTA).error
         figures = {"hoeffding": hoeffding_error("sum", part, DELTA) if aggregate == "sum" else None}
         figures |= {"stated": stated.error, "normal": normal, "observed_99": float(np.quantile(errors, 1 - DELTA))}
         misses = {"misses": float(np.mean(errors > stated.error)), "misses_normal": float(np.mean(errors > normal))}

@@ -10,7 +10,7 @@ from catchment.center.late import RepairRule
 from catchment.errors import CenterError
 from catchment.optimizer.sharing.derive import Derivation
 from catchment.progress.events import Gathered, Landed, Ticked
-from catchment.quality.coverage import Contract
+from catchment.quality.contract import Contract
 from catchment.query.fragment import Fragment
 from catchment.query.join import Join
 from catchment.storage.codec import stored

@@ -5,9 +5,7 @@ from __future__ import annotations
 from catchment.center.late import RepairRule
 from catchment.errors import CatchmentError, QueryError
 from catchment.project.config import Defaults
-from catchment.quality.contract_measures import measured
-from catchment.quality.coverage import Contract
-from catchment.quality.per_site_contract import at_each_site
+from catchment.quality.contract import Contract, per_site_contract, watched_quantities
 from catchment.query.plan import QueryPlan
 from catchment.query.sql.statements import Stream
 from catchment.query.sql.view_options import NEVER, ON_DEMAND
@@ -34,7 +32,7 @@ def slack_plan(plan: QueryPlan, stream: Stream, max_ahead_us: int) -> SlackPlan 
     contract = contract_of(plan, stream)
     if contract is None:
         return None
-    part, watched = at_each_site(contract, measured(plan.fragment.aggregates), len(stream.sites or ()))
+    part, watched = per_site_contract(contract, watched_quantities(plan.fragment.aggregates), len(stream.sites or ()))
     return SlackPlan(plan.name, plan.options.slack or DEFAULT_SLACK, plan.window, watched, part, max_ahead_us)
 
 

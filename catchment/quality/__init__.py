@@ -1,32 +1,25 @@
-"""The quality room: the one place where error is computed.
+"""Error in one place: how wrong an answer may be (`bound`), and what a contract needs (`needed_rate`).
 
-It turns (aggregate, size, mean, std, effective rate, delta) into a bound, and an (error, confidence)
-contract into a needed rate. The slack controllers, the shed planner and the published bounds all call it.
-What travels with shed partials is in `catchment.quality.shed_partials`.
+A record that was shed and one that is late are the same to an answer: one that was not sampled. `contract` and
+`coverage` serve the slack controllers, `needs` the shed planner, `sample_bounds` and `merge_sites` published bounds.
 """
 
-from catchment.quality.bounds import bound, dkw_error, estimate, hoeffding_error
-from catchment.quality.combine import Answers, Kept, RateClass, combine, combine_many
-from catchment.quality.kinds import Bound, Guarantee, Part, Population, Scale, parse_aggregate
+from catchment.quality.bounds import Bound, Guarantee, Scale, bound, dkw_error, hoeffding_error
+from catchment.quality.contract import Contract, Measure
 from catchment.quality.needs import Need, needed_rate
-from catchment.quality.rate import effective_rate
+from catchment.quality.populations import Population, SampledPart, parse_aggregate
 
 __all__ = [
-    "Answers",
     "Bound",
+    "Contract",
     "Guarantee",
-    "Kept",
+    "Measure",
     "Need",
-    "Part",
     "Population",
-    "RateClass",
+    "SampledPart",
     "Scale",
     "bound",
-    "combine",
-    "combine_many",
     "dkw_error",
-    "effective_rate",
-    "estimate",
     "hoeffding_error",
     "needed_rate",
     "parse_aggregate",

@@ -1,9 +1,9 @@
-"""The inverse: from an (error, confidence) contract to the rate it needs.
+"""The inverse of the bounds: the sampling rate that an (error, confidence) contract needs.
 
-`needed_rate` is the least rate at which the best bound keeps the contract. `Need` is the same question as
-a curve, for the shed planner: the rate as a function of the error, in the closed forms that Hoeffding's
-inequality gives (Babcock et al., equation 2, capped at 1). For COUNT and SUM the curve is C / error,
-which is what lets the planner solve for the least worst error exactly.
+`needed_rate` is the least rate at which the best bound keeps the contract. `Need` is the same question as a curve, for
+the shed planner: the rate as a function of the error, in the closed forms that Hoeffding's inequality gives (Babcock et
+al., equation 2, capped at 1). For COUNT and SUM the curve is C / error, so the planner can solve for the least worst
+error exactly.
 """
 
 from __future__ import annotations
@@ -14,36 +14,38 @@ from functools import cached_property
 
 from catchment.errors import QualityError
 from catchment.quality.bounds import bound
-from catchment.quality.kinds import AggregateKind, Part, Population, check_delta, parse_aggregate
+from catchment.quality.populations import AggregateKind, Population, SampledPart, check_delta, parse_aggregate
 from catchment.quality.tails import largest_root, log_term
 
-# Rates below this are not told apart from it: a sampler of one record in a thousand million.
-LOWEST_RATE = 1e-9
-_HALVINGS = 60
+LOWEST_RATE = 1e-9  # lower rates are not told apart from it: a sampler of one record in a thousand million
+_HALVINGS = 60  # of the logarithm of the rate: more than a float distinguishes
 
 
 def needed_rate(aggregate: str, population: Population, max_error: float, delta: float) -> float:
-    """The least rate P at which the answer is off by more than `max_error` with chance at most delta; 1
-    if none is."""
+    """Return the least rate at which the answer is off by more than `max_error` with chance at most delta, or 1."""
     check_delta(delta)
     if not max_error >= 0.0:
         raise QualityError(f"a contract's error is at least 0, not {max_error!r}")
 
     def keeps(rate: float) -> bool:
-        return bound(aggregate, Part(population, rate), delta).holds(max_error)
+        return bound(aggregate, SampledPart(population, rate), delta).holds(max_error)
 
-    low, high = LOWEST_RATE, 1.0
     if population.count == 0 or max_error == 0.0 or not keeps(math.nextafter(1.0, 0.0)):
         return 1.0
-    for _ in range(_HALVINGS):
+    low = LOWEST_RATE
+    high = 1.0
+    for _ in range(_HALVINGS):  # bisection, because a bound may fall in steps: whole records are kept
         middle = math.sqrt(low * high)
-        low, high = (low, middle) if keeps(middle) else (middle, high)
+        if keeps(middle):
+            high = middle
+        else:
+            low = middle
     return high
 
 
 @dataclass(frozen=True)
 class Asked:
-    """An aggregate over a population, and the chance to miss what is said of it."""
+    """An aggregate over a population, and the chance that a bound on it is missed."""
 
     aggregate: str
     population: Population
@@ -51,7 +53,7 @@ class Asked:
 
     def __post_init__(self) -> None:
         check_delta(self.delta)
-        assert self.kind  # refuses an unknown aggregate
+        parse_aggregate(self.aggregate)  # refuses an unknown one
 
     @cached_property
     def kind(self) -> AggregateKind:
@@ -60,20 +62,22 @@ class Asked:
 
 @dataclass(frozen=True)
 class Need(Asked):
-    """What one query needs: its rate for an error, and its error at a rate. Errors fall as rates rise."""
+    """What one query needs: the rate for an error, and the error at a rate. Errors fall as rates rise."""
 
     @cached_property
     def rigid(self) -> bool:
         """Whether no rate below 1 promises anything, so that the query is never shed.
 
-        No records expected: whatever does come is rare, and its loss the whole answer. Mean 0: any error is
-        infinite times the answer. And where there is no bound at all.
+        That is so where no records are expected (whatever does come is rare, and its loss the whole answer), where the
+        mean is 0 (any error is infinite relative to the answer), and where there is no bound at all.
         """
         if self.population.count == 0:
             return True
         if self.kind.law in ("count", "sum", "avg"):
             return self.kind.law != "count" and self.population.mean == 0.0
-        return math.isinf(bound(self.aggregate, Part(self.population, math.nextafter(1.0, 0.0)), self.delta).error)
+        return math.isinf(
+            bound(self.aggregate, SampledPart(self.population, math.nextafter(1.0, 0.0)), self.delta).error
+        )
 
     @cached_property
     def slope(self) -> float | None:
@@ -83,11 +87,10 @@ class Need(Asked):
         return self._spread * math.sqrt(self._unit) if self.kind.law in ("count", "sum") else None
 
     def rate(self, error: float) -> float:
-        """The rate at which the answer is off by more than `error` with chance at most delta.
+        """Return the rate at which the answer is off by more than `error` with chance at most delta.
 
-        Below some rate an average or a quantile has no bound at all. Over an error of 1 the curve therefore
-        falls as that of a sum does, so that any load can be brought down to any capacity; `error` says what
-        is still promised there.
+        Below some rate an average or a quantile has no bound at all. Above an error of 1 the curve therefore falls as
+        that of a sum does, so that any load can be brought down to any capacity; `error` says what is still promised.
         """
         if self.rigid or error <= 0.0:
             return 1.0
@@ -110,11 +113,11 @@ class Need(Asked):
         return needed_rate(self.aggregate, self.population, error, self.delta)
 
     def promised_rate(self, max_error: float) -> float:
-        """The rate that a contract needs."""
+        """Return the rate that a contract needs."""
         return self.rate(max_error)
 
     def error(self, rate: float) -> float:
-        """The error that a rate promises: 0 at rate 1, infinite at rate 0 or where nothing is promised."""
+        """Return the error that a rate promises: 0 at rate 1, infinite at rate 0 or where nothing is promised."""
         if rate >= 1.0:
             return 0.0
         if self.rigid or rate <= 0.0:
@@ -129,7 +132,7 @@ class Need(Asked):
         if self.kind.law == "quantile":
             centre, tilt = self._quantile_terms
             return min(1.0, float(largest_root(rate**2, self._unit * tilt, self._unit * centre)))
-        return bound(self.aggregate, Part(self.population, rate), self.delta).error
+        return bound(self.aggregate, SampledPart(self.population, rate), self.delta).error
 
     @property
     def _unit(self) -> float:

@@ -1,4 +1,4 @@
-"""Tail inequalities for a sum over a sample: the ground that every bound of this room stands on.
+"""Tail inequalities for a sum over a sample, from which every bound is made.
 
 Each record i is kept with its own chance p_i, independently, and kept values are divided by p_i (Horvitz and
 Thompson), so the error of a total is sum of y_i (B_i / p_i - 1). Three facts about one term y (B / p - 1):
@@ -15,21 +15,21 @@ answer is as tight as one for a single site. Functions take numbers or numpy arr
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Floats = NDArray[np.float64]
+from catchment.arrays import Floats
 
 # Closer than this to 1/2, the quotient in g is 0/0 in floating point; its limit there is 1.
 _NEAR_HALF = 1e-5
 
 
 def log_term(delta: float) -> float:
-    """ln(2 / delta): each of the two tails may miss with delta / 2."""
+    """Return ln(2 / delta): each of the two tails may miss with delta / 2."""
     return float(np.log(2.0 / delta))
 
 
 def subgaussian_factor(rate: ArrayLike) -> Floats:
-    """g(p): the proxy variance of B / p - 1. Infinite at rate 0, 0 at rate 1."""
+    """Return g(p), the proxy variance of B / p - 1. Infinite at rate 0, 0 at rate 1."""
     p = np.asarray(rate, dtype=np.float64)
     near = np.abs(p - 0.5) < _NEAR_HALF
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -39,29 +39,28 @@ def subgaussian_factor(rate: ArrayLike) -> Floats:
 
 
 def hoeffding_factor(rate: ArrayLike) -> Floats:
-    """1 / (4 p^2): the proxy variance that Hoeffding's inequality uses (Babcock et al., equation 2)."""
+    """Return 1 / (4 p^2), the proxy variance that Hoeffding's inequality uses (Babcock et al., equation 2)."""
     with np.errstate(divide="ignore"):
         return np.asarray(0.25 / np.square(np.asarray(rate, dtype=np.float64)))
 
 
 def variance_factor(rate: ArrayLike) -> Floats:
-    """(1 - p) / p: the variance of B / p."""
+    """Return (1 - p) / p, the variance of B / p."""
     p = np.asarray(rate, dtype=np.float64)
     with np.errstate(divide="ignore"):
         return np.asarray((1.0 - p) / p)
 
 
 def jump_factor(rate: ArrayLike) -> Floats:
-    """The largest |B / p - 1|; 0 where everything is kept."""
+    """Return the largest |B / p - 1|; 0 where everything is kept."""
     p = np.asarray(rate, dtype=np.float64)
     return np.where(p >= 1.0, 0.0, np.maximum(variance_factor(p), 1.0))
 
 
 def largest_root(a: ArrayLike, b: ArrayLike, c: ArrayLike) -> Floats:
-    """The largest t with a t^2 - b t - c = 0; infinite where a is not positive, for then no t is large
-    enough.
+    """Return the largest t with a t^2 - b t - c = 0; infinite where a is not positive: then no t is large enough.
 
-    Every bound here ends in this form: t is safe once a t^2 >= b t + c.
+    Every bound ends in this form: t is safe once a t^2 >= b t + c.
     """
     lead, slope, rest = (np.asarray(x, dtype=np.float64) for x in (a, b, c))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -70,11 +69,9 @@ def largest_root(a: ArrayLike, b: ArrayLike, c: ArrayLike) -> Floats:
 
 
 def unseen_moment(step: ArrayLike, chance_log: float) -> Floats:
-    """h with sqrt(Q) <= sqrt(Q' + h) + sqrt(h) but for a chance exp(-chance_log), Q' being the sample's
-    estimate of Q.
+    """Return h with sqrt(Q) <= sqrt(Q' + h) + sqrt(h), except with chance exp(-chance_log); Q' is the estimate of Q.
 
-    Q = sum of q_i >= 0 is estimated by its scaled sample; `step` is the largest q_i / p_i. The sample of
-    a non-negative total falls short by s with chance at most exp(-s^2 / (2 step Q)); this is that, solved
-    for Q.
+    Q = sum of q_i >= 0 is estimated by its scaled sample; `step` is the largest q_i / p_i. The sample of a
+    non-negative total falls short by s with chance at most exp(-s^2 / (2 step Q)); this is that, solved for Q.
     """
     return np.asarray(step, dtype=np.float64) * chance_log / 2.0

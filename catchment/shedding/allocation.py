@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from catchment.quality.kinds import Population
 from catchment.quality.needs import Need
+from catchment.quality.populations import Population
 from catchment.shedding.variance_need import VarianceNeed
 
 AnyNeed = Need | VarianceNeed

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from catchment.errors import PlanError, QualityError
-from catchment.quality.kinds import Population
+from catchment.quality.populations import Population
 from catchment.shedding.allocation import AnyNeed, Law, make_need
 from catchment.shedding.strata import group_needs
 

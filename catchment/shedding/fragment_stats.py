@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from catchment.quality.kinds import Population
+from catchment.quality.populations import Population
 from catchment.shedding.debts import Spare
 from catchment.shedding.forest import Query
 from catchment.shedding.strata import size_classes

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from catchment.errors import PlanError, QualityError
-from catchment.quality.kinds import Population, parse_aggregate
+from catchment.quality.populations import Population, parse_aggregate
 from catchment.shedding.allocation import Law
 from catchment.shedding.forest import Operator, Query, ShedForest, Stream
 from catchment.shedding.planner import Sampler, ShedPlan

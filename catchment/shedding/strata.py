@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from catchment.errors import QualityError
-from catchment.quality.kinds import Population
+from catchment.quality.populations import Population
 from catchment.shedding.allocation import AnyNeed, Law, make_need
 from catchment.shedding.water_filling import Piece, fill, fill_any
 

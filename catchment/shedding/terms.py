@@ -23,8 +23,9 @@ from catchment.aggregates import Aggregate
 from catchment.aggregates.grouped import floats_of
 from catchment.aggregates.partials import one_array
 from catchment.aggregates.shed_terms import ShedTerms, shed_terms, terms_in
-from catchment.quality.combine import Factor, Terms, bounded_widths
-from catchment.quality.tails import Floats, subgaussian_factor, variance_factor
+from catchment.arrays import Floats
+from catchment.quality.sample_bounds import RateFactor, ScaledSums, bound_widths
+from catchment.quality.tails import subgaussian_factor, variance_factor
 
 
 def add_terms(partials: pa.Table, aggregates: Sequence[Aggregate], records: pa.Array, rate: float | Floats) -> pa.Table:
@@ -102,20 +103,20 @@ def _scaled(
     ones, none = np.ones(len(lowest)), np.zeros(len(lowest))
     if aggregate.function == "count":
         more, g, v = (np.maximum(s, 0.0) for s in sums)
-        by_factor: Mapping[Factor, Floats] = {subgaussian_factor: g, variance_factor: v}
-        widths, _, _ = bounded_widths(lambda f: (by_factor[f], none, none), ones, lowest, delta, (1.0, 0.0))
+        by_factor: Mapping[RateFactor, Floats] = {subgaussian_factor: g, variance_factor: v}
+        widths, _, _ = bound_widths(lambda f: (by_factor[f], none, none), ones, lowest, delta, (1.0, 0.0))
         return floats_of(states[0]) + more, np.where(lowest < 1.0, widths, 0.0)
     more, more_x, g, g_x, g_xx = sums
     g, g_xx = np.maximum(g, 0.0), np.maximum(g_xx, 0.0)  # what was taken back may leave a trace of rounding
     if aggregate.function == "sum":
-        widths, _, _ = bounded_widths(lambda f: (g_xx, none, none), ones, lowest, delta, None)
+        widths, _, _ = bound_widths(lambda f: (g_xx, none, none), ones, lowest, delta, None)
         return _doubles(aggregate.lower(states)) + more_x, widths
     count = floats_of(states[-1])
     size = count + more
     with np.errstate(divide="ignore", invalid="ignore"):
         mean = (np.where(count > 0, _doubles(aggregate.lower(states)) * count, 0.0) + more_x) / size
-        around: Terms = (np.maximum(g_xx - 2 * mean * g_x + mean**2 * g, 0.0), g_x - mean * g, g)
-    widths, _, _ = bounded_widths(lambda f: around, size, lowest, delta, None)
+        around: ScaledSums = (np.maximum(g_xx - 2 * mean * g_x + mean**2 * g, 0.0), g_x - mean * g, g)
+    widths, _, _ = bound_widths(lambda f: around, size, lowest, delta, None)
     return mean, np.where(g > 0.0, widths, 0.0)
 
 

@@ -24,8 +24,8 @@ from functools import cache, cached_property, lru_cache
 
 from scipy import special
 
-from catchment.quality.kinds import Population, parse_aggregate
 from catchment.quality.needs import Asked, Need, needed_rate
+from catchment.quality.populations import Population, parse_aggregate
 
 NORMAL_KURTOSIS = 3.0
 _UNBOUNDED = ("distinct", "unbounded")

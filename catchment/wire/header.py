@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from catchment.errors import WireError
-from catchment.quality.merge_sites import Estimate
+from catchment.quality.merge_sites import SiteEstimate
 from catchment.wire.limits import MAX_STRATA, WireLimits
 from catchment.wire.messages import Closing, Counted, OwnFact, Progress, Relayed, Repaired, Shed, Standing
 
@@ -242,13 +242,13 @@ def _pack_closing(closing: Closing) -> ClosingItem:
     return ClosingItem(closing.end_us, closing.reason, estimates, sources)
 
 
-def _pack_estimate(estimate: Estimate) -> EstimateItem:
+def _pack_estimate(estimate: SiteEstimate) -> EstimateItem:
     bound = None if estimate.bound is None else _shorten(estimate.bound)
     return EstimateItem(_shorten(estimate.coverage), bound, _shorten(estimate.count), _shorten(estimate.total))
 
 
 def _unpack_closing(item: ClosingItem) -> Closing:
-    estimates = tuple(Estimate(e.coverage, e.bound, e.count, e.total) for e in item.estimates)
+    estimates = tuple(SiteEstimate(e.coverage, e.bound, e.count, e.total) for e in item.estimates)
     return Closing(item.end_us, item.reason, estimates, item.sources)
 
 

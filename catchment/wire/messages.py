@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from catchment.errors import WireError
-from catchment.quality.merge_sites import Estimate
+from catchment.quality.merge_sites import SiteEstimate
 from catchment.storage.codec import stored
 
 
@@ -99,7 +99,7 @@ class Closing:
 
     end_us: int
     reason: str
-    estimates: tuple[Estimate, ...]
+    estimates: tuple[SiteEstimate, ...]
     sources: tuple[tuple[str, float], ...] = ()
 
 

@@ -14,9 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from catchment.center.events import EXACT, FINAL, ON_TIME, CenterQuery, Publish
-from catchment.quality.contract_measures import measured
-from catchment.quality.coverage import Contract
-from catchment.quality.per_site_contract import at_each_site
+from catchment.quality.contract import Contract, per_site_contract, watched_quantities
 from catchment.site.events import FragmentAdded
 from catchment.site.policies.registry import policy_by_name
 from catchment.site.slack import SlackPlan
@@ -38,7 +36,7 @@ class PartSite(ContractSite):
     sites = 3
 
     def open(self) -> None:
-        part, watched = at_each_site(CONTRACT, measured(FRAGMENT.aggregates), self.sites)
+        part, watched = per_site_contract(CONTRACT, watched_quantities(FRAGMENT.aggregates), self.sites)
         slack = SlackPlan("q", "adaptive", WINDOW, watched, part, MAX_AHEAD_US)
         self.open_with(FragmentAdded(self.fragment, policy_by_name(self.policy), slacks=(slack,)))
 

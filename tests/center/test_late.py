@@ -14,8 +14,8 @@ import pytest
 
 from catchment.center.events import EARLY, EXACT, FINAL, ON_TIME, CenterQuery
 from catchment.center.late import RepairRule
-from catchment.quality.coverage import Contract
-from catchment.quality.merge_sites import Estimate
+from catchment.quality.contract import Contract
+from catchment.quality.merge_sites import SiteEstimate
 from catchment.timeline import END_OF_TIME_US, ManualClock, WindowSpec
 from catchment.wire.messages import Closing, Standing
 from tests.worlds.world import Center, Site, deliver_some, make_fragment, naive
@@ -113,11 +113,11 @@ def test_when_one_of_two_missing_sites_catches_up_the_window_says_so(tmp_path: P
 
 def test_a_window_let_go_under_a_contract_says_what_it_lacks_until_nothing_more_is_expected(tmp_path: Path) -> None:
     center, (a, b), _ = world(tmp_path, 2, contract=Contract(0.05))
-    parts = {a: Estimate(0.8, 0.3, 4, 40), b: Estimate(1.0, 0.0, 5, 60)}
+    parts = {a: SiteEstimate(0.8, 0.3, 4, 40), b: SiteEstimate(1.0, 0.0, 5, 60)}
     for site, part in parts.items():
         send(site, center, [(i, "a", int(part.total / part.count)) for i in range(int(part.count))], 5)
         owing = (("phone 7", 0.25),) if part.coverage < 1 else ()
-        closing = Closing(10, "budget", (Estimate(part.coverage, part.bound, part.count, 0), part), owing)
+        closing = Closing(10, "budget", (SiteEstimate(part.coverage, part.bound, part.count, 0), part), owing)
         stand(site, center, Standing("q", "q", 10 if site is b else 0, (closing,)))
         send(site, center, [], 10)
     closed = center.tables.published[-1]

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from catchment.errors import QualityError
-from catchment.quality.bounds import bound, dkw_error, estimate, hoeffding_error
-from catchment.quality.kinds import Guarantee, Part, Population, Scale, parse_aggregate
-from catchment.quality.rate import effective_rate
+from catchment.quality.bounds import Guarantee, Scale, bound, dkw_error, hoeffding_error
+from catchment.quality.populations import Population, SampledPart, parse_aggregate
 from catchment.quality.tails import hoeffding_factor, subgaussian_factor, variance_factor
 from tests.worlds.quality_worlds import WORLDS, Trials, parts_of, population
 from tests.worlds.tiers import examples
@@ -42,7 +41,7 @@ def test_no_proved_bound_misses_more_than_delta(world: str) -> None:
         for aggregate in ("sum", "avg", "variance", "stddev"):
             answers = trials.answers(aggregate)
             for ranged, delta in product((False, True), (0.05, 0.2)):
-                stated = bound(aggregate, Part(population(values, ranged), rate), delta)
+                stated = bound(aggregate, SampledPart(population(values, ranged), rate), delta)
                 if stated.guarantee is Guarantee.PROVED:
                     assert stated.half_width is not None
                     assert trials.misses(aggregate, stated.half_width, answers) <= delta, (aggregate, rate)
@@ -53,7 +52,7 @@ def test_no_proved_bound_misses_more_than_delta(world: str) -> None:
 def test_a_count_misses_with_a_chance_of_at_most_delta_by_the_binomial_itself(
     size: int, rate: float, delta: float
 ) -> None:
-    width = bound("count", Part(Population(size), rate), delta).half_width
+    width = bound("count", SampledPart(Population(size), rate), delta).half_width
     assert width is not None
     kept = np.arange(size + 1)
     missed = np.abs(kept / rate - size) > width + 1e-9 * size
@@ -65,7 +64,7 @@ def test_no_rank_bound_misses_more_than_delta(world: str) -> None:
     values, delta = WORLDS[world](rng(world), SIZE), 0.05
     for rate in RATES:
         trials = Trials.draw(rng(world, rate), values, rate, TRIALS)
-        part = Part(population(values, False), rate)
+        part = SampledPart(population(values, False), rate)
         for aggregate in RANKED:
             stated, q = bound(aggregate, part, delta), parse_aggregate(aggregate).quantile
             assert q is not None
@@ -78,7 +77,7 @@ def test_no_rank_bound_misses_more_than_delta(world: str) -> None:
 def test_an_extreme_is_missed_by_more_records_than_stated_with_a_chance_of_at_most_delta(
     size: int, rate: float, delta: float
 ) -> None:
-    passed_over = round(bound("max", Part(Population(size), rate), delta).error * size)
+    passed_over = round(bound("max", SampledPart(Population(size), rate), delta).error * size)
     if passed_over < size:
         assert (1 - rate) ** (passed_over + 1) <= delta * (1 + 1e-9) < (1 - rate) ** passed_over * (1 + 1e-6)
 
@@ -102,14 +101,14 @@ def test_sites_with_different_rates_have_one_right_bound(seed: int) -> None:
 
 
 def test_ten_sites_are_bounded_as_tightly_as_one() -> None:
-    whole = Part(Population(10_000, 5, 2), 0.2)
-    tenth = Part(Population(1_000, 5, 2), 0.2)
+    whole = SampledPart(Population(10_000, 5, 2), 0.2)
+    tenth = SampledPart(Population(1_000, 5, 2), 0.2)
     for aggregate in ("count", "sum", "avg", "median"):
         assert bound(aggregate, [tenth] * 10, 0.01).error == pytest.approx(bound(aggregate, whole, 0.01).error)
 
 
 def test_a_site_that_sheds_nothing_adds_no_error() -> None:
-    shed, whole = Part(Population(500, 5, 2), 0.3), Part(Population(9_500, 5, 2), 1.0)
+    shed, whole = SampledPart(Population(500, 5, 2), 0.3), SampledPart(Population(9_500, 5, 2), 1.0)
     alone = bound("sum", shed, 0.05).half_width
     assert bound("sum", [shed, whole], 0.05).half_width == pytest.approx(alone)
 
@@ -125,7 +124,7 @@ def test_all_quantiles_at_once_stay_within_the_dkw_distance(rate: float) -> None
 
 
 def test_hoeffding_is_equation_2_of_the_paper() -> None:
-    part = Part(Population(1_000, 10, 5), 0.25)
+    part = SampledPart(Population(1_000, 10, 5), 0.25)
     expected = math.sqrt((5**2 + 10**2) / (2 * 1_000 * 10**2) * math.log(2 / 0.01)) / 0.25
     assert hoeffding_error("sum", part, 0.01) == pytest.approx(expected)
     counted = math.sqrt(math.log(2 / 0.01) / (2 * 1_000)) / 0.25
@@ -143,7 +142,7 @@ def test_the_proxy_lies_between_the_variance_and_hoeffding(rate: float) -> None:
 def test_the_stated_bound_is_never_worse_than_hoeffding(
     count: float, mean: float, std: float, rate: float, delta: float
 ) -> None:
-    part = Part(Population(count, mean, std), rate)
+    part = SampledPart(Population(count, mean, std), rate)
     for aggregate in ("count", "sum"):
         assert bound(aggregate, part, delta).error <= hoeffding_error(aggregate, part, delta) * (1 + 1e-9)
 
@@ -152,35 +151,26 @@ def test_the_stated_bound_is_never_worse_than_hoeffding(
 @settings(max_examples=examples(150))
 def test_a_higher_rate_is_never_promised_less(aggregate: str, rate: float, factor: float) -> None:
     known = Population(5_000, 10, 4, (0, 50))
-    low, high = (bound(aggregate, Part(known, min(p, 1.0)), 0.05).error for p in (rate, rate * factor))
+    low, high = (bound(aggregate, SampledPart(known, min(p, 1.0)), 0.05).error for p in (rate, rate * factor))
     rounding = 2 / (known.count * rate) if aggregate in ("count", "min") else 0.0  # whole records are kept
     assert high <= low * (1 + 1e-9) + rounding
 
 
 def test_bernstein_is_used_where_it_is_better_and_only_with_a_range() -> None:
     narrow, unknown = Population(100_000, 10, 3, (0, 20)), Population(100_000, 10, 3)
-    assert bound("sum", Part(narrow, 0.01), 0.01).method == "bernstein"
-    assert bound("sum", Part(unknown, 0.01), 0.01).method == "kearns-saul"
+    assert bound("sum", SampledPart(narrow, 0.01), 0.01).method == "bernstein"
+    assert bound("sum", SampledPart(unknown, 0.01), 0.01).method == "kearns-saul"
     tailed = Population(100_000, 10, 3, (0, 1e9))
-    assert bound("sum", Part(tailed, 0.01), 0.01).method == "kearns-saul"
+    assert bound("sum", SampledPart(tailed, 0.01), 0.01).method == "kearns-saul"
 
 
 def test_avg_needs_no_more_than_its_spread() -> None:
-    steady = Part(Population(10_000, 100, 1), 0.1)
+    steady = SampledPart(Population(10_000, 100, 1), 0.1)
     assert bound("avg", steady, 0.01).error < bound("sum", steady, 0.01).error / 50
 
 
-def test_the_normal_figure_is_called_an_estimate() -> None:
-    part = Part(Population(10_000, 10, 5), 0.1)
-    for aggregate in ("count", "sum", "avg"):
-        figure = estimate(aggregate, part, 0.05)
-        assert figure.guarantee is Guarantee.ESTIMATE
-        assert figure.error <= bound(aggregate, part, 0.05).error * (1 + 1e-9) or aggregate == "count"
-    assert estimate("median", part, 0.05).guarantee is Guarantee.NONE
-
-
 def test_what_cannot_be_bounded_is_said_to_have_no_bound() -> None:
-    part = Part(Population(1_000, 10, 5), 0.5)
+    part = SampledPart(Population(1_000, 10, 5), 0.5)
     for aggregate in ("distinct", "approx_count_distinct", "top_k", "moments", "variance"):
         assert bound(aggregate, part, 0.05).guarantee is Guarantee.NONE
         assert bound(aggregate, part, 0.05).error == math.inf
@@ -189,42 +179,29 @@ def test_what_cannot_be_bounded_is_said_to_have_no_bound() -> None:
 
 def test_everything_kept_is_exact_for_every_aggregate() -> None:
     for aggregate in (*VALUED, *RANKED, "min", "distinct", "top_k"):
-        stated = bound(aggregate, Part(Population(1_000, 10, 5), 1.0), 0.05)
+        stated = bound(aggregate, SampledPart(Population(1_000, 10, 5), 1.0), 0.05)
         assert (stated.error, stated.guarantee) == (0.0, Guarantee.EXACT)
 
 
 def test_nothing_kept_and_nothing_there_promise_nothing() -> None:
-    assert bound("sum", Part(Population(100, 10, 5), 0.0), 0.05).guarantee is Guarantee.NONE
-    assert bound("count", Part(Population(0), 0.5), 0.05).guarantee is Guarantee.NONE
-    assert bound("count", Part(Population(0), 1.0), 0.05).guarantee is Guarantee.EXACT
-    assert bound("count", [Part(Population(0), 0.5), Part(Population(9), 1.0)], 0.05).error == 0.0
+    assert bound("sum", SampledPart(Population(100, 10, 5), 0.0), 0.05).guarantee is Guarantee.NONE
+    assert bound("count", SampledPart(Population(0), 0.5), 0.05).guarantee is Guarantee.NONE
+    assert bound("count", SampledPart(Population(0), 1.0), 0.05).guarantee is Guarantee.EXACT
+    assert bound("count", [SampledPart(Population(0), 0.5), SampledPart(Population(9), 1.0)], 0.05).error == 0.0
 
 
 def test_a_mean_of_zero_has_a_half_width_but_no_relative_error() -> None:
-    stated = bound("sum", Part(Population(1_000, 0.0, 5), 0.5), 0.05)
+    stated = bound("sum", SampledPart(Population(1_000, 0.0, 5), 0.5), 0.05)
     assert stated.error == math.inf
     assert stated.half_width is not None
     assert 0 < stated.half_width < 1_000
-    nearby = bound("sum", Part(Population(1_000, 1e-9, 5), 0.5), 0.05)
+    nearby = bound("sum", SampledPart(Population(1_000, 1e-9, 5), 0.5), 0.05)
     assert nearby.half_width == pytest.approx(stated.half_width)
 
 
 def test_too_few_kept_records_give_an_average_no_bound() -> None:
-    assert bound("avg", Part(Population(20, 10, 5), 0.05), 0.01).guarantee is Guarantee.NONE
-    assert bound("avg", Part(Population(2_000, 10, 5), 0.5), 0.01).guarantee is Guarantee.PROVED
-
-
-def test_a_sketch_widens_a_bound_and_takes_its_proof_away() -> None:
-    median = bound("median", Part(Population(10_000), 0.5), 0.05)
-    assert median.widened(0.0165).error == pytest.approx(median.error + 0.0165)
-    assert median.widened(0.0165).guarantee is Guarantee.ESTIMATE
-
-
-def test_the_effective_rate_is_the_shed_rate_times_the_coverage() -> None:
-    assert effective_rate(0.5, 0.9) == pytest.approx(0.45)
-    assert effective_rate(1.0, 1.0) == 1.0
-    with pytest.raises(QualityError, match="coverage is a share"):
-        effective_rate(0.5, 1.2)
+    assert bound("avg", SampledPart(Population(20, 10, 5), 0.05), 0.01).guarantee is Guarantee.NONE
+    assert bound("avg", SampledPart(Population(2_000, 10, 5), 0.5), 0.01).guarantee is Guarantee.PROVED
 
 
 @pytest.mark.parametrize(
@@ -235,13 +212,13 @@ def test_the_effective_rate_is_the_shed_rate_times_the_coverage() -> None:
         (lambda: Population(10, 5, 1, (0, 4)), "outside the value range"),
         (lambda: Population(10, 5, 1, None, 0.5), "kurtosis"),
         (lambda: Population(10, math.nan, 1), "mean is finite"),
-        (lambda: Part(Population(10), 1.5), "between 0 and 1"),
-        (lambda: bound("sum", Part(Population(10), 0.5), 0.0), "delta"),
+        (lambda: SampledPart(Population(10), 1.5), "between 0 and 1"),
+        (lambda: bound("sum", SampledPart(Population(10), 0.5), 0.0), "delta"),
         (lambda: bound("sum", [], 0.05), "no parts"),
-        (lambda: bound("geomean", Part(Population(10), 0.5), 0.05), "no bound is known"),
-        (lambda: bound("quantile:1.5", Part(Population(10), 0.5), 0.05), "names no quantile"),
-        (lambda: bound("quantile", Part(Population(10), 0.5), 0.05), "names no quantile"),
-        (lambda: hoeffding_error("avg", Part(Population(10), 0.5), 0.05), "count and sum"),
+        (lambda: bound("geomean", SampledPart(Population(10), 0.5), 0.05), "no bound is known"),
+        (lambda: bound("quantile:1.5", SampledPart(Population(10), 0.5), 0.05), "names no quantile"),
+        (lambda: bound("quantile", SampledPart(Population(10), 0.5), 0.05), "names no quantile"),
+        (lambda: hoeffding_error("avg", SampledPart(Population(10), 0.5), 0.05), "count and sum"),
     ],
 )
 def test_impossible_numbers_are_refused(make, message: str) -> None:  # type: ignore[no-untyped-def]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import sqrt
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -10,16 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catchment.errors import QualityError
-from catchment.quality.coverage import (
-    Contract,
-    Measure,
-    Units,
-    error_at,
-    needed_coverage,
-    relative_error,
-    units_of_records,
-    units_of_sources,
-)
+from catchment.quality.contract import Contract, Measure, relative_error
+from catchment.quality.coverage import Units, needed_coverage, units_of_records, units_of_sources
 from tests.worlds.tiers import examples
 
 CONTRACT = Contract(0.05, 0.95)
@@ -88,6 +81,18 @@ def test_sources_that_all_have_the_same_average_need_no_coverage_for_an_average(
     counts = np.array([5.0, 50.0, 500.0])
     units = units_of_sources(Measure("avg"), 3.0 * counts, counts)
     assert needed_coverage(Measure("avg"), CONTRACT, units) == pytest.approx(0.0, abs=1e-12)
+
+
+def error_at(measure: Measure, coverage: float, delta: float, units: Units) -> float:
+    """The error that a window of this coverage stays under except with chance delta: the formulas, not inverted."""
+    missing = 1.0 - coverage
+    if measure.name == "count":
+        return missing
+    if measure.name == "sum":
+        return missing + NormalDist().inv_cdf(1.0 - delta) * units.cv * sqrt(missing * coverage / units.number)
+    spread = sqrt(measure.p * (1.0 - measure.p)) if measure.name == "quantile" else units.cv
+    two_sided = NormalDist().inv_cdf(1.0 - delta / 2.0)
+    return two_sided * spread * sqrt(missing / (coverage * max(units.number - 1.0, 1.0)))
 
 
 @settings(max_examples=examples(60))

@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 
 from catchment.aggregates import make_aggregate
 from catchment.errors import QualityError, WireError
-from catchment.quality.contract_measures import Measured, measured
-from catchment.quality.coverage import Contract, Measure
-from catchment.quality.merge_sites import Estimate, expected_count, whole_bound
-from catchment.quality.per_site_contract import at_each_site
+from catchment.quality.contract import Contract, Measure, WatchedQuantity, per_site_contract, watched_quantities
+from catchment.quality.merge_sites import SiteEstimate, expected_count, whole_bound
 from catchment.wire.codec import decode_segment, encode_segment
 from catchment.wire.header import pack_fact
 from catchment.wire.messages import Closing, Segment, Standing
@@ -49,7 +47,7 @@ def test_the_joined_bound_holds_if_the_bound_of_every_site_does(sites: list[list
     parts, held, whole = [], [], []
     for inside, every in map(halves, sites):
         share = sum(inside) / sum(every) if name == "sum" else len(inside) / len(every)
-        parts.append(Estimate(share, off(name, inside, every), len(inside), sum(inside)))
+        parts.append(SiteEstimate(share, off(name, inside, every), len(inside), sum(inside)))
         held, whole = held + inside, whole + every
     bound = whole_bound(Measure(name), parts)
     assert bound is not None
@@ -60,10 +58,10 @@ def test_the_joined_bound_holds_if_the_bound_of_every_site_does(sites: list[list
 
 def test_the_bound_of_an_average_tells_what_shifts_between_sites_that_are_each_right() -> None:
     """Each average is right; one site lacks half its records: together they are off, and the bound says so."""
-    dear, cheap = Estimate(0.5, 0.0, 50, 5000.0), Estimate(1.0, 0.0, 100, 100.0)
+    dear, cheap = SiteEstimate(0.5, 0.0, 50, 5000.0), SiteEstimate(1.0, 0.0, 100, 100.0)
     got, truth = 5100.0 / 150, 10_100.0 / 200
     assert whole_bound(Measure("avg"), [dear, cheap]) == pytest.approx(abs(got - truth) / truth)
-    assert whole_bound(Measure("avg"), [Estimate(0.5, 0.0, 50, 50.0), cheap]) == pytest.approx(0.0)
+    assert whole_bound(Measure("avg"), [SiteEstimate(0.5, 0.0, 50, 50.0), cheap]) == pytest.approx(0.0)
 
 
 @settings(max_examples=examples(300))
@@ -71,8 +69,8 @@ def test_the_bound_of_an_average_tells_what_shifts_between_sites_that_are_each_r
 def test_if_every_site_keeps_its_part_of_the_contract_the_joined_answer_keeps_the_whole(
     sites: list[list[tuple[int, bool]]], name: str, error: float
 ) -> None:
-    watched = (Measured(Measure(name), "v", ("x",)),)
-    part, watches = at_each_site(Contract(error), watched, len(sites))
+    watched = (WatchedQuantity(Measure(name), "v", ("x",)),)
+    part, watches = per_site_contract(Contract(error), watched, len(sites))
     split = [halves(site) for site in sites]
     kept = all(off(m.measure.name, held, whole) < part.max_error for held, whole in split for m in watches)
     if kept:
@@ -84,7 +82,7 @@ def test_sites_that_keep_an_average_each_for_itself_would_not_keep_it_together()
     dear, cheap = ([100] * 5, [100] * 10), ([1] * 10, [1] * 10)
     assert off("avg", *dear) == off("avg", *cheap) == 0.0
     assert off("avg", dear[0] + cheap[0], dear[1] + cheap[1]) > 0.3
-    _, watches = at_each_site(Contract(0.05), (Measured(Measure("avg"), "v", ("x",)),), 2)
+    _, watches = per_site_contract(Contract(0.05), (WatchedQuantity(Measure("avg"), "v", ("x",)),), 2)
     assert [(str(m.measure), m.columns) for m in watches] == [("avg", ("x",)), ("sum", ()), ("count", ())]
     assert any(off(m.measure.name, *dear) >= 0.05 for m in watches)
 
@@ -93,18 +91,18 @@ def test_sites_that_keep_an_average_each_for_itself_would_not_keep_it_together()
 @given(misses=st.lists(st.sets(st.integers(0, 199)), min_size=1, max_size=5), delta=st.floats(0.01, 0.3))
 def test_the_misses_of_sites_add_up_to_no_more_than_the_contract_allows(misses: list[set[int]], delta: float) -> None:
     """A window is off only if one of its parts is; each site keeps to its share of the allowed windows."""
-    part, _ = at_each_site(Contract(0.05, 1.0 - delta), (), len(misses))
+    part, _ = per_site_contract(Contract(0.05, 1.0 - delta), (), len(misses))
     kept = [sorted(mine)[: int(part.delta * 200)] for mine in misses]
     assert len(set().union(*kept)) <= delta * 200 + 1e-9
 
 
 def test_an_unknown_part_makes_the_whole_unknown_and_nothing_missing_makes_it_exact() -> None:
-    known, unknown = Estimate(0.5, 0.1, 5, 10), Estimate(0.9, None, 9, 9)
+    known, unknown = SiteEstimate(0.5, 0.1, 5, 10), SiteEstimate(0.9, None, 9, 9)
     assert whole_bound(Measure("sum"), [known, unknown]) is None
-    assert whole_bound(Measure("sum"), [Estimate(1.0, 0.0, 3, 0)]) == 0.0
+    assert whole_bound(Measure("sum"), [SiteEstimate(1.0, 0.0, 3, 0)]) == 0.0
     assert expected_count([known, unknown]) == 20
     with pytest.raises(QualityError, match="coverage from 0 to 1"):
-        Estimate(1.5, 0.0, 1, 1)
+        SiteEstimate(1.5, 0.0, 1, 1)
 
 
 def test_each_quantity_is_watched_once_and_what_no_coverage_bounds_by_the_share_of_records() -> None:
@@ -118,7 +116,7 @@ def test_each_quantity_is_watched_once_and_what_no_coverage_bounds_by_the_share_
         make_aggregate("percentile_approx", "v", number, (0.9,), name="p90"),
         make_aggregate("count", "v", number, name="known"),
     ]
-    watched = {m.columns: (str(m.measure), m.bounded) for m in measured(aggregates)}
+    watched = {m.columns: (str(m.measure), m.bounded) for m in watched_quantities(aggregates)}
     assert watched == {
         ("n",): ("count", True), ("total",): ("sum", True), ("mean",): ("avg", True), ("high", "low"): ("count", False),
         ("p90",): ("quantile:0.9", True), ("known",): ("sum", True),
@@ -126,8 +124,8 @@ def test_each_quantity_is_watched_once_and_what_no_coverage_bounds_by_the_share_
 
 
 STANDING = Standing("f", "q", 50, (
-    Closing(40, "budget", (Estimate(0.5, 0.25, 4, 8.5), Estimate(1.0, None, 4, 4)), (("phone 7", 0.5),)),
-    Closing(50, "covered", (Estimate(1.0, 0.0, 1, 1),)),
+    Closing(40, "budget", (SiteEstimate(0.5, 0.25, 4, 8.5), SiteEstimate(1.0, None, 4, 4)), (("phone 7", 0.5),)),
+    Closing(50, "covered", (SiteEstimate(1.0, 0.0, 1, 1),)),
 ))  # fmt: skip
 
 

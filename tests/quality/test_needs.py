@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from catchment.errors import QualityError
 from catchment.quality.bounds import bound, hoeffding_error
-from catchment.quality.kinds import Part, Population
 from catchment.quality.needs import Need, needed_rate
+from catchment.quality.populations import Population, SampledPart
 from tests.worlds.quality_worlds import WORLDS, Trials, population
 from tests.worlds.tiers import examples
 
@@ -27,9 +27,9 @@ def test_the_needed_rate_keeps_the_contract_and_a_lower_one_does_not(
     aggregate: str, error: float, delta: float
 ) -> None:
     rate = needed_rate(aggregate, KNOWN, error, delta)
-    assert bound(aggregate, Part(KNOWN, rate), delta).holds(error)
+    assert bound(aggregate, SampledPart(KNOWN, rate), delta).holds(error)
     if 1e-6 < rate < 1.0 and aggregate != "count":  # whole records make the count's bound jagged
-        assert not bound(aggregate, Part(KNOWN, rate * 0.999), delta).holds(error) or aggregate == "max"
+        assert not bound(aggregate, SampledPart(KNOWN, rate * 0.999), delta).holds(error) or aggregate == "max"
 
 
 @pytest.mark.parametrize("aggregate", ["sum", "avg", "variance"])
@@ -58,7 +58,7 @@ def test_a_curve_and_its_inverse_agree(aggregate: str, error: float, count: floa
 def test_a_curve_is_safe_by_the_bounds_themselves(aggregate: str, error: float, count: float, std: float) -> None:
     known = Population(math.floor(count), 10, std)
     rate = Need(aggregate, known, 0.05).rate(error)
-    assert bound(aggregate, Part(known, rate), 0.05).error <= error * (1 + 1e-9)
+    assert bound(aggregate, SampledPart(known, rate), 0.05).error <= error * (1 + 1e-9)
 
 
 def test_count_and_sum_follow_equation_2_and_are_capped_at_one() -> None:
@@ -67,7 +67,7 @@ def test_count_and_sum_follow_equation_2_and_are_capped_at_one() -> None:
         need = Need(aggregate, known, 0.01)
         assert need.slope is not None
         assert need.rate(0.2) == pytest.approx(need.slope / 0.2)
-        assert need.error(0.4) == pytest.approx(hoeffding_error(aggregate, Part(known, 0.4), 0.01))
+        assert need.error(0.4) == pytest.approx(hoeffding_error(aggregate, SampledPart(known, 0.4), 0.01))
         assert need.rate(need.slope / 2) == 1.0
     assert Need("avg", known, 0.01).slope is None
 

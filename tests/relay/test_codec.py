@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from catchment.errors import WireError
-from catchment.quality.merge_sites import Estimate
+from catchment.quality.merge_sites import SiteEstimate
 from catchment.wire.codec import decode_segment, encode_segment
 from catchment.wire.messages import (
     FACTS_PER_SEGMENT,
@@ -26,7 +26,7 @@ FACTS: list[Fact] = [
     Progress("q", 5, 7),
     Shed("q", 3, 0.25, ((0, 4), (10, 1))),
     Repaired("q", 3, True),
-    Standing("q", "view", 40, (Closing(40, "slack", (Estimate(0.9, 0.1, 5.0, 7.0),), (("phone", 0.5),)),)),
+    Standing("q", "view", 40, (Closing(40, "slack", (SiteEstimate(0.9, 0.1, 5.0, 7.0),), (("phone", 0.5),)),)),
     Counted("q", ((0, 4), (10, 1))),
 ]
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from catchment.quality.kinds import Population
+from catchment.quality.populations import Population
 from catchment.shedding.demand import ordinary_demands
 from catchment.shedding.forest import Operator, Query, ShedForest, Stream
 from catchment.shedding.planner import load_at, shed_load, targets

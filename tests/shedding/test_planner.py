@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from catchment.errors import PlanError
-from catchment.quality.kinds import Population
+from catchment.quality.populations import Population
 from catchment.shedding.forest import WHOLE, Operator, Query, ShedForest, Stream
 from catchment.shedding.planner import ShedPlan, load_at, make_plan, set_sampling_rates, shed_load, targets
 from tests.worlds.shed_support import (

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catchment.quality.bounds import bound
-from catchment.quality.kinds import Part, Population
 from catchment.quality.needs import Need
+from catchment.quality.populations import Population, SampledPart
 from catchment.shedding.allocation import Law, make_need
 from catchment.shedding.forest import WHOLE, Operator, Query, ShedForest, Stream
 from catchment.shedding.planner import load_at, make_plan, shed_load, targets, wanted_share
@@ -111,7 +111,7 @@ def test_a_contract_asks_for_the_rate_at_which_the_stated_bound_keeps_it(
 ) -> None:
     population = Population(count, 2.0, std)
     rate = VarianceNeed(aggregate, population, 0.05).promised_rate(max_error)
-    assert bound(aggregate, Part(population, rate), 0.05).error <= max_error * (1 + 1e-9)
+    assert bound(aggregate, SampledPart(population, rate), 0.05).error <= max_error * (1 + 1e-9)
     assert rate <= Need(aggregate, population, 0.05).rate(max_error) + 1e-9
 
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from catchment.cli.commands import simulate_order
 from catchment.errors import CatchmentError, SimulationError
-from catchment.quality.coverage import Contract, Measure
+from catchment.quality.contract import Contract, Measure
 from catchment.sim.order.generated_traces import LIKE, generate
 from catchment.sim.order.imputation import parse_simulated_slack
 from catchment.sim.order.plot import course

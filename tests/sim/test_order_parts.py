@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from catchment.errors import SimulationError
-from catchment.quality.coverage import Contract, Measure
+from catchment.quality.contract import Contract, Measure
 from catchment.sim.order.answers import Windows, answers, errors
 from catchment.sim.order.generated_traces import LIKE, Disorder, generate, measure
 from catchment.sim.order.oracle import oracle

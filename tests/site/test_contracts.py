@@ -15,7 +15,7 @@ import pytest
 
 from catchment.center.events import EXACT, FINAL, CenterQuery
 from catchment.errors import StorageError
-from catchment.quality.coverage import Contract
+from catchment.quality.contract import Contract
 from catchment.site import events as site_events
 from catchment.site.core import SiteCore
 from catchment.site.policies.base import EARLY

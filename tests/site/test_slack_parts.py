@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catchment.errors import SiteError
-from catchment.quality.coverage import Contract, Measure, relative_error
+from catchment.quality.contract import Contract, Measure, relative_error
 from catchment.sim.order.imputation import imputed_risk
 from catchment.site.slack import SlackTask, SourceBatch
 from catchment.site.slack.observations import MAX_OUTCOMES, Observations, SettledWindow, UnsettledWindow

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from catchment.errors import WireError
-from catchment.quality.merge_sites import Estimate
+from catchment.quality.merge_sites import SiteEstimate
 from catchment.wire.codec import (
     VERSION,
     UnknownVersionError,
@@ -235,7 +235,7 @@ def test_a_header_with_any_value_changed_is_read_or_refused_but_never_breaks_the
 
 
 def test_what_no_receiver_could_read_is_refused_where_it_is_made() -> None:
-    endless = Standing("q", "view", 40, (Closing(40, "slack", (Estimate(0.9, 0.1, 5.0, float("inf")),)),))
+    endless = Standing("q", "view", 40, (Closing(40, "slack", (SiteEstimate(0.9, 0.1, 5.0, float("inf")),)),))
     for message in (endless, Progress("q", 2**63, 0), Progress("q", 2**70, 0)):
         with pytest.raises(WireError, match="header"):
             encode_segment(Segment("eu", "e", 0, (message,)))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from catchment.quality.contract_measures import measured
-from catchment.quality.coverage import Contract
+from catchment.quality.contract import Contract, watched_quantities
 from catchment.site import events as site_events
 from catchment.site.policies.registry import policy_by_name
 from catchment.site.slack import SlackPlan
@@ -22,7 +21,7 @@ Row = tuple[str, int, int]  # source, event time, value
 
 
 def plan(controller: str = "adaptive") -> SlackPlan:
-    return SlackPlan("q", controller, WINDOW, measured(FRAGMENT.aggregates), Contract(0.05), 3600 * SECOND_US)
+    return SlackPlan("q", controller, WINDOW, watched_quantities(FRAGMENT.aggregates), Contract(0.05), 3600 * SECOND_US)
 
 
 def observed(rows: list[Row]) -> pa.Table:

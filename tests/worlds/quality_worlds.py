@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from catchment.quality.kinds import Part, Population
+from catchment.quality.populations import Population, SampledPart
 
 Floats = NDArray[np.float64]
 
@@ -95,6 +95,6 @@ class Trials:
         return np.where(self.kept.any(1), errors, 1.0)
 
 
-def parts_of(values: list[Floats], rates: list[float], ranged: bool) -> list[Part]:
+def parts_of(values: list[Floats], rates: list[float], ranged: bool) -> list[SampledPart]:
     """One part a site."""
-    return [Part(population(v, ranged), r) for v, r in zip(values, rates, strict=True)]
+    return [SampledPart(population(v, ranged), r) for v, r in zip(values, rates, strict=True)]

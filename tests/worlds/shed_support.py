@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 
-from catchment.quality.kinds import Population
+from catchment.quality.populations import Population
 from catchment.shedding.forest import Operator, Query, ShedForest, Stream
 
 DELTA = 0.01

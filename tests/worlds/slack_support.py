@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from catchment.quality.coverage import Contract, Measure
+from catchment.quality.contract import Contract, Measure
 from catchment.sim.order.imputation import parse_simulated_slack
 from catchment.site.slack import CloseDecision, SlackController, SlackTask, SourceBatch
 from catchment.timeline import SECOND_US, Slicing, WindowSpec

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
-from catchment.quality.merge_sites import Estimate
+from catchment.quality.merge_sites import SiteEstimate
 from catchment.storage import files
 from catchment.wire import codec
 from catchment.wire.codec import decode_segment
@@ -97,7 +97,7 @@ _SIZES = st.floats(0, allow_infinity=False) | st.integers(0, 2**40).map(float)
 _TOTALS = st.floats(allow_nan=False, allow_infinity=False)
 _SHED = st.builds(Shed, _NAMES, _COUNTS, _RATES, _SLICES, st.lists(st.tuples(st.text(), _RATES), max_size=3).map(tuple))
 _REPAIRED = st.builds(Repaired, _NAMES, _COUNTS, st.booleans())
-_ESTIMATES = st.builds(Estimate, _SHARES, st.none() | _SIZES, _SIZES, _TOTALS)
+_ESTIMATES = st.builds(SiteEstimate, _SHARES, st.none() | _SIZES, _SIZES, _TOTALS)
 _SOURCES = st.lists(st.tuples(st.text(), _SHARES), max_size=3).map(tuple)
 _CLOSINGS = st.builds(Closing, _INTEGERS, _NAMES, st.lists(_ESTIMATES, max_size=3).map(tuple), _SOURCES)
 _STANDINGS = st.builds(Standing, _NAMES, _NAMES, _INTEGERS, st.lists(_CLOSINGS, max_size=3).map(tuple))

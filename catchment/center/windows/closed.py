@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from catchment.center.events import EXACT, ON_TIME
-from catchment.quality.contract_measures import Measured
-from catchment.quality.merge_sites import Estimate, expected_count, whole_bound
+from catchment.quality.contract import WatchedQuantity
+from catchment.quality.merge_sites import SiteEstimate, expected_count, whole_bound
 from catchment.timeline import START_OF_TIME_US
 from catchment.wire.messages import Closing
 
@@ -67,7 +67,7 @@ class ClosedWindow:
             lacking += max(self.expected - got, 0.0)
         return got / (got + lacking) if got + lacking else 1.0
 
-    def assess(self, end_us: int, measured: Sequence[Measured], say: SitesSay, controlled: bool) -> None:
+    def assess(self, end_us: int, measured: Sequence[WatchedQuantity], say: SitesSay, controlled: bool) -> None:
         """Take in what sites have said since."""
         for site in [s for s in self.missing if say.passed(s, end_us)]:
             del self.missing[site]
@@ -77,7 +77,7 @@ class ClosedWindow:
             self.awaited = tuple(s for s in inside if not say.is_over(s, end_us))
             self._estimate(end_us, measured, say, inside)
 
-    def _estimate(self, end_us: int, measured: Sequence[Measured], say: SitesSay, inside: Sequence[str]) -> None:
+    def _estimate(self, end_us: int, measured: Sequence[WatchedQuantity], say: SitesSay, inside: Sequence[str]) -> None:
         told = {s: c for s in inside if (c := say.closings.get(s, {}).get(end_us)) is not None}
         if not self.awaited:
             self.expected, self.errors, self.sources = None, (), ()
@@ -104,6 +104,6 @@ class ClosedWindow:
                    *rest)  # fmt: skip
 
 
-def _part(estimate: Estimate, awaited: bool) -> Estimate:
+def _part(estimate: SiteEstimate, awaited: bool) -> SiteEstimate:
     """A site that expects no more has its part whole."""
-    return estimate if awaited else Estimate(1.0, 0.0, estimate.count, estimate.total)
+    return estimate if awaited else SiteEstimate(1.0, 0.0, estimate.count, estimate.total)

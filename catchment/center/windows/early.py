@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from catchment.aggregates import Aggregate, partials
-from catchment.quality.contract_measures import Measured
+from catchment.quality.contract import WatchedQuantity
 
 RECENT = 20
 
@@ -33,7 +33,7 @@ class EarlyWindow:
 class Recent:
     """What the last closed windows held: records, and the total of each watched sum."""
 
-    def __init__(self, measured: Sequence[Measured], aggregates: Sequence[Aggregate]) -> None:
+    def __init__(self, measured: Sequence[WatchedQuantity], aggregates: Sequence[Aggregate]) -> None:
         self._measured, self._aggregates = tuple(measured), tuple(aggregates)
         self._held: deque[tuple[int, tuple[float | None, ...]]] = deque(maxlen=RECENT)
 
@@ -52,7 +52,7 @@ class Recent:
         bounds = [self._error(i, m, records, totals[i]) for i, m in enumerate(self._measured)]
         return tuple((c, bounds[i]) for i, m in enumerate(self._measured) for c in m.columns)
 
-    def _error(self, place: int, measured: Measured, records: int, total: float | None) -> float | None:
+    def _error(self, place: int, measured: WatchedQuantity, records: int, total: float | None) -> float | None:
         if len(self._held) < RECENT or not measured.bounded or measured.measure.name == "avg":
             return None
         if measured.measure.name == "sum":

@@ -18,7 +18,7 @@ from catchment.center.late import WINDOW_COLUMN, LateRegistry, RepairRule
 from catchment.center.windows.closed import ClosedWindow, SitesSay
 from catchment.center.windows.early import EarlyWindow, Recent
 from catchment.center.windows.outstanding import Debts
-from catchment.quality.contract_measures import measured
+from catchment.quality.contract import watched_quantities
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US, Window
 
@@ -28,7 +28,7 @@ class QueryWindows:
 
     def __init__(self, query: CenterQuery) -> None:
         self.query = query
-        self.measured = measured(query.fragment.aggregates)
+        self.measured = watched_quantities(query.fragment.aggregates)
         self.slices: dict[int, list[pa.Table]] = {}
         self.records: dict[int, dict[str, int]] = {}
         self.closed: dict[int, ClosedWindow] = {}

@@ -128,10 +128,10 @@ def _best(plan: ShedPlan, name: str) -> str:
     """The best proved bound at the planned rate: Hoeffding's curves are looser, those of the variance prove
     nothing."""
     from catchment.quality.bounds import bound
-    from catchment.quality.kinds import Part
+    from catchment.quality.populations import SampledPart
 
     errors = [
-        bound(need.aggregate, Part(need.population, plan.rates[name, stratum]), plan.forest.delta).error
+        bound(need.aggregate, SampledPart(need.population, plan.rates[name, stratum]), plan.forest.delta).error
         for stratum, _ in plan.forest.strata(name)
         for need in plan.forest.needs[name, stratum]
     ]

@@ -66,7 +66,7 @@ def order(
     Latency is from the end of a window to its closing. Violations is the share of windows whose on-time error is
     max-error or more. The oracle knows the future: the least latency with which the contract can be held.
     """
-    from catchment.quality.coverage import Contract, Measure
+    from catchment.quality.contract import Contract, Measure
     from catchment.sim.order.imputation import parse_simulated_slack
     from catchment.sim.order.plot import course, plot_accuracy
     from catchment.sim.order.simulate import Question, simulate

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from catchment.quality.coverage import Measure
+from catchment.quality.contract import Measure
 from catchment.sim.order.trace import ArrivalTrace
 from catchment.timeline import WindowSpec
 

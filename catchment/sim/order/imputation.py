@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from catchment.arrays import Floats, Ints
-from catchment.quality.coverage import Measure
+from catchment.quality.contract import Measure
 from catchment.site.slack import SlackConfig, SlackController, SlackTask, parse_slack
 from catchment.site.slack.batch import SourceBatch
 from catchment.site.slack.missing import ExpectedMissing

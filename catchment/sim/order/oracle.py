@@ -15,7 +15,7 @@ from math import floor
 import numpy as np
 import numpy.typing as npt
 
-from catchment.quality.coverage import Contract, Measure, relative_error
+from catchment.quality.contract import Contract, Measure, relative_error
 from catchment.sim.order.answers import Windows
 from catchment.sim.order.replay import step_of
 from catchment.sim.order.trace import ArrivalTrace

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from catchment.aggregates.grouped import sum_pairs
 from catchment.errors import SimulationError
-from catchment.quality.coverage import Measure
+from catchment.quality.contract import Measure
 from catchment.sim.order.answers import Mask, Windows, quantiles
 from catchment.sim.order.replay import step_of
 from catchment.sim.order.trace import ArrivalTrace

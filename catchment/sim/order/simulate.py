@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from catchment.errors import SimulationError
-from catchment.quality.coverage import Contract, Measure
+from catchment.quality.contract import Contract, Measure
 from catchment.sim.order.answers import WindowAnswers, Windows, answers, errors
 from catchment.sim.order.oracle import Oracle, oracle
 from catchment.sim.order.repair import RepairOutcome, RepairPolicy, repair

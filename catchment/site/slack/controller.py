@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from catchment.arrays import Ints
-from catchment.quality.coverage import relative_error
+from catchment.quality.contract import relative_error
 from catchment.site.slack.batch import SourceBatch
 from catchment.site.slack.missing import idle_sources, least_progress_us, sources_behind
 from catchment.site.slack.observations import Observations, SettledWindow, UnsettledWindow

@@ -21,9 +21,8 @@ import pyarrow as pa
 
 from catchment.arrays import Ints
 from catchment.errors import SiteError
-from catchment.quality.contract_measures import Measured
-from catchment.quality.coverage import Contract
-from catchment.quality.merge_sites import Estimate
+from catchment.quality.contract import Contract, WatchedQuantity
+from catchment.quality.merge_sites import SiteEstimate
 from catchment.site.slack.batch import SourceBatch
 from catchment.site.slack.controller import SlackController
 from catchment.site.slack.names import parse_slack
@@ -49,27 +48,27 @@ class SlackPlan:
     query: str
     controller: str
     window: WindowSpec
-    measured: tuple[Measured, ...]
+    watched: tuple[WatchedQuantity, ...]
     contract: Contract
     max_ahead_us: int
 
     def __post_init__(self) -> None:
-        if not self.measured:
-            raise SiteError(f"query {self.query!r} measures nothing that could be waited for")
+        if not self.watched:
+            raise SiteError(f"query {self.query!r} watches nothing that could be waited for")
         parse_slack(self.controller)
 
     def build_controllers(self) -> tuple[SlackController, ...]:
-        """Return one new controller per measured quantity."""
+        """Return one new controller per watched quantity."""
         config = parse_slack(self.controller)
         return tuple(
-            config.build(SlackTask(self.window, m.measure, self.contract, max_ahead_us=self.max_ahead_us))
-            for m in self.measured
+            config.build(SlackTask(self.window, quantity.measure, self.contract, max_ahead_us=self.max_ahead_us))
+            for quantity in self.watched
         )
 
 
 def watched_values(plan: SlackPlan) -> tuple[str, ...]:
     """Return the Spark SQL of every value that a plan watches, each once: `total_N`, `square_N` of observations."""
-    return tuple(dict.fromkeys(m.value for m in plan.measured if m.value is not None))
+    return tuple(dict.fromkeys(q.value for q in plan.watched if q.value is not None))
 
 
 @stored()
@@ -77,7 +76,7 @@ def watched_values(plan: SlackPlan) -> tuple[str, ...]:
 class QuantityClosing:
     """How one quantity of a window was closed; `lacking` maps sources to the share of the window that they lack."""
 
-    estimate: Estimate
+    estimate: SiteEstimate
     reason: str
     lacking: dict[str, float]
 
@@ -119,8 +118,8 @@ class QuerySlack:
         """Take the observations of a micro-batch: rows (source, slice_us, newest_us, oldest_us, count, ...)."""
         names, codes = self._code_sources(table)
         values = watched_values(self.plan)
-        for controller, measured in zip(self.controllers, self.plan.measured, strict=True):
-            column = None if measured.value is None else values.index(measured.value)
+        for controller, quantity in zip(self.controllers, self.plan.watched, strict=True):
+            column = None if quantity.value is None else values.index(quantity.value)
             controller.observe(_read_batch(table, names, codes, column), now_us)
         self._advance(now_us)
 
@@ -203,7 +202,7 @@ def _close_quantity(controller: SlackController, decision: CloseDecision) -> Qua
     bound = float(decision.bound) if isfinite(decision.bound) else None
     shares = dict(zip(decision.missing, decision.missing_shares, strict=True))
     lacking = {name: min(shares.get(name, 0.0), 1.0) for name in (*decision.missing, *decision.idle)}
-    return QuantityClosing(Estimate(coverage, bound, count, total), decision.reason, lacking)
+    return QuantityClosing(SiteEstimate(coverage, bound, count, total), decision.reason, lacking)
 
 
 def _join_closings(end_us: int, quantities: Sequence[QuantityClosing]) -> Closing:

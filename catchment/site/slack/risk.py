@@ -13,7 +13,7 @@ from math import erfc, expm1, sqrt
 import numpy as np
 
 from catchment.arrays import Floats
-from catchment.quality.coverage import Measure
+from catchment.quality.contract import Measure
 
 _LARGEST_SHARE = 0.999  # a rank error is turned into a missing share of at most this
 

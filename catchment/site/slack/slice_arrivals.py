@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from catchment.quality.coverage import Measure, relative_error
+from catchment.quality.contract import Measure, relative_error
 from catchment.site.slack.batch import SourceBatch
 from catchment.storage.codec import stored
 from catchment.timeline import END_OF_TIME_US, Slicing, WindowSpec

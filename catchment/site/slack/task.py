@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from catchment.errors import SiteError
-from catchment.quality.coverage import Contract, Measure
+from catchment.quality.contract import Contract, Measure
 from catchment.storage.codec import stored
 from catchment.timeline import SECOND_US, WindowSpec
 

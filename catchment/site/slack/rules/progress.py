@@ -20,7 +20,7 @@ from statistics import NormalDist
 import numpy as np
 
 from catchment.arrays import Floats, Mask
-from catchment.quality.coverage import relative_error
+from catchment.quality.contract import relative_error
 from catchment.site.slack.missing import ExpectedMissing, expected_missing
 from catchment.site.slack.observations import Observations, SettledWindow
 from catchment.site.slack.risk import MissingPart, missing_part, relative_bound, violation_risk

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from benchmarks.shedding.rate_classes import Answers, Kept, RateClass, combine, combine_many, normal_estimate
 from catchment.errors import QualityError
-from catchment.quality.bounds import bound
-from catchment.quality.combine import Answers, Kept, RateClass, combine, combine_many
-from catchment.quality.kinds import Guarantee, Part, Population, Scale
+from catchment.quality.bounds import Guarantee, Scale, bound
+from catchment.quality.populations import Population, SampledPart
 from tests.worlds.quality_worlds import WORLDS, Trials
 
 SIZE, TRIALS, DELTA = 400, 1200, 0.05
@@ -157,7 +157,7 @@ def test_a_sketch_is_bounded_by_the_sizes_that_the_sample_shows() -> None:
     assert math.isnan(value)
     assert stated.scale is Scale.RANK
     assert stated.guarantee is Guarantee.ESTIMATE
-    expected = bound("median", [Part(Population(1000), 0.5), Part(Population(1000), 0.25)], 0.05)
+    expected = bound("median", [SampledPart(Population(1000), 0.5), SampledPart(Population(1000), 0.25)], 0.05)
     assert stated.error == expected.error
     assert combine("distinct", [RateClass(0.5, 500)], 0.05)[1].guarantee is Guarantee.NONE
 
@@ -193,3 +193,12 @@ def test_an_impossible_rate_is_refused(rate: float) -> None:
         combine("sum", [RateClass(0.5, 10)], 0.05, lowest_rate=rate)
     with pytest.raises(QualityError, match="cannot be scaled"):
         combine_many("median", Kept(*(np.zeros(0, dtype=np.intp), *[np.zeros(0)] * 4), size=1), 0.05)
+
+
+def test_the_normal_figure_is_called_an_estimate() -> None:
+    part = SampledPart(Population(10_000, 10, 5), 0.1)
+    for aggregate in ("count", "sum", "avg"):
+        figure = normal_estimate(aggregate, part, 0.05)
+        assert figure.guarantee is Guarantee.ESTIMATE
+        assert figure.error <= bound(aggregate, part, 0.05).error * (1 + 1e-9) or aggregate == "count"
+    assert normal_estimate("median", part, 0.05).guarantee is Guarantee.NONE

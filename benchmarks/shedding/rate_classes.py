@@ -1,62 +1,35 @@
-"""From what was kept, at which rates, to one answer and one bound: the center's side of sampling.
+"""Scaled answers and their bounds from the moments of kept records, rate by rate: the yardstick of the bounds.
 
-A partial made under sampling is the partial of the kept records, and its rate. Partials of one rate merge
-as ever; partials of different rates stay apart (the rate is one more key of theirs), and become one
-answer here: each kept record stands for 1 / rate records (Horvitz and Thompson), and the proxies and
-variances of its error add up over the rates. So ten sites that shed differently give one bound, as tight
-as one site's would be, not ten bounds added.
-
-What must be known of each (group, rate): how many records were kept, their mean, and the sum of their
-squared distances from it (m2); these merge safely (Chan) and are the state of a variance. Everything is
-vectorised over groups.
-
-Kinds of guarantee:
-- COUNT, and SUM and AVG whose range of values is known: proved from the sample alone. The second moments
-  are not taken from the sample as they are, but from above: part of delta pays for the chance that the
-  sample shows too little. Only records that may have been shed count: where large values are never shed
-  (rate 1), the range is that of the rest.
-- SUM and AVG without a range: an estimate. A sample cannot know of the one huge record that it missed.
+Partials of one rate merge; partials of different rates stay apart until they become one answer here. The engine itself
+carries the same sums added up over rates (`catchment.shedding.terms`) and bounds them by the same function
+(`catchment.quality.sample_bounds`), so what holds here holds there. Known of each (group, rate) are the number of kept
+records, their mean, and the sum of their squared distances from it (m2). `normal_estimate` is the figure of the normal
+limit, to which the proved bounds are compared.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
+from catchment.arrays import Floats
 from catchment.errors import QualityError
-from catchment.quality.bounds import bound
-from catchment.quality.kinds import (
-    Bound,
-    Guarantee,
-    Part,
+from catchment.quality.bounds import Bound, Guarantee, bound, exact_answer, no_bound, relative_to, spread_about
+from catchment.quality.populations import (
     Population,
+    SampledPart,
     check_delta,
-    exact_answer,
     parse_aggregate,
+    total_count,
+    total_mean,
 )
-from catchment.quality.tails import (
-    Floats,
-    jump_factor,
-    largest_root,
-    log_term,
-    subgaussian_factor,
-    unseen_moment,
-    variance_factor,
-)
-
-# Sums of squares, of values and of ones: how the spread of x - t depends on t.
-Terms = tuple[Floats, Floats, Floats]
-# What a rate does to the spread of an error: see `catchment.quality.tails`.
-Factor = Callable[[ArrayLike], Floats]
-# The largest |y| of any record that may have been shed: at t = 0, and by how much it grows with t.
-Reach = tuple[Floats | float, float]
-
-# Of delta, what is paid for each of the two second moments being larger than the sample shows.
-_MOMENT_SHARE = 1 / 8
+from catchment.quality.sample_bounds import RateFactor, Reach, ScaledSums, bound_widths
+from catchment.quality.tails import variance_factor
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +75,7 @@ class Kept:
         np.minimum.at(found, self.groups, self.rates)
         return found
 
-    def counted(self) -> Kept:
+    def with_ones(self) -> Kept:
         """The same records, each with the value 1."""
         ones = np.ones_like(self.counts)
         return Kept(self.groups, self.rates, self.counts, ones, ones * 0.0, self.size, self.lowest_rate)
@@ -138,7 +111,7 @@ def combine_many(aggregate: str, kept: Kept, delta: float, value_range: tuple[fl
     check_delta(delta)
     law = parse_aggregate(aggregate).law
     if law == "count":
-        return _total(kept.counted(), delta, (1.0, 1.0))
+        return _total(kept.with_ones(), delta, (1.0, 1.0))
     if law == "sum":
         return _total(kept, delta, value_range)
     if law == "avg":
@@ -162,7 +135,7 @@ def combine(
     if law in ("count", "sum", "avg", "variance", "stddev"):
         found = combine_many(aggregate, kept_of(classes, lowest_rate), delta, value_range)
         return float(found.values[0]), found.bound(0)
-    sizes = [Part(Population(c.kept / c.rate), c.rate) for c in classes]
+    sizes = [SampledPart(Population(c.kept / c.rate), c.rate) for c in classes]
     stated = bound(aggregate, sizes, delta)
     kind = Guarantee.ESTIMATE if stated.guarantee is Guarantee.PROVED else stated.guarantee
     return math.nan, Bound(stated.error, kind, stated.method, stated.scale)
@@ -227,56 +200,34 @@ def _square_root(variance: Answers) -> Answers:
     return Answers(values, widths, variance.guarantee, variance.method, variance.whole)
 
 
-def _bounded(kept: Kept, values: Floats, terms: Terms, weights: Floats, delta: float, reach: Reach | None) -> Answers:
-    def sums(factor: Factor) -> Terms:
+def _bounded(
+    kept: Kept, values: Floats, terms: ScaledSums, weights: Floats, delta: float, reach: Reach | None
+) -> Answers:
+    def sums(factor: RateFactor) -> ScaledSums:
         a, b, c = (kept.add(term * factor(kept.rates) / kept.rates) for term in terms)
         return a, b, c
 
-    widths, guarantee, method = bounded_widths(sums, weights, kept.lowest(), delta, reach)
+    widths, guarantee, method = bound_widths(sums, weights, kept.lowest(), delta, reach)
     return _answers(kept, values, widths, guarantee, method)
-
-
-def bounded_widths(
-    sums: Callable[[Factor], Terms], weights: Floats, lowest: Floats, delta: float, reach: Reach | None
-) -> tuple[Floats, Guarantee, str]:
-    """How far estimates may be off. `sums(factor)` are the scaled sums of y^2, y and 1, each times the factor of its
-    rate. Both inequalities on second moments from above where the reach of y is known; else the sub-Gaussian
-    one on the moments as the sample shows them."""
-    if reach is None:
-        widths = _solve(sums(subgaussian_factor), weights, 2.0 * log_term(delta))
-        return widths, Guarantee.ESTIMATE, "moments of the sample"
-    log, moment_log = log_term(delta * (1 - 2 * _MOMENT_SHARE)), -math.log(delta * _MOMENT_SHARE)
-    found = []
-    for factor in (subgaussian_factor, variance_factor):
-        unseen = unseen_moment(np.where(lowest < 1.0, factor(lowest) / lowest, 0.0), moment_log)
-        jump = 2.0 / 3.0 * log * jump_factor(lowest) if factor is variance_factor else 0.0
-        shift = np.sqrt(2.0 * log * unseen) + jump
-        found.append(_solve(sums(factor), weights, 2.0 * log, unseen, shift, reach))
-    return np.minimum(*found), Guarantee.PROVED, "kearns-saul, bernstein"
-
-
-def _solve(
-    sums: Terms,
-    weights: Floats,
-    square: float,
-    unseen: Floats | float = 0.0,
-    shift: Floats | float = 0.0,
-    reach: Reach = (0.0, 0.0),
-) -> Floats:
-    """The least t with  weight t >= shift r + sqrt(square (A + 2 |B| t + C t^2 + unseen r^2)),  r = reach
-    at t.
-
-    A, B, C are the scaled sums of squares of y, of y, and of 1, where t shifts y.
-    """
-    a, b, c = sums
-    at_zero, grows = reach
-    pull = weights - shift * grows
-    lead = pull**2 - square * (c + unseen * grows)
-    slope = 2.0 * (pull * shift * at_zero + square * (np.abs(b) + unseen * at_zero * grows))
-    rest = square * (a + unseen * at_zero**2) - (shift * at_zero) ** 2
-    return np.where(pull > 0.0, largest_root(lead, slope, rest), np.inf)
 
 
 def _answers(kept: Kept, values: Floats, widths: Floats, guarantee: Guarantee, method: str) -> Answers:
     whole = kept.lowest() >= 1.0
     return Answers(values, np.where(whole, 0.0, widths), guarantee, method, whole)
+
+
+def normal_estimate(aggregate: str, parts: SampledPart | Sequence[SampledPart], delta: float) -> Bound:
+    """The normal limit's figure for COUNT, SUM and AVG: an estimate, not a guarantee, and named so."""
+    law, given = parse_aggregate(aggregate).law, (parts,) if isinstance(parts, SampledPart) else tuple(parts)
+    if law not in ("count", "sum", "avg"):
+        return no_bound(f"no normal limit is kept for {aggregate}")
+    if total_count(given) == 0:
+        return no_bound("no records are expected")
+    counts, of_one = [p.population.count for p in given], law == "count"
+    centre = total_mean(given) if law == "avg" else 0.0
+    squares = [n * (1.0 if of_one else spread_about(p, centre)) for n, p in zip(counts, given, strict=True)]
+    variance = math.fsum(y * float(variance_factor(p.rate)) for y, p in zip(squares, given, strict=True))
+    width = NormalDist().inv_cdf(1 - delta / 2) * math.sqrt(variance)
+    error = relative_to(width, math.fsum(counts) * (1.0 if of_one else total_mean(given)))
+    in_unit = width / math.fsum(counts) if law == "avg" else width
+    return Bound(error, Guarantee.ESTIMATE, "normal", half_width=in_unit)
