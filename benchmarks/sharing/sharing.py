@@ -116,8 +116,10 @@ def _star_draws(catalog: Catalog, known: Statistics, count: int) -> list[dict[st
     rows = []
     for draw in range(count):
         queries = _drawn(catalog, draw)
-        states = {s.value: share(queries, s, known.sent) for s in Strength}
-        rows.append({n: sum(known.sent(d) for d in state.fragments.values()) for n, state in states.items()})
+        states = {s.value: share(queries, s, known.sent_bytes_per_s) for s in Strength}
+        rows.append(
+            {n: sum(known.sent_bytes_per_s(d) for d in state.fragments.values()) for n, state in states.items()}
+        )
     return rows
 
 
@@ -206,7 +208,7 @@ def _many(
     wider = Catalog(catalog.project, catalog.streams, catalog.tables, {}, star=False).add(*parse_sql(text, "many.sql"))
     queries = [query_of(plan_view(view, wider), wider) for view in wider.views.values()]
     parsed = time.process_time()
-    state = share(queries[:count], Strength.FULL, known.sent)
+    state = share(queries[:count], Strength.FULL, known.sent_bytes_per_s)
     placed = WanPlacement(topology, multicast=True)
     for query in queries[:count]:
         placed = placed.add(query.name, query_operators(state, query.name, known, topology))

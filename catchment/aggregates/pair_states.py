@@ -23,7 +23,7 @@ from catchment.aggregates.distinct import ApproxCountDistinct
 from catchment.aggregates.grouped import DECIMAL_DIGITS, floats_of, nullable, valid_rows
 from catchment.aggregates.simple import Average, Count, Extreme, Sum
 from catchment.aggregates.spread import RawMoments, Spread
-from catchment.aggregates.totals import split
+from catchment.aggregates.totals import split_doubles
 from catchment.arrays import Ints, Mask
 from catchment.errors import AggregateError
 
@@ -73,7 +73,9 @@ def _product(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> list[pa.Arr
         return [_multiply(left[0], right[0])]
     missing = ~(valid_rows(left[0]) & valid_rows(right[0]))
     with np.errstate(invalid="ignore", over="ignore"):
-        upper, lower = split((floats_of(left[0]) + floats_of(left[1])) * (floats_of(right[0]) + floats_of(right[1])))
+        upper, lower = split_doubles(
+            (floats_of(left[0]) + floats_of(left[1])) * (floats_of(right[0]) + floats_of(right[1]))
+        )
     return [nullable(upper, missing), nullable(lower, missing)]
 
 

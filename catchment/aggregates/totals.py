@@ -135,7 +135,7 @@ class DoubleTotal:
         return tuple(f"sum({state.sql})" for state in self.states)
 
     def lift(self, values: pa.Array, groups: Groups, size: int) -> list[pa.Array]:
-        high, low = split(floats_of(values))
+        high, low = split_doubles(floats_of(values))
         return self._sum(high, low, values, groups, size)
 
     def combine(self, states: Sequence[pa.Array], groups: Groups, size: int) -> list[pa.Array]:
@@ -151,7 +151,7 @@ class DoubleTotal:
         return nullable(floats_of(high) + floats_of(low), np.asarray(high.is_null()))
 
 
-def split(numbers: Floats) -> tuple[Floats, Floats]:
+def split_doubles(numbers: Floats) -> tuple[Floats, Floats]:
     """Return the upper 24 bits of each number, and the rest; their sum is the number."""
     with np.errstate(invalid="ignore", over="ignore"):
         splits = np.abs(numbers) <= SPLIT_LIMIT

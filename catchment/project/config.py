@@ -257,9 +257,9 @@ class _Reader:
         given = self.file.tables.get(name, {})
         if required and name not in self.file.tables:
             raise ConfigError(f"the table [{name}] is missing", where=f"{self.file.path}:1", hint=f"add [{name}]")
-        return self.checked(given, known, f"[{name}]", lambda key: self.file.at(name, key))
+        return self.check(given, known, f"[{name}]", lambda key: self.file.at(name, key))
 
-    def checked(
+    def check(
         self, given: Any, known: tuple[Option, ...], what: str, where: Callable[[str | None], str]
     ) -> dict[str, Any]:
         if not isinstance(given, dict):
@@ -282,9 +282,7 @@ class _Reader:
                 where=self.file.at(header, None),
                 hint=f"it must be {kinds.site_name().expected}",
             ) from cause
-        return Site(
-            name, **self.checked(values, options_of(Site), f"[{header}]", lambda key: self.file.at(header, key))
-        )
+        return Site(name, **self.check(values, options_of(Site), f"[{header}]", lambda key: self.file.at(header, key)))
 
     def links(self, sites: Mapping[str, Site]) -> Mapping[tuple[str, str], Link]:
         given = self.file.tables.get("links", [])
@@ -293,22 +291,22 @@ class _Reader:
                 "links is not a list of tables", where=self.file.at("links", None), hint="write [[links]]"
             )
         links: dict[tuple[str, str], Link] = {}
-        for place, values in enumerate(given):
-            link = self.link(values, place, sites)
+        for index, values in enumerate(given):
+            link = self.link(values, index, sites)
             if (link.origin, link.destination) in links:
                 raise ConfigError(
                     f"two links go from {link.origin!r} to {link.destination!r}",
-                    where=self.file.at("links", "from", place),
+                    where=self.file.at("links", "from", index),
                     hint="keep one of them",
                 )
             links[link.origin, link.destination] = link
         return MappingProxyType(links)
 
-    def link(self, values: Any, place: int, sites: Mapping[str, Site]) -> Link:
+    def link(self, values: Any, index: int, sites: Mapping[str, Site]) -> Link:
         def where(key: str | None) -> str:
-            return self.file.at("links", key, place)
+            return self.file.at("links", key, index)
 
-        read = self.checked(values, options_of(Link), "[[links]]", where)
+        read = self.check(values, options_of(Link), "[[links]]", where)
         for end, site in (("from", read["origin"]), ("to", read["destination"])):
             if site not in sites:
                 raise ConfigError(

@@ -74,10 +74,10 @@ def required(kind: OptionKind, *, doc: str, name: str = "", example: Any = None)
 
 def options_of(holder: type) -> tuple[Option, ...]:
     """Return the options that are declared in a dataclass, in the order of its fields."""
-    return tuple(_named(f.metadata[_OPTION], f.name) for f in fields(holder) if _OPTION in f.metadata)
+    return tuple(_with_name(f.metadata[_OPTION], f.name) for f in fields(holder) if _OPTION in f.metadata)
 
 
-def _named(declared: Option, field_name: str) -> Option:
+def _with_name(declared: Option, field_name: str) -> Option:
     unit = declared.kind.unit
     name = declared.name or (field_name.removesuffix(f"_{unit}") if unit else field_name)
     return replace(declared, name=name, field_name=field_name)

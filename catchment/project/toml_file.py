@@ -37,8 +37,8 @@ class TomlFile:
         except UnicodeDecodeError as cause:
             raise ConfigError("this file is not UTF-8 text", where=str(path)) from cause
 
-    def at(self, table: str | None, key: str | None, place: int = 0) -> str:
-        """Return file:line of a key of a table (of the place-th one of that name), or of the table itself.
+    def at(self, table: str | None, key: str | None, index: int = 0) -> str:
+        """Return file:line of a key of a table (of the index-th one of that name), or of the table itself.
 
         Without a table, it is the line on which the table `key` begins.
         """
@@ -46,18 +46,18 @@ class TomlFile:
             table, key = key, None
         parent, _, name = (table or "").rpartition(".")
         line = (
-            self._line(table or "", key, place) or self._line(table or "", None, place) or self._line(parent, name, 0)
+            self._line(table or "", key, index) or self._line(table or "", None, index) or self._line(parent, name, 0)
         )
         return f"{self.path}:{line}" if line else str(self.path)
 
-    def _line(self, table: str, key: str | None, place: int) -> int | None:
+    def _line(self, table: str, key: str | None, index: int) -> int | None:
         seen, here = -1, False
         for number, line in enumerate(self.text.splitlines(), start=1):
             header = _HEADER.match(line)
             if header:
                 name = re.sub(r"[\"'\s]", "", header.group(1))
                 seen += name == table
-                here = name == table and seen == place
+                here = name == table and seen == index
                 if key is None and (here or name.startswith(table + ".")):
                     return number
             elif here and key is not None and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*[=.]", line):

@@ -12,8 +12,8 @@ import pyarrow as pa
 from sqlglot import exp
 
 from catchment.aggregates import quote
-from catchment.optimizer.normal_form.expressions import bare, operands, text
-from catchment.optimizer.normal_form.predicates import can_evaluate, comparison
+from catchment.optimizer.normal_form.expressions import operands, parse_bare, to_text
+from catchment.optimizer.normal_form.predicates import can_evaluate, read_comparison
 from catchment.query.fragment import Fragment, Key
 from catchment.shedding.reader_filter import Test
 
@@ -26,8 +26,8 @@ def condition_of(fragment: Fragment, schema: pa.Schema) -> Test | None:
     keys = tuple(Key(field.name, f"{alias}.{quote(field.name)}", field.type) for field in schema)
     names = {key.sql: key.name for key in keys}
     found: Test | None = None
-    for part in operands(bare(fragment.where), exp.And):
-        if can_evaluate(text(part), keys):
+    for part in operands(parse_bare(fragment.where), exp.And):
+        if can_evaluate(to_text(part), keys):
             made = _test(part, names)
             found = made if found is None else ["and", found, made]
     return found
@@ -35,7 +35,7 @@ def condition_of(fragment: Fragment, schema: pa.Schema) -> Test | None:
 
 def column_of(argument: str) -> str | None:
     """The column that an argument is, if it is one as it stands."""
-    node = bare(argument)
+    node = parse_bare(argument)
     return str(node.name) if isinstance(node, exp.Column) else None
 
 
@@ -45,12 +45,12 @@ def _test(node: exp.Expr, names: Mapping[str, str]) -> Test:
     if isinstance(node, exp.Not):
         return ["not", _test(node.this, names)]
     if isinstance(node, exp.Is):
-        return ["null", names[text(node.this)]]
+        return ["null", names[to_text(node.this)]]
     if isinstance(node, exp.Boolean):
         return ["constant", bool(node.this)]
-    if text(node) in names:
-        return ["is", names[text(node)]]
-    compared = comparison(text(node))
-    assert compared is not None, f"{text(node)} was said to be decidable"
+    if to_text(node) in names:
+        return ["is", names[to_text(node)]]
+    compared = read_comparison(to_text(node))
+    assert compared is not None, f"{to_text(node)} was said to be decidable"
     values = [v if isinstance(v, str) else int(v) for v in compared.values]
     return [compared.operator, names[compared.subject], values if compared.operator == "in" else values[0]]

@@ -18,7 +18,7 @@ COUNTRIES = select("country, sum(bytes) AS b", "country")
 
 
 def test_a_derived_query_names_its_fragment_its_peers_and_what_it_saves() -> None:
-    deployed = deploy_first(make_queries(PAGES, TOTAL), Strength.FULL, DENSE.sent)
+    deployed = deploy_first(make_queries(PAGES, TOTAL), Strength.FULL, DENSE.sent_bytes_per_s)
     told = explain_sharing("q1", deployed, DENSE, make_project(links=LINKS))
     assert told["shared_with"] == ["q0"]
     assert told["fragment"] in deployed.sharing.fragments
@@ -28,7 +28,7 @@ def test_a_derived_query_names_its_fragment_its_peers_and_what_it_saves() -> Non
 
 
 def test_the_links_carry_every_fragment_once() -> None:
-    deployed = deploy_first(make_queries(PAGES, TOTAL, COUNTRIES), Strength.FULL, DENSE.sent)
+    deployed = deploy_first(make_queries(PAGES, TOTAL, COUNTRIES), Strength.FULL, DENSE.sent_bytes_per_s)
     told = explain_sharing("q1", deployed, DENSE, make_project(links=LINKS))
     rates = site_rates(deployed.sharing, DENSE)
     assert {row["from"]: row["bytes_per_s"] for row in told["links"]} == pytest.approx(rates)
@@ -37,7 +37,7 @@ def test_the_links_carry_every_fragment_once() -> None:
 
 
 def test_a_query_on_its_own_says_what_widening_another_would_have_added() -> None:
-    deployed = deploy_first(make_queries(PAGES, COUNTRIES), Strength.FULL, DENSE.sent)
+    deployed = deploy_first(make_queries(PAGES, COUNTRIES), Strength.FULL, DENSE.sent_bytes_per_s)
     told = explain_sharing("q1", deployed, DENSE, make_project(links=LINKS))
     assert {c["kind"]: c["chosen"] for c in told["choices"]} == {"widen": False, "own": True}
     added = {c["kind"]: c["added_bytes_per_s"] for c in told["choices"]}
@@ -52,7 +52,7 @@ def test_over_a_hub_it_says_where_partials_merge_and_counts_every_link() -> None
     hops = {"us": "hub", "eu": "hub", "hub": "center"}
     links = {(a, b): Link(a, b, 1000.0) for a, b in hops.items()}
     project = make_project(sites={n: Site(n) for n in (*hops, "center")}, links=links)
-    deployed = deploy_first(make_queries(PAGES, COUNTRIES), Strength.FULL, DENSE.sent)
+    deployed = deploy_first(make_queries(PAGES, COUNTRIES), Strength.FULL, DENSE.sent_bytes_per_s)
     told = explain_sharing("q1", deployed, DENSE, project)
     rates = {(row["from"], row["to"]): row["fragment_bytes_per_s"] for row in told["links"]}
     (merge,) = told["merges"]
@@ -65,7 +65,7 @@ def test_over_a_hub_it_says_where_partials_merge_and_counts_every_link() -> None
 
 
 def test_nothing_is_shared_where_nothing_may_be() -> None:
-    deployed = deploy_first(make_queries(PAGES, TOTAL), Strength.NONE, SPARSE.sent)
+    deployed = deploy_first(make_queries(PAGES, TOTAL), Strength.NONE, SPARSE.sent_bytes_per_s)
     told = explain_sharing("q1", deployed, SPARSE, make_project(links=LINKS))
     assert told["shared_with"] == []
     assert told["why"] == "nothing is shared at this strength"

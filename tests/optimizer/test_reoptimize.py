@@ -26,37 +26,37 @@ def rate(deployed: Deployed, statistics: Statistics) -> float:
 
 def test_a_move_waits_until_its_cost_was_lost_and_then_sends_less() -> None:
     queries = make_queries(*PAIR)
-    deployed, watch, at = deploy_first(queries, Strength.FULL, SPARSE.sent), SharingReoptimizer(), 0
+    deployed, watch, at = deploy_first(queries, Strength.FULL, SPARSE.sent_bytes_per_s), SharingReoptimizer(), 0
     assert len(deployed.sharing.fragments) == 1
-    best = share(queries, Strength.FULL, DENSE.sent)
+    best = share(queries, Strength.FULL, DENSE.sent_bytes_per_s)
     lost_a_second = rate(deployed, DENSE) - sum(site_rates(best, DENSE).values())
-    price = PATIENCE * redeployment_bytes(deployed, best, DENSE.sent)
-    while (target := watch.choose_move(deployed, DENSE.sent, at)) is None:
+    price = PATIENCE * redeployment_bytes(deployed, best, DENSE.sent_bytes_per_s)
+    while (target := watch.choose_move(deployed, DENSE.sent_bytes_per_s, at)) is None:
         assert at / SECOND * lost_a_second <= price, "it waits no longer than the rule says"
         at += SECOND
     assert at / SECOND * lost_a_second > price
     moved = deployed.move(target)
     used = {d.fragment for d in moved.sharing.derivations.values()}
-    assert sum(DENSE.sent(moved.sharing.fragments[f]) for f in used) < rate(deployed, DENSE)
+    assert sum(DENSE.sent_bytes_per_s(moved.sharing.fragments[f]) for f in used) < rate(deployed, DENSE)
     assert set(moved.leaving) == set(deployed.sharing.fragments)
 
 
 def test_nothing_moves_while_nothing_better_is_known_or_a_move_is_under_way() -> None:
     queries = make_queries(*PAIR)
-    deployed, watch = deploy_first(queries, Strength.FULL, SPARSE.sent), SharingReoptimizer()
+    deployed, watch = deploy_first(queries, Strength.FULL, SPARSE.sent_bytes_per_s), SharingReoptimizer()
     for at in range(0, 10_000, 100):
-        assert watch.choose_move(deployed, SPARSE.sent, at * SECOND) is None
-    moved = deployed.move(share(queries, Strength.FULL, DENSE.sent))
+        assert watch.choose_move(deployed, SPARSE.sent_bytes_per_s, at * SECOND) is None
+    moved = deployed.move(share(queries, Strength.FULL, DENSE.sent_bytes_per_s))
     for at in range(10_000, 20_000, 100):
-        assert watch.choose_move(moved, SPARSE.sent, at * SECOND) is None
+        assert watch.choose_move(moved, SPARSE.sent_bytes_per_s, at * SECOND) is None
 
 
 def test_a_loss_that_ends_is_forgotten() -> None:
-    deployed, watch = deploy_first(make_queries(*PAIR), Strength.FULL, SPARSE.sent), SharingReoptimizer()
-    watch.choose_move(deployed, DENSE.sent, 0)
-    watch.choose_move(deployed, DENSE.sent, SECOND)
+    deployed, watch = deploy_first(make_queries(*PAIR), Strength.FULL, SPARSE.sent_bytes_per_s), SharingReoptimizer()
+    watch.choose_move(deployed, DENSE.sent_bytes_per_s, 0)
+    watch.choose_move(deployed, DENSE.sent_bytes_per_s, SECOND)
     assert watch.account.lost > 0
-    watch.choose_move(deployed, SPARSE.sent, 2 * SECOND)
+    watch.choose_move(deployed, SPARSE.sent_bytes_per_s, 2 * SECOND)
     assert watch.account.lost == 0
 
 
@@ -83,7 +83,10 @@ def test_what_sites_measure_takes_the_place_of_what_was_declared() -> None:
 def test_bytes_that_left_scale_all_estimates_of_a_stream_alike() -> None:
     queries = make_queries(*PAIR)
     fragments, before = {q.name: q.demand for q in queries}, known(100.0, 50)
-    sent = {q.name: before.partials(q.demand, "us") * 30 * share for q, share in zip(queries, (0.1, 0.3), strict=True)}
+    sent = {
+        q.name: before.partial_bytes_per_s(q.demand, "us") * 30 * share
+        for q, share in zip(queries, (0.1, 0.3), strict=True)
+    }
     read = {
         "us": {
             "rows_per_s": {"hits": 100.0},
@@ -91,8 +94,8 @@ def test_bytes_that_left_scale_all_estimates_of_a_stream_alike() -> None:
         }
     }
     after = apply_measurements(before, fragments, read)
-    assert sum(after.partials(d, "us") for d in fragments.values()) == pytest.approx(sum(sent.values()) / 30)
-    ratios = [after.sent(d) / before.sent(d) for d in fragments.values()]
+    assert sum(after.partial_bytes_per_s(d, "us") for d in fragments.values()) == pytest.approx(sum(sent.values()) / 30)
+    ratios = [after.sent_bytes_per_s(d) / before.sent_bytes_per_s(d) for d in fragments.values()]
     assert ratios == pytest.approx([after.of("hits").wire_ratio] * 2)
 
 

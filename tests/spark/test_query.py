@@ -17,7 +17,7 @@ import pytest
 
 from catchment.query.plan import QueryPlan
 from catchment.query.planning.calls import resolve_inputs
-from catchment.query.planning.scope import Scope, infer
+from catchment.query.planning.scope import Scope, infer_type
 from catchment.query.sql.dialect import read_expression, render
 from catchment.query.sql.tokens import SqlText
 from catchment.query.types import sql_type
@@ -177,7 +177,7 @@ def test_types_are_inferred_as_spark_has_them_or_not_at_all(tables: SparkSession
     columns = [f"{render(e)} AS c{i}" for i, e in enumerate(resolved.values())]
     original = [f"{text} AS c{i}" for i, text in enumerate(texts)]
     found = tables.table("beacons").selectExpr(*columns)
-    inferred = {t: infer(e) for t, e in resolved.items()}
+    inferred = {t: infer_type(e) for t, e in resolved.items()}
     spark_types = dict(zip(texts, (f.dataType.simpleString() for f in found.schema), strict=True))
     wrong = {
         text: (sql_type(type_), spark_types[text])

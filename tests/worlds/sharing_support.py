@@ -197,5 +197,5 @@ def site_rates(sharing: SharingState, statistics: Statistics) -> dict[str, float
     rates: dict[str, float] = {}
     for demand in sharing.fragments.values():
         for site in demand.source.sites:
-            rates[site] = rates.get(site, 0.0) + statistics.partials(demand, site)
+            rates[site] = rates.get(site, 0.0) + statistics.partial_bytes_per_s(demand, site)
     return rates

@@ -1,6 +1,6 @@
 """Expressions in their normal form: what means the same is written the same.
 
-A *bare* expression is a parsed one without parentheses; `text` adds exactly those that are needed, so that two texts
+A *bare* expression is a parsed one without parentheses; `to_text` adds exactly those that are needed, so that two texts
 differ only where the trees do. Each rule takes a bare expression and returns one that has the same value on every
 record, including nulls (three-valued logic), NaN and -0.0; where that would need a type that is not known here, the
 expression is left as it is.
@@ -44,12 +44,12 @@ _COMPARISONS: dict[type[exp.Expr], Callable[[int, int], bool]] = {
 Rule = Callable[[exp.Expr], exp.Expr]
 
 
-def bare(sql: str) -> exp.Expr:
+def parse_bare(sql: str) -> exp.Expr:
     """Return the expression of a text, without parentheses."""
     return _bottom_up(read_expression(sql), lambda node: node.this.copy() if isinstance(node, exp.Paren) else node)
 
 
-def text(expression: exp.Expr) -> str:
+def to_text(expression: exp.Expr) -> str:
     """Return the one text of a bare expression."""
     return render(_bottom_up(expression, _wrap))
 
@@ -90,17 +90,17 @@ EXPRESSION_RULES: tuple[Rule, ...] = (push_negations, fold_constants, order_oper
 @cache
 def normal_text(sql: str) -> str:
     """Return the text of an expression after every rule."""
-    expression = bare(sql)
+    expression = parse_bare(sql)
     for rule in EXPRESSION_RULES:
         expression = rule(expression)
-    return text(expression)
+    return to_text(expression)
 
 
 @cache
 def split_conjunctions(sql: str) -> tuple[str, ...]:
     """Return the parts of a condition in normal form that must all hold; none for TRUE."""
-    parts = operands(bare(sql), exp.And)
-    return tuple(text(part) for part in parts if not _is_constant(part, True))
+    parts = operands(parse_bare(sql), exp.And)
+    return tuple(to_text(part) for part in parts if not _is_constant(part, True))
 
 
 @cache
@@ -112,12 +112,12 @@ def columns_of(sql: str) -> frozenset[str]:
 def rename_columns(sql: str, names: dict[str, str]) -> str:
     """Return the expression with its unqualified columns renamed."""
 
-    def renamed(node: exp.Expr) -> exp.Expr:
+    def rename(node: exp.Expr) -> exp.Expr:
         if isinstance(node, exp.Column) and len(node.parts) == 1 and node.name in names:
             return exp.column(names[node.name], quoted=True)
         return node
 
-    return render(read_expression(sql).transform(renamed, copy=False))
+    return render(read_expression(sql).transform(rename, copy=False))
 
 
 def operands(expression: exp.Expr, kind: type[exp.Binary]) -> list[exp.Expr]:
@@ -217,7 +217,7 @@ def _flip(node: exp.Expr) -> exp.Expr:
     if not isinstance(node, exp.Binary) or type(node) not in _MIRRORED:
         return node
     left, right = node.left, node.right
-    if (_is_literal(left), text(left)) > (_is_literal(right), text(right)):
+    if (_is_literal(left), to_text(left)) > (_is_literal(right), to_text(right)):
         return _MIRRORED[type(node)](this=right.copy(), expression=left.copy())
     return node
 
@@ -232,13 +232,13 @@ def _order(node: exp.Expr) -> exp.Expr:
     for kind in (exp.And, exp.Or):
         if type(node) is kind and type(node.parent) is not kind:
             return _chain(kind, _sorted(operands(node, kind), unique=True))
-    if isinstance(node, exp.Add | exp.Mul) and text(node.left) > text(node.right):
+    if isinstance(node, exp.Add | exp.Mul) and to_text(node.left) > to_text(node.right):
         return type(node)(this=node.right.copy(), expression=node.left.copy())
     return node
 
 
 def _sorted(nodes: Iterable[exp.Expr], *, unique: bool) -> list[exp.Expr]:
-    by_text = sorted(((text(n), n) for n in nodes), key=lambda pair: pair[0])
+    by_text = sorted(((to_text(n), n) for n in nodes), key=lambda pair: pair[0])
     return [n.copy() for n in (dict(by_text).values() if unique else [n for _, n in by_text])]
 
 

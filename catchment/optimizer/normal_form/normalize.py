@@ -13,14 +13,13 @@ from dataclasses import replace
 
 from catchment.aggregates import Aggregate
 from catchment.optimizer.normal_form.expressions import columns_of, normal_text, rename_columns, split_conjunctions
-from catchment.optimizer.normal_form.normalize_join import normalize_join
+from catchment.optimizer.normal_form.normalize_join import normalize_join, rename_column
 from catchment.query.fragment import Key
 from catchment.query.plan import (
     Filter,
     Finish,
     LookupJoin,
     Node,
-    OutputColumn,
     QueryPlan,
     Scan,
     Sink,
@@ -58,7 +57,7 @@ def rename_keys_and_aggregates(plan: QueryPlan) -> QueryPlan:
     made = WindowAggregate(aggregate.input, aggregate.window, tuple(keys.values()), tuple(aggregates.values()))
     finish = Finish(
         made,
-        tuple(_renamed(c, names) for c in plan.columns),
+        tuple(rename_column(c, names) for c in plan.columns),
         rename_columns(plan.having, names) if plan.having else None,
     )
     return QueryPlan(replace(plan.root, input=finish))
@@ -142,11 +141,6 @@ def _split_filter(node: Node) -> Node:
         return node
     parts = sorted({part for c in node.conditions for part in split_conjunctions(c)})
     return replace(node, conditions=tuple(parts)) if parts else node.input
-
-
-def _renamed(column: OutputColumn, names: dict[str, str]) -> OutputColumn:
-    source = names.get(column.source, column.source) if column.source else None
-    return replace(column, sql=rename_columns(column.sql, names), source=source)
 
 
 def _order_node(node: Node) -> Node:

@@ -69,7 +69,7 @@ def _rename(plan: QueryPlan, join: WindowJoin) -> QueryPlan:
     normal = replace(join, joined=_in_order(joined), pairs=tuple(made[n] for n in sorted(made)))
     names = keys | pairs
     having = rename_columns(plan.having, names) if plan.having else None
-    columns = tuple(_column(c, names) for c in plan.columns)
+    columns = tuple(rename_column(c, names) for c in plan.columns)
     return QueryPlan(replace(plan.root, input=replace(plan.finish, input=normal, columns=columns, having=having)))
 
 
@@ -93,6 +93,7 @@ def _rename_pair(pair: PairAggregate, name: str) -> PairAggregate:
     return replace(pair, aggregate=aggregate, carries=_carries(pair))
 
 
-def _column(column: OutputColumn, names: dict[str, str]) -> OutputColumn:
+def rename_column(column: OutputColumn, names: dict[str, str]) -> OutputColumn:
+    """Return a result column over renamed columns of the aggregation."""
     source = names.get(column.source, column.source) if column.source else None
     return replace(column, sql=rename_columns(column.sql, names), source=source)

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 from catchment.errors import PlanError
-from catchment.optimizer.normal_form.expressions import bare, operands, text
+from catchment.optimizer.normal_form.expressions import operands, parse_bare, to_text
 from catchment.query.fragment import Key
 
 Value = Decimal | str
@@ -56,9 +56,9 @@ class ConstantComparison:
 
 
 @cache
-def comparison(condition: str) -> ConstantComparison | None:
+def read_comparison(condition: str) -> ConstantComparison | None:
     """Return the comparison with constants that a condition in normal form is, if it is one."""
-    node = bare(condition)
+    node = parse_bare(condition)
     if isinstance(node, exp.In) and node.expressions:
         operator, constants = "in", node.expressions
     elif isinstance(node, exp.Binary) and type(node) in _ORDERED:
@@ -67,7 +67,9 @@ def comparison(condition: str) -> ConstantComparison | None:
         return None
     values = [_value(c) for c in constants]
     known = tuple(v for v in values if v is not None)
-    return ConstantComparison(text(node.this), operator, known) if len(known) == len(values) and _alike(known) else None
+    return (
+        ConstantComparison(to_text(node.this), operator, known) if len(known) == len(values) and _alike(known) else None
+    )
 
 
 def _value(node: exp.Expr) -> Value | None:
@@ -94,21 +96,21 @@ def implies(given: Iterable[str], wanted: str, texts: frozenset[str]) -> bool:
     alternatives, not_null = _goal(wanted)
     if alternatives:
         return any(implies(known, part, texts) for part in alternatives)
-    facts = [c for c in map(comparison, known) if c is not None]
+    facts = [c for c in map(read_comparison, known) if c is not None]
     if not_null is not None:
         return any(fact.subject == not_null for fact in facts)
-    goal = comparison(wanted)
+    goal = read_comparison(wanted)
     return goal is not None and any(_entails(fact, goal, texts) for fact in facts)
 
 
 @cache
 def _goal(wanted: str) -> tuple[tuple[str, ...], str | None]:
     """Return the alternatives of an OR, and the subject of an IS NOT NULL."""
-    node = bare(wanted)
+    node = parse_bare(wanted)
     if isinstance(node, exp.Or):
-        return tuple(text(part) for part in operands(node, exp.Or)), None
+        return tuple(to_text(part) for part in operands(node, exp.Or)), None
     if isinstance(node, exp.Not) and isinstance(node.this, exp.Is) and isinstance(node.this.expression, exp.Null):
-        return (), text(node.this.this)
+        return (), to_text(node.this.this)
     return (), None
 
 
@@ -144,7 +146,7 @@ def _range_entails(fact: ConstantComparison, goal: ConstantComparison) -> bool:
 @lru_cache(maxsize=65_536)
 def can_evaluate(condition: str, keys: tuple[Key, ...]) -> bool:
     """Return whether a condition can be decided from these keys alone."""
-    return _can(bare(condition), {k.sql: k for k in keys})
+    return _can(parse_bare(condition), {k.sql: k for k in keys})
 
 
 def _can(node: exp.Expr, keys: Mapping[str, Key]) -> bool:
@@ -153,13 +155,13 @@ def _can(node: exp.Expr, keys: Mapping[str, Key]) -> bool:
     if isinstance(node, exp.Not):
         return _can(node.this, keys)
     if isinstance(node, exp.Is):
-        return isinstance(node.expression, exp.Null) and text(node.this) in keys
+        return isinstance(node.expression, exp.Null) and to_text(node.this) in keys
     if isinstance(node, exp.Boolean):
         return True
-    found = keys.get(text(node))
+    found = keys.get(to_text(node))
     if found is not None:
         return bool(pa.types.is_boolean(found.type))
-    compared = comparison(text(node))
+    compared = read_comparison(to_text(node))
     key = keys.get(compared.subject) if compared else None
     if compared is None or key is None:
         return False
@@ -175,7 +177,7 @@ def _fits(value: Value, type_: pa.DataType) -> bool:
 
 def evaluate(condition: str, table: pa.Table, keys: Mapping[str, Key]) -> pa.ChunkedArray:
     """Return for which rows a condition holds, by three-valued logic: a filter drops rows where that is null."""
-    return _evaluate(bare(condition), table, keys)
+    return _evaluate(parse_bare(condition), table, keys)
 
 
 def _evaluate(node: exp.Expr, table: pa.Table, keys: Mapping[str, Key]) -> pa.ChunkedArray:
@@ -185,12 +187,12 @@ def _evaluate(node: exp.Expr, table: pa.Table, keys: Mapping[str, Key]) -> pa.Ch
     if isinstance(node, exp.Not):
         return pc.invert(_evaluate(node.this, table, keys))
     if isinstance(node, exp.Is):
-        return pc.is_null(table[keys[text(node.this)].name])
+        return pc.is_null(table[keys[to_text(node.this)].name])
     if isinstance(node, exp.Boolean):
         return pa.chunked_array([pa.array([bool(node.this)] * table.num_rows, pa.bool_())])
-    if text(node) in keys:
-        return table[keys[text(node)].name]
-    return _compare(comparison(text(node)), table, keys, text(node))
+    if to_text(node) in keys:
+        return table[keys[to_text(node)].name]
+    return _compare(read_comparison(to_text(node)), table, keys, to_text(node))
 
 
 def _compare(

@@ -17,6 +17,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
+from catchment.arrays import Floats
 from catchment.errors import PlanError
 from catchment.optimizer.placement.cost import Channel, channel
 from catchment.optimizer.placement.greedy import WanPlacement
@@ -75,7 +76,8 @@ class _Program:
         self.lows.append(low)
         self.highs.append(high)
 
-    def solve(self, time_limit_s: float) -> tuple[np.ndarray, float, bool]:
+    def solve(self, time_limit_s: float) -> tuple[Floats, float, bool]:
+        """Return the values of the variables, a lower bound of the objective, and whether the two meet."""
         shape = (len(self.lows), len(self.prices))
         matrix = coo_array((self.factors, (self.rows, self.columns)), shape=shape).tocsr()
         scale = max((abs(p) for p in self.prices if p), default=1.0) / 1e3
@@ -160,7 +162,7 @@ class _Builder:
                 load = [(c, self.program.prices[c]) for c in sorted(crossings)]
                 self.program.require([*load, (over, -1.0)], -math.inf, limit)
 
-    def read(self, values: np.ndarray) -> dict[tuple[str, str], str]:
+    def read(self, values: Floats) -> dict[tuple[str, str], str]:
         """Return the site of each operator of each query, from the sinks back: an input is where its channel begins."""
         on = {name for name, column in self.program.names.items() if values[column] > 0.5}
         sites: dict[tuple[str, str], str] = {}

@@ -78,9 +78,9 @@ class OperatorGraph:
 
     def apart(self) -> OperatorGraph:
         """Return the same queries with nothing in common but the sources."""
-        return OperatorGraph.of({q: [self._renamed(n, q) for n in names] for q, names in self.queries.items()})
+        return OperatorGraph.of({q: [self._rename(n, q) for n in names] for q, names in self.queries.items()})
 
-    def _renamed(self, name: str, query: str) -> WanOperator:
+    def _rename(self, name: str, query: str) -> WanOperator:
         found = self.operators[name]
         if not found.inputs:
             return found
@@ -110,18 +110,21 @@ def query_operators(
     demand, asked = state.fragments[fragment], state.queries[query]
     sites = demand.source.sites
     sources = [
-        WanOperator(f"read {demand.source.stream} at {s}", (), statistics.raw(demand.source.stream, s), s)
+        WanOperator(f"read {demand.source.stream} at {s}", (), statistics.raw_bytes_per_s(demand.source.stream, s), s)
         for s in sites
     ]
     partials = [
         WanOperator(
-            f"aggregate {fragment} of {s}", (source.name,), statistics.partials(demand, s), s if as_run else None
+            f"aggregate {fragment} of {s}",
+            (source.name,),
+            statistics.partial_bytes_per_s(demand, s),
+            s if as_run else None,
         )
         for s, source in zip(sites, sources, strict=True)
     ]
     merges = _Merging(fragment, demand, statistics, as_run).tree(partials, asked.sink, topology)
     at = asked.sink if as_run else None
-    answer = WanOperator(f"answer {query}", (merges[-1].name,), statistics.answers(asked), at)
+    answer = WanOperator(f"answer {query}", (merges[-1].name,), statistics.answer_bytes_per_s(asked), at)
     return [*sources, *partials, *merges, answer, WanOperator(f"publish {query}", (answer.name,), 0.0, asked.sink)]
 
 
@@ -167,7 +170,7 @@ class _Merging:
         flat = not self.made and len(sites) == len(self.demand.source.sites)
         name = merge_name(self.fragment) if flat else f"{merge_name(self.fragment)} {label}"
         name, site = (f"{name} at {at}", at) if self.as_run else (name, None)
-        rate = self.statistics.merged(self.demand, sites)
+        rate = self.statistics.merged_bytes_per_s(self.demand, sites)
         self.made.append(WanOperator(name, tuple(p.operator.name for p in parts), rate, site))
         return _Part(self.made[-1], sites, label)
 

@@ -55,7 +55,7 @@ def _fragment(plan: WanPlan, name: str, origin: str) -> dict[str, Any]:
         "aggregates": [describe_aggregate(a) for a in demand.aggregates],
         "windows": [describe_window(w) for w in demand.windows],
         "where": demand.fragment().where,
-        "bytes_per_s": plan.statistics.partials(demand, origin),
+        "bytes_per_s": plan.statistics.partial_bytes_per_s(demand, origin),
         "choices": [_choice(c, c == first.chosen) for c in first.choices],
     }
 

@@ -67,7 +67,7 @@ def plan_wan(
 
     `bytes_of` is what sharing minimises; absent, it is what leaves the sites of the streams.
     """
-    sharing = share(queries, strength, bytes_of or statistics.sent)
+    sharing = share(queries, strength, bytes_of or statistics.sent_bytes_per_s)
     routed = strength in (Strength.FULL, Strength.MAX)
     return place_shared(sharing, topology, statistics, routed, planner, time_limit_s)
 

@@ -28,7 +28,7 @@ def fragment_traffic(routes: Routes, demand: FragmentDemand, statistics: Statist
     for site in demand.source.sites:
         for link in routes.route(site):
             behind.setdefault(link, []).append(site)
-    return {link: statistics.merged(demand, sites) for link, sites in behind.items()}
+    return {link: statistics.merged_bytes_per_s(demand, sites) for link, sites in behind.items()}
 
 
 def bytes_over_links(routes: Routes, statistics: Statistics) -> BytesOf:

@@ -53,7 +53,7 @@ def _wire_ratio(
             rate = estimates.of(fragments[name].source.stream).rows_per_s.get(site) if name in fragments else None
             if rate and read["bytes"]:
                 sent += read["bytes"]
-                expected += estimates.partials(fragments[name], site) * read["rows"] / rate
+                expected += estimates.partial_bytes_per_s(fragments[name], site) * read["rows"] / rate
     return sent / expected if expected else None
 
 

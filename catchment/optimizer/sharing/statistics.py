@@ -28,7 +28,7 @@ from typing import Any
 
 from catchment.errors import ConfigError, PlanError
 from catchment.optimizer.normal_form.expressions import columns_of
-from catchment.optimizer.normal_form.predicates import comparison
+from catchment.optimizer.normal_form.predicates import read_comparison
 from catchment.optimizer.sharing.demand import FragmentDemand, SharedQuery, width_of
 from catchment.project import option_kinds as kinds
 from catchment.project.config import Project
@@ -84,31 +84,31 @@ class Statistics:
             )
         return self.streams[stream]
 
-    def raw(self, stream: str, site: str) -> float:
+    def raw_bytes_per_s(self, stream: str, site: str) -> float:
         """Return the bytes per second of raw records at a site."""
         known = self.of(stream)
         return known.rows_per_s.get(site, 0.0) * known.row_bytes
 
-    def partials(self, demand: FragmentDemand, site: str) -> float:
+    def partial_bytes_per_s(self, demand: FragmentDemand, site: str) -> float:
         """Return the bytes per second of a demand's partials at a site: each group of each slice once."""
-        return self.merged(demand, (site,))
+        return self.merged_bytes_per_s(demand, (site,))
 
-    def merged(self, demand: FragmentDemand, sites: Sequence[str] | None = None) -> float:
+    def merged_bytes_per_s(self, demand: FragmentDemand, sites: Sequence[str] | None = None) -> float:
         """Return the bytes per second of a demand's partials after those of some sites (or of all) are merged."""
         known = self.of(demand.source.stream)
         rows = sum(known.rows_per_s.get(s, 0.0) for s in (demand.source.sites if sites is None else sites))
         return self._groups_per_s(demand, rows) * row_bytes(demand) * known.wire_ratio
 
-    def answers(self, query: SharedQuery) -> float:
+    def answer_bytes_per_s(self, query: SharedQuery) -> float:
         """Return the bytes per second of a query's answers."""
         rows = sum(self.of(query.demand.source.stream).rows_per_s.get(s, 0.0) for s in query.demand.source.sites)
         size_s = query.window.size_us / SECOND_US
         slide_s = query.window.slide_us / SECOND_US
         return self._groups(query.demand, rows * size_s) / slide_s * query.result_bytes
 
-    def sent(self, demand: FragmentDemand) -> float:
+    def sent_bytes_per_s(self, demand: FragmentDemand) -> float:
         """Return the bytes per second of a demand's partials at all its sites together."""
-        return sum(self.partials(demand, site) for site in demand.source.sites)
+        return sum(self.partial_bytes_per_s(demand, site) for site in demand.source.sites)
 
     def _groups_per_s(self, demand: FragmentDemand, rows_per_s: float) -> float:
         slices_per_s = len(demand.slicing.cuts_us) * SECOND_US / demand.slicing.period_us
@@ -126,7 +126,7 @@ class Statistics:
         known = self.of(demand.source.stream).distinct
         possible = math.prod(known.get(c, DEFAULT_DISTINCT) for c in columns)
         for condition in demand.conditions:
-            found = comparison(condition)
+            found = read_comparison(condition)
             if found is not None and found.subject == sql and found.operator in ("=", "in"):
                 possible = min(possible, len(found.values))
         return max(possible, 1.0)
@@ -137,7 +137,7 @@ class Statistics:
         declared = [known.selectivity[c] for c in columns if c in known.selectivity]
         if declared:
             return min(declared)
-        found = comparison(condition)
+        found = read_comparison(condition)
         if found is not None and found.operator in ("=", "in"):
             return min(1.0, len(found.values) / self._distinct_of(columns, known))
         return DEFAULT_SELECTIVITY

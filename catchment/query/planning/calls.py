@@ -11,7 +11,7 @@ from sqlglot import exp
 
 from catchment.aggregates import FUNCTIONS, Aggregate, canonical_name, make_aggregate
 from catchment.errors import AggregateError, QueryError
-from catchment.query.planning.scope import Scope, Typed, infer, typed
+from catchment.query.planning.scope import Scope, Typed, infer_type, make_typed
 from catchment.query.sql.dialect import AGGREGATE_NAMES, render, show
 from catchment.query.sql.tokens import SqlText
 
@@ -118,12 +118,12 @@ class AggregateSet:
         what = f"an argument of {call.function}"
         condition = resolve_inputs(call.condition, self.scope, what) if call.condition else None
         value = self.value(call, resolve_inputs(call.argument, self.scope, what)) if call.argument else None
-        return filtered(value, condition)
+        return restrict(value, condition)
 
     def value(self, call: ParsedCall, value: exp.Expr) -> Typed:
-        if call.function == "count" and infer(value) is None:
+        if call.function == "count" and infer_type(value) is None:
             return Typed(f"{render(exp.paren(value))} IS NOT NULL OR NULL", pa.bool_())
-        return typed(value, self.scope.text, f"the argument of {call.function},")
+        return make_typed(value, self.scope.text, f"the argument of {call.function},")
 
     def _make(self, call: ParsedCall, argument: Typed | None, name: str) -> Aggregate:
         sql, type_ = (argument.sql, argument.type) if argument else (None, None)
@@ -135,7 +135,7 @@ class AggregateSet:
             raise self.scope.text.error(cause.message, call.node, hint=hint) from cause
 
 
-def filtered(value: Typed | None, condition: exp.Expr | None) -> Typed | None:
+def restrict(value: Typed | None, condition: exp.Expr | None) -> Typed | None:
     """Return what is aggregated where a condition holds; without a value every record counts."""
     if condition is None:
         return value

@@ -73,14 +73,14 @@ def window_name(node: exp.Expr) -> str | None:
 def _resolve_item(item: exp.Expr, select: exp.Select, scope: Scope) -> exp.Expr:
     """Return what an ordinal or an alias of the SELECT list stands for; input columns win over aliases."""
     if isinstance(item, exp.Literal) and not item.is_string:
-        place = int(item.name) if item.name.isdigit() else 0
-        if not 1 <= place <= len(select.selects):
+        ordinal = int(item.name) if item.name.isdigit() else 0
+        if not 1 <= ordinal <= len(select.selects):
             raise scope.text.error(
                 f"GROUP BY {item.name} points at no column",
                 item,
                 hint=f"the SELECT list has the columns 1 to {len(select.selects)}",
             )
-        return select.selects[place - 1].unalias()
+        return select.selects[ordinal - 1].unalias()
     if isinstance(item, exp.Column) and len(item.parts) == 1 and not scope.knows(item.name):
         named = next((s for s in select.selects if s.alias and s.alias.lower() == item.name.lower()), None)
         return named.unalias() if named is not None else item

@@ -20,7 +20,7 @@ from catchment.query.planning.calls import AggregateSet, fresh_name
 from catchment.query.planning.from_clause import From
 from catchment.query.planning.grouping import Grouping, read_grouping
 from catchment.query.planning.pairs import PairAggregates
-from catchment.query.planning.scope import Typed, typed
+from catchment.query.planning.scope import Typed, make_typed
 from catchment.query.planning.select import OWN_NAMES, aggregate_stream, read_keys, read_results, read_where
 from catchment.query.planning.sides import Conditions, Sides
 from catchment.query.sql.dialect import render, show
@@ -51,7 +51,7 @@ def plan_joined(view: View, catalog: Catalog, read: From) -> QueryPlan:
         KeyComparison(a, o, b) for left, o, right in conditions.compared for a, b in [made.both(left, right)]
     )
     taken = {*OWN_NAMES, *(k.name.lower() for k in keys.values())}
-    sets = {s: AggregateSet(read.scope, made.taken(s)) for s in SIDES}
+    sets = {s: AggregateSet(read.scope, made.names_in_use(s)) for s in SIDES}
     aggregates = PairAggregates(read.scope, taken, sides=sides, sets=sets)
     columns, having = read_results(view, grouping, keys, aggregates)
     left, right = (_side(s, sides, conditions, grouping.window, made, aggregates) for s in SIDES)
@@ -94,7 +94,7 @@ class _SideKeys:
     sides: Sides
     keys: dict[str, dict[str, Key]] = field(default_factory=lambda: {s: {} for s in SIDES})
 
-    def taken(self, side: str) -> set[str]:
+    def names_in_use(self, side: str) -> set[str]:
         """Return the names that are in use on a side."""
         return {*OWN_NAMES, *(k.name.lower() for k in self.keys[side].values())}
 
@@ -111,14 +111,14 @@ class _SideKeys:
                 expression,
                 hint="group by columns of one stream each, and compute with both in SELECT",
             )
-        source = self._put(found[0], typed(self.sides.local(expression), text, "the key"), name)
+        source = self._put(found[0], make_typed(self.sides.local(expression), text, "the key"), name)
         return JoinedKey(name, found[0], source)
 
     def both(self, left: exp.Expr, right: exp.Expr) -> tuple[str, str]:
         """Return the keys by which pairs are compared, in a type that both have."""
         text = self.sides.read.scope.text
         both = (left, right)
-        made = [typed(self.sides.local(e), text, "the join key") for e in both]
+        made = [make_typed(self.sides.local(e), text, "the join key") for e in both]
         common = _common_type(made[0].type, made[1].type)
         if common is None or pa.types.is_nested(common):
             kinds = " with ".join(sql_type(m.type) for m in made)
@@ -137,7 +137,7 @@ class _SideKeys:
     def _put(self, side: str, value: Typed, name: str) -> str:
         mine = self.keys[side]
         if value.sql not in mine:
-            mine[value.sql] = Key(fresh_name(name, self.taken(side)), value.sql, value.type)
+            mine[value.sql] = Key(fresh_name(name, self.names_in_use(side)), value.sql, value.type)
         return mine[value.sql].name
 
 

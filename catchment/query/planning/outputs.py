@@ -16,7 +16,7 @@ from catchment.query.fragment import SLICE_COLUMN, Key
 from catchment.query.plan import WINDOW_END, WINDOW_START, OutputColumn
 from catchment.query.planning.calls import AggregateSet, input_text, read_call
 from catchment.query.planning.grouping import window_name
-from catchment.query.planning.scope import Scope, infer, typed
+from catchment.query.planning.scope import Scope, infer_type, make_typed
 from catchment.query.sql.dialect import CatchmentSpark, render, show
 from catchment.query.sql.tokens import IDENTIFIER
 from catchment.query.types import TIMESTAMP, read_type, sql_type
@@ -50,7 +50,7 @@ class Outputs:
     def columns(self) -> tuple[OutputColumn, ...]:
         """Return the SELECT list."""
         self._name_aggregates()
-        outputs = tuple(self._column(place, item) for place, item in enumerate(self.items))
+        outputs = tuple(self._column(position, item) for position, item in enumerate(self.items))
         seen: set[str] = set()
         for item, output in zip(self.items, outputs, strict=True):
             self._check_name(item, output, seen)
@@ -70,18 +70,18 @@ class Outputs:
             if call is not None:
                 self.aggregates.add(call, str(item.alias))
 
-    def _column(self, place: int, item: exp.Expr) -> OutputColumn:
+    def _column(self, position: int, item: exp.Expr) -> OutputColumn:
         if item.is_star:
             raise self.scope.text.error(
                 "SELECT * is not possible in a grouped query",
                 item,
                 hint="list window.start, the keys and the aggregates",
             )
-        rewritten = self._rewrite(item.unalias(), place)
+        rewritten = self._rewrite(item.unalias(), position)
         name = self._name(item, rewritten)
         if isinstance(rewritten, exp.Column):
             return OutputColumn(name, render(rewritten), rewritten.meta["arrow"], rewritten.name)
-        made = typed(rewritten, self.scope.text, f"the column {name!r},", at=item)
+        made = make_typed(rewritten, self.scope.text, f"the column {name!r},", at=item)
         return OutputColumn(name, made.sql, made.type)
 
     def _name(self, item: exp.Expr, rewritten: exp.Expr) -> str:
@@ -112,11 +112,11 @@ class Outputs:
                 f"every result has a column {name!r} of its own", item, hint="choose another name: ... AS other_name"
             )
 
-    def _rewrite(self, expression: exp.Expr, place: int, aliases_win: bool = False) -> exp.Expr:
-        """Return an expression over the aggregation's columns; the aliases of items before a place may be used."""
-        return expression.transform(lambda node: self._rewrite_node(node, place, aliases_win))
+    def _rewrite(self, expression: exp.Expr, position: int, aliases_win: bool = False) -> exp.Expr:
+        """Return an expression over the aggregation's columns; it may use the aliases of the items before it."""
+        return expression.transform(lambda node: self._rewrite_node(node, position, aliases_win))
 
-    def _rewrite_node(self, node: exp.Expr, place: int, aliases_win: bool) -> exp.Expr:
+    def _rewrite_node(self, node: exp.Expr, position: int, aliases_win: bool) -> exp.Expr:
         if "arrow" in node.meta:
             return node
         window = self._window_column(node)
@@ -125,16 +125,16 @@ class Outputs:
         call = read_call(node, self.scope.text)
         if call is not None:
             made = self.aggregates.add(call)
-            return _lowered(made.name, made.result_type)
+            return _result_column(made.name, made.result_type)
         key = self.keys.get(input_text(node, self.scope) or "")
         if key is not None:
-            return _lowered(key.name, key.type)
-        return self._ungrouped(node, place, aliases_win) if isinstance(node, exp.Column) else node
+            return _result_column(key.name, key.type)
+        return self._ungrouped(node, position, aliases_win) if isinstance(node, exp.Column) else node
 
-    def _ungrouped(self, column: exp.Column, place: int, aliases_win: bool) -> exp.Expr:
+    def _ungrouped(self, column: exp.Column, position: int, aliases_win: bool) -> exp.Expr:
         """Return what a column that is no key stands for: an alias, or it is a mistake."""
         if len(column.parts) == 1 and (aliases_win or not self.scope.knows(column.name)):
-            for before, item in enumerate(self.items[:place]):
+            for before, item in enumerate(self.items[:position]):
                 if item.alias.lower() == column.name.lower():
                     meant = self._rewrite(item.unalias(), before)
                     return meant if isinstance(meant, exp.Column) else exp.paren(meant)
@@ -161,7 +161,7 @@ class Outputs:
     def _bound(self, name: str, at: exp.Expr) -> exp.Column:
         if name.lower() not in BOUNDS:
             raise self.scope.text.error(f"a window has no {name!r}", at, hint="possible: window.start, window.end")
-        return _lowered(BOUNDS[name.lower()], TIMESTAMP)
+        return _result_column(BOUNDS[name.lower()], TIMESTAMP)
 
     def _check_same_window(self, call: exp.Expr) -> None:
         if render(call).lower() != render(self.window).lower():
@@ -172,7 +172,7 @@ class Outputs:
 
 def check_boolean(expression: exp.Expr, at: exp.Expr, scope: Scope, clause: str) -> None:
     """Refuse a condition that is known not to be one."""
-    type_ = infer(expression)
+    type_ = infer_type(expression)
     if type_ is not None and type_ != pa.bool_():
         raise scope.text.error(
             f"the condition of {clause} is a {sql_type(type_)}",
@@ -181,7 +181,7 @@ def check_boolean(expression: exp.Expr, at: exp.Expr, scope: Scope, clause: str)
         )
 
 
-def _lowered(name: str, type_: pa.DataType) -> exp.Column:
+def _result_column(name: str, type_: pa.DataType) -> exp.Column:
     """Return a column of the aggregation, marked so that no rewriting touches it again."""
     column = exp.column(name, quoted=True)
     column.type = read_type(sql_type(type_))
@@ -190,7 +190,7 @@ def _lowered(name: str, type_: pa.DataType) -> exp.Column:
 
 
 def _window_struct() -> exp.Expr:
-    start, end = (_lowered(name, TIMESTAMP) for name in BOUNDS.values())
+    start, end = (_result_column(name, TIMESTAMP) for name in BOUNDS.values())
     arguments = [exp.Literal.string("start"), start, exp.Literal.string("end"), end]
     struct = exp.Anonymous(this="named_struct", expressions=arguments)
     return exp.cast(struct, "STRUCT<start: TIMESTAMP, end: TIMESTAMP>", dialect=CatchmentSpark)

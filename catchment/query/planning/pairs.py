@@ -15,8 +15,8 @@ from sqlglot import exp
 from catchment.aggregates import Aggregate
 from catchment.aggregates.pair_states import can_repeat
 from catchment.query.join import BOTH, LEFT, RIGHT, SIDES, PairAggregate
-from catchment.query.planning.calls import AggregateSet, ParsedCall, filtered, resolve_inputs
-from catchment.query.planning.scope import Typed, typed
+from catchment.query.planning.calls import AggregateSet, ParsedCall, resolve_inputs, restrict
+from catchment.query.planning.scope import Typed, make_typed
 from catchment.query.planning.sides import Conditions, Sides
 from catchment.query.sql.dialect import show
 from catchment.query.types import sql_type
@@ -52,25 +52,25 @@ class PairAggregates(AggregateSet):
         if split.equal or split.compared:
             raise self._refuse(call)
         if call.argument is None:
-            return self._carried(call, made, None, LEFT, split)
+            return self._repeat(call, made, None, LEFT, split)
         value = resolve_inputs(call.argument, self.scope, what)
         found = self.sides.of(value)
         if len(found) > 1:
-            return self._product(call, made, value, split)
+            return self._multiply(call, made, value, split)
         local = self.value(call, self.sides.local(value))
-        return self._carried(call, made, local, found[0] if found else LEFT, split)
+        return self._repeat(call, made, local, found[0] if found else LEFT, split)
 
-    def _carried(
+    def _repeat(
         self, call: ParsedCall, made: Aggregate, value: Typed | None, side: str, split: Conditions
     ) -> PairAggregate:
         """Return an aggregate that is the state of one side, repeated by the count of the other."""
         other = RIGHT if side == LEFT else LEFT
-        own = self.sets[side].put(call, filtered(value, split.joint(side)), RECORDS if value is None else made.name)
-        counts = self.sets[other].put(ParsedCall(call.node, "count", None), filtered(None, split.joint(other)), RECORDS)
+        own = self.sets[side].put(call, restrict(value, split.joint(side)), RECORDS if value is None else made.name)
+        counts = self.sets[other].put(ParsedCall(call.node, "count", None), restrict(None, split.joint(other)), RECORDS)
         left, right = (own, counts) if side == LEFT else (counts, own)
         return PairAggregate(made, left.name, right.name, side)
 
-    def _product(self, call: ParsedCall, made: Aggregate, value: exp.Expr, split: Conditions) -> PairAggregate:
+    def _multiply(self, call: ParsedCall, made: Aggregate, value: exp.Expr, split: Conditions) -> PairAggregate:
         """Return an aggregate that is the sum or the mean of products of both sides' columns."""
         factors: dict[str, list[exp.Expr]] = {s: [] for s in SIDES}
         for factor in _factors(value):
@@ -83,9 +83,9 @@ class PairAggregates(AggregateSet):
         names = {}
         for side, mine in factors.items():
             product = reduce(lambda a, b: exp.Mul(this=exp.paren(a), expression=exp.paren(b)), mine)
-            own = typed(product, self.scope.text, f"the argument of {call.function},")
+            own = make_typed(product, self.scope.text, f"the argument of {call.function},")
             cast = own if own.type == type_ else Typed(f"CAST({own.sql} AS {sql_type(type_)})", type_)
-            names[side] = self.sets[side].put(call, filtered(cast, split.joint(side)), made.name).name
+            names[side] = self.sets[side].put(call, restrict(cast, split.joint(side)), made.name).name
         return PairAggregate(made, names[LEFT], names[RIGHT], BOTH)
 
     def _refuse(self, call: ParsedCall) -> Exception:

@@ -101,10 +101,10 @@ class Typed:
     type: pa.DataType
 
 
-def infer(expression: exp.Expr) -> pa.DataType | None:
+def infer_type(expression: exp.Expr) -> pa.DataType | None:
     """Return the type of an expression whose columns are typed; None where it is not certain."""
     if isinstance(expression, exp.Paren):
-        return infer(expression.this)
+        return infer_type(expression.this)
     found = arrow_type(annotate_types(expression, dialect=CatchmentSpark, overwrite_types=False).type)
     if isinstance(expression, exp.Column | exp.Dot | exp.Cast) or found is None:
         return found
@@ -123,9 +123,9 @@ def _is_time_difference(expression: exp.Expr) -> bool:
     )
 
 
-def typed(expression: exp.Expr, text: SqlText, what: str, at: exp.Expr | None = None) -> Typed:
+def make_typed(expression: exp.Expr, text: SqlText, what: str, at: exp.Expr | None = None) -> Typed:
     """Return the expression with a certain type: a plain column, or a CAST to what was inferred."""
-    type_ = infer(expression)
+    type_ = infer_type(expression)
     if type_ is None:
         raise text.error(
             f"the type of {what} {show(expression)}, cannot be inferred",

@@ -23,7 +23,7 @@ from catchment.query.plan import (
 from catchment.query.planning.calls import AggregateSet, ParsedCall, fresh_name, input_text, resolve_inputs
 from catchment.query.planning.grouping import Grouping
 from catchment.query.planning.outputs import Outputs, check_boolean
-from catchment.query.planning.scope import Scope, typed
+from catchment.query.planning.scope import Scope, make_typed
 from catchment.query.sql.dialect import read_expression, render
 from catchment.query.sql.statements import Stream, View
 from catchment.query.types import sql_type
@@ -92,7 +92,7 @@ def read_keys(view: View, grouping: Grouping, scope: Scope) -> dict[str, Key]:
     keys: dict[str, Key] = {}
     for expression in grouping.keys:
         sql = render(expression)
-        made = typed(expression, scope.text, "the key")
+        made = make_typed(expression, scope.text, "the key")
         if pa.types.is_nested(made.type):
             raise scope.text.error(
                 f"a key of type {sql_type(made.type)} is not possible",

@@ -47,8 +47,10 @@ def refuse_unsupported(select: exp.Select, text: SqlText) -> None:
     for name, (clause, way_out) in REFUSED_CLAUSES.items():
         value = select.args.get(name)
         if value:
-            at = value if isinstance(value, exp.Expr) else value[0] if isinstance(value, list) else select
-            raise text.error(f"{clause} is not possible in a view", at, hint=way_out)
+            at = value[0] if isinstance(value, list) else value
+            raise text.error(
+                f"{clause} is not possible in a view", at if isinstance(at, exp.Expr) else select, hint=way_out
+            )
     for node in select.walk():
         if isinstance(node, exp.Alias) and node.parent is not select:
             raise text.error("a name (AS) stands inside an expression", node, hint="name whole columns of SELECT")
