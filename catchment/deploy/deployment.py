@@ -136,6 +136,11 @@ class Deployment:
         return Routes.of(self.project)
 
     @cached_property
+    def births(self) -> dict[str, tuple[str, ...]]:
+        """The sites where each stream is born, by its name."""
+        return {stream.name: tuple(stream.sites or ()) for stream in self.catalog.streams.values()}
+
+    @cached_property
     def sites(self) -> tuple[str, ...]:
         """The sites where a stream that some view reads is born."""
         return tuple(s for s in self.project.sites if self.streams_at(s))

@@ -11,7 +11,7 @@ from typing import Any
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.reconcile import carried_by
 from catchment.deploy.status import write_status
-from catchment.progress.admission import check_segment
+from catchment.progress.admission import Admission
 from catchment.relay.pipeline import RelayPipeline
 from catchment.timeline import Clock
 from catchment.wire.flight import InboxServer
@@ -89,4 +89,4 @@ class Relays:
         self._closing.close()
 
     def _check(self, segment: Segment) -> None:
-        check_segment(segment, self._known, self.deployment.routes)
+        Admission(self._known, self.deployment.routes, self.deployment.births).check(segment)

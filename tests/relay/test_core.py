@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from catchment.center.events import EXACT, ON_TIME
 from catchment.errors import WireError
-from catchment.progress.admission import check_segment
 from catchment.timeline import END_OF_TIME_US, WindowSpec
 from catchment.wire.codec import encode_segment
 from catchment.wire.inbox import Inbox
@@ -204,13 +203,13 @@ def _standings(tree: Tree) -> list[Standing]:
 
 def test_a_site_speaks_for_those_behind_it_alone(tmp_path: Path) -> None:
     tree = Tree(tmp_path, TREES[1], WindowSpec.tumbling(10))
-    tree.center.inbox = Inbox(tmp_path / "checked", check=lambda s: check_segment(s, {"q": tree.fragment}, tree.routes))
+    tree.center.inbox = Inbox(tmp_path / "checked", check=tree.admission.check)
 
     def stating(origin: str, sequence: int) -> bytes:
         return encode_segment(Segment("hub", "life", sequence, (Relayed(origin, Progress("q", 5, 0)),))).data
 
     assert tree.center.inbox.accept(stating("a", 0)) == 0
-    with pytest.raises(WireError, match="states facts of 'c', whose way to the center is not over it"):
+    with pytest.raises(WireError, match="states facts of 'c', whose route to the center is not through it"):
         tree.center.inbox.accept(stating("c", 1))
     with pytest.raises(WireError, match="states facts of 'b'"):
         tree.relays["hub"].inbox.accept(encode_segment(Segment("a", "life", 0, (Relayed("b", Repaired("q", 1)),))).data)

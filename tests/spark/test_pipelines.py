@@ -15,7 +15,8 @@ import pytest
 
 from catchment.center.results.tables import read_results, read_windows
 from catchment.errors import ConfigError, WireError
-from catchment.progress.admission import check_segment
+from catchment.progress.admission import Admission
+from catchment.project.routes import Routes
 from catchment.timeline import WindowSpec
 from catchment.wire.codec import encode_segment
 from catchment.wire.inbox import Inbox
@@ -125,7 +126,9 @@ def test_a_view_that_was_redefined_over_old_state_is_refused(spark: SparkSession
 def test_a_site_with_other_queries_than_the_center_is_refused_and_hears_why(tmp_path: Path) -> None:
     mine, theirs = make_fragment(WindowSpec.tumbling(10)), make_fragment(WindowSpec.tumbling(10))
     other = replace(theirs, aggregates=theirs.aggregates[:1])
-    inbox = Inbox(tmp_path, check=lambda segment: check_segment(segment, {"q": mine}))
+    inbox = Inbox(
+        tmp_path, check=Admission({"q": mine}, Routes("center", {"a": "center"}), {mine.stream: ("a",)}).check
+    )
     good = Segment("a", "e", 0, (Updates("q", mine.schema.empty_table()),))
     assert inbox.accept(encode_segment(good).data) == 0
     for message, why in (

@@ -23,7 +23,7 @@ from catchment.center.pipeline import query_changes
 from catchment.deploy.fragment_plan import FragmentPlan
 from catchment.deploy.reconcile import site_changes
 from catchment.optimizer.sharing.deployed import Deployed
-from catchment.progress.admission import check_segment
+from catchment.progress.admission import Admission
 from catchment.progress.consumer import gather
 from catchment.progress.events import Landed, Ticked
 from catchment.project.config import Project
@@ -170,7 +170,8 @@ class LiveRelay:
 
     def _check(self, segment: Segment) -> None:
         assert self.deployed is not None
-        check_segment(segment, self.deployed.known, self.routes)
+        births = {f.stream: (*self.routes.hops, self.routes.center) for f in self.deployed.known.values()}
+        Admission(self.deployed.known, self.routes, births).check(segment)
 
     def _sender(self, outbox: Outbox) -> Sender:
         def unused() -> LocalUplink:

@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from catchment.progress.admission import check_segment
+from catchment.progress.admission import Admission
 from catchment.project.routes import Routes
 from catchment.relay.pipeline import RelayPipeline
 from catchment.timeline import SystemClock, WindowSpec
@@ -23,7 +23,7 @@ def main(folder: str, port: str, to: str) -> None:
     fragment, project = make_fragment(WINDOW), project_of(Path(folder), PAIR, WAIT_US)
     routes = Routes.of(project)
     relay = RelayPipeline(
-        project, "hub", lambda s: check_segment(s, {"q": fragment}, routes),
+        project, "hub", Admission({"q": fragment}, routes, {fragment.stream: tuple(routes.hops)}).check,
         lambda outbox: Sender(outbox, lambda: FlightUplink(f"127.0.0.1:{to}"), clock=SystemClock()), SystemClock(),
     )  # fmt: skip
     relay.carry([carried(fragment, routes, "hub", ("a", "b"), "batching")])

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from catchment.center.events import CenterQuery
-from catchment.progress.admission import check_segment
+from catchment.progress.admission import Admission
 from catchment.project.config import Defaults, Link, Project
 from catchment.project.config import Site as Place
 from catchment.project.routes import Routes
@@ -48,7 +48,7 @@ class Relay:
     def open(self) -> None:
         tree = self.tree
         self.pipeline = RelayPipeline(
-            tree.project, self.name, lambda s: check_segment(s, {"q": tree.fragment}, tree.routes), self._sender,
+            tree.project, self.name, tree.admission.check, self._sender,
             tree.clock,
         )  # fmt: skip
         self.pipeline.carry([carried(tree.fragment, tree.routes, self.name, tree.origins, self.policy)])
@@ -94,6 +94,11 @@ class Tree:
         self.center = Center(folder / "center", query, self.clock)
         self.sites = {s: Site(folder / s, s, self.fragment, policy, self.clock) for s in self.origins}
         self._heard: dict[tuple[str, int], Segment] = {}
+
+    @property
+    def admission(self) -> Admission:
+        """What every inbox of the tree takes: the stream is born at all its sites."""
+        return Admission({"q": self.fragment}, self.routes, {self.fragment.stream: tuple(self.routes.hops)})
 
     @property
     def heard(self) -> list[Relayed]:

@@ -26,7 +26,7 @@ from catchment.deploy.status import write_status
 from catchment.deploy.view_fingerprints import check_definitions
 from catchment.deploy.watcher import Follower
 from catchment.errors import ConfigError
-from catchment.progress.admission import check_segment
+from catchment.progress.admission import Admission
 from catchment.project.config import Link, Project
 from catchment.project.folders import site_folder
 from catchment.project.routes import first_link, outgoing_link
@@ -236,7 +236,7 @@ class Runner:
 
     def _take(self, segment: Segment) -> None:
         assert self.center is not None
-        check_segment(segment, self.center.fragments, self.deployment.routes)
+        Admission(self.center.fragments, self.deployment.routes, self.deployment.births).check(segment)
         self.on_segment(segment)
 
     def _sender(self, site: str, outbox: Outbox) -> Sender:

@@ -1,0 +1,75 @@
+"""What an inbox takes: only what its sender may send, and nothing that could not be merged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from catchment.errors import WireError
+from catchment.progress.admission import Admission
+from catchment.project.routes import Routes
+from catchment.timeline import WindowSpec
+from catchment.wire.codec import encode_segment
+from catchment.wire.inbox import Inbox
+from catchment.wire.messages import Counted, Message, Progress, Relayed, Repaired, Segment, Shed, Standing, Updates
+from tests.worlds.world import make_fragment
+
+FRAGMENT = make_fragment(WindowSpec.tumbling(10))
+# a and b send through the hub; c and d directly. The stream is born at a and c alone.
+ROUTES = Routes("center", {"a": "hub", "b": "hub", "hub": "center", "c": "center", "d": "center"})
+ADMISSION = Admission({"q": FRAGMENT}, ROUTES, {FRAGMENT.stream: ("a", "c")})
+
+
+def partials(*slices: int, records: tuple[tuple[int, int], ...] = ()) -> Updates:
+    columns = {f.name: pa.nulls(len(slices), f.type) for f in FRAGMENT.schema}
+    columns["slice_us"] = pa.array(slices, pa.int64())
+    return Updates("q", pa.table(columns, schema=FRAGMENT.schema), records)
+
+
+OWN_FACTS: list[Message] = [
+    partials(0),
+    Progress("q", 5, 0),
+    Shed("q", 1, 0.5, ((0, 3),)),
+    Repaired("q", 1),
+    Standing("q", "view", 10),
+]
+
+
+def refuse(origin: str, *messages: Message) -> str:
+    with pytest.raises(WireError) as error:
+        ADMISSION.check(Segment(origin, "life", 0, messages))
+    return str(error.value)
+
+
+@pytest.mark.parametrize("message", OWN_FACTS, ids=lambda m: type(m).__name__)
+def test_a_site_sends_what_is_born_there_and_nobody_else_does(message: Message) -> None:
+    for origin in ("a", "c"):
+        ADMISSION.check(Segment(origin, "life", 0, (message,)))
+    for origin in ("b", "d"):
+        assert "born" in refuse(origin, message)
+    assert "is not a site of this project" in refuse("mallory", message)
+
+
+def test_a_relay_sends_for_the_sites_behind_it_alone() -> None:
+    ADMISSION.check(Segment("hub", "life", 0, (partials(0), Relayed("a", Progress("q", 5, 0)))))
+    assert "whose route to the center is not through it" in refuse("hub", Relayed("c", Progress("q", 5, 0)))
+    assert "whose route to the center is not through it" in refuse("d", Relayed("a", Progress("q", 5, 0)))
+    assert "is not born" in refuse("hub", Relayed("b", Progress("q", 5, 0)))
+    assert "is not born" in refuse("hub", Progress("q", 5, 0))
+
+
+def test_counts_of_records_are_not_negative() -> None:
+    assert "fewer than no records" in refuse("a", partials(0, records=((0, -1),)))
+    assert "fewer than no records" in refuse("hub", Relayed("a", Counted("q", ((0, -1),))))
+
+
+def test_what_is_refused_is_counted_not_stored_and_harms_nobody_else(tmp_path: Path) -> None:
+    inbox = Inbox(tmp_path, check=ADMISSION.check)
+    with pytest.raises(WireError, match="neither born"):
+        inbox.accept(encode_segment(Segment("d", "life", 0, (partials(0),))).data)
+    with pytest.raises(WireError, match="is not a site of this project"):
+        inbox.accept(encode_segment(Segment("mallory", "life", 0, (Progress("q", 5, 0),))).data)
+    assert sum(inbox.refused.values()) == 2
+    assert inbox.accept(encode_segment(Segment("c", "life", 0, (partials(0),))).data) == 0
