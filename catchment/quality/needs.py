@@ -44,7 +44,7 @@ def needed_rate(aggregate: str, population: Population, max_error: float, delta:
 
 
 @dataclass(frozen=True)
-class Asked:
+class SampledAggregate:
     """An aggregate over a population, and the chance that a bound on it is missed."""
 
     aggregate: str
@@ -61,7 +61,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Need(Asked):
+class Need(SampledAggregate):
     """What one query needs: the rate for an error, and the error at a rate. Errors fall as rates rise."""
 
     @cached_property

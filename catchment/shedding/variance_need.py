@@ -24,7 +24,7 @@ from functools import cache, cached_property, lru_cache
 
 from scipy import special
 
-from catchment.quality.needs import Asked, Need, needed_rate
+from catchment.quality.needs import Need, SampledAggregate, needed_rate
 from catchment.quality.populations import Population, parse_aggregate
 
 NORMAL_KURTOSIS = 3.0
@@ -32,7 +32,7 @@ _UNBOUNDED = ("distinct", "unbounded")
 
 
 @dataclass(frozen=True)
-class VarianceNeed(Asked):
+class VarianceNeed(SampledAggregate):
     """What one query needs: its rate for an error, and its error at a rate. Errors fall as rates rise."""
 
     @cached_property
