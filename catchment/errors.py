@@ -19,7 +19,7 @@ class CatchmentError(Exception):
         super().__init__(str(self))
 
     def found_in(self, place: str) -> Self:
-        """The same error; the place that only a caller knows comes before the one it was raised with."""
+        """Put the place that only a caller knows before the one that the error was raised with; return the error."""
         self.where = f"{place}, {self.where}" if self.where else place
         self.args = (str(self),)
         return self

@@ -1,10 +1,10 @@
 """The time line: instants, windows, and the slices that windows are made of.
 
-An instant is a whole number of microseconds since the epoch (UTC), as in Spark and Arrow. A **slice** is the
-largest interval that no window boundary of the sharing queries cuts; so every window is a disjoint union of
-slices, and a partial aggregate kept per slice serves every window that contains it.
+An instant is a whole number of microseconds since 1970 (UTC), as in Spark and Arrow. A **slice** is the largest
+interval that no window boundary of the sharing queries cuts; so every window is a disjoint union of slices, and a
+partial aggregate per slice serves every window that contains it.
 
-Nothing here reads a clock: who needs the time is given a `Clock`.
+Whoever needs the time is given a `Clock`; only `SystemClock` reads the real one.
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ from catchment.units import format_duration
 END_OF_TIME_US = 2**62  # the low mark of a source that will never send again
 START_OF_TIME_US = -(2**62)
 
-# Above this many cuts in one period a slicing is unwieldy: the windows fit together badly.
-MAX_CUTS = 4096
+MAX_CUTS = 4096  # of a slicing in one period; above it the windows fit together too badly
 
 
 class Clock(Protocol):
-    """Tells the time; the only source of it for everything that is not pure."""
+    """The only source of the time for everything that is not pure."""
 
     def now_us(self) -> int: ...
 
@@ -93,7 +92,7 @@ class WindowSpec:
         return cls(size_us, size_us, offset_us)
 
     def containing(self, instant_us: int) -> Iterator[Window]:
-        """The windows that contain an instant, earliest first."""
+        """Yield the windows that contain an instant, earliest first."""
         last = (instant_us - self.offset_us) // self.slide_us * self.slide_us + self.offset_us
         count = -(-self.size_us // self.slide_us)
         for start in range(last - (count - 1) * self.slide_us, last + 1, self.slide_us):
@@ -101,7 +100,7 @@ class WindowSpec:
                 yield Window(start, start + self.size_us)
 
     def cuts(self) -> set[int]:
-        """Offsets inside one slide at which a window starts or ends."""
+        """Return the offsets within one slide at which a window starts or ends."""
         return {self.offset_us, (self.offset_us + self.size_us) % self.slide_us}
 
 
@@ -117,7 +116,7 @@ class Slicing:
 
     @classmethod
     def of(cls, specs: Iterable[WindowSpec]) -> Slicing:
-        """The coarsest slicing that no window boundary of the specs crosses."""
+        """Return the coarsest slicing that no window boundary of the specs crosses."""
         chosen = sorted(set(specs))
         if not chosen:
             raise TimelineError("a slicing needs at least one window")
@@ -125,39 +124,41 @@ class Slicing:
         if sum(period // s.slide_us * len(s.cuts()) for s in chosen) > 2 * MAX_CUTS:
             named = ", ".join(f"{format_duration(s.size_us)}/{format_duration(s.slide_us)}" for s in chosen)
             raise TimelineError(
-                f"these windows cut the time line into over {MAX_CUTS} pieces a period: {named}",
+                f"these windows cut the time line into over {MAX_CUTS} pieces per period: {named}",
                 hint="choose window sizes that are multiples of each other",
             )
         cuts = {c + k for s in chosen for c in s.cuts() for k in range(0, period, s.slide_us)}
         return cls(period, tuple(sorted(cuts)))
 
     def start_of(self, instant_us: int) -> int:
-        """The start of the slice that contains an instant."""
+        """Return the start of the slice that contains an instant."""
         return int(self.starts_of(np.array([instant_us], dtype=np.int64))[0])
 
     def starts_of(self, instants_us: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The starts of the slices that contain the instants."""
+        """Return the starts of the slices that contain the instants."""
         cuts = np.asarray(self.cuts_us, dtype=np.int64)
         base = instants_us // self.period_us * self.period_us
-        place = np.searchsorted(cuts, instants_us - base, side="right") - 1
-        wrapped = np.where(place < 0, cuts[-1] - self.period_us, cuts[np.maximum(place, 0)])
-        return np.asarray(base + wrapped, dtype=np.int64)
+        index = np.searchsorted(cuts, instants_us - base, side="right") - 1
+        start = np.where(index < 0, cuts[-1] - self.period_us, cuts[np.maximum(index, 0)])
+        return np.asarray(base + start, dtype=np.int64)
 
     def end_of(self, slice_start_us: int) -> int:
-        """The end of the slice that starts at an instant."""
+        """Return the end of the slice that starts at an instant."""
         base = slice_start_us // self.period_us * self.period_us
-        place = self.cuts_us.index(slice_start_us - base)
-        return base + (self.cuts_us[place + 1] if place + 1 < len(self.cuts_us) else self.period_us + self.cuts_us[0])
+        index = self.cuts_us.index(slice_start_us - base)
+        if index + 1 < len(self.cuts_us):
+            return base + self.cuts_us[index + 1]
+        return base + self.period_us + self.cuts_us[0]
 
     def within(self, window: Window) -> Iterator[int]:
-        """The starts of the slices of a window, in order."""
+        """Yield the starts of the slices of a window, in order."""
         at = self.start_of(window.start_us)
         while at < window.end_us:
             yield at
             at = self.end_of(at)
 
     def sql(self, micros: str) -> str:
-        """A Spark SQL expression for the start of the slice that contains `micros` (a BIGINT expression)."""
+        """Return Spark SQL for the start of the slice that contains `micros`, which is a BIGINT expression."""
         first, *rest = self.cuts_us
         if not rest:
             return f"({micros} - pmod({micros} - {first}L, {self.period_us}L))"

@@ -1,11 +1,11 @@
 """What crosses a link: facts and progress.
 
-Every message is a statement that stays true for ever, so duplicates, resends and any order are harmless: an
-`Updates` is a set of partials to be merged once, a `Progress` says how many of them there are, a `Shed` that some
-stand for more records than they hold, a `Repaired` that they no longer do, and a `Standing` what a site believed to
-lack when it let windows go. What a relay states of other sites is `Relayed`, under the name of the site that it is
-true of. A `Segment` is the unit of durability and of acknowledgement: numbered without gaps per (origin, destination),
-merged once.
+Every message is a statement that stays true for ever, so duplicates, resends and any order are harmless: an `Updates`
+is a set of partials to be merged once, a `Progress` says how many of them there are, a `Shed` that some stand for more
+records than they hold, a `Repaired` that they no longer do, and a `Standing` what a site believed to lack of windows
+when it released them. What a relay states of other sites is `Relayed`, under the name of the site that it is true of. A
+`Segment` is the unit of durability and of acknowledgement: numbered without gaps per (origin, destination), merged
+once.
 """
 
 from __future__ import annotations
@@ -45,8 +45,10 @@ class Updates:
 @stored()
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The origin has sent all it will normally send for slices that end at or before `low_mark_us`:
-    `updates_total` update rows of this fragment so far."""
+    """The origin has sent all it will normally send for slices that end at or before `low_mark_us`.
+
+    `updates_total` counts the update rows of this fragment that it has sent so far.
+    """
 
     fragment: str
     low_mark_us: int
@@ -94,8 +96,11 @@ class Repaired:
 @stored()
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """The origin let the window that ends at `end_us` go: why, what it is believed to lack of each watched quantity,
-    and the sources that owe it something, each with the share of its window that is missing."""
+    """The origin no longer waits for the window that ends at `end_us`.
+
+    It says why, what the window is believed to lack of each watched quantity, and which sources owe it something, each
+    with the share of its window that is missing.
+    """
 
     end_us: int
     reason: str
@@ -106,8 +111,11 @@ class Closing:
 @stored()
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How the windows of one query stand at the origin: no more is expected for those that end at or before `over_us`,
-    and what was let go since the last word."""
+    """How the windows of one query stand at the origin.
+
+    No more is expected for those that end at or before `over_us`; `closings` are those released since the last
+    standing.
+    """
 
     fragment: str
     query: str
@@ -139,8 +147,10 @@ Fact = OwnFact | Counted
 @stored()
 @dataclass(frozen=True, slots=True)
 class Relayed:
-    """A fact of another site, passed on by a relay. A progress counts the update rows that the relay itself has sent:
-    those of several sites may be merged in them."""
+    """A fact of another site, passed on by a relay.
+
+    A progress counts the update rows that the relay itself has sent: those of several sites may be merged in them.
+    """
 
     origin: str
     fact: Fact
@@ -156,8 +166,8 @@ class Relayed:
 
 Message = Updates | OwnFact | Relayed
 
-SEGMENT_BYTES = 32 * 2**20  # of Arrow data; well under what the far side takes in one frame
-FACTS_PER_SEGMENT = 2_000  # half of what it takes in one segment
+SEGMENT_BYTES = 32 * 2**20  # of Arrow data; well under what a receiver takes in one frame
+FACTS_PER_SEGMENT = 2_000  # half of the messages that a receiver takes in one segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +200,7 @@ class Segment:
 
 
 def counted_in(segment: Segment) -> Iterator[tuple[str, str, tuple[tuple[int, int], ...]]]:
-    """(fragment, site, raw records per slice) of all that a segment holds partials of."""
+    """Yield (fragment, site, raw records per slice) of everything that a segment holds partials of."""
     yield from ((u.fragment, segment.origin, u.records) for u in segment.updates() if u.records)
     for relayed in segment.relayed():
         if isinstance(relayed.fact, Counted):
@@ -198,34 +208,33 @@ def counted_in(segment: Segment) -> Iterator[tuple[str, str, tuple[tuple[int, in
 
 
 def split_updates(updates: Updates, max_bytes: int) -> Iterator[Updates]:
-    """The same updates in pieces of about `max_bytes` of Arrow data; the first piece carries the record
-    counts.
-    """
+    """Yield the same updates in pieces of about `max_bytes` of Arrow data; the first carries the record counts."""
     pieces = max(1, -(-updates.table.nbytes // max_bytes))
     step = max(1, -(-updates.rows // pieces))
     for start in range(0, max(updates.rows, 1), step):
         yield Updates(updates.fragment, updates.table.slice(start, step), updates.records if start == 0 else ())
 
 
-def pack(messages: Iterable[Updates], max_bytes: int) -> Iterator[list[Message]]:
-    """Messages in groups of about `max_bytes`, in order."""
+def _group(messages: Iterable[Updates], max_bytes: int) -> Iterator[list[Message]]:
+    """Yield messages in groups of about `max_bytes`, in order."""
     group: list[Message] = []
-    size = 0
+    size_bytes = 0
     for message in messages:
-        if group and size + message.table.nbytes > max_bytes:
+        if group and size_bytes + message.table.nbytes > max_bytes:
             yield group
-            group, size = [], 0
+            group = []
+            size_bytes = 0
         group.append(message)
-        size += message.table.nbytes
+        size_bytes += message.table.nbytes
     if group:
         yield group
 
 
 def newest_progress(messages: Iterable[Message]) -> list[Progress]:
-    """One progress a fragment for all that is stated at once: the highest mark, with the last count of updates.
+    """Return one progress per fragment for all that is stated at once: the highest mark, the last count of updates.
 
     Marks rise, but where a fragment began is stated once, and may be ahead of the mark of a site that waits for late
-    records: it must be what the next one hears first.
+    records: the receiver must hear it first.
     """
     newest: dict[str, Progress] = {}
     for stated in (m for m in messages if isinstance(m, Progress)):
@@ -236,11 +245,10 @@ def newest_progress(messages: Iterable[Message]) -> list[Progress]:
 
 
 def segments_of(updates: Iterable[Updates], facts: Sequence[Message]) -> list[list[Message]]:
-    """What to send as segments, at least one: the updates, none too large for the wire, and after them the facts."""
+    """Return what to send as segments, at least one: updates, none too large for the wire, and after them the facts."""
     pieces = (piece for update in updates for piece in split_updates(update, SEGMENT_BYTES))
-    segments = [*pack(pieces, SEGMENT_BYTES)] or [[]]
-    for start in range(0, len(facts), FACTS_PER_SEGMENT):
-        last = segments[-1] if start == 0 else []
-        last += facts[start : start + FACTS_PER_SEGMENT]
-        segments += [last] if start else []
+    segments = [*_group(pieces, SEGMENT_BYTES)] or [[]]
+    segments[-1] += facts[:FACTS_PER_SEGMENT]
+    for start in range(FACTS_PER_SEGMENT, len(facts), FACTS_PER_SEGMENT):
+        segments.append([*facts[start : start + FACTS_PER_SEGMENT]])
     return segments

@@ -1,7 +1,7 @@
-"""A link of a declared bandwidth and latency, felt also where the real one is faster (loopback).
+"""A link of a declared bandwidth and latency, also where the real one is faster (loopback).
 
-The bucket is pure arithmetic on a given time. A segment first takes its time on the wire, one after another;
-then it travels, and any number may be under way.
+The bucket is pure arithmetic on a given time. Segments go onto the wire one after another, each for as long as its
+bytes take; then they travel, and any number may be under way.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from catchment.errors import WireError
 from catchment.timeline import Clock, SystemClock
 
-BURST_S = 0.02  # what an idle link may send at once, in seconds of its bandwidth
+BURST_S = 0.02  # an idle link sends at once what it carries in this time
 
 
 @dataclass(slots=True)
 class TokenBucket:
-    """Law: over any interval of t seconds, at most burst + rate * t bytes pass, plus the rest of the last
-    one.
+    """A bandwidth with a burst.
+
+    Law: over any interval of t seconds, at most burst + rate * t bytes pass, plus the rest of the last segment.
     """
 
     bytes_per_s: float
@@ -33,7 +34,7 @@ class TokenBucket:
         self._level = self.burst_bytes
 
     def take(self, size_bytes: int, now_s: float) -> float:
-        """Take bytes at a time; how many seconds to wait until the last of them has passed."""
+        """Take bytes at a time; return how many seconds to wait until the last of them has passed."""
         elapsed = max(0.0, now_s - self._at_s)
         self._at_s = now_s  # also after a clock was set back: no stall until it has caught up
         self._level = min(self.burst_bytes, self._level + elapsed * self.bytes_per_s) - size_bytes
@@ -41,7 +42,7 @@ class TokenBucket:
 
 
 class Shaper:
-    """Makes a sender wait as its link would. `bytes_per_s` None: the real link is the only limit."""
+    """Make a sender wait as its link would; without `bytes_per_s` the real link is the only limit."""
 
     def __init__(
         self,
@@ -51,8 +52,9 @@ class Shaper:
         sleep: Callable[[float], object] | None = None,
     ) -> None:
         if latency_s < 0:
-            raise WireError(f"a latency of {latency_s} s cannot be")
-        self.bytes_per_s, self.latency_s = bytes_per_s, latency_s
+            raise WireError(f"a latency of {latency_s} s was given; it must not be negative")
+        self.bytes_per_s = bytes_per_s
+        self.latency_s = latency_s
         self._bucket = TokenBucket(bytes_per_s, bytes_per_s * BURST_S) if bytes_per_s is not None else None
         self._clock = clock or SystemClock()
         self._released = threading.Event()
@@ -60,7 +62,7 @@ class Shaper:
         self._lock = threading.Lock()
 
     def transmit(self, size_bytes: int) -> None:
-        """Wait while so many bytes go onto the wire."""
+        """Wait while this many bytes go onto the wire."""
         if self._bucket is None:
             return
         with self._lock:
