@@ -32,7 +32,7 @@ from catchment.aggregates import partials
 from catchment.center.core import CenterCore
 from catchment.center.events import CenterQuery, Publish, QueryAdded
 from catchment.errors import ConfigError
-from catchment.optimizer.sharing.demand import queries_of
+from catchment.optimizer.sharing.demand import queries_of_plan
 from catchment.optimizer.sharing.deployed import Deployed
 from catchment.optimizer.sharing.first_deployment import deploy_first
 from catchment.optimizer.sharing.share import Strength
@@ -220,7 +220,7 @@ def _plan(case: Case, sides: list[pa.Table]) -> tuple[QueryPlan, Deployed]:
     declared = [_stream(*s) for s in zip(_streams(case), sides, (LEFT_SITES, RIGHT_SITES), strict=True)]
     catalog = Catalog(project).add(*parse_sql("\n".join([*declared, _view(case)]), "join.sql"))
     plan = plan_view(catalog.view("joined"), catalog)
-    return plan, deploy_first(queries_of(plan, catalog), Strength.FULL, lambda demand: 1.0)
+    return plan, deploy_first(queries_of_plan(plan, catalog), Strength.FULL, lambda demand: 1.0)
 
 
 def _streams(case: Case) -> tuple[str, str]:

@@ -28,9 +28,9 @@ from catchment.optimizer.placement.exact import place_exactly
 from catchment.optimizer.placement.greedy import WanPlacement, place_greedily
 from catchment.optimizer.placement.local_search import improve
 from catchment.optimizer.placement.operators import query_operators
-from catchment.optimizer.placement.planner import Planner, WanPlan, place_shared, plan_wan, queries_of
+from catchment.optimizer.placement.planner import Planner, WanPlan, place_shared, plan_wan, queries_of_catalog
 from catchment.optimizer.placement.topology import Topology
-from catchment.optimizer.sharing.demand import SharedQuery, query_of
+from catchment.optimizer.sharing.demand import SharedQuery, query_of_plan
 from catchment.optimizer.sharing.share import SharingState, Strength, share
 from catchment.optimizer.sharing.statistics import Statistics, load_statistics
 from catchment.project.config import Project
@@ -64,7 +64,7 @@ def _planned(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
     project = Project.load(PROJECT)
     catalog = load_catalog(project, star=False)
     known, topology = load_statistics(project, catalog), Topology.of_project(project)
-    queries = queries_of(catalog)
+    queries = queries_of_catalog(catalog)
     edge = replace(topology, compute_sites=topology.sites)
     slow = {f"sources do not compute, links asked for {a} times": _slower(topology, queries, known, a) for a in ASKED}
     worlds = {"sources do not compute": topology, "sources compute": edge, **(slow if not quick else {})}
@@ -108,7 +108,7 @@ def _drawn(catalog: Catalog, draw: int) -> list[SharedQuery]:
     sinks = tuple(name for name, site in catalog.project.sites.items() if site.compute)
     text = "\n".join(table_views(sinks, np.random.default_rng([SEED, draw])))
     bare = Catalog(catalog.project, catalog.streams, catalog.tables, {}, star=False)
-    return queries_of(bare.add(*parse_sql(text, "draw.sql")))
+    return queries_of_catalog(bare.add(*parse_sql(text, "draw.sql")))
 
 
 def _star_draws(catalog: Catalog, known: Statistics, count: int) -> list[dict[str, float]]:
@@ -206,7 +206,7 @@ def _many(
     text = "\n".join(random_views(np.random.default_rng(SEED), count + further, sinks))
     began = time.process_time()
     wider = Catalog(catalog.project, catalog.streams, catalog.tables, {}, star=False).add(*parse_sql(text, "many.sql"))
-    queries = [query_of(plan_view(view, wider), wider) for view in wider.views.values()]
+    queries = [query_of_plan(plan_view(view, wider), wider) for view in wider.views.values()]
     parsed = time.process_time()
     state = share(queries[:count], Strength.FULL, known.sent_bytes_per_s)
     placed = WanPlacement(topology, multicast=True)

@@ -13,7 +13,7 @@ from catchment.deploy.contracts import check_slack, contract_of, find_source_key
 from catchment.deploy.fragment_plan import FragmentPlan, ShedChoice, Watch
 from catchment.deploy.store import DeploymentStore
 from catchment.errors import ConfigError, QueryError
-from catchment.optimizer.sharing.demand import queries_of
+from catchment.optimizer.sharing.demand import queries_of_plan
 from catchment.optimizer.sharing.deployed import Deployed
 from catchment.optimizer.sharing.first_deployment import current_catalog, deploy_again, deploy_first
 from catchment.optimizer.sharing.link_traffic import bytes_over_links, check_contracts
@@ -125,7 +125,7 @@ class Deployment:
             plan = plan_view(view, catalog)
             check_plan(plan, catalog)
             plans.append(plan)
-            for query in queries_of(plan, catalog):
+            for query in queries_of_plan(plan, catalog):
                 deployed = deployed.add(query, view.to_sql())
         check_contracts(self.project, deployed.sharing, load_statistics(self.project, catalog))
         return Deployment(self.project, catalog, tuple(plans), deployed, self.declared)
@@ -188,7 +188,10 @@ class Deployment:
 
 
 def _share(catalog: Catalog, plans: tuple[QueryPlan, ...], known: Deployed | None) -> Deployed:
-    queries, strength = [q for p in plans for q in queries_of(p, catalog)], Strength(catalog.project.defaults.sharing)
+    queries, strength = (
+        [q for p in plans for q in queries_of_plan(p, catalog)],
+        Strength(catalog.project.defaults.sharing),
+    )
     declared = load_statistics(catalog.project, catalog)
     if known is None:
         sent = bytes_over_links(Routes.of(catalog.project), fill_with_guesses(declared, catalog))

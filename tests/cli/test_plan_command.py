@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from catchment.cli.commands import plan as command
 from catchment.errors import CatchmentError, ConfigError, PlanError, QueryError
-from catchment.optimizer.placement.planner import plan_wan, queries_of
+from catchment.optimizer.placement.planner import plan_wan, queries_of_catalog
 from catchment.optimizer.placement.topology import Topology
 from catchment.optimizer.sharing.first_deployment import deploy_first
 from catchment.optimizer.sharing.link_traffic import bytes_over_links, link_traffic
@@ -118,7 +118,9 @@ def test_over_a_tree_partials_merge_where_ways_meet_as_in_a_run(tmp_path: Path, 
     project = Project.load(folder)
     catalog = load_catalog(project)
     known = load_statistics(project, catalog)
-    deployed = deploy_first(queries_of(catalog), Strength(strength), bytes_over_links(Routes.of(project), known))
+    deployed = deploy_first(
+        queries_of_catalog(catalog), Strength(strength), bytes_over_links(Routes.of(project), known)
+    )
     assert rates == pytest.approx(link_traffic(project, deployed.sharing, known)), "it is what a run deploys"
     if strength == "full":  # one fragment by page: in ten seconds 2 records a second and site meet so many of 50 pages
         groups = [50 * (1 - (1 - 1 / 50) ** (20 * sites)) for sites in (1, 2, 3)]
@@ -187,7 +189,7 @@ def test_sharing_of_the_example_saves_what_its_documentation_says() -> None:
     """92 % less than WAN-aware placement without sharing, where equal fragments save nothing (docs/sharing.md)."""
     project = Project.load(Path(__file__).parents[2] / "examples" / "wan_workload")
     catalog = load_catalog(project, star=False)
-    queries, topology = queries_of(catalog), Topology.of_project(project)
+    queries, topology = queries_of_catalog(catalog), Topology.of_project(project)
     assert len(queries) == 12
     assert len(topology.compute_sites) == 8
     known = load_statistics(project, catalog)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from catchment.optimizer.sharing.demand import SharedQuery, queries_of
+from catchment.optimizer.sharing.demand import SharedQuery, queries_of_plan
 from catchment.project.config import Link, Site
 from catchment.query.catalog import Catalog
 from catchment.query.plan import QueryPlan
@@ -89,7 +89,7 @@ def plans_of(*selects: str) -> dict[str, QueryPlan]:
 
 
 def side_queries(plans: Iterable[QueryPlan]) -> list[SharedQuery]:
-    return [q for p in plans for q in queries_of(p, base_catalog())]
+    return [q for p in plans for q in queries_of_plan(p, base_catalog())]
 
 
 def make_records(rng: np.random.Generator, count: int, stream: str, since_s: int = 0) -> pa.Table:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from catchment.aggregates import partials as tables
-from catchment.optimizer.sharing.demand import FragmentDemand, SharedQuery, query_of
+from catchment.optimizer.sharing.demand import FragmentDemand, SharedQuery, query_of_plan
 from catchment.optimizer.sharing.share import SharingState
 from catchment.optimizer.sharing.statistics import Statistics, StreamStatistics
 from catchment.query.catalog import Catalog
@@ -52,7 +52,7 @@ def make_queries(*selects: str) -> list[SharedQuery]:
     """The queries q0, q1, ... of some SELECTs."""
     text = "\n".join(f"CREATE MATERIALIZED VIEW q{i} AS {s};" for i, s in enumerate(selects))
     catalog = base_catalog().add(*parse_sql(text, "q.sql"))
-    return [query_of(plan_view(view, catalog), catalog) for view in catalog.views.values()]
+    return [query_of_plan(plan_view(view, catalog), catalog) for view in catalog.views.values()]
 
 
 def make_hits(rng: np.random.Generator, count: int) -> pa.Table:

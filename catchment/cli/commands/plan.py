@@ -58,7 +58,7 @@ def plan(
 ) -> None:  # fmt: skip
     """Plan the views of a project over its sites and links at the declared rates. Nothing is run."""
     from catchment.optimizer.placement.plan_json import write_plan
-    from catchment.optimizer.placement.planner import Planner, check_plan_contracts, plan_wan, queries_of
+    from catchment.optimizer.placement.planner import Planner, check_plan_contracts, plan_wan, queries_of_catalog
     from catchment.optimizer.placement.topology import Topology
     from catchment.optimizer.sharing.link_traffic import bytes_over_links
     from catchment.optimizer.sharing.share import Strength
@@ -71,7 +71,7 @@ def plan(
     catalog = load_catalog(project, star=planner is PlannerName.RUN)  # a run answers at the center
     statistics = load_statistics(project, catalog)
     made = plan_wan(
-        queries_of(catalog),
+        queries_of_catalog(catalog),
         Topology.of_project(project),
         statistics,
         Strength(sharing.value),

@@ -49,9 +49,9 @@ class WanPlan:
         return self.placement.cost.wan_bytes_per_s
 
 
-def queries_of(catalog: Catalog) -> list[SharedQuery]:
+def queries_of_catalog(catalog: Catalog) -> list[SharedQuery]:
     """Return the views of a catalog as sharing sees them."""
-    return [query for plan in plan_views(catalog).values() for query in demand.queries_of(plan, catalog)]
+    return [query for plan in plan_views(catalog).values() for query in demand.queries_of_plan(plan, catalog)]
 
 
 def plan_wan(

@@ -139,13 +139,13 @@ class SharedQuery:
         return self.own.windows[0]
 
 
-def queries_of(plan: QueryPlan, catalog: Catalog) -> tuple[SharedQuery, ...]:
+def queries_of_plan(plan: QueryPlan, catalog: Catalog) -> tuple[SharedQuery, ...]:
     """Return a planned view as sharing sees it: one query, or those of the two sides of its join."""
-    found = tuple(query_of(side, catalog) for side in plan.sides)
+    found = tuple(query_of_plan(side, catalog) for side in plan.sides)
     return found if plan.join is None else tuple(replace(q, view=plan.name) for q in found)
 
 
-def query_of(plan: QueryPlan, catalog: Catalog) -> SharedQuery:
+def query_of_plan(plan: QueryPlan, catalog: Catalog) -> SharedQuery:
     """Return a planned view of one stream as sharing sees it."""
     normal = normalize(plan)
     atoms = {a.name: a for given in plan.aggregate.aggregates for a in atoms_of(given)}

@@ -13,7 +13,7 @@ from catchment.aggregates.shed_terms import with_terms
 from catchment.query.catalog import Catalog
 from catchment.query.plan import Finish, QueryPlan, Sink
 from catchment.query.planning.calls import AggregateSet
-from catchment.query.planning.from_clause import From, read_from
+from catchment.query.planning.from_clause import FromClause, read_from
 from catchment.query.planning.grouping import read_grouping
 from catchment.query.planning.joined import plan_joined
 from catchment.query.planning.select import OWN_NAMES, aggregate_stream, read_keys, read_results, read_where
@@ -36,7 +36,7 @@ def plan_view(view: View, catalog: Catalog) -> QueryPlan:
     return plan
 
 
-def _plan_one_stream(view: View, catalog: Catalog, read: From) -> QueryPlan:
+def _plan_one_stream(view: View, catalog: Catalog, read: FromClause) -> QueryPlan:
     grouping = read_grouping(view.select, read.scope, read.streams)
     keys = read_keys(view, grouping, read.scope)
     aggregates = AggregateSet(read.scope, {*OWN_NAMES, *(k.name.lower() for k in keys.values())})

@@ -11,7 +11,7 @@ from sqlglot import exp
 
 from catchment.aggregates import FUNCTIONS, Aggregate, canonical_name, make_aggregate
 from catchment.errors import AggregateError, QueryError
-from catchment.query.planning.scope import Scope, Typed, infer_type, make_typed
+from catchment.query.planning.scope import Scope, TypedExpression, infer_type, make_typed
 from catchment.query.sql.dialect import AGGREGATE_NAMES, render, show
 from catchment.query.sql.tokens import SqlText
 
@@ -105,7 +105,7 @@ class AggregateSet:
         """Return the aggregate of a call, made unless an equal one exists."""
         return self.put(call, self._argument(call), preferred)
 
-    def put(self, call: ParsedCall, argument: Typed | None, preferred: str | None = None) -> Aggregate:
+    def put(self, call: ParsedCall, argument: TypedExpression | None, preferred: str | None = None) -> Aggregate:
         """Return the aggregate of a call with this argument, its condition included."""
         identity = (canonical_name(call.function) or call.function, argument, call.parameters)
         if identity not in self.found:
@@ -114,18 +114,18 @@ class AggregateSet:
             self.taken.add(name.lower())
         return self.found[identity]
 
-    def _argument(self, call: ParsedCall) -> Typed | None:
+    def _argument(self, call: ParsedCall) -> TypedExpression | None:
         what = f"an argument of {call.function}"
         condition = resolve_inputs(call.condition, self.scope, what) if call.condition else None
         value = self.value(call, resolve_inputs(call.argument, self.scope, what)) if call.argument else None
         return restrict(value, condition)
 
-    def value(self, call: ParsedCall, value: exp.Expr) -> Typed:
+    def value(self, call: ParsedCall, value: exp.Expr) -> TypedExpression:
         if call.function == "count" and infer_type(value) is None:
-            return Typed(f"{render(exp.paren(value))} IS NOT NULL OR NULL", pa.bool_())
+            return TypedExpression(f"{render(exp.paren(value))} IS NOT NULL OR NULL", pa.bool_())
         return make_typed(value, self.scope.text, f"the argument of {call.function},")
 
-    def _make(self, call: ParsedCall, argument: Typed | None, name: str) -> Aggregate:
+    def _make(self, call: ParsedCall, argument: TypedExpression | None, name: str) -> Aggregate:
         sql, type_ = (argument.sql, argument.type) if argument else (None, None)
         try:
             return make_aggregate(call.function, sql, type_, call.parameters, name=name)
@@ -135,15 +135,15 @@ class AggregateSet:
             raise self.scope.text.error(cause.message, call.node, hint=hint) from cause
 
 
-def restrict(value: Typed | None, condition: exp.Expr | None) -> Typed | None:
+def restrict(value: TypedExpression | None, condition: exp.Expr | None) -> TypedExpression | None:
     """Return what is aggregated where a condition holds; without a value every record counts."""
     if condition is None:
         return value
-    then = value or Typed("1", pa.int32())
-    return Typed(f"CASE WHEN {render(condition)} THEN {then.sql} END", then.type)
+    then = value or TypedExpression("1", pa.int32())
+    return TypedExpression(f"CASE WHEN {render(condition)} THEN {then.sql} END", then.type)
 
 
-def _automatic_name(call: ParsedCall, argument: Typed | None) -> str:
+def _automatic_name(call: ParsedCall, argument: TypedExpression | None) -> str:
     if isinstance(call.argument, exp.Column) and call.condition is None:
         return f"{call.function}_{call.argument.name}"
     return call.function

@@ -26,7 +26,7 @@ class StreamJoin:
 
 
 @dataclass(frozen=True)
-class From:
+class FromClause:
     """What a SELECT reads; `owners` is the stream that each relation belongs to, by their names in the plan."""
 
     stream: Stream
@@ -42,7 +42,7 @@ class From:
         return {self.stream.name: self.stream, **other}
 
 
-def read_from(view: View, catalog: Catalog) -> From:
+def read_from(view: View, catalog: Catalog) -> FromClause:
     """Return the streams and the lookups of a view."""
     clause = view.select.args.get("from_")
     if clause is None:
@@ -60,13 +60,13 @@ def read_from(view: View, catalog: Catalog) -> From:
             hint=did_you_mean(table.name, catalog.streams),
         )
     scope = Scope(view.text, {table.alias_or_name: stream}, {table.alias_or_name: stream.name})
-    read = From(stream, scope, owners={stream.name: stream.name})
+    read = FromClause(stream, scope, owners={stream.name: stream.name})
     for join in view.select.args.get("joins") or ():
         read = _read_join(join, read, view, catalog)
     return read
 
 
-def _read_join(join: exp.Join, read: From, view: View, catalog: Catalog) -> From:
+def _read_join(join: exp.Join, read: FromClause, view: View, catalog: Catalog) -> FromClause:
     """Return what is read with one more relation."""
     table, scope = _table(join.this, view), read.scope
     declared = _declared(table, view, catalog)
@@ -85,7 +85,7 @@ def _read_join(join: exp.Join, read: From, view: View, catalog: Catalog) -> From
     return add(join, wider, canonical, view)
 
 
-def _with_lookup(join: exp.Join, read: From, canonical: str, view: View) -> From:
+def _with_lookup(join: exp.Join, read: FromClause, canonical: str, view: View) -> FromClause:
     on = resolve_inputs(_condition(join, view, "stream.column = table.column"), read.scope, "JOIN ON")
     _check_equality(on, canonical, view)
     streams = {read.owners[c.table] for c in on.find_all(exp.Column) if c.table != canonical}
@@ -100,7 +100,7 @@ def _with_lookup(join: exp.Join, read: From, canonical: str, view: View) -> From
     return replace(read, lookups=(*read.lookups, lookup), owners={**read.owners, canonical: streams.pop()})
 
 
-def _with_stream(join: exp.Join, read: From, canonical: str, view: View) -> From:
+def _with_stream(join: exp.Join, read: FromClause, canonical: str, view: View) -> FromClause:
     """Add the second stream; its condition is checked in `catchment.query.planning.joined`."""
     stream = read.scope.relations[join.this.alias_or_name]
     assert isinstance(stream, Stream)

@@ -17,12 +17,12 @@ from catchment.query.fragment import Key
 from catchment.query.join import SIDES, JoinedKey, KeyComparison
 from catchment.query.plan import Finish, QueryPlan, Sink, WindowAggregate, WindowJoin
 from catchment.query.planning.calls import AggregateSet, fresh_name
-from catchment.query.planning.from_clause import From
+from catchment.query.planning.from_clause import FromClause
 from catchment.query.planning.grouping import Grouping, read_grouping
 from catchment.query.planning.pairs import PairAggregates
-from catchment.query.planning.scope import Typed, make_typed
+from catchment.query.planning.scope import TypedExpression, make_typed
 from catchment.query.planning.select import OWN_NAMES, aggregate_stream, read_keys, read_results, read_where
-from catchment.query.planning.sides import Conditions, Sides
+from catchment.query.planning.sides import JoinConditions, JoinSides
 from catchment.query.sql.dialect import render, show
 from catchment.query.sql.statements import View
 from catchment.query.sql.view_options import ANY, ON_DEMAND
@@ -30,14 +30,14 @@ from catchment.query.types import sql_type
 from catchment.timeline import WindowSpec
 
 
-def plan_joined(view: View, catalog: Catalog, read: From) -> QueryPlan:
+def plan_joined(view: View, catalog: Catalog, read: FromClause) -> QueryPlan:
     """Return the plan of a view of two streams, or the first mistake in it."""
     _check_options(view)
     assert read.joined is not None
-    sides = Sides(read)
+    sides = JoinSides(read)
     grouping = read_grouping(view.select, read.scope, read.streams)
     keys = read_keys(view, grouping, read.scope)
-    conditions = Conditions(sides).add(read.joined.on).add(read_where(view, read.scope))
+    conditions = JoinConditions(sides).add(read.joined.on).add(read_where(view, read.scope))
     if not conditions.equal:
         raise view.text.error(
             "these streams are joined without an equality",
@@ -62,7 +62,12 @@ def plan_joined(view: View, catalog: Catalog, read: From) -> QueryPlan:
 
 
 def _side(
-    side: str, sides: Sides, conditions: Conditions, window: WindowSpec, made: _SideKeys, aggregates: PairAggregates
+    side: str,
+    sides: JoinSides,
+    conditions: JoinConditions,
+    window: WindowSpec,
+    made: _SideKeys,
+    aggregates: PairAggregates,
 ) -> WindowAggregate:
     where = tuple(dict.fromkeys(render(c) for c in conditions.local(side)))
     found = tuple(aggregates.sets[side].found.values())
@@ -91,7 +96,7 @@ def _check_options(view: View) -> None:
 class _SideKeys:
     """The keys of both sides, by the texts of their expressions."""
 
-    sides: Sides
+    sides: JoinSides
     keys: dict[str, dict[str, Key]] = field(default_factory=lambda: {s: {} for s in SIDES})
 
     def names_in_use(self, side: str) -> set[str]:
@@ -129,12 +134,12 @@ class _SideKeys:
             )
         named = [e.name if isinstance(e, exp.Column) else "join_key" for e in both]
         left_name, right_name = (
-            self._put(s, m if m.type == common else Typed(f"CAST({m.sql} AS {sql_type(common)})", common), n)
+            self._put(s, m if m.type == common else TypedExpression(f"CAST({m.sql} AS {sql_type(common)})", common), n)
             for s, m, n in zip(SIDES, made, named, strict=True)
         )
         return left_name, right_name
 
-    def _put(self, side: str, value: Typed, name: str) -> str:
+    def _put(self, side: str, value: TypedExpression, name: str) -> str:
         mine = self.keys[side]
         if value.sql not in mine:
             mine[value.sql] = Key(fresh_name(name, self.names_in_use(side)), value.sql, value.type)

@@ -38,7 +38,7 @@ RESULT_COLUMNS = frozenset((WINDOW_START, WINDOW_END, SLICE_COLUMN, *PUBLISHED_C
 
 
 @dataclass
-class Outputs:
+class SelectOutputs:
     """The outputs of one SELECT; the aggregate calls in them are added to `aggregates`."""
 
     scope: Scope

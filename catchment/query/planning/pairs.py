@@ -16,8 +16,8 @@ from catchment.aggregates import Aggregate
 from catchment.aggregates.pair_states import can_repeat
 from catchment.query.join import BOTH, LEFT, RIGHT, SIDES, PairAggregate
 from catchment.query.planning.calls import AggregateSet, ParsedCall, resolve_inputs, restrict
-from catchment.query.planning.scope import Typed, make_typed
-from catchment.query.planning.sides import Conditions, Sides
+from catchment.query.planning.scope import TypedExpression, make_typed
+from catchment.query.planning.sides import JoinConditions, JoinSides
 from catchment.query.sql.dialect import show
 from catchment.query.types import sql_type
 
@@ -29,7 +29,7 @@ RECORDS = "records"  # the name of a side's count of its records
 class PairAggregates(AggregateSet):
     """The distinct aggregates over pairs, by name; `sets` are the aggregates that the sides compute for them."""
 
-    sides: Sides
+    sides: JoinSides
     sets: dict[str, AggregateSet]
     pairs: dict[str, PairAggregate] = field(default_factory=dict)
 
@@ -48,7 +48,7 @@ class PairAggregates(AggregateSet):
             )
         what = f"an argument of {call.function}"
         condition = resolve_inputs(call.condition, self.scope, what) if call.condition else None
-        split = Conditions(self.sides).add(condition, call.node)
+        split = JoinConditions(self.sides).add(condition, call.node)
         if split.equal or split.compared:
             raise self._refuse(call)
         if call.argument is None:
@@ -61,7 +61,7 @@ class PairAggregates(AggregateSet):
         return self._repeat(call, made, local, found[0] if found else LEFT, split)
 
     def _repeat(
-        self, call: ParsedCall, made: Aggregate, value: Typed | None, side: str, split: Conditions
+        self, call: ParsedCall, made: Aggregate, value: TypedExpression | None, side: str, split: JoinConditions
     ) -> PairAggregate:
         """Return an aggregate that is the state of one side, repeated by the count of the other."""
         other = RIGHT if side == LEFT else LEFT
@@ -70,7 +70,7 @@ class PairAggregates(AggregateSet):
         left, right = (own, counts) if side == LEFT else (counts, own)
         return PairAggregate(made, left.name, right.name, side)
 
-    def _multiply(self, call: ParsedCall, made: Aggregate, value: exp.Expr, split: Conditions) -> PairAggregate:
+    def _multiply(self, call: ParsedCall, made: Aggregate, value: exp.Expr, split: JoinConditions) -> PairAggregate:
         """Return an aggregate that is the sum or the mean of products of both sides' columns."""
         factors: dict[str, list[exp.Expr]] = {s: [] for s in SIDES}
         for factor in _factors(value):
@@ -84,7 +84,7 @@ class PairAggregates(AggregateSet):
         for side, mine in factors.items():
             product = reduce(lambda a, b: exp.Mul(this=exp.paren(a), expression=exp.paren(b)), mine)
             own = make_typed(product, self.scope.text, f"the argument of {call.function},")
-            cast = own if own.type == type_ else Typed(f"CAST({own.sql} AS {sql_type(type_)})", type_)
+            cast = own if own.type == type_ else TypedExpression(f"CAST({own.sql} AS {sql_type(type_)})", type_)
             names[side] = self.sets[side].put(call, restrict(cast, split.joint(side)), made.name).name
         return PairAggregate(made, names[LEFT], names[RIGHT], BOTH)
 

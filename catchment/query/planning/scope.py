@@ -94,7 +94,7 @@ class Scope:
 
 
 @dataclass(frozen=True)
-class Typed:
+class TypedExpression:
     """An expression that is ready for Spark: its text, and the Arrow type that it certainly has."""
 
     sql: str
@@ -123,7 +123,7 @@ def _is_time_difference(expression: exp.Expr) -> bool:
     )
 
 
-def make_typed(expression: exp.Expr, text: SqlText, what: str, at: exp.Expr | None = None) -> Typed:
+def make_typed(expression: exp.Expr, text: SqlText, what: str, at: exp.Expr | None = None) -> TypedExpression:
     """Return the expression with a certain type: a plain column, or a CAST to what was inferred."""
     type_ = infer_type(expression)
     if type_ is None:
@@ -133,5 +133,5 @@ def make_typed(expression: exp.Expr, text: SqlText, what: str, at: exp.Expr | No
             hint=f"say it: CAST({show(expression)} AS DOUBLE), or AS STRING, AS DECIMAL(18, 4), ...",
         )
     if isinstance(expression, exp.Column | exp.Dot | exp.Cast):
-        return Typed(render(expression), type_)
-    return Typed(f"CAST({render(expression)} AS {sql_type(type_)})", type_)
+        return TypedExpression(render(expression), type_)
+    return TypedExpression(f"CAST({render(expression)} AS {sql_type(type_)})", type_)

@@ -22,7 +22,7 @@ from catchment.query.plan import (
 )
 from catchment.query.planning.calls import AggregateSet, ParsedCall, fresh_name, input_text, resolve_inputs
 from catchment.query.planning.grouping import Grouping
-from catchment.query.planning.outputs import Outputs, check_boolean
+from catchment.query.planning.outputs import SelectOutputs, check_boolean
 from catchment.query.planning.scope import Scope, make_typed
 from catchment.query.sql.dialect import read_expression, render
 from catchment.query.sql.statements import Stream, View
@@ -77,7 +77,7 @@ def read_results(
     view: View, grouping: Grouping, keys: Mapping[str, Key], aggregates: AggregateSet
 ) -> tuple[tuple[OutputColumn, ...], str | None]:
     """Return the SELECT list and HAVING; the calls in them are added to `aggregates`, which is not left empty."""
-    outputs = Outputs(aggregates.scope, grouping.call, keys, aggregates, view.select.selects)
+    outputs = SelectOutputs(aggregates.scope, grouping.call, keys, aggregates, view.select.selects)
     columns = outputs.columns()
     having = view.select.args.get("having")
     condition = outputs.having(having.this) if having is not None else None

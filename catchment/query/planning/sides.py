@@ -16,7 +16,7 @@ from sqlglot import exp
 from catchment.query.fragment import Lookup
 from catchment.query.join import LEFT, RIGHT, SIDES, TURNED
 from catchment.query.planning.calls import fresh_name
-from catchment.query.planning.from_clause import From
+from catchment.query.planning.from_clause import FromClause
 from catchment.query.planning.grouping import window_name
 from catchment.query.sql.dialect import conjuncts, read_expression, render, show
 from catchment.query.sql.statements import Stream
@@ -33,10 +33,10 @@ SAME_WINDOW = "leave it out: records are paired within the window of GROUP BY"
 
 
 @dataclass(frozen=True)
-class Sides:
+class JoinSides:
     """The two sides of a FROM clause."""
 
-    read: From
+    read: FromClause
 
     def stream(self, side: str) -> Stream:
         assert self.read.joined is not None
@@ -79,15 +79,15 @@ class Sides:
 
 
 @dataclass
-class Conditions:
+class JoinConditions:
     """Conditions by the sides that decide them, and the expressions that are compared between sides."""
 
-    sides: Sides
+    sides: JoinSides
     equal: list[tuple[exp.Expr, exp.Expr]] = field(default_factory=list)
     compared: list[tuple[exp.Expr, str, exp.Expr]] = field(default_factory=list)  # left, operator, right
     of: dict[str, list[exp.Expr]] = field(default_factory=lambda: {s: [] for s in SIDES})
 
-    def add(self, condition: exp.Expr | None, at: exp.Expr | None = None) -> Conditions:
+    def add(self, condition: exp.Expr | None, at: exp.Expr | None = None) -> JoinConditions:
         """Split a condition by sides; a part that needs both sides must compare a value of each, or it is refused."""
         for part in _parts(condition):
             found = self.sides.of(part)
