@@ -238,7 +238,7 @@ def live(spark: Any, records: Records, members: Sequence[Member], tail_s: float)
         runner = Runner(deployment, spark, deployment.sites, True, on_segment=watch.hear)
         try:
             runner.start()
-            while not all(state.finished for pipeline in runner.pipelines for state in pipeline.states):
+            while not all(state.is_finished for pipeline in runner.pipelines for state in pipeline.states):
                 runner.run(seconds=1.0)
             runner.run(seconds=tail_s)
             for pipeline in runner.pipelines:

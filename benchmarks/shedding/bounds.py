@@ -19,7 +19,7 @@ from rich.table import Table
 
 from benchmarks.shedding.rate_classes import Kept, combine_many, normal_estimate
 from catchment.quality import Need, Population, SampledPart, bound, hoeffding_error
-from catchment.shedding.forest import Operator, Query, ShedForest, Stream
+from catchment.shedding.forest import OperatorNode, QueryNode, ShedForest, StreamNode
 from catchment.shedding.plan_json import read_forest
 from catchment.shedding.planner import shed_load
 from catchment.shedding.strata import group_rates, kept_share, single_rate
@@ -141,15 +141,15 @@ def _speed(size: int) -> dict[str, Any]:
     """CPU seconds to make and to plan a random forest of so many operators, half as many queries."""
     rng = np.random.default_rng(size)
     operators = tuple(
-        Operator(f"o{i}", "s" if i < 3 else f"o{rng.integers(0, i)}", float(rng.uniform(0.3, 1)), 1e-6)
+        OperatorNode(f"o{i}", "s" if i < 3 else f"o{rng.integers(0, i)}", float(rng.uniform(0.3, 1)), 1e-6)
         for i in range(size)
     )
     queries = tuple(
-        Query(f"q{i}", f"o{rng.integers(0, size)}", "count", Population(float(10 ** rng.uniform(2, 6))))
+        QueryNode(f"q{i}", f"o{rng.integers(0, size)}", "count", Population(float(10 ** rng.uniform(2, 6))))
         for i in range(size // 2)
     )
     started = time.process_time()
-    probe = ShedForest(1.0, DELTA, (Stream("s", 1e4),), operators, queries)
+    probe = ShedForest(1.0, DELTA, (StreamNode("s", 1e4),), operators, queries)
     forest = ShedForest(probe.load / 5, DELTA, probe.streams, operators, queries)
     built = time.process_time()
     plan = shed_load(forest)

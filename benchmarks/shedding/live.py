@@ -60,7 +60,7 @@ def run_project(spark: Any, folder: Path, monitor: Callable[..., Planned], secon
                 for state in pipeline.states:
                     if state.shedding is not None:
                         seen.course.append((time.time(), state.rows, state.shedding.backlog_rows))
-                        seen.batches.append(state.shedding.lasted_s)
+                        seen.batches.append(state.shedding.timer.lasted_s)
 
     watcher = threading.Thread(target=watch, daemon=True)
     try:
@@ -91,7 +91,7 @@ def capacity_of(spark: Any, scratch: Path, log: Log, report: Callable[[str], Non
     found = {
         "capacity_rows_per_s": float(1.0 / slope), "seconds_per_row": float(slope), "standard_error": error,
         "batch_s": float(fixed), "batches": len(batches), "rows_largest": int(rows.max()),
-        "believed_by_the_monitor": 1.0 / max(made[-1]._seconds_per_row(), 1e-12),
+        "believed_by_the_monitor": 1.0 / max(made[-1].costs.whole_row_s, 1e-12),
     }  # fmt: skip
     report(f"capacity: {found}")
     return found
@@ -107,30 +107,27 @@ def overhead(spark: Any, scratch: Path, log: Log, rows: int, repeats: int) -> di
     too), and with a sampler that lets all pass. The variants take turns, so that noise meets all alike; medians, and of
     each variant the median of what it adds to the one without shedding in the same turn."""
     from catchment.deploy.deployment import Deployment
-    from catchment.shedding.places import SamplingRule
-    from catchment.spark.evaluation.evaluator import NativeEvaluator
+    from catchment.shedding.places import ROW, history_rule
+    from catchment.shedding.sampler import Sampler, Selection
+    from catchment.spark.evaluation.evaluator import SparkEvaluator
     from catchment.spark.evaluation.one_pass import Take
-    from catchment.spark.sources.history import BatchFolder
-    from catchment.spark.sources.records import file_by_file, placed
-    from catchment.spark.sources.reread import ROW
+    from catchment.spark.sources.history import BatchFolder, number_rows
     from catchment.spark.sources.streams import ddl
 
     write_log(scratch / "cost.parquet", log, [(float(rows), 1.0)])
     projects = {shed: write_project(scratch / f"cost_{shed}", scratch / "cost.parquet", shed) for shed in (False, True)}
     deployed = {shed: Deployment.load(folder) for shed, folder in projects.items()}
     columns = ddl(deployed[True].catalog.streams["hits"])
-    evaluator, history = NativeEvaluator({}), BatchFolder(scratch / "history")
-    raw, rule = spark.read.parquet(str(scratch / "cost.parquet")), SamplingRule("hits", (ROW,))
+    evaluator, history = SparkEvaluator({}), BatchFolder(scratch / "history")
+    raw, rule = spark.read.parquet(str(scratch / "cost.parquet")), history_rule("hits", 0)
     fragments = {shed: [p.fragment for p in deployed[shed].fragments_at("edge")] for shed in projects}
-
-    reader = file_by_file(spark)
 
     def batch(shed: bool, rate: float, looks: bool) -> float:
         began = time.perf_counter()
-        history.write(raw, 0)
+        history.write(number_rows(raw), 0)
         kept = history.batch(spark, 0, columns)
-        kept = placed(history.batch(reader, 0, columns), 0, history.differ_in_size(0)) if rate < 1.0 else kept
-        evaluator.reduce_all(kept, [Take(f, rate, looks=looks) for f in fragments[shed]], rows, rule)
+        kept = history.batch(spark, 0, f"{columns}, `{ROW}` BIGINT") if rate < 1.0 else kept
+        evaluator.reduce_all(kept, [Take(f, Selection(Sampler(rate)), looks) for f in fragments[shed]], rows, rule)
         return time.perf_counter() - began
 
     variants = {

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from catchment.shedding.monitor import LEAST_RATE, PREPARE, Arrivals, Decision, LoadMonitor
+from catchment.shedding.monitor import Arrivals, Decision, LoadMonitor
+from catchment.shedding.rate_planner import MIN_RATE
+from catchment.shedding.sampler import Sampler
 
 
 @dataclass
@@ -43,15 +45,15 @@ class Planned(LoadMonitor):
         self._note(rows, rows, seconds)
 
     def learn_sampled(
-        self, rows: int, rates: Mapping[str, float], seconds: Mapping[str, float], read: int | None = None
+        self, rows: int, rates: Mapping[str, float], seconds: Mapping[str, float], rows_read: int | None = None
     ) -> None:
-        super().learn_sampled(rows, rates, seconds, read)
-        self._note(rows, rows if read is None else read, seconds)
+        super().learn_sampled(rows, rates, seconds, rows_read)
+        self._note(rows, rows if rows_read is None else rows_read, seconds)
 
     def _note(self, rows: int, read: int, seconds: Mapping[str, float]) -> None:
         errors = self._decision.errors
         self.batches.append(
-            Batch(self._began_s, time.time(), rows, read, self._decision.highest, math.fsum(seconds.values()),
+            Batch(self._began_s, time.time(), rows, read, self._decision.highest_rate, math.fsum(seconds.values()),
                   max(errors.values()) if errors else None)
         )  # fmt: skip
 
@@ -59,15 +61,15 @@ class Planned(LoadMonitor):
 class Uniform(Planned):
     """One rate for every view: what a sampler at the source can do, with the load that the planned rates would have."""
 
-    def _plan(self, rows_per_s: float) -> Decision:
-        planned = super()._plan(rows_per_s)
-        whole_s = self._cost(PREPARE) + math.fsum(self._cost(f.name) for f in self.fragments)
-        rate = min(1.0, max(LEAST_RATE, self.seconds_per_row_at(planned) / max(whole_s, 1e-12)))
-        return Decision({f.name: rate for f in self.fragments}, planned.load, {}, "uniform")
+    def plan(self, rows_per_s: float) -> Decision:
+        planned = super().plan(rows_per_s)
+        planned_s = self.planner.seconds_per_row_at(planned.samplers)
+        rate = min(1.0, max(MIN_RATE, planned_s / max(self.costs.all_work_row_s, 1e-12)))
+        return Decision({f.name: Sampler(rate) for f in self.fragments}, planned.load, {}, "uniform")
 
 
 class Never(Planned):
     """Takes everything whole, however late."""
 
-    def _follow(self, arrivals: Arrivals) -> None:
+    def _update_state(self, arrivals: Arrivals) -> None:
         self.shedding = False

@@ -36,14 +36,17 @@ from catchment.aggregates import Aggregate, partials
 from catchment.deploy.deployment import Deployment
 from catchment.optimizer.sharing.derive import derive
 from catchment.query.fragment import SLICE_COLUMN
-from catchment.shedding.monitor import KEEP, PREPARE, SIFT, Arrivals, Decision, LoadMonitor
+from catchment.shedding.cost_book import FILTER, HISTORY, PREPARE
+from catchment.shedding.monitor import Arrivals, Decision, LoadMonitor
 from catchment.shedding.places import SamplingRule
 from catchment.shedding.reader_filter import is_wanted
+from catchment.shedding.sampler import Selection
 from catchment.shedding.terms import scaled
-from catchment.site.lifting import Lift, Part, Places
-from catchment.spark.evaluation.evaluator import Reduced, joined, measured, with_terms
+from catchment.site.lifting import Lift, Places
+from catchment.spark.evaluation.evaluator import Reduced, aggregates_with_counts, merge_pieces, to_reduced
 from catchment.spark.evaluation.one_pass import Take
-from catchment.spark.pipelines.shedding import StreamShedding, stream_shedding, wanted_by
+from catchment.spark.pipelines.sheddable import read_requests
+from catchment.spark.pipelines.shedding import StreamShedding, stream_shedding
 from catchment.spark.sources.streams import OpenedStream
 from catchment.timeline import ManualClock
 
@@ -103,8 +106,8 @@ class Rig:
         rows, records = end - at, self.records.slice(at, end - at)
         decision = self.monitor.decide(Arrivals(rows * SCALE, interval_s, 0))
         if decision.rates:
-            tests = self.shedding.tests
-            wanted = [one for name, test in tests.items() for one in wanted_by(name, test, decision)]
+            conditions = self.shedding.conditions
+            wanted = [r for name, test in conditions.items() for r in read_requests(test, decision.sampler(name))]
             places = np.asarray(records["place"]).astype(np.uint64)
             records = records.filter(pa.array(is_wanted(wanted, records, places)))
         self._take(records, decision, rows, float(self.arrived_s[end - 1] - self.arrived_s[at]), at)
@@ -117,17 +120,17 @@ class Rig:
         looks = not decision.rates and self.monitor.wants_moments(rows * SCALE)
         for plan in self.plans:
             name = plan.fragment.name
-            take = Take(plan.fragment, decision.rates.get(name, 1.0), spare=decision.spares.get(name, ()),
-                        groups=decision.groups.get(name), looks=looks)  # fmt: skip
-            reduced = joined([reduce(records, piece) for piece in take.split()], take.split())
+            take = Take(plan.fragment, Selection(decision.sampler(name)), looks)
+            reduced = merge_pieces([reduce(records, piece) for piece in take.split()], take.split())
             self.found.setdefault(name, []).append(reduced.table)
-            self.shedding._learn(plan.fragment, reduced, rows, span_s)
-            if take.rate < 1.0:
+            self.shedding.learn_fragment(plan.fragment, reduced, rows, span_s)
+            if take.selection.sampler.sheds:
                 slices = np.asarray(self.records[f"slice:{name}"].slice(at, rows))
                 self._note_rates(name, take, range(slices[0], slices[-1] + 1, VIEWS[name][2] * 1_000_000))
 
     def _note_rates(self, name: str, take: Take, slices: range) -> None:
-        named = dict(take.groups.rates) if take.groups is not None else {None: take.rate}
+        sampler = take.selection.sampler
+        named = {None: sampler.rate} if sampler.groups is None else dict(sampler.groups.rates)
         for at in slices:
             known = self.lowest.setdefault(name, {}).setdefault(at, {})
             known |= {group: min(rate, known.get(group, 1.0)) for group, rate in named.items()}
@@ -135,10 +138,10 @@ class Rig:
     def _learn_costs(self, rows: int, read: int, decision: Decision) -> float:
         spent = {p.fragment.name: rows * decision.rates.get(p.fragment.name, 1.0) * WORK_S for p in self.plans}
         if decision.rates:
-            spent |= {PREPARE: BATCH_S + read * PREPARE_S, SIFT: rows * SIFT_S}
+            spent |= {PREPARE: BATCH_S + read * PREPARE_S, FILTER: rows * SIFT_S}
             self.monitor.learn_sampled(rows, decision.rates, spent, read)
         else:
-            spent[KEEP] = BATCH_S + rows * KEEP_S
+            spent[HISTORY] = BATCH_S + rows * KEEP_S
             self.monitor.learn_whole(rows, spent)
         return sum(spent.values())
 
@@ -147,13 +150,12 @@ def reduce(records: pa.RecordBatch, take: Take) -> Reduced:
     """The partials of one take, lifted as Spark's tasks lift them."""
     fragment, name = take.fragment, take.fragment.name
     keys = ((SLICE_COLUMN, f"slice:{name}"), *((key.name, "code") for key in fragment.keys))
-    aggregates = measured(fragment, take.has_moments)
+    aggregates = aggregates_with_counts(fragment, take.has_moments)
     arguments = tuple(None if a.argument is None else "size" for a in aggregates)
     counts = f"is:{name}" if f"is:{name}" in records.schema.names else None
-    spare = tuple(("size", limit) for _, limit in take.spare) if take.part is not Part.ALL else ()
-    groups = None if take.groups is None else ("code", take.groups)
-    lift = Lift(keys, aggregates, arguments, counts, take.rate, take.side, take.part, spare, groups)
-    return with_terms(lift.of(records, Places(np.asarray(records["place"]).astype(np.int64))), take, 0.0)
+    selection = take.selection.over_columns(lambda _: "size", lambda _: "code")
+    lift = Lift(keys, aggregates, arguments, counts, selection)
+    return to_reduced(lift.of(records, Places(np.asarray(records["place"]).astype(np.int64))), take, 0.0)
 
 
 class Scene:
@@ -173,7 +175,7 @@ class Scene:
     def rig(self, seed: int, make_monitor: Callable[..., LoadMonitor]) -> Rig:
         """A site that meets it, with a sampler of this seed."""
         plans, schema = self.deployment.fragments_at("edge"), self.deployment.catalog.streams["hits"].schema
-        opened, clock = OpenedStream(None, again=lambda *_: None, columns=schema), ManualClock(0)
+        opened, clock = OpenedStream(None, reread_rows=lambda *_: None, columns=schema), ManualClock(0)
         shedding = stream_shedding("hits", plans, opened, None, Path(), clock, TRIGGER_S, True, make_monitor)  # type: ignore[arg-type]
         places = SamplingRule("hits", ("row",), seed).places([pa.array(np.arange(len(self.micros)))])
         records = pa.record_batch(self.columns | {"place": pa.array(places.astype(np.float64))})

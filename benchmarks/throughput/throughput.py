@@ -127,7 +127,7 @@ def plain_spark(spark: Any, data: Path, scratch: Path) -> float:
 def site_pipeline(spark: Any, data: Path, scratch: Path, *, history: bool) -> float:
     """A whole site: Spark, journal, core, outbox, and delivery to an inbox."""
     from catchment.deploy.deployment import Deployment
-    from catchment.spark.evaluation.evaluator import NativeEvaluator
+    from catchment.spark.evaluation.evaluator import SparkEvaluator
     from catchment.spark.pipelines.site import SitePipeline
     from catchment.spark.sources import streams as sources
     from catchment.timeline import SystemClock
@@ -144,7 +144,7 @@ def site_pipeline(spark: Any, data: Path, scratch: Path, *, history: bool) -> fl
     bound, sources.MAX_FILES_PER_BATCH = sources.MAX_FILES_PER_BATCH, 2
     pipeline = SitePipeline(
         spark, deployment.project, "edge", deployment.streams_at("edge"), deployment.fragments_at("edge"),
-        NativeEvaluator({}), lambda outbox: Sender(outbox, lambda: LocalUplink(inbox)), SystemClock(),
+        SparkEvaluator({}), lambda outbox: Sender(outbox, lambda: LocalUplink(inbox)), SystemClock(),
     )  # fmt: skip
     began = time.perf_counter()
     try:

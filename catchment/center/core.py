@@ -95,11 +95,11 @@ class CenterCore:
         """What was shed counts at once; what was repaired, when everything sent before it is in too."""
         for origin, shed in shed_in(landed):
             for windows in self._fed_by(shed.fragment):
-                windows.debts.shed(origin, shed)
+                windows.outstanding.shed(origin, shed)
         for origin, fact in land(self.frontiers, landed):
             if isinstance(fact, Repaired):
                 for windows in self._fed_by(fact.fragment):
-                    windows.debts.repaired(origin, fact)
+                    windows.outstanding.repaired(origin, fact)
 
     def repairs(self, now_us: int, everything: bool = False) -> Iterator[Repair]:
         """The repairs that are due, or all that there could be: each becomes a `Recalled` when the published states

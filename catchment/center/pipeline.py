@@ -144,7 +144,7 @@ class CenterPipeline:
             "late_records": windows.late_records,
             "outstanding_records": windows.late.records,
             "unmerged_records": windows.unmerged_records,
-            "shed_windows": len(windows.debts),
+            "shed_windows": len(windows.outstanding),
         }
 
     # --- the loop ---------------------------------------------------------------------------------------------

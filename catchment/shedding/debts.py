@@ -1,149 +1,144 @@
-"""What a site owes: micro-batches of which only a sample is in the answers, until they are repaired.
+"""What a site still owes: micro-batches of which only a sample is in the answers, until they are repaired.
 
-Part of the site core's state, and so as durable as it is. A debt says where the records of its batch still are, at
-which rate each fragment took them, and what was believed of their event times, so that a repair finds exactly those
-that were left out. Bound: `MAX_DEBTS` batches a site; at the bound the oldest is given up, and the center hears of
-it.
+The debts are part of the site core's state, and as durable. A debt says where the records of its batch are, how each
+fragment sampled them, and which event times were accepted, so that a repair finds exactly the records that were left
+out. A site has at most `MAX_DEBTS` debts: at the bound it gives up the oldest and tells the center.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
 from catchment.errors import SiteError
-from catchment.shedding.places import GroupRates
+from catchment.shedding.sampler import Sampler
 from catchment.storage.codec import stored
 from catchment.wire.messages import Repaired, Shed
 
 MAX_DEBTS = 10_000
 
-Lacking = tuple[tuple[int, int], ...]  # (slice, about how many records)
-Spare = tuple[tuple[str, float], ...]  # (a column as Spark SQL, the size beyond which its records were all taken)
+LackingRecords = tuple[tuple[int, int], ...]  # (slice, about how many records it lacks)
+EventTimeLimits = tuple[int, int, int, int]  # the fields of `catchment.site.plausible.PlausibleTimes`
 
 
 @stored()
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """The share of a batch that one fragment took, and what its slices lack; `repair` says whether it will get the
-    rest. Records with a value beyond a limit in `spare` it took all. With `groups` the rates are by group, and `rate`
-    is the lowest of them."""
+class FragmentSample:
+    """How one fragment sampled a batch and what its slices lack; `repair` says whether it will get the rest."""
 
     fragment: str
-    rate: float
-    lacking: Lacking
+    sampler: Sampler
+    lacking: LackingRecords
     repair: bool = True
-    spare: Spare = ()
-    groups: GroupRates | None = None
 
 
 @stored()
 @dataclass(frozen=True, slots=True)
 class BatchShed:
-    """A micro-batch was sampled, or only its history put off. Its records are [start, end) of its source, or in history
-    where `start` is None: there the files of the batch were told apart by their sizes (`by_size`) or by their numbers.
+    """A micro-batch was sampled, or only the writing of its history was deferred.
 
-    `limits` are the event times that were believed (see `catchment.site.plausible`), None: all of them.
+    Its records are the rows [start, end) of its source, or in history where `source_rows` is None. `limits` are the
+    event times that were accepted; None accepts all of them.
     """
 
     stream: str
     batch: int
-    taken: tuple[Taken, ...]
-    start: int | None = None
-    end: int | None = None
-    limits: tuple[int, int, int, int] | None = None
-    by_size: bool = False
+    samples: tuple[FragmentSample, ...]
+    source_rows: tuple[int, int] | None = None
+    limits: EventTimeLimits | None = None
 
     def __post_init__(self) -> None:
-        nothing = not self.taken and self.start is None
-        if nothing or any(not 0.0 < t.rate < 1.0 for t in self.taken):
+        nothing_shed = not self.samples and self.source_rows is None
+        if nothing_shed or any(not 0.0 < s.sampler.lowest_rate < 1.0 for s in self.samples):
             raise SiteError(
-                f"batch {self.batch} of {self.stream!r} was shed by {self.taken}: a rate is between 0 and 1"
+                f"batch {self.batch} of stream {self.stream!r} was shed by {self.samples}: a rate is between 0 and 1"
             )
 
 
 @stored()
 @dataclass(frozen=True, slots=True)
 class BatchRepaired:
-    """These fragments have got the rest of a batch; an empty list: only its history was caught up on."""
+    """A batch is in history and these fragments have received the rest of it; there may be none."""
 
     stream: str
     batch: int
     fragments: tuple[str, ...]
 
 
+@stored()
 @dataclass(frozen=True, slots=True)
-class Debt:
-    """What is still owed of one batch."""
+class ShedDebt:
+    """What a site still owes of one batch: the rest of what each of some fragments sampled."""
 
     batch: int
-    rates: tuple[tuple[str, float], ...]
-    start: int | None = None
-    end: int | None = None
-    limits: tuple[int, int, int, int] | None = None
-    kept: bool = False  # its history was caught up on; its sample is still told by places in the source
-    spares: tuple[tuple[str, Spare], ...] = ()  # by fragment
-    groups: tuple[tuple[str, GroupRates], ...] = ()  # by fragment
-    by_size: bool = False
+    samplers: tuple[tuple[str, Sampler], ...]  # by fragment
+    source_rows: tuple[int, int] | None = None
+    limits: EventTimeLimits | None = None
+    is_written: bool = False  # its records were read from the source again and written to history
 
     @property
-    def in_history(self) -> bool:
-        """Whether its records have been written to history."""
-        return self.start is None or self.kept
+    def fragments(self) -> frozenset[str]:
+        return frozenset(name for name, _ in self.samplers)
+
+    @property
+    def is_in_history(self) -> bool:
+        """Whether its records are in history."""
+        return self.source_rows is None or self.is_written
+
+    @property
+    def highest_rate(self) -> float:
+        """Return the highest rate at which any fragment sampled the batch."""
+        return max((sampler.highest_rate for _, sampler in self.samplers), default=1.0)
 
 
-class DebtBook:
-    """The debts of a site, by stream, oldest first."""
+@stored()
+@dataclass
+class ShedDebts:
+    """The debts of a site by stream and batch, oldest first."""
 
-    def __init__(self, saved: Sequence[Any] = ()) -> None:
-        self._debts = {(stream, d["batch"]): _debt(d) for stream, d in saved}
+    debts: dict[tuple[str, int], ShedDebt] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        return len(self._debts)
+        return len(self.debts)
 
-    def of(self, stream: str) -> tuple[Debt, ...]:
-        return tuple(d for (s, _), d in list(self._debts.items()) if s == stream)  # a copy: repairs look from a thread
+    def of(self, stream: str) -> tuple[ShedDebt, ...]:
+        # Repairs look from another thread: iterate over a copy.
+        return tuple(debt for (owner, _), debt in list(self.debts.items()) if owner == stream)
 
     def shed(self, event: BatchShed) -> Iterator[Shed | Repaired]:
-        """Note a debt; the facts that the center must hear."""
-        for taken in event.taken:
-            named = () if taken.groups is None else tuple((str(v), rate) for v, rate in taken.groups.rates)
-            yield Shed(taken.fragment, event.batch, taken.rate, taken.lacking, named)
-            if not taken.repair:
-                yield Repaired(taken.fragment, event.batch, gave_up=True)
-        rates = tuple((t.fragment, t.rate) for t in event.taken if t.repair)
-        if rates or event.start is not None:
-            key = event.stream, event.batch
-            spares = tuple((t.fragment, t.spare) for t in event.taken if t.repair and t.spare)
-            groups = tuple((t.fragment, t.groups) for t in event.taken if t.repair and t.groups is not None)
-            self._debts[key] = Debt(event.batch, rates, event.start, event.end, event.limits, False, spares, groups,
-                                    event.by_size)  # fmt: skip
-        while len(self._debts) > MAX_DEBTS:
-            oldest = next(iter(self._debts))
-            yield from (Repaired(f, oldest[1], gave_up=True) for f, _ in self._debts.pop(oldest).rates)
+        """Add the debt of a batch and yield the facts that the center must hear."""
+        for sample in event.samples:
+            yield _shed_fact(event.batch, sample)
+            if not sample.repair:
+                yield Repaired(sample.fragment, event.batch, gave_up=True)
+        samplers = tuple((s.fragment, s.sampler) for s in event.samples if s.repair)
+        if samplers or event.source_rows is not None:
+            debt = ShedDebt(event.batch, samplers, event.source_rows, event.limits)
+            self.debts[event.stream, event.batch] = debt
+        while len(self.debts) > MAX_DEBTS:
+            yield from self._give_up_oldest()
 
     def repaired(self, event: BatchRepaired) -> Iterator[Repaired]:
-        """Fragments have got the rest of a batch, and all of it is in history."""
+        """Settle what fragments have received and yield the facts that the center must hear."""
         key = event.stream, event.batch
-        debt = self._debts.get(key)
+        debt = self.debts.get(key)
         if debt is None:
             raise SiteError(f"nothing is owed of batch {event.batch} of stream {event.stream!r}")
-        rates = tuple((f, r) for f, r in debt.rates if f not in event.fragments)
-        if rates:
-            self._debts[key] = replace(debt, rates=rates, kept=True)
+        remaining = tuple((name, sampler) for name, sampler in debt.samplers if name not in event.fragments)
+        if remaining:
+            self.debts[key] = replace(debt, samplers=remaining, is_written=True)
         else:
-            del self._debts[key]
-        yield from (Repaired(f, event.batch) for f, _ in debt.rates if f in event.fragments)
+            del self.debts[key]
+        yield from (Repaired(name, event.batch) for name, _ in debt.samplers if name in event.fragments)
 
-    def dump(self) -> list[Any]:
-        return [[stream, asdict(debt)] for (stream, _), debt in self._debts.items()]
+    def _give_up_oldest(self) -> Iterator[Repaired]:
+        oldest = next(iter(self.debts))
+        _, batch = oldest
+        yield from (Repaired(name, batch, gave_up=True) for name, _ in self.debts.pop(oldest).samplers)
 
 
-def _debt(saved: dict[str, Any]) -> Debt:
-    rates = tuple((f, r) for f, r in saved["rates"])
-    limits = None if saved["limits"] is None else tuple(saved["limits"])
-    spares = tuple((f, tuple((sql, limit) for sql, limit in spare)) for f, spare in saved.get("spares", ()))
-    groups = tuple((f, GroupRates(g["key"], tuple((v, r) for v, r in g["rates"]))) for f, g in saved.get("groups", ()))
-    kept, by_size = saved.get("kept", False), saved.get("by_size", False)
-    return Debt(saved["batch"], rates, saved["start"], saved["end"], limits, kept, spares, groups, by_size)
+def _shed_fact(batch: int, sample: FragmentSample) -> Shed:
+    """Return what the center needs to know of a sample: the lowest rate, and the rates of groups by their names."""
+    groups = sample.sampler.groups
+    rates = () if groups is None else tuple((str(value), rate) for value, rate in groups.rates)
+    return Shed(sample.fragment, batch, sample.sampler.lowest_rate, sample.lacking, rates)

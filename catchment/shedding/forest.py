@@ -27,7 +27,7 @@ _HINTS = {
 
 
 @dataclass(frozen=True)
-class Stream:
+class StreamNode:
     """A stream: tuples a second, and, where it may be sampled a group at a time, the share of each group."""
 
     name: str
@@ -53,7 +53,7 @@ class Stream:
 
 
 @dataclass(frozen=True)
-class Operator:
+class OperatorNode:
     """An operator: what it reads, how many tuples come out for one that goes in, and what one costs.
 
     `picks` is the share of its input's tuples that it wants, where that can be told before its input runs: an operator
@@ -77,7 +77,7 @@ class Operator:
 
 
 @dataclass(frozen=True)
-class Query:
+class QueryNode:
     """A windowed aggregate at a leaf. `population` is the window's tuples that reach it, all filters
     passed.
 
@@ -118,7 +118,7 @@ class Query:
         return {s: tuple(by_group.values()) if s == WHOLE else by_stratum.get(s, ()) for s in strata}
 
 
-Node = Stream | Operator | Query
+Node = StreamNode | OperatorNode | QueryNode
 
 
 @dataclass(frozen=True)
@@ -128,9 +128,9 @@ class ShedForest:
 
     capacity: float
     delta: float
-    streams: tuple[Stream, ...]
-    operators: tuple[Operator, ...]
-    queries: tuple[Query, ...]
+    streams: tuple[StreamNode, ...]
+    operators: tuple[OperatorNode, ...]
+    queries: tuple[QueryNode, ...]
     where: str = field(default="plan", compare=False)
     law: Law = Law.HOEFFDING
 
@@ -184,7 +184,7 @@ class ShedForest:
                 at = by_name[at].input
             grounded.update(path)
 
-    def _check_groups(self, query: Query) -> None:
+    def _check_groups(self, query: QueryNode) -> None:
         try:
             query.needs((WHOLE,), self.delta)
         except QualityError as error:  # an unknown aggregate, an impossible mass
@@ -196,7 +196,7 @@ class ShedForest:
             raise PlanError(f"its group {unknown[0]!r} is no stratum", where=query.where, hint=hint)
 
     @cached_property
-    def readers(self) -> tuple[Operator | Query, ...]:
+    def readers(self) -> tuple[OperatorNode | QueryNode, ...]:
         """Everything that has an input."""
         return (*self.operators, *self.queries)
 
@@ -221,7 +221,7 @@ class ShedForest:
     def picks(self, name: str) -> float:
         """The share of its input's tuples that a reader wants."""
         node = self.nodes[name]
-        return node.picks if isinstance(node, Operator) else 1.0
+        return node.picks if isinstance(node, OperatorNode) else 1.0
 
     @cached_property
     def downward(self) -> tuple[str, ...]:
@@ -232,12 +232,12 @@ class ShedForest:
         return tuple(order)
 
     @cached_property
-    def stream_of(self) -> Mapping[str, Stream]:
+    def stream_of(self) -> Mapping[str, StreamNode]:
         """The stream at the root of each node's tree."""
-        roots: dict[str, Stream] = {}
+        roots: dict[str, StreamNode] = {}
         for name in self.downward:
             node = self.nodes[name]
-            roots[name] = node if isinstance(node, Stream) else roots[node.input]
+            roots[name] = node if isinstance(node, StreamNode) else roots[node.input]
         return roots
 
     def strata(self, name: str) -> tuple[tuple[str, float], ...]:
@@ -259,11 +259,11 @@ class ShedForest:
         into: dict[str, float] = {}
         for name in self.downward:
             node = self.nodes[name]
-            if isinstance(node, Stream):
+            if isinstance(node, StreamNode):
                 into[name] = node.rate
                 continue
             above = self.nodes[node.input]
-            into[name] = into[above.name] * (above.selectivity if isinstance(above, Operator) else 1.0)
+            into[name] = into[above.name] * (above.selectivity if isinstance(above, OperatorNode) else 1.0)
         return into
 
     @cached_property
@@ -278,7 +278,7 @@ class ShedForest:
 
 
 def _seconds(node: Node) -> float:
-    return 0.0 if isinstance(node, Stream) else node.seconds_per_tuple
+    return 0.0 if isinstance(node, StreamNode) else node.seconds_per_tuple
 
 
 def _check_amount(value: float, what: str, where: str) -> None:

@@ -1,7 +1,7 @@
 """What is known of a fragment's records, and what its answers therefore need.
 
-A fragment is planned for in portions: one, or, where whoever reads can tell its groups apart, one for each size of
-group. A portion knows the share of the stream's records that it wants and how large a window of it is.
+A fragment is planned for in portions: one, or, where the reader can distinguish its groups, one per size of group. A
+portion knows the share of the stream's records that it wants and how many records a window of it has.
 """
 
 from __future__ import annotations
@@ -11,27 +11,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from catchment.arrays import Floats
 from catchment.quality.populations import Population
-from catchment.shedding.debts import Spare
-from catchment.shedding.forest import Query
+from catchment.shedding.forest import QueryNode
+from catchment.shedding.sampler import SparedValues
 from catchment.shedding.strata import size_classes
 from catchment.shedding.variance_need import spare_limit
+from catchment.wire.limits import MAX_STRATA
 
-PRIOR_CV = 1.0  # spread of values over their mean, until records have shown it
-_KEPT = 0.7  # of what was known when the next batch is learned from
-_LEAST_GROUP = 0.5  # records: a group with less has not been seen for long
-
-Floats = NDArray[np.float64]
+PRIOR_CV = 1.0  # prior coefficient of variation of values
+_DECAY = 0.7  # weight of all earlier batches, per batch
+_MIN_GROUP_RECORDS = 0.5  # groups with fewer (decayed) records are forgotten
 
 
 @dataclass(frozen=True)
-class Sheddable:
-    """A fragment as the planner sees it, its aggregates as (name, function). `fixed`: it is never sampled.
-    `picked`: the reader can tell which records concern it. `spareable`: of which aggregates the reader sees the
-    argument, as Spark SQL, so that records with large values can all be taken. `group_key`: its only key, as Spark SQL,
-    where the reader sees that."""
+class SheddableFragment:
+    """A fragment as the planner sees it, its aggregates as (name, function).
+
+    `fixed`: it is never sampled. `filterable`: the reader can tell which records concern it. `spareable`: the
+    aggregates whose argument, as Spark SQL, whoever samples sees, so that records with large values can all be taken.
+    `group_key`: its only key, as Spark SQL, where whoever samples sees that.
+    """
 
     name: str
     aggregates: tuple[tuple[str, str], ...]
@@ -39,15 +40,17 @@ class Sheddable:
     max_error: float | None = None
     weight: float = 1.0
     fixed: bool = False
-    picked: bool = False
+    filterable: bool = False
     spareable: tuple[tuple[str, str], ...] = ()
     group_key: str | None = None
 
 
 @dataclass(frozen=True)
-class Moments:
-    """Of so many values, the mean and the mean square of those that may be left out, and the mean of all; `spared`:
-    large ones may not be left out."""
+class ValueMoments:
+    """The number, mean and mean square of the values that may be left out, and the mean of all values.
+
+    `spared`: large values are not among those that may be left out.
+    """
 
     count: float
     mean: float
@@ -61,60 +64,73 @@ class Moments:
 
     @property
     def square_about_mean(self) -> float:
-        """The mean square of what may be left out about the mean of all."""
+        """Return the mean square, about the mean of all, of what may be left out."""
         return max(self.square - 2.0 * self.mean * self.mean_of_all + self.mean_of_all**2, 0.0)
 
-    def after(self, known: Moments | None) -> Moments:
-        """With what was known before, which counts for less; nothing if that was of other values."""
+    def after(self, known: ValueMoments | None) -> ValueMoments:
+        """Return the moments merged with earlier ones, which count for less; without them if they are of other values.
+
+        Moments with and without large values are of different values.
+        """
         if known is None or known.spared != self.spared:
             return self
-        before = _KEPT * known.count
-        part = before / (before + self.count)
+        before = _DECAY * known.count
+        weight = before / (before + self.count)
 
-        def mixed(old: float, new: float) -> float:
-            return part * old + (1.0 - part) * new
+        def mix(old: float, new: float) -> float:
+            return weight * old + (1.0 - weight) * new
 
-        return Moments(
+        return ValueMoments(
             before + self.count,
-            mixed(known.mean, self.mean),
-            mixed(known.square, self.square),
-            mixed(known.mean_of_all, self.mean_of_all),
+            mix(known.mean, self.mean),
+            mix(known.square, self.square),
+            mix(known.mean_of_all, self.mean_of_all),
             self.spared,
         )
 
-    def once_spared(self, rate: float) -> Moments:
-        """As they will be when large values are spared at about this rate, before that was seen: of values of one sign
-        that are at most L, the mean square is at most L times the mean."""
+    def once_spared(self, rate: float) -> ValueMoments:
+        """Return an upper estimate of the moments when large values will be spared at about this rate.
+
+        Values of one sign that are at most L have a mean square of at most L times their mean.
+        """
         limit = spare_limit("sum", self.square, self.mean_of_all, rate)
         if self.spared or math.isinf(limit):
             return self
         return replace(self, square=max(min(self.square, limit * abs(self.mean_of_all)), self.mean**2))
 
     def population(self, count: float, function: str) -> Population:
-        """As many values, whose spread is that of what may be left out, beside the mean of all: an error is a share
-        of the whole answer."""
-        rest = self.square_about_mean if function == "avg" else max(self.square - self.mean_of_all**2, 0.0)
-        return Population(count, self.mean_of_all, math.sqrt(rest))
+        """Return a population of so many values, with the mean of all and the spread of what may be left out.
+
+        An error is relative to the whole answer.
+        """
+        if function == "avg":
+            variance = self.square_about_mean
+        else:
+            variance = max(self.square - self.mean_of_all**2, 0.0)
+        return Population(count, self.mean_of_all, math.sqrt(variance))
 
 
-ByArgument = Mapping[str, Moments]
+_PRIOR_MOMENTS = ValueMoments(0.0, 1.0, 1.0 + PRIOR_CV**2, 1.0)
+MomentsByArgument = Mapping[str, ValueMoments]
 
 
 @dataclass
-class Shape:
-    """What a fragment's answers are made of: of the rows, those that reach it; of these, those of a typical group; and
-    the moments of what is aggregated. The last batches count most, and large ones more than small ones. `pace` is how
-    many rows a second of event time has for one that arrives a second."""
+class FragmentStats:
+    """What the answers of a fragment are made of; earlier batches decay, and large batches count more than small ones.
+
+    Of the rows, `reached` concern the fragment, and `typical` of these are of a typical group. `pace` is how many rows
+    a second of event time has per row that arrives in a second.
+    """
 
     rows: float = 0.0
     reached: float = 0.0
-    per_reached: float = 0.0  # rows for one that reaches it, times rows
+    rows_per_reached: float = 0.0  # rows / records that reached it, summed with weight rows
     typical: float = 0.0
     pace: float = 1.0
-    moments: dict[str, Moments] = field(default_factory=dict)  # by aggregate
-    groups: dict[int | str, float] = field(default_factory=dict)  # value of the key -> records, where all are known
-    spared_share: float = 0.0  # of the rows of the last batch
-    limits: dict[str, float] = field(default_factory=dict)  # argument -> the size beyond which its records were spared
+    moments: dict[str, ValueMoments] = field(default_factory=dict)  # by aggregate
+    groups: dict[int | str, float] = field(default_factory=dict)  # value of the key -> records, if all are known
+    spared_share: float = 0.0  # share of the rows of the last batch that were spared
+    limits: dict[str, float] = field(default_factory=dict)  # argument -> the limit beyond which values are spared
 
     @property
     def selectivity(self) -> float:
@@ -122,118 +138,154 @@ class Shape:
 
     @property
     def least_selectivity(self) -> float:
-        """That of batches with few records of it: variances are shares of 1 / N, whose mean is that of the harmonic
-        mean of N."""
-        return min(self.rows / self.per_reached, self.selectivity) if self.per_reached else self.selectivity
+        """Return the selectivity of batches with few records of the fragment.
+
+        Variances are proportional to 1 / N, and the mean of 1 / N is that of the harmonic mean of N.
+        """
+        if not self.rows_per_reached:
+            return self.selectivity
+        return min(self.rows / self.rows_per_reached, self.selectivity)
 
     @property
     def group_share(self) -> float:
         return self.typical / self.reached if self.reached else 1.0
 
-    def learn(self, rows: float, groups: Floats, mass: float) -> None:
-        """So many records (scaled) of each group reached the fragment, of so many rows."""
+    def learn_sizes(self, rows: float, groups: Floats, mass: float) -> None:
+        """Learn how many records (scaled) of each group reached the fragment, of so many rows."""
         reached = float(groups.sum())
-        self.rows = _KEPT * self.rows + rows
-        self.reached = _KEPT * self.reached + reached
-        self.per_reached = _KEPT * self.per_reached + rows * rows / (reached + 1.0)
-        self.typical = _KEPT * self.typical + (typical_size(groups, mass) if groups.any() else 0.0)
+        self.rows = _DECAY * self.rows + rows
+        self.reached = _DECAY * self.reached + reached
+        self.rows_per_reached = _DECAY * self.rows_per_reached + rows * rows / (reached + 1.0)
+        self.typical = _DECAY * self.typical + (typical_size(groups, mass) if groups.any() else 0.0)
 
-    def learn_groups(self, groups: Mapping[int | str, float], most: int) -> None:
-        """So many records (scaled) had each group; more than `most` groups are not told apart."""
-        known = {value: _KEPT * size for value, size in self.groups.items() if _KEPT * size >= _LEAST_GROUP}
+    def learn_groups(self, groups: Mapping[int | str, float]) -> None:
+        """Learn how many records (scaled) each group had; more than `MAX_STRATA` groups are not distinguished."""
+        decayed = ((value, _DECAY * size) for value, size in self.groups.items())
+        known = {value: size for value, size in decayed if size >= _MIN_GROUP_RECORDS}
         known |= {value: size + known.get(value, 0.0) for value, size in groups.items()}
-        self.groups = known if len(known) <= most else {}
+        self.groups = known if len(known) <= MAX_STRATA else {}
 
-    def spare(self, fragment: Sheddable, rate: float, others: ByArgument) -> Spare:
-        """The sizes beyond which records are all taken, by the argument that they are seen in. Where more were spared
-        than are sampled, what was known of the values was wrong, and the limit goes up by as much: of values with a
-        mean, twice the size is found at most half as often."""
+    def learn_moments(self, aggregate: str, moments: ValueMoments) -> None:
+        """Learn the moments of the argument of an aggregate."""
+        if moments.known:
+            self.moments[aggregate] = moments.after(self.moments.get(aggregate))
+
+    def learn_spared(self, rows: int, spared: int) -> None:
+        """Learn how many of the rows of the last batch were spared."""
+        self.spared_share = spared / rows if rows else 0.0
+
+    def spared_values(self, fragment: SheddableFragment, rate: float, others: MomentsByArgument) -> SparedValues:
+        """Return the limits beyond which records are all taken, by the argument in which they are seen.
+
+        Where more records were spared than are sampled, the moments were wrong, and the limit grows by as much: values
+        with a mean exceed twice a limit at most half as often.
+        """
+        sampled = rate * min(self.selectivity, 1.0)
+        excess = self.spared_share / sampled if sampled else 0.0
+        limits = {
+            argument: max(limit, excess * self.limits.get(argument, 0.0))
+            for argument, limit in self._worthwhile_limits(fragment, rate, others).items()
+        }
+        self.limits = {argument: limit for argument, limit in limits.items() if math.isfinite(limit)}
+        return tuple(sorted(self.limits.items()))
+
+    def _worthwhile_limits(
+        self, fragment: SheddableFragment, rate: float, others: MomentsByArgument
+    ) -> dict[str, float]:
+        """Return by argument the least limit beyond which a record is worth what it costs."""
         limits: dict[str, float] = {}
         functions = dict(fragment.aggregates)
         for aggregate, argument in fragment.spareable:
-            if (seen := self.moments.get(aggregate, others.get(argument))) is not None:
-                square = seen.square_about_mean if functions[aggregate] == "avg" else seen.square
-                limit = spare_limit(functions[aggregate], square, seen.mean_of_all, rate)
-                limits[argument] = min(limit, limits.get(argument, math.inf))
-        sampled = rate * min(self.selectivity, 1.0)
-        excess = self.spared_share / sampled if sampled else 0.0
-        limits = {a: max(limit, excess * self.limits.get(a, 0.0)) for a, limit in limits.items()}
-        self.limits = {argument: limit for argument, limit in limits.items() if math.isfinite(limit)}
-        return tuple(sorted(self.limits.items()))
+            moments = self.moments.get(aggregate, others.get(argument))
+            if moments is None:
+                continue
+            function = functions[aggregate]
+            square = moments.square_about_mean if function == "avg" else moments.square
+            limit = spare_limit(function, square, moments.mean_of_all, rate)
+            limits[argument] = min(limit, limits.get(argument, math.inf))
+        return limits
 
 
 @dataclass(frozen=True)
 class Portion:
     """A fragment, or its groups of about one size (`values`), which hold this share of its records."""
 
-    fragment: Sheddable
-    shape: Shape
+    fragment: SheddableFragment
+    stats: FragmentStats
     name: str
     share: float = 1.0
-    group_share: float = 1.0  # that of the smallest group that counts
+    group_share: float = 1.0  # share of the records of the smallest group that counts
     values: tuple[int | str, ...] = ()
-    others: ByArgument = field(default_factory=dict)  # what is known of the same values in other fragments
+    others: MomentsByArgument = field(default_factory=dict)  # what is known of the same values in other fragments
 
     @property
-    def work(self) -> str:
+    def operator(self) -> str:
+        """Return the name of its operator in the forest."""
         return f"work:{self.name}"
 
     @property
     def picks(self) -> float:
-        """The share of the rows that have to be read for it."""
-        return min(1.0, self.shape.selectivity if self.fragment.picked else 1.0) * self.share
+        """Return the share of the rows that have to be read for it."""
+        return min(1.0, self.stats.selectivity if self.fragment.filterable else 1.0) * self.share
 
-    def queries(self, arriving_per_s: float, rate: float) -> tuple[Query, ...]:
-        """What is asked of it while so many rows arrive, about this share of which can be taken."""
+    def queries(self, arriving_per_s: float, rate: float) -> tuple[QueryNode, ...]:
+        """Return its queries while so many rows arrive, about this share of which can be taken."""
         fragment = self.fragment
-        unseen = self.shape.rows > 0 and not self.shape.reached
-        if fragment.fixed or (unseen and fragment.picked):  # no rate below 1 says anything; what is not there is free
-            return (Query(f"{self.name}/whole", self.work, "count", Population(0.0)),)
-        reached = (
-            1.0 if unseen else self.shape.least_selectivity
-        )  # who cannot be picked must not rule before he is seen
-        count = arriving_per_s * self.shape.pace * reached * self.group_share * fragment.window_s
+        unseen = self.stats.rows > 0 and not self.stats.reached
+        if fragment.fixed or (unseen and fragment.filterable):  # an unseen fragment costs nothing if it is filtered
+            return (QueryNode(f"{self.name}/whole", self.operator, "count", Population(0.0)),)
+        # A fragment that cannot be filtered at the reader must not dominate the plan before its records were seen.
+        reached = 1.0 if unseen else self.stats.least_selectivity
+        count = arriving_per_s * self.stats.pace * reached * self.group_share * fragment.window_s
         return tuple(
-            Query(f"{self.name}/{name}", self.work, function, self._population(max(count, 1.0), name, function, rate),
-                  fragment.weight, fragment.max_error)
+            QueryNode(
+                f"{self.name}/{name}",
+                self.operator,
+                function,
+                self._population(max(count, 1.0), name, function, rate),
+                fragment.weight,
+                fragment.max_error,
+            )
             for name, function in fragment.aggregates
-        )  # fmt: skip
+        )
 
     def _population(self, count: float, name: str, function: str, rate: float) -> Population:
         argument = dict(self.fragment.spareable).get(name, "")
-        seen = self.shape.moments.get(name, self.others.get(argument, _PRIOR))
-        if function == "count" or seen.mean_of_all == 0.0:
+        moments = self.stats.moments.get(name, self.others.get(argument, _PRIOR_MOMENTS))
+        if function == "count" or moments.mean_of_all == 0.0:
             return Population(count)
-        return (seen.once_spared(rate) if argument else seen).population(count, function)
+        return (moments.once_spared(rate) if argument else moments).population(count, function)
 
 
-_PRIOR = Moments(0.0, 1.0, 1.0 + PRIOR_CV**2, 1.0)
+def known_values(fragments: Sequence[SheddableFragment], stats: Mapping[str, FragmentStats]) -> dict[str, ValueMoments]:
+    """Return the moments of each argument, of the fragment that has seen most of it.
 
-
-def known_values(fragments: Sequence[Sheddable], shapes: Mapping[str, Shape]) -> dict[str, Moments]:
-    """The moments of each argument, of the fragment that has seen most of it: until a fragment has seen values of its
-    own, they are taken to be like those."""
-    found: dict[str, Moments] = {}
+    A fragment that has not seen its own values yet is planned for by these.
+    """
+    found: dict[str, ValueMoments] = {}
     for fragment in fragments:
         for aggregate, argument in fragment.spareable:
-            seen = shapes[fragment.name].moments.get(aggregate)
-            if seen is not None and (argument not in found or seen.count > found[argument].count):
-                found[argument] = seen
+            moments = stats[fragment.name].moments.get(aggregate)
+            if moments is not None and (argument not in found or moments.count > found[argument].count):
+                found[argument] = moments
     return found
 
 
-def portions_of(fragment: Sheddable, shape: Shape, mass: float, others: ByArgument) -> Iterator[Portion]:
-    """What a fragment is planned for in; of its groups, those that carry the mass count."""
-    if fragment.fixed or fragment.group_key is None or len(shape.groups) < 2:
-        yield Portion(fragment, shape, fragment.name, group_share=shape.group_share, others=others)
+def portions_of(
+    fragment: SheddableFragment, stats: FragmentStats, mass: float, others: MomentsByArgument
+) -> Iterator[Portion]:
+    """Yield the portions that a fragment is planned for in; of its groups, those that carry the mass count."""
+    if fragment.fixed or fragment.group_key is None or len(stats.groups) < 2:
+        yield Portion(fragment, stats, fragment.name, group_share=stats.group_share, others=others)
         return
-    for place, found in enumerate(size_classes(shape.groups, mass)):
-        name = f"{fragment.name}/{place}"
-        yield Portion(fragment, shape, name, found.share, found.least_share, found.names, others)
+    for number, found in enumerate(size_classes(stats.groups, mass)):
+        name = f"{fragment.name}/{number}"
+        yield Portion(fragment, stats, name, found.share, found.least_share, found.names, others)
 
 
 def typical_size(groups: Floats, mass: float) -> float:
-    """The size of the smallest of the groups that carry the mass."""
+    """Return the size of the smallest of the groups that carry the mass."""
     ordered = np.sort(groups)[::-1]
-    held = np.cumsum(ordered)
-    return float(ordered[min(int(np.searchsorted(held, mass * held[-1])), len(ordered) - 1)])
+    cumulative = np.cumsum(ordered)
+    last = int(np.searchsorted(cumulative, mass * cumulative[-1]))
+    return float(ordered[min(last, len(ordered) - 1)])

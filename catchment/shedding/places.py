@@ -1,15 +1,13 @@
-"""Which records a sampler lets pass: decided by a hash, never by a coin.
+"""Which records a sampler lets pass: decided by a hash of the record's identity.
 
-A record's place is a number in [0, 2^53), a hash of (stream, the record's identity, seed); a sampler of
-rate p lets it pass if the place is below p 2^53. So
+A record's place is a number in [0, 2^53), a hash of (stream, the record's identity, seed); a sampler of rate p lets it
+pass if the place is below p 2^53. So
 - a replayed batch sheds the same records;
-- rates nest: what passes at a rate passes at every higher one, so the samplers along a path are one
-  comparison with the lowest of them, and a record that one query lost to a lower rate is still there for
-  another;
-- different records pass independently of each other (as far as the hash is random), which every bound of
-  the quality room asks for. The **identity must therefore be the record's own**: its place in its source
-  (file and row, partition and offset), or a key that occurs once. Records of equal identity share one
-  fate, and then the bounds do not hold.
+- rates nest: what passes at a rate passes at every higher one, so the samplers along a path are one comparison with the
+  lowest of them, and a record that one query lost to a lower rate is still there for another;
+- different records pass independently of each other (as far as the hash is random), which every bound of the quality
+  room needs. The **identity must therefore be unique**: the number of the record in its source, or its batch and its
+  number there. Records of equal identity share one fate, and then the bounds do not hold.
 
 The rule exists twice, as Spark SQL and as numpy over Arrow, bit by bit the same.
 """
@@ -22,25 +20,22 @@ from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from catchment.aggregates.hashing import hash_rows, hash_text
-from catchment.arrays import Words
+from catchment.arrays import Mask, Words
 from catchment.errors import ConfigError
-from catchment.storage.codec import stored
+from catchment.shedding.reader_filter import PLACES, ROW
 from catchment.wire.limits import MAX_STRATA
 
-Floats = NDArray[np.float64]
+__all__ = ["PLACES", "ROW", "SamplingRule", "history_rule", "number_sql", "source_rule", "stratum_rate_sql", "text_sql"]
 
-PLACES = 2**53  # doubles count this far without gaps, so a rate is compared exactly on both sides
 _DROPPED_BITS = 64 - 53
-# A sampler's expression names each stratum; at the bound, the smaller groups go without a rate of their own.
 
 
 @dataclass(frozen=True)
 class SamplingRule:
-    """How the records of a stream are told apart: Spark SQL expressions that together are a record's own."""
+    """The sampling rule of a stream: Spark SQL expressions that together identify a record."""
 
     stream: str
     identity: tuple[str, ...]
@@ -49,93 +44,65 @@ class SamplingRule:
     def __post_init__(self) -> None:
         if not self.stream or not self.identity:
             raise ConfigError(
-                f"a sampler of stream {self.stream!r} has no identity of its records to decide by",
-                hint="name the columns that tell one record from another, such as file and row",
+                f"the sampling rule of stream {self.stream!r} has no identity of its records to decide by",
+                hint="name the columns that identify a record, such as batch and row",
             )
 
     @cached_property
     def salt(self) -> int:
-        """Stream and seed in one number, not negative (Spark's grammar has no least BIGINT)."""
+        """Return stream and seed as one number that is not negative: Spark's grammar has no least BIGINT."""
         return hash_text(self.stream, self.seed) >> 1
 
     @cached_property
     def _salted(self) -> int:
-        """The hash of the salt alone: the seed of what is hashed after it."""
+        """Return the hash of the salt, which is the seed of what is hashed after it."""
         return int(hash_rows([pa.array([self.salt], pa.int64())])[0])
 
     @property
     def place_sql(self) -> str:
-        """The record's place, as a BIGINT expression of Spark SQL."""
+        """Return the place of a record as a BIGINT expression of Spark SQL."""
         columns = ", ".join(f"({expression})" for expression in self.identity)
         return f"shiftrightunsigned(xxhash64({self.salt}L, {columns}), {_DROPPED_BITS})"
 
     def keep_sql(self, rate: float | str) -> str:
-        """Whether the record passes at a rate: a number, or an expression such as `stratum_rate_sql`
-        gives."""
-        threshold = f"({rate}) * {PLACES}D" if isinstance(rate, str) else number_sql(_checked(rate) * PLACES)
+        """Return whether a record passes, as Spark SQL. A rate is a number, or SQL as `stratum_rate_sql` returns."""
+        if isinstance(rate, str):
+            threshold = f"({rate}) * {PLACES}D"
+        else:
+            threshold = number_sql(_checked(rate) * PLACES)
         return f"({self.place_sql} < {threshold})"
 
     def places(self, columns: Sequence[pa.Array]) -> Words:
-        """The records' places; `columns` are the values of the identity's expressions."""
+        """Return the places of records; `columns` are the values of the expressions of the identity."""
         if len(columns) != len(self.identity):
             raise ConfigError(f"the identity has {len(self.identity)} columns and {len(columns)} were given")
         return hash_rows(columns, self._salted) >> np.uint64(_DROPPED_BITS)
 
-    def keep(self, columns: Sequence[pa.Array], rate: ArrayLike) -> NDArray[np.bool_]:
-        """Which records pass, at one rate or at one each."""
+    def keep(self, columns: Sequence[pa.Array], rate: ArrayLike) -> Mask:
+        """Return which records pass, at one rate or at one rate each."""
         return np.asarray(self.places(columns).astype(np.float64) < np.asarray(rate, dtype=np.float64) * PLACES)
 
 
-@stored()
-@dataclass(frozen=True)
-class GroupRates:
-    """A rate for each of some values of a key (Spark SQL). Any other value, null too, has rate 1: a group that is not
-    known yet is a small one."""
-
-    key: str
-    rates: tuple[tuple[int | str, float], ...]
-
-    def __post_init__(self) -> None:
-        if not 0 < len(self.rates) <= MAX_STRATA:
-            raise ConfigError(f"{len(self.rates)} groups have rates of their own; 1 to {MAX_STRATA} may")
-        if any(not 0.0 < rate <= 1.0 for _, rate in self.rates):
-            raise ConfigError(f"the rate of a group is above 0 and at most 1: {self.rates}")
-
-    @property
-    def lowest(self) -> float:
-        return min(rate for _, rate in self.rates)
-
-    @property
-    def values(self) -> list[int | str]:
-        return [value for value, _ in self.rates]
-
-    @property
-    def sql(self) -> str:
-        """A record's rate, as Spark SQL."""
-        return stratum_rate_sql(f"CAST({self.key} AS STRING)", {str(value): rate for value, rate in self.rates})
-
-    def of(self, keys: pa.Array) -> Floats:
-        """The rate of each record, by its key."""
-        places = pc.index_in(keys, value_set=pa.array(self.values).cast(keys.type)).fill_null(len(self.rates))
-        return np.asarray(np.array([*(rate for _, rate in self.rates), 1.0])[np.asarray(places)])
+def source_rule(stream: str) -> SamplingRule:
+    """Return the rule for records that are numbered by their source."""
+    return SamplingRule(stream, (ROW,))
 
 
-def scaled(values: ArrayLike, rates: ArrayLike) -> Floats:
-    """Horvitz and Thompson: a kept value stands for 1 / rate of its kind, so their sum is unbiased."""
-    divisor = np.asarray(rates, dtype=np.float64)
-    if np.any(~((divisor > 0.0) & (divisor <= 1.0))):
-        raise ConfigError("a kept record has a rate above 0 and at most 1")
-    return np.asarray(values, dtype=np.float64) / divisor
+def history_rule(stream: str, batch: int) -> SamplingRule:
+    """Return the rule for the records of a batch of history, which are numbered within the batch."""
+    return SamplingRule(stream, (f"{batch}L", ROW))
 
 
 def number_sql(number: float) -> str:
-    """A double literal of Spark SQL that is read back as the same double."""
+    """Return a double literal of Spark SQL that is read back as the same double."""
     return f"{float(number)!r}D"
 
 
 def stratum_rate_sql(key: str, rates: Mapping[str, float], default: float = 1.0) -> str:
-    """The rate of a record by its group: `key` is a STRING expression; groups that are not named have
-    `default`."""
+    """Return the rate of a record by its group, as Spark SQL.
+
+    `key` is a STRING expression; groups that are not named have the default rate.
+    """
     if len(rates) > MAX_STRATA:
         raise ConfigError(
             f"{len(rates)} strata are more than a sampler names ({MAX_STRATA})",
@@ -147,16 +114,8 @@ def stratum_rate_sql(key: str, rates: Mapping[str, float], default: float = 1.0)
     return f"coalesce(try_element_at(map({pairs}), {key}), {number_sql(_checked(default))})"
 
 
-def spare_large_sql(rate: float | str, value: str, limit: float) -> str:
-    """A rate of 1 for records whose value is over the limit: what may be shed then has a known range, and
-    the bound of its sum is proved however heavy the tail. (A null or a NaN is no number to be far off by:
-    it has the rate.)"""
-    given = rate if isinstance(rate, str) else number_sql(_checked(rate))
-    return f"CASE WHEN abs({value}) > {number_sql(limit)} AND NOT isnan({value}) THEN 1D ELSE {given} END"
-
-
 def text_sql(text: str) -> str:
-    """A text literal of Spark SQL."""
+    """Return a text literal of Spark SQL."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 

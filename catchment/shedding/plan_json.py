@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from catchment.errors import PlanError, QualityError
 from catchment.quality.populations import Population, parse_aggregate
 from catchment.shedding.allocation import Law
-from catchment.shedding.forest import Operator, Query, ShedForest, Stream
-from catchment.shedding.planner import Sampler, ShedPlan
+from catchment.shedding.forest import OperatorNode, QueryNode, ShedForest, StreamNode
+from catchment.shedding.planner import PlacedSampler, ShedPlan
 
 _STREAM = ("name", "rate", "strata")
 _OPERATOR = ("name", "input", "selectivity", "seconds_per_tuple", "picks")
@@ -60,7 +60,7 @@ def write_plan(plan: ShedPlan) -> dict[str, Any]:
     }
 
 
-def _sampler(sampler: Sampler) -> dict[str, Any]:
+def _sampler(sampler: PlacedSampler) -> dict[str, Any]:
     row: dict[str, Any] = {"before": sampler.before, "rate": sampler.rate}
     return row | {"rates": {name: rate for name, rate, _ in sampler.strata}} if sampler.strata else row
 
@@ -128,10 +128,10 @@ def _kind(value: object) -> str:
     return names.get(type(value), f"{value!r}")
 
 
-def _stream(document: object, where: str) -> Stream:
+def _stream(document: object, where: str) -> StreamNode:
     fields = _Fields.of(document, where, _STREAM)
     strata = fields.each("strata", "stratum", _stratum)
-    return Stream(fields.text("name"), fields.number("rate"), strata)
+    return StreamNode(fields.text("name"), fields.number("rate"), strata)
 
 
 def _stratum(document: object, where: str) -> tuple[str, float]:
@@ -139,20 +139,20 @@ def _stratum(document: object, where: str) -> tuple[str, float]:
     return fields.text("name"), fields.number("share")
 
 
-def _operator(document: object, where: str) -> Operator:
+def _operator(document: object, where: str) -> OperatorNode:
     fields = _Fields.of(document, where, _OPERATOR)
     amounts = fields.number("selectivity"), fields.number("seconds_per_tuple")
-    return Operator(fields.text("name"), fields.text("input"), *amounts, fields.number("picks", 1.0))
+    return OperatorNode(fields.text("name"), fields.text("input"), *amounts, fields.number("picks", 1.0))
 
 
-def _query(document: object, where: str) -> Query:
+def _query(document: object, where: str) -> QueryNode:
     fields = _Fields.of(document, where, _QUERY)
     aggregate = fields.text("aggregate")
     if not aggregate:
         raise PlanError("'aggregate' is missing", where=where, hint="count, sum, avg, quantile:0.95, ...")
     groups = fields.each("groups", "group", lambda value, place: _group(value, place, aggregate))
     total = _group_total(groups) if groups and "window_tuples" not in fields.values else None
-    return Query(
+    return QueryNode(
         fields.text("name"),
         fields.text("input"),
         aggregate,

@@ -23,15 +23,15 @@ from dataclasses import dataclass
 
 from catchment.errors import PlanError
 from catchment.shedding.demand import Demands, contracted_demands, ordinary_demands
-from catchment.shedding.forest import WHOLE, Operator, ShedForest, Stream
-from catchment.shedding.water_filling import Piece, fill, fill_any
+from catchment.shedding.forest import WHOLE, OperatorNode, ShedForest, StreamNode
+from catchment.shedding.water_filling import Piece, solve_by_bisection, solve_capacity
 
 # (node, stratum) -> the share of the node's tuples, in this stratum, that reach it.
 Rates = Mapping[tuple[str, str], float]
 
 
 @dataclass(frozen=True)
-class Sampler:
+class PlacedSampler:
     """A sampler in front of an operator or a query: the share that it lets pass of what comes to it.
 
     `effective` is the share of the stream's tuples that it lets pass in all: samplers decide by one hash,
@@ -54,7 +54,7 @@ class ShedPlan:
     """
 
     forest: ShedForest
-    samplers: tuple[Sampler, ...]
+    samplers: tuple[PlacedSampler, ...]
     rates: Rates
     effective_rates: Mapping[str, float]
     errors: Mapping[str, float]
@@ -127,14 +127,14 @@ def targets(forest: ShedForest, wanted: Rates) -> dict[tuple[str, str], float]:
     rates = dict(wanted)
     for name in reversed(forest.downward):
         for stratum, _ in forest.strata(name):
-            if isinstance(forest.nodes[name], Operator):
+            if isinstance(forest.nodes[name], OperatorNode):
                 rates[name, stratum] = max((rates[c, stratum] for c in forest.children[name]), default=0.0)
-            elif isinstance(forest.nodes[name], Stream):
+            elif isinstance(forest.nodes[name], StreamNode):
                 rates[name, stratum] = 1.0
     return rates
 
 
-def set_sampling_rates(forest: ShedForest, rates: Rates) -> tuple[Sampler, ...]:
+def set_sampling_rates(forest: ShedForest, rates: Rates) -> tuple[PlacedSampler, ...]:
     """Algorithm 1: on the edge to a child that needs less than what comes in, a sampler of their
     quotient.
 
@@ -151,7 +151,7 @@ def set_sampling_rates(forest: ShedForest, rates: Rates) -> tuple[Sampler, ...]:
         passing = math.fsum(share * below for _, share, _, below in found)
         each = tuple((s, below / above if above else 0.0, below) for s, _, above, below in found)
         named = each if strata[0][0] != WHOLE else ()
-        samplers.append(Sampler(node.name, passing / arriving if arriving else 0.0, passing, named))
+        samplers.append(PlacedSampler(node.name, passing / arriving if arriving else 0.0, passing, named))
     return tuple(samplers)
 
 
@@ -164,7 +164,7 @@ def _least_rates(forest: ShedForest, demands: Demands) -> Rates | None:
     if demands.linear and not forest.picked_from:
         error = _exact_error(forest, demands)
     else:
-        error = fill_any(lambda shared: load_at(forest, asked(shared)), forest.capacity)
+        error = solve_by_bisection(lambda shared: load_at(forest, asked(shared)), forest.capacity)
     return None if error is None else asked(error)
 
 
@@ -176,7 +176,7 @@ def _exact_error(forest: ShedForest, demands: Demands) -> float | None:
         for stratum, share in forest.strata(name)
         if weight * share > 0.0
     ]
-    pressure = fill(pieces, forest.capacity)
+    pressure = solve_capacity(pieces, forest.capacity)
     return None if pressure is None else math.inf if pressure == 0.0 else 1.0 / pressure
 
 

@@ -1,14 +1,18 @@
-"""Which records of a batch anybody wants: what a reader can tell before it hands them on.
+"""Which records of a batch some fragment wants, as far as a reader can tell before it hands them on.
 
 A fragment wants a record that meets its condition and passes at its rate. The reader of a typed log evaluates the
 conditions that Arrow can (`catchment.shedding.conditions` says which), so that a fragment that few records concern may
-have all of them, and only those are read for it. The fate of a record within a fragment is the same with and without
-this: it is decided by its place and the fragment's rate alone.
+have all of them, and only those are read for it. This does not change which records a fragment takes: that is decided
+by the record's place and the fragment's rate alone.
 
-Under a spike every arriving record is looked at here, and few are handed on: what is asked of all of them is only what
-some fragment wants whatever the place, and all else of those records alone whose place is low enough for anybody.
+In a burst every arriving record is examined here, and few are handed on. So all records are tested only against the
+requests of rate 1; the other requests are tested against those records whose place is low enough for them.
 
-It runs in Spark's workers, which start often: it imports little.
+Conditions are nested lists, not `pyarrow.compute` expressions: an expression filters rows and returns no mask, which is
+needed to test fewer and fewer records; and it compares an integer column with a float by converting the column to as
+few bits as hold the float, which fails on large integers. Here such a column is widened, once.
+
+This module runs in Spark's workers, which start often: it imports little.
 """
 
 from __future__ import annotations
@@ -22,11 +26,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-# A condition as nested lists: ["and", a, b], ["not", a], ["=", column, value], ["in", column, values], ["is", column],
-# ["null", column], ["constant", true].
-Test = list[Any]
+from catchment.arrays import Mask, Words
+
+ROW = "_row"  # the column with the number of a record: in its source, or in its batch of history
+PLACES = 2**53  # how many places there are; doubles count this far without gaps, so rates are compared exactly
+
+# A condition as nested lists: ["and", a, b], ["or", a, b], ["not", a], ["=", column, value], ["in", column, values],
+# ["is", column], ["null", column], ["constant", true].
+Condition = list[Any]
 _COMPARE: dict[str, Callable[[pa.Array, Any], pa.Array]] = {
     "=": pc.equal,
     "<>": pc.not_equal,
@@ -35,91 +43,92 @@ _COMPARE: dict[str, Callable[[pa.Array, Any], pa.Array]] = {
     ">": pc.greater,
     ">=": pc.greater_equal,
 }
-_PLACES = 2**53  # as many as a record can have (`catchment.shedding.places`)
-
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """The records that meet a test (None: all of them), at a rate."""
+class ReadRequest:
+    """A request for the records that meet a condition (None: all of them), sampled at a rate."""
 
     rate: float
-    test: Test | None = None
+    condition: Condition | None = None
 
 
-def large(column: str, limit: float) -> Test:
-    """The records whose value in a column of numbers is beyond a limit."""
+def is_large(column: str, limit: float) -> Condition:
+    """Return the condition that the value in a column of numbers is beyond a limit."""
     return ["or", [">", column, limit], ["<", column, -limit]]
 
 
-def both(one: Test | None, other: Test) -> Test:
-    """The records that meet both tests."""
+def both(one: Condition | None, other: Condition) -> Condition:
+    """Return the condition that both conditions hold."""
     return other if one is None else ["and", one, other]
 
 
-def takes_all(wanted: Sequence[Wanted]) -> bool:
+def takes_all(requests: Sequence[ReadRequest]) -> bool:
     """Whether every record is wanted."""
-    return any(w.rate >= 1.0 and w.test is None for w in wanted)
+    return any(request.rate >= 1.0 and request.condition is None for request in requests)
 
 
-def is_wanted(wanted: Sequence[Wanted], records: pa.RecordBatch, places: NDArray[np.uint64]) -> Mask:
-    """Which records some fragment wants; `places` are theirs. Rates nest: from the highest rate on, fewer and fewer
-    records are asked about."""
-    whatever = [w.test for w in wanted if w.rate >= 1.0]
-    if None in whatever:
+def is_wanted(requests: Sequence[ReadRequest], records: pa.RecordBatch, places: Words) -> Mask:
+    """Return which records some request is for; `places` are those of the records.
+
+    Rates nest, so from the highest rate on, fewer and fewer records are tested.
+    """
+    if takes_all(requests):
         return np.ones(records.num_rows, dtype=np.bool_)
-    found = _Tests(records).met(reduce(lambda one, other: ["or", one, other], whatever, ["constant", False])).copy()
-    sampled = sorted((w for w in wanted if w.rate < 1.0), key=lambda w: -w.rate)
-    rows = np.flatnonzero((places < _first_beyond(sampled[0].rate if sampled else 0.0)) & ~found)
-    for one in sampled:
-        rows = rows[places[rows] < _first_beyond(one.rate)]
-        if one.test is None:
-            found[rows] = True
-            return found
-        met = _Tests(records.select(sorted(_columns(one.test))).take(pa.array(rows))).met(one.test)
-        found[rows[met]] = True
+    whole = [request.condition for request in requests if request.rate >= 1.0]
+    any_whole: Condition = reduce(lambda one, other: ["or", one, other], whole, ["constant", False])
+    wanted = _Evaluation(records).holds(any_whole).copy()
+    sampled = sorted((request for request in requests if request.rate < 1.0), key=lambda request: -request.rate)
+    rows = np.flatnonzero(~wanted)
+    for request in sampled:
+        rows = rows[places[rows] < _place_limit(request.rate)]
+        if request.condition is None:
+            wanted[rows] = True
+            return wanted
+        columns = sorted(_columns(request.condition))
+        met = _Evaluation(records.select(columns).take(pa.array(rows))).holds(request.condition)
+        wanted[rows[met]] = True
         rows = rows[~met]
-    return found
+    return wanted
 
 
-def _first_beyond(rate: float) -> np.uint64:
-    """The lowest place that does not pass at a rate."""
-    return np.uint64(math.ceil(rate * _PLACES))
+def _place_limit(rate: float) -> np.uint64:
+    """Return the lowest place that does not pass at a rate."""
+    return np.uint64(math.ceil(rate * PLACES))
 
 
-def _columns(test: Test) -> set[str]:
-    match test:
+def _columns(condition: Condition) -> set[str]:
+    match condition:
         case ["and" | "or", left, right]:
             return _columns(left) | _columns(right)
         case ["not", inner]:
             return _columns(inner)
         case ["constant", _]:
             return set()
-    return {test[1]}
+    return {condition[1]}
 
 
 @dataclass
-class _Tests:
-    """Tests of some records; a column is converted once."""
+class _Evaluation:
+    """Evaluates conditions on some records; a column is widened once."""
 
     records: pa.RecordBatch
     _floats: dict[str, pa.Array] = field(default_factory=dict)
 
-    def met(self, test: Test) -> Mask:
-        """Which records meet a test; those of which it is not known do not."""
-        found = self._holds(test)
+    def holds(self, condition: Condition) -> Mask:
+        """Return for which records a condition is true; it is not where it is unknown."""
+        found = self._evaluate(condition)
         return np.asarray(found.fill_null(False) if found.null_count else found)
 
-    def _holds(self, test: Test) -> pa.Array:
-        """By three-valued logic."""
-        match test:
+    def _evaluate(self, condition: Condition) -> pa.Array:
+        """Evaluate by three-valued logic."""
+        match condition:
             case ["and", left, right]:
-                return pc.and_kleene(self._holds(left), self._holds(right))
+                return pc.and_kleene(self._evaluate(left), self._evaluate(right))
             case ["or", left, right]:
-                return pc.or_kleene(self._holds(left), self._holds(right))
+                return pc.or_kleene(self._evaluate(left), self._evaluate(right))
             case ["not", inner]:
-                return pc.invert(self._holds(inner))
+                return pc.invert(self._evaluate(inner))
             case ["constant", value]:
                 return pa.repeat(pa.scalar(value, pa.bool_()), self.records.num_rows)
             case ["is", column]:
@@ -127,14 +136,14 @@ class _Tests:
             case ["null", column]:
                 return pc.is_null(self.records.column(column))
             case ["in", column, values]:
-                return self._in(self.records.column(column), values)
+                return self._is_in(self.records.column(column), values)
             case [operator, column, float(value)]:  # Arrow would convert the column to as few bits as hold the value
                 return _COMPARE[operator](self._as_floats(column), value)
             case [operator, column, value]:
                 return _COMPARE[operator](self.records.column(column), value)
-        raise ValueError(f"no test has the form {test!r}")
+        raise AssertionError(f"no condition has the form {condition!r}")
 
-    def _in(self, column: pa.Array, values: Sequence[Any]) -> pa.Array:
+    def _is_in(self, column: pa.Array, values: Sequence[Any]) -> pa.Array:
         if pa.types.is_integer(column.type):  # a value may be more than the column can hold
             column = column.cast(pa.int64())
         return pc.is_in(column, value_set=pa.array(values, column.type))

@@ -20,7 +20,7 @@ from typing import Generic, TypeVar
 from catchment.errors import QualityError
 from catchment.quality.populations import Population
 from catchment.shedding.allocation import AnyNeed, Law, make_need
-from catchment.shedding.water_filling import Piece, fill, fill_any
+from catchment.shedding.water_filling import Piece, solve_by_bisection, solve_capacity
 
 # Groups whose sizes differ by less than 2 ** (1 / SIZE_STEPS) may share a rate.
 SIZE_STEPS = 2
@@ -124,9 +124,11 @@ def rates_within(
 def _least_error(needs: Mapping[str, AnyNeed], groups: Mapping[str, Population], capacity: float) -> float | None:
     pieces = list(_pieces(needs, groups))
     if len(pieces) == len(needs):
-        pressure = fill(pieces, capacity)
+        pressure = solve_capacity(pieces, capacity)
         return None if pressure is None else 1.0 / pressure
-    return fill_any(lambda e: math.fsum(groups[n].count * need.rate(e) for n, need in needs.items()), capacity)
+    return solve_by_bisection(
+        lambda e: math.fsum(groups[n].count * need.rate(e) for n, need in needs.items()), capacity
+    )
 
 
 def _pieces(needs: Mapping[str, AnyNeed], groups: Mapping[str, Population]) -> Iterable[Piece]:

@@ -30,7 +30,7 @@ class Piece:
         return min(1.0, max(self.floor, pressure * self.slope)) if self.slope else self.floor
 
 
-def fill(pieces: Sequence[Piece], capacity: float) -> float | None:
+def solve_capacity(pieces: Sequence[Piece], capacity: float) -> float | None:
     """The greatest pressure whose load fits the capacity: infinite if all of it fits, None if not even
     the floors do."""
     if math.fsum(p.weight * p.floor for p in pieces) > capacity:
@@ -56,7 +56,7 @@ def _segment(pieces: Sequence[Piece], capacity: float) -> tuple[float, float]:
     return before, math.inf
 
 
-def fill_any(load: Callable[[float], float], capacity: float) -> float | None:
+def solve_by_bisection(load: Callable[[float], float], capacity: float) -> float | None:
     """The same for loads that fall with the error in any way: the least error whose load fits, by halving."""
     low, high = LEAST_ERROR, GREATEST_ERROR
     if load(math.inf) > capacity:

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from catchment.errors import SiteError
 from catchment.progress.events import Ticked
 from catchment.query.fragment import SLICE_COLUMN, Fragment
-from catchment.shedding.debts import BatchRepaired, BatchShed, DebtBook
+from catchment.shedding.debts import BatchRepaired, BatchShed, ShedDebts
 from catchment.site.cache import PartialCache
 from catchment.site.event_clock import EventClock
 from catchment.site.events import (
@@ -85,7 +85,7 @@ class SiteCore:
         self._held: dict[str, _Held] = {}
         self._clocks: dict[str, EventClock] = {}
         self._link = LinkMeasured(None, 0, False)
-        self.debts = DebtBook()
+        self.debts = ShedDebts()
         self._facts: list[Shed | Repaired] = []  # of what was shed and repaired, until the link takes them
 
     @property
@@ -225,7 +225,7 @@ class SiteCore:
         meta = {
             "clocks": self._clocks,
             "link": self._link,
-            "debts": self.debts.dump(),
+            "debts": self.debts,
             "facts": self._facts,
             "fragments": {
                 n: {"policy": h.policy.name, "gate": h.gate, "until_us": h.until_us,
@@ -247,7 +247,7 @@ class SiteCore:
         meta, tables = snapshot
         self._clocks = meta["clocks"]
         self._link = meta["link"]
-        self.debts = DebtBook(meta.get("debts", ()))
+        self.debts = meta["debts"]
         self._facts = meta["facts"]
         for name, saved in meta["fragments"].items():
             if name not in self._held:

@@ -36,7 +36,7 @@ def run(spark: SparkSession, folder: Path, rows: int | None = None) -> Status:
 
     def is_repaired(runner: Runner, status: Status) -> bool:
         read = sum(s["rows"] for s in status["sites"].values())
-        busy = any(p.next_debt() or p.outbox.pending() for p in runner.pipelines)
+        busy = any(p.repairs.next_repair() or p.outbox.pending() for p in runner.pipelines)
         return rows is not None and read >= rows and not busy and runner.center is not None and runner.center.consumed
 
     return run_project(spark, folder, once=False, until=is_repaired, make_monitor=ForcedMonitor)

@@ -9,7 +9,7 @@ import pytest
 
 from catchment.quality.populations import Population
 from catchment.shedding.demand import ordinary_demands
-from catchment.shedding.forest import Operator, Query, ShedForest, Stream
+from catchment.shedding.forest import OperatorNode, QueryNode, ShedForest, StreamNode
 from catchment.shedding.planner import load_at, shed_load, targets
 from catchment.shedding.strata import (
     carrying,
@@ -18,15 +18,15 @@ from catchment.shedding.strata import (
     rates_within,
     single_rate,
 )
-from catchment.shedding.water_filling import Piece, fill, fill_any
+from catchment.shedding.water_filling import Piece, solve_by_bisection, solve_capacity
 from tests.worlds.shed_support import DELTA, least_load_by_lp, random_forest, slope_of
 from tests.worlds.tiers import seeds
 
 
-def side_by_side(capacity: float, *queries: Query, strata: tuple[tuple[str, float], ...] = ()) -> ShedForest:
+def side_by_side(capacity: float, *queries: QueryNode, strata: tuple[tuple[str, float], ...] = ()) -> ShedForest:
     """One operator of load 1 for each query, all on one stream."""
-    operators = tuple(Operator(q.input, "S", 1.0, 1e-3) for q in queries)
-    return ShedForest(capacity, DELTA, (Stream("S", 1000, strata),), operators, queries)
+    operators = tuple(OperatorNode(q.input, "S", 1.0, 1e-3) for q in queries)
+    return ShedForest(capacity, DELTA, (StreamNode("S", 1000, strata),), operators, queries)
 
 
 def with_terms(forest: ShedForest, seed: int) -> ShedForest:
@@ -37,22 +37,24 @@ def with_terms(forest: ShedForest, seed: int) -> ShedForest:
         weight = float(r.uniform(0.2, 5)) if r.random() < 0.5 else 1.0
         slope = slope_of(q, DELTA)
         contract = float(slope * r.uniform(1.2, 30)) if r.random() < 0.4 else None
-        queries.append(Query(q.name, q.input, q.aggregate, q.population, weight, contract))
+        queries.append(QueryNode(q.name, q.input, q.aggregate, q.population, weight, contract))
     return ShedForest(forest.capacity, DELTA, forest.streams, forest.operators, tuple(queries))
 
 
 def test_a_query_worth_twice_as_much_is_half_as_wrong() -> None:
     same = Population(1000)
-    plan = shed_load(side_by_side(1.2, Query("q", "A", "count", same, weight=2.0), Query("r", "B", "count", same)))
+    plan = shed_load(
+        side_by_side(1.2, QueryNode("q", "A", "count", same, weight=2.0), QueryNode("r", "B", "count", same))
+    )
     assert plan.errors["q"] == pytest.approx(plan.errors["r"] / 2)
     assert plan.effective_rates == {"q": pytest.approx(0.8), "r": pytest.approx(0.4)}
 
 
 def test_a_contract_is_kept_while_another_query_can_give() -> None:
     same = Population(100_000)
-    q = Query("q", "A", "count", same, max_error=0.02)
+    q = QueryNode("q", "A", "count", same, max_error=0.02)
     for capacity in (1.9, 1.2, 0.6, 0.3):
-        plan = shed_load(side_by_side(capacity, q, Query("r", "B", "count", same)))
+        plan = shed_load(side_by_side(capacity, q, QueryNode("r", "B", "count", same)))
         assert plan.errors["q"] <= 0.02 * (1 + 1e-12)
         assert plan.load_after == pytest.approx(capacity)
     assert plan.errors["r"] > 0.02
@@ -62,9 +64,9 @@ def test_contracts_that_cannot_all_be_kept_are_exceeded_by_one_factor_after_the_
     same = Population(100_000)
     forest = side_by_side(
         0.4,
-        Query("strict", "A", "count", same, max_error=0.01),
-        Query("loose", "B", "count", same, max_error=0.03),
-        Query("free", "C", "count", same),
+        QueryNode("strict", "A", "count", same, max_error=0.01),
+        QueryNode("loose", "B", "count", same, max_error=0.03),
+        QueryNode("free", "C", "count", same),
     )
     plan = shed_load(forest)
     assert plan.errors["strict"] / 0.01 == pytest.approx(plan.errors["loose"] / 0.03)
@@ -80,7 +82,8 @@ def test_a_contract_met_anyway_changes_nothing() -> None:
         if plan.max_error == 0.0:
             continue
         loose = tuple(
-            Query(q.name, q.input, q.aggregate, q.population, max_error=plan.max_error * 1.5) for q in forest.queries
+            QueryNode(q.name, q.input, q.aggregate, q.population, max_error=plan.max_error * 1.5)
+            for q in forest.queries
         )
         again = shed_load(ShedForest(forest.capacity, DELTA, forest.streams, forest.operators, loose))
         assert again.max_error == pytest.approx(plan.max_error)
@@ -117,7 +120,9 @@ def _assert_least(forest: ShedForest, errors: dict[str, float], floors: dict[str
 @pytest.mark.parametrize("aggregate", ["avg", "median", "quantile:0.95", "max", "variance"])
 def test_other_aggregates_share_the_worst_error_with_a_sum(aggregate: str) -> None:
     known = Population(50_000, 10, 4, (0, 40))
-    forest = side_by_side(0.3, Query("q", "A", aggregate, known), Query("r", "B", "sum", Population(5_000, 10, 4)))
+    forest = side_by_side(
+        0.3, QueryNode("q", "A", aggregate, known), QueryNode("r", "B", "sum", Population(5_000, 10, 4))
+    )
     plan = shed_load(forest)
     assert plan.load_after == pytest.approx(0.3, rel=1e-2)  # a maximum's curve has steps
     assert plan.load_after <= 0.3 * (1 + 1e-9)
@@ -127,13 +132,13 @@ def test_other_aggregates_share_the_worst_error_with_a_sum(aggregate: str) -> No
 
 def test_an_average_is_shed_further_than_a_sum_of_the_same_values() -> None:
     steady = Population(10_000, 100, 5)
-    plan = shed_load(side_by_side(0.5, Query("q", "A", "avg", steady), Query("r", "B", "sum", steady)))
+    plan = shed_load(side_by_side(0.5, QueryNode("q", "A", "avg", steady), QueryNode("r", "B", "sum", steady)))
     assert plan.effective_rates["q"] < plan.effective_rates["r"] / 5
 
 
 def test_an_overload_beyond_any_promise_is_still_brought_down() -> None:
     few = Population(20, 10, 4)
-    plan = shed_load(side_by_side(0.01, Query("q", "A", "avg", few), Query("r", "B", "median", few)))
+    plan = shed_load(side_by_side(0.01, QueryNode("q", "A", "avg", few), QueryNode("r", "B", "median", few)))
     assert plan.load_after == pytest.approx(0.01)
     assert plan.max_error == math.inf
 
@@ -144,7 +149,7 @@ def test_the_closed_form_and_the_halving_agree() -> None:
         demands = ordinary_demands(forest)
         assert demands.linear
         exact = shed_load(forest).max_error
-        halved = fill_any(lambda e, f=forest, d=demands: load_at(f, targets(f, d.rates(e))), forest.capacity)
+        halved = solve_by_bisection(lambda e, f=forest, d=demands: load_at(f, targets(f, d.rates(e))), forest.capacity)
         assert halved == pytest.approx(exact, rel=1e-9)
 
 
@@ -155,10 +160,10 @@ def test_filling_meets_the_capacity_from_every_side() -> None:
         return sum(p.weight * p.rate(pressure) for p in pieces)
 
     floors, full = load(0.0), load(math.inf)
-    assert fill(pieces, floors * 0.999) is None
-    assert fill(pieces, full) == math.inf
+    assert solve_capacity(pieces, floors * 0.999) is None
+    assert solve_capacity(pieces, full) == math.inf
     for capacity in np.linspace(floors, full * 0.999, 25):
-        pressure = fill(pieces, float(capacity))
+        pressure = solve_capacity(pieces, float(capacity))
         assert pressure is not None
         assert load(pressure) == pytest.approx(capacity)
 
@@ -202,7 +207,7 @@ def test_rates_within_a_share_fill_it_with_the_least_worst_error(aggregate: str)
 def test_a_stratified_stream_is_sampled_group_by_group() -> None:
     groups = {"big": Population(90_000), "small": Population(400)}
     strata = (("big", 0.995), ("small", 0.005))
-    query = Query("q", "A", "count", Population(90_400), groups=tuple(groups.items()))
+    query = QueryNode("q", "A", "count", Population(90_400), groups=tuple(groups.items()))
     apart, together = shed_load(side_by_side(0.2, query, strata=strata)), shed_load(side_by_side(0.2, query))
     assert apart.load_after == pytest.approx(0.2)
     assert together.load_after == pytest.approx(0.2)
@@ -218,17 +223,17 @@ def test_stratified_rates_are_least_by_the_linear_program_of_a_forest_a_stratum(
     """A stratum is a stream of its own: the same forest written out once a stratum has the same answer."""
     strata = (("a", 0.7), ("b", 0.2), ("c", 0.1))
     sizes = {"a": 40_000, "b": 3_000, "c": 200}
-    operators = (Operator("P", "S", 1.0, 1e-3), Operator("A", "P", 0.5, 2e-3))
-    grouped = Query("q", "A", "count", Population(1), groups=tuple((g, Population(n)) for g, n in sizes.items()))
-    plain = Query("r", "P", "sum", Population(9_000, 5, 9))
-    plan = shed_load(ShedForest(0.6, DELTA, (Stream("S", 1000, strata),), operators, (grouped, plain)))
+    operators = (OperatorNode("P", "S", 1.0, 1e-3), OperatorNode("A", "P", 0.5, 2e-3))
+    grouped = QueryNode("q", "A", "count", Population(1), groups=tuple((g, Population(n)) for g, n in sizes.items()))
+    plain = QueryNode("r", "P", "sum", Population(9_000, 5, 9))
+    plan = shed_load(ShedForest(0.6, DELTA, (StreamNode("S", 1000, strata),), operators, (grouped, plain)))
 
-    streams = tuple(Stream(f"S{g}", 1000 * share) for g, share in strata)
+    streams = tuple(StreamNode(f"S{g}", 1000 * share) for g, share in strata)
     written = tuple(
-        Operator(o.name + g, o.input + g, o.selectivity, o.seconds_per_tuple) for o in operators for g in sizes
+        OperatorNode(o.name + g, o.input + g, o.selectivity, o.seconds_per_tuple) for o in operators for g in sizes
     )
-    queries = [Query(f"q{g}", f"A{g}", "count", Population(n)) for g, n in sizes.items()]
-    queries += [Query(f"r{g}", f"P{g}", "sum", Population(9_000, 5, 9)) for g in sizes]
+    queries = [QueryNode(f"q{g}", f"A{g}", "count", Population(n)) for g, n in sizes.items()]
+    queries += [QueryNode(f"r{g}", f"P{g}", "sum", Population(9_000, 5, 9)) for g in sizes]
     apart = shed_load(ShedForest(0.6, DELTA, streams, written, tuple(queries)))
     assert plan.max_error == pytest.approx(apart.max_error)
     assert plan.load_after == pytest.approx(apart.load_after)
@@ -237,7 +242,7 @@ def test_stratified_rates_are_least_by_the_linear_program_of_a_forest_a_stratum(
 
 
 def test_a_stratum_that_a_grouped_query_does_not_read_is_left_to_the_others() -> None:
-    query = Query("q", "A", "count", Population(500), groups=(("a", Population(500)),))
+    query = QueryNode("q", "A", "count", Population(500), groups=(("a", Population(500)),))
     plan = shed_load(side_by_side(0.3, query, strata=(("a", 0.5), ("b", 0.5))))
     assert plan.rates["q", "b"] == 0.0
     assert plan.rates["q", "a"] == pytest.approx(0.6)

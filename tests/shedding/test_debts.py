@@ -26,8 +26,9 @@ from catchment.query.catalog import load_catalog
 from catchment.query.explain import explain_data
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.query.planning.build import plan_view
-from catchment.shedding.debts import BatchRepaired, BatchShed, Taken
+from catchment.shedding.debts import BatchRepaired, BatchShed, FragmentSample
 from catchment.shedding.places import SamplingRule
+from catchment.shedding.sampler import Sampler
 from catchment.shedding.terms import negated, scaled
 from catchment.site.events import Absorbed, LowMarkRaised
 from catchment.timeline import END_OF_TIME_US, ManualClock, WindowSpec
@@ -59,7 +60,8 @@ class SheddingSite(Site):
         if rate < 1.0:
             touched = {self.fragment.slicing.start_of(ts) for ts, _, _ in records}
             lacking = tuple((s, round(counts[s] * (1 / rate - 1))) for s in sorted(touched))
-            events.append(BatchShed("s", self.batches, (Taken("q", rate, lacking, repair),)))
+            sample = FragmentSample("q", Sampler(rate), lacking, repair)
+            events.append(BatchShed("s", self.batches, (sample,)))
         self.host.submit("s", [*events, LowMarkRaised("s", mark)], batch=self.batches)
         self.batches += 1
         self.core.validate()
@@ -68,7 +70,9 @@ class SheddingSite(Site):
         owed = self.core.debts.of("s")
         if not owed:
             return False
-        batch, ((_, rate),) = owed[0].batch, owed[0].rates
+        batch = owed[0].batch
+        ((_, sampler),) = owed[0].samplers
+        rate = sampler.rate
         keep = self.kept(batch, rate)
         sample = [r for r, passed in zip(self.raw[batch], keep, strict=True) if passed]
         rest = [r for r, passed in zip(self.raw[batch], keep, strict=True) if not passed]

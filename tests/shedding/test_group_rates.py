@@ -6,21 +6,25 @@ do not survive a restart or the wire. Cannot catch: what Spark samples; `test_on
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from catchment.aggregates import make_aggregate, partials
 from catchment.aggregates.shed_terms import terms_in, with_terms
-from catchment.center.windows.outstanding import Debts
+from catchment.center.windows.outstanding import Outstanding
 from catchment.errors import ConfigError
-from catchment.shedding.debts import BatchShed, DebtBook, Taken
-from catchment.shedding.places import MAX_STRATA, GroupRates, SamplingRule
+from catchment.shedding.debts import BatchShed, FragmentSample, ShedDebts
+from catchment.shedding.places import SamplingRule
+from catchment.shedding.sampler import GroupRates, Sampler, Selection, Side
 from catchment.shedding.terms import add_terms, scaled
-from catchment.site.lifting import Lift, Lifter, Side
+from catchment.site.lifting import Lift, Lifter
 from catchment.storage.codec import decode, encode
 from catchment.timeline import WindowSpec
 from catchment.wire.codec import decode_segment, encode_segment
+from catchment.wire.limits import MAX_STRATA
 from catchment.wire.messages import Repaired, Segment, Shed
 
 RATES = GroupRates("`s`.`k`", ((1, 0.05), (2, 0.4), (3, 1.0)))
@@ -46,7 +50,8 @@ def sampled(keys: np.ndarray, seed: int) -> tuple[dict[int, tuple[float, float]]
     aggregates = with_terms((make_aggregate("count", None, None, name="n"),))
     moments = tuple(m for t in terms_in(aggregates) if (m := t.moments) is not None)
     given = ((("key", "k"),), (aggregates[0], *moments), (None, None), None)
-    lifts = [Lift(*given, 0.5, side, groups=("k", RATES)) for side in (Side.KEPT, Side.LEFT)]
+    sampler = Sampler(0.5, groups=replace(RATES, key="k"))
+    lifts = [Lift(*given, Selection(sampler, side)) for side in (Side.KEPT, Side.LEFT)]
     lifter = Lifter(lifts, "place")
     places = rule.places([pa.array(np.arange(len(keys)))]).astype(np.int64)
     lifter.add(pa.record_batch({"k": pa.array(keys), "place": places}))
@@ -76,46 +81,36 @@ def test_each_group_has_a_bound_of_its_own_that_holds_and_small_groups_are_exact
 
 
 def test_what_the_center_is_told_of_groups_is_the_lowest_rate_of_each_over_batches() -> None:
-    debts = Debts(WINDOW, by_group=True)
-    debts.shed("a", Shed("f", 1, 0.05, ((0, 10),), (("1", 0.05), ("2", 0.4))))
-    assert debts.group_rates(0) == (1.0, (("1", 0.05), ("2", 0.4)))
-    debts.shed("b", Shed("f", 1, 0.1, ((0, 10),), (("2", 0.1), ("5", 0.9))))
-    assert debts.group_rates(0) == (1.0, (("1", 0.05), ("2", 0.1), ("5", 0.9)))
-    debts.shed("b", Shed("f", 2, 0.3, ((0, 10),)))  # all groups alike
-    assert debts.group_rates(0) == (0.3, (("1", 0.05), ("2", 0.1), ("5", 0.3)))
-    again = Debts(WINDOW, by_group=True)
-    again.load(debts.dump())
-    assert again.group_rates(0) == debts.group_rates(0)
+    outstanding = Outstanding(WINDOW, by_group=True)
+    outstanding.shed("a", Shed("f", 1, 0.05, ((0, 10),), (("1", 0.05), ("2", 0.4))))
+    assert outstanding.group_rates(0) == (1.0, (("1", 0.05), ("2", 0.4)))
+    outstanding.shed("b", Shed("f", 1, 0.1, ((0, 10),), (("2", 0.1), ("5", 0.9))))
+    assert outstanding.group_rates(0) == (1.0, (("1", 0.05), ("2", 0.1), ("5", 0.9)))
+    outstanding.shed("b", Shed("f", 2, 0.3, ((0, 10),)))  # all groups alike
+    assert outstanding.group_rates(0) == (0.3, (("1", 0.05), ("2", 0.1), ("5", 0.3)))
+    again = replace(outstanding, batches=decode(encode(outstanding.batches)))
+    assert again.group_rates(0) == outstanding.group_rates(0)
     for site, batch in (("a", 1), ("b", 1)):
-        debts.repaired(site, Repaired("f", batch))
-    assert debts.group_rates(0) is None
-    assert debts.lowest_rate(0) == 0.3
+        outstanding.repaired(site, Repaired("f", batch))
+    assert outstanding.group_rates(0) is None
+    assert outstanding.lowest_rate(0) == 0.3
 
 
 def test_a_query_whose_rows_are_not_the_groups_takes_the_lowest_rate_of_all() -> None:
-    debts = Debts(WINDOW)
-    debts.shed("a", Shed("f", 1, 0.05, ((0, 10),), (("1", 0.05),)))
-    assert debts.group_rates(0) is None
-    assert debts.lowest_rate(0) == 0.05
+    outstanding = Outstanding(WINDOW)
+    outstanding.shed("a", Shed("f", 1, 0.05, ((0, 10),), (("1", 0.05),)))
+    assert outstanding.group_rates(0) is None
+    assert outstanding.lowest_rate(0) == 0.05
 
 
 def test_rates_of_groups_and_limits_survive_the_journal_a_snapshot_and_the_wire() -> None:
-    event = BatchShed("s", 3, (Taken("f", 0.05, ((0, 9),), True, (("`s`.`v`", 70.5),), RATES),), 0, 50)
+    sampler = Sampler(0.3, (("`s`.`v`", 70.5),), RATES)
+    event = BatchShed("s", 3, (FragmentSample("f", sampler, ((0, 9),)),), (0, 50))
     assert decode(encode(event)) == event
-    book = DebtBook()
-    facts = tuple(book.shed(event))
+    debts = ShedDebts()
+    facts = tuple(debts.shed(event))
     assert facts == (Shed("f", 3, 0.05, ((0, 9),), (("1", 0.05), ("2", 0.4), ("3", 1.0))),)
-    assert DebtBook(decode(encode(book.dump()))).of("s") == book.of("s")
-    assert dict(book.of("s")[0].groups) == {"f": RATES}
+    assert decode(encode(debts)) == debts
+    assert dict(debts.of("s")[0].samplers) == {"f": sampler}
     segment = Segment("a", "epoch", 1, facts)
     assert tuple(decode_segment(encode_segment(segment).data).shed()) == facts
-
-
-def test_how_files_were_told_apart_survives_and_before_it_was_said_it_was_by_their_numbers() -> None:
-    event, book = BatchShed("s", 3, (Taken("f", 0.05, ()),), by_size=True), DebtBook()
-    assert decode(encode(event)).by_size
-    assert tuple(book.shed(event))
-    ((stream, saved),) = decode(encode(book.dump()))
-    assert DebtBook([(stream, saved)]).of("s")[0].by_size
-    older = {key: value for key, value in saved.items() if key != "by_size"}
-    assert not DebtBook([(stream, older)]).of("s")[0].by_size

@@ -16,17 +16,16 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from catchment.aggregates.hashing import hash_rows
-from catchment.errors import CatchmentError, ConfigError
+from catchment.errors import CatchmentError
 from catchment.shedding.places import (
-    MAX_STRATA,
     PLACES,
     SamplingRule,
     number_sql,
-    scaled,
-    spare_large_sql,
     stratum_rate_sql,
     text_sql,
 )
+from catchment.shedding.sampler import Sampler
+from catchment.wire.limits import MAX_STRATA
 from tests.worlds.tiers import examples
 
 if TYPE_CHECKING:
@@ -112,12 +111,6 @@ def test_each_record_may_have_its_own_rate() -> None:
     assert (RULE.keep(columns, rates) == (rates == 1.0)).all()
 
 
-def test_scaled_values_are_divided_by_their_rates() -> None:
-    assert scaled([10.0, 3.0], [0.5, 1.0]).tolist() == [20.0, 3.0]
-    with pytest.raises(ConfigError, match="above 0"):
-        scaled([1.0], [0.0])
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -194,11 +187,11 @@ def test_spark_reads_strata_large_values_and_literals_as_they_are_meant(spark: S
     table = pa.table({"k": pa.array(keys), "v": pa.array([1.0, -50.0, float("nan"), None, 9.0])})
     spark.createDataFrame(table).createOrReplaceTempView("grouped")
     by_group = stratum_rate_sql("k", {"plain": 0.25, "it's": 1 / 3, "back\\slash": 0.1}, default=0.75)
-    spared = spare_large_sql(by_group, "v", 10.0)
+    spared = Sampler(0.5, (("v", 10.0),)).spared_sql
     found = spark.sql(f"SELECT k, {by_group} AS rate, {spared} AS spared, {text_sql(keys[2] or '')} AS t, "
                       f"{number_sql(0.1)} AS tenth FROM grouped").toArrow()  # fmt: skip
     assert found["rate"].to_pylist() == [0.25, 1 / 3, 0.1, 0.75, 0.75]
-    assert found["spared"].to_pylist() == [0.25, 1.0, 0.1, 0.75, 0.75]
+    assert found["spared"].to_pylist() == [False, True, False, False, False]
     assert found["t"].to_pylist() == [keys[2]] * 5
     assert found["tenth"].to_pylist() == [0.1] * 5
     assert RULE.keep_sql(by_group).count("xxhash64") == 1

@@ -15,7 +15,7 @@ import pytest
 
 from catchment.errors import PlanError
 from catchment.quality.populations import Population
-from catchment.shedding.forest import WHOLE, Operator, Query, ShedForest, Stream
+from catchment.shedding.forest import WHOLE, OperatorNode, QueryNode, ShedForest, StreamNode
 from catchment.shedding.planner import ShedPlan, load_at, make_plan, set_sampling_rates, shed_load, targets
 from tests.worlds.shed_support import (
     DELTA,
@@ -40,9 +40,9 @@ def example_1() -> ShedForest:
     return ShedForest(
         1.0,
         DELTA,
-        (Stream("S", 1000),),
-        (Operator("A", "S", 0.9, 1e-3), Operator("B", "A", 0.5, 1e-3), Operator("C", "A", 0.7, 1e-3)),
-        (Query("q1", "B", "count", Population(100)), Query("q2", "C", "count", Population(100))),
+        (StreamNode("S", 1000),),
+        (OperatorNode("A", "S", 0.9, 1e-3), OperatorNode("B", "A", 0.5, 1e-3), OperatorNode("C", "A", 0.7, 1e-3)),
+        (QueryNode("q1", "B", "count", Population(100)), QueryNode("q2", "C", "count", Population(100))),
     )
 
 
@@ -60,9 +60,9 @@ def test_targets_are_capped_at_one_before_they_are_placed() -> None:
     """Uncapped targets 2.0 and 0.5 would become 1 and 0.25."""
     loose, tight = Population(10_000), Population(625)  # C is four times as large
     forest = ShedForest(
-        1.0, DELTA, (Stream("S", 1000),),
-        (Operator("A", "S", 1.0, 1e-3), Operator("B", "A", 1.0, 1e-3)),
-        (Query("q1", "A", "count", tight), Query("q2", "B", "count", loose)),
+        1.0, DELTA, (StreamNode("S", 1000),),
+        (OperatorNode("A", "S", 1.0, 1e-3), OperatorNode("B", "A", 1.0, 1e-3)),
+        (QueryNode("q1", "A", "count", tight), QueryNode("q2", "B", "count", loose)),
     )  # fmt: skip
     slopes = [slope_of(q, DELTA) for q in forest.queries]
     at_half = ShedForest(1.5, DELTA, forest.streams, forest.operators, forest.queries)
@@ -97,7 +97,7 @@ def test_random_placements_of_the_same_rates_never_cost_less() -> None:
         other = dict(least)
         for name in forest.downward:  # any rate between what is needed below and what comes from above
             for child in forest.children[name]:
-                if isinstance(forest.nodes[child], Operator):
+                if isinstance(forest.nodes[child], OperatorNode):
                     other[child, WHOLE] = float(r.uniform(least[child, WHOLE], other[name, WHOLE]))
         assert load_at(forest, least) <= load_at(forest, other) + 1e-12
 
@@ -150,13 +150,13 @@ def test_samplers_stand_only_at_the_starts_of_shared_segments() -> None:
         forest = random_forest(seed)
         readers: dict[str, frozenset[str]] = {}
         for name in reversed(forest.downward):
-            own = {name} if isinstance(forest.nodes[name], Query) else set()
+            own = {name} if isinstance(forest.nodes[name], QueryNode) else set()
             readers[name] = frozenset(own.union(*(readers[c] for c in forest.children[name])))
         for sampler in shed_load(forest).samplers:
             node = forest.nodes[sampler.before]
-            assert not isinstance(node, Stream)
+            assert not isinstance(node, StreamNode)
             above = forest.nodes[node.input]
-            assert isinstance(above, Stream) or readers[above.name] != readers[node.name] or not readers[node.name]
+            assert isinstance(above, StreamNode) or readers[above.name] != readers[node.name] or not readers[node.name]
 
 
 def test_a_load_under_capacity_is_not_shed_and_one_just_over_is() -> None:
@@ -172,26 +172,26 @@ def test_a_load_under_capacity_is_not_shed_and_one_just_over_is() -> None:
 
 def test_one_query_alone_is_sampled_at_its_first_operator() -> None:
     forest = ShedForest(
-        0.5, DELTA, (Stream("S", 1000),), (Operator("A", "S", 0.5, 1e-3), Operator("B", "A", 0.5, 1e-3)),
-        (Query("q", "B", "sum", Population(100, 5, 2)),),
+        0.5, DELTA, (StreamNode("S", 1000),), (OperatorNode("A", "S", 0.5, 1e-3), OperatorNode("B", "A", 0.5, 1e-3)),
+        (QueryNode("q", "B", "sum", Population(100, 5, 2)),),
     )  # fmt: skip
     assert rates_of(shed_load(forest)) == {"A": pytest.approx(0.5 / 1.5)}
 
 
 def test_queries_that_share_nothing_are_sampled_each_at_its_root() -> None:
     forest = ShedForest(
-        1.0, DELTA, (Stream("S", 1000), Stream("T", 1000)),
-        (Operator("A", "S", 1.0, 1e-3), Operator("B", "T", 1.0, 1e-3)),
-        (Query("q", "A", "count", Population(100)), Query("r", "B", "count", Population(100))),
+        1.0, DELTA, (StreamNode("S", 1000), StreamNode("T", 1000)),
+        (OperatorNode("A", "S", 1.0, 1e-3), OperatorNode("B", "T", 1.0, 1e-3)),
+        (QueryNode("q", "A", "count", Population(100)), QueryNode("r", "B", "count", Population(100))),
     )  # fmt: skip
     assert rates_of(shed_load(forest)) == {"A": pytest.approx(0.5), "B": pytest.approx(0.5)}
 
 
 def test_two_branches_of_one_stream_are_sampled_apart() -> None:
     forest = ShedForest(
-        1.0, DELTA, (Stream("S", 1000),),
-        (Operator("A", "S", 1.0, 1e-3), Operator("B", "S", 1.0, 1e-3)),
-        (Query("q", "A", "count", Population(100)), Query("r", "B", "count", Population(900))),
+        1.0, DELTA, (StreamNode("S", 1000),),
+        (OperatorNode("A", "S", 1.0, 1e-3), OperatorNode("B", "S", 1.0, 1e-3)),
+        (QueryNode("q", "A", "count", Population(100)), QueryNode("r", "B", "count", Population(900))),
     )  # fmt: skip
     assert rates_of(shed_load(forest)) == {"A": pytest.approx(0.75), "B": pytest.approx(0.25)}
 
@@ -199,21 +199,23 @@ def test_two_branches_of_one_stream_are_sampled_apart() -> None:
 @pytest.mark.parametrize(
     ("rare", "common"),
     [
-        (Query("q", "A", "count", Population(0)), Query("q", "A", "count", Population(1))),
+        (QueryNode("q", "A", "count", Population(0)), QueryNode("q", "A", "count", Population(1))),
         (
-            Query("q", "A", "sum", Population(100, 0.0, 3)),
-            Query("q", "A", "sum", Population(100, 1e-9, 3e-9)),
+            QueryNode("q", "A", "sum", Population(100, 0.0, 3)),
+            QueryNode("q", "A", "sum", Population(100, 1e-9, 3e-9)),
         ),
-        (Query("q", "A", "avg", Population(100, 0.0, 3)), Query("q", "A", "avg", Population(100, 3.0, 3))),
-        (Query("q", "A", "distinct", Population(100)), Query("q", "A", "distinct_by_key", Population(100))),
+        (QueryNode("q", "A", "avg", Population(100, 0.0, 3)), QueryNode("q", "A", "avg", Population(100, 3.0, 3))),
+        (QueryNode("q", "A", "distinct", Population(100)), QueryNode("q", "A", "distinct_by_key", Population(100))),
     ],
     ids=["no tuples expected", "mean 0 of a sum", "mean 0 of an average", "no bound"],
 )
-def test_a_query_that_nothing_can_be_promised_to_is_whole_and_its_neighbour_gives(rare: Query, common: Query) -> None:
-    def planned(query: Query, capacity: float) -> ShedPlan:
-        operators = (Operator("A", "S", 1.0, 1e-3), Operator("B", "S", 1.0, 1e-3))
-        other = Query("other", "B", "count", Population(1000))
-        return shed_load(ShedForest(capacity, DELTA, (Stream("S", 1000),), operators, (query, other)))
+def test_a_query_that_nothing_can_be_promised_to_is_whole_and_its_neighbour_gives(
+    rare: QueryNode, common: QueryNode
+) -> None:
+    def planned(query: QueryNode, capacity: float) -> ShedPlan:
+        operators = (OperatorNode("A", "S", 1.0, 1e-3), OperatorNode("B", "S", 1.0, 1e-3))
+        other = QueryNode("other", "B", "count", Population(1000))
+        return shed_load(ShedForest(capacity, DELTA, (StreamNode("S", 1000),), operators, (query, other)))
 
     plan = planned(rare, 1.5)
     assert (plan.effective_rates["q"], plan.errors["q"]) == (1.0, 0.0)
@@ -226,21 +228,21 @@ def test_a_query_that_nothing_can_be_promised_to_is_whole_and_its_neighbour_give
 
 def test_an_operator_that_no_query_reads_is_shed_first_at_no_error() -> None:
     operators = (
-        Operator("A", "S", 1.0, 1e-3),
-        Operator("idle", "S", 1.0, 1e-3),
-        Operator("idler", "idle", 1.0, 1e-3),
+        OperatorNode("A", "S", 1.0, 1e-3),
+        OperatorNode("idle", "S", 1.0, 1e-3),
+        OperatorNode("idler", "idle", 1.0, 1e-3),
     )
-    query = Query("q", "A", "count", Population(100))
-    plan = shed_load(ShedForest(1.5, DELTA, (Stream("S", 1000),), operators, (query,)))
+    query = QueryNode("q", "A", "count", Population(100))
+    plan = shed_load(ShedForest(1.5, DELTA, (StreamNode("S", 1000),), operators, (query,)))
     assert (rates_of(plan), plan.max_error, plan.load_after) == ({"idle": 0.0}, 0.0, 1.0)
 
 
 def test_a_query_may_read_a_stream_itself() -> None:
-    operators = (Operator("A", "S", 1.0, 1e-3),)
-    queries = (Query("all", "S", "count", Population(500)), Query("q", "A", "count", Population(100)))
-    plan = shed_load(ShedForest(0.5, DELTA, (Stream("S", 1000),), operators, queries))
+    operators = (OperatorNode("A", "S", 1.0, 1e-3),)
+    queries = (QueryNode("all", "S", "count", Population(500)), QueryNode("q", "A", "count", Population(100)))
+    plan = shed_load(ShedForest(0.5, DELTA, (StreamNode("S", 1000),), operators, queries))
     assert plan.effective_rates["q"] == pytest.approx(0.5)
-    spared = shed_load(ShedForest(0.5, DELTA, (Stream("S", 1000),), operators, queries), spare_free=True)
+    spared = shed_load(ShedForest(0.5, DELTA, (StreamNode("S", 1000),), operators, queries), spare_free=True)
     assert spared.effective_rates["all"] == 1.0
 
 

@@ -17,14 +17,20 @@ from catchment.center.events import EXACT, ON_TIME, Publish
 from catchment.center.results.tables import ResultTables, read_results
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.replay.spool import ARRIVAL, ROWS_PER_BATCH
-from catchment.shedding.fragment_stats import Sheddable
+from catchment.shedding.fragment_stats import SheddableFragment
 from catchment.shedding.monitor import LoadMonitor
 from catchment.shedding.places import SamplingRule
-from catchment.shedding.reader_filter import Wanted
+from catchment.shedding.reader_filter import ROW, ReadRequest
 from catchment.shedding.terms import negated, scaled
-from catchment.spark.pipelines.shedding import MAX_LACKING, WARM_ROWS, StreamShedding, lacking_of
+from catchment.spark.pipelines.shedding import (
+    MAX_LACKING_SLICES,
+    WARM_UP_ROWS,
+    BatchTimer,
+    StreamShedding,
+    lacking_records,
+)
 from catchment.spark.sources.replay import RowRange
-from catchment.spark.sources.reread import ROW, RangeReader
+from catchment.spark.sources.reread import RangeReader
 from catchment.spark.sources.streams import OpenedStream
 from catchment.spark.streaming import rows_of_batch
 from catchment.timeline import ManualClock, Slicing, Window, WindowSpec
@@ -40,7 +46,7 @@ def write_spool(path: Path, rows: int) -> Path:
 
 
 def read_range(spool: Path, start: int, end: int, rate: float) -> tuple[list[int], list[str]]:
-    reader = RangeReader(spool, RowRange(start, end), "s", (Wanted(rate),))
+    reader = RangeReader(spool, RowRange(start, end), "s", (ReadRequest(rate),))
     batches = [b for part in reader.partitions() for b in reader.read(part)]
     return (
         [n for b in batches for n in b[ROW].to_pylist()],
@@ -74,23 +80,24 @@ def test_the_rows_of_a_batch_are_between_its_offset_and_the_one_before(tmp_path:
 
 def test_a_sample_is_taken_for_nothing_once_when_there_is_room(tmp_path: Path) -> None:
     (tmp_path / "offsets").mkdir()
-    (tmp_path / "offsets" / "0").write_text(f"v1\n{{}}\n{json.dumps({'row': 3 * WARM_ROWS})}")
-    fixed = Sheddable("fixed", (("d", "count"),), 10.0, fixed=True)
-    monitor = LoadMonitor("s", (Sheddable("f", (("n", "count"),), 10.0), fixed), 0.05, True)
-    opened = OpenedStream(None, again=lambda *_: None)  # type: ignore[arg-type,return-value] - nothing is read
-    shedding = StreamShedding("s", monitor, opened, None, tmp_path, ManualClock(0), 1.0, {}, {})  # type: ignore[arg-type]
-    assert shedding.warming() is None, "nothing was read so far"
-    shedding.begin(0)
-    assert shedding.warming() is None, "the first micro-batch is under way"
-    shedding.ended(0, 0, None)
+    (tmp_path / "offsets" / "0").write_text(f"v1\n{{}}\n{json.dumps({'row': 3 * WARM_UP_ROWS})}")
+    fixed = SheddableFragment("fixed", (("d", "count"),), 10.0, fixed=True)
+    monitor = LoadMonitor("s", (SheddableFragment("f", (("n", "count"),), 10.0), fixed), 0.05, True)
+    opened = OpenedStream(None, reread_rows=lambda *_: None)  # type: ignore[arg-type,return-value] - nothing is read
+    timer = BatchTimer(1.0)
+    shedding = StreamShedding("s", monitor, opened, None, tmp_path, ManualClock(0), timer, {}, {})  # type: ignore[arg-type]
+    assert shedding.warm_up_sample() is None, "nothing was read so far"
+    shedding.begin_batch(0)
+    assert shedding.warm_up_sample() is None, "the first micro-batch is under way"
+    shedding.finish_batch(0, 0, None)
     monitor.load = 0.8
-    assert shedding.warming() is None, "there is no room"
+    assert shedding.warm_up_sample() is None, "there is no room"
     monitor.load = 0.1
-    sample = shedding.warming()
+    sample = shedding.warm_up_sample()
     assert sample is not None
-    assert (sample.start, sample.end) == (2 * WARM_ROWS, 3 * WARM_ROWS)
+    assert sample.source_rows == (2 * WARM_UP_ROWS, 3 * WARM_UP_ROWS)
     assert sample.decision.rates["f"] < 1.0 == sample.decision.rates["fixed"]
-    assert shedding.warming() is None, "once is enough"
+    assert shedding.warm_up_sample() is None, "once is enough"
 
 
 @settings(max_examples=examples(60))
@@ -105,13 +112,13 @@ def test_every_slice_that_a_sample_spans_is_named_and_one_to_either_side(
 ) -> None:
     slicing = Slicing.of([window])
     first = slicing.start_of(low)
-    named = lacking_of(slicing, ((first, 7),), rate, (low, low + length))
+    named = lacking_records(slicing, ((first, 7),), rate, (low, low + length))
     starts = [s for s, _ in named]
     assert {slicing.start_of(t) for t in range(low, low + length + 1)} <= set(starts)
     assert starts[0] < first
     assert starts[-1] > low + length
     assert dict(named)[first] == round(7 * (1 / rate - 1))
-    assert len(named) <= MAX_LACKING
+    assert len(named) <= MAX_LACKING_SLICES
 
 
 @pytest.mark.parametrize("coverage", [0.5, 1.0], ids=["half is in", "about all is in"])

@@ -20,7 +20,7 @@ from catchment.quality.bounds import bound
 from catchment.quality.needs import Need
 from catchment.quality.populations import Population, SampledPart
 from catchment.shedding.allocation import Law, make_need
-from catchment.shedding.forest import WHOLE, Operator, Query, ShedForest, Stream
+from catchment.shedding.forest import WHOLE, OperatorNode, QueryNode, ShedForest, StreamNode
 from catchment.shedding.planner import load_at, make_plan, shed_load, targets, wanted_share
 from catchment.shedding.strata import rates_within, size_classes
 from catchment.shedding.variance_need import VarianceNeed, spare_limit
@@ -30,13 +30,13 @@ from tests.worlds.tiers import examples
 Z = {0.05: 1.959964, 0.01: 2.575829}
 
 
-def spread_of(query: Query) -> float:
+def spread_of(query: QueryNode) -> float:
     """c, written out again."""
     x = query.population
     return math.sqrt((1.0 if query.aggregate == "count" else (x.std**2 + x.mean**2) / x.mean**2) / x.count)
 
 
-def rate_for(query: Query, error: float, delta: float) -> float:
+def rate_for(query: QueryNode, error: float, delta: float) -> float:
     square = (Z[delta] * spread_of(query)) ** 2
     return square / (square + error**2)
 
@@ -95,9 +95,9 @@ def test_where_no_rate_says_anything_nothing_is_shed(aggregate: str, population:
     assert need.rigid
     assert need.rate(1e9) == need.promised_rate(1e9) == 1.0
     assert need.error(0.99) == math.inf
-    operators = (Operator("A", "S", 1.0, 1e-3), Operator("B", "S", 1.0, 1e-3))
-    queries = (Query("q", "A", aggregate, population), Query("r", "B", "count", Population(100)))
-    plan = shed_load(ShedForest(1.5, DELTA, (Stream("S", 1000),), operators, queries, law=Law.VARIANCE))
+    operators = (OperatorNode("A", "S", 1.0, 1e-3), OperatorNode("B", "S", 1.0, 1e-3))
+    queries = (QueryNode("q", "A", aggregate, population), QueryNode("r", "B", "count", Population(100)))
+    plan = shed_load(ShedForest(1.5, DELTA, (StreamNode("S", 1000),), operators, queries, law=Law.VARIANCE))
     assert plan.effective_rates == {"q": 1.0, "r": pytest.approx(0.5)}
 
 
@@ -135,9 +135,9 @@ def test_no_rates_of_the_same_load_have_a_smaller_worst_error(part: int) -> None
 
 def test_one_query_gets_all_that_fits_and_under_the_capacity_nothing_is_shed() -> None:
     def planned(capacity: float) -> dict[str, float]:
-        queries = (Query("q", "A", "sum", Population(50, 3.0, 9.0)),)
-        operators = (Operator("A", "S", 1.0, 1e-3),)
-        return dict(shed_load(ShedForest(capacity, DELTA, (Stream("S", 1000),), operators, queries,
+        queries = (QueryNode("q", "A", "sum", Population(50, 3.0, 9.0)),)
+        operators = (OperatorNode("A", "S", 1.0, 1e-3),)
+        return dict(shed_load(ShedForest(capacity, DELTA, (StreamNode("S", 1000),), operators, queries,
                                          law=Law.VARIANCE)).effective_rates)  # fmt: skip
 
     assert planned(0.25) == {"q": pytest.approx(0.25)}
@@ -147,9 +147,9 @@ def test_one_query_gets_all_that_fits_and_under_the_capacity_nothing_is_shed() -
 def test_at_low_rates_a_query_of_few_records_gets_more_than_by_hoeffding() -> None:
     """A tenth of the records: 3.2 times the error by Hoeffding at one rate, and so 3.2 times the rate; by the variance
     it takes nearly 10 times."""
-    queries = (Query("many", "A", "count", Population(1e6)), Query("few", "B", "count", Population(1e5)))
-    operators = (Operator("A", "S", 1.0, 1e-3), Operator("B", "S", 1.0, 1e-4))
-    forest = ShedForest(0.02, DELTA, (Stream("S", 1000),), operators, queries)
+    queries = (QueryNode("many", "A", "count", Population(1e6)), QueryNode("few", "B", "count", Population(1e5)))
+    operators = (OperatorNode("A", "S", 1.0, 1e-3), OperatorNode("B", "S", 1.0, 1e-4))
+    forest = ShedForest(0.02, DELTA, (StreamNode("S", 1000),), operators, queries)
     by = {law: shed_load(replace(forest, law=law)).effective_rates for law in Law}
     assert by[Law.HOEFFDING]["few"] / by[Law.HOEFFDING]["many"] == pytest.approx(math.sqrt(10))
     assert 8 < by[Law.VARIANCE]["few"] / by[Law.VARIANCE]["many"] < 10
@@ -180,16 +180,16 @@ def picking_forest(seed: int) -> ShedForest:
     """A preparation that all share, two readers of everything and some that pick, each with work of its own."""
     r = np.random.default_rng([seed, 11])
     shares = r.dirichlet(np.ones(5))[:4]
-    operators = [Operator("prepare", "S", 1.0, 1e-5)]
-    operators += [Operator(f"all{i}", "prepare", 1.0, float(r.uniform(0, 3e-6))) for i in range(2)]
+    operators = [OperatorNode("prepare", "S", 1.0, 1e-5)]
+    operators += [OperatorNode(f"all{i}", "prepare", 1.0, float(r.uniform(0, 3e-6))) for i in range(2)]
     operators += [
-        Operator(f"some{i}", "prepare", 1.0, float(r.uniform(0, 3e-6)), float(s)) for i, s in enumerate(shares)
+        OperatorNode(f"some{i}", "prepare", 1.0, float(r.uniform(0, 3e-6)), float(s)) for i, s in enumerate(shares)
     ]
     queries = tuple(
-        Query(f"q{i}", o.name, "sum", Population(float(1e5 * o.picks + 1), 1.0, float(r.uniform(0, 5))))
+        QueryNode(f"q{i}", o.name, "sum", Population(float(1e5 * o.picks + 1), 1.0, float(r.uniform(0, 5))))
         for i, o in enumerate(operators[1:])
     )
-    probe = ShedForest(1.0, DELTA, (Stream("S", 1e5),), tuple(operators), queries, law=Law.VARIANCE)
+    probe = ShedForest(1.0, DELTA, (StreamNode("S", 1e5),), tuple(operators), queries, law=Law.VARIANCE)
     return replace(probe, capacity=probe.load / float(r.uniform(1.5, 20)))
 
 

@@ -22,9 +22,10 @@ from catchment.aggregates.shed_terms import terms_in, with_terms
 from catchment.query.fragment import Fragment
 from catchment.shedding.conditions import column_of, condition_of
 from catchment.shedding.places import PLACES, SamplingRule
-from catchment.shedding.reader_filter import Wanted, both, is_wanted, large, takes_all
+from catchment.shedding.reader_filter import ReadRequest, both, is_large, is_wanted, takes_all
+from catchment.shedding.sampler import Sampler, Selection, Side, SparedPart
 from catchment.shedding.terms import add_terms, scaled
-from catchment.site.lifting import Lift, Lifter, Part, Side
+from catchment.site.lifting import Lift, Lifter
 from catchment.timeline import WindowSpec
 from tests.worlds.tiers import examples
 
@@ -74,14 +75,14 @@ def test_every_record_is_lifted_by_exactly_one_of_the_parts(
 ) -> None:
     records = records_of(rows, seed)
     given = ((("key", "k"),), (COUNT, SUM), (None, "v"), "counts")
-    spare = (("v", float(limit)),)
+    spares = Sampler(rate, (("v", float(limit)),))
     lifts = [
         Lift(*given),
-        Lift(*given, rate),
-        Lift(*given, rate, Side.LEFT),
-        Lift(*given, rate, Side.KEPT, Part.SPARED, spare),
-        Lift(*given, rate, Side.KEPT, Part.REST, spare),
-        Lift(*given, rate, Side.LEFT, Part.REST, spare),
+        Lift(*given, Selection(Sampler(rate))),
+        Lift(*given, Selection(Sampler(rate), Side.LEFT)),
+        Lift(*given, Selection(spares, Side.KEPT, SparedPart.SPARED)),
+        Lift(*given, Selection(spares, Side.KEPT, SparedPart.REST)),
+        Lift(*given, Selection(spares, Side.LEFT, SparedPart.REST)),
     ]
     kept = RULE.keep([pa.array(np.arange(rows))], rate) if rows else np.zeros(0, bool)
     big = np.array([v is not None and abs(v) > limit for v in records["v"].to_pylist()], dtype=bool)
@@ -129,9 +130,11 @@ def test_a_reader_hands_on_exactly_what_some_fragment_wants(
     places = RULE.places([pa.array(np.arange(200))])
     batch = pa.record_batch({"code": codes, "v": sizes})
     wanted = (
-        Wanted(rates[0], ["=", "code", 3]), Wanted(rates[1], ["not", ["<", "code", 4]]), Wanted(rates[2] / 10),
-        Wanted(1.0, both(["<>", "code", 0], large("v", limit))),
-    )  # fmt: skip
+        ReadRequest(rates[0], ["=", "code", 3]),
+        ReadRequest(rates[1], ["not", ["<", "code", 4]]),
+        ReadRequest(rates[2] / 10),
+        ReadRequest(1.0, both(["<>", "code", 0], is_large("v", limit))),
+    )
     found = np.flatnonzero(is_wanted(wanted, batch, places)).tolist()
     share = places.astype(np.float64) / PLACES
 
@@ -169,14 +172,14 @@ def test_a_reader_decides_as_three_valued_logic_does(name: str) -> None:
     columns = {"small": pa.array(small, pa.int8()), "text": pa.array(text), "flag": pa.array(flag)}
     places = np.arange(len(rows), dtype=np.uint64) * np.uint64(PLACES // len(rows))
     for rate in (1.0, 0.5):
-        found = is_wanted((Wanted(rate, test),), pa.record_batch(columns), places)
+        found = is_wanted((ReadRequest(rate, test),), pa.record_batch(columns), places)
         low = places < rate * PLACES
         assert found.tolist() == [bool(decides(*row)) and bool(passes) for row, passes in zip(rows, low, strict=True)]
 
 
 def test_a_batch_is_taken_whole_only_if_somebody_wants_all_of_it() -> None:
-    assert takes_all([Wanted(0.1), Wanted(1.0)])
-    assert not takes_all([Wanted(1.0, ["=", "code", 1]), Wanted(0.9)])
+    assert takes_all([ReadRequest(0.1), ReadRequest(1.0)])
+    assert not takes_all([ReadRequest(1.0, ["=", "code", 1]), ReadRequest(0.9)])
 
 
 def sampled_sum(values: np.ndarray, rate: float, limit: float | None, seed: int) -> tuple[float, float]:
@@ -187,9 +190,9 @@ def sampled_sum(values: np.ndarray, rate: float, limit: float | None, seed: int)
     moments = tuple(m for t in terms_in(aggregates) if (m := t.moments) is not None)
     measures = (COUNT, aggregates[0], *moments)
     given = ((("key", "k"),), measures, (None, "v", "v"), None)
-    spare = () if limit is None else (("v", limit),)
-    lifts = [Lift(*given, rate, Side.KEPT, Part.ALL if limit is None else Part.REST, spare)]
-    lifts += [] if limit is None else [Lift(*given, rate, Side.KEPT, Part.SPARED, spare)]
+    sampler = Sampler(rate, () if limit is None else (("v", limit),))
+    parts = [SparedPart.ALL] if limit is None else [SparedPart.REST, SparedPart.SPARED]
+    lifts = [Lift(*given, Selection(sampler, Side.KEPT, part)) for part in parts]
     lifter = Lifter(lifts, "place")
     lifter.add(pa.record_batch({"k": pa.array(np.zeros(len(values), int)), "v": pa.array(values), "place": places}))
     names = ["key", *(s.name for a in aggregates for s in a.states)]

@@ -17,19 +17,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from catchment.aggregates import make_aggregate, partials
-from catchment.aggregates.hashing import hash_rows
 from catchment.aggregates.shed_terms import with_terms
 from catchment.query.fragment import SLICE_COLUMN, Fragment, Key, Lookup
 from catchment.replay.spool import ARRIVAL, ROWS_PER_BATCH
-from catchment.shedding.places import GroupRates, SamplingRule
-from catchment.shedding.reader_filter import Wanted
-from catchment.site.lifting import Side
-from catchment.spark.evaluation.evaluator import NativeEvaluator, joined
+from catchment.shedding.places import SamplingRule, history_rule
+from catchment.shedding.reader_filter import ReadRequest
+from catchment.shedding.sampler import GroupRates, Sampler, Selection, Side
+from catchment.spark.evaluation.evaluator import SparkEvaluator, merge_pieces
 from catchment.spark.evaluation.one_pass import Take
-from catchment.spark.sources.history import BatchFolder
-from catchment.spark.sources.records import file_by_file, placed
+from catchment.spark.sources.history import BatchFolder, number_rows
 from catchment.spark.sources.replay import RowRange
-from catchment.spark.sources.reread import RangeReader, read_again
+from catchment.spark.sources.reread import RangeReader, reread_rows
 from catchment.timeline import WindowSpec
 
 if TYPE_CHECKING:
@@ -109,15 +107,15 @@ def test_many_fragments_in_one_job_have_the_partials_of_jobs_of_their_own(
     spark: SparkSession, rate: float, side: Side, spare: bool, by_group: bool
 ) -> None:
     names = spark.createDataFrame([("p1", "one"), ("p1", "uno"), ("p2", "two")], "page STRING, title STRING")
-    evaluator, given = NativeEvaluator({"names": names}), records(spark)
+    evaluator, given = SparkEvaluator({"names": names}), records(spark)
     limits = {f.name: (("`s`.`v`", 60.0), ("`s`.`x`", 2000.0)) if f.name in ("all", "some") and spare else ()
               for f in FRAGMENTS}  # fmt: skip
     groups = {f.name: GROUPS if by_group and PAGE in f.keys else None for f in FRAGMENTS}
-    takes = [Take(f, rate, side, limits[f.name], groups=groups[f.name]) for f in FRAGMENTS]
+    takes = [Take(f, Selection(Sampler(rate, limits[f.name], groups[f.name]), side)) for f in FRAGMENTS]
     together = evaluator.reduce_all(given, takes, ROWS, RULE)
     for take, one in zip(takes, together, strict=True):
         pieces = [evaluator._alone(given, piece, RULE) for piece in take.split()]
-        check_same(one, pieces[0] if len(pieces) == 1 else joined(pieces, take.split()), take.fragment)
+        check_same(one, pieces[0] if len(pieces) == 1 else merge_pieces(pieces, take.split()), take.fragment)
     assert together[-1].table.num_rows == 0
     assert together[0].spared == (0 if side is Side.LEFT or not spare else large_ones(given))
 
@@ -131,66 +129,70 @@ def test_more_conditions_than_one_number_has_bits_and_the_places_of_records_arri
     count = with_terms((of("count", None, None),))
     fragments = [replace(ALL, name=f"v_{i}", where=f"pmod(`s`.`v`, 27) = {i}", aggregates=count) for i in range(27)]
     given = records(spark)
-    found = NativeEvaluator({}).reduce_all(given, [Take(f, 0.4) for f in fragments], ROWS, RULE)
+    found = SparkEvaluator({}).reduce_all(given, [Take(f, Selection(Sampler(0.4))) for f in fragments], ROWS, RULE)
     kept = [r["v"] for r in given.collect() if RULE.keep([pa.array([r["_row"]])], 0.4)[0] and r["v"] is not None]
     assert [sum(n for _, n in one.records) for one in found] == [sum(v % 27 == i for v in kept) for i in range(27)]
 
 
 def kept_in(folder: Path, rows: DataFrame) -> BatchFolder:
     history = BatchFolder(folder)
-    history.write(rows, 4)
+    history.write(number_rows(rows), 4)
     return history
 
 
-def test_the_place_of_a_record_in_history_is_its_files_and_its_own_there(spark: SparkSession, tmp_path: Path) -> None:
-    """Whatever Spark would pack into a task: these small files it would read in one."""
-    uneven = spark.range(0, 60_000, 1, 3).where("id < 50 OR id BETWEEN 20000 AND 24000 OR id >= 40000")
-    history = kept_in(tmp_path, uneven)
-    rows, expected = placed(history.batch(file_by_file(spark), 4, "id BIGINT"), 4, True), dict[int, int]()
-    assert history.differ_in_size(4)
+def test_records_of_a_batch_in_history_have_numbers_of_their_own(spark: SparkSession, tmp_path: Path) -> None:
+    """Whatever Spark packs into a task when it reads: these small files it reads in one."""
+    history = kept_in(
+        tmp_path, spark.range(0, 60_000, 1, 3).where("id < 50 OR id BETWEEN 20000 AND 24000 OR id >= 40000")
+    )
     files = sorted((tmp_path / "batch=4").glob("*.parquet"))
-    assert rows.rdd.getNumPartitions() == len(files) == 3
+    written = {id_: row for file in files for id_, row in numbers_in(file).items()}
+    assert len(files) == 3
+    assert len(written) == len(set(written.values())) == 50 + 4_001 + 20_000
     for file in files:
-        ids = pq.read_table(file, partitioning=None)["id"].to_pylist()
-        identity = [pa.array([number] * len(ids)) for number in (4, file.stat().st_size)]
-        hashes = hash_rows([*identity, pa.array(range(len(ids)))]).view(np.int64)
-        expected |= dict(zip(ids, hashes.tolist(), strict=True))
-    assert len(expected) == 50 + 4_001 + 20_000
-    assert {r["id"]: r["_row"] for r in rows.collect()} == expected
+        rows = list(numbers_in(file).values())
+        assert rows == sorted(rows)
+    assert {r["id"]: r["_row"] for r in history.batch(spark, 4, "id BIGINT, _row BIGINT").collect()} == written
 
 
-def test_records_of_two_files_of_one_size_have_places_of_their_own(spark: SparkSession, tmp_path: Path) -> None:
-    history = kept_in(tmp_path, spark.range(0, 1_000, 1, 2).selectExpr("1 AS one"))
-    assert not history.differ_in_size(4)
-    rows = history.batch(file_by_file(spark), 4, "one INT")
-    shared, own = ({r["_row"] for r in placed(rows, 4, by_size).collect()} for by_size in (True, False))
-    assert len(shared) == 500
-    assert len(own) == 1_000
+def numbers_in(file: Path) -> dict[int, int]:
+    table = pq.read_table(file, partitioning=None)
+    return dict(zip(table["id"].to_pylist(), table["_row"].to_pylist(), strict=True))
 
 
-def test_a_sample_of_history_is_joined_to_tables_that_another_session_reads(
+def test_numbers_of_a_source_are_kept_and_equal_rows_have_different_places_in_different_batches(
     spark: SparkSession, tmp_path: Path
 ) -> None:
+    history = kept_in(tmp_path, spark.range(0, 1_000, 1, 2).selectExpr("1 AS one", "id + 70000 AS _row"))
+    rows = [r["_row"] for r in history.batch(spark, 4, "one INT, _row BIGINT").collect()]
+    assert sorted(rows) == list(range(70_000, 71_000))
+    numbers = spark.range(0, 1_000).selectExpr("id AS _row")
+    places = [numbers.selectExpr(history_rule("s", batch).place_sql).collect() for batch in (4, 5)]
+    assert len({r[0] for found in places for r in found}) == 2_000
+
+
+def test_a_sample_of_history_is_joined_to_tables(spark: SparkSession, tmp_path: Path) -> None:
     names = spark.createDataFrame([("p1", "one"), ("p2", "two")], "page STRING, title STRING")
     fragment = next(f for f in FRAGMENTS if f.name == "named")
     history = kept_in(tmp_path, records(spark).drop("_row"))
-    columns = "ts TIMESTAMP, page STRING, v BIGINT, x DOUBLE"
-    rows = placed(history.batch(file_by_file(spark), 4, columns), 4, True)
-    (found,) = NativeEvaluator({"names": names}).reduce_all(rows, [Take(fragment, 0.4)], ROWS, RULE)
-    pages = [r["page"] for r in rows.collect() if RULE.keep([pa.array([r["_row"]])], 0.4)[0]]
+    rows = history.batch(spark, 4, "ts TIMESTAMP, page STRING, v BIGINT, x DOUBLE, _row BIGINT")
+    take = Take(fragment, Selection(Sampler(0.4)))
+    (found,) = SparkEvaluator({"names": names}).reduce_all(rows, [take], ROWS, history_rule("s", 4))
+    batch_and_row = SamplingRule("s", ("batch", "_row"))
+    pages = [r["page"] for r in rows.collect() if batch_and_row.keep([pa.array([4]), pa.array([r["_row"]])], 0.4)[0]]
     assert sum(n for _, n in found.records) == pages.count("p1") + pages.count("p2") > 0
 
 
-def test_what_it_takes_to_sift_a_sample_is_told_and_a_batch_that_is_read_whole_is_not_sifted(
+def test_the_cpu_time_to_filter_a_sample_is_counted_and_a_batch_that_is_read_whole_is_not_filtered(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     table = pa.table({ARRIVAL: pa.array(np.arange(50_000)), "n": pa.array(np.arange(50_000))})
     with pa.OSFile(str(tmp_path / "s.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table, max_chunksize=ROWS_PER_BATCH)
     for rate, kept in ((1.0, 40_000), (0.1, int(RULE.keep([pa.array(np.arange(10_000, 50_000))], 0.1).sum()))):
-        reader = RangeReader(tmp_path / "s.arrow", RowRange(10_000, 50_000), "s", (Wanted(rate),))
-        sifted_s = spark.sparkContext.accumulator(0.0)
-        rows = read_again(spark, reader, "n BIGINT", sifted_s).toArrow()
+        reader = RangeReader(tmp_path / "s.arrow", RowRange(10_000, 50_000), "s", (ReadRequest(rate),))
+        filter_cpu_s = spark.sparkContext.accumulator(0.0)
+        rows = reread_rows(spark, reader, "n BIGINT", filter_cpu_s).toArrow()
         assert rows["n"].to_pylist() == rows["_row"].to_pylist()
         assert rows.num_rows == kept
-        assert (sifted_s.value > 0) == (rate < 1.0)
+        assert (filter_cpu_s.value > 0) == (rate < 1.0)

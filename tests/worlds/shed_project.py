@@ -13,8 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from catchment.shedding.fragment_stats import SheddableFragment
 from catchment.shedding.monitor import Arrivals, Decision, LoadMonitor
-from catchment.shedding.places import GroupRates
+from catchment.shedding.sampler import TAKE_ALL, GroupRates, Sampler
 
 START_S = 1_700_000_040
 SPAN_S = 60
@@ -62,12 +63,15 @@ class ForcedMonitor(LoadMonitor):
 
     def decide(self, arrivals: Arrivals) -> Decision:
         self.shedding = True
-        rates = {f.name: 1.0 if f.fixed else self.RATE for f in self.fragments}
-        spares = {f.name: tuple((sql, SPARED) for sql in {a for _, a in f.spareable}) for f in self.fragments}
-        spares = {name: spare for name, spare in spares.items() if spare}
-        groups = {f.name: GroupRates(f.group_key, GROUPS) for f in self.fragments if f.group_key and not f.fixed}
-        self.last = Decision(rates, 2.0, {}, "forced", spares, groups)
+        self.last = Decision({f.name: self._sampler(f) for f in self.fragments}, 2.0, {}, "forced")
         return self.last
+
+    def _sampler(self, fragment: SheddableFragment) -> Sampler:
+        if fragment.fixed:
+            return TAKE_ALL
+        spared = tuple((sql, SPARED) for sql in {argument for _, argument in fragment.spareable})
+        groups = GroupRates(fragment.group_key, GROUPS) if fragment.group_key else None
+        return Sampler(self.RATE, spared, groups)
 
     @property
     def has_room(self) -> bool:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 
 from catchment.quality.populations import Population
-from catchment.shedding.forest import Operator, Query, ShedForest, Stream
+from catchment.shedding.forest import OperatorNode, QueryNode, ShedForest, StreamNode
 
 DELTA = 0.01
 
@@ -19,11 +19,11 @@ def random_forest(seed: int, *, overload: float | None = None, query_cost: bool 
     """One to three streams, up to eleven operators, one to seven COUNT and SUM queries, wherever they
     fall."""
     r = np.random.default_rng([seed, 97])
-    streams = [Stream(f"s{i}", float(r.uniform(100, 10_000))) for i in range(r.integers(1, 4))]
-    operators: list[Operator] = []
+    streams = [StreamNode(f"s{i}", float(r.uniform(100, 10_000))) for i in range(r.integers(1, 4))]
+    operators: list[OperatorNode] = []
     for i in range(r.integers(1, 12)):
         above = str(r.choice([s.name for s in streams] + [o.name for o in operators]))
-        operators.append(Operator(f"o{i}", above, float(r.uniform(0.05, 1.3)), float(10 ** r.uniform(-6, -3))))
+        operators.append(OperatorNode(f"o{i}", above, float(r.uniform(0.05, 1.3)), float(10 ** r.uniform(-6, -3))))
     inputs = [s.name for s in streams] + [o.name for o in operators] * 3
     queries = [_random_query(r, f"q{i}", str(r.choice(inputs)), query_cost) for i in range(r.integers(1, 8))]
     probe = ShedForest(1.0, DELTA, tuple(streams), tuple(operators), tuple(queries))
@@ -31,14 +31,14 @@ def random_forest(seed: int, *, overload: float | None = None, query_cost: bool 
     return ShedForest(probe.load / factor, DELTA, tuple(streams), tuple(operators), tuple(queries))
 
 
-def _random_query(r: np.random.Generator, name: str, input_: str, costs: bool) -> Query:
+def _random_query(r: np.random.Generator, name: str, input_: str, costs: bool) -> QueryNode:
     aggregate = "count" if r.random() < 0.4 else "sum"
     mean = float(r.uniform(0.5, 50)) * (-1 if r.random() < 0.2 else 1)
     population = Population(float(10 ** r.uniform(0, 6)), mean, float(r.uniform(0, 100)))
-    return Query(name, input_, aggregate, population, seconds_per_tuple=1e-5 * r.random() if costs else 0.0)
+    return QueryNode(name, input_, aggregate, population, seconds_per_tuple=1e-5 * r.random() if costs else 0.0)
 
 
-def slope_of(query: Query, delta: float) -> float:
+def slope_of(query: QueryNode, delta: float) -> float:
     """C of equation 2, written out again."""
     n, mean, std = query.population.count, query.population.mean, query.population.std
     second = 1.0 if query.aggregate == "count" else (std**2 + mean**2) / mean**2
@@ -50,10 +50,10 @@ def loads_by_recursion(forest: ShedForest) -> dict[str, float]:
 
     def into(name: str) -> float:
         node = forest.nodes[name]
-        if isinstance(node, Stream):
+        if isinstance(node, StreamNode):
             return node.rate
         above = forest.nodes[node.input]
-        return into(node.input) * (above.selectivity if isinstance(above, Operator) else 1.0)
+        return into(node.input) * (above.selectivity if isinstance(above, OperatorNode) else 1.0)
 
     return {node.name: into(node.name) * node.seconds_per_tuple for node in forest.readers}
 
@@ -63,14 +63,14 @@ def load_by_samplers(forest: ShedForest, samplers: dict[str, float]) -> float:
 
     def passed(name: str) -> float:
         node = forest.nodes[name]
-        return 1.0 if isinstance(node, Stream) else samplers.get(name, 1.0) * passed(node.input)
+        return 1.0 if isinstance(node, StreamNode) else samplers.get(name, 1.0) * passed(node.input)
 
     return sum(load * passed(name) for name, load in loads_by_recursion(forest).items())
 
 
 def effective_by_samplers(forest: ShedForest, samplers: dict[str, float], query: str) -> float:
     node = forest.nodes[query]
-    return 1.0 if isinstance(node, Stream) else samplers.get(query, 1.0) * effective_by_samplers(
+    return 1.0 if isinstance(node, StreamNode) else samplers.get(query, 1.0) * effective_by_samplers(
         forest, samplers, node.input)  # fmt: skip
 
 

@@ -7,6 +7,7 @@ window leaves only a small record here; its rows are recalled from the result ta
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from catchment.center.events import EARLY, FINAL, Action, CenterQuery, Expired, 
 from catchment.center.late import WINDOW_COLUMN, LateRegistry, RepairRule
 from catchment.center.windows.closed import ClosedWindow, SitesSay
 from catchment.center.windows.early import EarlyWindow, Recent
-from catchment.center.windows.outstanding import Debts
+from catchment.center.windows.outstanding import Outstanding
 from catchment.quality.contract import watched_quantities
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US, Window
@@ -36,7 +37,7 @@ class QueryWindows:
         self.final_us = START_OF_TIME_US  # every window that ends here or before is final
         self.first_passed_us: dict[int, int] = {}  # window start -> when the first site passed its end
         self.usual: dict[str, int] = {}  # site -> its records in the newest complete window
-        self.debts = Debts(query.window, len(query.fragment.keys) == 1)
+        self.outstanding = Outstanding(query.window, len(query.fragment.keys) == 1)
         self.late = LateRegistry(query.repair or RepairRule())
         self.recent = Recent(self.measured, query.fragment.aggregates)
         self.early: dict[int, EarlyWindow] = {}
@@ -120,7 +121,7 @@ class QueryWindows:
         lacking = known is not None and bool(known.missing or known.awaited or known.owed)
         return (
             lacking
-            and not self.debts.owes(start_us)
+            and not self.outstanding.lacks_records(start_us)
             and all(say.passed(s, end) and say.is_over(s, end) for s in say.marks)
         )
 
@@ -204,11 +205,11 @@ class QueryWindows:
 
     def _finalize(self, say: SitesSay, now_us: int) -> Iterator[Action]:
         horizon_us = min(say.marks.values()) - self.query.repair_horizon_us
-        owed_us = self.debts.earliest_waiting_us()  # what was shed is repaired however old it has grown
+        owed_us = self.outstanding.earliest_awaited_us()  # what was shed is repaired however old it has grown
         self.final_us = max(self.final_us, horizon_us if owed_us is None else min(horizon_us, owed_us))
         for start in [s for s, k in self.closed.items() if self._is_final(s, k)]:
-            known, owed = self.closed.pop(start), self.debts.owes(start)
-            self.debts.forget(start)
+            known, owed = self.closed.pop(start), self.outstanding.lacks_records(start)
+            self.outstanding.forget(start)
             if owed:
                 continue
             if known.awaited:  # what the horizon has passed is not waited for any more
@@ -241,8 +242,8 @@ class QueryWindows:
             rows = self._rows(window)
             errors, reason = self.recent.errors(records, rows), "early: the window is still open"
             yield Publish(self.query.name, window, known.revision, EARLY, self.recent.coverage(records), (), reason,
-                          self._answer(rows), now_us, self.debts.lowest_rate(window.start_us), errors,
-                          group_rates=self.debts.group_rates(window.start_us))  # fmt: skip
+                          self._answer(rows), now_us, self.outstanding.lowest_rate(window.start_us), errors,
+                          group_rates=self.outstanding.group_rates(window.start_us))  # fmt: skip
 
     def _answer(self, rows: pa.Table) -> pa.Table:
         """What is published of a window's rows."""
@@ -254,21 +255,36 @@ class QueryWindows:
     def _assess(self, window: Window, known: ClosedWindow, say: SitesSay) -> bool:
         """Take in what is known by now; tells whether anything that is published of the window changed."""
         before = (known.status, tuple(known.missing))
-        known.owed, known.shed = self.debts.owes(window.start_us), self.debts.lacking(window.start_us)
+        known.owed, known.shed = (
+            self.outstanding.lacks_records(window.start_us),
+            self.outstanding.lacking(window.start_us),
+        )
         known.assess(window.end_us, self.measured, say, self.query.contract is not None)
         return before != (known.status, tuple(known.missing))
 
     def _shed_reason(self, window: Window) -> str:
-        if not self.debts.owes(window.start_us):
+        if not self.outstanding.lacks_records(window.start_us):
             return ""
-        sites, rate = ", ".join(self.debts.sites(window.start_us)), self.debts.lowest_rate(window.start_us)
+        sites, rate = ", ".join(self.outstanding.sites(window.start_us)), self.outstanding.lowest_rate(window.start_us)
         return f"; load was shed at {sites}, down to a share of {rate:.3g}"
 
     def _publish(self, window: Window, known: ClosedWindow, reason: str, rows: pa.Table, now_us: int) -> Publish:
         known.revision += 1
-        return Publish(self.query.name, window, known.revision, known.status, known.coverage,
-                       tuple(sorted(known.missing)), reason, rows, now_us, self.debts.lowest_rate(window.start_us),
-                       known.errors, known.sources, group_rates=self.debts.group_rates(window.start_us))  # fmt: skip
+        return Publish(
+            self.query.name,
+            window,
+            known.revision,
+            known.status,
+            known.coverage,
+            tuple(sorted(known.missing)),
+            reason,
+            rows,
+            now_us,
+            self.outstanding.lowest_rate(window.start_us),
+            known.errors,
+            known.sources,
+            group_rates=self.outstanding.group_rates(window.start_us),
+        )
 
     def _status(
         self, window: Window, known: ClosedWindow, reason: str, now_us: int, status: str | None = None
@@ -276,7 +292,7 @@ class QueryWindows:
         empty = self._answer(self._row_schema.empty_table())
         return Publish(self.query.name, window, known.revision, status or known.status, known.coverage,
                        tuple(sorted(known.missing)), reason, empty, now_us,
-                       self.debts.lowest_rate(window.start_us), known.errors, known.sources)  # fmt: skip
+                       self.outstanding.lowest_rate(window.start_us), known.errors, known.sources)  # fmt: skip
 
     # --- helpers ------------------------------------------------------------------------------------------
 
@@ -367,7 +383,7 @@ class QueryWindows:
         return {
             "records": [[s, c] for s, c in self.records.items()],
             "closed": [[s, k.to_list()] for s, k in self.closed.items()],
-            "debts": self.debts.dump(),
+            "outstanding": self.outstanding.batches,
             "late": self.late.to_dict(),
             "recent": self.recent.to_list(),
             "early": [[s, e.revision, e.records] for s, e in self.early.items()],
@@ -382,7 +398,7 @@ class QueryWindows:
         self.slices = {s: [rows] for s, rows in _by_slice(table)}
         self.records = {s: dict(c) for s, c in state["records"]}
         self.closed = {s: ClosedWindow.from_list(known) for s, known in state["closed"]}
-        self.debts.load(state["debts"])
+        self.outstanding = replace(self.outstanding, batches=state["outstanding"])
         self.late.from_dict(state["late"], late)
         self.recent.from_list(state["recent"])
         self.early = {s: EarlyWindow(revision, records) for s, revision, records in state["early"]}

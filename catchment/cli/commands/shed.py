@@ -19,7 +19,7 @@ from catchment.cli.output import JsonFlag, emit
 from catchment.errors import PlanError
 
 if TYPE_CHECKING:
-    from catchment.shedding.planner import Sampler, ShedPlan
+    from catchment.shedding.planner import PlacedSampler, ShedPlan
 
 _EPILOG = """Examples:
 
@@ -91,19 +91,19 @@ def _tree(plan: ShedPlan) -> RenderableType:
     return Group(*(trees[stream.name] for stream in plan.forest.streams), Text())
 
 
-def _label(plan: ShedPlan, name: str, sampler: Sampler | None) -> Text:
-    from catchment.shedding.forest import Operator, Query, Stream
+def _label(plan: ShedPlan, name: str, sampler: PlacedSampler | None) -> Text:
+    from catchment.shedding.forest import OperatorNode, QueryNode, StreamNode
 
     node = plan.forest.nodes[name]
     label = Text()
     if sampler is not None:
         label.append(f"sample {sampler.rate:.4g} -> ", style="bold yellow")
     label.append(name, style="bold")
-    if isinstance(node, Stream):
+    if isinstance(node, StreamNode):
         label.append(f"  {node.rate:,.4g} tuples/s", style="dim")
-    elif isinstance(node, Operator):
+    elif isinstance(node, OperatorNode):
         label.append(f"  {node.seconds_per_tuple:.3g} s a tuple, selectivity {node.selectivity:.3g}", style="dim")
-    elif isinstance(node, Query):
+    elif isinstance(node, QueryNode):
         label.append(f"  {node.aggregate}", style="dim")
     return label
 

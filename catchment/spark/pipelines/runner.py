@@ -32,7 +32,7 @@ from catchment.project.folders import site_folder
 from catchment.project.routes import first_link, outgoing_link
 from catchment.query.plan import QueryPlan
 from catchment.shedding.monitor import LoadMonitor
-from catchment.spark.evaluation.evaluator import NativeEvaluator
+from catchment.spark.evaluation.evaluator import SparkEvaluator
 from catchment.spark.evaluation.finish import make_finish, own_errors, sources_of
 from catchment.spark.evaluation.merge import make_merge
 from catchment.spark.pipelines.shedding import MakeMonitor
@@ -98,11 +98,9 @@ class Runner:
         return self.spark
 
     @cached_property
-    def _evaluator(self) -> NativeEvaluator:
+    def _evaluator(self) -> SparkEvaluator:
         tables = self.deployment.catalog.tables
-        return NativeEvaluator(
-            {n: read_table(self._session, t, self.project.folder).cache() for n, t in tables.items()}
-        )
+        return SparkEvaluator({n: read_table(self._session, t, self.project.folder).cache() for n, t in tables.items()})
 
     def _start_site(self, site: str) -> None:
         check_definitions(site_folder(self.project, site), self.deployment.plans)

@@ -1,57 +1,168 @@
-"""Making good what was shed: when the load allows, a shed batch is read whole, kept, and the rest of it is sent.
+"""The repair of what was shed: when the load allows, a shed batch is read whole, and the rest of it is sent.
 
-One batch at a time, in a thread of its own, so that neither the stream nor the ticks of its site wait. A repair is one
-entry of the journal: the partials of what was left out, the terms of the sample with the other sign, and the fact that
-nothing is owed any more. A crash before it leaves the debt, and the repair is made again.
+Batches are repaired one at a time, in a thread of its own, so that neither the stream nor the ticks of the site wait. A
+repair is one entry of the journal: the partials of what was left out, the terms of the sample with the other sign, and
+the fact that nothing is owed any more. A crash before the entry leaves the debt, and the repair is made again.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from catchment.aggregates import partials
+from catchment.deploy.fragment_plan import FragmentPlan
+from catchment.deploy.requests import asked_repairs, forget_repairs
 from catchment.query.fragment import SLICE_COLUMN, Fragment
-from catchment.shedding.debts import BatchRepaired, Debt
-from catchment.shedding.places import SamplingRule
+from catchment.shedding.debts import BatchRepaired, ShedDebt, ShedDebts
+from catchment.shedding.places import source_rule
+from catchment.shedding.reader_filter import ROW, ReadRequest
+from catchment.shedding.sampler import Selection, Side
 from catchment.shedding.terms import negated
 from catchment.site.events import Absorbed, Event
-from catchment.site.lifting import Side
-from catchment.spark.evaluation.evaluator import NOT_KNOWN_ROWS, Evaluator
+from catchment.site.plausible import PlausibleTimes
+from catchment.spark.evaluation.evaluator import UNKNOWN_ROWS, Evaluator
 from catchment.spark.evaluation.one_pass import Take
-from catchment.spark.sources.reread import ROW
+from catchment.spark.pipelines.micro_batch import BatchReducer, StreamState
+from catchment.spark.pipelines.shedding import WARM_UP_ROWS, sampling_rule
+from catchment.spark.sources.records import mark_implausible, observe_good_records, stats_of
+from catchment.spark.sources.streams import PROBLEM
 
 CHECK_S = 0.25
 
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class NextRepair:
+    """A debt that is to be repaired, its stream, and the fragments that get the rest of its batch."""
+
+    state: StreamState
+    debt: ShedDebt
+    fragments: tuple[Fragment, ...]
+
+
+@dataclass
+class ShedRepairs:
+    """Repairs the shed batches of a site."""
+
+    reducer: BatchReducer
+    debts: Callable[[], ShedDebts]
+    states: Callable[[], Sequence[StreamState]]
+    plans: Callable[[], Sequence[FragmentPlan]]
+    submit: Callable[[list[Event]], None]  # journals a repair and sends what follows from it
+    stopping: threading.Event
+
+    @property
+    def _folder(self) -> Path:
+        return self.reducer.folder
+
+    def next_repair(self) -> NextRepair | None:
+        """Return the oldest batch of which something is to be repaired."""
+        asked = asked_repairs(self._folder)
+        wanted = {p.fragment.name for p in self.plans() if p.shed.is_repaired(asked)}
+        for state in self.states():
+            if state.shedding is None:
+                continue
+            for debt in self.debts().of(state.stream.name):
+                names = wanted & debt.fragments
+                if names or not debt.is_in_history:
+                    return NextRepair(state, debt, tuple(f for f in state.fragments if f.name in names))
+        return None
+
+    def repair_next(self) -> bool:
+        """Repair one batch, if the load allows; return whether there was one."""
+        found = self.next_repair()
+        if found is None and asked_repairs(self._folder):
+            forget_repairs(self._folder)  # every stream is up, and nothing that was asked for is owed
+        if found is None or self.stopping.is_set():
+            self._warm_up()
+            return False
+        state = found.state
+        if not (state.is_finished or (state.shedding is not None and state.shedding.has_room())):
+            return False
+        rows = self._whole_batch(state, found.debt)
+        try:
+            events = repair_events(state.stream.name, found.debt, rows, found.fragments, self.reducer.evaluator)
+        finally:
+            rows.unpersist()
+        self.submit(events)
+        return True
+
+    def _warm_up(self) -> None:
+        """Reduce one sample per stream and process, so that no burst waits for JIT compilation."""
+        for state in self.states():
+            if state.is_finished or self.stopping.is_set() or state.shedding is None:
+                continue
+            sample = state.shedding.warm_up_sample()
+            if sample is None:
+                continue
+            try:
+                _, good = observe_good_records(state.shedding.reread_rows(sample), state.stream.event_time)
+                state.shedding.evaluate(good, state.fragments, sample, WARM_UP_ROWS)
+            except Exception:  # noqa: BLE001 - nothing depends on it; what is wrong shows in a batch
+                _log.warning("the samplers of %s were not warmed up", state.stream.name, exc_info=True)
+
+    def _whole_batch(self, state: StreamState, debt: ShedDebt) -> DataFrame:
+        """Return all good records of a batch with their numbers; they are in history when this returns."""
+        stream = state.stream
+        if debt.source_rows is None:
+            return self.reducer.read_history(stream, debt.batch, numbered=True)
+        limits = None if debt.limits is None else PlausibleTimes(*debt.limits)
+        records = mark_implausible(_reread_whole(state, debt), stream.event_time, limits)
+        observation, rows = observe_good_records(records, stream.event_time)
+        rows.persist()
+        rows.count()
+        stats = stats_of(observation)
+        found = None if limits is not None else self.reducer.find_limits(state, rows, stats)
+        if found is not None:  # event times that are not plausible are among what was left out
+            records = mark_implausible(records, stream.event_time, found)
+            was_sampled = F.expr(source_rule(stream.name).keep_sql(debt.highest_rate))
+            is_plausible = F.expr(found.sql(f"unix_micros(`{stream.event_time}`)"))
+            rows = rows.where(is_plausible | was_sampled)
+            stats = replace(stats, bad=records.where(F.col(PROBLEM).isNotNull()).count())
+        self.reducer.write_history(stream, rows, debt.batch)
+        state.quarantined += stats.bad
+        if stats.bad:
+            self.reducer.write_quarantine(stream, records.drop(ROW), debt.batch)
+        return rows
+
+
+def _reread_whole(state: StreamState, debt: ShedDebt) -> DataFrame:
+    """Return all records of a batch whose history was deferred."""
+    assert state.opened.reread_rows is not None
+    assert debt.source_rows is not None
+    start, end = debt.source_rows
+    return state.opened.reread_rows(start, end, (ReadRequest(1.0),))
+
 
 def repair_events(
-    stream: str, debt: Debt, rows: DataFrame, fragments: Sequence[Fragment], evaluator: Evaluator
+    stream: str, debt: ShedDebt, rows: DataFrame, fragments: Sequence[Fragment], evaluator: Evaluator
 ) -> list[Event]:
-    """What makes the fragments whole again. `rows` are all good records of the batch, each with its place."""
-    rates, spares, groups = dict(debt.rates), dict(debt.spares), dict(debt.groups)
-    takes = [
-        Take(f, rates[f.name], side, spares.get(f.name, ()), groups=groups.get(f.name))
-        for f in fragments
-        for side in (Side.LEFT, Side.KEPT)
-    ]
-    size = NOT_KNOWN_ROWS if debt.start is None or debt.end is None else debt.end - debt.start
-    found = evaluator.reduce_all(rows, takes, size, SamplingRule(stream, (ROW,)))
+    """Return the events that repair a batch; `rows` are all its good records, with their numbers."""
+    samplers = dict(debt.samplers)
+    takes = [Take(f, Selection(samplers[f.name], side)) for f in fragments for side in (Side.LEFT, Side.KEPT)]
+    size = UNKNOWN_ROWS if debt.source_rows is None else debt.source_rows[1] - debt.source_rows[0]
+    found = evaluator.reduce_all(rows, takes, size, sampling_rule(stream, debt.batch, debt.source_rows))
     events: list[Event] = []
-    for fragment, rest, kept in zip(fragments, found[::2], found[1::2], strict=True):
-        both = pa.concat_tables([rest.table, negated(kept.table, fragment.aggregates)])
+    for fragment, left, kept in zip(fragments, found[::2], found[1::2], strict=True):
+        both = pa.concat_tables([left.table, negated(kept.table, fragment.aggregates)])
         table = partials.combine(both, [SLICE_COLUMN, *fragment.key_names], fragment.aggregates)
-        events.append(Absorbed(fragment.name, table, rest.records))
+        events.append(Absorbed(fragment.name, table, left.records))
     events.append(BatchRepaired(stream, debt.batch, tuple(f.name for f in fragments)))
     return events
 
 
 @dataclass
-class Repairer:
-    """Runs `work` again and again while it says that there was something to do; `failure` is what stopped it."""
+class RepairThread:
+    """Runs `work` again and again while it returns True, else checks after a while; `failure` is what stopped it."""
 
     work: Callable[[], bool]
     failure: BaseException | None = None
@@ -63,12 +174,13 @@ class Repairer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Let a repair that is under way end."""
+        """Stop after the repair that is under way."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()
 
-    def check(self) -> None:
+    def raise_failure(self) -> None:
+        """Raise what stopped the thread, if anything did."""
         if self.failure is not None:
             raise self.failure
 
@@ -77,7 +189,7 @@ class Repairer:
             try:
                 if not self.work():
                     self._stopping.wait(CHECK_S)
-            except BaseException as failure:  # noqa: BLE001 - told to whoever ticks the site
+            except BaseException as failure:  # noqa: BLE001 - raised where the site ticks
                 if not self._stopping.is_set():
                     self.failure = failure
                 return

@@ -1,8 +1,12 @@
-"""Records of a stream kept as Parquet, one folder a micro-batch.
+"""Records of a stream on disk as Parquet, one folder per micro-batch.
 
 Writing a batch again replaces it, so a replayed micro-batch leaves one copy. Raw history and quarantine are both
-kept this way; executors write, nothing passes through the driver. A batch is not split by event time, which would
-sort every record: the footers of its files say which event times it holds, and `between` opens only those that matter.
+written this way; executors write, nothing passes through the driver. A batch is not partitioned by event time, which
+would sort every record: the footers of its files say which event times it holds, and `between` opens only the files
+that matter.
+
+Raw history has the column `_row`: the number of a record within its batch, or in its source where that numbers its
+records. A shed batch is repaired by it.
 """
 
 from __future__ import annotations
@@ -15,10 +19,18 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from catchment.shedding.places import ROW
 from catchment.storage.files import sync_files
 
 BATCH_COLUMN = "batch"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def number_rows(rows: DataFrame) -> DataFrame:
+    """Return the rows with `_row`: as their source numbers them, or else in the order in which each task has them."""
+    if ROW in rows.columns:
+        return rows
+    return rows.withColumn(ROW, F.monotonically_increasing_id())
 
 
 @dataclass(frozen=True)
@@ -28,24 +40,19 @@ class BatchFolder:
     folder: Path
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
-        """Keep the rows of a batch."""
-        target = self._of(batch_id)
+        """Write the rows of a batch, durably, in place of those that were there."""
+        target = self._path(batch_id)
         rows.write.mode("overwrite").option("compression", "zstd").parquet(str(target))
         sync_files(target.glob("*.parquet"))
 
     def batch(self, spark: SparkSession, batch_id: int, schema: str) -> DataFrame:
-        """The rows of one batch that was written."""
-        return spark.read.schema(schema).parquet(str(self._of(batch_id)))
-
-    def differ_in_size(self, batch_id: int) -> bool:
-        """Whether no two files of a batch have the same size."""
-        sizes = [file.stat().st_size for file in self._of(batch_id).glob("*.parquet")]
-        return len(set(sizes)) == len(sizes)
+        """Return these columns of a batch that was written."""
+        return spark.read.schema(schema).parquet(str(self._path(batch_id)))
 
     def between(
         self, spark: SparkSession, schema: str, event_time: str, start_us: int, end_us: int
     ) -> DataFrame | None:
-        """The rows of event time in [start, end), from the files that hold any; None if there are none."""
+        """Return the rows of event time in [start, end), from the files that hold any; None if there are none."""
         files = [str(f) for f in self.files_between(event_time, start_us, end_us)]
         if not files:
             return None
@@ -54,25 +61,25 @@ class BatchFolder:
         return rows.where((time >= start_us) & (time < end_us))
 
     def files_between(self, event_time: str, start_us: int, end_us: int) -> list[Path]:
-        """The files whose rows may have an event time in [start, end), by what their footers say."""
-        return [f for f in sorted(self.folder.glob(f"{BATCH_COLUMN}=*/*.parquet"))
-                if _meets(f, event_time, start_us, end_us)]  # fmt: skip
+        """Return the files whose rows may have an event time in [start, end), by their footers."""
+        files = sorted(self.folder.glob(f"{BATCH_COLUMN}=*/*.parquet"))
+        return [file for file in files if _may_overlap(file, event_time, start_us, end_us)]
 
-    def _of(self, batch_id: int) -> Path:
+    def _path(self, batch_id: int) -> Path:
         return self.folder / f"{BATCH_COLUMN}={batch_id}"
 
 
-def _meets(file: Path, column: str, start_us: int, end_us: int) -> bool:
+def _may_overlap(file: Path, column: str, start_us: int, end_us: int) -> bool:
     footer = pq.read_metadata(file)
-    place = footer.schema.names.index(column)
+    index = footer.schema.names.index(column)
     for number in range(footer.num_row_groups):
-        known = footer.row_group(number).column(place).statistics
-        if known is None or not known.has_min_max:  # nothing is known, so it may
+        statistics = footer.row_group(number).column(index).statistics
+        if statistics is None or not statistics.has_min_max:
             return True
-        if _micros(known.min) < end_us and start_us <= _micros(known.max):
+        if _micros(statistics.min) < end_us and start_us <= _micros(statistics.max):
             return True
     return False
 
 
-def _micros(moment: datetime) -> int:
-    return (moment.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1)
+def _micros(instant: datetime) -> int:
+    return (instant.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1)

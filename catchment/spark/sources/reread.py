@@ -1,7 +1,7 @@
-"""Rows of a spool that were released before, read again: all of them, or those that somebody wants.
+"""Rows of a spool that were released before, read again: all of them, or those that some fragment wants.
 
-The sampler stands in the tasks that read, so that what is shed costs next to nothing; what it does cost, for every row
-that arrives, is told to whoever divides the load.
+Sampling runs inside the read tasks; the CPU time that it takes, also for rejected rows, goes to the load monitor
+through an accumulator.
 """
 
 from __future__ import annotations
@@ -17,28 +17,30 @@ from pyspark.accumulators import Accumulator
 from pyspark.sql import DataFrame, SparkSession
 
 from catchment.replay.spool import read_rows
-from catchment.shedding.reader_filter import Wanted, is_wanted, takes_all
+from catchment.shedding.reader_filter import ROW, ReadRequest, is_wanted, takes_all
 from catchment.spark.sources.replay import ROWS_PER_PARTITION, RowRange
 
-LEAST_ROWS_PER_PARTITION = 20_000
-ROW = "_row"  # the number of a row in its spool
+MIN_ROWS_PER_PARTITION = 20_000
 
 
 @dataclass(frozen=True)
 class RangeReader:
-    """The rows of a spool with their numbers (`ROW`), of which those that are `wanted` pass, by the sampler of
-    `stream`; they are read in about so many `tasks`."""
+    """Reads a range of rows of a spool with their numbers (`ROW`), in about so many tasks.
+
+    The rows that are `wanted` pass, by the sampling rule of `stream`.
+    """
 
     spool: Path
     rows: RowRange
     stream: str
-    wanted: Sequence[Wanted]
+    wanted: Sequence[ReadRequest]
     tasks: int = 2
 
     def partitions(self) -> list[RowRange]:
-        start, end = self.rows.start, self.rows.end
-        most = ROWS_PER_PARTITION if takes_all(self.wanted) else end - start  # of a sample, few rows are handed on
-        step = max(LEAST_ROWS_PER_PARTITION, min(most, -(-(end - start) // self.tasks)))
+        start = self.rows.start
+        end = self.rows.end
+        most = ROWS_PER_PARTITION if takes_all(self.wanted) else end - start  # a sample hands on few rows
+        step = max(MIN_ROWS_PER_PARTITION, min(most, -(-(end - start) // self.tasks)))
         return [RowRange(a, min(a + step, end)) for a in range(start, end, step)]
 
     def read(self, partition: RowRange) -> Iterator[pa.RecordBatch]:
@@ -46,29 +48,32 @@ class RangeReader:
         for batch in read_rows(self.spool, partition.start, partition.end):
             numbered = batch.append_column(ROW, pa.array(np.arange(first, first + batch.num_rows)))
             first += batch.num_rows
-            yield numbered if takes_all(self.wanted) else self._sampled(numbered)
+            yield numbered if takes_all(self.wanted) else self._sample(numbered)
 
-    def _sampled(self, numbered: pa.RecordBatch) -> pa.RecordBatch:
-        from catchment.shedding.places import SamplingRule  # workers start often: only those that sample load it
+    def _sample(self, numbered: pa.RecordBatch) -> pa.RecordBatch:
+        from catchment.shedding.places import source_rule  # workers start often: only those that sample load it
 
-        places = SamplingRule(self.stream, (ROW,)).places([numbered.column(ROW)])
+        places = source_rule(self.stream).places([numbered.column(ROW)])
         return numbered.filter(pa.array(is_wanted(self.wanted, numbered, places)))
 
 
-def read_again(spark: SparkSession, reader: RangeReader, columns: str, sifted_s: Accumulator[float]) -> DataFrame:
-    """The rows as a table of these columns and `ROW`. To `sifted_s` are added the seconds that the processors of
-    workers took to read and sift them, where a sample is taken."""
-    partitions, sifts = reader.partitions(), not takes_all(reader.wanted)
+def reread_rows(spark: SparkSession, reader: RangeReader, columns: str, filter_cpu_s: Accumulator[float]) -> DataFrame:
+    """Return the rows as a table of these columns and `ROW`.
+
+    Where a sample is taken, the CPU seconds that workers take to read and filter rows are added to `filter_cpu_s`.
+    """
+    partitions = reader.partitions()
+    filters = not takes_all(reader.wanted)
 
     def work(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        if sifts:
-            import catchment.shedding.places  # noqa: F401 - a worker loads it once: that is no work of these rows
+        if filters:
+            import catchment.shedding.places  # noqa: F401 - loaded once per worker: not a cost of these rows
         began = time.process_time()
         for number in (n for batch in numbers for n in batch.column(0).to_pylist()):
             for batch in reader.read(partitions[number]):
-                sifted_s.add((time.process_time() - began) * sifts)
+                filter_cpu_s.add((time.process_time() - began) * filters)
                 yield batch
                 began = time.process_time()
 
-    places = spark.range(0, len(partitions), 1, max(len(partitions), 1))
-    return places.mapInArrow(work, f"{columns}, `{ROW}` BIGINT")
+    numbers = spark.range(0, len(partitions), 1, max(len(partitions), 1))
+    return numbers.mapInArrow(work, f"{columns}, `{ROW}` BIGINT")

@@ -1,8 +1,8 @@
 """Streams and tables as Spark DataFrames.
 
-A text format (JSON lines, CSV) is read as lines and parsed natively, so that a bad record is kept word for word
-with the reason why it is bad. What comes out has the declared columns, and `_raw` and `_problem`: null for a good
-record, else what was found and why it cannot be used.
+A text format (JSON lines, CSV) is read as lines and parsed natively, so that a bad record can be quarantined word for
+word with the reason. The result has the declared columns, and `_raw` and `_problem`: null for a good record, else the
+text of the record and why it cannot be used.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from catchment.query.sql.statements import DeclaredRelation, Stream, Table
 from catchment.query.types import sql_type
 from catchment.replay.spool import Instants, read_arrivals, read_beginning
 from catchment.replay.spool_writer import make_spool, read_header
-from catchment.shedding.reader_filter import Wanted
+from catchment.shedding.reader_filter import ROW, ReadRequest
 from catchment.spark.sources.csv_header import csv_schema, is_record
 from catchment.spark.sources.generator import generate, has_generated
 from catchment.spark.sources.replay import ReplaySource, RowRange
-from catchment.spark.sources.reread import ROW, RangeReader, read_again
+from catchment.spark.sources.reread import RangeReader, reread_rows
 from catchment.spark.streaming import retry_slow_start
 
 RAW, PROBLEM = "_raw", "_problem"
@@ -38,27 +38,28 @@ MAX_FILES_PER_BATCH = 256
 
 @dataclass(frozen=True)
 class OpenedStream:
-    """A stream that is being read at one site; `is_over` tells by the offset reached that it will never have more.
+    """A stream that is being read at one site.
 
-    Where the records can be read again, `again(start, end, wanted)` gives those that are wanted between two offsets,
-    with the number of each (`ROW`). `sifting_s` are the seconds that the readers of samples took so far, were all cores
-    busy with it; `arrived` says how many records have come by now. What is wanted may be told by `columns`, those that
-    the reader sees.
+    `is_over` says whether a stream that has reached an offset will never have more records. Where the records can be
+    read again, `reread_rows(start, end, wanted)` returns those that are wanted between two offsets, with the number of
+    each (`ROW`). `filter_cpu_s` is the CPU time that the readers of samples took so far, divided by the number of
+    cores. `arrived_rows` says how many records have arrived by an instant. `columns` are those that the reader sees
+    before parsing, by which it can filter.
     """
 
     records: DataFrame
     is_over: Callable[[Any], bool] = lambda offset: False
-    again: Callable[[int, int, Sequence[Wanted]], DataFrame] | None = None
-    sifting_s: Callable[[], float] = lambda: 0.0
-    arrived: Callable[[int], int | None] = lambda now_us: None
+    reread_rows: Callable[[int, int, Sequence[ReadRequest]], DataFrame] | None = None
+    filter_cpu_s: Callable[[], float] = lambda: 0.0
+    arrived_rows: Callable[[int], int | None] = lambda now_us: None
     columns: pa.Schema | None = None
 
 
 def open_stream(spark: SparkSession, stream: Stream, site: str, base: Path, spools: Path, jump_us: int) -> OpenedStream:
-    """Start reading a stream where it is born; paths are relative to the project folder."""
+    """Start reading a stream at a site; paths are relative to the project folder."""
     connector = stream.connector
     if isinstance(connector, GeneratorConnector):
-        made = _checked(generate(spark, stream, connector, site), stream)
+        made = _check_event_time(generate(spark, stream, connector, site), stream)
         return OpenedStream(made, lambda offset: has_generated(connector, offset))
     path = base / connector.path.replace("{site}", site)
     try:
@@ -70,7 +71,7 @@ def open_stream(spark: SparkSession, stream: Stream, site: str, base: Path, spoo
 
 
 def read_table(spark: SparkSession, table: Table, base: Path) -> DataFrame:
-    """A reference table; its columns are found by name. A row that cannot be read is a mistake, not a gap."""
+    """Return a reference table, its columns by name; a row that cannot be read is an error."""
     path = base / table.connector.path
     if not path.exists():
         hint = "the path is relative to the project folder"
@@ -92,7 +93,7 @@ def read_table(spark: SparkSession, table: Table, base: Path) -> DataFrame:
 
 
 def ddl(relation: DeclaredRelation) -> str:
-    """The declared columns as Spark spells them."""
+    """Return the declared columns as a Spark schema."""
     return ", ".join(f"`{c.name}` {sql_type(c.type)}" for c in relation.columns)
 
 
@@ -103,15 +104,15 @@ def parse_lines(
     header: list[str],
     carried: tuple[str, ...] = (),
 ) -> DataFrame:
-    """Lines of text as records, with `_raw` and `_problem`, and other columns that are carried along."""
+    """Return lines of text as records with `_raw` and `_problem`, and other columns as they are."""
     text = F.col("value")
     if connector.format == "json":
         schema = f"{ddl(relation)}, `{_CORRUPT}` STRING"
         parsed = F.from_json(text, schema, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT})
     else:
         schema = f"{csv_schema(relation, header)}, `{_CORRUPT}` STRING"
-        parsed = F.from_csv(text, schema, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT,
-                                           "sep": connector.delimiter})  # fmt: skip
+        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "sep": connector.delimiter}
+        parsed = F.from_csv(text, schema, options)
         if connector.header:
             lines = lines.where(is_record(text, relation, connector, header))
     rows = lines.where(F.trim(text) != "").select(text.alias(RAW), parsed.alias("_r"), *carried)
@@ -132,8 +133,8 @@ def _problem(relation: DeclaredRelation, format: str) -> SparkColumn:
     return problem
 
 
-def _checked(records: DataFrame, stream: Stream, carried: tuple[str, ...] = ()) -> DataFrame:
-    """Records that are typed already: only the event time can be missing."""
+def _check_event_time(records: DataFrame, stream: Stream, carried: tuple[str, ...] = ()) -> DataFrame:
+    """Return typed records with `_raw` and `_problem`: only their event time can be missing."""
     missing = F.col(f"`{stream.event_time}`").isNull()
     raw = F.when(missing, F.to_json(F.struct(*[F.col(f"`{c.name}`") for c in stream.columns])))
     problem = F.when(missing, F.lit(f"no event time ({stream.event_time})"))
@@ -143,7 +144,7 @@ def _checked(records: DataFrame, stream: Stream, carried: tuple[str, ...] = ()) 
 
 def _open_files(spark: SparkSession, stream: Stream, files: FilesConnector, path: Path) -> DataFrame:
     if files.format == "parquet":
-        return _checked(_watch(spark, path).schema(ddl(stream)).parquet(_folder(path)), stream)
+        return _check_event_time(_watch(spark, path).schema(ddl(stream)).parquet(_folder(path)), stream)
     return parse_lines(_watch(spark, path).text(_folder(path)), stream, files, _header(path, stream, files))
 
 
@@ -152,31 +153,39 @@ def _open_replay(
 ) -> OpenedStream:
     rows = make_spool(path, spool, replay, stream.schema, replay.arrival or stream.event_time, jump_us)
     spark.dataSource.register(ReplaySource)
-    text, header = replay.format != "parquet", _header(path, stream, replay)
+    text = replay.format != "parquet"
+    header = _header(path, stream, replay)
     columns = "value STRING" if text else ddl(stream)
 
-    def parsed(records: DataFrame, carried: tuple[str, ...] = ()) -> DataFrame:
-        return parse_lines(records, stream, replay, header, carried) if text else _checked(records, stream, carried)
+    filter_cpu_s = spark.sparkContext.accumulator(0.0)
+    cores = spark.sparkContext.defaultParallelism
 
-    def again(start: int, end: int, wanted: Sequence[Wanted]) -> DataFrame:
+    def parse(records: DataFrame, carried: tuple[str, ...] = ()) -> DataFrame:
+        if text:
+            return parse_lines(records, stream, replay, header, carried)
+        return _check_event_time(records, stream, carried)
+
+    def reread(start: int, end: int, wanted: Sequence[ReadRequest]) -> DataFrame:
         reader = RangeReader(spool, RowRange(start, end), stream.name, tuple(wanted), cores)
-        return parsed(read_again(spark, reader, columns, sifted_s), (ROW,))
+        return parse(reread_rows(spark, reader, columns, filter_cpu_s), (ROW,))
 
-    sifted_s, cores = spark.sparkContext.accumulator(0.0), spark.sparkContext.defaultParallelism
     reader = spark.readStream.format(ReplaySource.name()).option("spool", str(spool)).option("speed", str(replay.speed))
-    records = parsed(retry_slow_start(f"stream {stream.name!r}", reader.schema(columns).load))
-    arrived = ArrivedRows(spool, replay.speed)
-    sees = None if text else stream.schema
     return OpenedStream(
-        records, lambda offset: int(offset["row"]) >= rows, again, lambda: float(sifted_s.value) / cores, arrived, sees
+        parse(retry_slow_start(f"stream {stream.name!r}", reader.schema(columns).load)),
+        lambda offset: int(offset["row"]) >= rows,
+        reread,
+        lambda: float(filter_cpu_s.value) / cores,
+        ArrivedRows(spool, replay.speed),
+        None if text else stream.schema,
     )
 
 
 class ArrivedRows:
-    """How many rows of a replayed log have come by an instant of the wall clock, read or not."""
+    """How many rows of a replayed log have arrived by an instant of the wall clock, read or not."""
 
     def __init__(self, spool: Path, speed: float) -> None:
-        self._spool, self._speed = spool, speed
+        self._spool = spool
+        self._speed = speed
         self._arrivals: Instants | None = None
 
     def __call__(self, now_us: int) -> int | None:
@@ -198,7 +207,7 @@ def _names_files(path: Path) -> bool:
 
 
 def _folder(path: Path) -> str:
-    """The folder to watch: the path itself, or that of the file or pattern it names."""
+    """Return the folder to watch: the path itself, or that of the file or pattern it names."""
     folder = path.parent if _names_files(path) else path
     if not folder.is_dir():
         raise EngineError(f"there is no folder {folder} to read from", hint="make it; files may come later")
@@ -210,7 +219,7 @@ def _glob(path: Path) -> str:
 
 
 def _header(path: Path, relation: DeclaredRelation, connector: FilesConnector) -> list[str]:
-    """The columns of the files in their order: as the first one says, or as declared."""
+    """Return the columns of the files in their order: those of the first file, or as declared."""
     declared = [c.name for c in relation.columns]
     if connector.format != "csv" or not connector.header:
         return declared
