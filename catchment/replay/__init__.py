@@ -1,0 +1,1 @@
+"""Timestamped logs laid out for replay in order of arrival."""

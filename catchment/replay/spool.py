@@ -10,16 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-ARRIVAL = "arrival_us"
+from catchment.arrays import Ints
+
+ARRIVAL = "arrival_us"  # the column of arrival times
 ROWS_PER_BATCH = 65_536
-
-Instants = NDArray[np.int64]
 
 
 def read_rows(spool: Path, start: int, end: int) -> Iterator[pa.RecordBatch]:
-    """The rows [start, end) without their arrival times."""
+    """Yield the rows [start, end) without their arrival times."""
     with pa.memory_map(str(spool)) as source:
         reader = pa.ipc.open_file(source)
         for i in range(start // ROWS_PER_BATCH, reader.num_record_batches):
@@ -27,12 +26,13 @@ def read_rows(spool: Path, start: int, end: int) -> Iterator[pa.RecordBatch]:
             if first >= end:
                 return
             batch = reader.get_batch(i)
-            low, high = max(start - first, 0), min(end - first, batch.num_rows)
+            low = max(start - first, 0)
+            high = min(end - first, batch.num_rows)
             yield batch.slice(low, high - low).drop_columns([ARRIVAL])
 
 
-def read_arrivals(spool: Path) -> Instants:
-    """When each row arrives, never decreasing."""
+def read_arrivals(spool: Path) -> Ints:
+    """Return when each row arrives, never decreasing."""
     with pa.memory_map(str(spool)) as source:
         reader = pa.ipc.open_file(source)
         parts = [reader.get_batch(i)[ARRIVAL].to_numpy() for i in range(reader.num_record_batches)]
@@ -40,14 +40,14 @@ def read_arrivals(spool: Path) -> Instants:
 
 
 def write_beginning(spool: Path, wall_us: int, log_us: int) -> None:
-    """Note when, by the wall clock, the instant `log_us` of the log was replayed in this life."""
+    """Record when, by the wall clock, the instant `log_us` of the log was replayed since the last start."""
     spool.with_suffix(".began").write_text(f"{wall_us} {log_us}")
 
 
 def read_beginning(spool: Path) -> tuple[int, int] | None:
-    """(wall clock, log's clock) at the start of the replay, so that one can be told from the other."""
-    noted = spool.with_suffix(".began")
-    if not noted.exists():
+    """Return (wall clock, clock of the log) at the start of the replay, so that one gives the other."""
+    path = spool.with_suffix(".began")
+    if not path.exists():
         return None
-    wall_us, log_us = noted.read_text().split()
+    wall_us, log_us = path.read_text().split()
     return int(wall_us), int(log_us)

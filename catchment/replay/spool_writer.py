@@ -1,9 +1,9 @@
-"""Laying out a log for replay: see `catchment.replay.spool`.
+"""The layout of a log for replay: see `catchment.replay.spool`.
 
 A log (JSON lines, CSV or Parquet; plain, .gz or .zst) is read once and written as an Arrow file with a column
-`arrival_us`; text formats keep each line as it was (`value`), so that parsing, and finding bad records, is the
-same work as for a live stream. A line without a readable arrival time keeps its place behind the line before it; so
-does one whose time is far from all others (see `catchment.site.plausible`): a replay must not wait for it for years.
+`arrival_us`; text formats keep each line unchanged (`value`), so that parsing, and finding bad records, is the same
+work as for a live stream. A line without a readable arrival time stays behind the line before it; so does one whose
+time is far from all others (see `catchment.site.plausible`): a replay must not wait years for it.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import zstandard
 
+from catchment.arrays import Ints
 from catchment.errors import EngineError
 from catchment.query.sql.connectors import FilesConnector, ReplayConnector
-from catchment.replay.spool import ARRIVAL, ROWS_PER_BATCH, Instants
+from catchment.replay.spool import ARRIVAL, ROWS_PER_BATCH
 from catchment.site.plausible import find_plausible_times
 from catchment.storage.files import sync_folder
 
 _FINGERPRINT = b"catchment.fingerprint"
 _UNREADABLE = np.iinfo(np.int64).min
-_FAR_S = 1e12  # a number of seconds beyond this is no time
+_MAX_SECONDS = 1e12  # a larger number is not a time in seconds
 
 
 def make_spool(log: Path, spool: Path, replay: ReplayConnector, schema: pa.Schema, arrival: str, jump_us: int) -> int:
-    """Lay out a log of records of this schema for replay, unless that was done before; the number of its rows."""
+    """Lay out a log of records of this schema for replay, unless that was done before; return the number of rows."""
     if not log.is_file():
         raise EngineError(f"there is no log {log} to replay", hint="check the stream's path")
     fingerprint = f"{log.stat().st_size}:{log.stat().st_mtime_ns}".encode()
     if not spool.exists():
         table, times = _read_log(log, replay, schema, arrival)
-        _write(_by_arrival(table, times, jump_us).replace_schema_metadata({_FINGERPRINT: fingerprint}), spool)
+        _write(_sort_by_arrival(table, times, jump_us).replace_schema_metadata({_FINGERPRINT: fingerprint}), spool)
     with pa.memory_map(str(spool)) as source:
         reader = pa.ipc.open_file(source)
         if (reader.schema.metadata or {}).get(_FINGERPRINT) != fingerprint:
@@ -52,7 +53,7 @@ def make_spool(log: Path, spool: Path, replay: ReplayConnector, schema: pa.Schem
 
 
 def read_header(path: Path, delimiter: str) -> list[str]:
-    """The column names in the first line of a CSV file."""
+    """Return the column names in the first line of a CSV file."""
     with _open_text(path) as lines:
         return _split_header(next(lines, ""), delimiter)
 
@@ -61,9 +62,9 @@ def _split_header(line: str, delimiter: str) -> list[str]:
     return [name.strip() for name in next(csv.reader([line], delimiter=delimiter), [])]
 
 
-def _read_log(log: Path, replay: ReplayConnector, schema: pa.Schema, arrival: str) -> tuple[pa.Table, Instants]:
+def _read_log(log: Path, replay: ReplayConnector, schema: pa.Schema, arrival: str) -> tuple[pa.Table, Ints]:
     if replay.format == "parquet":
-        table = _typed(pq.read_table(log), schema, log)
+        table = _to_schema(pq.read_table(log), schema, log)
         return table, pc.fill_null(table[arrival].cast(pa.int64()), _UNREADABLE).to_numpy()
     with _open_text(log) as lines:
         if replay.format == "json":
@@ -71,8 +72,8 @@ def _read_log(log: Path, replay: ReplayConnector, schema: pa.Schema, arrival: st
         return _csv_lines(lines, arrival, replay, schema.names, log)
 
 
-def _typed(table: pa.Table, schema: pa.Schema, log: Path) -> pa.Table:
-    """The declared columns in their order and types; a time finer than a microsecond is cut."""
+def _to_schema(table: pa.Table, schema: pa.Schema, log: Path) -> pa.Table:
+    """Return the declared columns in their order and types; times are truncated to microseconds."""
     found = {name.lower(): name for name in table.column_names}
     absent = [name for name in schema.names if name.lower() not in found]
     if absent:
@@ -87,15 +88,15 @@ def _typed(table: pa.Table, schema: pa.Schema, log: Path) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def _by_arrival(table: pa.Table, times: Instants, jump_us: int) -> pa.Table:
-    times = _in_place(_believed(times, jump_us))
+def _sort_by_arrival(table: pa.Table, times: Ints, jump_us: int) -> pa.Table:
+    times = _fill_unreadable(_drop_implausible(times, jump_us))
     order = np.argsort(times, kind="stable")
     table = table.add_column(0, ARRIVAL, pa.array(times))
     return table.take(pa.array(order)) if np.any(order[1:] < order[:-1]) else table
 
 
-def _believed(times: Instants, jump_us: int) -> Instants:
-    """The times, with those that are far from the rest taken for unreadable."""
+def _drop_implausible(times: Ints, jump_us: int) -> Ints:
+    """Return the times, those that are far from the rest as unreadable."""
     known = times[times != _UNREADABLE]
     if not known.size:
         return times
@@ -106,10 +107,10 @@ def _believed(times: Instants, jump_us: int) -> Instants:
     return np.where((times >= limits.start_us) & (times < limits.end_us), times, _UNREADABLE)
 
 
-def _json_lines(lines: Iterator[str], arrival: str) -> tuple[pa.Table, Instants]:
-    kept = [line.rstrip("\r\n") for line in lines if line.strip()]
-    fields = [_json_field(line, arrival) for line in kept]
-    return pa.table({"value": pa.array(kept, pa.string())}), _micros(fields)
+def _json_lines(lines: Iterator[str], arrival: str) -> tuple[pa.Table, Ints]:
+    texts = [line.rstrip("\r\n") for line in lines if line.strip()]
+    fields = [_json_field(line, arrival) for line in texts]
+    return pa.table({"value": pa.array(texts, pa.string())}), _micros(fields)
 
 
 def _json_field(line: str, name: str) -> object:
@@ -123,30 +124,30 @@ def _json_field(line: str, name: str) -> object:
 
 def _csv_lines(
     lines: Iterator[str], arrival: str, files: FilesConnector, declared: Sequence[str], log: Path
-) -> tuple[pa.Table, Instants]:
+) -> tuple[pa.Table, Ints]:
     header = _split_header(next(lines, ""), files.delimiter) if files.header else list(declared)
     names = [name.lower() for name in header]
     if arrival.lower() not in names:
         raise EngineError(f"{log} has no column {arrival!r} to replay by, only {header}")
-    place = names.index(arrival.lower())
-    kept = [line.rstrip("\r\n") for line in lines if line.strip()]
-    rows = (next(csv.reader([line], delimiter=files.delimiter)) for line in kept)
-    fields = [row[place] if place < len(row) else None for row in rows]
-    return pa.table({"value": pa.array(kept, pa.string())}), _micros(fields)
+    index = names.index(arrival.lower())
+    texts = [line.rstrip("\r\n") for line in lines if line.strip()]
+    rows = (next(csv.reader([line], delimiter=files.delimiter)) for line in texts)
+    fields = [row[index] if index < len(row) else None for row in rows]
+    return pa.table({"value": pa.array(texts, pa.string())}), _micros(fields)
 
 
-def _micros(values: Sequence[object]) -> Instants:
-    """Instants, each from an ISO 8601 text or a number of seconds; anything else is unreadable."""
+def _micros(values: Sequence[object]) -> Ints:
+    """Return instants, each from an ISO 8601 text or a number of seconds; anything else is unreadable."""
     given = pd.Series(values, dtype=object)
     seconds = pd.to_numeric(given, errors="coerce").astype(float)
-    counted = seconds.abs() < _FAR_S
+    counted = seconds.abs() < _MAX_SECONDS
     stamps = pd.to_datetime(given.where(seconds.isna()), errors="coerce", utc=True, format="ISO8601").dt.as_unit("us")
     texts = np.where(stamps.isna(), _UNREADABLE, stamps.astype("int64"))
     return np.where(counted, np.rint(seconds.where(counted, 0) * 1e6).astype(np.int64), texts)
 
 
-def _in_place(times: Instants) -> Instants:
-    """Unreadable times take the time of the row before them; at the very start, of the first readable one."""
+def _fill_unreadable(times: Ints) -> Ints:
+    """Give unreadable times the time of the row before them; at the very start, that of the first readable one."""
     known = times != _UNREADABLE
     if not known.any():
         return np.zeros(len(times), dtype=np.int64)

@@ -1,0 +1,1 @@
+"""Load shedding: which records of an overloaded stream are sampled, and what is then owed."""

@@ -1,4 +1,4 @@
-"""The laws that load can be divided by, by name: what a query needs for an error, promised or foreseen."""
+"""The laws by which load can be divided: the rate that a query needs for an error, promised or estimated."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ AnyNeed = Need | VarianceNeed
 
 
 class Law(StrEnum):
-    """How an error follows from a rate."""
+    """A law by which an error follows from a rate."""
 
-    HOEFFDING = "hoeffding"  # the paper's: promised, whatever the values are; loose at low rates
-    VARIANCE = "variance"  # what will be seen, by the normal limit: no promise
+    HOEFFDING = "hoeffding"  # that of the paper: promised, whatever the values are; loose at low rates
+    VARIANCE = "variance"  # an estimate of what will be seen, by the normal limit: no promise
 
 
 def make_need(law: Law, aggregate: str, population: Population, delta: float) -> AnyNeed:
-    """What a query needs, by this law."""
-    return (Need if law is Law.HOEFFDING else VarianceNeed)(aggregate, population, delta)
+    """Return what a query needs by this law."""
+    if law is Law.HOEFFDING:
+        return Need(aggregate, population, delta)
+    return VarianceNeed(aggregate, population, delta)

@@ -1,9 +1,9 @@
-"""What the queries ask of the samplers, as the worst error that they share grows.
+"""The rates that queries need, as functions of the worst error that they share.
 
-Two rounds. In the ordinary one every query gives, but a query with a contract only down to the rate that
-the contract needs. If that does not fit, the contracts cannot all be kept: then the queries without one
-have given everything (rate 0), and those with one exceed theirs by a common factor, the least that fits.
-Queries that no rate below 1 promises anything are whole in both.
+There are two rounds. In the ordinary one every query is sampled, but a query with a contract only down to the rate that
+the contract needs. If that does not fit, the contracts cannot all be kept: then queries without one have rate 0, and
+queries with one exceed theirs by a common factor, the least that fits. Queries for which no rate below 1 promises
+anything are whole in both rounds.
 """
 
 from __future__ import annotations
@@ -17,21 +17,20 @@ from catchment.shedding.forest import ShedForest
 
 
 @dataclass(frozen=True)
-class Demand:
-    """What one query asks of one stratum: an error of 1 / `weight` times the shared one, never over
-    `max_error`."""
+class RateDemand:
+    """What one query needs of one stratum: an error of 1 / `weight` times the shared one, never over `max_error`."""
 
     needs: tuple[AnyNeed, ...]
     weight: float = 1.0
     max_error: float | None = None
 
     def rate(self, error: float) -> float:
-        """The rate that it asks for when the shared error is this."""
+        """Return the rate that it needs for this shared error."""
         return max((self.floor, *(need.rate(error / self.weight) for need in self.needs)))
 
     @cached_property
     def floor(self) -> float:
-        """The rate below which it does not go."""
+        """Return the rate below which it does not go."""
         return max((self._least(need) for need in self.needs), default=0.0)
 
     def _least(self, need: AnyNeed) -> float:
@@ -41,19 +40,19 @@ class Demand:
 
     @cached_property
     def slope(self) -> float:
-        """The rate is min(1, max(floor, slope / error)), where all its curves are of that form."""
+        """Return the slope of the rate min(1, max(floor, slope / error)), where all its needs are of that form."""
         return max((self.weight * (need.slope or 0.0) for need in self.needs), default=0.0)
 
 
 @dataclass(frozen=True)
-class Demands:
-    """The demand of every query on every stratum of its stream."""
+class RateDemands:
+    """What every query needs of every stratum of its stream."""
 
-    of: Mapping[tuple[str, str], Demand]
+    of: Mapping[tuple[str, str], RateDemand]
 
     @cached_property
     def linear(self) -> bool:
-        """Whether every curve is slope / error, so that the least error is found in closed form."""
+        """Whether every need is slope / error, so that the least error is found in closed form."""
         return all(need.slope is not None for demand in self.of.values() for need in demand.needs)
 
     def rates(self, error: float) -> dict[tuple[str, str], float]:
@@ -66,25 +65,25 @@ class Demands:
         return {key: demand.floor for key, demand in self.of.items()}
 
 
-def ordinary_demands(forest: ShedForest) -> Demands:
-    """Every query gives by its weight, down to its contract."""
+def ordinary_demands(forest: ShedForest) -> RateDemands:
+    """Return the demands where every query is sampled by its weight, down to its contract."""
     queries = {query.name: query for query in forest.queries}
-    return Demands(
+    return RateDemands(
         {
-            (name, stratum): Demand(needs, queries[name].weight, queries[name].max_error)
+            (name, stratum): RateDemand(needs, queries[name].weight, queries[name].max_error)
             for (name, stratum), needs in forest.needs.items()
         }
     )
 
 
-def contracted_demands(forest: ShedForest) -> Demands:
-    """Queries without a contract give all; the others exceed theirs by a common factor."""
+def contracted_demands(forest: ShedForest) -> RateDemands:
+    """Return the demands where only queries with a contract get records, and exceed theirs by a common factor."""
     contracts = {query.name: query.max_error for query in forest.queries}
-    asked: dict[tuple[str, str], Demand] = {}
+    asked: dict[tuple[str, str], RateDemand] = {}
     for (name, stratum), needs in forest.needs.items():
         allowed = contracts[name]
         if allowed is None:
-            asked[name, stratum] = Demand(tuple(need for need in needs if need.rigid))
+            asked[name, stratum] = RateDemand(tuple(need for need in needs if need.rigid))
         else:
-            asked[name, stratum] = Demand(needs, 1.0 / allowed)
-    return Demands(asked)
+            asked[name, stratum] = RateDemand(needs, 1.0 / allowed)
+    return RateDemands(asked)

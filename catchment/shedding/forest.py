@@ -1,7 +1,7 @@
-"""The forest that load is shed in: streams at the roots, operators inside, queries at the leaves.
+"""The forest of operators in which load is shed: streams at the roots, operators inside, queries at the leaves.
 
-Validated on construction, so an impossible forest cannot exist: every input is known, nothing feeds on
-itself, rates and times are numbers at least 0, capacity is above 0. (Babcock et al., section 2.)
+It is validated on construction, so an impossible forest cannot exist: every input is known, there are no cycles, rates
+and times are numbers of at least 0, the capacity is above 0. (Babcock et al., section 2.)
 """
 
 from __future__ import annotations
@@ -16,19 +16,18 @@ from catchment.quality.populations import Population
 from catchment.shedding.allocation import AnyNeed, Law, make_need
 from catchment.shedding.strata import group_needs
 
-# The one stratum of a stream that is not stratified.
-WHOLE = ""
-_SHARES_SLACK = 1e-6
+WHOLE = ""  # the one stratum of a stream that is not stratified
+_SHARES_TOLERANCE = 1e-6
 _HINTS = {
-    "rate": "a rate is in tuples a second",
-    "selectivity": "a selectivity is tuples out for one tuple in",
-    "seconds_per_tuple": "0.000002 is two microseconds a tuple",
+    "rate": "a rate is in tuples per second",
+    "selectivity": "a selectivity is tuples out per tuple in",
+    "seconds_per_tuple": "0.000002 is two microseconds per tuple",
 }
 
 
 @dataclass(frozen=True)
 class StreamNode:
-    """A stream: tuples a second, and, where it may be sampled a group at a time, the share of each group."""
+    """A stream: its tuples per second, and, where it may be sampled by group, the share of each group."""
 
     name: str
     rate: float
@@ -39,7 +38,7 @@ class StreamNode:
         for name, share in self.strata:
             _check_amount(share, f"share of stratum {name!r}", self.where)
         total = math.fsum(share for _, share in self.strata)
-        if self.strata and abs(total - 1.0) > _SHARES_SLACK:
+        if self.strata and abs(total - 1.0) > _SHARES_TOLERANCE:
             raise PlanError(f"the shares of the strata add up to {total:g}, not to 1", where=self.where)
 
     @property
@@ -48,16 +47,17 @@ class StreamNode:
 
     @property
     def shares(self) -> tuple[tuple[str, float], ...]:
-        """(stratum, share of the stream); one whole where there are no strata."""
+        """Return (stratum, share of the stream); one whole where there are no strata."""
         return self.strata or ((WHOLE, 1.0),)
 
 
 @dataclass(frozen=True)
 class OperatorNode:
-    """An operator: what it reads, how many tuples come out for one that goes in, and what one costs.
+    """An operator: what it reads, how many tuples come out per tuple that goes in, and what one costs.
 
-    `picks` is the share of its input's tuples that it wants, where that can be told before its input runs: an operator
-    all of whose readers pick need not run on what none of them wants."""
+    `picks` is the share of its input's tuples that it wants, where that can be decided before its input runs: an
+    operator all of whose readers pick need not run on what none of them wants.
+    """
 
     name: str
     input: str
@@ -78,12 +78,11 @@ class OperatorNode:
 
 @dataclass(frozen=True)
 class QueryNode:
-    """A windowed aggregate at a leaf. `population` is the window's tuples that reach it, all filters
-    passed.
+    """A windowed aggregate at a leaf; `population` is that of the window's tuples that reach it.
 
-    `weight` says how much worse an error of this query is than one of another. `max_error` is its
-    contract: it is exceeded only when no other query can give more. `groups` are its populations a group,
-    by the names of its stream's strata; `mass` the share of records whose groups the contract is about.
+    `weight` says how much worse an error of this query is than one of another. `max_error` is its contract: it is
+    exceeded only when no other query can be sampled more. `groups` are its populations per group, by the names of its
+    stream's strata; `mass` is the share of records whose groups the contract is about.
     """
 
     name: str
@@ -101,7 +100,7 @@ class QueryNode:
         if not (math.isfinite(self.weight) and self.weight > 0):
             raise PlanError(f"a weight is a number above 0, not {self.weight!r}", where=self.where)
         if self.max_error is not None and not (math.isfinite(self.max_error) and self.max_error > 0):
-            hint = "leave max_error away for a query without a contract"
+            hint = "leave max_error out for a query without a contract"
             raise PlanError(f"max_error is above 0, not {self.max_error!r}", where=self.where, hint=hint)
 
     @property
@@ -109,7 +108,7 @@ class QueryNode:
         return f"query {self.name!r}"
 
     def needs(self, strata: Iterable[str], delta: float, law: Law = Law.HOEFFDING) -> dict[str, tuple[AnyNeed, ...]]:
-        """What the query needs of each stratum: of all its groups, where the stream has no strata."""
+        """Return what the query needs of each stratum: that of all its groups, where the stream has no strata."""
         if not self.groups:
             alone = (make_need(law, self.aggregate, self.population, delta),)
             return dict.fromkeys(strata, alone)
@@ -123,8 +122,10 @@ Node = StreamNode | OperatorNode | QueryNode
 
 @dataclass(frozen=True)
 class ShedForest:
-    """The forest, the capacity (seconds of work a second), delta, the chance of a miss that each query
-    allows, and the law by which errors follow from rates."""
+    """The nodes, the capacity in seconds of work per second, and delta, the chance of a miss that each query allows.
+
+    `law` is that by which errors follow from rates.
+    """
 
     capacity: float
     delta: float
@@ -136,7 +137,7 @@ class ShedForest:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.capacity) and self.capacity > 0):
-            hint = "capacity is in seconds of work a second: 1.0 is one core"
+            hint = "capacity is in seconds of work per second: 1.0 is one core"
             raise PlanError(f"the capacity is a number above 0, not {self.capacity!r}", where=self.where, hint=hint)
         if not 0.0 < self.delta < 1.0:
             hint = "0.01 lets an answer miss its bound once in a hundred windows"
@@ -169,8 +170,9 @@ class ShedForest:
             raise PlanError(fault, where=node.where, hint=hint)
 
     def _check_grounded(self) -> None:
-        """Follow the inputs to a stream; coming by the same operator twice is a cycle."""
-        by_name, grounded = {o.name: o for o in self.operators}, {s.name for s in self.streams}
+        """Follow the inputs to a stream; meeting an operator twice is a cycle."""
+        by_name = {o.name: o for o in self.operators}
+        grounded = {s.name for s in self.streams}
         for operator in self.operators:
             path: list[str] = []
             at = operator.name
@@ -197,17 +199,17 @@ class ShedForest:
 
     @cached_property
     def readers(self) -> tuple[OperatorNode | QueryNode, ...]:
-        """Everything that has an input."""
+        """Return all nodes that have an input."""
         return (*self.operators, *self.queries)
 
     @cached_property
     def nodes(self) -> Mapping[str, Node]:
-        """Every stream, operator and query by name."""
+        """Return every stream, operator and query by name."""
         return {node.name: node for node in (*self.streams, *self.readers)}
 
     @cached_property
     def children(self) -> Mapping[str, tuple[str, ...]]:
-        """Who reads each stream and operator."""
+        """Return the readers of each stream and operator."""
         readers: dict[str, list[str]] = {name: [] for name in self.nodes}
         for node in self.readers:
             readers[node.input].append(node.name)
@@ -215,17 +217,17 @@ class ShedForest:
 
     @cached_property
     def picked_from(self) -> frozenset[str]:
-        """The operators some of whose readers pick."""
+        """Return the operators some of whose readers pick."""
         return frozenset(o.input for o in self.operators if o.picks < 1.0)
 
     def picks(self, name: str) -> float:
-        """The share of its input's tuples that a reader wants."""
+        """Return the share of its input's tuples that a reader wants."""
         node = self.nodes[name]
         return node.picks if isinstance(node, OperatorNode) else 1.0
 
     @cached_property
     def downward(self) -> tuple[str, ...]:
-        """All names, each after what it reads."""
+        """Return all names, each after what it reads."""
         order = [s.name for s in self.streams]
         for name in order:  # grows while it is walked
             order.extend(self.children[name])
@@ -233,7 +235,7 @@ class ShedForest:
 
     @cached_property
     def stream_of(self) -> Mapping[str, StreamNode]:
-        """The stream at the root of each node's tree."""
+        """Return the stream at the root of each node's tree."""
         roots: dict[str, StreamNode] = {}
         for name in self.downward:
             node = self.nodes[name]
@@ -241,12 +243,12 @@ class ShedForest:
         return roots
 
     def strata(self, name: str) -> tuple[tuple[str, float], ...]:
-        """(stratum, share) of the stream that a node is fed by."""
+        """Return (stratum, share) of the stream that feeds a node."""
         return self.stream_of[name].shares
 
     @cached_property
     def needs(self) -> Mapping[tuple[str, str], tuple[AnyNeed, ...]]:
-        """What each query needs of each stratum of its stream."""
+        """Return what each query needs of each stratum of its stream."""
         found: dict[tuple[str, str], tuple[AnyNeed, ...]] = {}
         for query in self.queries:
             strata = [stratum for stratum, _ in self.strata(query.name)]
@@ -255,7 +257,7 @@ class ShedForest:
 
     @cached_property
     def volumes(self) -> Mapping[str, float]:
-        """Tuples a second that reach each node when nothing is shed."""
+        """Return the tuples per second that reach each node when nothing is shed."""
         into: dict[str, float] = {}
         for name in self.downward:
             node = self.nodes[name]
@@ -268,12 +270,12 @@ class ShedForest:
 
     @cached_property
     def weights(self) -> Mapping[str, float]:
-        """The load of each node when nothing is shed: one term of the load equation (equation 1)."""
+        """Return the load of each node when nothing is shed: its term of the load equation (equation 1)."""
         return {name: self.volumes[name] * _seconds(self.nodes[name]) for name in self.downward}
 
     @cached_property
     def load(self) -> float:
-        """The load when nothing is shed."""
+        """Return the load when nothing is shed."""
         return math.fsum(self.weights.values())
 
 
@@ -284,4 +286,4 @@ def _seconds(node: Node) -> float:
 def _check_amount(value: float, what: str, where: str) -> None:
     if not (math.isfinite(value) and value >= 0):
         hint = _HINTS.get(what, "a share is between 0 and 1")
-        raise PlanError(f"the {what} is a number, at least 0, not {value!r}", where=where, hint=hint)
+        raise PlanError(f"the {what} is a number of at least 0, not {value!r}", where=where, hint=hint)

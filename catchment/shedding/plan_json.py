@@ -1,6 +1,6 @@
-"""A shed plan as a JSON document: what `catchment shed` reads and writes.
+"""The JSON documents that `catchment shed` reads and writes.
 
-Read strictly: a key that is not known is refused, for a contract that is misspelt would be no contract.
+Unknown keys are refused: a misspelt contract would be no contract.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Made = TypeVar("Made")
 
 
 def read_forest(document: object, where: str) -> ShedForest:
-    """The forest of a parsed JSON document; `where` names the file in errors."""
+    """Return the forest of a parsed JSON document; `where` names the file in errors."""
     plan = _Fields.of(document, where, _PLAN)
     return ShedForest(
         plan.number("capacity"),
@@ -49,7 +49,7 @@ def _law(plan: _Fields) -> Law:
 
 
 def write_plan(plan: ShedPlan) -> dict[str, Any]:
-    """The document that `catchment shed --json` prints; an error that nothing bounds is null."""
+    """Return the document that `catchment shed --json` prints; an error without a bound is null."""
     return {
         "max_error": _finite(plan.max_error),
         "load_before": plan.load_before,
@@ -71,7 +71,7 @@ def _finite(error: float) -> float | None:
 
 @dataclass(frozen=True)
 class _Fields:
-    """A JSON object whose keys are checked, and where it stands."""
+    """A JSON object whose keys are checked, and its position for error messages."""
 
     values: Mapping[str, Any]
     where: str
@@ -109,7 +109,7 @@ class _Fields:
         return value
 
     def each(self, key: str, noun: str, make: Callable[[object, str], Made]) -> tuple[Made, ...]:
-        """The objects of a list, each made with its name as its place; a list that is not there is empty."""
+        """Return what is made of the objects of a list; a missing list is empty."""
         values = self.values.get(key)
         if values is None:
             return ()
@@ -171,12 +171,12 @@ def _group(document: object, where: str, aggregate: str) -> tuple[str, Populatio
 
 
 def _group_total(groups: Sequence[tuple[str, Population]]) -> Population:
-    """A query that tells its groups need not tell its whole: only the size is ever used."""
+    """Return the population of a query that declares only its groups: only the size is ever used."""
     return Population(math.fsum(population.count for _, population in groups))
 
 
 def _population(fields: _Fields, aggregate: str) -> Population:
-    """Mean and std are asked for where the aggregate's error depends on them: that of a count does not."""
+    """Return a population; mean and std are required where the error of the aggregate depends on them."""
     try:
         law = parse_aggregate(aggregate).law
         if law == "count":

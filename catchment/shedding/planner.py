@@ -1,18 +1,16 @@
-"""Where to sample, and how much, so that the load fits and the worst query is as little wrong as can be.
+"""Where to sample, and how much, so that the load fits and the worst query is least wrong.
 
-Babcock et al. in two steps. First the targets: for an error that all queries share, each needs the rate
-of the quality room's curve, **capped at 1** (the paper's equation 2 is not, and would then shed the
-siblings of a query that cannot be shed); the error is the least whose load fits, found exactly rather
-than guessed. Then the placement (Algorithm 1, SetSamplingRate): the rate at which an operator runs is
-that of its neediest query, so a sampler stands where a branch needs less than what comes in. For given
-rates no placement costs less (Theorem 1).
+Babcock et al. in two steps. First the targets: for an error that all queries share, each needs the rate of its need
+(`catchment.quality.needs`), **capped at 1** (the paper's equation 2 is not, and would then shed the siblings of a query
+that cannot be shed); the error is the least whose load fits, found exactly. Then the placement (Algorithm 1,
+SetSamplingRate): an operator runs at the rate of its neediest query, so a sampler stands where a branch needs less than
+what comes in. For given rates no placement costs less (Theorem 1).
 
-Beyond the paper: a query's `weight` (the worst *weighted* error is made least), contracts (a query with
-max_error exceeds it only once the queries without a contract have given everything), rates a stratum for
-GROUP BY, operators that no query reads (they are shed first, at no error), aggregates other than
-COUNT and SUM, readers that pick (an operator runs on what some reader wants, not on all tuples at the rate of the
-neediest), and errors by the variance of the answers (`ShedForest.law`). The least error is then found by halving:
-the load falls as it grows, whatever the curves, so for it no other rates of the same load are less wrong.
+Beyond the paper: a query's `weight` (the worst *weighted* error is minimal), contracts (a query with max_error exceeds
+it only once queries without a contract have rate 0), rates per stratum for GROUP BY, operators that no query reads
+(they are shed first, at no error), aggregates other than COUNT and SUM, readers that pick (an operator runs on what
+some reader wants, not on all tuples at the rate of the neediest), and errors by the variance of the answers
+(`ShedForest.law`). The least error is then found by bisection: the load falls as the error grows, whatever the needs.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from catchment.errors import PlanError
-from catchment.shedding.demand import Demands, contracted_demands, ordinary_demands
+from catchment.shedding.demand import RateDemands, contracted_demands, ordinary_demands
 from catchment.shedding.forest import WHOLE, OperatorNode, ShedForest, StreamNode
 from catchment.shedding.water_filling import Piece, solve_by_bisection, solve_capacity
 
@@ -34,9 +32,8 @@ Rates = Mapping[tuple[str, str], float]
 class PlacedSampler:
     """A sampler in front of an operator or a query: the share that it lets pass of what comes to it.
 
-    `effective` is the share of the stream's tuples that it lets pass in all: samplers decide by one hash,
-    so this is the threshold that the tuple's hash is held against. `strata` has (rate, effective) of each
-    stratum where there are any.
+    `effective` is the share of the stream's tuples that it lets pass: samplers decide by one hash, so this is the
+    threshold that the tuple's hash is compared with. `strata` has (stratum, rate, effective) where there are strata.
     """
 
     before: str
@@ -47,10 +44,10 @@ class PlacedSampler:
 
 @dataclass(frozen=True)
 class ShedPlan:
-    """The samplers, what they leave of the load, and what each query may then be wrong by.
+    """The samplers, what they leave of the load, and the error that each query may then have.
 
-    A rate of a query on a stratified stream is its mean over the stream's tuples. An error is infinite where
-    nothing can be promised.
+    The rate of a query on a stratified stream is its mean over the stream's tuples. An error is infinite where nothing
+    can be promised.
     """
 
     forest: ShedForest
@@ -73,10 +70,10 @@ class ShedPlan:
 
 
 def shed_load(forest: ShedForest, *, spare_free: bool = False) -> ShedPlan:
-    """The plan of least worst error whose load fits the capacity.
+    """Return the plan of least worst error whose load fits the capacity.
 
-    `spare_free` leaves out samplers that save no load (in front of queries that cost nothing): the worst
-    error is the same, and the other queries are less wrong than their share.
+    `spare_free` leaves out samplers that save no load (in front of queries that cost nothing): the worst error is the
+    same, and the other queries are less wrong than their share.
     """
     if forest.load <= forest.capacity:
         return make_plan(forest, {(name, s): 1.0 for name in forest.downward for s, _ in forest.strata(name)})
@@ -87,14 +84,14 @@ def shed_load(forest: ShedForest, *, spare_free: bool = False) -> ShedPlan:
 
 
 def make_plan(forest: ShedForest, rates: Rates) -> ShedPlan:
-    """The plan that runs every node at its rate."""
+    """Return the plan that runs every node at its rate."""
     effective = {q.name: _mean_rate(forest, rates, q.name) for q in forest.queries}
     errors = {q.name: _error(forest, rates, q.name) for q in forest.queries}
     return ShedPlan(forest, set_sampling_rates(forest, rates), rates, effective, errors)
 
 
 def load_at(forest: ShedForest, rates: Rates) -> float:
-    """The left side of the load equation."""
+    """Return the left side of the load equation."""
     return math.fsum(
         weight * share * _run_share(forest, rates, name, stratum)
         for name, weight in forest.weights.items()
@@ -104,26 +101,30 @@ def load_at(forest: ShedForest, rates: Rates) -> float:
 
 
 def _run_share(forest: ShedForest, rates: Rates, name: str, stratum: str) -> float:
-    """The share of its tuples that a node runs on: at its rate, and what its readers want."""
+    """Return the share of its tuples that a node runs on: at its rate, and what its readers want."""
     if name not in forest.picked_from:
         return rates[name, stratum]
     return wanted_share((rates[child, stratum], forest.picks(child)) for child in forest.children[name])
 
 
 def wanted_share(readers: Iterable[tuple[float, float]]) -> float:
-    """The share of all tuples that somebody wants, of readers with (rate, share that it picks), at most: what two of
-    them pick may be the same tuples. Samplers decide by one hash, so what passes at a rate passes at all higher ones,
-    and of the tuples between two rates those are wanted that the readers above pick."""
-    picked, wanted, above = 0.0, 0.0, None
+    """Return at most which share of all tuples is wanted, of readers with (rate, share that it picks).
+
+    What two readers pick may be the same tuples. Samplers decide by one hash, so what passes at a rate passes at all
+    higher ones, and of the tuples between two rates those are wanted that the readers above pick.
+    """
+    picked = 0.0
+    wanted = 0.0
+    above = 0.0
     for rate, picks in sorted(readers, reverse=True):
-        wanted += 0.0 if above is None else min(1.0, picked) * (above - rate)
-        picked, above = picked + picks, rate
-    return wanted + min(1.0, picked) * (above or 0.0)
+        wanted += min(1.0, picked) * (above - rate)
+        picked += picks
+        above = rate
+    return wanted + min(1.0, picked) * above
 
 
 def targets(forest: ShedForest, wanted: Rates) -> dict[tuple[str, str], float]:
-    """The rate of every node, given those of the queries: an operator's is the largest below it, a
-    stream's is 1."""
+    """Return the rate of every node, given those of queries: an operator's is the largest below it, a stream's is 1."""
     rates = dict(wanted)
     for name in reversed(forest.downward):
         for stratum, _ in forest.strata(name):
@@ -135,11 +136,9 @@ def targets(forest: ShedForest, wanted: Rates) -> dict[tuple[str, str], float]:
 
 
 def set_sampling_rates(forest: ShedForest, rates: Rates) -> tuple[PlacedSampler, ...]:
-    """Algorithm 1: on the edge to a child that needs less than what comes in, a sampler of their
-    quotient.
+    """Return the samplers by Algorithm 1: one, of the quotient, before each child that needs less than what comes in.
 
-    A child whose rate is that of its input gets none, so samplers stand at the starts of shared segments
-    only.
+    A child whose rate is that of its input gets none, so samplers stand only where shared segments start.
     """
     samplers = []
     for node in forest.readers:
@@ -155,8 +154,8 @@ def set_sampling_rates(forest: ShedForest, rates: Rates) -> tuple[PlacedSampler,
     return tuple(samplers)
 
 
-def _least_rates(forest: ShedForest, demands: Demands) -> Rates | None:
-    """The rates of least worst error that fit the capacity; None if even the least asked for does not."""
+def _least_rates(forest: ShedForest, demands: RateDemands) -> Rates | None:
+    """Return the rates of least worst error that fit the capacity; None if not even the lowest rates do."""
 
     def asked(error: float) -> Rates:
         return targets(forest, demands.rates(error))
@@ -168,8 +167,9 @@ def _least_rates(forest: ShedForest, demands: Demands) -> Rates | None:
     return None if error is None else asked(error)
 
 
-def _exact_error(forest: ShedForest, demands: Demands) -> float | None:
-    slopes, floors = targets(forest, demands.slopes()), targets(forest, demands.floors())
+def _exact_error(forest: ShedForest, demands: RateDemands) -> float | None:
+    slopes = targets(forest, demands.slopes())
+    floors = targets(forest, demands.floors())
     pieces = [
         Piece(weight * share, slopes[name, stratum], floors[name, stratum])
         for name, weight in forest.weights.items()
@@ -177,11 +177,13 @@ def _exact_error(forest: ShedForest, demands: Demands) -> float | None:
         if weight * share > 0.0
     ]
     pressure = solve_capacity(pieces, forest.capacity)
-    return None if pressure is None else math.inf if pressure == 0.0 else 1.0 / pressure
+    if pressure is None:
+        return None
+    return 1.0 / pressure if pressure else math.inf
 
 
 def _without_free_samplers(forest: ShedForest, rates: Rates) -> Rates:
-    """Where nothing from here to the leaves costs anything, let through all that comes."""
+    """Return the rates without samplers on branches that cost nothing."""
     cost: dict[str, float] = {}
     for name in reversed(forest.downward):
         cost[name] = forest.weights[name] + math.fsum(cost[child] for child in forest.children[name])
@@ -189,12 +191,12 @@ def _without_free_samplers(forest: ShedForest, rates: Rates) -> Rates:
     for node in forest.downward:
         for child in forest.children[node]:
             for stratum, _ in forest.strata(child) if cost[child] == 0.0 else ():
-                spared[child, stratum] = max(spared[child, stratum], _comes_anyway(forest, spared, node, stratum))
+                spared[child, stratum] = max(spared[child, stratum], _arriving_rate(forest, spared, node, stratum))
     return spared
 
 
-def _comes_anyway(forest: ShedForest, rates: Rates, name: str, stratum: str) -> float:
-    """The rate at which all tuples come through a node, whoever picks others besides."""
+def _arriving_rate(forest: ShedForest, rates: Rates, name: str, stratum: str) -> float:
+    """Return the rate at which all tuples come through a node, beside those that readers pick."""
     if name not in forest.picked_from:
         return rates[name, stratum]
     return max((rates[c, stratum] for c in forest.children[name] if forest.picks(c) >= 1.0), default=0.0)

@@ -1,13 +1,13 @@
-"""Rates a group: so that the smallest group does not forbid shedding.
+"""Rates per group, so that the smallest group does not prevent shedding.
 
-Under one sampler, an answer GROUP BY key is as wrong as its smallest group, and the rate that this group
-needs is forced on all. But what a group needs falls with the root of its size, so with a rate of its own
-each group can have the same error, and nearly all that is kept of the large ones is spared. The records
-of a group that is not known yet are all kept: a new group is a small one.
+Under one sampler, an answer GROUP BY key is as wrong as its smallest group, and the rate that this group needs is
+forced on all. But the rate that a group needs falls with the root of its size, so with a rate of its own each group can
+have the same error, and few records of the large groups are taken. All records of an unknown group are taken: a new
+group is small.
 
-Where even that keeps too much (very many tiny groups), a contract may be on the groups that carry the
-mass: the largest that together hold a given share of the records. The others are then sampled as the
-largest is, and their answers carry the bounds that they have.
+Where even that takes too much (very many tiny groups), a contract may be on the groups that carry the mass: the largest
+that together hold a given share of the records. The others are then sampled as the largest is, and their answers carry
+the bounds that follow.
 """
 
 from __future__ import annotations
@@ -22,17 +22,14 @@ from catchment.quality.populations import Population
 from catchment.shedding.allocation import AnyNeed, Law, make_need
 from catchment.shedding.water_filling import Piece, solve_by_bisection, solve_capacity
 
-# Groups whose sizes differ by less than 2 ** (1 / SIZE_STEPS) may share a rate.
-SIZE_STEPS = 2
-# The rate of a group that no statistics are known of.
-UNKNOWN_GROUP_RATE = 1.0
+SIZE_STEPS = 2  # groups whose sizes differ by less than 2 ** (1 / SIZE_STEPS) may share a rate
 
 Name = TypeVar("Name", int, str, int | str)
 
 
 @dataclass(frozen=True)
 class SizeClass(Generic[Name]):
-    """Groups of about one size: the share of all records that they hold together, and that of the least of them."""
+    """Groups of about one size: the share of all records that they hold together, and that of the smallest."""
 
     names: tuple[Name, ...]
     share: float
@@ -40,8 +37,10 @@ class SizeClass(Generic[Name]):
 
 
 def size_classes(sizes: Mapping[Name, float], mass: float = 1.0) -> tuple[SizeClass[Name], ...]:
-    """Groups by size, largest first, so that many groups need few rates. Only those that carry the mass count; the
-    others are put to the smallest of these."""
+    """Return groups by size, largest first, so that many groups need few rates.
+
+    Only those that carry the mass count; the others join the smallest of these.
+    """
     total = math.fsum(sizes.values())
     rows = {str(name): Population(size) for name, size in sizes.items()}
     chosen = frozenset(carrying(rows, mass))
@@ -61,12 +60,13 @@ def _size_class(
 
 
 def carrying(groups: Mapping[str, Population], mass: float) -> tuple[str, ...]:
-    """The fewest groups that together hold at least the share `mass` of all records, largest first."""
+    """Return the fewest groups that together hold at least the share `mass` of all records, largest first."""
     if not 0.0 < mass <= 1.0:
         raise QualityError(f"the mass that groups carry is a share above 0 and at most 1, not {mass!r}")
     ordered = sorted(groups, key=lambda name: (-groups[name].count, name))
     chosen: list[str] = []
-    wanted, held = mass * math.fsum(g.count for g in groups.values()), 0.0
+    wanted = mass * math.fsum(g.count for g in groups.values())
+    held = 0.0
     for name in ordered:
         if held >= wanted * (1 - 1e-12) and chosen:
             break
@@ -78,7 +78,7 @@ def carrying(groups: Mapping[str, Population], mass: float) -> tuple[str, ...]:
 def group_needs(
     aggregate: str, groups: Mapping[str, Population], delta: float, mass: float = 1.0, law: Law = Law.HOEFFDING
 ) -> dict[str, AnyNeed]:
-    """What each group needs; one that is not among those that carry the mass needs what the largest does."""
+    """Return what each group needs; one that is not among those that carry the mass needs what the largest does."""
     chosen = carrying(groups, mass)
     return {name: make_need(law, aggregate, groups[name if name in chosen else chosen[0]], delta) for name in groups}
 
@@ -86,27 +86,30 @@ def group_needs(
 def group_rates(
     aggregate: str, groups: Mapping[str, Population], max_error: float, delta: float, mass: float = 1.0
 ) -> dict[str, float]:
-    """The rate of each group at which its answer is off by more than `max_error` with chance at most
-    delta."""
+    """Return the rate of each group at which its answer is off by more than `max_error` with chance at most delta."""
     return {name: need.rate(max_error) for name, need in group_needs(aggregate, groups, delta, mass).items()}
 
 
 def single_rate(aggregate: str, groups: Mapping[str, Population], max_error: float, delta: float) -> float:
-    """The rate that one sampler for all groups needs: that of the neediest."""
+    """Return the rate that one sampler for all groups needs: that of the neediest."""
     return max(group_rates(aggregate, groups, max_error, delta).values(), default=1.0)
 
 
 def kept_share(groups: Mapping[str, Population], rates: Mapping[str, float]) -> float:
-    """The share of all records that the rates keep."""
+    """Return the share of all records that the rates keep."""
     total = math.fsum(g.count for g in groups.values())
     return math.fsum(g.count * rates[name] for name, g in groups.items()) / total if total else 1.0
 
 
 def rates_within(
-    aggregate: str, groups: Mapping[str, Population], share: float, delta: float, mass: float = 1.0,
+    aggregate: str,
+    groups: Mapping[str, Population],
+    share: float,
+    delta: float,
+    mass: float = 1.0,
     law: Law = Law.HOEFFDING,
-) -> tuple[float, dict[str, float]]:  # fmt: skip
-    """The least worst error over groups, and their rates, when at most `share` of the records may be kept."""
+) -> tuple[float, dict[str, float]]:
+    """Return the least worst error over groups, and their rates, when at most `share` of the records may be kept."""
     if not 0.0 < share <= 1.0:
         raise QualityError(f"the share of records to keep is above 0 and at most 1, not {share!r}")
     needs = group_needs(aggregate, groups, delta, mass, law)

@@ -1,13 +1,13 @@
 """What travels with a partial so that load can be shed, bounded and repaired by adding alone.
 
-Beside the state of an aggregate, which is that of the kept records as they are, travel sums over the records that
-were kept at a rate p below 1: how many there are (`kept`), what scaling adds to the state (1/p - 1 of each), and the
+The state of an aggregate is that of the sampled records, unscaled. Beside it travel sums over the records that were
+sampled at a rate p below 1: how many there are (`kept`), what scaling adds to the state (1/p - 1 of each), and the
 terms of the bound (see `catchment.quality.tails`). All are sums, so partials of any sites, rates and times merge as
 partials always do, and ten sites that shed differently have one bound.
 
-The repair of a batch sends the records that were left out, and the same sums with the other sign. `kept` is whole
-and so comes back to 0 exactly: where it is 0 the sums are not looked at, and the answer is that of the state alone,
-free of any residue of theirs.
+The repair of a batch sends the records that were left out, and the same sums with the other sign. `kept` is an integer
+and so returns to exactly 0: where it is 0 the sums are ignored, and the answer is that of the state alone, free of
+their rounding errors.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from catchment.quality.tails import subgaussian_factor, variance_factor
 
 
 def add_terms(partials: pa.Table, aggregates: Sequence[Aggregate], records: pa.Array, rate: float | Floats) -> pa.Table:
-    """Partials of records that passed at `rate`, one for all or one a row, with the terms that must travel with them.
+    """Return partials of records that passed at a rate, with the terms that must travel with them.
 
-    `partials` has, below a rate of 1, the states of the terms' `moments`; `records` counts the raw records of each row.
+    There is one rate for all rows or one per row. Below a rate of 1, `partials` has the states of the terms' `moments`;
+    `records` counts the raw records of each row.
     """
     for terms in terms_in(aggregates):
         if not isinstance(rate, float) or rate < 1.0:
@@ -45,7 +46,7 @@ def add_terms(partials: pa.Table, aggregates: Sequence[Aggregate], records: pa.A
 
 
 def negated(partials: pa.Table, aggregates: Sequence[Aggregate]) -> pa.Table:
-    """What takes sampled partials' terms back: the states of no record, and every term with its other sign."""
+    """Return what cancels the terms of sampled partials: states of no record, and every term negated."""
     none = np.zeros(0, dtype=np.intp)
     for aggregate in aggregates:
         if isinstance(aggregate, ShedTerms):
@@ -62,15 +63,15 @@ def negated(partials: pa.Table, aggregates: Sequence[Aggregate]) -> pa.Table:
 def scaled(
     partials: pa.Table, aggregate: Aggregate, delta: float, lowest_rate: float | Floats
 ) -> tuple[pa.Array, Floats]:
-    """Each row's value, scaled where records of it were sampled, and its relative error (infinite: not bounded).
+    """Return the value of each row, scaled where its records were sampled, and its relative error.
 
-    `lowest_rate` is the lowest rate at which any site sampled the window, or each row of it: a row that lost all its
-    records at a site does not tell.
+    An error is infinite where there is no bound. `lowest_rate` is the lowest rate at which any site sampled the window,
+    or each row of it: a row that lost all its records at a site does not show that.
     """
     terms = shed_terms(aggregate)
     states = [one_array(partials[s.name]) for s in aggregate.states]
     plain = aggregate.lower(states)
-    # Fewer than none: the repair is in, and what it repairs is still on its way.
+    # It is negative where the repair is in and what it repairs is still on its way.
     kept = np.asarray(one_array(partials[terms.states[0].name])) > 0
     if not terms.bounded:
         return plain, np.where(kept | (np.asarray(lowest_rate) < 1.0), np.inf, 0.0)
@@ -99,7 +100,7 @@ def _sums(partials: pa.Table, terms: ShedTerms, rate: float | Floats) -> list[Fl
 def _scaled(
     aggregate: Aggregate, states: Sequence[pa.Array], sums: Sequence[Floats], lowest: Floats, delta: float
 ) -> tuple[Floats, Floats]:
-    """Values and half widths."""
+    """Return values and half widths of their bounds."""
     ones, none = np.ones(len(lowest)), np.zeros(len(lowest))
     if aggregate.function == "count":
         more, g, v = (np.maximum(s, 0.0) for s in sums)
@@ -107,7 +108,7 @@ def _scaled(
         widths, _, _ = bound_widths(lambda f: (by_factor[f], none, none), ones, lowest, delta, (1.0, 0.0))
         return floats_of(states[0]) + more, np.where(lowest < 1.0, widths, 0.0)
     more, more_x, g, g_x, g_xx = sums
-    g, g_xx = np.maximum(g, 0.0), np.maximum(g_xx, 0.0)  # what was taken back may leave a trace of rounding
+    g, g_xx = np.maximum(g, 0.0), np.maximum(g_xx, 0.0)  # a repair may leave rounding errors
     if aggregate.function == "sum":
         widths, _, _ = bound_widths(lambda f: (g_xx, none, none), ones, lowest, delta, None)
         return _doubles(aggregate.lower(states)) + more_x, widths
@@ -125,7 +126,7 @@ def _doubles(values: pa.Array) -> Floats:
 
 
 def _typed(values: Floats, plain: pa.Array, kept: NDArray[np.bool_]) -> pa.Array:
-    """The scaled values in the type of the answer; rows of which nothing was sampled keep their own."""
+    """Return the scaled values in the type of the answer; rows of which nothing was sampled keep their own."""
     if pa.types.is_integer(plain.type):
         found = pa.array(np.rint(np.nan_to_num(values)).astype(np.int64)).cast(plain.type)
     elif pa.types.is_decimal(plain.type):

@@ -1,12 +1,12 @@
-"""What a query needs by the variance of its answer: the second law that load can be divided by.
+"""What a query needs by the variance of its answer: the second law by which load can be divided.
 
-Hoeffding's inequality (`catchment.quality.needs`) promises, whatever the values are, and its rate for an error is
-C / error: linear. What will be *seen* follows the variance. A record is kept with chance P and counted 1 / P times, so
-the answer's relative variance is c^2 (1 - P) / P, with c^2 = E y^2 / (N mean^2), y being what is summed; the rate for
-an error is P = v / (v + error^2), v = (z c)^2: quadratic, and 1 only for an error of 0. Rates that are made equal in
-Hoeffding's error give a query of few records too little and one of many too much wherever rates are low. z is the
-normal quantile of delta, so an error here is an *estimate* of what one window in 1 / delta exceeds; it is no promise.
-Contracts are promises, and keep asking for the rate at which the bound that will be stated keeps them.
+Hoeffding's inequality (`catchment.quality.needs`) holds whatever the values are, and its rate for an error is C /
+error: linear. What will be *seen* follows the variance. A record is kept with chance P and counted 1 / P times, so the
+relative variance of the answer is c^2 (1 - P) / P, with c^2 = E y^2 / (N mean^2), y being what is summed; the rate for
+an error is P = v / (v + error^2), v = (z c)^2: quadratic, and 1 only for an error of 0. Where rates are low, rates of
+equal Hoeffding error give a query of few records too little and one of many too much. z is the normal quantile of
+delta, so an error here is an *estimate* of what one window in 1 / delta exceeds; it is no promise. Contracts are
+promises: they need the rate at which the bound that will be stated keeps them.
 
 | aggregate | y | error |
 |---|---|---|
@@ -33,23 +33,22 @@ _UNBOUNDED = ("distinct", "unbounded")
 
 @dataclass(frozen=True)
 class VarianceNeed(SampledAggregate):
-    """What one query needs: its rate for an error, and its error at a rate. Errors fall as rates rise."""
+    """What one query needs: its rate for an error, and its error at a rate; errors fall as rates rise."""
 
     @cached_property
     def rigid(self) -> bool:
-        """Whether no rate below 1 says anything: no records expected, mean 0, or an aggregate that a sample of records
-        says little of."""
+        """Whether no rate below 1 helps: no records are expected, the mean is 0, or a sample does not bound it."""
         if self.population.count == 0 or self.kind.law in _UNBOUNDED:
             return True
         return self.kind.law in ("sum", "avg") and self.population.mean == 0.0
 
     @property
     def slope(self) -> float | None:
-        """No multiple of 1 / error, but where it is rigid."""
+        """Return None, as the rate is no multiple of 1 / error, but 0 where it is rigid."""
         return 0.0 if self.rigid else None
 
     def rate(self, error: float) -> float:
-        """The rate at which the answer is off by more than `error` about once in 1 / delta windows."""
+        """Return the rate at which the answer is off by more than `error` about once in 1 / delta windows."""
         if self.rigid or error <= 0.0:
             return 1.0
         if math.isinf(error):
@@ -57,7 +56,7 @@ class VarianceNeed(SampledAggregate):
         return self._by_rank.rate(error) if self._by_rank else self._square / (self._square + error * error)
 
     def error(self, rate: float) -> float:
-        """The error that about delta of the windows exceed: 0 at rate 1, infinite at rate 0."""
+        """Return the error that about delta of the windows exceed: 0 at rate 1, infinite at rate 0."""
         if rate >= 1.0:
             return 0.0
         if self.rigid or rate <= 0.0:
@@ -65,7 +64,7 @@ class VarianceNeed(SampledAggregate):
         return self._by_rank.error(rate) if self._by_rank else math.sqrt(self._square * (1.0 - rate) / rate)
 
     def promised_rate(self, max_error: float) -> float:
-        """The rate at which the bound that will be stated keeps a contract."""
+        """Return the rate at which the bound that will be stated keeps a contract."""
         return 1.0 if self.rigid else _promised(self.aggregate, self.population, max_error, self.delta)
 
     @cached_property
@@ -74,12 +73,12 @@ class VarianceNeed(SampledAggregate):
 
     @cached_property
     def _square(self) -> float:
-        """v: the square of the error at rate 1/2."""
+        """Return v, the square of the error at rate 1/2."""
         return _quantile(self.delta) ** 2 * self._spread / self.population.count
 
     @property
     def _spread(self) -> float:
-        """E y^2 / (what the error is a share of)^2."""
+        """Return E y^2 / (what the error is relative to)^2."""
         law, x = self.kind.law, self.population
         if law == "count":
             return 1.0
@@ -101,18 +100,20 @@ def _quantile(delta: float) -> float:
 
 @lru_cache(maxsize=1024)
 def _promised(aggregate: str, population: Population, max_error: float, delta: float) -> float:
-    """Found by halving, which takes milliseconds: a planner asks for it again and again."""
+    """Return the rate by bisection, which takes milliseconds; planners ask for it again and again."""
     return needed_rate(aggregate, population, max_error, delta)
 
 
 def spare_limit(aggregate: str, square: float, centre: float, rate: float) -> float:
-    """The size beyond which a value is better never shed; `square` is the mean square of those that may be (about
-    `centre`, the mean of all, for an AVG, which is about x - mean where a SUM is about x). Infinite where none is.
+    """Return the size beyond which a value is better never shed; infinite if there is none.
 
-    With a value's record taken whatever the rate P, 1 - P more records are read and the variance of a SUM falls by
-    x^2 (1 - P) / P; as many records more at a higher rate make it fall by E x^2 (1 - P) / P^2. The first is more where
-    x^2 > E x^2 / P. At most the share P of the records lie beyond that (Chebyshev), so it never more than doubles what
-    is read.
+    `square` is the mean square of the values that may be shed: for an AVG about `centre`, the mean of all, because its
+    variance is about x - mean where that of a SUM is about x.
+
+    If the record of a value x is always taken, 1 - P more records are read and the variance of a SUM falls by x^2 (1 -
+    P) / P, where P is the rate; as many more records at a higher rate make it fall by E x^2 (1 - P) / P^2. The first is
+    more where x^2 > E x^2 / P. At most the share P of the records lies beyond that (Chebyshev), so sparing at most
+    doubles what is read.
     """
     if square <= 0.0:
         return math.inf

@@ -1,4 +1,4 @@
-"""Starting a Structured Streaming query and seeing it through its start.
+"""The start of Structured Streaming queries, their offsets, and their failures.
 
 Spark gives the Python side of a source ten seconds to come up, and no setting changes that. On a busy machine it can be
 too little, so queries are started one after another, and what failed for that reason alone is started again, `STARTS`
@@ -63,16 +63,16 @@ def retry_slow_start(what: str, start: Callable[[], T]) -> T:
 
 
 def make_offsets_durable(checkpoint: Path, batch: int) -> None:
-    """Force Spark's record of what a batch reads to the disk, before the batch is taken to be done.
+    """Force Spark's record of what a batch reads to the disk, before the batch is committed.
 
     Spark itself does not: after a power cut it could plan a batch of the same number over more records, and those would
-    be skipped with it. Where the checkpoint is not a local folder, its file system keeps what it was given.
+    be skipped with it. A checkpoint that is not a local folder is left to its file system.
     """
     sync_files([checkpoint / "offsets" / str(batch), *checkpoint.glob(f"sources/*/{batch}")])
 
 
 def rows_of_batch(checkpoint: Path, batch: int) -> tuple[int, int] | None:
-    """The rows [start, end) that Spark has planned for a batch, where its source counts rows and both are known."""
+    """Return the rows [start, end) that Spark has planned for a batch, if its offsets are row numbers and known."""
     end = _row_offset(checkpoint, batch)
     start = 0 if batch == 0 else _row_offset(checkpoint, batch - 1)
     return None if start is None or end is None else (start, end)
@@ -86,15 +86,15 @@ def _row_offset(checkpoint: Path, batch: int) -> int | None:
     return int(offset["row"]) if isinstance(offset, dict) and "row" in offset else None
 
 
-def stopped(what: str, failure: BaseException, folder: Path) -> EngineError:
-    """The error of a stream that has stopped: its reason in a line, and where the rest is."""
+def stopped_error(what: str, failure: BaseException, folder: Path) -> EngineError:
+    """Return the error of a stream that has stopped: its reason in one line, and where the rest is."""
     path = folder / FAILURE_FILE
     path.write_text(str(failure), encoding="utf-8")
-    return EngineError(f"{what} stopped: {reason_of(str(failure))}", hint=f"all that Spark said of it is in {path}")
+    return EngineError(f"{what} stopped: {reason_of(str(failure))}", hint=f"the full output of Spark is in {path}")
 
 
 def reason_of(failure: str) -> str:
-    """What went wrong at the bottom: Spark says it behind every stack that it passed."""
+    """Return the root cause: Spark reports it last, after the stacks that it passed."""
     raised = re.findall(r"^(?:Caused by: )?[\w.]+(?:Exception|Error): (.+)$", failure, re.MULTILINE)
     first = failure.strip().partition("\n")[0]
     return re.sub(r" SQLSTATE: \w+$", "", (raised or [first])[-1])

@@ -131,7 +131,7 @@ def drop(path: str) -> Callable[[Plan], None]:
     [
         (change("operators.0.input", "B"), "operator", "feed on each other: A <- B <- A"),
         (change("operators.0.input", "A"), "operator 'A'", "feed on each other: A <- A"),
-        (change("streams.0.rate", -5), "stream 'S'", "rate is a number, at least 0, not -5"),
+        (change("streams.0.rate", -5), "stream 'S'", "rate is a number of at least 0, not -5"),
         (change("streams.0.rate", "fast"), "stream 'S'", "'rate' is a number, not a text"),
         (change("queries.0.input", ""), "query 'q1'", "it reads nothing"),
         (drop("queries.0.input"), "query 'q1'", "it reads nothing"),
@@ -143,7 +143,7 @@ def drop(path: str) -> Callable[[Plan], None]:
         (change("capacity", -1), "bad.json", "capacity is a number above 0"),
         (drop("capacity"), "bad.json", "'capacity' is missing"),
         (change("delta", 1.5), "bad.json", "delta is a chance between 0 and 1"),
-        (change("operators.0.selectivity", -0.1), "operator 'A'", "selectivity is a number, at least 0"),
+        (change("operators.0.selectivity", -0.1), "operator 'A'", "selectivity is a number of at least 0"),
         (change("operators.0.seconds_per_tuple", -1), "operator 'A'", "seconds_per_tuple is a number"),
         (change("queries.1.std", -1), "query 'q2'", "std is at least 0"),
         (change("queries.1.window_tuples", -1), "query 'q2'", "finite number of records"),

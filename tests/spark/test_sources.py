@@ -120,7 +120,7 @@ def test_csv_without_a_header_is_read_in_declared_order_with_its_own_delimiter(
 def test_files_may_come_later_but_not_with_another_header(spark: SparkSession, tmp_path: Path) -> None:
     from pyspark.errors import StreamingQueryException
 
-    from catchment.spark.streaming import stopped
+    from catchment.spark.streaming import stopped_error
 
     folder = tmp_path / "data"
     folder.mkdir()
@@ -132,7 +132,7 @@ def test_files_may_come_later_but_not_with_another_header(spark: SparkSession, t
     (folder / "2.csv").write_text(f"page,ts,ms\n/b,{iso(2)},2\n")
     with pytest.raises(StreamingQueryException) as caught:
         collect(waiting, tmp_path)
-    error = stopped("stream 'hits' at site 'a'", caught.value, tmp_path)
+    error = stopped_error("stream 'hits' at site 'a'", caught.value, tmp_path)
     assert error.message == (
         "stream 'hits' at site 'a' stopped: [USER_RAISED_EXCEPTION] a file of 'hits' has the header page,ts,ms, and "
         "ts,page,ms was expected: all files of a stream have one header"

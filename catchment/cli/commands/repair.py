@@ -1,4 +1,4 @@
-"""Asking for a repair: what was shed of a view is made good now, whatever the view says of repairs."""
+"""`catchment repair`: ask for what was shed of a view to be repaired now, whatever its `repair` option says."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def repair(
     project: Annotated[Path, typer.Option("--project", "-p", help="The project folder.")] = Path(),
     as_json: JsonFlag = False,
 ) -> None:
-    """Make good what was shed of a view: its sites do so as soon as their load allows."""
+    """Repair what was shed of a view: its sites do so as soon as their load allows."""
     emit(ask(project, query), as_json, lambda a: f"asked {', '.join(a['sites'])} to repair what was shed of {query}")
 
 

@@ -1,5 +1,4 @@
-"""`catchment shed`: where to sample a plan that is too much for its capacity, and how wrong its answers
-may then be."""
+"""`catchment shed`: where to sample a plan whose load exceeds its capacity, and how wrong its answers may then be."""
 
 from __future__ import annotations
 
@@ -39,17 +38,16 @@ def register(app: typer.Typer) -> None:
 
 def shed(
     plan: Annotated[Path, typer.Argument(help="The plan forest, as a JSON file.", show_default=False)],
-    capacity: Annotated[float | None, typer.Option(help="Use this capacity in place of the plan's.")] = None,
+    capacity: Annotated[float | None, typer.Option(help="Use this capacity instead of the plan's.")] = None,
     spare_free: Annotated[bool, typer.Option("--spare-free", help="Leave out samplers that save no load.")] = False,
     law: Annotated[str | None, typer.Option(help="Divide by this law: hoeffding (promised) or variance.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Place samplers in a plan forest so that its load fits the capacity and the worst query is least
-    wrong.
+    """Place samplers in a plan forest so that its load fits the capacity and the worst query is least wrong.
 
-    The load is seconds of work a second. A query's error is the relative error (for a quantile, the rank
-    error) that its answer exceeds with a chance of at most delta; by the law of variance, about delta. Where the
-    load fits, nothing is shed.
+    The load is in seconds of work per second. A query's error is the relative error (for a quantile, the rank error)
+    that its answer exceeds with a chance of at most delta; by the law of variance, about delta. Where the load fits,
+    nothing is shed.
     """
     from catchment.shedding.plan_json import read_forest, write_plan
     from catchment.shedding.planner import shed_load
@@ -75,10 +73,10 @@ def _read(path: Path) -> Any:
 def _render(plan: ShedPlan, answer: Mapping[str, Any]) -> RenderableType:
     head = f"load {answer['load_before']:.4g} of a capacity of {plan.forest.capacity:.4g}"
     if not plan.samplers:
-        told = Text(f"{head}: it fits, nothing is shed.")
+        summary = Text(f"{head}: it fits, nothing is shed.")
     else:
-        told = Text(f"{head}, shed to {answer['load_after']:.4g}; the worst error is {_percent(plan.max_error)}.")
-    return Group(told, Text(), _tree(plan), _table(plan))
+        summary = Text(f"{head}, shed to {answer['load_after']:.4g}; the worst error is {_percent(plan.max_error)}.")
+    return Group(summary, Text(), _tree(plan), _table(plan))
 
 
 def _tree(plan: ShedPlan) -> RenderableType:
@@ -102,7 +100,7 @@ def _label(plan: ShedPlan, name: str, sampler: PlacedSampler | None) -> Text:
     if isinstance(node, StreamNode):
         label.append(f"  {node.rate:,.4g} tuples/s", style="dim")
     elif isinstance(node, OperatorNode):
-        label.append(f"  {node.seconds_per_tuple:.3g} s a tuple, selectivity {node.selectivity:.3g}", style="dim")
+        label.append(f"  {node.seconds_per_tuple:.3g} s per tuple, selectivity {node.selectivity:.3g}", style="dim")
     elif isinstance(node, QueryNode):
         label.append(f"  {node.aggregate}", style="dim")
     return label
@@ -125,8 +123,7 @@ def _table(plan: ShedPlan) -> Table:
 
 
 def _best(plan: ShedPlan, name: str) -> str:
-    """The best proved bound at the planned rate: Hoeffding's curves are looser, those of the variance prove
-    nothing."""
+    """Return the best proved bound at the planned rate: Hoeffding's is looser, the law of variance proves nothing."""
     from catchment.quality.bounds import bound
     from catchment.quality.populations import SampledPart
 

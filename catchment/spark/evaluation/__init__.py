@@ -1,0 +1,1 @@
+"""The evaluation of fragments and of the last step of queries by Spark."""

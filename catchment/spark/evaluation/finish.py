@@ -1,6 +1,7 @@
 """The last step of a query: the SELECT list and HAVING over the lowered aggregates.
 
-Where they only rename, Arrow does it; else one small Spark job, so that expressions mean what they mean in Spark.
+Where they only rename columns, Arrow does it; otherwise one small Spark job does, so that expressions have the
+semantics of Spark.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ RETRACTED = "retracted"
 
 
 def make_finish(spark: SparkSession, plan: QueryPlan) -> Finish:
-    """What turns a query's lowered rows into its columns."""
-    return (lambda rows: _rename(plan, rows)) if plan.trivial else (lambda rows: _compute(spark, plan, rows))
+    """Return the function that turns the lowered rows of a query into its columns."""
+    if plan.trivial:
+        return lambda rows: _rename(plan, rows)
+    return lambda rows: _compute(spark, plan, rows)
 
 
 def own_errors(plan: QueryPlan) -> tuple[tuple[str, float | None], ...]:
-    """Per column that aggregates, the error that its sketch has even on all the data; None where it is unknown."""
+    """Return, per column that aggregates, the error of its sketch on all the data; None where it is unknown."""
     errors = {a.name: 0.0 if a.exact else a.relative_error for a in plan.answer.aggregates}
     copied = {k.name for k in plan.answer.keys} | {"window_start", "window_end"}
     all_exact = all(e == 0.0 for e in errors.values())
@@ -32,7 +35,7 @@ def own_errors(plan: QueryPlan) -> tuple[tuple[str, float | None], ...]:
 
 
 def sources_of(plan: QueryPlan) -> tuple[tuple[str, str], ...]:
-    """The columns that are an aggregate as it is, and which."""
+    """Return the columns that are a plain aggregate, each with that aggregate."""
     aggregates = {a.name for a in plan.answer.aggregates}
     return tuple((c.name, c.source) for c in plan.columns if c.source in aggregates and c.source is not None)
 

@@ -1,4 +1,4 @@
-"""What slack controllers are told of a micro-batch: one native group-by over (source, slice)."""
+"""What slack controllers observe of a micro-batch: one native group-by over (source, slice)."""
 
 from __future__ import annotations
 
@@ -11,28 +11,30 @@ from pyspark.sql import functions as F
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.spark.evaluation.evaluator import Evaluator, qualified
 
-ONE_SOURCE = "stream"  # of a stream that names no source column
+ONE_SOURCE = "stream"  # the source of all records, where a stream has no source column
 
 
 def observe_sources(
     evaluator: Evaluator, records: DataFrame, fragment: Fragment, source: str | None, values: Sequence[str]
 ) -> pa.Table:
-    """Rows (source, slice_us, newest_us, oldest_us, count, total_N, square_N) of the records that a fragment takes."""
+    """Return rows (source, slice_us, newest_us, oldest_us, count, total_N, square_N) of what a fragment takes."""
     micros = f"unix_micros({qualified(fragment, fragment.event_time)})"
     name = (
         F.coalesce(F.expr(qualified(fragment, source)).cast("string"), F.lit("null")) if source else F.lit(ONE_SOURCE)
     )
     sums = []
-    for place, value in enumerate(values):
+    for index, value in enumerate(values):
         number = f"coalesce({value}, 0.0D)"
-        sums += [F.expr(f"sum({number})").alias(f"total_{place}")]
-        sums += [F.expr(f"sum({number} * {number})").alias(f"square_{place}")]
+        sums += [F.expr(f"sum({number})").alias(f"total_{index}")]
+        sums += [F.expr(f"sum({number} * {number})").alias(f"square_{index}")]
     return (
         evaluator.rows(records, fragment)
         .groupBy(name.alias("source"), F.expr(fragment.slicing.sql(micros)).alias(SLICE_COLUMN))
         .agg(
-            F.expr(f"max({micros})").alias("newest_us"), F.expr(f"min({micros})").alias("oldest_us"),
-            F.count(F.lit(1)).alias("count"), *sums,
+            F.expr(f"max({micros})").alias("newest_us"),
+            F.expr(f"min({micros})").alias("oldest_us"),
+            F.count(F.lit(1)).alias("count"),
+            *sums,
         )
         .toArrow()
-    )  # fmt: skip
+    )

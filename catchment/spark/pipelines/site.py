@@ -30,7 +30,7 @@ from catchment.spark.pipelines.micro_batch import BatchReducer, StreamState, max
 from catchment.spark.pipelines.shed_repair import RepairThread, ShedRepairs
 from catchment.spark.pipelines.shedding import MakeMonitor, StreamShedding, stream_shedding
 from catchment.spark.sources.streams import OpenedStream, open_stream
-from catchment.spark.streaming import make_offsets_durable, start_query, stopped
+from catchment.spark.streaming import make_offsets_durable, start_query, stopped_error
 from catchment.storage.host import Host
 from catchment.storage.journal import Journal
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US, Clock
@@ -192,7 +192,9 @@ class SitePipeline:
     def _raise_if_failed(self, state: StreamState) -> None:
         failure = state.query.exception() if state.query is not None else None
         if failure is not None:
-            raise stopped(f"stream {state.stream.name!r} at site {self.site!r}", failure, self.folder) from failure
+            raise stopped_error(
+                f"stream {state.stream.name!r} at site {self.site!r}", failure, self.folder
+            ) from failure
 
     def _refresh(self, state: StreamState) -> None:
         """Change a stream to what is deployed; the caller holds its batch lock."""

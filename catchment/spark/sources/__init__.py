@@ -1,0 +1,1 @@
+"""Streams and tables as Spark DataFrames, and raw history on disk."""

@@ -1,7 +1,7 @@
-"""The header of CSV files: columns are found by its names, in whatever order and however many they are.
+"""The header of CSV files: columns are found by name, whatever their order.
 
-All files of a stream have the header of the first one. A file with another stops the stream with an error: to go on
-would be to take one column for another.
+All files of a stream have the header of the first one. A file with another header stops the stream with an error:
+otherwise one column would be read as another.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from catchment.query.sql.connectors import FilesConnector
 from catchment.query.sql.statements import DeclaredRelation
 from catchment.query.types import sql_type
 
-_AROUND_NAMES = '\ufeff" '  # a byte order mark, quotes, spaces
+_TRIMMED = '\ufeff" '  # trimmed from names: a byte order mark, quotes, spaces
 
 
 def csv_schema(relation: DeclaredRelation, header: list[str]) -> str:
-    """Every column of the file in its order; those that were not declared are read as text, to be dropped."""
+    """Return the columns of the file as a Spark schema; undeclared ones are read as text, to be dropped."""
     absent = [c.name for c in relation.columns if c.name.lower() not in {h.lower() for h in header}]
     if absent:
         raise EngineError(
             f"{relation.name!r} declares {', '.join(absent)}, but the header of its file is {', '.join(header)}",
             hint="name the columns as the file does, or set header = false if it has none",
         )
-    found = []
-    for place, name in enumerate(header):
+    columns = []
+    for index, name in enumerate(header):
         column = relation.column(name)
-        found.append(f"`{column.name}` {sql_type(column.type)}" if column else f"`_skip_{place}` STRING")
-    return ", ".join(found)
+        columns.append(f"`{column.name}` {sql_type(column.type)}" if column else f"`_skip_{index}` STRING")
+    return ", ".join(columns)
 
 
 def is_record(line: Column, relation: DeclaredRelation, files: FilesConnector, header: list[str]) -> Column:
-    """Whether a line is a record; a header that is not the expected one is an error."""
+    """Return whether a line is a record and not the header; another header is an error."""
     names = [c.name.lower() for c in relation.columns]
     low = F.lower(line)
-    fields = F.transform(F.split(low, f"\\Q{files.delimiter}\\E"), lambda f: F.btrim(f, F.lit(_AROUND_NAMES)))
+    fields = F.transform(F.split(low, f"\\Q{files.delimiter}\\E"), lambda f: F.btrim(f, F.lit(_TRIMMED)))
     maybe = reduce(and_, [F.contains(low, F.lit(name)) for name in names])  # cheap, and mostly false
     is_header = maybe & (F.size(F.array_except(_texts(names), fields)) == 0)
     expected = f", and {files.delimiter.join(header)} was expected: all files of a stream have one header"

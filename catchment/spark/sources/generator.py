@@ -1,4 +1,4 @@
-"""The `generator` source: made-up records on Spark's own rate source, the same ones for the same seed and site."""
+"""The `generator` source: synthetic records on Spark's rate source, the same for the same seed and site."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from catchment.timeline import SECOND_US
 
 
 def generate(spark: SparkSession, stream: Stream, generator: GeneratorConnector, site: str) -> DataFrame:
-    """Rows at a constant rate; each column is a function of the row's number, the seed and the site."""
+    """Return rows at a constant rate; each column is a function of the row's number, the seed and the site."""
     rate = spark.readStream.format("rate").option("rowsPerSecond", _rate(generator)).load()
-    last = _last(generator)
-    if last is not None:
-        rate = rate.where(F.col("value") < last)
+    total = _total_rows(generator)
+    if total is not None:
+        rate = rate.where(F.col("value") < total)
     return rate.select(*[_column(c, stream, generator, site).alias(c.name) for c in stream.columns])
 
 
 def has_generated(generator: GeneratorConnector, offset: int) -> bool:
-    """Whether a generator has no more after this offset of the rate source: whole seconds since it began."""
-    last = _last(generator)
-    return last is not None and offset * _rate(generator) >= last
+    """Whether a generator has no more rows after this offset of the rate source, in whole seconds since it began."""
+    total = _total_rows(generator)
+    return total is not None and offset * _rate(generator) >= total
 
 
 def _rate(generator: GeneratorConnector) -> int:
     return max(1, round(generator.rows_per_s))
 
 
-def _last(generator: GeneratorConnector) -> int | None:
-    """How many rows there will ever be; None: no end."""
+def _total_rows(generator: GeneratorConnector) -> int | None:
+    """Return how many rows there will ever be; None: no end."""
     duration = generator.duration_us
     return None if duration is None else round(_rate(generator) * duration / SECOND_US)
 

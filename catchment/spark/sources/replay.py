@@ -1,6 +1,6 @@
 """The `replay` source: a spooled log released at its own pace times a speed-up, in order of arrival.
 
-An offset is a row number, so a restart goes on where it stopped, at the same pace: a pause is not made up for.
+An offset is a row number, so a restart continues where it stopped, at the same pace: it does not catch up a pause.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +22,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from catchment.arrays import Ints
 from catchment.replay.spool import read_arrivals, read_rows, write_beginning
 
 ROWS_PER_PARTITION = 250_000
@@ -49,10 +49,13 @@ class ReplaySource(DataSource):
 
 
 class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches over the rows of a spool that have arrived by now, and reads them."""
+
     def __init__(self, spool: Path, speed: float) -> None:
-        self.spool, self.speed = spool, speed
-        self._arrivals: Any = None
-        self._began: tuple[float, int] | None = None  # (our clock, the log's clock) at the first row we release
+        self.spool = spool
+        self.speed = speed
+        self._arrivals: Ints | None = None
+        self._began: tuple[float, int] | None = None  # (our clock, the clock of the log) at the first row
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
         return {"row": 0}
@@ -78,7 +81,7 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_rows(self.spool, partition.start, partition.end)
 
     def _due(self, start: int) -> int:
-        """How many rows have arrived by now."""
+        """Return how many rows have arrived by now."""
         if self._arrivals is None:
             self._arrivals = read_arrivals(self.spool)
         if self.speed <= 0 or start >= len(self._arrivals):

@@ -18,11 +18,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
+from catchment.arrays import Ints
 from catchment.errors import EngineError
 from catchment.query.sql.connectors import FilesConnector, GeneratorConnector, ReplayConnector
 from catchment.query.sql.statements import DeclaredRelation, Stream, Table
 from catchment.query.types import sql_type
-from catchment.replay.spool import Instants, read_arrivals, read_beginning
+from catchment.replay.spool import read_arrivals, read_beginning
 from catchment.replay.spool_writer import make_spool, read_header
 from catchment.shedding.reader_filter import ROW, ReadRequest
 from catchment.spark.sources.csv_header import csv_schema, is_record
@@ -186,7 +187,7 @@ class ArrivedRows:
     def __init__(self, spool: Path, speed: float) -> None:
         self._spool = spool
         self._speed = speed
-        self._arrivals: Instants | None = None
+        self._arrivals: Ints | None = None
 
     def __call__(self, now_us: int) -> int | None:
         began = read_beginning(self._spool)
