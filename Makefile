@@ -18,7 +18,7 @@ help:
 	@echo "make check        lint, types and make test; CI runs this and make integration"
 	@echo "make coverage     make test, and which lines it did not reach"
 	@echo "make bench        the throughput benchmark (others: $(BIN)/catchment bench)"
-	@echo "make docs         run every example of the documentation"
+	@echo "make docs         check every example, command and link of the documentation"
 
 # The environment is made anew when pyproject.toml changes; otherwise this takes no time.
 $(VENV)/.ready: pyproject.toml tools/setup.sh

@@ -67,6 +67,17 @@ def _stays(view: View, statements: list[Any]) -> bool:
     return not any(type(s).__name__ == "DropView" and s.name == view.name for s in statements)
 
 
+def test_the_readme_shows_the_queries_of_the_demo() -> None:
+    (shown,) = (b for b in blocks(ROOT / "README.md", "sql") if "CREATE STREAM" in b)
+    (demo,) = (ROOT / "catchment" / "demo_project" / "queries").glob("*.sql")
+    theirs = {s.name: s for s in parse_sql(demo.read_text(), str(demo)) if isinstance(s, Stream | View)}
+    statements = parse_sql(shown, "README.md")
+    assert {type(s) for s in statements} == {Stream, View}
+    for statement in statements:
+        assert isinstance(statement, Stream | View)
+        assert statement == theirs[statement.name], "the README says that this is the demo's"
+
+
 @pages
 def test_feed_programs_are_read(page: Path) -> None:
     for block in blocks(page, "feedsql"):
@@ -173,12 +184,23 @@ def test_the_methods_that_the_readme_calls_exist() -> None:
                 assert any(hasattr(owner, node.attr) for owner in owners), ast.unparse(node)
 
 
-def test_the_library_example_of_feeds_runs() -> None:
-    examples = blocks(ROOT / "docs" / "feeds.md", "python")
-    assert examples
-    for block in examples:  # each asserts what it says
-        assert "assert " in block
-        exec(compile(block, "docs/feeds.md", "exec"), {})
+GUIDES = [page for page in PAGES if page.parent != ROOT and blocks(page, "python")]
+EXAMPLES = [pytest.param(page, block, id=f"{page.name} {n}") for page in GUIDES
+            for n, block in enumerate(blocks(page, "python"), start=1)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("page", "block"), EXAMPLES)
+def test_python_examples_of_the_guides_run_and_give_the_figures_that_stand_behind_them(page: Path, block: str) -> None:
+    """An example asserts what it says, or has the figures of a line in the remark behind it."""
+    names: dict[str, Any] = {}
+    exec(compile(block, str(page), "exec"), names)
+    remarks = [(line, remark) for line, _, remark in (part.partition("  # ") for part in block.splitlines()) if remark]
+    told = [(line, figure) for line, remark in remarks for figure in re.findall(r"\b\d+\.\d+\b", remark)]
+    assert told or "assert " in block, "an example that says nothing about what comes of it"
+    for line, figure in told:
+        value = eval(line, names)
+        found = getattr(value, "error", value)
+        assert round(found, len(figure.partition(".")[2])) == float(figure), line
 
 
 # --- links ------------------------------------------------------------------------------------------------------

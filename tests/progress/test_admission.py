@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -73,3 +74,20 @@ def test_what_is_refused_is_counted_not_stored_and_harms_nobody_else(tmp_path: P
         inbox.accept(encode_segment(Segment("mallory", "life", 0, (Progress("q", 5, 0),))).data)
     assert sum(inbox.refused.values()) == 2
     assert inbox.accept(encode_segment(Segment("c", "life", 0, (partials(0),))).data) == 0
+
+
+def test_a_site_with_other_queries_than_the_center_is_refused_and_hears_why(tmp_path: Path) -> None:
+    mine, theirs = make_fragment(WindowSpec.tumbling(10)), make_fragment(WindowSpec.tumbling(10))
+    other = replace(theirs, aggregates=theirs.aggregates[:1])
+    inbox = Inbox(
+        tmp_path, check=Admission({"q": mine}, Routes("center", {"a": "center"}), {mine.stream: ("a",)}).check
+    )
+    good = Segment("a", "e", 0, (Updates("q", mine.schema.empty_table()),))
+    assert inbox.accept(encode_segment(good).data) == 0
+    for message, why in (
+        (Updates("q", other.schema.empty_table()), "differs between the site and the center"),
+        (Progress("r", 5, 0), "same queries"),
+    ):
+        with pytest.raises(WireError, match=why):
+            inbox.accept(encode_segment(Segment("a", "e", 1, (message,))).data)
+    assert inbox.refused == {"unfit": 2}

@@ -7,24 +7,16 @@ death of a process brings about; `test_kill.py` does that.
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from catchment.center.results.tables import read_results, read_windows
-from catchment.errors import ConfigError, WireError
-from catchment.progress.admission import Admission
-from catchment.project.routes import Routes
-from catchment.timeline import WindowSpec
-from catchment.wire.codec import encode_segment
-from catchment.wire.inbox import Inbox
-from catchment.wire.messages import Progress, Segment, Updates
+from catchment.errors import ConfigError
 from tests.worlds.answers import check_answers, check_final, check_numbers
 from tests.worlds.projects import as_lines, expected_numbers, make_records, write_project
 from tests.worlds.runs import run_project
-from tests.worlds.world import make_fragment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -121,20 +113,3 @@ def test_a_view_that_was_redefined_over_old_state_is_refused(spark: SparkSession
     path.write_text(path.read_text().replace("min(ms) AS low", "min(ms + 1) AS low"))
     with pytest.raises(ConfigError, match="the definition of numbers has changed"):
         run_project(spark, folder)
-
-
-def test_a_site_with_other_queries_than_the_center_is_refused_and_hears_why(tmp_path: Path) -> None:
-    mine, theirs = make_fragment(WindowSpec.tumbling(10)), make_fragment(WindowSpec.tumbling(10))
-    other = replace(theirs, aggregates=theirs.aggregates[:1])
-    inbox = Inbox(
-        tmp_path, check=Admission({"q": mine}, Routes("center", {"a": "center"}), {mine.stream: ("a",)}).check
-    )
-    good = Segment("a", "e", 0, (Updates("q", mine.schema.empty_table()),))
-    assert inbox.accept(encode_segment(good).data) == 0
-    for message, why in (
-        (Updates("q", other.schema.empty_table()), "differs between the site and the center"),
-        (Progress("r", 5, 0), "same queries"),
-    ):
-        with pytest.raises(WireError, match=why):
-            inbox.accept(encode_segment(Segment("a", "e", 1, (message,))).data)
-    assert inbox.refused == {"unfit": 2}
