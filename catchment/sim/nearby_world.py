@@ -119,7 +119,9 @@ def open_world(folder: Path, choice: WorldChoice | None = None) -> Workload:
 def make_nearby_world(project: FeedProject) -> NearbyWorld:
     """Make the world that a project asks for in [world]."""
     world = project.world
-    users, seed, rate_unit = world["users"], world["seed"], world["rate_unit"]
+    users = world["users"]
+    seed = world["seed"]
+    rate_unit = world["rate_unit"]
     return make_world(project.program, users, seed=seed, rate_unit=rate_unit, costs=project.costs)
 
 

@@ -18,8 +18,10 @@ MBIT = MB / 8
 # Table 1 of Sana (Jonathan et al., SoCC'18) over Wikipedia edits: each bracketed list of a category, entry by entry.
 # tweet: an edit; hashtag: a page; retweet: a minor edit; language: the edition (channel); location: the country;
 # topic: the namespace; gender and age group: whether a robot, whether anonymous; sentiment: the category by look-up.
-RATE, COUNT = "count(*) / {seconds}.0D AS rate", "count(*) AS total"
-USE, REQUESTS = "sum(added) AS bytes", "count(*) AS requests"
+RATE = "count(*) / {seconds}.0D AS rate"
+COUNT = "count(*) AS total"
+USE = "sum(added) AS bytes"
+REQUESTS = "count(*) AS requests"
 TABLE_1: tuple[tuple[str, int, tuple[tuple[str, ...], ...]], ...] = (
     ("statistics", 3, ((RATE, COUNT), ("", "approx_count_distinct(page) AS pages"),
                        ("country", "channel", "namespace"))),
@@ -43,7 +45,8 @@ def random_instance(
     rng: np.random.Generator, sites: int = 5, queries: int = 4, sources: int = 3
 ) -> tuple[Topology, OperatorGraph]:
     """Queries over some of the sources of a random WAN: reductions, some of them common, a union, an answer, a sink."""
-    computing, hosts = [f"c{i}" for i in range(sites)], [f"h{i}" for i in range(sources)]
+    computing = [f"c{i}" for i in range(sites)]
+    hosts = [f"h{i}" for i in range(sources)]
     links = [
         WanLink(a, b, float(rng.uniform(20, 280)) * MBIT, float(rng.uniform(0.01, 0.25)))
         for a in (*hosts, *computing)

@@ -91,7 +91,8 @@ def _place_pairs(graph: ViewGraph, rates: Rates, costs: LinkCosts) -> dict[str, 
     assignment = assignment_of(graph, rates, costs)
     if assignment is None:
         return {}
-    demand, placed = assignment.graph, place(assignment)
+    demand = assignment.graph
+    placed = place(assignment)
     sites = {
         frozenset({demand.name(a), demand.name(b)}): demand.name(site) if site != AT_CLOUD else None
         for a, b, site in zip(placed.src.tolist(), placed.dst.tolist(), placed.site.tolist(), strict=True)
@@ -131,7 +132,8 @@ def _added(graph: ViewGraph, hosts: Mapping[str, str], added: Instance, rates: R
     for feed in added[0].inputs:
         source = [source_of(graph, hosts, feed)]
         readers = [(v, hosts[v.name]) for v in graph.consumers[feed] if v.name in hosts]
-        before, after = routes_of(feed, source, readers), routes_of(feed, source, [*readers, added])
+        before = routes_of(feed, source, readers)
+        after = routes_of(feed, source, [*readers, added])
         up = sum(after.uploads.values()) - sum(before.uploads.values())
         down = sum(after.downloads.values()) - sum(before.downloads.values())
         cost += rates.get(feed, 0.0) * (costs.upload * up + costs.download * down)

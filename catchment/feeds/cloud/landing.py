@@ -84,7 +84,8 @@ class Landing:
     def flush(self) -> None:
         """Write the events that have come since the last flush."""
         with self.lock:
-            rows, self.rows = self.rows, []
+            rows = self.rows
+            self.rows = []
         if rows:
             self._write(self.events_folder, rows)
 

@@ -180,7 +180,8 @@ class ViewHost:
 
     def _needed_from(self, installed: _Installed, feed: str) -> int:
         """The oldest event of the feed that the other input may still meet."""
-        newest, other = self.buffers[feed].newest_us, installed.other(feed)
+        newest = self.buffers[feed].newest_us
+        other = installed.other(feed)
         assert newest is not None
         if other is None:
             return newest

@@ -26,7 +26,8 @@ class CompiledTemplate:
 
     def _layout(self, program: FeedProgram) -> dict[str, tuple[int, int]]:
         layout: dict[str, tuple[int, int]] = {}
-        params, devices = len(self.template.inputs), len(self.template.inputs) + 1
+        params = len(self.template.inputs)
+        devices = len(self.template.inputs) + 1
         for slot, item in enumerate(self.template.inputs):
             columns = program.columns_of(item.source, item.where)
             layout.update((f"{item.alias}.{c}", (slot, at)) for at, c in enumerate(columns))

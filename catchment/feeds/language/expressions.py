@@ -162,7 +162,8 @@ class _Compiler:
         return self.compile(node.this)
 
     def _and(self, node: exp.And) -> Evaluate:
-        left, right = self.compile(node.left), self.compile(node.right)
+        left = self.compile(node.left)
+        right = self.compile(node.right)
 
         def evaluate(slots: Slots) -> bool | None:
             first = left(slots)
@@ -176,7 +177,8 @@ class _Compiler:
         return evaluate
 
     def _or(self, node: exp.Or) -> Evaluate:
-        left, right = self.compile(node.left), self.compile(node.right)
+        left = self.compile(node.left)
+        right = self.compile(node.right)
 
         def evaluate(slots: Slots) -> bool | None:
             first = left(slots)
@@ -212,7 +214,8 @@ class _Compiler:
         return evaluate
 
     def _is(self, node: exp.Is) -> Evaluate:
-        value, wanted = self.compile(node.this), self.compile(node.expression)
+        value = self.compile(node.this)
+        wanted = self.compile(node.expression)
         return lambda slots: value(slots) is wanted(slots)
 
     def _coalesce(self, node: exp.Coalesce) -> Evaluate:

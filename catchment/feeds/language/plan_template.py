@@ -120,7 +120,8 @@ class _Planner:
     def _add_source(self, table: exp.Expr) -> None:
         if not isinstance(table, exp.Table):
             raise self._error(f"found {show(table)!r} in FROM; possible: the name of a stream, table or view", table)
-        name, alias = table.name.lower(), (table.alias or table.name).lower()
+        name = table.name.lower()
+        alias = (table.alias or table.name).lower()
         if alias in self.sources:
             raise self._error(f"found the alias {alias!r} twice", table, hint="give each use its own alias")
         if name in self.catalog.streams:
@@ -217,7 +218,8 @@ class _Planner:
         return node.copy().transform(resolve, copy=False)
 
     def _resolve_column(self, column: exp.Column) -> exp.Column:
-        name, alias = column.name.lower(), column.table.lower()
+        name = column.name.lower()
+        alias = column.table.lower()
         if alias and alias not in self.sources:
             raise self._error(f"found the alias {alias!r}; possible: {', '.join(self.sources)}", column)
         owners = [s.alias for s in self.sources.values() if name in self._offered(s) and alias in ("", s.alias)]
@@ -328,7 +330,8 @@ class _Planner:
         )
 
     def _split_conditions(self) -> tuple[list[exp.Expr], list[exp.Expr]]:
-        static, match = [], []
+        static = []
+        match = []
         for term in self.conditions:
             owners = {c.table for c in term.find_all(exp.Column)}
             if self._only(term, self._is_static):

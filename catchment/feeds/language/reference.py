@@ -91,7 +91,9 @@ def join(relations: Sequence[AliasedTable], condition: str | None, functions: Fu
 def _step(
     relation: AliasedTable, due: list[exp.Expr], layout: Mapping[str, tuple[int, int]], functions: Functions
 ) -> _Step:
-    outer, positions, checks = [], [], []
+    outer = []
+    positions = []
+    checks = []
     for term in due:
         sides = _split_equality(term, relation.alias)
         if sides is None:

@@ -140,7 +140,8 @@ class FeedProgram:
 
     def accepts(self, kind: str, values: tuple[Any, ...]) -> bool:
         """Whether values have the number and the types of a feed kind's columns; NULL is always possible."""
-        stream, columns = self.streams[stream_of(kind)], self.pushed_columns[kind]
+        stream = self.streams[stream_of(kind)]
+        columns = self.pushed_columns[kind]
         return len(values) == len(columns) and all(
             value is None or type(value) in PYTHON_TYPES[stream.type_of(column)]
             for value, column in zip(values, columns, strict=True)

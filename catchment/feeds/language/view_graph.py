@@ -123,7 +123,8 @@ class ViewGraph:
 
     def delta_to(self, newer: ViewGraph) -> ViewDelta:
         """What must change to get from this graph to a newer one."""
-        old, new = self.views, newer.views
+        old = self.views
+        new = newer.views
         return ViewDelta(
             added=tuple(v for name, v in new.items() if name not in old),
             removed=tuple(name for name in old if name not in new),
@@ -238,7 +239,8 @@ class _Generator:
     def _name_of(self, item: FeedInput, layout: Layout) -> Evaluate:
         if not item.is_stream:
             return self._column(f"{item.alias}.{FEED_COLUMN}", layout)
-        device, kind = self._compile(item.device, layout), feed_kind(item.source, item.where)
+        device = self._compile(item.device, layout)
+        kind = feed_kind(item.source, item.where)
         return lambda slots: f"{kind}@{device(slots)}"
 
     def _check(self, row: ViewRow) -> None:

@@ -80,7 +80,8 @@ def _blocks(start: Index) -> list[tuple[int, int]]:
 
 
 def _block_curves(edges: Edges, upload: Floats, capacity: Floats | None, first: int, last: int) -> Curves:
-    begin, end = int(edges.start[first]), int(edges.start[last])
+    begin = int(edges.start[first])
+    end = int(edges.start[last])
     device = np.repeat(np.arange(first, last), np.diff(edges.start[first : last + 1]))
     rows = _Rows(
         np.arange(begin, end),
@@ -121,14 +122,16 @@ def _raise_floors(rows: _Rows, upload: Floats, first: int, last: int) -> tuple[F
         lifts = np.maximum.reduceat(np.where(free, rows.rate, 0.0), starts)
         floor[at[starts]] = np.maximum(floor[at[starts]], lifts)
         above = np.flatnonzero(rows.rate > floor[at])
-        before, rows = rows.rate.shape[0], rows.take(above)
+        before = rows.rate.shape[0]
+        rows = rows.take(above)
         if rows.rate.shape[0] > (1 - WORTH_ANOTHER_PASS) * before:
             break
     return floor, rows
 
 
 def _curves(rows: _Rows, upload: Floats, capacity: Floats | None, floor: Floats, first: int, last: int) -> Curves:
-    own, device = rows.rate, rows.device
+    own = rows.rate
+    device = rows.device
     starts = starts_of(device)
     who = device[starts]
     downloads = suffix_sums(rows.download_cost, device)
@@ -167,5 +170,6 @@ def _choose(curve: Curves, first: int) -> Curves:
     tied = curve.cost == np.repeat(least, np.diff(np.append(starts, curve.rate.shape[0])))
     largest = np.maximum.reduceat(np.where(tied, curve.rate, 0.0), starts)
     above = least <= curve.best[who]
-    curve.threshold[who[above]], curve.best[who[above]] = largest[above], least[above]
+    curve.threshold[who[above]] = largest[above]
+    curve.best[who[above]] = least[above]
     return curve

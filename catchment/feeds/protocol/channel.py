@@ -24,7 +24,9 @@ from catchment.feeds.protocol.messages import (
     Upward,
 )
 
-DATA, NOTICE, CONTROL = "data", "notice", "control"
+DATA = "data"
+NOTICE = "notice"
+CONTROL = "control"
 
 
 def traffic_class(message: Message) -> str:

@@ -98,7 +98,8 @@ def _view_out(view: PhysicalView) -> _Fields:
 
 
 def _view_in(template: Any, inputs: Any, rows: Any) -> PhysicalView:
-    template, inputs = _text(template), _texts(inputs)
+    template = _text(template)
+    inputs = _texts(inputs)
     return PhysicalView(view_name(template, inputs), template, inputs, tuple(_row_in(inputs, *r) for r in rows))
 
 

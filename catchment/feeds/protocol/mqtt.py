@@ -116,7 +116,8 @@ class MqttClient:
 
     def connect(self, now_s: float) -> None:
         """Reach the broker, or try again at a later `service`."""
-        self.wanted, self.tried_s = True, now_s
+        self.wanted = True
+        self.tried_s = now_s
         try:
             self.client.connect(self.config.host, self.config.port, self.config.keepalive_s)
         except OSError:
@@ -171,7 +172,8 @@ class _Poller:
 
     def _register(self, client: MqttClient) -> None:
         """Sockets change when a client reconnects, and what is waited for changes as it has something to send."""
-        sock, known = client.socket, self.registered.get(client)
+        sock = client.socket
+        known = self.registered.get(client)
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if client.client.want_write() else 0)
         wanted = None if sock is None else (sock, events)
         if wanted == known:
@@ -208,10 +210,12 @@ class MqttDevices:
         if not _NAME.fullmatch(device):
             raise FeedError(f"a device cannot be called {device!r} on MQTT: 1 to 64 characters without / + #")
         self.waiting[device] = deque()
-        self.senders[device], self.receivers[device] = ChannelSender(boot), at_device()
+        self.senders[device] = ChannelSender(boot)
+        self.receivers[device] = at_device()
         listen = self.config.down(device)
         client = MqttClient(self.config, f"device-{device}", device, listen, lambda _, d: self._take(device, d))
-        self.clients[device], self.told[device] = client, False
+        self.clients[device] = client
+        self.told[device] = False
         self.poller.clients.append(client)
 
     def _take(self, device: str, data: bytes) -> None:
@@ -280,7 +284,8 @@ class MqttCloud:
     def traffic(self) -> dict[str, LinkTraffic]:
         """What crossed each device's link, as the cloud saw it."""
         nothing = WireCounter()
-        up, down = self.receivers, self.senders
+        up = self.receivers
+        down = self.senders
         return {
             name: LinkTraffic(
                 up[name].received if name in up else nothing, down[name].sent if name in down else nothing
@@ -351,7 +356,8 @@ class MqttBus:
         return self.cloud.next_up(device)
 
     def traffic(self) -> dict[str, LinkTraffic]:
-        senders, receivers = self.devices.senders, self.devices.receivers
+        senders = self.devices.senders
+        receivers = self.devices.receivers
         return {name: LinkTraffic(senders[name].sent, receivers[name].received) for name in senders}
 
     def poll(self, timeout_s: float = 0.0) -> None:

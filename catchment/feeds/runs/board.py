@@ -64,7 +64,8 @@ class Board:
             )
 
     def _predict(self) -> None:
-        controller, graph = self.controller, self.controller.graph
+        controller = self.controller
+        graph = self.controller.graph
         hosts = {"present": controller.settled(), "all_at_cloud": all_at_cloud(graph, controller.rates, self.costs)}
         for name, placed in hosts.items():
             known = placed if len(placed) == len(graph.views) else hosts["all_at_cloud"]
@@ -72,7 +73,8 @@ class Board:
 
     def snapshot(self) -> dict[str, Any]:
         """All of it as plain data."""
-        controller, links = self.controller, self.links()
+        controller = self.controller
+        links = self.links()
         hosts = Counter(controller.settled().values())
         at_cloud = hosts.pop(CLOUD, 0)
         return {
@@ -93,7 +95,8 @@ class Board:
         }
 
     def _device(self, name: str, views: int, links: Mapping[str, LinkTraffic]) -> dict[str, Any]:
-        rates, link = self.controller.rates, links.get(name)
+        rates = self.controller.rates
+        link = links.get(name)
         return {
             "device": name,
             "views": views,

@@ -115,7 +115,9 @@ class FeedRun:
 
     def steps(self) -> Iterator[int]:
         """Run through the phases a second at a time; yields the second."""
-        records, change_at, end = self.world.records(EPOCH_US), self.options.change_at_s, self.options.seconds
+        records = self.world.records(EPOCH_US)
+        change_at = self.options.change_at_s
+        end = self.options.seconds
         yield from self._until(records, WARM_UP_S)
         yield from self._settle(records, min(change_at or end, LONGEST_WARM_UP_S))
         yield from self._phase("before", records, change_at or end)
@@ -145,8 +147,10 @@ class FeedRun:
     def _phase(self, name: str, records: Iterator[DeviceRecord], until_s: int) -> Iterator[int]:
         if self.second >= until_s:
             return
-        before, hosts = self.totals(), self.cloud.controller.settled()
-        rates, redeployed = self.world.feed_rates, self.cloud.redeployed
+        before = self.totals()
+        hosts = self.cloud.controller.settled()
+        rates = self.world.feed_rates
+        redeployed = self.cloud.redeployed
         yield from self._until(records, until_s)
         measured = self.totals().per_second_since(before)
         predicted = predict_traffic(self.graph, hosts, {**self.cloud.controller.rates, **rates}, self.sizes)
@@ -179,7 +183,8 @@ class FeedRun:
 
     def report(self) -> dict[str, Any]:
         """All that was measured."""
-        controller, links = self.cloud.controller, list(self.bus.traffic().values())
+        controller = self.cloud.controller
+        links = list(self.bus.traffic().values())
         hosts = controller.settled()
         return {
             "data": self.world.source,

@@ -135,7 +135,9 @@ class _Oracle:
             for n, i in enumerate(template.inputs)
         ]  # fmt: skip
         if len(aliases) == 2:
-            first, second, near = aliases[0], aliases[1], template.lifetime_us
+            first = aliases[0]
+            second = aliases[1]
+            near = template.lifetime_us
             tables[1] += f" AND {second}.at_us BETWEEN {first}.at_us - {near} AND {first}.at_us + {near}"
         keys = " || ',' || ".join(f"trim({a}.key, '[]')" for a in aliases)
         at_us = f"max({', '.join(f'{a}.at_us' for a in aliases)})" if len(aliases) == 2 else f"{aliases[0]}.at_us"

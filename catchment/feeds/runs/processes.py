@@ -38,7 +38,8 @@ class Every:
         now_s = time.monotonic()
         if now_s - self.last_s < self.period_s:
             return 0.0
-        passed, self.last_s = now_s - self.last_s, now_s
+        passed = now_s - self.last_s
+        self.last_s = now_s
         return passed
 
 
@@ -54,7 +55,9 @@ def serve_cloud(
     """Answer devices until told to end; `first` is sent once the cloud can be heard."""
     reach_broker(links)
     send_all(links, first)
-    take, second, review = Every(TAKE_EVERY_S), Every(1.0), Every(review_every_s or 1e9)
+    take = Every(TAKE_EVERY_S)
+    second = Every(1.0)
+    review = Every(review_every_s or 1e9)
     while goes_on():
         links.poll(POLL_S)
         receive_all(cloud, links)
@@ -141,7 +144,8 @@ def serve_fleet(
     """
     for name in fleet.devices:
         links.connect(name)
-    upcoming, next_tick_us = next(records, None), clock.now_us()
+    upcoming = next(records, None)
+    next_tick_us = clock.now_us()
     while goes_on():
         now_us = clock.now_us()
         while upcoming is not None and upcoming.at_us <= now_us:

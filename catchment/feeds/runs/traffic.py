@@ -63,7 +63,8 @@ def predict_traffic(
 
 def message_sizes(graph: ViewGraph, workload: Workload, from_us: int, boot: int = 0) -> dict[str, float]:
     """Bytes of a message of each feed: an early event of it, encoded, numbered as after a while of running."""
-    compiled, number = compile_program(graph.program.text, graph.program.functions), boot + 100
+    compiled = compile_program(graph.program.text, graph.program.functions)
+    number = boot + 100
     sizes: dict[str, float] = {}
     for record in islice(workload.records(from_us), MAX_SAMPLED):
         for kind, values in compiled.feeds_of(record.stream, record.row):

@@ -13,7 +13,8 @@ IDLE_S = 0.005  # how long a live run sleeps when nothing is under way
 
 def pace(run: LocalRun, speed: float = 1.0, idle: Callable[[float], None] = time.sleep) -> None:
     """Make a run wait for the wall clock; at speed 10 ten seconds of the run take one."""
-    began_s, began_us = time.monotonic(), run.now_us
+    began_s = time.monotonic()
+    began_us = run.now_us
 
     def wait(instant_us: int) -> None:
         due_s = began_s + (instant_us - began_us) / 1e6 / speed

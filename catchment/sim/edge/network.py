@@ -90,7 +90,8 @@ class FifoLink:
 
     def measure(self, at_s: float) -> None:
         """Take note of what was served since the last call."""
-        begun, ended = self.bandwidth.work(self._seen_s), min(self.bandwidth.work(at_s), self._clear)
+        begun = self.bandwidth.work(self._seen_s)
+        ended = min(self.bandwidth.work(at_s), self._clear)
         busy_s = self.bandwidth.when(ended) - self._seen_s if ended > begun else 0.0
         if busy_s > 0:
             weight = 1.0 if self.goodput is None else 1 - exp(-(ended - begun) / _MEASURE_UPDATES)

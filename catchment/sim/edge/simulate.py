@@ -171,7 +171,8 @@ def _offline(scenario: EdgeScenario, name: str) -> EdgeOutcome:
 
 def _streaming(scenario: EdgeScenario) -> EdgeOutcome:
     """Every record an update of its own: steps would merge those of one key, so this is computed directly."""
-    out, clear = [], -np.inf
+    out = []
+    clear = -np.inf
     for start_us, records in scenario.trace.windows(scenario.window_us):
         clear = float(served(scenario.bandwidth.works(records.ts_us / 1e6), clear)[-1])
         staleness_s = max(scenario.bandwidth.when(clear) - (start_us + scenario.window_us) / 1e6, 0.0)
@@ -240,7 +241,8 @@ def step_ends(window_us: int, steps: int, floor_us: float) -> Integers:
     """Offsets at which steps end: even, until a step would be more than a share of the time left; then that."""
     even_us = window_us / steps
     evenly = np.arange(even_us, window_us - even_us / _TAIL_SHARE, even_us)
-    left, tail = window_us - (float(evenly[-1]) if len(evenly) else 0.0), []
+    left = window_us - (float(evenly[-1]) if len(evenly) else 0.0)
+    tail = []
     while left > floor_us:
         left -= max(_TAIL_SHARE * left, floor_us)
         tail.append(window_us - left)
@@ -259,7 +261,8 @@ class _Run:
         self._frames = 0
 
     def window(self, window: _Window) -> WindowOutcome:
-        sent, framed = self._gate.updates_total, self._frames
+        sent = self._gate.updates_total
+        framed = self._frames
         self._clock.raise_to(window.start_us, window.start_us)
         for i, end_us in enumerate(window.ends_us.tolist()):
             rows = slice(window.cuts[i], window.cuts[i + 1])
@@ -274,7 +277,8 @@ class _Run:
         self._gate.sweep()
         end_s = (window.start_us + self._scenario.window_us) / 1e6
         staleness_s = max(self._link.finish_s() - end_s, 0.0)
-        updates, frames = self._gate.updates_total - sent, self._frames - framed
+        updates = self._gate.updates_total - sent
+        frames = self._frames - framed
         return WindowOutcome(window.start_us / 1e6, updates, len(window.codes), staleness_s, frames)
 
     def _release(self, now_us: int) -> None:

@@ -39,7 +39,8 @@ def sessions(starts: int, keys: int, windows: int, window_s: float, seed: int) -
     gaps_s[np.flatnonzero(np.diff(session, prepend=-1))] = 0.0
     elapsed_s = np.cumsum(gaps_s)
     since_s = elapsed_s - elapsed_s[np.searchsorted(session, session, "left")]
-    at_s, key = begin_s + since_s, rng.integers(0, keys, len(lengths))[session]
+    at_s = begin_s + since_s
+    key = rng.integers(0, keys, len(lengths))[session]
     order = np.argsort(at_s, kind="stable")
     inside = order[at_s[order] < windows * window_s]
     return trace_of((at_s[inside] * 1e6).astype(np.int64), key[inside])

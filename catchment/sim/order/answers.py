@@ -71,9 +71,11 @@ class WindowAnswers:
 
 def answers(trace: ArrivalTrace, windows: Windows, measure: Measure, known: Mask | None = None) -> WindowAnswers:
     """The answers over the (record, window) pairs that are known; over all of them where no mask is given."""
-    window, record = windows.window, windows.record
+    window = windows.window
+    record = windows.record
     if known is not None:
-        window, record = window[known], record[known]
+        window = window[known]
+        record = record[known]
     values = trace.value[record]
     count = np.bincount(window, minlength=len(windows)).astype(np.float64)
     total = np.bincount(window, values, minlength=len(windows)).astype(np.float64)
@@ -112,7 +114,8 @@ def _rank_errors(trace: ArrivalTrace, windows: Windows, p: float, published: Flo
 
     A quantile of n values is only meant to within 1/n of its rank: that grain is no error.
     """
-    values, size = trace.value[windows.record], len(windows)
+    values = trace.value[windows.record]
+    size = len(windows)
     mine = published[windows.window]
     below = np.bincount(windows.window, values < mine, minlength=size) / count
     upto = np.bincount(windows.window, values <= mine, minlength=size) / count

@@ -149,7 +149,8 @@ def _turn(raw: _Raw, knobs: _Knobs, name: str, figure: Callable[[Figures], float
         setattr(knobs, name, float(np.exp(at + step)))
         after = figure(_figures(raw, knobs))
         slope = max((after - got) / step, 0.05 * target)
-        at, got = at + step, after
+        at = at + step
+        got = after
 
 
 def _draw(wanted: Disorder, rng: np.random.Generator) -> _Raw:
@@ -175,7 +176,9 @@ def _values(source: Ints, event_s: Floats, wanted: Disorder, rng: np.random.Gene
 
 def _draw_stalls(wanted: Disorder, rng: np.random.Generator) -> _Stalls:
     """One longest stall of one sensor, and bursts of shorter ones of a sensor or of a receiver."""
-    source, start, length = [int(rng.integers(wanted.sources))], [0.0], [0.0]
+    source = [int(rng.integers(wanted.sources))]
+    start = [0.0]
+    length = [0.0]
     start[0] = float(rng.uniform(0.15, 0.8) * (wanted.duration_s - wanted.max_delay_s))
     for burst in rng.uniform(0, wanted.duration_s, max(2, round(wanted.duration_s / wanted.burst_every_s))):
         hit = _hit(wanted, rng)

@@ -50,7 +50,8 @@ def _waits(
     trace: ArrivalTrace, windows: Windows, measure: Measure, max_error: float, step_us: int
 ) -> tuple[Floats, Floats]:
     """Per window, in seconds: until its answer is first right, and until it is right for good."""
-    first, last = np.zeros(len(windows)), np.zeros(len(windows))
+    first = np.zeros(len(windows))
+    last = np.zeros(len(windows))
     for w, at, values in _in_order(trace, windows, step_us):
         end = int(windows.ends_us[w])
         wrong = _is_wrong(values, measure, max_error)

@@ -67,8 +67,10 @@ def repair(
     known = steps[windows.record] <= closed_at_us[windows.window]
     late = np.unique(windows.record[~known])
     fired_at, batch = _fire(late, trace.event_us, steps, policy, step_us)
-    batch_of, at = np.full(len(trace), -1), np.zeros(len(trace), dtype=np.int64)
-    batch_of[late], at[late] = batch, fired_at
+    batch_of = np.full(len(trace), -1)
+    at = np.zeros(len(trace), dtype=np.int64)
+    batch_of[late] = batch
+    at[late] = fired_at
     pairs = _LatePairs.of(trace, windows, known, batch_of)
     exact = _final_is_exact(trace, windows, measure, known, pairs)
     return RepairOutcome(
@@ -85,20 +87,29 @@ def repair(
 
 def _fire(late: Ints, event_us: Ints, steps: Ints, policy: RepairPolicy, step_us: int) -> tuple[Ints, Ints]:
     """For each late record, in order of arrival: when its batch fires, and the number of that batch."""
-    fired, batch = np.zeros(len(late), dtype=np.int64), np.zeros(len(late), dtype=np.int64)
-    first, number, low, high = 0, 0, 0, 0
+    fired = np.zeros(len(late), dtype=np.int64)
+    batch = np.zeros(len(late), dtype=np.int64)
+    first = 0
+    number = 0
+    low = 0
+    high = 0
     for i, (record, at) in enumerate(zip(late.tolist(), steps[late].tolist(), strict=True)):
         due = int(steps[late[first]]) + -(-policy.max_age_us // step_us) * step_us if first < i else at
         if first < i and at > due:
-            fired[first:i], batch[first:i] = due, number
-            first, number = i, number + 1
+            fired[first:i] = due
+            batch[first:i] = number
+            first = i
+            number = number + 1
         event = int(event_us[record])
         low, high = (event, event) if first == i else (min(low, event), max(high, event))
         if high - low > policy.spread_us or i + 1 - first >= policy.max_records:
-            fired[first : i + 1], batch[first : i + 1] = at, number
-            first, number = i + 1, number + 1
+            fired[first : i + 1] = at
+            batch[first : i + 1] = number
+            first = i + 1
+            number = number + 1
     if first < len(late):
-        fired[first:], batch[first:] = int(steps[late[first]]) + policy.max_age_us, number
+        fired[first:] = int(steps[late[first]]) + policy.max_age_us
+        batch[first:] = number
     return fired, batch
 
 
@@ -116,7 +127,8 @@ class _LatePairs:
 
     @classmethod
     def of(cls, trace: ArrivalTrace, windows: Windows, known: Mask, batch_of: Ints) -> _LatePairs:
-        record, window = windows.record[~known], windows.window[~known]
+        record = windows.record[~known]
+        window = windows.window[~known]
         batch = batch_of[record]
         slices = Slicing.of([windows.spec]).starts_of(trace.event_us[record])
         rows = np.stack([batch, slices, window]) if len(record) else np.zeros((3, 0), dtype=np.int64)
@@ -138,7 +150,8 @@ def _records_under(trace: ArrivalTrace, windows: Windows, touched: Ints) -> int:
         return 0
     ordered = np.sort(trace.event_us)
     ends = windows.ends_us[touched[1]]
-    low, high = np.searchsorted(ordered, ends - windows.spec.size_us), np.searchsorted(ordered, ends)
+    low = np.searchsorted(ordered, ends - windows.spec.size_us)
+    high = np.searchsorted(ordered, ends)
     fresh = np.append(True, touched[0, 1:] != touched[0, :-1])
     before = np.where(fresh, 0, np.append(0, high[:-1]))
     return int((high - np.maximum(low, before)).sum())
@@ -146,7 +159,8 @@ def _records_under(trace: ArrivalTrace, windows: Windows, touched: Ints) -> int:
 
 def _final_is_exact(trace: ArrivalTrace, windows: Windows, measure: Measure, known: Mask, late: _LatePairs) -> bool:
     """Whether published states with all late partials merged in equal the batch answers over all records."""
-    on_time, size = windows.record[known], len(windows)
+    on_time = windows.record[known]
+    size = len(windows)
     counts = np.bincount(windows.window[known], minlength=size) + np.bincount(late.window, minlength=size)
     batch = np.bincount(windows.window, minlength=size)
     if not np.array_equal(counts, batch):
@@ -166,7 +180,8 @@ def _final_is_exact(trace: ArrivalTrace, windows: Windows, measure: Measure, kno
 
 def _merged_sums(trace: ArrivalTrace, windows: Windows, known: Mask, late: _LatePairs) -> tuple[Floats, Floats]:
     """Sums as pairs: of what was on time, and of every late partial, combined."""
-    size, parts = len(windows), len(late.partial_window)
+    size = len(windows)
+    parts = len(late.partial_window)
     on_time = trace.value[windows.record[known]]
     high, low = sum_pairs(on_time, np.zeros(len(on_time)), windows.window[known], size)
     values = trace.value[late.record]

@@ -36,7 +36,8 @@ class Steps:
 
     def batches(self) -> Iterator[tuple[int, SourceBatch]]:
         """Every step from the first to the last: the clock goes on while nothing arrives."""
-        nothing, last = self.rows.take(slice(0, 0)), None
+        nothing = self.rows.take(slice(0, 0))
+        last = None
         for i, at in enumerate(self.at_us.tolist()):
             if last is not None:
                 yield from ((idle, nothing) for idle in range(last + self.step_us, at, self.step_us))

@@ -81,7 +81,8 @@ class SparkPlane:
         self.newest[feed] = max(at_us, self.newest.get(feed, at_us))
 
     def take_matched(self) -> Counter[str]:
-        taken, self.matched = self.matched, Counter()
+        taken = self.matched
+        self.matched = Counter()
         return taken
 
 

@@ -24,7 +24,10 @@ from catchment.feeds.language.view_graph import PhysicalView, ViewRow
 from catchment.feeds.protocol.sampling import MATCH_RANK_SQL
 from catchment.query.sql.dialect import read_expression
 
-DELIVERY, NOTICE, MATCH, DONE = "delivery", "notice", "match", "done"
+DELIVERY = "delivery"
+NOTICE = "notice"
+MATCH = "match"
+DONE = "done"
 
 _RESULT = ("arrival", "device", "feed", "key", "at_us", "values")
 _ROUTES = {"route_feed": "STRING", "device": "STRING", "share": "DOUBLE"}
@@ -56,7 +59,8 @@ class FeedJoins:
         if version != self.version:
             self._refresh(routes, installed.values())
             self.version = version
-        results, events = [_done(fresh)], fresh
+        results = [_done(fresh)]
+        events = fresh
         for name in [n for n in self.program.templates if n in self.views]:
             consumed = name in self.program.consumed
             matches = self._matches(self.program.templates[name], events, old)

@@ -178,7 +178,8 @@ class _Job:
         first = rows.groupBy("src").agg(self._floor(F.lit(0.0)).alias("floor"), F.max("own").alias("top"))
         floors = self.keep(first, "floors-0")
         kept = self.keep(_above(rows, floors), "kept-0")
-        after, turn = kept.count(), 0
+        after = kept.count()
+        turn = 0
         before = math.inf
         while after > self.few_rows and after < (1 - WORTH_ANOTHER_PASS) * before:
             turn += 1
@@ -188,7 +189,8 @@ class _Job:
             )
             floors = self.keep(raised, f"floors-{turn}")
             kept = self.keep(_above(kept.drop("floor"), floors), f"kept-{turn}")
-            before, after = after, kept.count()
+            before = after
+            after = kept.count()
         return floors, kept
 
     def _floor(self, floor: Column) -> Column:

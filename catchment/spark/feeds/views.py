@@ -155,7 +155,8 @@ class _Joined:
         return to_spark(sql, self.program.functions, lambda c: exp.column(c.name, table=c.table))
 
     def _columns(self) -> dict[str, str]:
-        template, columns = self.template, {}
+        template = self.template
+        columns = {}
         for role, item in enumerate(template.inputs):
             device = self._sql(item.device) if item.is_stream else "NULL"
             columns[f"input{role}"] = self._feed(item)
@@ -226,7 +227,8 @@ def _grouped(joined: DataFrame, template: FeedTemplate) -> DataFrame:
 
 def _refuse_faults(joined: DataFrame, template: FeedTemplate, devices: DataFrame | None) -> None:
     """One pass over the joined rows: the first of each kind of fault, if there is any."""
-    checked, faults = joined, {}
+    checked = joined
+    faults = {}
     if template.is_pair:
         faults["self"] = fn.col("input0") == fn.col("input1")
     for role, item in enumerate(template.inputs):

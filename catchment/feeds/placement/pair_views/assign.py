@@ -100,7 +100,8 @@ def place(assignment: Assignment) -> PairPlacement:
     """The placement of an assignment, pairs in ascending order."""
     graph = assignment.graph
     rows = np.flatnonzero(graph.src < graph.dst)
-    src, dst = graph.src[rows], graph.dst[rows]
+    src = graph.src[rows]
+    dst = graph.dst[rows]
     dst_uploads = assignment.upload[graph.counterpart[rows]]
     site = np.where(dst_uploads, AT_CLOUD, dst)
     return PairPlacement(src, dst, np.where(assignment.upload[rows], site, src).astype(np.int32))

@@ -143,10 +143,13 @@ class _Sacks:
     def _fill_greedily(self) -> Mask:
         """By gain per load while it fits: what is kept when the solver has no time at all."""
         kept = np.zeros(self.gain.shape[0], dtype=np.bool_)
-        room, free = self.limit.copy(), np.ones(int(self.pair.max()) + 1, dtype=np.bool_)
+        room = self.limit.copy()
+        free = np.ones(int(self.pair.max()) + 1, dtype=np.bool_)
         for row in np.argsort(-self.gain / np.maximum(self.load, 1e-300), kind="stable"):
-            owner, pair = self.owner[row], self.pair[row]
+            owner = self.owner[row]
+            pair = self.pair[row]
             if free[pair] and self.load[row] <= room[owner]:
-                kept[row], free[pair] = True, False
+                kept[row] = True
+                free[pair] = False
                 room[owner] -= self.load[row]
         return kept

@@ -96,7 +96,8 @@ def place_in_cloud(
         raise FeedError(f"{tree.gateway.shape[0]} gateways for {assignment.graph.devices} devices", where="cloud")
     views = _Views.of(assignment, tree)
     deadline = clock() + time_limit_s
-    cost, optimal = 0.0, True
+    cost = 0.0
+    optimal = True
     for node in tree.top_down()[1:]:
         crossed, sure = views.descend(node, tree, deadline - clock(), clock)
         cost += float(tree.link_cost[node]) * crossed
@@ -117,12 +118,14 @@ class _Views:
 
     @classmethod
     def of(cls, assignment: Assignment, tree: CloudTree) -> _Views:
-        graph, placed = assignment.graph, place(assignment)
+        graph = assignment.graph
+        placed = place(assignment)
         rows = np.flatnonzero(graph.src < graph.dst)
         pinned = placed.site != AT_CLOUD
         root = tree.top_down()[0]
         at = np.where(pinned, tree.gateway[placed.site], root)
-        a, b = placed.src.astype(np.int64), placed.dst.astype(np.int64)
+        a = placed.src.astype(np.int64)
+        b = placed.dst.astype(np.int64)
         return cls(a, b, graph.rate[rows], graph.peer_rate[rows], pinned, at)
 
     def descend(
@@ -131,7 +134,8 @@ class _Views:
         """Move views from a node's parent to the node where that costs its link least; what crosses it."""
         under = tree.under(node)
         below = under[tree.gateway]
-        a_below, b_below = below[self.a], below[self.b]
+        a_below = below[self.a]
+        b_below = below[self.b]
         waiting = ~self.pinned & (self.at == tree.parent[node])
         self.at[waiting & a_below & b_below] = node
         open_views = np.flatnonzero(waiting & (a_below != b_below))
@@ -169,7 +173,8 @@ def _lifts_above(base: Floats, views: _Views, rows: Index) -> tuple[LiftProblem,
     fresh = np.append(True, (np.diff(device[order]) != 0) | (np.diff(rate[order]) != 0))[: order.shape[0]]
     level = np.empty_like(order)
     level[order] = np.cumsum(fresh) - 1
-    at, top = device[order][fresh], rate[order][fresh]
+    at = device[order][fresh]
+    top = rate[order][fresh]
     devices, start = np.unique(at, return_index=True)
     pairs = int(needed.sum())
     start = np.append(start, at.shape[0]).astype(np.int64)

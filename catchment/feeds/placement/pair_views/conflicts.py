@@ -36,7 +36,8 @@ def residual_problem(graph: DemandGraph, curves: Curves) -> Conflicts:
     """The pairs on which both devices would download, as a residual problem."""
     rows = curves.down
     rows = rows[graph.peer_rate[rows] > curves.threshold[graph.dst[rows]]]
-    src, dst = graph.src_of(rows), graph.dst[rows]
+    src = graph.src_of(rows)
+    dst = graph.dst[rows]
     once = src < dst
     rows = rows[once]
     return conflicts_among(curves, src[once], dst[once], graph.rate[rows], graph.peer_rate[rows])
@@ -51,7 +52,8 @@ def conflicts_among(
     step = np.searchsorted(key_of_step, levels)
     device, start = np.unique(curves.device[step], return_index=True)
     lift_cost = curves.least_cost_from()[step] - curves.best[curves.device[step]]
-    left, right = level_of[: a.shape[0]], level_of[a.shape[0] :]
+    left = level_of[: a.shape[0]]
+    right = level_of[a.shape[0] :]
     start = np.append(start, step.shape[0]).astype(np.int64)
     return Conflicts(LiftProblem(start, np.maximum(lift_cost, 0.0), left, right), device, step)
 

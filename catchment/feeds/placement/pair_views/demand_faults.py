@@ -96,7 +96,8 @@ class Rows:
                 "keep one row for each direction of a pair",
             )
         row = int(np.flatnonzero(~np.isin(back, key))[0])
-        src, dst = self._name(self.src[row]), self._name(self.dst[row])
+        src = self._name(self.src[row])
+        dst = self._name(self.dst[row])
         return self._fault(
             row,
             f"this demand has no counterpart {dst} -> {src}",
@@ -108,7 +109,8 @@ class Rows:
             raise self._fault(int(bad.argmax()), message, hint)
 
     def _fault(self, row: int, message: str, hint: str) -> FeedError:
-        src, dst = self._name(self.src[row]), self._name(self.dst[row])
+        src = self._name(self.src[row])
+        dst = self._name(self.dst[row])
         at = f"{self.where}, row {row + 1}"
         return FeedError(f"{src} -> {dst} at rate {self.rate[row]:g}: {message}", where=at, hint=hint)
 
@@ -153,7 +155,8 @@ def _number_by_table(
     """Whole numbers in a narrow range: look each up in a table of the range; None where it is wide."""
     if src.shape[0] == 0:
         return None
-    low, high = min(int(src.min()), int(dst.min())), max(int(src.max()), int(dst.max()))
+    low = min(int(src.min()), int(dst.min()))
+    high = max(int(src.max()), int(dst.max()))
     if high - low > TABLE_SPARSITY * src.shape[0]:
         return None
     seen = np.zeros(high - low + 1, dtype=np.bool_)

@@ -46,7 +46,8 @@ def solve_lifts(problem: LiftProblem, time_limit_s: float, clock: Callable[[], f
 def _classify(problem: LiftProblem) -> tuple[int, Index, NDArray[np.bool_], NDArray[np.bool_]]:
     """Connected components, each node's label, and which of them are trees, which bipartite."""
     nodes = problem.nodes
-    a, b = problem.node_of[problem.left], problem.node_of[problem.right]
+    a = problem.node_of[problem.left]
+    b = problem.node_of[problem.right]
     count, label = connected_components(_graph(a, b, nodes), directed=False)
     sizes = np.bincount(label, minlength=count)
     pairs = np.bincount(label[a], minlength=count)

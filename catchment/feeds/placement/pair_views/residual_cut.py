@@ -26,7 +26,8 @@ from catchment.feeds.placement.segmented_sums import prefix_sums
 Floats = NDArray[np.float64]
 Index = NDArray[np.int64]
 
-_SOLVED, _LIMIT = 0, 1  # scipy's words for how HiGHS ended
+_SOLVED = 0
+_LIMIT = 1  # scipy's words for how HiGHS ended
 
 
 def solve_with_cycles(problem: LiftProblem, time_limit_s: float, clock: Callable[[], float]) -> LiftSolution:
@@ -64,7 +65,8 @@ def _kernel(problem: LiftProblem, open_levels: NDArray[np.bool_]) -> LiftProblem
 
 def _components(problem: LiftProblem) -> list[NDArray[np.bool_]]:
     """Nodes of each component that has a pair, smallest component first."""
-    a, b = problem.node_of[problem.left], problem.node_of[problem.right]
+    a = problem.node_of[problem.left]
+    b = problem.node_of[problem.right]
     graph = sparse.coo_array((np.ones(a.shape[0]), (a, b)), shape=(problem.nodes, problem.nodes))
     _, label = connected_components(graph, directed=False)
     sizes = np.bincount(label[a])

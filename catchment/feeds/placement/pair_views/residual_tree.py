@@ -77,7 +77,8 @@ class _Forest:
         return order, parent
 
     def _subtree_costs(self, node: int, parent: int, free: list[_Best], bound: list[_Best]) -> list[float]:
-        first, last = self.start[node], self.start[node + 1]
+        first = self.start[node]
+        last = self.start[node + 1]
         saving = [0.0] * (last - first + 1)
         unresolved = 0.0
         for child, own, _ in self.neighbours[node]:

@@ -92,7 +92,8 @@ def _thresholds(links: DeviceLinks, level: Index) -> Floats:
     """The rate at which each node's feed is best uploaded, found from the highest views down to the sources."""
     parent = links.trees.parent
     price = np.bincount(links.reader, links.read_rate, minlength=parent.shape[0]) * links.download
-    threshold, best = np.zeros(parent.shape[0]), np.zeros(parent.shape[0])
+    threshold = np.zeros(parent.shape[0])
+    best = np.zeros(parent.shape[0])
     for height in range(int(level.max(initial=-1)), -1, -1):
         here = np.flatnonzero(level == height)  # nodes of a level are contiguous
         children = np.flatnonzero((parent >= 0) & (level[parent] == height))
@@ -101,7 +102,8 @@ def _thresholds(links: DeviceLinks, level: Index) -> Floats:
         prices = price[children] + best[children]
         edges = Edges(start, links.rate[children], prices, np.ones(here.shape[0]))
         curves = cost_curves(edges, links.upload[here])
-        threshold[here], best[here] = curves.threshold, curves.best
+        threshold[here] = curves.threshold
+        best[here] = curves.best
     return threshold
 
 

@@ -23,7 +23,8 @@ def cheapest_set(links: DeviceLinks, nodes: Index, rows: Index) -> NDArray[np.bo
     `rows` are those of `links.reader` that are about these nodes.
     """
     network = Network()
-    here, cloud = network.add_node(), network.add_node()
+    here = network.add_node()
+    cloud = network.add_node()
     sources = links.sources
     at = {int(node): here if sources[node] else network.add_node() for node in nodes}
     for holder, children in _children(links, nodes).items():
@@ -55,24 +56,28 @@ def _readers(links: DeviceLinks, rows: Index) -> dict[int, list[tuple[float, int
 
 
 def _add_upload(network: Network, holder: int, unit: float, children: Iterable[tuple[float, int]]) -> None:
-    below, last = 0.0, holder
+    below = 0.0
+    last = holder
     for rate, child in sorted(children):
         if last == holder or rate > below:
             level = network.add_node()
             network.add_arc(holder, level, unit * (rate - below))
             if last != holder:
                 network.add_arc(last, level)  # a level is free only if those above it are
-            below, last = rate, level
+            below = rate
+            last = level
         network.add_arc(last, child)
 
 
 def _add_download(network: Network, cloud: int, unit: float, readers: Iterable[tuple[float, int]]) -> None:
-    below, last = 0.0, cloud
+    below = 0.0
+    last = cloud
     for rate, reader in sorted(readers):
         if last == cloud or rate > below:
             level = network.add_node()
             network.add_arc(level, cloud, unit * (rate - below))
             if last != cloud:
                 network.add_arc(level, last)  # a level brings those below it
-            below, last = rate, level
+            below = rate
+            last = level
         network.add_arc(reader, last)

@@ -75,7 +75,8 @@ class DeviceLinks:
         uploads = float((self.upload * self.sent(inside))[of].sum())
         rows = np.flatnonzero(of[self.reader])
         order = rows[np.lexsort((self.read_rate[rows], self.read[rows], self.trees.device[self.reader[rows]]))]
-        device, feed = self.trees.device[self.reader[order]], self.read[order]
+        device = self.trees.device[self.reader[order]]
+        feed = self.read[order]
         last = np.append((np.diff(device) != 0) | (np.diff(feed) != 0), True)[: order.shape[0]]
         highest = order[last]
         return uploads + float((self.download[self.reader[highest]] * self.read_rate[highest]).sum())

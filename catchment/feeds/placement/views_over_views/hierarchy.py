@@ -144,13 +144,15 @@ def device_trees(hierarchy: Hierarchy) -> Trees:
     levels = [Trees(hierarchy.home[sources], sources, none, none)]
     first = np.zeros(hierarchy.vertices, dtype=np.int64)  # of each vertex: its nodes are contiguous
     count = np.zeros(hierarchy.vertices, dtype=np.int64)
-    first[sources], count[sources] = np.arange(sources.shape[0]), 1
+    first[sources] = np.arange(sources.shape[0])
+    count[sources] = 1
     total = sources.shape[0]
     for height in range(1, int(hierarchy.level.max(initial=0)) + 1):
         edges = np.flatnonzero(hierarchy.level[hierarchy.view] == height)
         nodes = _children(hierarchy, edges, first, count, levels)
         vertices, starts, sizes = np.unique(nodes.vertex, return_index=True, return_counts=True)
-        first[vertices], count[vertices] = total + starts, sizes
+        first[vertices] = total + starts
+        count[vertices] = sizes
         total += nodes.vertex.shape[0]
         levels.append(nodes)
     return _joined(levels)

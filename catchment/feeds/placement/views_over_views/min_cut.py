@@ -49,7 +49,8 @@ class Network:
         return self.room[arc] > ROUNDING * self.largest
 
     def _depths(self, source: int) -> dict[int, int]:
-        depth, queue = {source: 0}, deque([source])
+        depth = {source: 0}
+        queue = deque([source])
         while queue:
             node = queue.popleft()
             for arc in self.arcs[node]:

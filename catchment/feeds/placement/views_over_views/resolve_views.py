@@ -43,7 +43,8 @@ def resolve(
     chosen = wanted & ~links.sources
     takers = np.bincount(links.trees.vertex[chosen], minlength=int(links.trees.vertex.max(initial=-1)) + 1)
     groups = _groups(links, chosen, takers, _over_budget(links, chosen, capacity))
-    kept, added = wanted.copy(), 0.0
+    kept = wanted.copy()
+    added = 0.0
     for devices in groups:
         members = np.isin(links.trees.device, devices)
         program = _ViewProgram(links, wanted, np.flatnonzero(chosen & members), capacity)
@@ -62,7 +63,8 @@ def _over_budget(links: DeviceLinks, chosen: Mask, capacity: Floats | None) -> I
 
 def _groups(links: DeviceLinks, chosen: Mask, takers: Index, over: Index) -> list[Index]:
     """Devices connected by views that more than one of them took; and devices over their budget."""
-    device, vertex = links.trees.device, links.trees.vertex
+    device = links.trees.device
+    vertex = links.trees.vertex
     shared = np.flatnonzero(chosen & (takers[vertex] > 1))
     count = int(device.max(initial=-1)) + 1
     ends = (device[shared], count + vertex[shared])
@@ -99,7 +101,8 @@ class _ViewProgram:
     def _add_holder(self, holder: int, children: list[int]) -> None:
         """A feed's levels: what others want of it in any case, then the rates of the holder's children."""
         held = self.variable.get(holder)  # None: a source, which its device always holds
-        unit, base = float(self.links.upload[holder]), float(self.sent[holder])
+        unit = float(self.links.upload[holder])
+        base = float(self.sent[holder])
         if held is None:
             self.fixed += unit * base
         else:
@@ -129,18 +132,21 @@ class _ViewProgram:
     def _levels(self, unit: float, base: float, wanted: Iterable[tuple[float, int]]) -> list[tuple[int, int]]:
         """A variable for each rate above the base, each implying the one below; for each node its own."""
         levels: list[tuple[int, int]] = []
-        below, last = base, -1
+        below = base
+        last = -1
         for rate, node in wanted:
             if last < 0 or rate > below:
                 self.weight.append(unit * (rate - below))
                 if last >= 0:
                     self._row([(len(self.weight) - 1, 1.0), (last, -1.0)], 0.0)
-                below, last = rate, len(self.weight) - 1
+                below = rate
+                last = len(self.weight) - 1
             levels.append((last, node))
         return levels
 
     def _add_exclusions(self, capacity: Floats | None) -> None:
-        vertex, device = self.links.trees.vertex[self.nodes], self.links.trees.device[self.nodes]
+        vertex = self.links.trees.vertex[self.nodes]
+        device = self.links.trees.device[self.nodes]
         for group in _groups_of(vertex):
             if group.shape[0] > 1:
                 self._row([(int(n), 1.0) for n in group], 1.0)
