@@ -11,11 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from catchment.arrays import Floats
 from catchment.errors import FeedError
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ import scipy.sparse as sparse
 from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-Floats = NDArray[np.float64]
+from catchment.arrays import Floats
 
 LARGEST_COST = 1e5
 

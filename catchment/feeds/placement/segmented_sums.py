@@ -10,11 +10,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Index = NDArray[np.int64]
+from catchment.arrays import Floats, Ints
 
 
-def starts_of(owner: NDArray[np.integer]) -> Index:
+def starts_of(owner: NDArray[np.integer]) -> Ints:
     """Where each run of equal owners begins."""
     if owner.shape[0] == 0:
         return np.zeros(0, dtype=np.int64)

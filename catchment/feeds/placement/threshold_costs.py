@@ -20,10 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from catchment.arrays import Floats, Ints
 from catchment.feeds.placement.segmented_sums import starts_of, suffix_minima, suffix_sums
-
-Floats = NDArray[np.float64]
-Index = NDArray[np.int64]
 
 BLOCK_ROWS = 1 << 17  # rows a pass works on at once: the temporaries of one block stay in the cache
 WORTH_ANOTHER_PASS = 0.05  # raising the floors again pays while it drops at least this share of the rows
@@ -37,12 +35,12 @@ class Curves:
     device's choice is `threshold[i]`, at `best[i]`; `down` are the rows above their device's threshold.
     """
 
-    device: Index
+    device: Ints
     rate: Floats
     cost: Floats
     threshold: Floats  # a device
     best: Floats  # a device
-    down: Index
+    down: Ints
 
     def least_cost_from(self) -> Floats:
         """For each step the least cost of a threshold at or above it."""
@@ -53,7 +51,7 @@ class Curves:
 class Edges:
     """Rows grouped by device (ascending): own rate, and what downloading on the row would cost the device."""
 
-    start: Index
+    start: Ints
     rate: Floats
     peer: Floats
     download: Floats  # a device; downloading on a row costs download * peer
@@ -71,7 +69,7 @@ def cost_curves(edges: Edges, upload: Floats, capacity: Floats | None = None) ->
     return Curves(*(np.concatenate(part) for part in parts))
 
 
-def _blocks(start: Index) -> list[tuple[int, int]]:
+def _blocks(start: Ints) -> list[tuple[int, int]]:
     """Ranges of whole devices with about BLOCK_ROWS rows each."""
     devices = start.shape[0] - 1
     cuts = np.searchsorted(start, np.arange(BLOCK_ROWS, int(start[-1]), BLOCK_ROWS))
@@ -101,8 +99,8 @@ def _block_curves(edges: Edges, upload: Floats, capacity: Floats | None, first: 
 class _Rows:
     """Rows of a block, those of a device together."""
 
-    row: Index
-    device: Index
+    row: Ints
+    device: Ints
     rate: Floats
     download_cost: Floats
     load: Floats | None
@@ -147,13 +145,13 @@ def _curves(rows: _Rows, upload: Floats, capacity: Floats | None, floor: Floats,
     return _choose(curve, first)
 
 
-def _ends_of_steps(own: Floats, device: Index) -> Index:
+def _ends_of_steps(own: Floats, device: Ints) -> Ints:
     """The last row of each run of equal rates of one device: only there is the curve's sum complete."""
     follows = (own[1:] != own[:-1]) | (device[1:] != device[:-1])
     return np.flatnonzero(np.append(follows, True)[: own.shape[0]])
 
 
-def _beyond(inclusive: Floats, device: Index) -> Floats:
+def _beyond(inclusive: Floats, device: Ints) -> Floats:
     """Suffix sums that leave out their own position."""
     shifted = np.append(inclusive[1:], 0.0)[: inclusive.shape[0]]
     shifted[:-1][device[1:] != device[:-1]] = 0.0

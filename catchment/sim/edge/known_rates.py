@@ -10,14 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
-from catchment.sim.edge.simulate import EdgeOutcome, EdgeScenario, Integers, simulate_online
+from catchment.arrays import Floats, Ints
+from catchment.sim.edge.simulate import EdgeOutcome, EdgeScenario, simulate_online
 from catchment.site.policies.base import Moment, SliceView
 from catchment.site.policies.spillway.forecast import SliceForecast
 from catchment.site.policies.spillway.policy import SpillwayState
-
-Floats = npt.NDArray[np.float64]
 
 
 class KnownForecaster:
@@ -25,13 +23,13 @@ class KnownForecaster:
 
     def __init__(self, rates: Floats) -> None:
         self._rates = rates
-        self._codes: Integers = np.empty(0, dtype=np.int64)
+        self._codes: Ints = np.empty(0, dtype=np.int64)
 
     def know(self, rates: Floats) -> None:
         """From now on these are the rates."""
         self._rates = rates
 
-    def begin(self, codes: Integers) -> None:
+    def begin(self, codes: Ints) -> None:
         """A window begins in which slot i will stand for the key codes[i]."""
         self._codes = codes
 
@@ -69,7 +67,7 @@ def simulate_known_counts(scenario: EdgeScenario) -> EdgeOutcome:
     keys = scenario.trace.keys
     windows = scenario.trace.windows(scenario.window_us)
 
-    def begin(codes: Integers) -> None:
+    def begin(codes: Ints) -> None:
         _, records = next(windows)
         forecaster.know(np.bincount(records.codes, minlength=keys) / (scenario.window_us / 1e6))
         forecaster.begin(codes)

@@ -13,11 +13,9 @@ from itertools import accumulate
 from math import exp, inf, isfinite
 
 import numpy as np
-import numpy.typing as npt
 
+from catchment.arrays import Floats
 from catchment.errors import SimulationError
-
-Floats = npt.NDArray[np.float64]
 
 _MEASURE_UPDATES = 8.0  # the goodput is averaged over about so many updates
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from catchment.sim.edge.network import Bandwidth, Floats
+from catchment.arrays import Floats
+from catchment.sim.edge.network import Bandwidth
 from catchment.sim.edge.traces import KeyTrace
 
 

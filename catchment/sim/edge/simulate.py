@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from catchment.arrays import Ints
 from catchment.errors import SimulationError, SiteError
 from catchment.sim.edge.network import Bandwidth, FifoLink
 from catchment.sim.edge.offline_optimum import OptimalWindow, optimal_windows, served
@@ -24,8 +25,6 @@ from catchment.site.policies.base import LinkView, Policy
 from catchment.site.policies.registry import policy_by_name, policy_names
 from catchment.site.release import ReleaseGate
 from catchment.timeline import Slicing, WindowSpec
-
-Integers = npt.NDArray[np.int64]
 
 OFFLINE = ("eager-optimal", "lazy-optimal")
 _ALL_STEPS = 32_768  # steps of a whole simulation, unless the scenario says how many a window has
@@ -139,7 +138,7 @@ def all_policy_names() -> tuple[str, ...]:
 
 
 def simulate_online(
-    scenario: EdgeScenario, policy: Policy, on_window: Callable[[Integers], None] | None = None
+    scenario: EdgeScenario, policy: Policy, on_window: Callable[[Ints], None] | None = None
 ) -> EdgeOutcome:
     """One online policy over the whole trace; `on_window` is told, before each window, which key each slot
     will be.
@@ -185,12 +184,12 @@ class _Window:
     """One window in steps: step i ends at `ends_us[i]` and holds rows `cuts[i]:cuts[i + 1]`, one a key."""
 
     start_us: int
-    codes: Integers  # of each slot
-    ends_us: Integers
-    cuts: Integers
-    slots: Integers
-    arrivals: Integers
-    last_us: Integers
+    codes: Ints  # of each slot
+    ends_us: Ints
+    cuts: Ints
+    slots: Ints
+    arrivals: Ints
+    last_us: Ints
 
 
 def _windows(scenario: EdgeScenario) -> Iterator[_Window]:
@@ -211,7 +210,7 @@ def _affordable_steps(scenario: EdgeScenario) -> int:
     return max(_ALL_STEPS // (span_us // scenario.window_us + 1), _LEAST_STEPS)
 
 
-def _record_by_record(ts_us: Integers, ticks_us: Integers) -> tuple[Integers, Integers]:
+def _record_by_record(ts_us: Ints, ticks_us: Ints) -> tuple[Ints, Ints]:
     """Each record a step of its own, with ticks between; a tick at the time of a record comes after it."""
     times = np.concatenate([ts_us, ticks_us])
     order = np.argsort(times, kind="stable")
@@ -220,7 +219,7 @@ def _record_by_record(ts_us: Integers, ticks_us: Integers) -> tuple[Integers, In
     return times[order], place[: len(ts_us)]
 
 
-def _cut(start_us: int, ends_us: Integers, step: Integers, records: KeyTrace) -> _Window:
+def _cut(start_us: int, ends_us: Ints, step: Ints, records: KeyTrace) -> _Window:
     """Group the records of each step by key, and number the keys as slots in the order they first come."""
     distinct, local = np.unique(records.codes, return_inverse=True)
     pair = step * len(distinct) + local
@@ -237,7 +236,7 @@ def _cut(start_us: int, ends_us: Integers, step: Integers, records: KeyTrace) ->
     return _Window(start_us, codes, ends_us, cuts, slot_of[local[rows]], ends - begins, last_us)
 
 
-def step_ends(window_us: int, steps: int, floor_us: float) -> Integers:
+def step_ends(window_us: int, steps: int, floor_us: float) -> Ints:
     """Offsets at which steps end: even, until a step would be more than a share of the time left; then that."""
     even_us = window_us / steps
     evenly = np.arange(even_us, window_us - even_us / _TAIL_SHARE, even_us)

@@ -7,11 +7,9 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from catchment.arrays import Floats
 from catchment.sim.edge.traces import KeyTrace, trace_of
-
-Floats = npt.NDArray[np.float64]
 
 
 def zipf_rates(keys: int, exponent: float, records: float) -> Floats:

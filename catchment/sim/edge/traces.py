@@ -19,9 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 
+from catchment.arrays import Ints
 from catchment.errors import SimulationError
-
-Integers = npt.NDArray[np.int64]
 
 _FORM = "a trace is CSV or Parquet with the columns ts (seconds or timestamps, in order) and key"
 _EMPTY = "the trace is empty: it has no records"
@@ -31,8 +30,8 @@ _EMPTY = "the trace is empty: it has no records"
 class KeyTrace:
     """Records in order of time: `ts_us` and, for each, the code of its key (0, 1, ...)."""
 
-    ts_us: Integers
-    codes: Integers
+    ts_us: Ints
+    codes: Ints
 
     def __post_init__(self) -> None:
         if len(self.ts_us) != len(self.codes):
@@ -103,7 +102,7 @@ def _read(path: Path) -> pa.Table:
         raise SimulationError(f"cannot read the trace: {error}", where=str(path), hint=_FORM) from None
 
 
-def _micros(ts: pa.Array, path: Path) -> Integers:
+def _micros(ts: pa.Array, path: Path) -> Ints:
     if ts.null_count:
         row = pc.index(pc.is_null(ts), True).as_py()
         raise SimulationError(f"record {row + 1} has no ts", where=str(path), hint=_FORM)

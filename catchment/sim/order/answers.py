@@ -12,13 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from catchment.arrays import Floats, Ints, Mask
 from catchment.quality.contract import Measure
 from catchment.sim.order.trace import ArrivalTrace
 from catchment.timeline import WindowSpec
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

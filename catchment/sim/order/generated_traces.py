@@ -19,14 +19,11 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
+from catchment.arrays import Floats, Ints
 from catchment.errors import SimulationError
 from catchment.sim.order.trace import ArrivalTrace
 from catchment.timeline import SECOND_US
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 ROUNDS = 6  # how often the three knobs are turned in turn
 STEPS = 7  # secant steps for one knob in one round

@@ -15,14 +15,12 @@ from math import floor
 import numpy as np
 import numpy.typing as npt
 
+from catchment.arrays import Floats, Ints
 from catchment.quality.contract import Contract, Measure, relative_error
 from catchment.sim.order.answers import Windows
 from catchment.sim.order.replay import step_of
 from catchment.sim.order.trace import ArrivalTrace
 from catchment.timeline import SECOND_US
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from catchment.arrays import Floats
 from catchment.sim.order.answers import answers, errors
 from catchment.sim.order.simulate import Run, Simulation
 from catchment.sim.plotting import picture
 from catchment.timeline import SECOND_US
-
-Floats = npt.NDArray[np.float64]
 
 SAMPLES = 60
 

@@ -16,18 +16,15 @@ from itertools import pairwise
 from math import fsum
 
 import numpy as np
-import numpy.typing as npt
 
 from catchment.aggregates.grouped import sum_pairs
+from catchment.arrays import Floats, Ints, Mask
 from catchment.errors import SimulationError
 from catchment.quality.contract import Measure
-from catchment.sim.order.answers import Mask, Windows, quantiles
+from catchment.sim.order.answers import Windows, quantiles
 from catchment.sim.order.replay import step_of
 from catchment.sim.order.trace import ArrivalTrace
 from catchment.timeline import SECOND_US, Slicing
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 EXACT = 1e-12  # the largest relative distance from the correctly rounded sum that counts as exact
 

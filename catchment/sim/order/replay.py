@@ -13,13 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from catchment.arrays import Ints
 from catchment.errors import SimulationError
 from catchment.sim.order.trace import ArrivalTrace
 from catchment.site.slack import CloseDecision, SlackController, SourceBatch
 from catchment.timeline import Slicing, WindowSpec
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 MAX_STEPS = 1_000_000
 NEVER = 2**62

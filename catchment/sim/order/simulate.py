@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from catchment.arrays import Floats
 from catchment.errors import SimulationError
 from catchment.quality.contract import Contract, Measure
 from catchment.sim.order.answers import WindowAnswers, Windows, answers, errors
@@ -25,8 +26,6 @@ from catchment.sim.order.trace import ArrivalTrace
 from catchment.site.slack import SlackConfig, SlackTask
 from catchment.timeline import SECOND_US, WindowSpec
 from catchment.units import format_duration
-
-Floats = npt.NDArray[np.float64]
 
 STEPS_PER_SLIDE = 10  # micro-batches in one slide, unless told otherwise
 

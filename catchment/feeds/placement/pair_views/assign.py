@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from catchment.arrays import Floats
 from catchment.feeds.placement.budget import Budget
 from catchment.feeds.placement.costs import DeviceCosts
 from catchment.feeds.placement.outcome import AT_CLOUD, Outcome
@@ -21,8 +22,6 @@ from catchment.feeds.placement.pair_views.conflicts import apply_lifts, residual
 from catchment.feeds.placement.pair_views.demand import DemandGraph
 from catchment.feeds.placement.pair_views.residual import solve_lifts
 from catchment.feeds.placement.threshold_costs import Curves, Edges, cost_curves
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -15,19 +15,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy.sparse as sparse
-from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
+from catchment.arrays import Floats, Ints, Mask
 from catchment.feeds.placement.budget import Budget
 from catchment.feeds.placement.costs import DeviceCosts
 from catchment.feeds.placement.integer_program import least_cost
 from catchment.feeds.placement.pair_views.assign import Assignment
 from catchment.feeds.placement.pair_views.demand import DemandGraph
 from catchment.feeds.placement.segmented_sums import starts_of
-
-Floats = NDArray[np.float64]
-Index = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 
 def assign_unshared(
@@ -83,7 +79,7 @@ def _largest_upload(graph: DemandGraph, upload: Mask) -> Floats:
     return largest
 
 
-def _groups(graph: DemandGraph, gain: Floats, wanted_twice: Mask, capacity: Floats) -> list[Index]:
+def _groups(graph: DemandGraph, gain: Floats, wanted_twice: Mask, capacity: Floats) -> list[Ints]:
     """Devices connected by pairs that both sides want, where one of them wants more than it may hold."""
     load = np.ones(graph.edges) if graph.load is None else graph.load
     wanted = np.where(gain > 0, load, 0.0)
@@ -104,12 +100,12 @@ class _Sacks:
 
     gain: Floats
     load: Floats
-    owner: Index  # of each row, a position in `limit`
+    owner: Ints  # of each row, a position in `limit`
     limit: Floats
-    pair: Index  # rows of one pair have one number
+    pair: Ints  # rows of one pair have one number
 
     @classmethod
-    def of(cls, graph: DemandGraph, gain: Floats, capacity: Floats, rows: Index) -> _Sacks:
+    def of(cls, graph: DemandGraph, gain: Floats, capacity: Floats, rows: Ints) -> _Sacks:
         devices, owner = np.unique(graph.src[rows], return_inverse=True)
         load = np.ones(rows.shape[0]) if graph.load is None else graph.load[rows]
         _, pair = np.unique(np.minimum(rows, graph.counterpart[rows]), return_inverse=True)

@@ -17,26 +17,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from catchment.arrays import Floats, Ints, Mask
 from catchment.errors import FeedError
 from catchment.feeds.placement.outcome import AT_CLOUD
 from catchment.feeds.placement.pair_views.assign import Assignment, place
 from catchment.feeds.placement.pair_views.conflict_problem import LiftProblem
 from catchment.feeds.placement.pair_views.residual import solve_lifts
 
-Floats = NDArray[np.float64]
-Index = NDArray[np.int64]
-Mask = NDArray[np.bool_]
-
 
 @dataclass(frozen=True, eq=False)
 class CloudTree:
     """`parent[c]` of each cloud node (-1: the root), the cost of a unit of rate on that link, gateways."""
 
-    parent: Index
+    parent: Ints
     link_cost: Floats
-    gateway: Index  # of each device
+    gateway: Ints  # of each device
 
     @classmethod
     def of(cls, parent: ArrayLike, link_cost: ArrayLike, gateway: ArrayLike) -> CloudTree:
@@ -79,7 +76,7 @@ class CloudTree:
 class CloudPlacement:
     """For each pair (in the order of `place`) the cloud node of its view, AT_CLOUD where a device has it."""
 
-    node: Index
+    node: Ints
     cost: float
     optimal: bool
 
@@ -109,12 +106,12 @@ def place_in_cloud(
 class _Views:
     """Pairs, and where their views are so far: `at` moves down the tree; a pinned view is on a device."""
 
-    a: Index
-    b: Index
+    a: Ints
+    b: Ints
     rate_a: Floats
     rate_b: Floats
     pinned: Mask
-    at: Index
+    at: Ints
 
     @classmethod
     def of(cls, assignment: Assignment, tree: CloudTree) -> _Views:
@@ -151,7 +148,7 @@ class _Views:
         self.at[open_views[crosses[inner] < inner_rate]] = node  # that feed stays below: the view comes down
         return float(crosses.sum()), found.optimal
 
-    def _must_cross(self, below: Mask, under: Mask, open_views: Index) -> Floats:
+    def _must_cross(self, below: Mask, under: Mask, open_views: Ints) -> Floats:
         """The rate at which each feed crosses the link for the views whose side is settled."""
         base = np.zeros(below.shape[0])
         settled = np.ones(self.a.shape[0], dtype=np.bool_)
@@ -163,7 +160,7 @@ class _Views:
         return base
 
 
-def _lifts_above(base: Floats, views: _Views, rows: Index) -> tuple[LiftProblem, Index]:
+def _lifts_above(base: Floats, views: _Views, rows: Ints) -> tuple[LiftProblem, Ints]:
     """One of a view's two feeds must cross: levels are the rates above what crosses already."""
     a, b, rate_a, rate_b = (column[rows] for column in (views.a, views.b, views.rate_a, views.rate_b))
     needed = (rate_a > base[a]) & (rate_b > base[b])

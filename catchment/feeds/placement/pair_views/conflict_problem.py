@@ -16,8 +16,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Index = NDArray[np.int64]
+from catchment.arrays import Floats, Ints
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,17 +27,17 @@ class LiftProblem:
     `left[p]` and `right[p]` are the two levels (positions in `cost`) of pair p.
     """
 
-    start: Index
+    start: Ints
     cost: Floats
-    left: Index
-    right: Index
+    left: Ints
+    right: Ints
 
     @property
     def nodes(self) -> int:
         return int(self.start.shape[0]) - 1
 
     @cached_property
-    def node_of(self) -> Index:
+    def node_of(self) -> Ints:
         """The node of each level."""
         return np.repeat(np.arange(self.nodes, dtype=np.int64), np.diff(self.start))
 
@@ -57,12 +56,12 @@ class LiftProblem:
         start = np.concatenate(([0], np.cumsum(np.diff(self.start)[nodes])))
         return LiftProblem(start, self.cost[levels], renumber[self.left[inside]], renumber[self.right[inside]])
 
-    def cost_of(self, reached: Index) -> float:
+    def cost_of(self, reached: Ints) -> float:
         """What a choice costs: `reached[d]` levels of node d, 0 for none."""
         lifted = np.flatnonzero(reached)
         return float(self.cost[self.start[lifted] + reached[lifted] - 1].sum())
 
-    def is_resolved(self, reached: Index) -> bool:
+    def is_resolved(self, reached: Ints) -> bool:
         """Whether a choice resolves every conflict."""
         top = (self.start[:-1] + reached)[self.node_of]
         hit = np.arange(self.cost.shape[0]) < top
@@ -73,7 +72,7 @@ class LiftProblem:
 class LiftSolution:
     """A choice for every node, its cost, and how far from the least cost it may be."""
 
-    reached: Index
+    reached: Ints
     cost: float
     bound: float  # no choice costs less than this
     components: int = 0

@@ -11,12 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from catchment.arrays import Floats, Ints
 from catchment.feeds.placement.pair_views.conflict_problem import LiftProblem
 from catchment.feeds.placement.pair_views.demand import DemandGraph
 from catchment.feeds.placement.threshold_costs import Curves
-
-Floats = NDArray[np.float64]
-Index = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,8 +22,8 @@ class Conflicts:
     """The residual problem, with the device of each node and the step (of the curves) of each level."""
 
     problem: LiftProblem
-    device: Index
-    step: Index
+    device: Ints
+    step: Ints
 
     @property
     def pairs(self) -> int:
@@ -58,7 +56,7 @@ def conflicts_among(
     return Conflicts(LiftProblem(start, np.maximum(lift_cost, 0.0), left, right), device, step)
 
 
-def _keys(curves: Curves, device: Index, rate: Floats) -> tuple[Index, Index]:
+def _keys(curves: Curves, device: Ints, rate: Floats) -> tuple[Ints, Ints]:
     """One ascending number for each (device, rate), for the steps of the curves and for the given rows."""
     rates, code = np.unique(np.concatenate((curves.rate, rate)), return_inverse=True)
     of_device = np.concatenate((curves.device, device.astype(np.int64)))
@@ -66,7 +64,7 @@ def _keys(curves: Curves, device: Index, rate: Floats) -> tuple[Index, Index]:
     return key[: curves.rate.shape[0]], key[curves.rate.shape[0] :]
 
 
-def apply_lifts(curves: Curves, conflicts: Conflicts, reached: Index) -> Floats:
+def apply_lifts(curves: Curves, conflicts: Conflicts, reached: Ints) -> Floats:
     """Every device's threshold after the lifts."""
     threshold = curves.threshold.copy()
     lifted = np.flatnonzero(reached)

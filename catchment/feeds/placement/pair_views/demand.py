@@ -20,10 +20,8 @@ import numpy as np
 import scipy.sparse as sparse
 from numpy.typing import ArrayLike, NDArray
 
+from catchment.arrays import Floats, Ids
 from catchment.feeds.placement.pair_views import demand_faults as faults
-
-Ids = NDArray[np.int32]
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

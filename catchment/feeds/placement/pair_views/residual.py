@@ -14,11 +14,10 @@ import scipy.sparse as sparse
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
+from catchment.arrays import Ints
 from catchment.feeds.placement.pair_views.conflict_problem import LiftProblem, LiftSolution
 from catchment.feeds.placement.pair_views.residual_cut import solve_with_cycles
 from catchment.feeds.placement.pair_views.residual_tree import solve_forest
-
-Index = NDArray[np.int64]
 
 
 def solve_lifts(problem: LiftProblem, time_limit_s: float, clock: Callable[[], float]) -> LiftSolution:
@@ -43,7 +42,7 @@ def solve_lifts(problem: LiftProblem, time_limit_s: float, clock: Callable[[], f
     return LiftSolution(reached, problem.cost_of(reached), bound, components, kinds)
 
 
-def _classify(problem: LiftProblem) -> tuple[int, Index, NDArray[np.bool_], NDArray[np.bool_]]:
+def _classify(problem: LiftProblem) -> tuple[int, Ints, NDArray[np.bool_], NDArray[np.bool_]]:
     """Connected components, each node's label, and which of them are trees, which bipartite."""
     nodes = problem.nodes
     a = problem.node_of[problem.left]
@@ -60,5 +59,5 @@ def _classify(problem: LiftProblem) -> tuple[int, Index, NDArray[np.bool_], NDAr
     return count, label, pairs == sizes - 1, is_bipartite
 
 
-def _graph(a: Index, b: Index, nodes: int) -> sparse.coo_array:
+def _graph(a: Ints, b: Ints, nodes: int) -> sparse.coo_array:
     return sparse.coo_array((np.ones(a.shape[0], dtype=np.int8), (a, b)), shape=(nodes, nodes))

@@ -11,9 +11,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from catchment.arrays import Ints
 from catchment.feeds.placement.pair_views.conflict_problem import LiftProblem, LiftSolution
-
-Index = NDArray[np.int64]
 
 
 def solve_roughly(problem: LiftProblem) -> LiftSolution:
@@ -43,7 +42,7 @@ def _pay(lacking: list[float], first: int, level: int, charge: float) -> None:
         level -= 1
 
 
-def _paid_levels(problem: LiftProblem, lacking: NDArray[np.float64]) -> Index:
+def _paid_levels(problem: LiftProblem, lacking: NDArray[np.float64]) -> Ints:
     """How many levels of each node, from the lowest, are paid in full; rounding forgives the last bits."""
     open_level = lacking > 1e-12 * problem.cost
     position = np.arange(lacking.shape[0])
@@ -55,7 +54,7 @@ def _paid_levels(problem: LiftProblem, lacking: NDArray[np.float64]) -> Index:
     return reached
 
 
-def take_back(problem: LiftProblem, reached: Index) -> Index:
+def take_back(problem: LiftProblem, reached: Ints) -> Ints:
     """The same lifts without those that no pair needs; first those that save most."""
     pairs_of = _pairs_by_node(problem)
     start: list[int] = problem.start.tolist()

@@ -17,14 +17,12 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 from scipy.sparse.csgraph import connected_components
 
+from catchment.arrays import Floats, Ints
 from catchment.errors import FeedError
 from catchment.feeds.placement.integer_program import least_cost
 from catchment.feeds.placement.pair_views.conflict_problem import LiftProblem, LiftSolution
 from catchment.feeds.placement.pair_views.residual_bound import solve_roughly
 from catchment.feeds.placement.segmented_sums import prefix_sums
-
-Floats = NDArray[np.float64]
-Index = NDArray[np.int64]
 
 _SOLVED = 0
 _LIMIT = 1  # scipy's words for how HiGHS ended
@@ -49,7 +47,7 @@ def solve_with_cycles(problem: LiftProblem, time_limit_s: float, clock: Callable
     return LiftSolution(reached, problem.cost_of(reached), bound)
 
 
-def _count_levels(problem: LiftProblem, hit: NDArray[np.bool_]) -> Index:
+def _count_levels(problem: LiftProblem, hit: NDArray[np.bool_]) -> Ints:
     return np.bincount(problem.node_of[hit], minlength=problem.nodes).astype(np.int64)
 
 
@@ -73,7 +71,7 @@ def _components(problem: LiftProblem) -> list[NDArray[np.bool_]]:
     return [label == component for component in np.argsort(sizes, kind="stable") if sizes[component]]
 
 
-def _solve_integer(problem: LiftProblem, time_limit_s: float) -> tuple[Index, float]:
+def _solve_integer(problem: LiftProblem, time_limit_s: float) -> tuple[Ints, float]:
     """Levels reached and a lower bound: the least cost if there is time, else the better of two answers."""
     matrix = _constraints(problem)
     rhs = _right_hand_side(problem, matrix.shape[0])

@@ -10,11 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from catchment.arrays import Ints
 from catchment.feeds.placement.pair_views.conflict_problem import LiftProblem
-
-Index = NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -25,7 +23,7 @@ class _Best:
     level: int
 
 
-def solve_forest(problem: LiftProblem) -> Index:
+def solve_forest(problem: LiftProblem) -> Ints:
     """Levels reached by each node of a problem whose pairs form a forest."""
     return _Forest(problem).solve()
 
@@ -48,7 +46,7 @@ class _Forest:
             self.neighbours[a].append((b, level_a, level_b))
             self.neighbours[b].append((a, level_b, level_a))
 
-    def solve(self) -> Index:
+    def solve(self) -> Ints:
         order, parent = self._order()
         free: list[_Best] = [_Best(0.0, 0)] * len(order)  # the pair with the parent is resolved by the parent
         bound: list[_Best] = list(free)  # it must be resolved here
@@ -98,7 +96,7 @@ class _Forest:
         parent: list[tuple[int, int, int]],
         free: list[_Best],
         bound: list[_Best],
-    ) -> Index:
+    ) -> Ints:
         reached = np.zeros(len(order), dtype=np.int64)
         for node in order:
             above, _, needed_above = parent[node]

@@ -20,8 +20,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from catchment.arrays import Floats, Ints, Mask
 from catchment.feeds.placement.budget import Budget
 from catchment.feeds.placement.costs import DeviceCosts
 from catchment.feeds.placement.outcome import AT_CLOUD, Outcome
@@ -31,17 +31,13 @@ from catchment.feeds.placement.views_over_views.device_links import DeviceLinks
 from catchment.feeds.placement.views_over_views.hierarchy import Hierarchy
 from catchment.feeds.placement.views_over_views.resolve_views import resolve
 
-Floats = NDArray[np.float64]
-Index = NDArray[np.int64]
-Mask = NDArray[np.bool_]
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ViewAssignment(Outcome):
     """`site[v]` of each vertex: a device, or AT_CLOUD."""
 
     hierarchy: Hierarchy
-    site: Index
+    site: Ints
 
     @property
     def upload(self) -> Mask:
@@ -88,7 +84,7 @@ def _wanted(hierarchy: Hierarchy, links: DeviceLinks) -> Mask:
     return inside
 
 
-def _thresholds(links: DeviceLinks, level: Index) -> Floats:
+def _thresholds(links: DeviceLinks, level: Ints) -> Floats:
     """The rate at which each node's feed is best uploaded, found from the highest views down to the sources."""
     parent = links.trees.parent
     price = np.bincount(links.reader, links.read_rate, minlength=parent.shape[0]) * links.download
@@ -107,7 +103,7 @@ def _thresholds(links: DeviceLinks, level: Index) -> Floats:
     return threshold
 
 
-def _follow(links: DeviceLinks, threshold: Floats, level: Index) -> Mask:
+def _follow(links: DeviceLinks, threshold: Floats, level: Ints) -> Mask:
     """Which nodes the devices take: from the sources upwards, wherever the rate exceeds the threshold."""
     inside = links.sources.copy()
     for height in range(1, int(level.max(initial=0)) + 1):
@@ -117,7 +113,7 @@ def _follow(links: DeviceLinks, threshold: Floats, level: Index) -> Mask:
     return inside
 
 
-def _sites(hierarchy: Hierarchy, links: DeviceLinks, kept: Mask) -> Index:
+def _sites(hierarchy: Hierarchy, links: DeviceLinks, kept: Mask) -> Ints:
     site = np.full(hierarchy.vertices, AT_CLOUD, dtype=np.int64)
     site[links.trees.vertex[kept]] = links.trees.device[kept]
     return site

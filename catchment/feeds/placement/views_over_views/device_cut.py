@@ -11,13 +11,12 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from catchment.arrays import Ints
 from catchment.feeds.placement.views_over_views.device_links import DeviceLinks
 from catchment.feeds.placement.views_over_views.min_cut import Network
 
-Index = NDArray[np.int64]
 
-
-def cheapest_set(links: DeviceLinks, nodes: Index, rows: Index) -> NDArray[np.bool_]:
+def cheapest_set(links: DeviceLinks, nodes: Ints, rows: Ints) -> NDArray[np.bool_]:
     """Which of the nodes (all of one device) are inside its cheapest closed set; the smallest such set.
 
     `rows` are those of `links.reader` that are about these nodes.
@@ -38,7 +37,7 @@ def cheapest_set(links: DeviceLinks, nodes: Index, rows: Index) -> NDArray[np.bo
     return np.asarray([at[int(node)] in side for node in nodes], dtype=np.bool_)
 
 
-def _children(links: DeviceLinks, nodes: Index) -> dict[int, list[tuple[float, int]]]:
+def _children(links: DeviceLinks, nodes: Ints) -> dict[int, list[tuple[float, int]]]:
     """For each holder its children as (rate, node)."""
     children: dict[int, list[tuple[float, int]]] = {}
     for node in nodes[~links.sources[nodes]].tolist():
@@ -46,7 +45,7 @@ def _children(links: DeviceLinks, nodes: Index) -> dict[int, list[tuple[float, i
     return children
 
 
-def _readers(links: DeviceLinks, rows: Index) -> dict[int, list[tuple[float, int]]]:
+def _readers(links: DeviceLinks, rows: Ints) -> dict[int, list[tuple[float, int]]]:
     """For each feed that views here would read, the readers as (rate, node)."""
     readers: dict[int, list[tuple[float, int]]] = {}
     for row in rows.tolist():

@@ -12,14 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from catchment.arrays import Floats, Ints, Mask
 from catchment.feeds.placement.costs import DeviceCosts
 from catchment.feeds.placement.views_over_views.hierarchy import Hierarchy, Trees, device_trees
-
-Floats = NDArray[np.float64]
-Index = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,8 +24,8 @@ class DeviceLinks:
 
     trees: Trees
     rate: Floats  # that a node demands of its parent's feed; 0 for sources
-    reader: Index  # node, for each other input of a node
-    read: Index  # the feed it reads, a vertex
+    reader: Ints  # node, for each other input of a node
+    read: Ints  # the feed it reads, a vertex
     read_rate: Floats
     upload: Floats  # cost of a unit, of the node's device
     download: Floats
@@ -50,7 +46,7 @@ class DeviceLinks:
         """Nodes that are a device's own sources."""
         return self.trees.parent < 0
 
-    def coupled(self) -> Iterator[tuple[Index, Index]]:
+    def coupled(self) -> Iterator[tuple[Ints, Ints]]:
         """Devices of which two views read one feed, so that they cannot be weighed one by one: the nodes of each, and
         the rows of `reader` that are about them."""
         device = self.trees.device[self.reader]
@@ -82,7 +78,7 @@ class DeviceLinks:
         return uploads + float((self.download[self.reader[highest]] * self.read_rate[highest]).sum())
 
 
-def _other_inputs(hierarchy: Hierarchy, trees: Trees) -> tuple[Index, Index]:
+def _other_inputs(hierarchy: Hierarchy, trees: Trees) -> tuple[Ints, Ints]:
     """For each node of a view the edges of the view's other inputs: pairs (node, edge)."""
     by_view = np.argsort(hierarchy.view, kind="stable")
     start = np.searchsorted(hierarchy.view[by_view], np.arange(hierarchy.vertices + 1))

@@ -18,12 +18,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from catchment.arrays import Floats, Ints
 from catchment.errors import FeedError
 from catchment.feeds.placement.outcome import AT_CLOUD
 from catchment.feeds.placement.pair_views.demand import DemandGraph
-
-Floats = NDArray[np.float64]
-Index = NDArray[np.int64]
 
 VIEW = -2  # home of a vertex that is a view: where it is computed is what placement decides
 
@@ -33,9 +31,9 @@ class Hierarchy:
     """Sources and views: `home[v]` of each vertex; edges (input vertex, view, rate) in any order."""
 
     devices: int
-    home: Index
-    feed: Index  # an edge's input vertex
-    view: Index  # the view that demands it
+    home: Ints
+    feed: Ints  # an edge's input vertex
+    view: Ints  # the view that demands it
     rate: Floats
 
     @classmethod
@@ -97,7 +95,7 @@ class Hierarchy:
             raise FeedError(f"{edge} {message}", where=f"views, row {e + 1}")
 
     @cached_property
-    def level(self) -> Index:
+    def level(self) -> Ints:
         """0 for sources; for a view one more than the highest of its inputs."""
         level = np.where(self.home == VIEW, -1, 0).astype(np.int64)
         waiting = np.bincount(self.view, minlength=self.vertices)
@@ -131,10 +129,10 @@ class Hierarchy:
 class Trees:
     """One node for each (device, vertex that holds its data), levels ascending, parents before children."""
 
-    device: Index
-    vertex: Index
-    parent: Index  # the node by which the device's data comes; -1 for a source
-    edge: Index  # the edge from the parent's vertex; -1 for a source
+    device: Ints
+    vertex: Ints
+    parent: Ints  # the node by which the device's data comes; -1 for a source
+    edge: Ints  # the edge from the parent's vertex; -1 for a source
 
 
 def device_trees(hierarchy: Hierarchy) -> Trees:
@@ -158,7 +156,7 @@ def device_trees(hierarchy: Hierarchy) -> Trees:
     return _joined(levels)
 
 
-def _children(hierarchy: Hierarchy, edges: Index, first: Index, count: Index, levels: list[Trees]) -> Trees:
+def _children(hierarchy: Hierarchy, edges: Ints, first: Ints, count: Ints, levels: list[Trees]) -> Trees:
     """A node for each device of each input of the views of one level, sorted by (view, device)."""
     sizes = count[hierarchy.feed[edges]]
     edge = np.repeat(edges, sizes)

@@ -13,16 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy.sparse as sparse
-from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
+from catchment.arrays import Floats, Ints, Mask
 from catchment.feeds.placement.integer_program import least_cost
 from catchment.feeds.placement.segmented_sums import starts_of
 from catchment.feeds.placement.views_over_views.device_links import DeviceLinks
-
-Floats = NDArray[np.float64]
-Index = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,14 +50,14 @@ def resolve(
     return Resolved(kept, added, int((takers > 1).sum()), len(groups))
 
 
-def _over_budget(links: DeviceLinks, chosen: Mask, capacity: Floats | None) -> Index:
+def _over_budget(links: DeviceLinks, chosen: Mask, capacity: Floats | None) -> Ints:
     if capacity is None:
         return np.zeros(0, dtype=np.int64)
     load = np.bincount(links.trees.device[chosen], minlength=capacity.shape[0])
     return np.flatnonzero(load > capacity)
 
 
-def _groups(links: DeviceLinks, chosen: Mask, takers: Index, over: Index) -> list[Index]:
+def _groups(links: DeviceLinks, chosen: Mask, takers: Ints, over: Ints) -> list[Ints]:
     """Devices connected by views that more than one of them took; and devices over their budget."""
     device = links.trees.device
     vertex = links.trees.vertex
@@ -79,7 +75,7 @@ def _groups(links: DeviceLinks, chosen: Mask, takers: Index, over: Index) -> lis
 class _ViewProgram:
     """The integer program of one component: variables, first those of the nodes, and rows `sum <= limit`."""
 
-    def __init__(self, links: DeviceLinks, wanted: Mask, nodes: Index, capacity: Floats | None) -> None:
+    def __init__(self, links: DeviceLinks, wanted: Mask, nodes: Ints, capacity: Floats | None) -> None:
         self.links = links
         self.nodes = nodes
         self.sent = links.sent(wanted)  # what views outside every device's own optimum want
@@ -171,6 +167,6 @@ class _ViewProgram:
         return kept, found.bound + self.fixed
 
 
-def _groups_of(keys: Index) -> list[Index]:
+def _groups_of(keys: Ints) -> list[Ints]:
     order = np.argsort(keys, kind="stable")
     return np.split(order, starts_of(keys[order])[1:]) if keys.size else []
