@@ -69,7 +69,7 @@ class FeedProject:
         return ReferenceData(rows, None if devices is None else tuple(map(self._typed_device, devices)))
 
     def _typed_device(self, device: str) -> Any:
-        """A device's name as the type that its streams declare."""
+        """Return a device's name as the type that its streams declare."""
         stream = next(iter(self.program.streams.values()))
         assert stream.device is not None
         return _PARSE[stream.type_of(stream.device)](device)

@@ -1,6 +1,6 @@
 """A live page about a running fleet: messages per second by strategy, and who computes what.
 
-One static page asks for `feeds.json` once a second. The run's thread hands over plain data, the server's thread gives
+One static page asks for `feeds.json` once per second. The run's thread hands over plain data, the server's thread gives
 out the last of it: they share one reference and nothing else. The server listens on the loopback only, and answers
 only requests that name it so (a page of another origin cannot read it through a name that resolves here).
 """
@@ -69,8 +69,9 @@ def _handler(page: FeedsPage) -> type[BaseHTTPRequestHandler]:
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.send_header("Cache-Control", "no-store")
-            self.send_header("Content-Security-Policy", "default-src 'self'; style-src 'unsafe-inline'; "
-                             "script-src 'unsafe-inline'")  # fmt: skip
+            self.send_header(
+                "Content-Security-Policy", "default-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+            )
             self.end_headers()
             self.wfile.write(body)
 

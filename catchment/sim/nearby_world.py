@@ -87,11 +87,11 @@ class NearbyWorld:
         return {f"location@{device}": rate for device, rate in self.rates.items()}
 
     def position(self, device: int, at_s: float) -> tuple[float, float]:
-        """Where a user is: along the trajectory, and back when it ends."""
+        """Return where a user is: along the trajectory, and back when it ends."""
         return _along(self.tracks[device % len(self.tracks)], at_s + self.starts_s[device])
 
     def records(self, from_us: int = 0, devices: Collection[str] | None = None) -> Iterator[DeviceRecord]:
-        """Positions of (some) users at their rates, merged in order of time; endless."""
+        """Yield positions of (some) users at their rates, merged in order of time; endless."""
         chosen = [d for d in self.rates if devices is None or d in devices]
         heap = [(from_us + 1 + int(self._chance("phase", d) * 1e6 / self.rates[d]), d) for d in chosen]
         heapq.heapify(heap)
@@ -107,7 +107,7 @@ class NearbyWorld:
             self.rates[device] *= 5.0 if self._chance("change", device) < 0.5 else 1 / 2.33
 
     def _chance(self, what: str, device: str) -> float:
-        """A number in [0, 1) that depends on the seed and the device alone, not on who else is asked for."""
+        """Return a number in [0, 1) that depends on the seed and the device alone, not on who else is asked for."""
         return random.Random(f"{self.seed} {what} {device}").random()
 
 
@@ -187,7 +187,7 @@ def _text(path: Path) -> io.TextIOWrapper:
 
 
 def _real_friends(folder: Path, devices: int) -> list[tuple[int, int]]:
-    """The friendships among the users that are first reached from user 0."""
+    """Return the friendships among the users that are first reached from user 0."""
     with _text(folder / GRAPH_FILE) as lines:
         edges = [(int(u), int(v)) for u, v in (line.split() for line in lines if line.strip())]
     near: dict[int, set[int]] = {}
@@ -206,7 +206,7 @@ def _real_friends(folder: Path, devices: int) -> list[tuple[int, int]]:
 
 
 def _made_up_friends(rng: np.random.Generator, devices: int) -> list[tuple[int, int]]:
-    """Circles of about 12 users who mostly know each other, and a few friends elsewhere."""
+    """Return circles of about 12 users who mostly know each other, and a few friends elsewhere."""
     pairs = {(u, u + 1) for u in range(devices - 1)}
     for u in range(devices):
         for v in range(u + 1, min(devices, u + 12)):
@@ -232,7 +232,7 @@ def _real_tracks(folder: Path, rng: np.random.Generator) -> list[Track]:
 
 
 def _made_up_tracks(rng: np.random.Generator) -> list[Track]:
-    """Straight lines between random places of a region, at about the speed of aircraft."""
+    """Return straight lines between random places of a region, at about the speed of aircraft."""
     tracks = []
     for _ in range(_TRACKS_USED // 4):
         places = rng.uniform((46.0, 6.5), (47.5, 10.0), size=(4, 2))
@@ -252,7 +252,7 @@ def _along(track: Track, at_s: float) -> tuple[float, float]:
 
 
 def _meeting_shares(tracks: list[Track], starts_s: list[float], rng: np.random.Generator) -> NDArray[np.float64]:
-    """Of pairs of users who ever were near each other, the share of the time in which they were."""
+    """Return, for pairs of users who ever were near each other, the share of the time in which they were."""
     users = rng.permutation(len(starts_s))[:250]
     times = np.linspace(0, 3600, _MEETING_TIMES)
     near = np.zeros((len(users), len(users)))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def panels(path: Path, title: str, count: int, size: tuple[float, float] = (8, 8)) -> Iterator[list[Axes]]:
-    """So many axes to draw on, one below another, that share what is to the right; what was drawn is in the file
+    """Give so many axes to draw on, one below another, that share what is to the right; what was drawn is in the file
     afterwards."""
     import matplotlib
 
@@ -37,6 +37,6 @@ def panels(path: Path, title: str, count: int, size: tuple[float, float] = (8, 8
 
 @contextmanager
 def picture(path: Path, title: str, size: tuple[float, float] = (8, 5)) -> Iterator[Axes]:
-    """Axes to draw on; what was drawn is in the file afterwards."""
+    """Give axes to draw on; what was drawn is in the file afterwards."""
     with panels(path, title, 1, size) as (axes,):
         yield axes

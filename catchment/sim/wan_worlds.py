@@ -23,15 +23,29 @@ COUNT = "count(*) AS total"
 USE = "sum(added) AS bytes"
 REQUESTS = "count(*) AS requests"
 TABLE_1: tuple[tuple[str, int, tuple[tuple[str, ...], ...]], ...] = (
-    ("statistics", 3, ((RATE, COUNT), ("", "approx_count_distinct(page) AS pages"),
-                       ("country", "channel", "namespace"))),
-    ("users", 3, ((RATE, COUNT), ("", "approx_count_distinct(page) AS pages", "count(*) FILTER (WHERE minor) AS minor"),
-                  ("robot", "anonymous"), ("country", "channel"))),
+    (
+        "statistics",
+        3,
+        ((RATE, COUNT), ("", "approx_count_distinct(page) AS pages"), ("country", "channel", "namespace")),
+    ),
+    (
+        "users",
+        3,
+        (
+            (RATE, COUNT),
+            ("", "approx_count_distinct(page) AS pages", "count(*) FILTER (WHERE minor) AS minor"),
+            ("robot", "anonymous"),
+            ("country", "channel"),
+        ),
+    ),
     ("top", 2, (("approx_top_k(page, 10) AS best", "approx_top_k(user, 10) AS best"), ("channel", "country"))),
-    ("sentiment", 2, (("sum(added) AS added", "count(*) AS edits"), ("category",),
-                      ("channel", "country", "namespace"))),
+    (
+        "sentiment",
+        2,
+        (("sum(added) AS added", "count(*) AS edits"), ("category",), ("channel", "country", "namespace")),
+    ),
     ("load", 2, ((USE, REQUESTS), ("channel", "country"))),
-)  # fmt: skip
+)
 TABLE_1_WINDOWS = (10, 30, 60, 300)  # seconds
 TABLE_1_FILTERS = ("", "", "NOT robot", "", "", "anonymous", "", "", "edits.namespace = 'Main'")
 

@@ -12,7 +12,7 @@ from catchment.feeds.placement.outcome import AT_CLOUD
 from catchment.feeds.placement.pair_views.assign import assign
 from catchment.feeds.placement.views_over_views.assign_views import ViewAssignment, assign_views
 from catchment.feeds.placement.views_over_views.hierarchy import VIEW, Hierarchy, device_trees
-from tests.worlds.feeds_brute import graph_of, random_hierarchy, random_pairs, view_costs
+from tests.worlds.feeds_brute import graph_of, hierarchy_of_pairs, random_hierarchy, random_pairs, view_costs
 
 RATIOS = ((1.0, 1.0), (1.0, 2.0), (2.0, 1.0), (5.0, 1.0), (20.0, 1.0))
 
@@ -56,7 +56,7 @@ def test_one_level_of_views_is_the_assignment_of_pairs() -> None:
         devices, pairs = random_pairs(rng, 12, 30)
         graph = graph_of(devices, pairs, rng.integers(0, 6, (len(pairs), 2)).astype(float))
         costs = DeviceCosts(RATIOS[turn % 5][0], RATIOS[turn % 5][1])
-        views = assign_views(Hierarchy.from_pairs(graph), costs)
+        views = assign_views(hierarchy_of_pairs(graph), costs)
         flat = assign(graph, costs)
         assert views.cost == pytest.approx(flat.cost, abs=1e-9)
         assert views.all_upload_cost == pytest.approx(flat.all_upload_cost)

@@ -141,6 +141,16 @@ def random_hierarchy(rng: np.random.Generator, whole_rates: bool, levels: int = 
     return Hierarchy.of(devices, home, feeds, views, rates)
 
 
+def hierarchy_of_pairs(graph: DemandGraph) -> Hierarchy:
+    """A demand graph as one level of views: a source for each device, a view for each pair."""
+    rows = np.flatnonzero(graph.src < graph.dst)
+    view = graph.devices + np.arange(rows.shape[0], dtype=np.int64)
+    home = np.concatenate((np.arange(graph.devices), np.full(rows.shape[0], VIEW)))
+    feed = np.concatenate((graph.src[rows], graph.dst[rows]))
+    rate = np.concatenate((graph.rate[rows], graph.peer_rate[rows]))
+    return Hierarchy.of(graph.devices, home, feed, np.concatenate((view, view)), rate)
+
+
 def view_costs(
     h: Hierarchy, upload: Floats, download: Floats, capacity: Sequence[float] | None = None
 ) -> tuple[Floats, NDArray[np.int64]]:

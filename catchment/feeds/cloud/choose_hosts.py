@@ -24,12 +24,12 @@ Strategy = Callable[[ViewGraph, Rates, LinkCosts], dict[str, str]]
 
 
 def all_at_cloud(graph: ViewGraph, rates: Rates, costs: LinkCosts) -> dict[str, str]:
-    """Every view at the cloud, except those over one device's feeds."""
+    """Return every view at the cloud, except those over one device's feeds."""
     return {v.name: _only_device(graph, v) or CLOUD for v in graph.views.values()}
 
 
 def least_traffic(graph: ViewGraph, rates: Rates, costs: LinkCosts) -> dict[str, str]:
-    """The cheapest placement."""
+    """Return the cheapest placement."""
     hosts = all_at_cloud(graph, rates, costs)
     uppers = [v for v in graph.views.values() if any(i in graph.views for i in v.inputs)]
     if uppers and not any(_meets_itself(graph, view) for view in graph.views.values()):
@@ -42,7 +42,7 @@ STRATEGIES: dict[str, Strategy] = {"ours": least_traffic, "cloud": all_at_cloud}
 
 
 def demand_of(graph: ViewGraph, rates: Rates) -> DemandGraph | None:
-    """The demand graph over device feeds; None when no view joins feeds of two devices."""
+    """Return the demand graph over device feeds; None when no view joins feeds of two devices."""
     demands: dict[tuple[str, str], float] = {}
     for view in _pairs(graph):
         for feed, other in (view.inputs, view.inputs[::-1]):
@@ -54,7 +54,7 @@ def demand_of(graph: ViewGraph, rates: Rates) -> DemandGraph | None:
 
 
 def assignment_of(graph: ViewGraph, rates: Rates, costs: LinkCosts) -> Assignment | None:
-    """The optimal assignment of the pair views over device feeds."""
+    """Return the optimal assignment of the pair views over device feeds."""
     demand = demand_of(graph, rates)
     return None if demand is None else assign(demand, costs.to_device_costs())
 
@@ -82,7 +82,7 @@ def _pairs(graph: ViewGraph) -> Iterable[PhysicalView]:
 
 
 def _only_device(graph: ViewGraph, view: PhysicalView) -> str | None:
-    """The device of a view whose data is all from one device."""
+    """Return the device of a view whose data is all from one device."""
     origins = graph.origins(view.name)
     return next(iter(origins)) if len(origins) == 1 else None
 
@@ -102,14 +102,14 @@ def _place_pairs(graph: ViewGraph, rates: Rates, costs: LinkCosts) -> dict[str, 
 
 
 def _meets_itself(graph: ViewGraph, view: PhysicalView) -> bool:
-    """Whether one device's data comes to a view by both inputs (a view on one device aside)."""
+    """Return whether one device's data comes to a view by both inputs (a view on one device aside)."""
     if _only_device(graph, view) is not None or len(view.inputs) < 2:
         return False
     return bool(graph.origins(view.inputs[0]) & graph.origins(view.inputs[1]))
 
 
 def _place_hierarchy(graph: ViewGraph, rates: Rates, costs: LinkCosts) -> dict[str, str]:
-    """All levels at once; a view on one device counts as a source of that device."""
+    """Place all levels at once; a view on one device counts as a source of that device."""
     devices = {name: number for number, name in enumerate(graph.devices)}
     homes = {name: devices[feed.device] for name, feed in graph.feeds.items()}
     for view in graph.views.values():
@@ -119,15 +119,16 @@ def _place_hierarchy(graph: ViewGraph, rates: Rates, costs: LinkCosts) -> dict[s
     placed = [name for name, home in homes.items() if home == VIEW]
     edges = [
         (number[feed], number[name], rates.get(feed, 0.0) * graph.views[name].share_of(feed))
-        for name in placed for feed in graph.views[name].inputs
-    ]  # fmt: skip
+        for name in placed
+        for feed in graph.views[name].inputs
+    ]
     hierarchy = Hierarchy.of(len(devices), list(homes.values()), *zip(*edges, strict=True))
     site = assign_views(hierarchy, costs.to_device_costs()).site
     return {name: CLOUD if (at := site[number[name]]) < 0 else graph.devices[at] for name in placed}
 
 
 def _added(graph: ViewGraph, hosts: Mapping[str, str], added: Instance, rates: Rates, costs: LinkCosts) -> float:
-    """What one more view costs, given those that are placed."""
+    """Return what one more view costs, given those that are placed."""
     cost = 0.0
     for feed in added[0].inputs:
         source = [source_of(graph, hosts, feed)]

@@ -1,7 +1,7 @@
 """Where the feed cloud on Spark keeps what devices sent: events in Parquet files, the rest in order beside
 them.
 
-Every message has an arrival number. Events are flushed to files, one a flush, which appear whole or not at
+Every message has an arrival number. Events are flushed to files, one per flush, which appear whole or not at
 all; the name of a file is the number of its last event. Control messages wait on the driver until every
 event that arrived before them has been processed. Files whose events nothing can meet any more are deleted.
 """
@@ -22,12 +22,21 @@ import pyarrow.parquet as pq
 from catchment.feeds.protocol.messages import FeedEvent, Upward
 
 EVENT_TYPES = {
-    "arrival": "BIGINT", "feed": "STRING", "key": "STRING", "at_us": "BIGINT", "rank": "DOUBLE", "values": "STRING",
-}  # fmt: skip
+    "arrival": "BIGINT",
+    "feed": "STRING",
+    "key": "STRING",
+    "at_us": "BIGINT",
+    "rank": "DOUBLE",
+    "values": "STRING",
+}
 EVENT_SQL = ", ".join(f"{name} {kind}" for name, kind in EVENT_TYPES.items())
 ARROW_TYPES = {
-    "STRING": pa.string(), "DOUBLE": pa.float64(), "BIGINT": pa.int64(), "INT": pa.int32(), "BOOLEAN": pa.bool_(),
-}  # fmt: skip
+    "STRING": pa.string(),
+    "DOUBLE": pa.float64(),
+    "BIGINT": pa.int64(),
+    "INT": pa.int32(),
+    "BOOLEAN": pa.bool_(),
+}
 _SCHEMA = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in EVENT_TYPES.items()])
 
 EventRow = tuple[int, str, str, int, float, str]
@@ -110,7 +119,7 @@ class Landing:
         return [str(f.path) for f in list(self.files) if f.last <= self.done and f.newest_us >= since_us]
 
     def processed(self, arrival: int) -> tuple[dict[str, int], list[Control]]:
-        """Events up to an arrival are processed: how far each feed has come, and the messages that waited."""
+        """Note that events up to an arrival are processed; return how far feeds have come and what waited for that."""
         self.done = max(self.done, arrival)
         with self.lock:
             newest: dict[str, int] = {}
@@ -124,7 +133,7 @@ class Landing:
         return newest, ready
 
     def newest_unprocessed(self) -> int:
-        """The arrival of the first event that is not yet processed; beyond everything when there is none."""
+        """Return the arrival of the first event that is not yet processed; beyond everything when there is none."""
         return self.newest[0][0] if self.newest else self.arrivals + 1
 
     def delete_before(self, horizon_us: int) -> None:
@@ -140,16 +149,16 @@ class Landing:
 
 
 def event_row(arrival: int, event: FeedEvent) -> EventRow:
-    """An event as a row of a landed file."""
+    """Return an event as a row of a landed file."""
     key = json.dumps(list(event.key), separators=(",", ":"))
     return (arrival, event.feed, key, event.at_us, event.rank, json.dumps(list(event.values)))
 
 
 def event_of(row: dict[str, Any]) -> FeedEvent:
-    """The event of a row that Spark gave back."""
+    """Return the event of a row that Spark gave back."""
     return FeedEvent(row["feed"], tuple(json.loads(row["key"])), row["at_us"], tuple(json.loads(row["values"])))
 
 
 def rows_of(kind: str, rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The result rows of one kind, in order of arrival."""
+    """Return the result rows of one kind, in order of arrival."""
     return iter(sorted((r for r in rows if r["kind"] == kind), key=lambda r: r["arrival"]))

@@ -41,7 +41,7 @@ class MovePrice:
         return message_cost + self._overlap(graph, old, new, rates) * max(lifetimes, default=0) / 1e6
 
     def _overlap(self, graph: ViewGraph, old: Hosts, new: Hosts, rates: Mapping[str, float]) -> float:
-        """Cost per second of running both placements, over that of the old one."""
+        """Return cost per second of running both placements, over that of the old one."""
         feeds = {i for name in graph.views if old[name] != new[name] for i in graph.views[name].inputs}
         cost = 0.0
         for feed in feeds:

@@ -22,7 +22,7 @@ class Upload:
     pending: dict[int, float] = field(default_factory=dict)  # token -> share, in the order of asking
 
     def token_for(self, share: float) -> int | None:
-        """The pending raise to wait for until this share is uploaded; None when it already is."""
+        """Return the pending raise to wait for until this share is uploaded; None when it already is."""
         if share <= self.confirmed:
             return None
         return next(token for token, asked in self.pending.items() if asked >= share)

@@ -41,10 +41,10 @@ class ControlledPlane(Protocol):
         """Compute a view at the cloud no more."""
 
     def newest_us(self, feed: str) -> int | None:
-        """The newest event time that was uploaded of a feed."""
+        """Return the newest event time that was uploaded of a feed."""
 
     def take_matched(self) -> Counter[str]:
-        """Matches per view that others read, since the last call."""
+        """Return matches per view that others read, since the last call."""
 
 
 class AbsorbingPlane(ControlledPlane, Protocol):
@@ -78,7 +78,7 @@ class Router:
             yield from self._forward(item)
 
     def _is_new(self, event: FeedEvent) -> bool:
-        """Events of a device come in order of their numbers; matches of views have none to go by."""
+        """Return whether an event is new: those of a device come in order of their numbers, matches have none."""
         if len(event.key) == 1:
             if event.key <= self.last_key.get(event.feed, (-1,)):
                 return False

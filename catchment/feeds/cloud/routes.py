@@ -28,7 +28,7 @@ class FeedRoutes:
 
 
 def routes_of(feed: str, sources: Iterable[str], readers: Iterable[Instance]) -> FeedRoutes:
-    """The routes that take a feed from the places where it is born to the places where views read it."""
+    """Return the routes that take a feed from the places where it is born to the places where views read it."""
     needed = FeedRoutes()
     readers = list(readers)
     for source in sources:
@@ -44,13 +44,13 @@ def routes_of(feed: str, sources: Iterable[str], readers: Iterable[Instance]) ->
 
 
 def all_routes(graph: ViewGraph, hosts: Hosts) -> Iterator[tuple[str, FeedRoutes]]:
-    """The routes of every feed and view output that some view reads."""
+    """Yield the routes of every feed and view output that some view reads."""
     for feed, readers in graph.consumers.items():
         yield feed, routes_of(feed, [source_of(graph, hosts, feed)], [(v, hosts[v.name]) for v in readers])
 
 
 def source_of(graph: ViewGraph, hosts: Hosts, feed: str) -> str:
-    """Where a feed, or the output of a view, is born."""
+    """Return where a feed, or the output of a view, is born."""
     return graph.feeds[feed].device if feed in graph.feeds else hosts[feed]
 
 
@@ -66,7 +66,7 @@ class Traffic:
 
 
 def predict(graph: ViewGraph, hosts: Hosts, rates: Mapping[str, float]) -> Traffic:
-    """The traffic of a placement, from the events per second of each feed (and of views that others read)."""
+    """Return the traffic of a placement, from the events per second of each feed (and of views that others read)."""
     traffic = Traffic()
     for feed, routes in all_routes(graph, hosts):
         rate = rates.get(feed, 0.0)

@@ -53,12 +53,12 @@ class ViewLocations:
         self.installed.setdefault(host, set()).add(view.name)
 
     def remove_host(self, view: str, host: str) -> None:
-        """A host computes a view no more; a device has yet to confirm that."""
+        """Remove a host of a view; a device has yet to confirm that."""
         self.hosts[view].remove(host)
         self._retire(view, host)
 
     def remove(self, view: str) -> list[str]:
-        """A view is no more; return the hosts that it had."""
+        """Remove a view; return the hosts that it had."""
         hosts = self.hosts.pop(view)
         for feed in self.views.pop(view).inputs:
             self.readers[feed].discard(view)
@@ -77,7 +77,7 @@ class ViewLocations:
             del self.retired[view]
 
     def forget_retired(self, view: str, device: str) -> None:
-        """A device has confirmed the end of a view: nothing of it is under way any more."""
+        """Note that a device has confirmed the end of a view: nothing of it is under way any more."""
         left = [d for d in self.retired.pop(view, []) if d != device]
         if left:
             self.retired[view] = left

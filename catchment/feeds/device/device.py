@@ -40,7 +40,10 @@ from catchment.feeds.protocol.messages import (
 
 
 def boot_number(now_us: int) -> int:
-    """A boot that is later than every number of a life that began a second or more before, at 1,000 events a second."""
+    """Return a boot number above every event number of a life that began a second or more ago.
+
+    That holds for up to 1,000 events per second.
+    """
     return max(0, now_us // 1_000_000 - 1_600_000_000) * 1000
 
 
@@ -128,7 +131,7 @@ class Device:
         self.notified = RecentlySeen()
 
     def handle(self, event: DeviceEvent, now_us: int) -> list[DeviceAction]:
-        """What to do about an event."""
+        """Return what to do about an event."""
         self.newest_us = max(self.newest_us, now_us)  # a clock that steps back does not reorder the feed
         actions = list(self._dispatch(event))
         actions += self._due()

@@ -1,7 +1,7 @@
 """What becomes of an event at a place where views are computed: outputs for other views, and notices. Pure.
 
 A view that others read gives its matches to them as events; any other view turns them into notices for the
-device that the row names. A view with `notify_every` gives at most one notice a period and device, and its
+device that the row names. A view with `notify_every` gives at most one notice per period and device, and its
 key is the period's number, so it does not matter which match of the period was found first, or where.
 """
 
@@ -44,7 +44,7 @@ class Publisher:
         self.periods = RecentlySeen()
 
     def absorb(self, event: FeedEvent) -> Iterator[FeedEvent | Notice]:
-        """Outputs of views that others read, and notices, that follow from one event."""
+        """Yield outputs of views that others read, and notices, that follow from one event."""
         for match in self.host.absorb(event):
             template = self.program.templates[self.host.installed[match.view].view.template].template
             if template.name in self.program.program.consumed:

@@ -7,7 +7,7 @@ exactly once.
 
 An event is let go when no event that may still come can meet it: each feed arrives in order of time, so the
 newest time seen of the other input, less the lifetime, is the bound. A view's output has no such order; what
-meets it is kept for `retention_us`. That, and `max_events` a feed, bound the memory when the other side is
+meets it is kept for `retention_us`. That, and `max_events` per feed, bound the memory when the other side is
 silent for long: the oldest events go first, and are counted in `forgotten`.
 """
 
@@ -30,7 +30,7 @@ EVICT_EVERY = 64  # events of a feed between two looks at what can be let go
 
 @dataclass(frozen=True)
 class HostLimits:
-    """How long and how many events a feed may be kept for an input that is silent."""
+    """How long, and how many, events of a feed are kept for an input that is silent."""
 
     retention_us: int = 900_000_000
     max_events: int = 20_000
@@ -60,7 +60,7 @@ class FeedBuffer:
     ordered: bool = True  # false for the output of a view
 
     def add(self, event: FeedEvent) -> bool:
-        """False when the event is already here."""
+        """Add an event; return False when it is already here."""
         if event.key in self.keys:
             return False
         self.keys.add(event.key)
@@ -109,7 +109,6 @@ class ViewHost:
         self.buffers: dict[str, FeedBuffer] = {}
         self.installed: dict[str, _Installed] = {}
         self.readers: dict[str, dict[str, _Installed]] = {}
-        self.evaluated = 0
         self.forgotten = 0  # let go because of a bound, while a match was still possible
 
     def install(self, view: PhysicalView) -> None:
@@ -132,7 +131,7 @@ class ViewHost:
                 self.buffers.pop(feed, None)
 
     def newest_us(self, feed: str) -> int | None:
-        """The newest event time seen of a feed."""
+        """Return the newest event time seen of a feed."""
         return self.buffers[feed].newest_us if feed in self.buffers else None
 
     def absorb(self, event: FeedEvent) -> Iterator[Match]:
@@ -163,7 +162,6 @@ class ViewHost:
             if event.rank >= row.shares[role]:
                 continue
             for met in _meetings(row, role, event, partners):
-                self.evaluated += 1
                 values = installed.compiled.evaluate(row, *(e.values for e in met))
                 if values is not None:
                     yield _match(installed.view, ordinal, met, values)
@@ -179,7 +177,7 @@ class ViewHost:
             self.forgotten += buffer.let_go(horizon)
 
     def _needed_from(self, installed: _Installed, feed: str) -> int:
-        """The oldest event of the feed that the other input may still meet."""
+        """Return the oldest event of the feed that the other input may still meet."""
         newest = self.buffers[feed].newest_us
         other = installed.other(feed)
         assert newest is not None
@@ -194,7 +192,7 @@ class ViewHost:
 def _meetings(
     row: ViewRow, role: int, event: FeedEvent, partners: Sequence[FeedEvent]
 ) -> Iterator[tuple[FeedEvent, ...]]:
-    """The events that meet, in the order of the template's inputs."""
+    """Yield the events that meet, in the order of the template's inputs."""
     if len(row.inputs) == 1:
         yield (event,)
         return

@@ -37,7 +37,7 @@ class CompiledTemplate:
         return layout
 
     def evaluate(self, row: ViewRow, *values: Values) -> Values | None:
-        """The output row of events with these values, or None when they do not match."""
+        """Return the output row of events with these values, or None when they do not match."""
         slots = (*values, row.params, row.devices)
         if self.match(slots) is not True:
             return None
@@ -53,8 +53,10 @@ class CompiledProgram:
         self.kinds: dict[str, list[tuple[str, Evaluate, tuple[int, ...]]]] = {}
         wheres = {
             feed_kind(i.source, i.where): i.where
-            for t in program.templates.values() for i in t.inputs if i.is_stream
-        }  # fmt: skip
+            for template in program.templates.values()
+            for i in template.inputs
+            if i.is_stream
+        }
         for kind, columns in program.pushed_columns.items():
             names = program.streams[stream_of(kind)].column_names
             keep = compile_sql(wheres[kind], {f".{c}": (0, at) for at, c in enumerate(names)}, program.functions)
@@ -62,7 +64,7 @@ class CompiledProgram:
             self.kinds.setdefault(stream_of(kind), []).append((kind, keep, positions))
 
     def feeds_of(self, stream: str, row: Values) -> list[tuple[str, Values]]:
-        """The feed kinds that a record of a stream belongs to, with the values that may leave the device."""
+        """Return the feed kinds that a record of a stream belongs to, with the values that may leave the device."""
         if stream not in self.program.streams:
             known = ", ".join(sorted(self.program.streams))
             raise FeedError(f"a device produced a record of {stream!r}; possible: {known}")
@@ -75,10 +77,6 @@ class CompiledProgram:
             if keep((row,)) is True
         ]
 
-    @property
-    def max_lifetime_us(self) -> int:
-        return max((t.lifetime_us for t in self.program.templates.values()), default=0)
-
 
 @lru_cache(maxsize=16)
 def _compiled(text: str, functions: tuple[tuple[str, Any], ...]) -> CompiledProgram:
@@ -86,5 +84,5 @@ def _compiled(text: str, functions: tuple[tuple[str, Any], ...]) -> CompiledProg
 
 
 def compile_program(text: str, functions: Functions) -> CompiledProgram:
-    """The compiled program; the devices of one process share it."""
+    """Return the compiled program; the devices of one process share it."""
     return _compiled(text, tuple(sorted(functions.items())))

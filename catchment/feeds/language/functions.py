@@ -43,7 +43,7 @@ class FeedFunction:
             )
 
     def to_spark(self, arguments: list[str]) -> str:
-        """The call in Spark SQL: the native form, or a call of the registered Python function."""
+        """Return the call in Spark SQL: the native form, or a call of the registered Python function."""
         if self.spark_sql is None:
             return f"{self.name}({', '.join(arguments)})"
         return "(" + self.spark_sql.format(*arguments) + ")"
@@ -69,7 +69,7 @@ BUILT_IN: Functions = MappingProxyType({"distance": FeedFunction("distance", 4, 
 
 
 def with_functions(*extra: FeedFunction) -> Functions:
-    """The built-in functions and these; a name is given once."""
+    """Return the built-in functions and these; a name is given once."""
     known = dict(BUILT_IN)
     for function in extra:
         if function.name in known:

@@ -65,7 +65,7 @@ class _Source:
 
 
 def plan_template(view: ViewStatement, catalog: FeedCatalog) -> FeedTemplate:
-    """The normal form of one view."""
+    """Return the normal form of one view."""
     return _Planner(view, catalog).plan()
 
 
@@ -209,7 +209,7 @@ class _Planner:
     # ---- columns
 
     def _resolve(self, node: exp.Expr) -> exp.Expr:
-        """The same expression with every column as alias.column, each checked to exist."""
+        """Return the same expression with every column as alias.column, each checked to exist."""
 
         def resolve(part: exp.Expr) -> exp.Expr:
             names_an_alias = _is_sample(part.parent) and part.index == 0
@@ -345,7 +345,7 @@ class _Planner:
         return static, match
 
     def _over_tables(self, node: exp.Expr) -> exp.Expr:
-        """A static expression with device columns replaced by the table columns that they equal."""
+        """Return a static expression with device columns replaced by the table columns that they equal."""
 
         def bind(part: exp.Expr) -> exp.Expr:
             if isinstance(part, exp.Column) and part.table in self.bound:

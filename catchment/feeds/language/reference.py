@@ -71,12 +71,12 @@ class _Step:
 
 
 def layout_of(relations: Sequence[AliasedTable]) -> dict[str, tuple[int, int]]:
-    """Where each "alias.column" lives in a joined row."""
+    """Return where each "alias.column" lives in a joined row."""
     return {f"{r.alias}.{c}": (slot, at) for slot, r in enumerate(relations) for at, c in enumerate(r.columns)}
 
 
 def join(relations: Sequence[AliasedTable], condition: str | None, functions: Functions) -> Iterator[Slots]:
-    """The joined rows for which the condition is TRUE, one slot a relation."""
+    """Return the joined rows for which the condition is TRUE, one slot per relation."""
     terms = list(conjuncts(read_expression(condition))) if condition else []
     layout = layout_of(relations)
     partials: Iterator[Slots] = iter([()])
@@ -105,7 +105,7 @@ def _step(
 
 
 def _split_equality(term: exp.Expr, alias: str) -> tuple[exp.Column, exp.Column] | None:
-    """(column of an earlier relation, column of this one) when the term is such an equality."""
+    """Return (column of an earlier relation, column of this one) when the term is such an equality."""
     if not (isinstance(term, exp.EQ) and isinstance(term.left, exp.Column) and isinstance(term.right, exp.Column)):
         return None
     sides = sorted((term.left, term.right), key=lambda c: c.table == alias)

@@ -139,7 +139,7 @@ class FeedProgram:
         return tuple(c for c in stream.column_names if c in columns and c != stream.device)
 
     def accepts(self, kind: str, values: tuple[Any, ...]) -> bool:
-        """Whether values have the number and the types of a feed kind's columns; NULL is always possible."""
+        """Return whether values have the number and the types of a feed kind's columns; NULL is always possible."""
         stream = self.streams[stream_of(kind)]
         columns = self.pushed_columns[kind]
         return len(values) == len(columns) and all(
@@ -148,17 +148,17 @@ class FeedProgram:
         )
 
     def columns_of(self, source: str, where: str | None) -> tuple[str, ...]:
-        """The columns of the events that a view receives from a source."""
+        """Return the columns of the events that a view receives from a source."""
         if source in self.streams:
             return self.pushed_columns[feed_kind(source, where)]
         return self.templates[source].output_names
 
 
 def feed_kind(stream: str, where: str | None) -> str:
-    """The name of a feed without its device: equal streams under equal filters meet in one feed."""
+    """Return the name of a feed without its device: equal streams under equal filters meet in one feed."""
     return stream if where is None else f"{stream}[{where}]"
 
 
 def stream_of(kind: str) -> str:
-    """The stream that a feed kind reads."""
+    """Return the stream that a feed kind reads."""
     return kind.split("[", 1)[0]

@@ -1,4 +1,4 @@
-"""The view graph: physical views, one a pair of devices, generated from templates and reference data.
+"""The view graph: physical views, one per pair of devices, generated from templates and reference data.
 
 A feed is named by its kind and device (`location@12`), a physical view by its template and its input feeds
 (`nearby(location@12,location@57)`), so that what two templates or two rows share meets under one name
@@ -118,11 +118,11 @@ class ViewGraph:
         return found
 
     def origins(self, name: str) -> frozenset[str]:
-        """The devices whose data is in a feed or a view."""
+        """Return the devices whose data is in a feed or a view."""
         return self._origins[name]
 
     def delta_to(self, newer: ViewGraph) -> ViewDelta:
-        """What must change to get from this graph to a newer one."""
+        """Return what must change to get from this graph to a newer one."""
         old = self.views
         new = newer.views
         return ViewDelta(
@@ -133,12 +133,12 @@ class ViewGraph:
 
 
 def view_name(template: str, inputs: tuple[str, ...]) -> str:
-    """The name under which equal views meet."""
+    """Return the name under which equal views meet."""
     return f"{template}({','.join(inputs)})"
 
 
 def generate_views(program: FeedProgram, data: ReferenceData) -> ViewGraph:
-    """The physical views of a program over reference data."""
+    """Return the physical views of a program over reference data."""
     feeds: dict[str, SourceFeed] = {}
     views: dict[str, PhysicalView] = {}
     relations: dict[str, AliasedTable] = {}
@@ -198,17 +198,18 @@ class _Generator:
         self.notified = self.devices[0] if first.is_stream else self._column(f"{first.alias}.{NOTIFIED_COLUMN}", layout)
 
     def rows(self) -> Iterator[tuple[ViewRow, Row]]:
-        """Each joined row as a view row, and as a row of the relation that views above this one read."""
+        """Yield each joined row as a view row, and as a row of the relation that views above this one read."""
         for slots in join(self.relations, self.template.static, self.program.functions):
             inputs = tuple(name(slots) for name in self.names)
             row = ViewRow(
                 inputs=inputs,
                 shares=tuple(float(share(slots) or 0) for share in self.shares),
-                devices=tuple(d(slots) if i.is_stream else None
-                              for d, i in zip(self.devices, self.template.inputs, strict=True)),
+                devices=tuple(
+                    d(slots) if i.is_stream else None for d, i in zip(self.devices, self.template.inputs, strict=True)
+                ),
                 params=tuple(slots[slot][at] for slot, at in self.params),
                 notified=str(self.notified(slots)),
-            )  # fmt: skip
+            )
             self._check(row)
             relation_row = (
                 *(o(slots) for o in self.static),
@@ -247,17 +248,19 @@ class _Generator:
         where = f"view {self.template.name!r}"
         if len(set(row.inputs)) != len(row.inputs):
             raise FeedError(
-                f"a self edge: {row.inputs[0]!r} is joined with itself", where=where,
+                f"a self edge: {row.inputs[0]!r} is joined with itself",
+                where=where,
                 hint="remove the rows of the reference table that tie a device to itself",
-            )  # fmt: skip
+            )
         for item, device, share in zip(self.template.inputs, row.devices, row.shares, strict=True):
             if item.is_stream and device is None:
                 raise FeedError(f"a reference row names no device for {item.alias!r}: {row!r}", where=where)
             if item.is_stream and self.known is not None and str(device) not in self.known:
                 raise FeedError(
-                    f"unknown device {device!r} for {item.alias!r}", where=where,
+                    f"unknown device {device!r} for {item.alias!r}",
+                    where=where,
                     hint="list it among the known devices, or remove its reference rows",
-                )  # fmt: skip
+                )
             if not 0 < share <= 1:
                 raise FeedError(
                     f"the share of {item.alias!r} is {share!r} for {row.inputs}; expected over 0, at most 1",

@@ -34,7 +34,7 @@ class LinkCosts:
 
 @dataclass(frozen=True, eq=False)
 class DeviceCosts:
-    """Cost of sending and of receiving one unit of rate: a number for all devices, or one a device."""
+    """Cost of sending and of receiving one unit of rate: a number for all devices, or one per device."""
 
     upload: float | Floats
     download: float | Floats
@@ -50,7 +50,7 @@ class DeviceCosts:
                 )
 
     def per_device(self, devices: int) -> tuple[Floats, Floats]:
-        """The two costs as one array entry a device."""
+        """Return the two costs as one array entry per device."""
         return self._spread("upload", devices), self._spread("download", devices)
 
     def _spread(self, side: str, devices: int) -> Floats:

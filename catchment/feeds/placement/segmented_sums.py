@@ -14,24 +14,24 @@ from catchment.arrays import Floats, Ints
 
 
 def starts_of(owner: NDArray[np.integer]) -> Ints:
-    """Where each run of equal owners begins."""
+    """Return where each run of equal owners begins."""
     if owner.shape[0] == 0:
         return np.zeros(0, dtype=np.int64)
     return np.concatenate(([0], np.flatnonzero(owner[1:] != owner[:-1]) + 1))
 
 
 def suffix_sums(values: Floats, owner: NDArray[np.integer]) -> Floats:
-    """For each position the sum from there to the end of its segment."""
+    """Return for each position the sum from there to the end of its segment."""
     return _scan(values, owner, np.add, 0.0)
 
 
 def prefix_sums(values: Floats, owner: NDArray[np.integer]) -> Floats:
-    """For each position the sum from the start of its segment to there."""
+    """Return for each position the sum from the start of its segment to there."""
     return suffix_sums(values[::-1], owner[::-1])[::-1]
 
 
 def suffix_minima(values: Floats, owner: NDArray[np.integer]) -> Floats:
-    """For each position the least value from there to the end of its segment."""
+    """Return for each position the least value from there to the end of its segment."""
     return _scan(values, owner, np.minimum, np.inf)
 
 

@@ -43,7 +43,7 @@ class Curves:
     down: Ints
 
     def least_cost_from(self) -> Floats:
-        """For each step the least cost of a threshold at or above it."""
+        """Return for each step the least cost of a threshold at or above it."""
         return suffix_minima(self.cost, self.device)
 
 
@@ -63,7 +63,7 @@ class Edges:
 
 
 def cost_curves(edges: Edges, upload: Floats, capacity: Floats | None = None) -> Curves:
-    """Each device's curve and choice; `capacity` bounds the load of what a device downloads on."""
+    """Return each device's curve and choice; `capacity` bounds the load of what a device downloads on."""
     blocks = [_block_curves(edges, upload, capacity, first, last) for first, last in _blocks(edges.start)]
     parts = zip(*((c.device, c.rate, c.cost, c.threshold, c.best, c.down) for c in blocks), strict=True)
     return Curves(*(np.concatenate(part) for part in parts))
@@ -111,7 +111,7 @@ class _Rows:
 
 
 def _raise_floors(rows: _Rows, upload: Floats, first: int, last: int) -> tuple[Floats, _Rows]:
-    """A floor under each threshold, raised with its own help as long as that pays; and the rows above."""
+    """Return a floor under each threshold, raised with its own help as long as that pays; and the rows above."""
     floor = np.zeros(last - first)
     while rows.rate.shape[0]:
         at = rows.device - first
@@ -146,7 +146,7 @@ def _curves(rows: _Rows, upload: Floats, capacity: Floats | None, floor: Floats,
 
 
 def _ends_of_steps(own: Floats, device: Ints) -> Ints:
-    """The last row of each run of equal rates of one device: only there is the curve's sum complete."""
+    """Return the last row of each run of equal rates of one device: only there is the curve's sum complete."""
     follows = (own[1:] != own[:-1]) | (device[1:] != device[:-1])
     return np.flatnonzero(np.append(follows, True)[: own.shape[0]])
 
@@ -159,7 +159,7 @@ def _beyond(inclusive: Floats, device: Ints) -> Floats:
 
 
 def _choose(curve: Curves, first: int) -> Curves:
-    """The same curve with each device at its least cost in place of its floor, ties at the largest rate."""
+    """Return the same curve with each device at its least cost in place of its floor, ties at the largest rate."""
     if curve.rate.shape[0] == 0:
         return curve
     starts = starts_of(curve.device)

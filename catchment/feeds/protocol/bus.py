@@ -1,4 +1,4 @@
-"""The in-process bus: a persistent session a device, like an MQTT broker's, without sockets.
+"""The in-process bus: a persistent session per device, like an MQTT broker's, without sockets.
 
 Each direction of each link keeps its order. While a device is away its downlink queue waits for it, up to
 `max_queued` messages; past that new data is dropped and counted, as brokers do (the receiver also sees the
@@ -93,12 +93,12 @@ class Bus:
                 self.busy_down[device] = None
 
     def traffic(self) -> dict[str, LinkTraffic]:
-        """What crossed each device's link."""
+        """Return what crossed each device's link."""
         sessions = self.sessions.items()
         return {name: LinkTraffic(s.device_sends.sent, s.device_receives.received) for name, s in sessions}
 
     def next_up(self, device: str) -> Upward | None:
-        """The cloud takes one message of a device; None when it was a duplicate or unreadable."""
+        """Return the next message of a device for the cloud; None when it was a duplicate or unreadable."""
         session = self.sessions[device]
         data = session.up.popleft()
         if not session.up:
@@ -106,7 +106,7 @@ class Bus:
         return session.cloud_receives.accept(data)
 
     def next_down(self, device: str) -> Downward | None:
-        """A device takes one message of the cloud; None when it was a duplicate or unreadable."""
+        """Return the next message of the cloud for a device; None when it was a duplicate or unreadable."""
         session = self.sessions[device]
         data = session.down.popleft()
         if not session.down:

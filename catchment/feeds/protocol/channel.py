@@ -30,8 +30,10 @@ CONTROL = "control"
 
 
 def traffic_class(message: Message) -> str:
-    """What the message is counted as: data is what placement decides about."""
-    return DATA if isinstance(message, FeedEvent) else NOTICE if isinstance(message, Notice) else CONTROL
+    """Return what the message is counted as: data is what placement decides about."""
+    if isinstance(message, FeedEvent):
+        return DATA
+    return NOTICE if isinstance(message, Notice) else CONTROL
 
 
 @dataclass
@@ -83,7 +85,7 @@ class ChannelReceiver(Generic[Accepted]):
     refused: int = 0
 
     def accept(self, data: bytes) -> Accepted | None:
-        """The message, or None when it is a duplicate or is refused."""
+        """Return the message, or None when it is a duplicate or is refused."""
         try:
             number, message = decode(data)
         except WireError:
@@ -106,10 +108,10 @@ class ChannelReceiver(Generic[Accepted]):
 
 
 def at_cloud() -> ChannelReceiver[Upward]:
-    """What the cloud accepts of a device."""
+    """Return what the cloud accepts of a device."""
     return ChannelReceiver(UPWARD)
 
 
 def at_device() -> ChannelReceiver[Downward]:
-    """What a device accepts of the cloud."""
+    """Return what a device accepts of the cloud."""
     return ChannelReceiver(DOWNWARD)

@@ -1,4 +1,4 @@
-"""Messages as bytes: one compact JSON array a message, checked on arrival before anything is built from it.
+"""Messages as bytes: one compact JSON array per message, checked on arrival before anything is built from it.
 
 JSON keeps the wire readable with any MQTT client; nothing that arrives is ever unpickled or evaluated. A
 message that is too long, of an unknown kind or of the wrong shape is refused with a reason.
@@ -68,13 +68,13 @@ _DECODE_ITEM: dict[str, Callable[..., Instruction]] = {
 
 
 def encode(number: int, message: Message) -> bytes:
-    """The bytes of a message that is the number-th on its link."""
+    """Return the bytes of a message that is the number-th on its link."""
     letter, fields = _ENCODE[type(message)]
     return json.dumps([number, letter, *fields(message)], separators=(",", ":"), allow_nan=False).encode()
 
 
 def decode(data: bytes) -> tuple[int, Message]:
-    """A message and its number on the link; refuses what is not one."""
+    """Return a message and its number on the link; refuse what is not one."""
     if len(data) > MAX_MESSAGE_BYTES:
         raise WireError(f"a message of {len(data)} bytes is refused; at most {MAX_MESSAGE_BYTES} are read")
     try:
@@ -90,7 +90,7 @@ def _fields(item: Instruction) -> _Fields:
 
 
 def _view_out(view: PhysicalView) -> _Fields:
-    """A view without what its template and inputs say already: its name, and the inputs of each row."""
+    """Return a view without what its template and inputs say already: its name, and the inputs of each row."""
     rows = [
         [int(r.inputs != view.inputs), list(r.shares), list(r.devices), list(r.params), r.notified] for r in view.rows
     ]

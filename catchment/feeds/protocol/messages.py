@@ -33,7 +33,7 @@ class FeedEvent:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A view has something for a device: the match with this key, or, of a view that notifies once a period,
+    """A view has something for a device: the match with this key, or, of a view that notifies once per period,
     the period whose number is the key."""
 
     view: str

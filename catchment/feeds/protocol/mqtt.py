@@ -63,7 +63,7 @@ class MqttConfig:
 
     @classmethod
     def parse(cls, text: str, app: str = "catchment") -> MqttConfig:
-        """The broker that a person writes as HOST:PORT or HOST."""
+        """Return the broker that a person writes as HOST:PORT or HOST."""
         host, _, port = text.partition(":")
         if not host or (port and not port.isdigit()):
             raise FeedError(f"cannot read {text!r} as a broker", hint="write HOST:PORT, such as 127.0.0.1:1883")
@@ -147,7 +147,7 @@ class MqttClient:
 
 
 class _Poller:
-    """Reads and writes for many clients; housekeeping once a second."""
+    """Reads and writes for many clients; housekeeping once per second."""
 
     def __init__(self) -> None:
         self.clients: list[MqttClient] = []
@@ -193,7 +193,7 @@ class _Poller:
 
 
 class MqttDevices:
-    """The device side: one client a device."""
+    """The device side: one client per device."""
 
     def __init__(self, config: MqttConfig) -> None:
         self.config = config
@@ -229,7 +229,7 @@ class MqttDevices:
         self.clients[device].disconnect()
 
     def changes(self) -> Iterator[tuple[str, bool]]:
-        """Devices whose link came up or went down since the last call."""
+        """Yield devices whose link came up or went down since the last call."""
         for device, client in self.clients.items():
             if client.connected != self.told[device]:
                 self.told[device] = client.connected
@@ -282,7 +282,7 @@ class MqttCloud:
         return self.receivers.setdefault(device, at_cloud()).accept(data)
 
     def traffic(self) -> dict[str, LinkTraffic]:
-        """What crossed each device's link, as the cloud saw it."""
+        """Return what crossed each device's link, as the cloud saw it."""
         nothing = WireCounter()
         up = self.receivers
         down = self.senders

@@ -23,7 +23,7 @@ _REVERSED = tuple(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 
 
 def rank_of(feed: str, key: Key) -> float:
-    """Where the event stands in [0, 1): a share p keeps it when its rank is below p."""
+    """Return where the event stands in [0, 1): a share p keeps it when its rank is below p."""
     if len(key) > 1:
         return _hash(",".join(map(str, key))) / _SCALE
     return ((_reverse_bits(key[0]) + _offset(feed)) & 0xFFFFFFFF) / _SCALE

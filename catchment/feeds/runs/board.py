@@ -46,7 +46,7 @@ class Board:
         self.redeployed = 0
 
     def sample(self, now_us: int, redeployed: int) -> None:
-        """Take note of what has crossed the links so far; once a second."""
+        """Take note of what has crossed the links so far; once per second."""
         self.redeployed = redeployed
         self.totals.append(Totals.of(self.links().values(), now_us))
         if self.samples % PREDICT_EVERY == 0:
@@ -72,7 +72,7 @@ class Board:
             self.predicted[name] = predict_traffic(graph, known, controller.rates, self.sizes)
 
     def snapshot(self) -> dict[str, Any]:
-        """All of it as plain data."""
+        """Return all of it as plain data."""
         controller = self.controller
         links = self.links()
         hosts = Counter(controller.settled().values())

@@ -78,7 +78,7 @@ class LocalRun:
         heapq.heappush(self.scheduled, _Scheduled(at_us, next(self.numbers), act))
 
     def every(self, period_us: int, act: Callable[[LocalRun], None]) -> None:
-        """Do something once a period, from one period on."""
+        """Do something once per period, from one period on."""
 
         def again(run: LocalRun) -> None:
             act(run)

@@ -178,11 +178,11 @@ class FeedRun:
                 break
 
     def totals(self) -> Totals:
-        """What has crossed the wire so far."""
+        """Return what has crossed the wire so far."""
         return Totals.of(self.bus.traffic().values(), self.run.now_us)
 
     def report(self) -> dict[str, Any]:
-        """All that was measured."""
+        """Return all that was measured."""
         controller = self.cloud.controller
         links = list(self.bus.traffic().values())
         hosts = controller.settled()
@@ -206,7 +206,7 @@ class FeedRun:
         }
 
     def notices(self) -> dict[str, Any]:
-        """What devices notified, against the naive recomputation where every record was kept for it."""
+        """Return what devices notified, against the naive recomputation where every record was kept for it."""
         found = {n.identity for n in self.fleet.notices}
         counts: dict[str, Any] = {"notices": len(found), "doubled": len(self.fleet.notices) - len(found)}
         if self.run.produced is not None:

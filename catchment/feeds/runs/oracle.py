@@ -27,7 +27,7 @@ Identity = tuple[str, str, tuple[int, ...]]
 def naive_notices(
     graph: ViewGraph, records: Iterable[DeviceRecord], since_us: Mapping[str, int] | None = None
 ) -> set[Identity]:
-    """Identities of all notices: of every pair of events, or of those later than `since_us` of their view."""
+    """Return identities of all notices: of every pair of events, or of those later than `since_us` of their view."""
     oracle = _Oracle(graph)
     oracle.load(records)
     found: set[Identity] = set()
@@ -39,7 +39,7 @@ def naive_notices(
 
 
 class _Oracle:
-    """One SQLite database with a table a feed kind and a table a template."""
+    """One SQLite database with a table per feed kind and a table per template."""
 
     def __init__(self, graph: ViewGraph) -> None:
         self.graph = graph
@@ -122,8 +122,9 @@ class _Oracle:
         self.db.execute(f"CREATE TABLE view_rows (view, ordinal, notified, since_us, {', '.join(names)})")
         rows = [
             (v.name, n, r.notified, since_us.get(v.name), *r.inputs, *r.shares, *r.devices, *r.params)
-            for v in views for n, r in enumerate(v.rows)
-        ]  # fmt: skip
+            for v in views
+            for n, r in enumerate(v.rows)
+        ]
         marks = ",".join("?" * (4 + len(names)))
         self.db.executemany(f"INSERT INTO view_rows VALUES ({marks})", rows)
 
@@ -133,7 +134,7 @@ class _Oracle:
             f"JOIN {_quoted(feed_kind(i.source, i.where))} AS {i.alias} ON {i.alias}.feed = v.input{n}"
             f" AND {i.alias}.rank < v.share{n} AND {i.alias}.at_us > coalesce(v.since_us, -1)"
             for n, i in enumerate(template.inputs)
-        ]  # fmt: skip
+        ]
         if len(aliases) == 2:
             first = aliases[0]
             second = aliases[1]
@@ -151,8 +152,9 @@ class _Oracle:
     def _sql(self, template: FeedTemplate, sql: str) -> str:
         devices = {
             f"{i.alias}.{self.program.streams[i.source].device}": f"device{n}"
-            for n, i in enumerate(template.inputs) if i.is_stream
-        }  # fmt: skip
+            for n, i in enumerate(template.inputs)
+            if i.is_stream
+        }
         params = {name: f"p{n}" for n, name in enumerate(template.params)}
 
         def place(node: exp.Expr) -> exp.Expr:

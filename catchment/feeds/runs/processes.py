@@ -34,7 +34,7 @@ class Every:
         self.last_s = time.monotonic()
 
     def passed(self) -> float:
-        """Seconds since the last time, or 0 while the period is not over."""
+        """Return seconds since the last time, or 0 while the period is not over."""
         now_s = time.monotonic()
         if now_s - self.last_s < self.period_s:
             return 0.0
@@ -112,7 +112,7 @@ class FleetLog:
 
 
 def read_fleet_log(path: Path) -> tuple[list[DeviceRecord], list[Notice]]:
-    """The records and notices of a log; a last line that a kill cut short is left out."""
+    """Return the records and notices of a log; a last line that a kill cut short is left out."""
     records: list[DeviceRecord] = []
     notices: list[Notice] = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(keepends=True), start=1):

@@ -51,7 +51,7 @@ class Totals:
 def predict_traffic(
     graph: ViewGraph, hosts: Hosts, rates: Mapping[str, float], sizes: Mapping[str, float]
 ) -> dict[str, float]:
-    """Messages and bytes per second of a placement."""
+    """Return messages and bytes per second of a placement."""
     found = dict.fromkeys(WAYS, 0.0)
     for feed, routes in all_routes(graph, hosts):
         for way, shares in (("up", routes.uploads.values()), ("down", routes.downloads.values())):
@@ -62,7 +62,7 @@ def predict_traffic(
 
 
 def message_sizes(graph: ViewGraph, workload: Workload, from_us: int, boot: int = 0) -> dict[str, float]:
-    """Bytes of a message of each feed: an early event of it, encoded, numbered as after a while of running."""
+    """Return bytes of a message of each feed: an early event of it, encoded, numbered as after a while of running."""
     compiled = compile_program(graph.program.text, graph.program.functions)
     number = boot + 100
     sizes: dict[str, float] = {}
@@ -77,7 +77,7 @@ def message_sizes(graph: ViewGraph, workload: Workload, from_us: int, boot: int 
 
 
 def off(measured: Mapping[str, float], predicted: Mapping[str, float]) -> dict[str, float]:
-    """How far each measurement is from its prediction, as a share of it."""
+    """Return how far each measurement is from its prediction, as a share of it."""
     return {
         way: abs(measured[way] - predicted[way]) / predicted[way] if predicted[way] else float(measured[way] > 0)
         for way in WAYS

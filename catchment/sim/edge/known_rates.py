@@ -19,7 +19,7 @@ from catchment.site.policies.spillway.policy import SpillwayState
 
 
 class KnownForecaster:
-    """The exact forecast of Poisson arrivals at known rates (records a second, by key code)."""
+    """The exact forecast of Poisson arrivals at known rates (records per second, by key code)."""
 
     def __init__(self, rates: Floats) -> None:
         self._rates = rates
@@ -56,13 +56,13 @@ class KnownRates:
 
 
 def simulate_known_rates(scenario: EdgeScenario, rates: Floats) -> EdgeOutcome:
-    """The yardstick over a whole trace; `rates[code]` is the true rate of each key, in records a second."""
+    """Simulate the yardstick over a whole trace; `rates[code]` is the true rate of each key, in records per second."""
     forecaster = KnownForecaster(rates)
     return simulate_online(scenario, KnownRates(forecaster), forecaster.begin)
 
 
 def simulate_known_counts(scenario: EdgeScenario) -> EdgeOutcome:
-    """The yardstick over a log: each window it is told the number of records of every key, as a rate."""
+    """Simulate the yardstick over a log: for each window it is told the number of records of every key, as a rate."""
     forecaster = KnownForecaster(np.zeros(0))
     keys = scenario.trace.keys
     windows = scenario.trace.windows(scenario.window_us)

@@ -22,7 +22,7 @@ _MEASURE_UPDATES = 8.0  # the goodput is averaged over about so many updates
 
 @dataclass(frozen=True, eq=False)
 class Bandwidth:
-    """Updates a second, constant between changes: `rates[i]` from `from_s[i]` on, the first since ever."""
+    """Updates per second, constant between changes: `rates[i]` from `from_s[i]` on, the first since ever."""
 
     rates: tuple[float, ...]
     from_s: tuple[float, ...] = (0.0,)
@@ -54,7 +54,7 @@ class Bandwidth:
         return np.asarray(steps + (at_s - starts) * rates)
 
     def when(self, work: float) -> float:
-        """The inverse of `work`."""
+        """Return the inverse of `work`."""
         place = max(bisect_right(self._steps, work) - 1, 0)
         return self.from_s[place] + (work - self._steps[place]) / self.rates[place]
 
@@ -79,11 +79,11 @@ class FifoLink:
             self._clear = max(self._clear, self.bandwidth.work(at_s)) + updates
 
     def queued(self, at_s: float) -> float:
-        """Updates not yet at the center, the one in service by its remaining part."""
+        """Return updates not yet at the center, the one in service by its remaining part."""
         return max(self._clear - self.bandwidth.work(at_s), 0.0)
 
     def finish_s(self) -> float:
-        """When the last update so far is at the center."""
+        """Return when the last update so far is at the center."""
         return self.bandwidth.when(self._clear) if isfinite(self._clear) else -inf
 
     def measure(self, at_s: float) -> None:

@@ -29,7 +29,7 @@ class OptimalWindow:
 
 
 def optimal_windows(trace: KeyTrace, window_us: int, bandwidth: Bandwidth) -> list[OptimalWindow]:
-    """Both schedules of every window, and the least possible staleness."""
+    """Return both schedules of every window, and the least possible staleness."""
     out: list[OptimalWindow] = []
     clear = -np.inf
     for start_us, records in trace.windows(window_us):
@@ -48,7 +48,7 @@ def optimal_windows(trace: KeyTrace, window_us: int, bandwidth: Bandwidth) -> li
 
 
 def last_arrivals(records: KeyTrace) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Each key of a window once, in order of its last arrival, with the time of it."""
+    """Return each key of a window once, in order of its last arrival, with the time of it."""
     backwards = records.codes[::-1]
     codes, place = np.unique(backwards, return_index=True)
     last = records.records - 1 - place
@@ -57,7 +57,7 @@ def last_arrivals(records: KeyTrace) -> tuple[npt.NDArray[np.int64], npt.NDArray
 
 
 def served(begun: Floats, clear: float) -> Floats:
-    """When each update is through a FIFO queue that was free from `clear` on; all in work, one unit an
+    """Return when each update is through a FIFO queue that was free from `clear` on; all in work, one unit an
     update.
     """
     turn = np.arange(len(begun))

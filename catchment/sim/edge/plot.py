@@ -12,7 +12,7 @@ _LEAST_SHOWN_S = 1e-6  # on a logarithmic axis zero needs a place
 
 
 def frontier(outcomes: Sequence[EdgeOutcome]) -> list[EdgeOutcome]:
-    """The outcomes that no other beats on one metric without losing on the other, by rising traffic."""
+    """Return the outcomes that no other beats on one metric without losing on the other, by rising traffic."""
     best: list[EdgeOutcome] = []
     for outcome in sorted(outcomes, key=lambda o: (o.traffic_ratio, o.staleness_mean_s)):
         if not best or outcome.staleness_mean_s < best[-1].staleness_mean_s:
@@ -21,7 +21,7 @@ def frontier(outcomes: Sequence[EdgeOutcome]) -> list[EdgeOutcome]:
 
 
 def plot_frontier(outcomes: Sequence[EdgeOutcome], path: Path, title: str) -> None:
-    """Draw traffic against staleness, one point a policy, the frontier of the online ones as a line."""
+    """Draw traffic against staleness, one point per policy, the frontier of the online ones as a line."""
     front = frontier([o for o in outcomes if not o.name.endswith("-optimal")])
     with picture(path, title, (8, 5.5)) as axes:
         axes.plot([o.traffic_ratio for o in front], [_shown(o) for o in front], color="0.75", zorder=1)

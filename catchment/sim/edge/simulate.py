@@ -115,7 +115,7 @@ class EdgeScenario:
 
 
 def micros_of(window_s: float) -> int:
-    """A window's length in whole microseconds."""
+    """Return a window's length in whole microseconds."""
     if not 0 < window_s < 1e12:
         raise SimulationError(
             f"the window is {window_s:g} s long; a window has a positive length", hint="say --window 60"
@@ -124,7 +124,7 @@ def micros_of(window_s: float) -> int:
 
 
 def simulate(scenario: EdgeScenario, policy: str) -> EdgeOutcome:
-    """One policy by name, offline or online, over the whole trace."""
+    """Simulate one policy by name, offline or online, over the whole trace."""
     if policy in OFFLINE:
         return _offline(scenario, policy)
     if policy == "streaming":
@@ -133,14 +133,14 @@ def simulate(scenario: EdgeScenario, policy: str) -> EdgeOutcome:
 
 
 def all_policy_names() -> tuple[str, ...]:
-    """Every policy that can be simulated."""
+    """Return every policy that can be simulated."""
     return (*OFFLINE, *policy_names())
 
 
 def simulate_online(
     scenario: EdgeScenario, policy: Policy, on_window: Callable[[Ints], None] | None = None
 ) -> EdgeOutcome:
-    """One online policy over the whole trace; `on_window` is told, before each window, which key each slot
+    """Simulate one online policy over the whole trace; `on_window` is told, before each window, which key each slot
     will be.
     """
     slicing = Slicing.of([WindowSpec.tumbling(scenario.window_us)])
@@ -169,7 +169,7 @@ def _offline(scenario: EdgeScenario, name: str) -> EdgeOutcome:
 
 
 def _streaming(scenario: EdgeScenario) -> EdgeOutcome:
-    """Every record an update of its own: steps would merge those of one key, so this is computed directly."""
+    """Simulate every record as an update of its own, directly: steps would merge those of one key."""
     out = []
     clear = -np.inf
     for start_us, records in scenario.trace.windows(scenario.window_us):
@@ -181,7 +181,7 @@ def _streaming(scenario: EdgeScenario) -> EdgeOutcome:
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """One window in steps: step i ends at `ends_us[i]` and holds rows `cuts[i]:cuts[i + 1]`, one a key."""
+    """One window in steps: step i ends at `ends_us[i]` and holds rows `cuts[i]:cuts[i + 1]`, one per key."""
 
     start_us: int
     codes: Ints  # of each slot
@@ -211,7 +211,7 @@ def _affordable_steps(scenario: EdgeScenario) -> int:
 
 
 def _record_by_record(ts_us: Ints, ticks_us: Ints) -> tuple[Ints, Ints]:
-    """Each record a step of its own, with ticks between; a tick at the time of a record comes after it."""
+    """Make each record a step of its own, with ticks between; a tick at the time of a record comes after it."""
     times = np.concatenate([ts_us, ticks_us])
     order = np.argsort(times, kind="stable")
     place = np.empty(len(times), dtype=np.int64)
@@ -237,7 +237,7 @@ def _cut(start_us: int, ends_us: Ints, step: Ints, records: KeyTrace) -> _Window
 
 
 def step_ends(window_us: int, steps: int, floor_us: float) -> Ints:
-    """Offsets at which steps end: even, until a step would be more than a share of the time left; then that."""
+    """Return offsets at which steps end: even, until a step would be more than a share of the time left; then that."""
     even_us = window_us / steps
     evenly = np.arange(even_us, window_us - even_us / _TAIL_SHARE, even_us)
     left = window_us - (float(evenly[-1]) if len(evenly) else 0.0)

@@ -13,13 +13,13 @@ from catchment.sim.edge.traces import KeyTrace, trace_of
 
 
 def zipf_rates(keys: int, exponent: float, records: float) -> Floats:
-    """Rates by rank that sum to `records` a window."""
+    """Return rates by rank that sum to `records` a window."""
     rates = 1.0 / np.arange(1, keys + 1) ** exponent
     return np.asarray(rates / rates.sum() * records)
 
 
 def memoryless(rates: Floats, windows: int, window_s: float, seed: int) -> KeyTrace:
-    """Independent Poisson arrivals; `rates` are records a window, and key i has the code i."""
+    """Return independent Poisson arrivals; `rates` are records per window, and key i has the code i."""
     rng = np.random.default_rng(seed)
     counts = rng.poisson(rates * windows)
     at_s = rng.random(int(counts.sum())) * windows * window_s
@@ -45,7 +45,7 @@ def sessions(starts: int, keys: int, windows: int, window_s: float, seed: int) -
 
 
 def drifting(records: float, rates: Floats, windows: int, window_s: float, seed: int) -> KeyTrace:
-    """Total rates of 0.4 to 1.6 times `records` a window, arrivals leaning to the start or the end of windows."""
+    """Return arrivals at 0.4 to 1.6 times `records` per window that lean to the start or the end of windows."""
     rng = np.random.default_rng(seed)
     at_s = []
     for window in range(windows):

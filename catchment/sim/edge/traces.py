@@ -56,7 +56,7 @@ class KeyTrace:
         return int(self.codes.max()) + 1
 
     def windows(self, window_us: int) -> Iterator[tuple[int, KeyTrace]]:
-        """The tumbling windows that have records: (start, the records of the window)."""
+        """Yield the tumbling windows that have records: (start, the records of the window)."""
         if window_us <= 0:
             raise SimulationError(
                 f"the window is {window_us / 1e6:g} s long, and must be longer than nothing",
@@ -69,7 +69,7 @@ class KeyTrace:
 
 
 def trace_of(ts_us: npt.ArrayLike, keys: npt.ArrayLike) -> KeyTrace:
-    """A trace of any integer keys: they are numbered anew."""
+    """Return a trace of any integer keys: they are numbered anew."""
     _, codes = np.unique(np.asarray(keys), return_inverse=True)
     return KeyTrace(np.asarray(ts_us, dtype=np.int64), codes.astype(np.int64))
 

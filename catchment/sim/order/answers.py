@@ -29,7 +29,7 @@ class Windows:
 
     @classmethod
     def of(cls, trace: ArrivalTrace, spec: WindowSpec) -> Windows:
-        """All windows that hold a record and have ended by the newest event time."""
+        """Return all windows that hold a record and have ended by the newest event time."""
         pairs = list(_pairs(trace.event_us, spec))
         record = np.concatenate([r for r, _ in pairs])
         end = np.concatenate([e for _, e in pairs])
@@ -42,14 +42,14 @@ class Windows:
         return len(self.ends_us)
 
     def by_key(self, key: npt.NDArray[np.int32]) -> tuple[Windows, Ints]:
-        """The same pairs with each (window, key) as a window of its own, and the order in which they now stand."""
+        """Return the same pairs with each (window, key) as a window of its own, and their new order."""
         groups, group = np.unique(np.stack([self.window, key[self.record]]), axis=1, return_inverse=True)
         order = np.argsort(group.reshape(-1), kind="stable")
         return Windows(self.spec, self.ends_us[groups[0]], self.record[order], group.reshape(-1)[order]), order
 
 
 def _pairs(event_us: Ints, spec: WindowSpec) -> Iterator[tuple[Ints, Ints]]:
-    """For k = 0, 1, ...: the records that lie in the k-th last window that may contain them, and its end."""
+    """Yield for k = 0, 1, ...: the records that lie in the k-th last window that may contain them, and its end."""
     newest = (event_us - spec.offset_us) // spec.slide_us * spec.slide_us + spec.offset_us
     for k in range(-(-spec.size_us // spec.slide_us)):
         end = newest - k * spec.slide_us + spec.size_us
@@ -67,7 +67,7 @@ class WindowAnswers:
 
 
 def answers(trace: ArrivalTrace, windows: Windows, measure: Measure, known: Mask | None = None) -> WindowAnswers:
-    """The answers over the (record, window) pairs that are known; over all of them where no mask is given."""
+    """Return the answers over the (record, window) pairs that are known; over all of them where no mask is given."""
     window = windows.window
     record = windows.record
     if known is not None:
@@ -89,7 +89,7 @@ def _value(measure: Measure, count: Floats, total: Floats, window: Ints, values:
 
 
 def quantiles(window: Ints, values: Floats, count: Floats, p: float) -> Floats:
-    """The smallest value with at least a share p of its window's values at or below it."""
+    """Return the smallest value with at least a share p of its window's values at or below it."""
     ordered = values[np.lexsort((values, window))]
     first = np.concatenate([[0], np.cumsum(count)]).astype(np.int64)
     place = first[:-1] + np.maximum(np.ceil(p * count - 1e-9).astype(np.int64) - 1, 0)
@@ -97,7 +97,7 @@ def quantiles(window: Ints, values: Floats, count: Floats, p: float) -> Floats:
 
 
 def errors(trace: ArrivalTrace, windows: Windows, measure: Measure, published: Floats, truth: WindowAnswers) -> Floats:
-    """How far published answers are off: relative, or for a quantile in rank among the window's values."""
+    """Return how far published answers are off: relative, or for a quantile in rank among the window's values."""
     if measure.name == "quantile":
         return _rank_errors(trace, windows, measure.p, published, truth.count)
     gap = np.abs(published - truth.value)
@@ -107,7 +107,7 @@ def errors(trace: ArrivalTrace, windows: Windows, measure: Measure, published: F
 
 
 def _rank_errors(trace: ArrivalTrace, windows: Windows, p: float, published: Floats, count: Floats) -> Floats:
-    """The distance from p to the ranks that the published value takes among its window's values.
+    """Return the distance from p to the ranks that the published value takes among its window's values.
 
     A quantile of n values is only meant to within 1/n of its rank: that grain is no error.
     """

@@ -61,7 +61,7 @@ class Disorder:
         return self.tuples / self.rate_hz
 
     def shortened(self, tuples: int) -> Disorder:
-        """The same rates and shares in a shorter stream; the longest stall shrinks with it."""
+        """Return the same rates and shares in a shorter stream; the longest stall shrinks with it."""
         part = tuples / self.tuples
         return replace(
             self,
@@ -88,7 +88,7 @@ class Figures:
 
 
 def measure(event_us: Ints) -> Figures:
-    """The disorder of event times given in arrival order."""
+    """Return the disorder of event times given in arrival order."""
     delay = np.maximum.accumulate(event_us) - event_us
     return Figures(
         len(event_us), float(np.mean(delay > 0)), float(delay.max()) / SECOND_US, float(delay.mean()) / SECOND_US
@@ -123,7 +123,7 @@ class _Raw:
 
 
 def generate(wanted: Disorder, seed: int) -> ArrivalTrace:
-    """A stream with the wanted figures; the same seed gives the same stream."""
+    """Return a stream with the wanted figures; the same seed gives the same stream."""
     rng = np.random.default_rng(seed)
     raw = _draw(wanted, rng)
     knobs = _Knobs(spread_s=0.001, stretch=1.0, longest_s=wanted.max_delay_s)
@@ -151,7 +151,7 @@ def _turn(raw: _Raw, knobs: _Knobs, name: str, figure: Callable[[Figures], float
 
 
 def _draw(wanted: Disorder, rng: np.random.Generator) -> _Raw:
-    """Everything random about a stream, drawn once, so that the knobs act on one and the same stream."""
+    """Return everything random about a stream, drawn once, so that the knobs act on one and the same stream."""
     counts = rng.multinomial(wanted.tuples, rng.dirichlet(np.full(wanted.sources, 60.0)))
     source = np.repeat(np.arange(wanted.sources), counts)
     rank = np.concatenate([np.arange(n) for n in counts])
@@ -172,7 +172,7 @@ def _values(source: Ints, event_s: Floats, wanted: Disorder, rng: np.random.Gene
 
 
 def _draw_stalls(wanted: Disorder, rng: np.random.Generator) -> _Stalls:
-    """One longest stall of one sensor, and bursts of shorter ones of a sensor or of a receiver."""
+    """Return one longest stall of one sensor, and bursts of shorter ones of a sensor or of a receiver."""
     source = [int(rng.integers(wanted.sources))]
     start = [0.0]
     length = [0.0]
@@ -197,7 +197,7 @@ def _hit(wanted: Disorder, rng: np.random.Generator) -> list[int]:
 
 
 def _arrivals(raw: _Raw, knobs: _Knobs) -> Floats:
-    """When each record arrives: after its short time, after the stall it was sent in, after its
+    """Return when each record arrives: after its short time, after the stall it was sent in, after its
     predecessors."""
     arrival = raw.event_s + knobs.spread_s * raw.jitter
     lengths = np.minimum(raw.stalls.length_s * knobs.stretch, 0.8 * knobs.longest_s)

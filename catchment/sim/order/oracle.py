@@ -33,7 +33,7 @@ class Oracle:
 
 
 def oracle(trace: ArrivalTrace, windows: Windows, measure: Measure, contract: Contract, step_us: int) -> Oracle:
-    """The bounds for a trace; the clock is read in steps, as by every controller."""
+    """Return the bounds for a trace; the clock is read in steps, as by every controller."""
     first, last = _waits(trace, windows, measure, contract.max_error, step_us)
     at_end = (-windows.ends_us % step_us) / SECOND_US
     spent = floor(contract.delta * len(first))
@@ -47,7 +47,7 @@ def oracle(trace: ArrivalTrace, windows: Windows, measure: Measure, contract: Co
 def _waits(
     trace: ArrivalTrace, windows: Windows, measure: Measure, max_error: float, step_us: int
 ) -> tuple[Floats, Floats]:
-    """Per window, in seconds: until its answer is first right, and until it is right for good."""
+    """Return for each window, in seconds, how long until its answer is first right, and until it stays right."""
     first = np.zeros(len(windows))
     last = np.zeros(len(windows))
     for w, at, values in _in_order(trace, windows, step_us):
@@ -63,7 +63,7 @@ def _waits(
 
 
 def _in_order(trace: ArrivalTrace, windows: Windows, step_us: int) -> Iterator[tuple[int, Ints, Floats]]:
-    """For each window the steps in which its records arrive, in order, and their values."""
+    """Yield for each window the steps in which its records arrive, in order, and their values."""
     steps = step_of(trace, step_us)
     edges = np.searchsorted(windows.window, np.arange(len(windows) + 1))
     for w in range(len(windows)):
@@ -72,7 +72,7 @@ def _in_order(trace: ArrivalTrace, windows: Windows, step_us: int) -> Iterator[t
 
 
 def _is_wrong(values: Floats, measure: Measure, max_error: float) -> npt.NDArray[np.bool_]:
-    """Whether the answer over the first k values is off, for every k."""
+    """Return whether the answer over the first k values is off, for every k."""
     if measure.name == "quantile":
         return _quantile_is_wrong(values, measure.p, max_error)
     count = np.arange(1.0, len(values) + 1)

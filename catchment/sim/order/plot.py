@@ -32,7 +32,7 @@ class Course:
 
 
 def course(simulation: Simulation, run: Run, samples: int = SAMPLES) -> Course:
-    """The accuracy of one controller's answers over time, a while beyond the end of the trace."""
+    """Return the accuracy of one controller's answers over time, a while beyond the end of the trace."""
     begin = int(run.replay.closed_at_us[0])
     end = max(int(run.replay.closed_at_us[-1]), int(run.repair.repaired_at_us.max()))
     moments = np.linspace(begin, end, samples).astype(np.int64)

@@ -29,12 +29,12 @@ _FILES = {
 
 
 def measured_names() -> tuple[str, ...]:
-    """What `measured` can make."""
+    """Return what `measured` can make."""
     return tuple(_FILES)
 
 
 def measured(name: str, folder: Path, speed: float = 1.0) -> ArrivalTrace:
-    """A measured stream from the folder of data sets, its time running `speed` times as fast."""
+    """Return a measured stream from the folder of data sets, its time running `speed` times as fast."""
     if not speed > 0:
         raise SimulationError(f"a trace is replayed at a positive speed, not {speed!r}")
     if name not in _FILES:
@@ -82,6 +82,6 @@ def _github(table: pa.Table, speed: float) -> ArrivalTrace:
 
 
 def _scaled(column: Any, begin_us: int, speed: float) -> Any:
-    """Microseconds since the beginning, run through at a speed."""
+    """Return microseconds since the beginning, run through at a speed."""
     micros = column.cast(pa.timestamp("us")).cast(pa.int64()).to_numpy()
     return np.asarray(np.rint((micros - begin_us) / speed), dtype=np.int64)

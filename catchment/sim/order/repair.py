@@ -6,7 +6,7 @@ the oldest has waited long enough. A batch is merged slice by slice: its records
 slice, and each partial is combined into the windows that contain the slice and were published without it. Aggregates
 that cannot be merged (exact quantiles) are recomputed from the records of the touched windows.
 
-Cost is counted in items: a record read, or a partial combined. The work of the stream itself is one item a record.
+Cost is counted in items: a record read, or a partial combined. The work of the stream itself is one item per record.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def repair(
 
 
 def _fire(late: Ints, event_us: Ints, steps: Ints, policy: RepairPolicy, step_us: int) -> tuple[Ints, Ints]:
-    """For each late record, in order of arrival: when its batch fires, and the number of that batch."""
+    """Return for each late record, in order of arrival: when its batch fires, and the number of that batch."""
     fired = np.zeros(len(late), dtype=np.int64)
     batch = np.zeros(len(late), dtype=np.int64)
     first = 0
@@ -137,12 +137,12 @@ class _LatePairs:
         return cls(record, window, partial.reshape(-1), distinct[2], touched.shape[1], read_once, reread)
 
     def items(self, measure: Measure, late_records: int) -> int:
-        """Records lifted and partials combined; or, where nothing can be combined, the touched slices read."""
+        """Return records lifted and partials combined; or, where nothing can be combined, the touched slices read."""
         return self.read_once if measure.name == "quantile" else late_records + len(self.partial_window)
 
 
 def _records_under(trace: ArrivalTrace, windows: Windows, touched: Ints) -> int:
-    """Records in the union of the touched windows, batch by batch: each is read once a batch."""
+    """Return records in the union of the touched windows, batch by batch: each is read once per batch."""
     if not touched.shape[1]:
         return 0
     ordered = np.sort(trace.event_us)
@@ -155,7 +155,7 @@ def _records_under(trace: ArrivalTrace, windows: Windows, touched: Ints) -> int:
 
 
 def _final_is_exact(trace: ArrivalTrace, windows: Windows, measure: Measure, known: Mask, late: _LatePairs) -> bool:
-    """Whether published states with all late partials merged in equal the batch answers over all records."""
+    """Return whether published states with all late partials merged in equal the batch answers over all records."""
     on_time = windows.record[known]
     size = len(windows)
     counts = np.bincount(windows.window[known], minlength=size) + np.bincount(late.window, minlength=size)
@@ -176,7 +176,7 @@ def _final_is_exact(trace: ArrivalTrace, windows: Windows, measure: Measure, kno
 
 
 def _merged_sums(trace: ArrivalTrace, windows: Windows, known: Mask, late: _LatePairs) -> tuple[Floats, Floats]:
-    """Sums as pairs: of what was on time, and of every late partial, combined."""
+    """Return sums as pairs: of what was on time, and of every late partial, combined."""
     size = len(windows)
     parts = len(late.partial_window)
     on_time = trace.value[windows.record[known]]
@@ -188,14 +188,14 @@ def _merged_sums(trace: ArrivalTrace, windows: Windows, known: Mask, late: _Late
 
 
 def _batch_sums(trace: ArrivalTrace, windows: Windows) -> Floats:
-    """Correctly rounded sums over all records, window by window."""
+    """Return correctly rounded sums over all records, window by window."""
     edges = np.searchsorted(windows.window, np.arange(len(windows) + 1)).tolist()
     values = trace.value[windows.record]
     return np.array([fsum(values[a:b].tolist()) for a, b in pairwise(edges)])
 
 
 def _batch_quantiles(trace: ArrivalTrace, windows: Windows, p: float) -> Floats:
-    """Quantiles over all records, window by window: the value of least rank that reaches p."""
+    """Return quantiles over all records, window by window: the value of least rank that reaches p."""
     edges = np.searchsorted(windows.window, np.arange(len(windows) + 1)).tolist()
     values = trace.value[windows.record]
     return np.array([np.quantile(values[a:b], p, method="inverted_cdf") for a, b in pairwise(edges)])

@@ -44,12 +44,12 @@ class Steps:
 
 
 def step_of(trace: ArrivalTrace, step_us: int) -> Ints:
-    """The clock at the end of the step in which each record arrives."""
+    """Return the clock at the end of the step in which each record arrives."""
     return np.asarray(-(-trace.arrival_us // step_us) * step_us, dtype=np.int64)
 
 
 def cut_in_steps(trace: ArrivalTrace, spec: WindowSpec, step_us: int) -> Steps:
-    """A trace as micro-batches of one length."""
+    """Return a trace as micro-batches of one length."""
     span = int(trace.arrival_us[-1] - trace.arrival_us[0])
     if step_us <= 0 or span // step_us > MAX_STEPS:
         raise SimulationError(

@@ -72,13 +72,13 @@ class Run:
         return float(np.mean(off >= self.max_error))
 
     def overdrawn_s(self) -> float:
-        """For how long more windows had violated the contract than it allows of those so far."""
+        """Return for how long more windows had violated the contract than it allows of those so far."""
         over = np.cumsum(self.violated) > self.delta * np.arange(1, len(self.errors) + 1) + 1.0
         lengths = np.diff(self.replay.closed_at_us, append=self.replay.closed_at_us[-1])
         return float(lengths[over].sum()) / SECOND_US
 
     def figures(self, records: int) -> dict[str, Any]:
-        """What the command prints of it."""
+        """Return what the command prints of it."""
         keyed = {} if self.keyed_errors is None else {"keyed_violations": self._share_off(self.keyed_errors)}
         return {
             "name": self.name,
@@ -113,7 +113,7 @@ class Simulation:
     runs: tuple[Run, ...]
 
     def figures(self) -> dict[str, Any]:
-        """The JSON document of the command."""
+        """Return the JSON document of the command."""
         return {
             "trace": self.trace.name,
             "records": len(self.trace),
@@ -167,7 +167,7 @@ def _judged(
 
 
 def _keyed_errors(trace: ArrivalTrace, windows: Windows, measure: Measure, mended: RepairOutcome) -> Floats:
-    """How far the answers of each key in each window were off, as far as they were in when the window closed."""
+    """Return how far the answers of each key in each window were off, as far as they were in when the window closed."""
     assert trace.key is not None
     keyed, order = windows.by_key(trace.key)
     in_time = answers(trace, keyed, measure, mended.known[order])
@@ -177,7 +177,7 @@ def _keyed_errors(trace: ArrivalTrace, windows: Windows, measure: Measure, mende
 def published(
     trace: ArrivalTrace, windows: Windows, measure: Measure, played: ReplayOutcome, mended: RepairOutcome
 ) -> Floats:
-    """The answers as they were first published, with what was imputed."""
+    """Return the answers as they were first published, with what was imputed."""
     in_time = answers(trace, windows, measure, mended.known)
     decisions = [played.decisions.get(end) for end in windows.ends_us.tolist()]
     count = np.array([o.imputed_count if o else 0.0 for o in decisions])

@@ -59,7 +59,7 @@ class ArrivalTrace:
 
 
 def read_trace(path: Path) -> ArrivalTrace:
-    """A trace from CSV or Parquet with event_time, arrival_time, value and optionally source and key."""
+    """Return a trace from CSV or Parquet with event_time, arrival_time, value and optionally source and key."""
     table = _read_table(path)
     columns = set(table.column_names)
     missing = [c for c in ("event_time", "arrival_time", "value") if c not in columns]
@@ -117,7 +117,7 @@ def _read_table(path: Path) -> pa.Table:
 
 
 def _codes(table: pa.Table, column: str) -> tuple[npt.NDArray[np.int32] | None, tuple[str, ...]]:
-    """A column of names as places in a list of its distinct names; a record without a name gets the name ''."""
+    """Return a column of names as places in a list of its distinct names; a record without a name gets the name ''."""
     if column not in table.column_names:
         return None, ()
     names = pc.fill_null(table.column(column).cast(pa.string()), "").combine_chunks().dictionary_encode()
@@ -132,7 +132,7 @@ def _numbers(table: pa.Table, column: str, path: Path) -> npt.NDArray[np.float64
 
 
 def _instants(table: pa.Table, column: str, path: Path) -> npt.NDArray[np.int64]:
-    """Microseconds of a column of timestamps or of seconds."""
+    """Return microseconds of a column of timestamps or of seconds."""
     data = table.column(column)
     if data.null_count:
         row = int(np.argmax(data.is_null().to_numpy())) + 1

@@ -54,7 +54,7 @@ class FeedJoins:
         installed: Mapping[str, PhysicalView],
         version: int,
     ) -> DataFrame:
-        """Rows `kind, arrival, device, feed, key, at_us, values`: what the driver has to act on."""
+        """Return rows `kind, arrival, device, feed, key, at_us, values`: what the driver has to act on."""
         self.spark = fresh.sparkSession  # a stream's batches have a session of their own
         if version != self.version:
             self._refresh(routes, installed.values())
@@ -82,7 +82,7 @@ class FeedJoins:
         self.views = {name: self._view_rows(name, found) for name, found in by_template.items()}
 
     def _frame(self, rows: list[tuple[Any, ...]], columns: Mapping[str, str]) -> DataFrame:
-        """Rows of the driver as a local relation: by Arrow, with no Python worker in the job."""
+        """Return rows of the driver as a local relation: by Arrow, with no Python worker in the job."""
         fields = [pa.field(name, ARROW_TYPES[kind]) for name, kind in columns.items()]
         arrays = [pa.array([row[n] for row in rows], field.type) for n, field in enumerate(fields)]
         return self.spark.createDataFrame(pa.Table.from_arrays(arrays, schema=pa.schema(fields)))
@@ -108,7 +108,7 @@ class FeedJoins:
         return self.program.tables[table].type_of(column)
 
     def _matches(self, template: FeedTemplate, fresh: DataFrame, old: DataFrame) -> DataFrame:
-        """Matches with at least one fresh event: `arrival, device, feed, key, at_us, values`."""
+        """Return matches with at least one fresh event: `arrival, device, feed, key, at_us, values`."""
         fresh.createOrReplaceTempView("feed_fresh")
         old.createOrReplaceTempView("feed_old")
         fresh.unionByName(old).createOrReplaceTempView("feed_both")
@@ -119,7 +119,7 @@ class FeedJoins:
         return first.unionByName(self.spark.sql(self._query(template, ("feed_old", "feed_fresh"))))
 
     def _query(self, template: FeedTemplate, tables: tuple[str, ...]) -> str:
-        """The SQL of one join; its text is made once, for it names tables and not what is in them."""
+        """Return the SQL of one join; its text is made once, for it names tables and not what is in them."""
         if (template.name, tables) not in self.queries:
             self.queries[template.name, tables] = self._build_query(template, tables)
         return self.queries[template.name, tables]
@@ -189,7 +189,7 @@ def _as(kind: str, frame: DataFrame) -> DataFrame:
 
 
 def _done(fresh: DataFrame) -> DataFrame:
-    """One row that says how far the batch has come."""
+    """Return one row that says how far the batch has come."""
     last = fresh.agg(fn.max("arrival").alias("arrival"), fn.max("at_us").alias("at_us"))
     nothing = {name: fn.lit(None).cast("string") for name in ("device", "feed", "key", "values")}
     return _as(DONE, last.withColumns(nothing))
@@ -205,7 +205,7 @@ def _as_events(matches: DataFrame) -> DataFrame:
 
 
 def _json_item(sql: str) -> str:
-    """One value as JSON, natively: an array of it, without the brackets."""
+    """Return one value as JSON, natively: an array of it, without the brackets."""
     return f"substr(to_json(array({sql})), 2, length(to_json(array({sql}))) - 2)"
 
 

@@ -53,7 +53,7 @@ def place_edges(
     few_rows: int = FEW_ROWS,
     clock: Callable[[], float] = time.perf_counter,
 ) -> SparkPlacement:
-    """The cheapest viable assignment of rows `src, dst, rate`; `budget` has rows `device, budget`.
+    """Return the cheapest viable assignment of rows `src, dst, rate`; `budget` has rows `device, budget`.
 
     `scratch` is a folder that the driver and all executors see; what is in it belongs to this placement,
     and the decisions read from it.
@@ -89,7 +89,7 @@ def _scalars(costs: DeviceCosts) -> tuple[float, float]:
 
 
 def _pairs(edges: DataFrame, loads: bool) -> DataFrame:
-    """One row a pair: both rates (and loads), how often each was given, and whether one is no rate."""
+    """Return one row per pair: both rates (and loads), how often each was given, and whether one is no rate."""
     carried = {"rate": F.col("rate").cast("double")}
     if loads:
         carried["load"] = F.col("load").cast("double") if "load" in edges.columns else F.lit(1.0)
@@ -140,7 +140,7 @@ def _refuse_bad_pairs(pairs: DataFrame) -> None:
 
 
 def _both_ways(pairs: DataFrame) -> DataFrame:
-    """A row for each direction: the device, its peer, the rate of its feed and of the peer's (and its load)."""
+    """Return a row for each direction: the device, its peer, the rate of its feed and of the peer's (and its load)."""
     return pairs.select(F.inline(F.array(_way(pairs, "lo", "hi"), _way(pairs, "hi", "lo"))))
 
 
@@ -169,12 +169,12 @@ class _Job:
     few_rows: int
 
     def keep(self, frame: DataFrame, name: str) -> DataFrame:
-        """The same table, computed once and kept in the scratch folder."""
+        """Return the same table, computed once and kept in the scratch folder."""
         frame.write.mode("overwrite").parquet(f"{self.scratch}/{name}")
         return self.spark.read.parquet(f"{self.scratch}/{name}")
 
     def raise_floors(self, rows: DataFrame) -> tuple[DataFrame, DataFrame]:
-        """A floor under each device's threshold and the rows above the floors, as long as that pays."""
+        """Return a floor under each device's threshold and the rows above the floors, as long as that pays."""
         first = rows.groupBy("src").agg(self._floor(F.lit(0.0)).alias("floor"), F.max("own").alias("top"))
         floors = self.keep(first, "floors-0")
         kept = self.keep(_above(rows, floors), "kept-0")
@@ -194,12 +194,12 @@ class _Job:
         return floors, kept
 
     def _floor(self, floor: Column) -> Column:
-        """The largest rate up to which lifting the threshold from a floor costs nothing."""
+        """Return the largest rate up to which lifting the threshold from a floor costs nothing."""
         free = F.lit(self.download) * F.col("peer") >= F.lit(self.upload) * (F.col("own") - floor)
         return F.max(F.when(free, F.col("own")).otherwise(0.0))
 
     def steps(self, kept: DataFrame, floors: DataFrame, budget: DataFrame | None) -> DataFrame:
-        """The cost curves above the floors: a row for each (device, distinct rate) and one for each floor.
+        """Return the cost curves above the floors: a row for each (device, distinct rate) and one for each floor.
 
         The floor's row is that of the threshold below all rates kept; its `own` is the floor itself.
         """
@@ -216,7 +216,7 @@ class _Job:
         return steps if budget is None else _within(steps, budget)
 
     def choose(self, steps: DataFrame, floors: DataFrame) -> DataFrame:
-        """Each device's least cost; ties take the largest threshold."""
+        """Return each device's least cost; ties take the largest threshold."""
         least = F.min(F.struct(F.col("cost"), (-F.col("own")).alias("below"))).alias("least")
         return (
             steps.groupBy("src")
@@ -294,7 +294,7 @@ def _within(steps: DataFrame, budget: DataFrame) -> DataFrame:
 
 
 def _conflicts(kept: DataFrame, choices: DataFrame) -> DataFrame:
-    """Pairs on which neither side uploads, each once."""
+    """Return pairs on which neither side uploads, each once."""
     mine = choices.select("src", F.col("threshold").alias("mine"))
     theirs = choices.select(F.col("src").alias("dst"), F.col("threshold").alias("theirs"))
     return (
@@ -308,7 +308,7 @@ def _conflicts(kept: DataFrame, choices: DataFrame) -> DataFrame:
 
 
 def _curves(steps: DataFrame, choices: DataFrame) -> tuple[Curves, NDArray[Any]]:
-    """The curves of some devices, numbered in the order of their names."""
+    """Return the curves of some devices, numbered in the order of their names."""
     chosen = choices.toPandas().sort_values("src", ignore_index=True)
     names = chosen["src"].to_numpy()
     table = steps.toPandas()

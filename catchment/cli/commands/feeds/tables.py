@@ -118,7 +118,7 @@ def _saving(runs: list[Mapping[str, Any]]) -> str:
 
 
 def render_explained(answer: Mapping[str, Any]) -> RenderableType:
-    """What each strategy would take."""
+    """Return what each strategy would take."""
     title = f"{answer['devices']} devices, {answer['views']} views ({answer['data']})"
     table = Table(title=title, title_justify="left")
     for heading in ("strategy", "up /s", "down /s", "cost /s", "at cloud", "on devices"):

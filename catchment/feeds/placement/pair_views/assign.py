@@ -42,7 +42,7 @@ def assign(
     budget: Budget | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Assignment:
-    """The cheapest viable assignment; the time limit bounds the search in cyclic residual components."""
+    """Return the cheapest viable assignment; the time limit bounds the search in cyclic residual components."""
     began = clock()
     upload_cost, download_cost = costs.per_device(graph.devices)
     edges = Edges(graph.start, graph.rate, graph.peer_rate, download_cost, graph.load)
@@ -67,7 +67,7 @@ def assign(
 
 
 def _uploads(graph: DemandGraph, curves: Curves, threshold: Floats) -> NDArray[np.bool_]:
-    """Everything but the rows above their device's threshold, which lifts can only have made fewer."""
+    """Return everything but the rows above their device's threshold, which lifts can only have made fewer."""
     upload = np.ones(graph.edges, dtype=np.bool_)
     down = curves.down
     upload[down[graph.rate[down] > threshold[graph.src_of(down)]]] = False
@@ -83,7 +83,7 @@ def _all_upload_cost(graph: DemandGraph, upload: Floats) -> float:
 
 @dataclass(frozen=True, eq=False)
 class PairPlacement:
-    """One entry a pair {src, dst}, src < dst: `site` is AT_CLOUD or the device that computes the view."""
+    """One entry per pair {src, dst}, src < dst: `site` is AT_CLOUD or the device that computes the view."""
 
     src: NDArray[np.int32]
     dst: NDArray[np.int32]
@@ -96,7 +96,7 @@ class PairPlacement:
 
 
 def place(assignment: Assignment) -> PairPlacement:
-    """The placement of an assignment, pairs in ascending order."""
+    """Return the placement of an assignment, pairs in ascending order."""
     graph = assignment.graph
     rows = np.flatnonzero(graph.src < graph.dst)
     src = graph.src[rows]

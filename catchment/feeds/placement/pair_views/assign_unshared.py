@@ -34,7 +34,7 @@ def assign_unshared(
     budget: Budget | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Assignment:
-    """The cheapest viable assignment of a demand graph whose uploads are paid for row by row."""
+    """Return the cheapest viable assignment of a demand graph whose uploads are paid for row by row."""
     began = clock()
     upload, download = costs.per_device(graph.devices)
     sending = upload[graph.src] * graph.rate
@@ -80,7 +80,7 @@ def _largest_upload(graph: DemandGraph, upload: Mask) -> Floats:
 
 
 def _groups(graph: DemandGraph, gain: Floats, wanted_twice: Mask, capacity: Floats) -> list[Ints]:
-    """Devices connected by pairs that both sides want, where one of them wants more than it may hold."""
+    """Return devices connected by pairs that both sides want, where one of them wants more than it may hold."""
     load = np.ones(graph.edges) if graph.load is None else graph.load
     wanted = np.where(gain > 0, load, 0.0)
     over = np.bincount(graph.src, weights=wanted, minlength=graph.devices) > capacity
@@ -112,7 +112,7 @@ class _Sacks:
         return cls(gain[rows], load, owner, capacity[devices], pair)
 
     def fill(self, time_limit_s: float) -> tuple[Mask, float]:
-        """Rows of most gain that fit, and how much more a better filling could at most gain."""
+        """Return rows of most gain that fit, and how much more a better filling could at most gain."""
         if self.limit.shape[0] == 1 and (self.load == self.load[0]).all():
             return self._fill_alike(), 0.0
         found = least_cost(-self.gain, *self._constraints(), time_limit_s)
@@ -121,7 +121,7 @@ class _Sacks:
         return kept, max(0.0, most - float(self.gain[kept].sum()))
 
     def _fill_alike(self) -> Mask:
-        """One device, equal loads: the rows of largest gain."""
+        """Return the rows of largest gain, for one device and equal loads."""
         fit = self.gain.shape[0] if self.load[0] == 0 else int(self.limit[0] // self.load[0])
         kept = np.zeros(self.gain.shape[0], dtype=np.bool_)
         kept[np.argsort(-self.gain, kind="stable")[:fit]] = True

@@ -37,7 +37,7 @@ class CloudTree:
 
     @classmethod
     def of(cls, parent: ArrayLike, link_cost: ArrayLike, gateway: ArrayLike) -> CloudTree:
-        """The same from anything that holds numbers."""
+        """Return the same from anything that holds numbers."""
         return cls(
             np.asarray(parent, dtype=np.int64),
             np.asarray(link_cost, dtype=np.float64),
@@ -65,7 +65,7 @@ class CloudTree:
         return order
 
     def under(self, node: int) -> Mask:
-        """Which cloud nodes are the given one or below it."""
+        """Return which cloud nodes are the given one or below it."""
         inside = np.zeros(self.parent.shape[0], dtype=np.bool_)
         for other in self.top_down():
             inside[other] = other == node or (self.parent[other] >= 0 and inside[self.parent[other]])
@@ -88,7 +88,7 @@ def place_in_cloud(
     time_limit_s: float = 60.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> CloudPlacement:
-    """The cheapest cloud node for each view that the assignment leaves to the cloud."""
+    """Return the cheapest cloud node for each view that the assignment leaves to the cloud."""
     if tree.gateway.shape != (assignment.graph.devices,):
         raise FeedError(f"{tree.gateway.shape[0]} gateways for {assignment.graph.devices} devices", where="cloud")
     views = _Views.of(assignment, tree)
@@ -149,7 +149,7 @@ class _Views:
         return float(crosses.sum()), found.optimal
 
     def _must_cross(self, below: Mask, under: Mask, open_views: Ints) -> Floats:
-        """The rate at which each feed crosses the link for the views whose side is settled."""
+        """Return the rate at which each feed crosses the link for the views whose side is settled."""
         base = np.zeros(below.shape[0])
         settled = np.ones(self.a.shape[0], dtype=np.bool_)
         settled[open_views] = False
@@ -161,7 +161,7 @@ class _Views:
 
 
 def _lifts_above(base: Floats, views: _Views, rows: Ints) -> tuple[LiftProblem, Ints]:
-    """One of a view's two feeds must cross: levels are the rates above what crosses already."""
+    """Return the problem of one link: one of a view's two feeds must cross it, at a rate above what crosses already."""
     a, b, rate_a, rate_b = (column[rows] for column in (views.a, views.b, views.rate_a, views.rate_b))
     needed = (rate_a > base[a]) & (rate_b > base[b])
     device = np.concatenate((a[needed], b[needed]))

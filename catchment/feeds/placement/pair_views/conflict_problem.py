@@ -3,7 +3,7 @@
 A conflict is a pair on which both devices would download. It is resolved when one of them lifts its
 threshold to its rate on the pair. A node (a device) has levels, its distinct rates in conflict, ascending;
 `cost` is what lifting to a level adds to its own cost, `F_i(L) = min_{t >= L} cost_i(t) - min_t cost_i(t)`.
-One weight a device, as in the vertex cover of Chandramouli et al. (VLDB'13, section 3.7), is exact only
+One weight per device, as in the vertex cover of Chandramouli et al. (VLDB'13, section 3.7), is exact only
 where a device has one level.
 """
 
@@ -49,7 +49,7 @@ class LiftProblem:
         return self.cost - below
 
     def restrict(self, nodes: NDArray[np.bool_]) -> LiftProblem:
-        """The same problem on some nodes that no pair joins to the others."""
+        """Return the same problem on some nodes that no pair joins to the others."""
         levels = nodes[self.node_of]
         renumber = np.cumsum(levels) - 1
         inside = levels[self.left]
@@ -57,12 +57,12 @@ class LiftProblem:
         return LiftProblem(start, self.cost[levels], renumber[self.left[inside]], renumber[self.right[inside]])
 
     def cost_of(self, reached: Ints) -> float:
-        """What a choice costs: `reached[d]` levels of node d, 0 for none."""
+        """Return what a choice costs: `reached[d]` levels of node d, 0 for none."""
         lifted = np.flatnonzero(reached)
         return float(self.cost[self.start[lifted] + reached[lifted] - 1].sum())
 
     def is_resolved(self, reached: Ints) -> bool:
-        """Whether a choice resolves every conflict."""
+        """Return whether a choice resolves every conflict."""
         top = (self.start[:-1] + reached)[self.node_of]
         hit = np.arange(self.cost.shape[0]) < top
         return bool((hit[self.left] | hit[self.right]).all())

@@ -31,7 +31,7 @@ class Conflicts:
 
 
 def residual_problem(graph: DemandGraph, curves: Curves) -> Conflicts:
-    """The pairs on which both devices would download, as a residual problem."""
+    """Return the pairs on which both devices would download, as a residual problem."""
     rows = curves.down
     rows = rows[graph.peer_rate[rows] > curves.threshold[graph.dst[rows]]]
     src = graph.src_of(rows)
@@ -44,7 +44,7 @@ def residual_problem(graph: DemandGraph, curves: Curves) -> Conflicts:
 def conflicts_among(
     curves: Curves, a: NDArray[np.int32], b: NDArray[np.int32], rate_a: Floats, rate_b: Floats
 ) -> Conflicts:
-    """The residual problem of pairs {a, b} that demand rate_a of a's feed and rate_b of b's."""
+    """Return the residual problem of pairs {a, b} that demand rate_a of a's feed and rate_b of b's."""
     key_of_step, keys = _keys(curves, np.concatenate((a, b)), np.concatenate((rate_a, rate_b)))
     levels, level_of = np.unique(keys, return_inverse=True)
     step = np.searchsorted(key_of_step, levels)
@@ -57,7 +57,7 @@ def conflicts_among(
 
 
 def _keys(curves: Curves, device: Ints, rate: Floats) -> tuple[Ints, Ints]:
-    """One ascending number for each (device, rate), for the steps of the curves and for the given rows."""
+    """Return one ascending number for each (device, rate), for the steps of the curves and for the given rows."""
     rates, code = np.unique(np.concatenate((curves.rate, rate)), return_inverse=True)
     of_device = np.concatenate((curves.device, device.astype(np.int64)))
     key = of_device * rates.shape[0] + code
@@ -65,7 +65,7 @@ def _keys(curves: Curves, device: Ints, rate: Floats) -> tuple[Ints, Ints]:
 
 
 def apply_lifts(curves: Curves, conflicts: Conflicts, reached: Ints) -> Floats:
-    """Every device's threshold after the lifts."""
+    """Return every device's threshold after the lifts."""
     threshold = curves.threshold.copy()
     lifted = np.flatnonzero(reached)
     asked = conflicts.step[conflicts.problem.start[lifted] + reached[lifted] - 1]

@@ -42,7 +42,7 @@ class DemandGraph:
         return np.repeat(np.arange(self.devices, dtype=np.int32), np.diff(self.start))
 
     def src_of(self, rows: NDArray[np.int64]) -> Ids:
-        """The src of some rows, ascending; cheaper than `src` where they are few."""
+        """Return the src of some rows, ascending; cheaper than `src` where they are few."""
         counts = np.diff(np.searchsorted(rows, self.start))
         return np.repeat(np.arange(self.devices, dtype=np.int32), counts)
 
@@ -64,7 +64,7 @@ class DemandGraph:
         return self.edges // 2
 
     def name(self, device: int) -> str:
-        """What the user calls a device."""
+        """Return what the user calls a device."""
         return str(device if self.names is None else self.names[device])
 
     @classmethod
@@ -79,7 +79,7 @@ class DemandGraph:
         names: NDArray[Any] | None = None,
         where: str = "demand graph",
     ) -> DemandGraph:
-        """Rows (src, dst, rate of src's feed that dst demands) with devices numbered from 0, in any order."""
+        """Build a graph of rows (src, dst, rate of src's feed that dst demands) with devices numbered from 0."""
         rows = faults.Rows(np.asarray(src), np.asarray(dst), np.asarray(rate, dtype=np.float64), names, where)
         count = rows.check_shapes(devices)
         rows.check_values(count)
@@ -96,7 +96,7 @@ class DemandGraph:
         load: ArrayLike | None = None,
         where: str = "demand graph",
     ) -> DemandGraph:
-        """Rows whose devices have names (numbers or strings); `devices`, when given, lists all that exist."""
+        """Build a graph of rows whose devices have names; `devices`, when given, lists all that exist."""
         names, src_ids, dst_ids = faults.number_devices(src, dst, devices, where)
         return cls.from_edges(src_ids, dst_ids, rate, devices=names.shape[0], load=load, names=names, where=where)
 
@@ -119,7 +119,7 @@ def _build(rows: faults.Rows, devices: int, load: Floats | None) -> DemandGraph:
 
 
 def _sorted_by_src(rows: faults.Rows, data: Floats, devices: int) -> sparse.csr_array:
-    """Rows sorted by (src, dst) in linear time: two counting sorts, by dst and then, stably, by src."""
+    """Return rows sorted by (src, dst) in linear time: two counting sorts, by dst and then, stably, by src."""
     ids = (rows.src.astype(np.int32, copy=False), rows.dst.astype(np.int32, copy=False))
     loose = sparse.coo_array((data, ids), shape=(devices, devices))
     loose.has_canonical_format = True  # keeps scipy from adding up duplicates, which are an error here

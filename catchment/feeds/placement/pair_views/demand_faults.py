@@ -31,7 +31,7 @@ class Rows:
     where: str
 
     def check_shapes(self, devices: int | None) -> int:
-        """The number of devices, once the columns fit together and hold whole numbers."""
+        """Return the number of devices, once the columns fit together and hold whole numbers."""
         lengths = (self.src.shape, self.dst.shape, self.rate.shape)
         if self.src.ndim != 1 or len(set(lengths)) != 1:
             raise FeedError(
@@ -71,7 +71,7 @@ class Rows:
         )
 
     def check_load(self, load: ArrayLike) -> NDArray[np.float64]:
-        """The loads as numbers, one a row."""
+        """Return the loads as numbers, one per row."""
         values = np.asarray(load, dtype=np.float64)
         if values.shape != self.rate.shape:
             raise FeedError(f"{values.shape[0]} loads for {self.rate.shape[0]} rows", where=self.where)
@@ -83,7 +83,7 @@ class Rows:
         return values
 
     def pairing_fault(self) -> FeedError:
-        """The first duplicate or, if there is none, the first row without its counterpart."""
+        """Return the first duplicate or, if there is none, the first row without its counterpart."""
         key = self.src.astype(np.uint64) << np.uint64(32) | self.dst.astype(np.uint64)
         back = self.dst.astype(np.uint64) << np.uint64(32) | self.src.astype(np.uint64)
         _, first_seen, group = np.unique(key, return_index=True, return_inverse=True)
@@ -122,7 +122,7 @@ class Rows:
 def number_devices(
     src: ArrayLike, dst: ArrayLike, devices: ArrayLike | None, where: str
 ) -> tuple[NDArray[Any], NDArray[np.int32], NDArray[np.int32]]:
-    """Names of the devices in ascending order, and both columns as positions in it."""
+    """Return names of the devices in ascending order, and both columns as positions in it."""
     columns = _alike({"src": _flat(src), "dst": _flat(dst)})
     for column, values in columns.items():
         if values.null_count:
@@ -141,7 +141,7 @@ def _flat(values: Any) -> pa.Array:
 
 
 def _alike(columns: dict[str, pa.Array]) -> dict[str, pa.Array]:
-    """Both columns in one type: names where one of them holds names."""
+    """Return both columns in one type: names where one of them holds names."""
     kinds = {values.type for values in columns.values()}
     if len(kinds) == 1:
         return columns

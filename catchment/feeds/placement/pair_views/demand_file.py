@@ -24,12 +24,12 @@ NUMBERS = ("rate", "size", "load", "budget")  # columns that hold numbers, whate
 
 
 def read_rates(path: Path) -> pa.Table:
-    """The rows of a file of rates."""
+    """Return the rows of a file of rates."""
     return read_columns(path, "a file of rates")
 
 
 def demand_of(table: pa.Table, path: Path) -> DemandGraph:
-    """The demand graph of the rows of a file."""
+    """Return the demand graph of the rows of a file."""
     measure = measure_of(table.column_names, path)
     return DemandGraph.from_named(
         table["src"],
@@ -41,7 +41,7 @@ def demand_of(table: pa.Table, path: Path) -> DemandGraph:
 
 
 def measure_of(columns: list[str], path: Path) -> str:
-    """The column that says how much is demanded, once the columns are complete."""
+    """Return the column that says how much is demanded, once the columns are complete."""
     measure = "size" if "size" in columns and "rate" not in columns else "rate"
     missing = [name for name in ("src", "dst", measure) if name not in columns]
     if missing:
@@ -54,7 +54,7 @@ def measure_of(columns: list[str], path: Path) -> str:
 
 
 def read_budget(path: Path, graph: DemandGraph) -> Budget:
-    """The budgets of a file, infinite for devices that it does not name."""
+    """Return the budgets of a file, infinite for devices that it does not name."""
     table = read_columns(path, "a file of budgets")
     missing = [name for name in ("device", "budget") if name not in table.column_names]
     if missing:
@@ -72,7 +72,7 @@ def read_budget(path: Path, graph: DemandGraph) -> Budget:
 
 
 def read_columns(path: Path, what: str) -> pa.Table:
-    """The columns of a CSV or Parquet file."""
+    """Return the columns of a CSV or Parquet file."""
     if not path.is_file():
         raise FeedError(f"there is no such file; expected {what}", where=str(path))
     try:
@@ -92,7 +92,7 @@ def _as_numbers(table: pa.Table) -> pa.Table:
 
 
 def is_parquet(path: Path) -> bool:
-    """Whether a file's name says that it is Parquet; anything else is CSV."""
+    """Return whether a file's name says that it is Parquet; anything else is CSV."""
     return path.suffix.lower() in (".parquet", ".pq")
 
 

@@ -21,7 +21,7 @@ from catchment.feeds.placement.pair_views.residual_tree import solve_forest
 
 
 def solve_lifts(problem: LiftProblem, time_limit_s: float, clock: Callable[[], float]) -> LiftSolution:
-    """The least costly lifts that resolve every conflict, or the best found in time with its bound."""
+    """Return the least costly lifts that resolve every conflict, or the best found in time with its bound."""
     if problem.left.shape[0] == 0:
         return LiftSolution(np.zeros(problem.nodes, dtype=np.int64), 0.0, 0.0)
     components, label, is_tree, is_bipartite = _classify(problem)

@@ -16,7 +16,7 @@ from catchment.feeds.placement.pair_views.conflict_problem import LiftProblem, L
 
 
 def solve_roughly(problem: LiftProblem) -> LiftSolution:
-    """Lifts that resolve every conflict at no more than twice the least cost, with the bound that proves
+    """Return lifts that resolve every conflict at no more than twice the least cost, with the bound that proves
     it."""
     lacking: list[float] = problem.weight.tolist()
     first_of: list[int] = problem.start[problem.node_of].tolist()
@@ -43,7 +43,7 @@ def _pay(lacking: list[float], first: int, level: int, charge: float) -> None:
 
 
 def _paid_levels(problem: LiftProblem, lacking: NDArray[np.float64]) -> Ints:
-    """How many levels of each node, from the lowest, are paid in full; rounding forgives the last bits."""
+    """Return how many levels of each node, from the lowest, are paid in full; rounding forgives the last bits."""
     open_level = lacking > 1e-12 * problem.cost
     position = np.arange(lacking.shape[0])
     first_open = np.where(open_level, position, np.repeat(problem.start[1:], np.diff(problem.start)))
@@ -55,7 +55,7 @@ def _paid_levels(problem: LiftProblem, lacking: NDArray[np.float64]) -> Ints:
 
 
 def take_back(problem: LiftProblem, reached: Ints) -> Ints:
-    """The same lifts without those that no pair needs; first those that save most."""
+    """Return the same lifts without those that no pair needs; first those that save most."""
     pairs_of = _pairs_by_node(problem)
     start: list[int] = problem.start.tolist()
     top: list[int] = (problem.start[:-1] + reached).tolist()
@@ -68,7 +68,7 @@ def take_back(problem: LiftProblem, reached: Ints) -> Ints:
 
 
 def _pairs_by_node(problem: LiftProblem) -> list[list[tuple[int, int]]]:
-    """For each node its pairs as (own level, the other's level)."""
+    """Return for each node its pairs as (own level, the other's level)."""
     pairs_of: list[list[tuple[int, int]]] = [[] for _ in range(problem.nodes)]
     node_of: list[int] = problem.node_of.tolist()
     for left, right in zip(problem.left.tolist(), problem.right.tolist(), strict=True):

@@ -1,6 +1,6 @@
 """Residual components with cycles: a min-cut, and integer programming on what it leaves open.
 
-One variable a level, y = 1 where the node reaches it: least sum of weight * y, y falling along the levels
+One variable per level, y = 1 where the node reaches it: least sum of weight * y, y falling along the levels
 of a node, y_left + y_right >= 1 on each pair. On bipartite components this is the linear program of a
 min-cut (totally unimodular: its vertices are integral). Elsewhere its vertices are half-integral and every
 variable that is 0 or 1 keeps that value in some optimum (Nemhauser and Trotter 1975, on nested copies of
@@ -29,7 +29,7 @@ _LIMIT = 1  # scipy's words for how HiGHS ended
 
 
 def solve_with_cycles(problem: LiftProblem, time_limit_s: float, clock: Callable[[], float]) -> LiftSolution:
-    """The least costly lifts of a problem of any shape; the bound says how sure that is."""
+    """Return the least costly lifts of a problem of any shape; the bound says how sure that is."""
     deadline = clock() + time_limit_s
     relaxed = _relax(problem, time_limit_s)
     if relaxed is None:
@@ -52,7 +52,7 @@ def _count_levels(problem: LiftProblem, hit: NDArray[np.bool_]) -> Ints:
 
 
 def _kernel(problem: LiftProblem, open_levels: NDArray[np.bool_]) -> LiftProblem:
-    """The problem on the open levels alone: above what each node reaches for certain."""
+    """Return the problem on the open levels alone: above what each node reaches for certain."""
     renumber = np.cumsum(open_levels) - 1
     both = open_levels[problem.left] & open_levels[problem.right]
     start = np.concatenate(([0], np.cumsum(_count_levels(problem, open_levels))))
@@ -62,7 +62,7 @@ def _kernel(problem: LiftProblem, open_levels: NDArray[np.bool_]) -> LiftProblem
 
 
 def _components(problem: LiftProblem) -> list[NDArray[np.bool_]]:
-    """Nodes of each component that has a pair, smallest component first."""
+    """Return nodes of each component that has a pair, smallest component first."""
     a = problem.node_of[problem.left]
     b = problem.node_of[problem.right]
     graph = sparse.coo_array((np.ones(a.shape[0]), (a, b)), shape=(problem.nodes, problem.nodes))
@@ -72,7 +72,7 @@ def _components(problem: LiftProblem) -> list[NDArray[np.bool_]]:
 
 
 def _solve_integer(problem: LiftProblem, time_limit_s: float) -> tuple[Ints, float]:
-    """Levels reached and a lower bound: the least cost if there is time, else the better of two answers."""
+    """Return levels reached and a lower bound: the least cost if there is time, else the better of two answers."""
     matrix = _constraints(problem)
     rhs = _right_hand_side(problem, matrix.shape[0])
     found = least_cost(problem.weight, -matrix, -rhs, time_limit_s)
@@ -84,7 +84,7 @@ def _solve_integer(problem: LiftProblem, time_limit_s: float) -> tuple[Ints, flo
 
 
 def _constraints(problem: LiftProblem) -> sparse.csr_array:
-    """Rows `A y >= rhs`, the pairs first (rhs 1), then the order of a node's levels (rhs 0)."""
+    """Return rows `A y >= rhs`, the pairs first (rhs 1), then the order of a node's levels (rhs 0)."""
     pairs = problem.left.shape[0]
     upper = np.flatnonzero(problem.node_of[1:] == problem.node_of[:-1]) + 1
     row = np.concatenate((np.arange(pairs), np.arange(pairs), pairs + np.arange(upper.shape[0]).repeat(2)))
@@ -101,7 +101,7 @@ def _right_hand_side(problem: LiftProblem, rows: int) -> Floats:
 
 
 def _relax(problem: LiftProblem, time_limit_s: float) -> Floats | None:
-    """A vertex of the linear program, 0, 1/2 or 1 for each level; None when time is up."""
+    """Return a vertex of the linear program, 0, 1/2 or 1 for each level; None when time is up."""
     matrix = _constraints(problem)
     rhs = _right_hand_side(problem, matrix.shape[0])
     limit = {"time_limit": time_limit_s}

@@ -24,7 +24,7 @@ class _Best:
 
 
 def solve_forest(problem: LiftProblem) -> Ints:
-    """Levels reached by each node of a problem whose pairs form a forest."""
+    """Return levels reached by each node of a problem whose pairs form a forest."""
     return _Forest(problem).solve()
 
 

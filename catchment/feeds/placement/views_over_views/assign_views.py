@@ -54,7 +54,7 @@ def assign_views(
     budget: Budget | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> ViewAssignment:
-    """The cheapest placement of every view; a budget counts the views a device computes."""
+    """Return the cheapest placement of every view; a budget counts the views a device computes."""
     began = clock()
     links = DeviceLinks.of(hierarchy, costs)
     wanted = _wanted(hierarchy, links)
@@ -76,7 +76,7 @@ def assign_views(
 
 
 def _wanted(hierarchy: Hierarchy, links: DeviceLinks) -> Mask:
-    """The nodes that each device, for itself, would compute; its sources among them."""
+    """Return the nodes that each device, for itself, would compute; its sources among them."""
     level = hierarchy.level[links.trees.vertex]
     inside = _follow(links, _thresholds(links, level), level)
     for nodes, rows in links.coupled():
@@ -85,7 +85,7 @@ def _wanted(hierarchy: Hierarchy, links: DeviceLinks) -> Mask:
 
 
 def _thresholds(links: DeviceLinks, level: Ints) -> Floats:
-    """The rate at which each node's feed is best uploaded, found from the highest views down to the sources."""
+    """Return the rate at which each node's feed is best uploaded, found from the highest views down to the sources."""
     parent = links.trees.parent
     price = np.bincount(links.reader, links.read_rate, minlength=parent.shape[0]) * links.download
     threshold = np.zeros(parent.shape[0])
@@ -104,7 +104,7 @@ def _thresholds(links: DeviceLinks, level: Ints) -> Floats:
 
 
 def _follow(links: DeviceLinks, threshold: Floats, level: Ints) -> Mask:
-    """Which nodes the devices take: from the sources upwards, wherever the rate exceeds the threshold."""
+    """Return which nodes the devices take: from the sources upwards, wherever the rate exceeds the threshold."""
     inside = links.sources.copy()
     for height in range(1, int(level.max(initial=0)) + 1):
         here = np.flatnonzero((level == height) & ~links.sources)

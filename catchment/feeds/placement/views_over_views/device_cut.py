@@ -17,7 +17,7 @@ from catchment.feeds.placement.views_over_views.min_cut import Network
 
 
 def cheapest_set(links: DeviceLinks, nodes: Ints, rows: Ints) -> NDArray[np.bool_]:
-    """Which of the nodes (all of one device) are inside its cheapest closed set; the smallest such set.
+    """Return which of the nodes (all of one device) are inside its cheapest closed set; the smallest such set.
 
     `rows` are those of `links.reader` that are about these nodes.
     """
@@ -38,7 +38,7 @@ def cheapest_set(links: DeviceLinks, nodes: Ints, rows: Ints) -> NDArray[np.bool
 
 
 def _children(links: DeviceLinks, nodes: Ints) -> dict[int, list[tuple[float, int]]]:
-    """For each holder its children as (rate, node)."""
+    """Return for each holder its children as (rate, node)."""
     children: dict[int, list[tuple[float, int]]] = {}
     for node in nodes[~links.sources[nodes]].tolist():
         children.setdefault(int(links.trees.parent[node]), []).append((float(links.rate[node]), node))
@@ -46,7 +46,7 @@ def _children(links: DeviceLinks, nodes: Ints) -> dict[int, list[tuple[float, in
 
 
 def _readers(links: DeviceLinks, rows: Ints) -> dict[int, list[tuple[float, int]]]:
-    """For each feed that views here would read, the readers as (rate, node)."""
+    """Return for each feed that views here would read, the readers as (rate, node)."""
     readers: dict[int, list[tuple[float, int]]] = {}
     for row in rows.tolist():
         read = (float(links.read_rate[row]), int(links.reader[row]))

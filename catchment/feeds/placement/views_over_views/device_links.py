@@ -32,7 +32,7 @@ class DeviceLinks:
 
     @classmethod
     def of(cls, hierarchy: Hierarchy, costs: DeviceCosts) -> DeviceLinks:
-        """The links of a hierarchy."""
+        """Return the links of a hierarchy."""
         trees = device_trees(hierarchy)
         upload, download = costs.per_device(hierarchy.devices)
         joined = trees.edge >= 0
@@ -47,8 +47,10 @@ class DeviceLinks:
         return self.trees.parent < 0
 
     def coupled(self) -> Iterator[tuple[Ints, Ints]]:
-        """Devices of which two views read one feed, so that they cannot be weighed one by one: the nodes of each, and
-        the rows of `reader` that are about them."""
+        """Yield, for each device of which two views read one feed, its nodes and the rows of `reader` about them.
+
+        The views of such a device cannot be weighed one by one.
+        """
         device = self.trees.device[self.reader]
         rows = np.lexsort((self.read, device))
         same = (np.diff(device[rows]) == 0) & (np.diff(self.read[rows]) == 0)
@@ -59,14 +61,14 @@ class DeviceLinks:
             yield nodes[mine], rows[slice(*np.searchsorted(device[rows], [found, found + 1]))]
 
     def sent(self, inside: Mask) -> Floats:
-        """For each node the highest rate of its feed that a child outside wants."""
+        """Return for each node the highest rate of its feed that a child outside wants."""
         sent = np.zeros(self.rate.shape[0])
         out = np.flatnonzero(~inside & ~self.sources)
         np.maximum.at(sent, self.trees.parent[out], self.rate[out])
         return sent
 
     def cost(self, inside: Mask, nodes: Mask | None = None) -> float:
-        """What the devices (of some nodes) pay when `inside` says what each computes."""
+        """Return what the devices (of some nodes) pay when `inside` says what each computes."""
         of = inside if nodes is None else inside & nodes
         uploads = float((self.upload * self.sent(inside))[of].sum())
         rows = np.flatnonzero(of[self.reader])
@@ -79,7 +81,7 @@ class DeviceLinks:
 
 
 def _other_inputs(hierarchy: Hierarchy, trees: Trees) -> tuple[Ints, Ints]:
-    """For each node of a view the edges of the view's other inputs: pairs (node, edge)."""
+    """Return for each node of a view the edges of the view's other inputs: pairs (node, edge)."""
     by_view = np.argsort(hierarchy.view, kind="stable")
     start = np.searchsorted(hierarchy.view[by_view], np.arange(hierarchy.vertices + 1))
     count = np.diff(start)[trees.vertex]

@@ -21,7 +21,6 @@ from numpy.typing import ArrayLike, NDArray
 from catchment.arrays import Floats, Ints
 from catchment.errors import FeedError
 from catchment.feeds.placement.outcome import AT_CLOUD
-from catchment.feeds.placement.pair_views.demand import DemandGraph
 
 VIEW = -2  # home of a vertex that is a view: where it is computed is what placement decides
 
@@ -38,7 +37,7 @@ class Hierarchy:
 
     @classmethod
     def of(cls, devices: int, home: ArrayLike, feed: ArrayLike, view: ArrayLike, rate: ArrayLike) -> Hierarchy:
-        """The same from anything that holds numbers."""
+        """Return the same from anything that holds numbers."""
         return cls(
             devices,
             np.asarray(home, dtype=np.int64),
@@ -46,16 +45,6 @@ class Hierarchy:
             np.asarray(view, dtype=np.int64),
             np.asarray(rate, dtype=np.float64),
         )
-
-    @classmethod
-    def from_pairs(cls, graph: DemandGraph) -> Hierarchy:
-        """A demand graph as one level of views: a source for each device, a view for each pair."""
-        rows = np.flatnonzero(graph.src < graph.dst)
-        view = graph.devices + np.arange(rows.shape[0], dtype=np.int64)
-        home = np.concatenate((np.arange(graph.devices), np.full(rows.shape[0], VIEW)))
-        feed = np.concatenate((graph.src[rows], graph.dst[rows])).astype(np.int64)
-        rate = np.concatenate((graph.rate[rows], graph.peer_rate[rows]))
-        return cls(graph.devices, home, feed, np.concatenate((view, view)), rate)
 
     def __post_init__(self) -> None:
         self._check_edges()
@@ -136,7 +125,7 @@ class Trees:
 
 
 def device_trees(hierarchy: Hierarchy) -> Trees:
-    """The trees of all devices, refused where a feed reaches a view by two inputs."""
+    """Return the trees of all devices, refused where a feed reaches a view by two inputs."""
     sources = np.flatnonzero(hierarchy.home >= 0)
     none = np.full(sources.shape[0], -1, dtype=np.int64)
     levels = [Trees(hierarchy.home[sources], sources, none, none)]
@@ -157,7 +146,7 @@ def device_trees(hierarchy: Hierarchy) -> Trees:
 
 
 def _children(hierarchy: Hierarchy, edges: Ints, first: Ints, count: Ints, levels: list[Trees]) -> Trees:
-    """A node for each device of each input of the views of one level, sorted by (view, device)."""
+    """Return a node for each device of each input of the views of one level, sorted by (view, device)."""
     sizes = count[hierarchy.feed[edges]]
     edge = np.repeat(edges, sizes)
     offset = np.arange(edge.shape[0]) - np.repeat(np.cumsum(sizes) - sizes, sizes)

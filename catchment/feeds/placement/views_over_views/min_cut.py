@@ -22,7 +22,7 @@ class Network:
         self.largest = 0.0
 
     def add_node(self) -> int:
-        """A new node's number."""
+        """Return a new node's number."""
         self.arcs.append([])
         return len(self.arcs) - 1
 
@@ -36,7 +36,7 @@ class Network:
             self.largest = max(self.largest, capacity)
 
     def source_side(self, source: int, sink: int) -> set[int]:
-        """The nodes on the source's side of the min-cut with the fewest of them."""
+        """Return the nodes on the source's side of the min-cut with the fewest of them."""
         while True:
             depth = self._depths(source)
             if sink not in depth:

@@ -58,7 +58,7 @@ def _over_budget(links: DeviceLinks, chosen: Mask, capacity: Floats | None) -> I
 
 
 def _groups(links: DeviceLinks, chosen: Mask, takers: Ints, over: Ints) -> list[Ints]:
-    """Devices connected by views that more than one of them took; and devices over their budget."""
+    """Return devices connected by views that more than one of them took; and devices over their budget."""
     device = links.trees.device
     vertex = links.trees.vertex
     shared = np.flatnonzero(chosen & (takers[vertex] > 1))
@@ -126,7 +126,7 @@ class _ViewProgram:
                 self._row([(self.variable[node], 1.0), (level, -1.0)], 0.0)
 
     def _levels(self, unit: float, base: float, wanted: Iterable[tuple[float, int]]) -> list[tuple[int, int]]:
-        """A variable for each rate above the base, each implying the one below; for each node its own."""
+        """Return a variable for each rate above the base, each implying the one below; for each node its own."""
         levels: list[tuple[int, int]] = []
         below = base
         last = -1
@@ -155,7 +155,7 @@ class _ViewProgram:
             self.rows.append(([t[0] for t in terms], [t[1] for t in terms], limit))
 
     def solve(self, time_limit_s: float) -> tuple[Mask, float]:
-        """Nodes kept, and a bound; without an answer in time the component's views stay at the cloud."""
+        """Return nodes kept, and a bound; without an answer in time the component's views stay at the cloud."""
         row = np.repeat(np.arange(len(self.rows)), [len(columns) for columns, _, _ in self.rows])
         column = np.concatenate([np.asarray(columns) for columns, _, _ in self.rows])
         value = np.concatenate([np.asarray(values) for _, values, _ in self.rows])
