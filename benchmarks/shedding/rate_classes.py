@@ -195,8 +195,8 @@ def _variance(kept: Kept, delta: float, value_range: tuple[float, float] | None)
 def _square_root(variance: Answers) -> Answers:
     values = np.sqrt(variance.values)
     low = np.sqrt(np.maximum(variance.values - variance.half_widths, 0.0))
-    widths = np.where(np.isfinite(variance.half_widths), np.maximum(
-        values - low, np.sqrt(variance.values + variance.half_widths) - values), np.inf)  # fmt: skip
+    high = np.sqrt(variance.values + variance.half_widths)
+    widths = np.where(np.isfinite(variance.half_widths), np.maximum(values - low, high - values), np.inf)
     return Answers(values, widths, variance.guarantee, variance.method, variance.whole)
 
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-from scipy import optimize, stats
+from scipy import special
 
 from catchment.errors import QualityError
 from catchment.quality.populations import (
@@ -133,10 +133,12 @@ def dkw_error(kept: float, delta: float) -> float:
     sample of a window is drawn without; convex ordering (Hoeffding 1963, theorem 4) then costs a factor of about e:
     P(D >= d) <= 2 exp(-2 n a^2) / (4 n a (d - a)) for every a < d.
     """
+    from scipy.optimize import brentq  # here, because it is slow to import and few processes need it
+
     if kept < 1 or _dkw_chance(kept, 1.0) > delta:
         return math.inf
     least = 0.5 / math.sqrt(kept)  # the inequality says nothing of smaller distances
-    root: float = optimize.brentq(lambda distance: _dkw_chance(kept, distance) - delta, least, 1.0)
+    root: float = brentq(lambda distance: _dkw_chance(kept, distance) - delta, least, 1.0)
     return root
 
 
@@ -160,9 +162,15 @@ def bound_count(_: AggregateKind, parts: tuple[SampledPart, ...], delta: float) 
 def _binomial_error(count: float, rate: float, delta: float) -> float:
     """Return the exact error: the number of kept records is binomial, and delta / 2 is spent on either side."""
     size = max(math.floor(count), 1)
-    low = float(stats.binom.ppf(delta / 2, size, rate))
-    high = size - float(stats.binom.ppf(delta / 2, size, 1.0 - rate))
+    low = _binomial_quantile(size, rate, delta / 2)
+    high = size - _binomial_quantile(size, 1.0 - rate, delta / 2)
     return max(size - low / rate, high / rate - size, 0.0) / size
+
+
+def _binomial_quantile(size: int, rate: float, chance: float) -> int:
+    """Return the smallest k with P(X <= k) > chance; `scipy.stats` has it too, but is slow to import."""
+    k: int = max(math.ceil(special.bdtrik(chance, size, rate)), 0)
+    return k - 1 if k and special.bdtr(k - 1, size, rate) > chance else k
 
 
 def bound_sum(_: AggregateKind, parts: tuple[SampledPart, ...], delta: float) -> Bound:

@@ -118,15 +118,17 @@ def test_each_quantity_is_watched_once_and_what_no_coverage_bounds_by_the_share_
     ]
     watched = {m.columns: (str(m.measure), m.bounded) for m in watched_quantities(aggregates)}
     assert watched == {
-        ("n",): ("count", True), ("total",): ("sum", True), ("mean",): ("avg", True), ("high", "low"): ("count", False),
-        ("p90",): ("quantile:0.9", True), ("known",): ("sum", True),
-    }  # fmt: skip
+        ("n",): ("count", True),
+        ("total",): ("sum", True),
+        ("mean",): ("avg", True),
+        ("high", "low"): ("count", False),
+        ("p90",): ("quantile:0.9", True),
+        ("known",): ("sum", True),
+    }
 
 
-STANDING = Standing("f", "q", 50, (
-    Closing(40, "budget", (SiteEstimate(0.5, 0.25, 4, 8.5), SiteEstimate(1.0, None, 4, 4)), (("phone 7", 0.5),)),
-    Closing(50, "covered", (SiteEstimate(1.0, 0.0, 1, 1),)),
-))  # fmt: skip
+BY_BUDGET = Closing(40, "budget", (SiteEstimate(0.5, 0.25, 4, 8.5), SiteEstimate(1.0, None, 4, 4)), (("phone 7", 0.5),))
+STANDING = Standing("f", "q", 50, (BY_BUDGET, Closing(50, "covered", (SiteEstimate(1.0, 0.0, 1, 1),))))
 
 
 def test_a_standing_crosses_the_wire_as_it_was() -> None:
@@ -137,11 +139,18 @@ def test_a_standing_crosses_the_wire_as_it_was() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {3: "soon"}, {3: 2**63}, {4: "none"}, {2: ""}, {4: [[40, "budget", [[2.0, 0.1, 1, 1]], []]]},
-        {4: [[40, "budget", [[0.5, -1, 1, 1]], []]]}, {4: [[40, "budget", [[0.5, 0.1, 1]], []]]},
-        {4: [[40, "budget", [], [["phone", 2.0]]]]}, {4: [[40, 7, [], []]]}, {4: [[40, "budget", [], []]] * 100_001},
+        {3: "soon"},
+        {3: 2**63},
+        {4: "none"},
+        {2: ""},
+        {4: [[40, "budget", [[2.0, 0.1, 1, 1]], []]]},
+        {4: [[40, "budget", [[0.5, -1, 1, 1]], []]]},
+        {4: [[40, "budget", [[0.5, 0.1, 1]], []]]},
+        {4: [[40, "budget", [], [["phone", 2.0]]]]},
+        {4: [[40, 7, [], []]]},
+        {4: [[40, "budget", [], []]] * 100_001},
     ],
-)  # fmt: skip
+)
 def test_a_standing_that_is_not_one_is_refused(change: dict[int, Any]) -> None:
     entry = msgspec.msgpack.decode(msgspec.msgpack.encode(pack_fact(STANDING)))
     assert decode_segment(forged(["eu", "e1", 3, [entry]])).messages == (STANDING,)

@@ -159,8 +159,8 @@ def test_the_chance_of_an_error_is_that_of_drawing_what_is_missing(name: str, im
         total = sum(rng.exponential(m, n).sum() for m, n in zip(means, numbers, strict=True))
         count, whole = held[0] + numbers.sum(), held[1] + total
         added = (what.missing_count, what.missing_total) if imputed else (0.0, 0.0)
-        said = {"sum": held[1] + added[1], "count": held[0] + added[0],
-                "avg": (held[1] + added[1]) / (held[0] + added[0])}[name]  # fmt: skip
+        total_said, count_said = held[1] + added[1], held[0] + added[0]
+        said = {"sum": total_said, "count": count_said, "avg": total_said / count_said}[name]
         truth = {"sum": whole, "count": count, "avg": whole / count}[name]
         off += abs(said - truth) >= eps * truth
     risk = imputed_risk if imputed else violation_risk

@@ -1,6 +1,6 @@
 """Populations to sample from, and what sampling them many times over gives: the oracle of the quality tests.
 
-Nothing here uses the inequalities under test: a world is an array of values, a trial is a coin a record.
+Nothing here uses the inequalities under test: a world is an array of values, a trial is one coin per record.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class Trials:
 
     def truth(self, aggregate: str) -> float:
         x = self.values
-        return {"count": float(len(x)), "sum": float(x.sum()), "avg": float(x.mean()),
-                "variance": float(x.var()), "stddev": float(x.std())}[aggregate]  # fmt: skip
+        answers = {"count": len(x), "sum": x.sum(), "avg": x.mean(), "variance": x.var(), "stddev": x.std()}
+        return float(answers[aggregate])
 
     def misses(self, aggregate: str, half_width: Floats | float, answers: Floats | None = None) -> float:
         """The share of trials whose answer is off by more than the half width (and a rounding error)."""
@@ -96,5 +96,5 @@ class Trials:
 
 
 def parts_of(values: list[Floats], rates: list[float], ranged: bool) -> list[SampledPart]:
-    """One part a site."""
+    """One part per site."""
     return [SampledPart(population(v, ranged), r) for v, r in zip(values, rates, strict=True)]

@@ -9,6 +9,8 @@ from catchment.quality.contract import Contract, Measure
 from catchment.storage.codec import stored
 from catchment.timeline import SECOND_US, WindowSpec
 
+stored()(WindowSpec)  # a task holds one; the time line itself knows nothing of storage
+
 # Unless told otherwise, a window waits for the longer of these two, and then closes as it is.
 DEFAULT_WAIT_US = 60 * SECOND_US
 DEFAULT_WAIT_WINDOWS = 10  # multiples of the window size
