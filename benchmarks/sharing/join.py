@@ -30,7 +30,8 @@ from rich.table import Table
 from benchmarks.data import read_bytes
 from catchment.aggregates import partials
 from catchment.center.core import CenterCore
-from catchment.center.events import CenterQuery, Publish, QueryAdded
+from catchment.center.events import Publish, QueryAdded
+from catchment.center.query import CenterQuery
 from catchment.errors import ConfigError
 from catchment.optimizer.sharing.demand import queries_of_plan
 from catchment.optimizer.sharing.deployed import Deployed

@@ -1,4 +1,4 @@
-"""What a center core is told, and what it wants done. All frozen; all facts that stay true."""
+"""The events that a center core handles, and the actions that follow from them."""
 
 from __future__ import annotations
 
@@ -6,65 +6,16 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from catchment.center.late import RepairRule
-from catchment.errors import CenterError
+from catchment.center.query import CenterQuery
 from catchment.optimizer.sharing.derive import Derivation
 from catchment.progress.events import Gathered, Landed, Ticked
-from catchment.quality.contract import Contract
-from catchment.query.fragment import Fragment
-from catchment.query.join import Join
 from catchment.storage.codec import stored
-from catchment.timeline import Window, WindowSpec
+from catchment.timeline import Window
 
 # How far along a published window is. A status never goes back.
 EARLY, ON_TIME, EXACT, FINAL = "early", "on_time", "exact", "final"
-STATUSES = (EARLY, ON_TIME, EXACT, FINAL)
 
-
-@stored()
-@dataclass(frozen=True)
-class CenterQuery:
-    """What the center needs to know of a query: its own fragment, its window, who feeds it and how long to wait.
-
-    With a derivation its partials are derived from those of a shared fragment; without, its own fragment is run.
-
-    With a `contract` its sites say what they lack when they let a window go. `early_us` asks for early answers that
-    often; without `repair` what is late is registered and counted, not merged. `source_key` is the key, if any, that is
-    the stream's source, so that coverage is known row by row. With a `join` it has two `sides`, each with a derivation
-    of its own, and its fragment is the pairing of both.
-    """
-
-    name: str
-    fragment: Fragment
-    window: WindowSpec
-    sites: tuple[str, ...]
-    repair_horizon_us: int
-    freshness_us: int | None = None
-    derivation: Derivation | None = None
-    contract: Contract | None = None
-    early_us: int | None = None
-    repair: RepairRule | None = field(default_factory=RepairRule)
-    source_key: str | None = None
-    join: Join | None = None
-    sides: tuple[CenterQuery, ...] = ()
-
-    @property
-    def parts(self) -> tuple[CenterQuery, ...]:
-        """What it is made of over one stream each: itself, or its sides."""
-        return self.sides or (self,)
-
-    @property
-    def feed(self) -> str:
-        """The fragment that its partials come from."""
-        return self.derivation.fragment if self.derivation is not None else self.fragment.name
-
-    def __post_init__(self) -> None:
-        if not self.sites:
-            raise CenterError(f"query {self.name!r} has no sites that feed it")
-        if self.repair_horizon_us < 0 or (self.freshness_us is not None and self.freshness_us < 0):
-            raise CenterError(f"query {self.name!r} has a negative horizon or freshness")
-        if (self.join is None) != (not self.sides):
-            raise CenterError(f"query {self.name!r} has a join without sides, or sides without a join")
+GroupLowest = tuple[float, tuple[tuple[str, float], ...]]  # the lowest rate of groups not named, and of those named
 
 
 @stored()
@@ -76,12 +27,11 @@ class QueryAdded:
     waits: bool = False
 
 
-GroupLowest = tuple[float, tuple[tuple[str, float], ...]]  # the lowest rate of groups not named, and of those named
-
-
 @stored()
 @dataclass(frozen=True, slots=True)
 class QueryDropped:
+    """A query ends; what it has published stays."""
+
     name: str
 
 
@@ -98,8 +48,10 @@ class QueryMoved:
 @stored()
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """A repair is due: these windows, and the published states that their late partials touch, fetched for it: a table
-    (window_start_us, keys..., states...)."""
+    """A repair is due: of these windows, with the published states that their late partials change.
+
+    `states` is a table (window_start_us, keys..., states...) that was fetched for it.
+    """
 
     query: str
     windows: tuple[int, ...]
@@ -137,8 +89,10 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """Partials that came after the repair horizon, or to a query without repair: registered and counted, never merged,
-    never dropped in silence."""
+    """Partials that came after the repair horizon, or to a query without repair.
+
+    They are registered and counted: never merged, and never silently dropped.
+    """
 
     query: str
     window: Window

@@ -23,7 +23,6 @@ from typing import Any
 from catchment.center.core import CenterCore
 from catchment.center.events import (
     Action,
-    CenterQuery,
     Event,
     Expired,
     Publish,
@@ -32,8 +31,9 @@ from catchment.center.events import (
     QueryMoved,
     Recalled,
 )
+from catchment.center.query import CenterQuery
 from catchment.center.results.tables import ResultTables
-from catchment.center.windows.open import QueryWindows
+from catchment.center.windows.query_windows import QueryWindows
 from catchment.errors import EngineError
 from catchment.progress.consumer import InboxConsumer, Merge, merge_here
 from catchment.progress.events import Ticked
@@ -133,17 +133,17 @@ class CenterPipeline:
 
     def status(self) -> dict[str, Any]:
         """Return per query how far each site has come and what is closed."""
-        queries = {name: self._query_status(name, windows) for name, windows in list(self.core.queries.items())}
+        queries = {name: self._query_status(name, q.windows) for name, q in list(self.core.queries.items())}
         return {"published": self.published, "refused": dict(self.inbox.refused), "queries": queries}
 
     def _query_status(self, name: str, windows: QueryWindows) -> dict[str, Any]:
         return {
             "marks_us": {site: _if_known(mark) for site, mark in self.core.marks(name).items()},
-            "closed_us": _if_known(windows.closed_us),
-            "open_slices": len(windows.slices),
-            "late_records": windows.late_records,
-            "outstanding_records": windows.late.records,
-            "unmerged_records": windows.unmerged_records,
+            "closed_us": _if_known(windows.state.closed_us),
+            "open_slices": len(windows.state.slices),
+            "late_records": windows.state.late_records,
+            "outstanding_records": windows.state.late.records,
+            "unmerged_records": windows.state.unmerged_records,
             "shed_windows": len(windows.outstanding),
         }
 
@@ -210,11 +210,14 @@ def query_changes(core: CenterCore, queries: Iterable[CenterQuery], begun: Colle
     yield from (QueryDropped(name) for name in list(core.queries) if name not in wanted)
     for name, query in wanted.items():
         if name not in core.queries:
-            yield QueryAdded(query, any(part.feed in begun for part in query.parts))
+            yield QueryAdded(query, any(part.source_fragment in begun for part in query.parts))
             continue
         for part in query.parts:
-            if part.derivation is not None and core.intakes[name].feed(part.name) != part.feed:
-                yield QueryMoved(name, part.derivation, part.feed in begun)
+            if (
+                part.derivation is not None
+                and core.queries[name].sources.newest_fragment(part.name) != part.source_fragment
+            ):
+                yield QueryMoved(name, part.derivation, part.source_fragment in begun)
 
 
 def _if_known(instant_us: int) -> int | None:

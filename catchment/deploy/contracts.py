@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from catchment.center.late import RepairRule
+from catchment.center.query import RepairRule
 from catchment.errors import CatchmentError, QueryError
 from catchment.project.config import Defaults
 from catchment.quality.contract import Contract, per_site_contract, watched_quantities

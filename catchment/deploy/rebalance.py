@@ -54,7 +54,7 @@ class Mover:
             self._change(lambda now: now.move(target) if now.version == deployed.version else now)
 
     def _finish(self, core: CenterCore) -> None:
-        ends, needed = core.bounds(), core.fragments
+        ends, needed = core.fragment_ends(), core.fragments
         self._change(lambda now: now.bound(ends).retire(needed))
 
     def _change(self, make: Callable[[Deployed], Deployed]) -> None:

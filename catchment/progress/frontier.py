@@ -8,35 +8,36 @@ the relay's segments, and are true of the site that they name.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from catchment.errors import CenterError
 from catchment.progress.events import Landed
+from catchment.storage.codec import stored
 from catchment.timeline import START_OF_TIME_US
-from catchment.wire.messages import Closing, Fact, Progress, Repaired, Shed, Standing
+from catchment.wire.messages import Closing, Fact, Progress, Shed, Standing
 
 
+@stored()
 @dataclass
 class Frontier:
     """The contiguous prefix of one site's segments, and what waits beyond it."""
 
     next_sequence: int = 0
     ahead: dict[int, Landed] = field(default_factory=dict)
-    marks: dict[str, int] = field(default_factory=dict)
-    rows: dict[str, int] = field(default_factory=dict)
-    firsts: dict[str, int] = field(default_factory=dict)  # fragment -> the first mark that was stated of it
-    overs: dict[str, int] = field(default_factory=dict)  # query -> nothing more is expected before
+    marks: dict[str, int] = field(default_factory=dict)  # fragment -> everything before is in
+    rows: dict[str, int] = field(default_factory=dict)  # fragment -> update rows that are in
+    first_marks: dict[str, int] = field(default_factory=dict)  # fragment -> the first mark that was stated of it
+    complete_until: dict[str, int] = field(default_factory=dict)  # query -> nothing more is expected before
     closings: dict[str, dict[int, Closing]] = field(default_factory=dict)  # query -> window's end -> how it was let go
 
-    def first(self, fragment: str) -> int | None:
-        """The first mark of a fragment: where the site began, if the fragment was begun during a run."""
-        return self.firsts.get(fragment)
+    def first_mark(self, fragment: str) -> int | None:
+        """Return the first mark of a fragment: where the site began, if the fragment was begun during a run."""
+        return self.first_marks.get(fragment)
 
     def mark(self, fragment: str) -> int:
         return self.marks.get(fragment, START_OF_TIME_US)
 
-    def land(self, landed: Landed) -> list[Landed]:
-        """Take a segment in; advance over every segment that is now in order, and give those."""
+    def add(self, landed: Landed) -> list[Landed]:
+        """Take a segment in; return the segments that are in order because of it, oldest first."""
         if landed.sequence < self.next_sequence or landed.sequence in self.ahead:
             raise CenterError(f"segment {landed.sequence} of {landed.origin!r} reached the core twice")
         self.ahead[landed.sequence] = landed
@@ -58,73 +59,37 @@ class Frontier:
                 )
         own: tuple[Fact, ...] = (*landed.progress, *landed.standings)
         for fact in own:
-            self.hear(fact)
+            self.note(fact)
 
-    def hear(self, fact: Fact) -> None:
-        """A fact of this site that holds from now on."""
+    def note(self, fact: Fact) -> None:
+        """Note a fact of this site that holds from now on."""
         if isinstance(fact, Progress):
-            self.firsts.setdefault(fact.fragment, fact.low_mark_us)
+            self.first_marks.setdefault(fact.fragment, fact.low_mark_us)
             self.marks[fact.fragment] = max(self.mark(fact.fragment), fact.low_mark_us)
         elif isinstance(fact, Standing):
-            self._stand(fact)
+            self._note_standing(fact)
 
-    def _stand(self, standing: Standing) -> None:
-        self.overs[standing.query] = max(self.over(standing.query), standing.over_us)
+    def _note_standing(self, standing: Standing) -> None:
+        self.complete_until[standing.query] = max(self.complete_until_us(standing.query), standing.over_us)
         self.closings.setdefault(standing.query, {}).update({c.end_us: c for c in standing.closings})
 
-    def over(self, query: str) -> int:
-        return self.overs.get(query, START_OF_TIME_US)
+    def complete_until_us(self, query: str) -> int:
+        """Return the instant before which the site expects nothing more of a query."""
+        return self.complete_until.get(query, START_OF_TIME_US)
 
-    def forget(self, query: str, closed_us: int) -> None:
-        """Closings of windows that are closed and over are of no more use."""
-        known, until = self.closings.get(query, {}), min(closed_us, self.over(query))
-        for end in [e for e in known if e <= until]:
-            del known[end]
-
-    def to_dict(self) -> dict[str, Any]:
-        ahead = [
-            [
-                a.origin,
-                a.sequence,
-                [*a.updates],
-                [(p.fragment, p.low_mark_us, p.updates_total) for p in a.progress],
-                [(r.fragment, r.batch, r.gave_up) for r in a.shed if isinstance(r, Repaired)],
-                list(a.standings),
-                list(a.relayed),
-            ]
-            for a in self.ahead.values()
-        ]
-        return {
-            "next": self.next_sequence,
-            "ahead": ahead,
-            "marks": dict(self.marks),
-            "rows": dict(self.rows),
-            "firsts": dict(self.firsts),
-            "standings": [
-                Standing("-", query, self.over(query), tuple(self.closings.get(query, {}).values()))
-                for query in self.overs
-            ],
-        }
-
-    @classmethod
-    def from_dict(cls, state: dict[str, Any]) -> Frontier:
-        ahead = {
-            seq: Landed(origin, seq, tuple((f, n) for f, n in updates), tuple(Progress(*p) for p in progress),
-                        tuple(Repaired(*r) for r in repaired), tuple(standings),
-                        tuple(relayed[0]) if relayed else ())
-            for origin, seq, updates, progress, repaired, standings, *relayed in state["ahead"]
-        }  # fmt: skip
-        frontier = cls(state["next"], ahead, dict(state["marks"]), dict(state["rows"]), dict(state["firsts"]))
-        for standing in state["standings"]:
-            frontier._stand(standing)
-        return frontier
+    def forget_closings(self, query: str, closed_us: int) -> None:
+        """Drop the closings of windows that are closed and complete: nobody asks for them any more."""
+        known = self.closings.get(query, {})
+        until_us = min(closed_us, self.complete_until_us(query))
+        for end_us in [end for end in known if end <= until_us]:
+            del known[end_us]
 
 
-def land(frontiers: dict[str, Frontier], landed: Landed) -> list[tuple[str, Fact]]:
-    """Take a segment in; the facts, each with the site that it is true of, which hold from now on."""
-    passed = frontiers.setdefault(landed.origin, Frontier()).land(landed)
+def apply_landed(frontiers: dict[str, Frontier], landed: Landed) -> list[tuple[str, Fact]]:
+    """Take a segment in; return the facts that hold from now on, each with the site that it is true of."""
+    passed = frontiers.setdefault(landed.origin, Frontier()).add(landed)
     for relayed in (r for segment in passed for r in segment.relayed):
-        frontiers.setdefault(relayed.origin, Frontier()).hear(relayed.fact)
+        frontiers.setdefault(relayed.origin, Frontier()).note(relayed.fact)
     return [fact for segment in passed for fact in _facts(segment)]
 
 
@@ -133,6 +98,6 @@ def _facts(landed: Landed) -> list[tuple[str, Fact]]:
     return [*((landed.origin, fact) for fact in own), *((r.origin, r.fact) for r in landed.relayed)]
 
 
-def shed_in(landed: Landed) -> list[tuple[str, Shed]]:
-    """What a segment says of shedding, whatever is still missing before it."""
+def shed_facts(landed: Landed) -> list[tuple[str, Shed]]:
+    """Return what a segment states of shedding, whatever is still missing before it."""
     return [(origin, fact) for origin, fact in _facts(landed) if isinstance(fact, Shed)]

@@ -25,13 +25,11 @@ way, each partial of a site is merged into its window once, whatever is killed w
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-import pyarrow as pa
-
 from catchment.progress.events import Gathered, Landed, Ticked
-from catchment.progress.frontier import Frontier, land
+from catchment.progress.frontier import Frontier, apply_landed
 from catchment.relay.events import Action, Carried, Event, Flushed, Forward
 from catchment.relay.origins import Origins
 from catchment.site.core import CacheLimits, SiteCore
@@ -43,10 +41,23 @@ from catchment.site.events import (
     LowMarkRaised,
 )
 from catchment.site.events import Event as SiteEvent
+from catchment.storage.codec import stored
 from catchment.timeline import START_OF_TIME_US, Slicing
 from catchment.wire.messages import Counted, Progress, Relayed, Repaired, Shed, Standing, Updates
 
-Snapshot = tuple[dict[str, Any], dict[str, pa.Table]]
+
+@stored()
+@dataclass
+class RelayState:
+    """All that a relay core remembers."""
+
+    site: Any  # the state of its site core
+    frontiers: dict[str, Frontier]
+    origins: dict[str, Origins]
+    rows_in: int
+    sent: dict[str, int]
+    facts: list[Relayed]
+    blocked: bool
 
 
 class RelayCore:
@@ -71,22 +82,24 @@ class RelayCore:
         return tuple(action for event in events for action in self.handle(event, now_us))
 
     def handle(self, event: Event, now_us: int) -> tuple[Action, ...]:
-        """Take one event; what goes on because of it."""
+        """Take one event in; return what goes on because of it."""
         match event:
             case Carried(fragment, policy, origins, weight):
                 self.origins.setdefault(fragment.name, Origins({})).senders = dict(origins)
                 # Marks come per fragment here, so each one is a stream of its own.
-                return self._told(FragmentAdded(replace(fragment, stream=fragment.name), policy, weight), now_us)
+                return self._handle_at_site(
+                    FragmentAdded(replace(fragment, stream=fragment.name), policy, weight), now_us
+                )
             case FragmentDropped(name):
                 del self.origins[name]
-                return self._told(event, now_us)
+                return self._handle_at_site(event, now_us)
             case Gathered():
                 return self._take(event, now_us)
             case Landed():
-                self._land(event)
+                self._note_landed(event)
             case LinkMeasured(blocked=blocked):
                 self._blocked = blocked
-                return self._told(event, now_us)
+                return self._handle_at_site(event, now_us)
             case Ticked():
                 return self._settle(now_us, self.wait_us)
             case Flushed():
@@ -98,11 +111,11 @@ class RelayCore:
         return any(o.is_due(now_us, self.wait_us, self.site.low_mark_us(f)) for f, o in self.origins.items())
 
     def senders_of(self, name: str) -> Mapping[str, str]:
-        """The sites of a fragment that comes through here, each with the neighbour that it comes by."""
+        """Return the sites of a fragment that comes through here, each with the neighbour that it comes by."""
         return self.origins[name].senders if name in self.origins else {}
 
     def marks(self, fragment: str) -> dict[str, int]:
-        """How far each site has come, as it said."""
+        """Return how far each site has come, as it stated."""
         none = Frontier()
         return {o: self.frontiers.get(o, none).mark(fragment) for o in self.origins[fragment].senders}
 
@@ -111,32 +124,32 @@ class RelayCore:
         if known is None:  # the fragment has ended
             return ()
         counts = known.take(event.records, event.senders)
-        return self._told(Absorbed(event.fragment, event.partials, counts), now_us)
+        return self._handle_at_site(Absorbed(event.fragment, event.partials, counts), now_us)
 
-    def _land(self, landed: Landed) -> None:
+    def _note_landed(self, landed: Landed) -> None:
         self.rows_in += sum(rows for _, rows in landed.updates)
-        for origin, fact in land(self.frontiers, landed):
+        for origin, fact in apply_landed(self.frontiers, landed):
             known = self.origins.get(fact.fragment)
             if known is None:
                 continue
             if isinstance(fact, Shed):
                 self._facts.append(Relayed(origin, fact))
             elif isinstance(fact, Repaired):
-                known.repaired.append((origin, fact, known.held_of(origin)))
+                known.repaired.append((origin, fact, known.waiting_of(origin)))
             elif isinstance(fact, Standing):
-                self._stand(known, origin, fact)
+                self._note_standing(known, origin, fact)
 
-    def _stand(self, known: Origins, origin: str, fact: Standing) -> None:
-        """How windows were let go is passed on at once; that they are over, when what is of them has left."""
-        said = known.overs.setdefault(origin, {})
-        said[fact.query] = max(said.get(fact.query, START_OF_TIME_US), fact.over_us)
+    def _note_standing(self, known: Origins, origin: str, fact: Standing) -> None:
+        """Pass on at once how windows were let go; that they are complete, when all that is of them has left."""
+        complete = known.complete_until.setdefault(origin, {})
+        complete[fact.query] = max(complete.get(fact.query, START_OF_TIME_US), fact.over_us)
         self.frontiers[origin].closings.pop(fact.query, None)
         if fact.closings:
-            over = known.told.get(origin, {}).get(fact.query, START_OF_TIME_US)
+            over = known.announced.get(origin, {}).get(fact.query, START_OF_TIME_US)
             self._facts.append(Relayed(origin, replace(fact, over_us=over)))
 
-    def _told(self, event: SiteEvent, now_us: int) -> tuple[Action, ...]:
-        """Tell the site core; its updates, with the counts of each site. What it says of progress is not ours."""
+    def _handle_at_site(self, event: SiteEvent, now_us: int) -> tuple[Action, ...]:
+        """Let the site core handle an event; return its updates with the counts of each site, without its progress."""
         sent = [m for action in self.site.handle(event, now_us) for m in action.messages if isinstance(m, Updates)]
         counted = [Relayed(o, Counted(m.fragment, n)) for m in sent for o, n in self._counts(m)]
         for update in sent:
@@ -148,16 +161,16 @@ class RelayCore:
         return self.origins[update.fragment].count_out(update.records)
 
     def _settle(self, now_us: int, wait_us: int) -> tuple[Action, ...]:
-        """Let go what is due; then say what holds."""
-        actions = self._told(Ticked(), now_us)
+        """Let go what is due; then state what holds."""
+        actions = self._handle_at_site(Ticked(), now_us)
         for name, known in self.origins.items():
             marks = self.marks(name)
-            known.lead(marks, now_us)
-            due_us = known.due(marks, now_us, wait_us)
+            known.note_first_mark(marks, now_us)
+            due_us = known.due_until(marks, now_us, wait_us)
             if due_us > self.site.low_mark_us(name):
-                actions += self._told(LowMarkRaised(name, due_us), now_us)
-            known.settle(self.site.low_mark_us(name))
-            known.forget(self.site.waiting_slices(name))
+                actions += self._handle_at_site(LowMarkRaised(name, due_us), now_us)
+            known.forget_first_marks(self.site.low_mark_us(name))
+            known.keep_waiting(self.site.waiting_slices(name))
         if self._blocked:
             return actions
         facts = [*self._facts, *(f for name in self.origins for f in self._statements(name))]
@@ -165,60 +178,63 @@ class RelayCore:
         return (*actions, Forward((), tuple(facts))) if facts else actions
 
     def _statements(self, name: str) -> Iterator[Relayed]:
-        """What holds of each site now and was not said before."""
-        known, slicing = self.origins[name], self.site.slicing_of(name)
+        """Yield what holds of each site now and was not stated before."""
+        known = self.origins[name]
+        slicing = self.site.slicing_of(name)
         for origin in known.senders:
             yield from (Relayed(origin, fact) for fact in _standings(name, known, origin, slicing))
             yield from (Relayed(origin, fact) for fact in self._progress(name, origin, slicing))
-        yield from (Relayed(origin, fact) for origin, fact in known.repairs())
+        yield from (Relayed(origin, fact) for origin, fact in known.take_repaired())
 
     def _progress(self, name: str, origin: str, slicing: Slicing) -> Iterator[Progress]:
-        known, frontier = self.origins[name], self.frontiers.get(origin)
-        first = frontier.first(name) if frontier is not None else None
+        known = self.origins[name]
+        frontier = self.frontiers.get(origin)
+        first = frontier.first_mark(name) if frontier is not None else None
         if frontier is None or first is None:
             return
         for mark in (first, frontier.mark(name)):
-            sayable = known.sayable(origin, mark, slicing)
-            if origin not in known.stated and sayable < first:
+            safe_mark = known.safe_mark(origin, mark, slicing)
+            if origin not in known.stated and safe_mark < first:
                 return
-            if sayable > known.stated.get(origin, START_OF_TIME_US):
-                known.stated[origin] = sayable
-                yield Progress(name, sayable, self._sent.get(name, 0))
+            if safe_mark > known.stated.get(origin, START_OF_TIME_US):
+                known.stated[origin] = safe_mark
+                yield Progress(name, safe_mark, self._sent.get(name, 0))
 
-    def snapshot(self) -> Snapshot:
-        """All its state."""
-        facts, tables = self.site.snapshot()
-        mine: Mapping[str, Any] = {
-            "frontiers": {s: f.to_dict() for s, f in self.frontiers.items()},
-            "origins": {n: o.to_dict() for n, o in self.origins.items()},
-            "rows_in": self.rows_in,
-            "sent": self._sent,
-            "facts": self._facts,
-            "blocked": self._blocked,
-        }
-        return {"site": facts, "relay": mine}, tables
+    def snapshot(self) -> RelayState:
+        """Return all its state."""
+        return RelayState(
+            self.site.snapshot(),
+            self.frontiers,
+            self.origins,
+            self.rows_in,
+            self._sent,
+            self._facts,
+            self._blocked,
+        )
 
-    def restore(self, snapshot: Snapshot) -> None:
+    def restore(self, state: RelayState) -> None:
         """Take back the state of a snapshot."""
-        facts, tables = snapshot
-        mine = facts["relay"]
-        self.site.restore((facts["site"], tables))
-        self.frontiers = {s: Frontier.from_dict(d) for s, d in mine["frontiers"].items()}
-        self.origins = {n: Origins.from_dict(d) for n, d in mine["origins"].items()}
-        self.rows_in, self._blocked = mine["rows_in"], mine["blocked"]
-        self._sent, self._facts = dict(mine["sent"]), list(mine["facts"])
+        self.site.restore(state.site)
+        self.frontiers = state.frontiers
+        self.origins = state.origins
+        self.rows_in = state.rows_in
+        self._sent = state.sent
+        self._facts = state.facts
+        self._blocked = state.blocked
 
     def validate(self) -> None:
         """Assert the invariants that can be seen from inside."""
         self.site.validate()
         for name, known in self.origins.items():
-            assert self.site.waiting_slices(name) <= known.held.keys(), f"{name}: a slice waits that is held for nobody"
+            assert self.site.waiting_slices(name) <= known.waiting.keys(), (
+                f"{name}: a slice waits here that waits for nobody"
+            )
 
 
 def _standings(name: str, known: Origins, origin: str, slicing: Slicing) -> Iterator[Standing]:
-    told = known.told.setdefault(origin, {})
-    for query, over_us in known.overs.get(origin, {}).items():
-        sayable = known.sayable(origin, over_us, slicing)
-        if sayable > told.get(query, START_OF_TIME_US):
-            told[query] = sayable
-            yield Standing(name, query, sayable)
+    announced = known.announced.setdefault(origin, {})
+    for query, complete_us in known.complete_until.get(origin, {}).items():
+        safe_mark = known.safe_mark(origin, complete_us, slicing)
+        if safe_mark > announced.get(query, START_OF_TIME_US):
+            announced[query] = safe_mark
+            yield Standing(name, query, safe_mark)

@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 
 from catchment.aggregates import make_aggregate, partials
 from catchment.aggregates.pair_states import can_repeat, compare, multiply, repeat
-from catchment.center.events import EXACT, FINAL, STATUSES, Publish
+from catchment.center.events import EARLY, EXACT, FINAL, ON_TIME, Publish
 from catchment.center.join import pairing
 from catchment.center.join.results import JoinedTables
-from catchment.center.late import WINDOW_COLUMN
+from catchment.center.late.registry import WINDOW_COLUMN
 from catchment.errors import AggregateError
 from catchment.optimizer.normal_form.normalize import fingerprint
 from catchment.optimizer.placement.plan_json import write_plan
@@ -318,7 +318,7 @@ def test_a_join_answers_the_same_when_a_side_comes_over_a_hub(
 
 def check_revisions(center: LiveCenter, view: str) -> None:
     """Revisions of a window count up, its status never goes back, and in the end it is final."""
-    ranks = list(STATUSES)
+    ranks = [EARLY, ON_TIME, EXACT, FINAL]
     windows: dict[int, list[tuple[int, int]]] = {}
     for p in (p for p in center.published if p.query == view):
         windows.setdefault(p.window.start_us, []).append((p.revision, ranks.index(p.status)))
@@ -352,7 +352,7 @@ def test_a_join_that_comes_during_a_run_answers_the_windows_that_both_sides_saw_
             town.read(site, stream, 40)
     town.finish()
     for view, case in zip(plans, cases, strict=True):
-        start = town.center.core.intakes[view].start_us
+        start = town.center.core.queries[view].sources.start_us
         assert start is not None
         expected = {k: v for k, v in case.expected(town.records).items() if k[0] >= start}
         assert expected, "no answer says nothing"
@@ -378,11 +378,12 @@ def test_a_join_whose_sides_move_to_other_fragments_answers_the_same(
     town.deploy(plans, deployed)
     for _ in range(12):
         town.step()
-        deployed = deployed.bound(town.center.core.bounds()).retire(town.center.core.fragments)
+        deployed = deployed.bound(town.center.core.fragment_ends()).retire(town.center.core.fragments)
         town.deploy(plans, deployed)
     town.finish()
-    feeds = {town.center.core.intakes[view].feed(f"{view}.{side}") for view in plans for side in SIDES}
-    assert len(feeds) == (4 if strength is Strength.STRICT else 2), "equal sides are one; finer ones tell coarser ones"
+    running = town.center.core.queries
+    used = {running[view].sources.newest_fragment(f"{view}.{side}") for view in plans for side in SIDES}
+    assert len(used) == (4 if strength is Strength.STRICT else 2), "equal sides are one; finer ones tell coarser ones"
     for view, case in zip(plans, cases, strict=True):
         assert close(town.center.answers(view), case.expected(town.records))
 

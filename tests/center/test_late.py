@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from catchment.center.events import EARLY, EXACT, FINAL, ON_TIME, CenterQuery
-from catchment.center.late import RepairRule
+from catchment.center.events import EARLY, EXACT, FINAL, ON_TIME
+from catchment.center.query import CenterQuery, RepairRule
 from catchment.quality.contract import Contract
 from catchment.quality.merge_sites import SiteEstimate
 from catchment.timeline import END_OF_TIME_US, ManualClock, WindowSpec
@@ -172,7 +172,10 @@ def test_without_repair_late_records_are_registered_and_counted_and_never_merged
     word = center.tables.published[-1]
     assert (word.status, word.coverage, word.revision) == (ON_TIME, 0.75, 1)
     assert center.tables.answer()[0, "a"] == (2, 2)
-    assert (center.core.queries["q"].late_records, center.core.queries["q"].unmerged_records) == (1, 1)
+    assert (
+        center.core.queries["q"].windows.state.late_records,
+        center.core.queries["q"].windows.state.unmerged_records,
+    ) == (1, 1)
 
 
 def test_beyond_the_horizon_late_records_are_counted_and_what_was_registered_before_is_repaired(tmp_path: Path) -> None:
@@ -184,6 +187,6 @@ def test_beyond_the_horizon_late_records_are_counted_and_what_was_registered_bef
     assert [p.status for p in center.tables.published if p.window.start_us == 0][-1] == FINAL
     send(site, center, [(3, "a", 4)], 36)
     assert center.tables.answer()[0, "a"] == (2, 3)
-    assert center.core.queries["q"].unmerged_records == 1
+    assert center.core.queries["q"].windows.state.unmerged_records == 1
     send(site, center, [], END_OF_TIME_US)
     assert len(center.tables.expired) == 1

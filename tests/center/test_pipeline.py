@@ -13,8 +13,9 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from catchment.center.events import CenterQuery, Expired, Publish
+from catchment.center.events import Expired, Publish
 from catchment.center.pipeline import FAILURE_FILE, CenterPipeline
+from catchment.center.query import CenterQuery
 from catchment.center.results.tables import ResultTables
 from catchment.errors import EngineError
 from catchment.progress.consumer import CAUSE, SEGMENTS_PER_ENTRY

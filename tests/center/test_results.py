@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 from catchment.aggregates import make_aggregate, partials
 from catchment.center.events import EXACT, FINAL, ON_TIME, Expired, Publish
+from catchment.center.late.registry import WINDOW_COLUMN
 from catchment.center.results import tables as results_module
 from catchment.center.results.recent import RecentRows
 from catchment.center.results.sql import query_results
@@ -34,7 +35,6 @@ from catchment.center.results.tables import (
     read_results,
     read_windows,
 )
-from catchment.center.windows.open import WINDOW_COLUMN
 from catchment.errors import CenterError, QueryError
 from catchment.query.fragment import Fragment, Key
 from catchment.timeline import Window, WindowSpec

@@ -81,7 +81,7 @@ class Town:
 
     def follow(self, deployed: Deployed) -> Deployed:
         """What a runner does after a move: bound what is left, end what is over."""
-        newer = deployed.bound(self.center.core.bounds()).retire(self.center.core.fragments)
+        newer = deployed.bound(self.center.core.fragment_ends()).retire(self.center.core.fragments)
         if newer is not deployed:
             self.deploy(newer)
         return newer
@@ -125,7 +125,7 @@ def expected(records: pa.Table, query: SharedQuery, from_us: int) -> dict[tuple[
 
 
 def check_answers(town: Town, query: SharedQuery) -> None:
-    start = town.center.core.intakes[query.name].start_us
+    start = town.center.core.queries[query.name].sources.start_us
     assert start is not None
     found, wanted = town.center.answers(query.name), expected(town.everything, query, start)
     assert found.keys() == wanted.keys()
@@ -148,7 +148,7 @@ def test_live_answers_of_shared_queries_equal_their_own(
         town = Town(Path(folder), seed, policy)
         town.run(deploy_first(queries, strength, size), {})
         for query in queries:
-            assert town.center.core.intakes[query.name].start_us == START_OF_TIME_US
+            assert town.center.core.queries[query.name].sources.start_us == START_OF_TIME_US
             check_answers(town, query)
 
 
@@ -238,12 +238,12 @@ def test_a_new_query_waits_until_every_site_has_begun_it(tmp_path: Path) -> None
         for site in town.sites:
             site.batch(STREAM, town.parts[site.name][step])
             town.center.consume(site, len(site.out))
-    assert town.center.core.intakes["q1"].start_us is None
+    assert town.center.core.queries["q1"].sources.start_us is None
     assert not town.center.log("q1")
     assert town.center.log("q0")
     eu.deploy(deployed)
     town.center.consume(eu, len(eu.out))
-    began = town.center.core.intakes["q1"].start_us
+    began = town.center.core.queries["q1"].sources.start_us
     assert began is not None
     assert eu.newest[STREAM] < began <= eu.newest[STREAM] + 60 * SECOND
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from catchment.center.events import CenterQuery
+from catchment.center.query import CenterQuery
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.reconcile import carried_by
 from catchment.deploy.relays import Relays

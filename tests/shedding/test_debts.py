@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catchment.aggregates import partials
-from catchment.center.events import EXACT, FINAL, ON_TIME, CenterQuery
+from catchment.center.events import EXACT, FINAL, ON_TIME
+from catchment.center.query import CenterQuery
 from catchment.cli.commands.repair import ask
 from catchment.deploy.requests import asked_repairs
 from catchment.errors import ConfigError, QueryError
@@ -185,7 +186,7 @@ def test_what_is_given_up_stays_on_time_and_holds_nothing_back(tmp_path: Path) -
     center.consume()
     statuses = {p.window.start_us: p.status for p in center.tables.published}
     assert statuses == {0: ON_TIME, 10: FINAL}
-    assert not center.core.queries["q"].closed
+    assert not center.core.queries["q"].windows.state.closed
 
 
 def test_a_window_that_may_be_repaired_waits_beyond_the_horizon(tmp_path: Path) -> None:

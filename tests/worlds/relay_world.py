@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from catchment.center.events import CenterQuery
+from catchment.center.query import CenterQuery
 from catchment.progress.admission import Admission
 from catchment.project.config import Defaults, Link, Project
 from catchment.project.config import Site as Place

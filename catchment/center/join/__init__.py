@@ -1,0 +1,1 @@
+"""Queries that join two streams: what differs at the center from a query of one stream."""

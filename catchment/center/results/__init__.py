@@ -1,0 +1,1 @@
+"""Results as Delta tables: written by the center, read by anyone."""

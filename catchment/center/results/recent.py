@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from catchment.aggregates import partials
-from catchment.center.late import WINDOW_COLUMN, with_window
+from catchment.center.late.registry import WINDOW_COLUMN, with_window
 
 MAX_BYTES = 32 << 20
 

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from catchment.aggregates import partials
 from catchment.aggregates.shed_terms import ShedTerms, shed_terms
 from catchment.center.events import EARLY, EXACT, FINAL, Expired, Publish
-from catchment.center.late import WINDOW_COLUMN
+from catchment.center.late.registry import WINDOW_COLUMN
 from catchment.center.results.recent import RecentRows
 from catchment.errors import CenterError
 from catchment.query.fragment import SLICE_COLUMN, Fragment

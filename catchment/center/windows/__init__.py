@@ -1,0 +1,1 @@
+"""The windows of one query at the center: open slices, closing, publishing, early answers."""

@@ -1,0 +1,53 @@
+"""Publishing the windows of a join: answers are made of pairs, and the partials of both sides are kept for repairs.
+
+To everything else a join is one query: its slices hold the partials of both sides as rows of one pairing, its sites are
+those of both streams, and a window closes when every one of them has passed its end with each stream that it has. Late
+partials change every answer that they have a pair in: the pairing of a published window is kept in a table of its own
+and recalled whole for its repair, so memory is bounded by what is open, and the cost of a repair by the windows that it
+touches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from catchment.aggregates import partials
+from catchment.center.events import Publish
+from catchment.center.join.pairing import answer, changed_answers
+from catchment.center.late.registry import WINDOW_COLUMN, LateRegistry
+from catchment.center.windows.closed import ClosedWindow
+from catchment.center.windows.publish import WindowPublisher
+from catchment.query.join import Join
+from catchment.timeline import Window
+
+
+class JoinPublisher(WindowPublisher):
+    """Publishes the answers of a join, with the rows of its pairing that they were made of."""
+
+    @property
+    def join(self) -> Join:
+        assert self.query.join is not None
+        return self.query.join
+
+    def answers(self, rows: pa.Table) -> pa.Table:
+        """Return the answers over all pairs of a window's partials."""
+        return answer(self.join, rows)
+
+    def rows_to_recall(self, late: LateRegistry, starts_us: Sequence[int]) -> pa.Table:
+        """Return (window_start_us): the whole pairing of these windows."""
+        return pa.table({WINDOW_COLUMN: pa.array(starts_us, pa.int64())})
+
+    def publish(self, window: Window, known: ClosedWindow, reason: str, rows: pa.Table, now_us: int) -> Publish:
+        """Publish all answers of a window that closes, and keep its pairing."""
+        return replace(super().publish(window, known, reason, rows, now_us), kept=rows)
+
+    def revise(
+        self, window: Window, known: ClosedWindow, reason: str, rows: pa.Table, changed: pa.Table, now_us: int
+    ) -> Publish:
+        """Publish the answers that a changed partial has a pair in, and keep the partials that changed."""
+        kept = partials.select_matching(rows, changed.select(list(self.query.fragment.key_names)))
+        answers = changed_answers(self.join, rows, kept)
+        return replace(self._next_revision(window, known, reason, answers, now_us), kept=kept)

@@ -1,0 +1,1 @@
+"""Late partials at the center: registered for closed windows, then merged into what was published."""

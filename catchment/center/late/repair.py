@@ -1,0 +1,134 @@
+"""Where a late record is merged: registered for its closed windows first, merged into what was published by a repair.
+
+A record that comes to a closed window is registered until a repair merges it; one that comes after the repair horizon,
+or to a query without repair, is registered for good and never merged. None is silently dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from catchment.center.events import Action, Expired, Publish
+from catchment.center.late.registry import WINDOW_COLUMN, LatePartials
+from catchment.center.query import CenterQuery, RepairRule
+from catchment.center.windows.close import WindowCloser
+from catchment.center.windows.closed import ClosedWindow, SiteMarks
+from catchment.center.windows.open import OpenSlices
+from catchment.center.windows.outstanding import Outstanding
+from catchment.center.windows.publish import WindowPublisher
+from catchment.center.windows.state import WindowsState
+from catchment.query.fragment import SLICE_COLUMN
+from catchment.timeline import END_OF_TIME_US, Window
+
+
+class LateRepair:
+    """Registers and repairs the late partials of one query."""
+
+    def __init__(
+        self,
+        query: CenterQuery,
+        state: WindowsState,
+        open_slices: OpenSlices,
+        outstanding: Outstanding,
+        publisher: WindowPublisher,
+        closer: WindowCloser,
+    ) -> None:
+        self.query = query
+        self._state = state
+        self._open = open_slices
+        self._outstanding = outstanding
+        self._publisher = publisher
+        self._closer = closer
+
+    # --- registering ------------------------------------------------------------------------------------------
+
+    def add(self, slice_us: int, rows: pa.Table, now_us: int) -> None:
+        """Register partials of a slice for every closed window that contains it."""
+        for window in self._open.closed_windows_of(slice_us):
+            late = rows.drop_columns([SLICE_COLUMN])
+            if self._is_repaired(window):
+                self._state.late.register(window.start_us, late, slice_us, now_us)
+            else:
+                self._state.expired.setdefault(window.start_us, []).append(late)
+
+    def count(self, site: str, slice_us: int, count: int) -> None:
+        """Count raw records of a slice, where they are late."""
+        windows = self._open.closed_windows_of(slice_us)
+        if not windows:
+            return
+        repaired = [w.start_us for w in windows if self._is_repaired(w)]
+        self._state.late_records += count
+        if repaired:
+            self._state.late.count(repaired, count)
+        else:
+            self._state.unmerged_records += count
+        for window in windows:
+            known = self._state.closed.get(window.start_us)
+            if known is not None:
+                known.count_late(site, count, merged=window.start_us in repaired)
+
+    def expire(self, now_us: int) -> Iterator[Action]:
+        """Hand over what came too late to be merged."""
+        for start_us, tables in sorted(self._state.expired.items()):
+            window = self.query.window_at(start_us)
+            yield Expired(self.query.name, window, pa.concat_tables(tables), now_us)
+            known = self._state.closed.get(start_us)
+            if known is not None:
+                reason = "late records were registered, not merged"
+                yield self._publisher.publish_status(window, known, reason, now_us)
+        self._state.expired.clear()
+
+    def _is_repaired(self, window: Window) -> bool:
+        """Whether what comes late to a closed window is merged in the end."""
+        return self.query.repair is not None and window.end_us > self._state.final_us
+
+    # --- repairing --------------------------------------------------------------------------------------------
+
+    def due(self, marks: SiteMarks, now_us: int, everything: bool = False) -> dict[str, tuple[int, ...]]:
+        """Return the windows whose repair is due, by the reason why."""
+        late = self._state.late
+        if everything and late:
+            return {"no more will come": late.starts_us}
+        reason = late.why_due(self.query.repair or RepairRule(), now_us)
+        if reason is not None:
+            return {reason: late.starts_us}
+        whole = tuple(start_us for start_us in late.starts_us if self._makes_whole(start_us, marks))
+        return {"every site has passed its end": whole} if whole else {}
+
+    def _makes_whole(self, start_us: int, marks: SiteMarks) -> bool:
+        """Whether a repair now makes the window exact, or must come before it is final."""
+        end_us = self.query.window_at(start_us).end_us
+        least_us = min(marks.marks.values())
+        if least_us == END_OF_TIME_US or end_us <= least_us - self.query.repair_horizon_us:
+            return True
+        known = self._state.closed.get(start_us)
+        if known is None or not known.is_lacking or self._outstanding.lacks_records(start_us):
+            return False
+        return all(marks.has_passed(s, end_us) and marks.is_complete(s, end_us) for s in marks.marks)
+
+    def rows_to_recall(self, starts_us: Sequence[int]) -> pa.Table:
+        """Return which published rows a repair of these windows needs."""
+        return self._publisher.rows_to_recall(self._state.late, starts_us)
+
+    def repair(
+        self, starts_us: Sequence[int], states: pa.Table, reason: str, marks: SiteMarks, now_us: int
+    ) -> Iterator[Publish]:
+        """Merge what is registered for these windows into their published states, and publish what changed."""
+        for start_us in starts_us:
+            published = states.filter(pc.equal(states[WINDOW_COLUMN], start_us)).drop_columns([WINDOW_COLUMN])
+            yield self._repair(self._state.late.take(start_us), start_us, published, reason, marks, now_us)
+
+    def _repair(
+        self, late: LatePartials, start_us: int, published: pa.Table, reason: str, marks: SiteMarks, now_us: int
+    ) -> Publish:
+        window = self.query.window_at(start_us)
+        changed = self._open.combine([late.partials])
+        rows = self._open.combine([published.cast(self._publisher.row_schema), changed])
+        known = self._state.closed.setdefault(start_us, ClosedWindow(0, {}))
+        self._closer.assess(window, known, marks)
+        number = f"{changed.num_rows} {'row' if changed.num_rows == 1 else 'rows'}"
+        told = f"late: {late.records} records in {number}; {reason}"
+        return self._publisher.revise(window, known, told, rows, changed, now_us)

@@ -1,0 +1,99 @@
+"""One query as it runs at the center: where its partials come from, and its windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from catchment.center.events import Action
+from catchment.center.fragment_sources import Arrival, FragmentSource, FragmentSources
+from catchment.center.join.publish import JoinPublisher
+from catchment.center.join.sources import JoinedSources
+from catchment.center.query import CenterQuery
+from catchment.center.windows.closed import SiteMarks
+from catchment.center.windows.publish import WindowPublisher
+from catchment.center.windows.query_windows import QueryWindows
+from catchment.center.windows.state import WindowsState
+from catchment.progress.events import Gathered
+from catchment.progress.frontier import Frontier
+from catchment.storage.codec import stored
+
+
+@stored()
+@dataclass
+class QueryState:
+    """All that is remembered of one query: its definition, its sources (of a join, those of each side), its windows."""
+
+    query: CenterQuery
+    sources: list[list[FragmentSource]]
+    waiting: list[Arrival]  # of a join, what one side has before the other has begun
+    windows: WindowsState
+
+
+class RunningQuery:
+    """Takes what lands of its fragments into its windows."""
+
+    def __init__(self, state: QueryState, query: CenterQuery | None = None) -> None:
+        self.query = query or state.query
+        parts = [FragmentSources(q, sources) for q, sources in zip(self.query.parts, state.sources, strict=True)]
+        joined = self.query.join is not None
+        self.sources = JoinedSources(self.query, parts, state.waiting) if joined else parts[0]
+        self.windows = QueryWindows(self.query, state.windows, JoinPublisher if joined else WindowPublisher)
+        self._begin()
+
+    @classmethod
+    def begin(cls, query: CenterQuery, floor_us: Callable[[str], int], waits: bool) -> RunningQuery:
+        """Begin a query; `floor_us` says up to where its fragments were merged before anyone listened."""
+        parts = [FragmentSources.begin(part, floor_us(part.source_fragment), waits) for part in query.parts]
+        return cls(QueryState(query, [part.sources for part in parts], [], WindowsState()))
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it is known from when on windows are answered."""
+        return self.sources.start_us is not None
+
+    def merge(self, event: Gathered, now_us: int) -> None:
+        """Merge what landed of a fragment, as far as it is the query's."""
+        for table, records in self.sources.take(event.fragment, event.partials, event.records):
+            self.windows.merge(table, records, now_us)
+
+    def settle(self, frontiers: Mapping[str, Frontier], newest: Mapping[str, int], now_us: int) -> Iterator[Action]:
+        """Publish all that can be published without a repair."""
+        for table, records in self.sources.find_starts(frontiers, newest):
+            self._begin()
+            self.windows.merge(table, records, now_us)
+        if self.has_begun:
+            self._begin()
+            yield from self.windows.settle(self.site_marks(frontiers), now_us)
+            self.sources.forget_final(self.windows.state.final_us)
+
+    def is_due(self, frontiers: Mapping[str, Frontier], now_us: int) -> bool:
+        """Whether `settle` would publish something though nothing has landed."""
+        return self.has_begun and self.windows.is_due(self.marks(frontiers), now_us)
+
+    def marks(self, frontiers: Mapping[str, Frontier]) -> dict[str, int]:
+        """Return how far each site has come."""
+        unknown = Frontier()
+        return {
+            site: min(p.mark(frontiers.get(site, unknown)) for p in self.sources.parts if site in p.query.sites)
+            for site in self.query.sites
+        }
+
+    def site_marks(self, frontiers: Mapping[str, Frontier]) -> SiteMarks:
+        """Return how far each site has come, and what it has stated of the windows that it let go."""
+        name = self.query.name
+        unknown = Frontier()
+        known = {site: frontiers.get(site, unknown) for site in self.query.sites}
+        marks = self.marks(frontiers)
+        complete = {s: f.complete_until_us(name) for s, f in known.items()} if self.query.contract else marks
+        return SiteMarks(marks, complete, {site: f.closings.get(name, {}) for site, f in known.items()})
+
+    def snapshot(self) -> QueryState:
+        """Return its state, ready to be written down."""
+        waiting = self.sources.waiting if isinstance(self.sources, JoinedSources) else []
+        return QueryState(self.query, [p.sources for p in self.sources.parts], waiting, self.windows.snapshot())
+
+    def _begin(self) -> None:
+        """Answer from the first window on that is wholly seen."""
+        if self.sources.start_us is not None:
+            self.windows.begin(self.sources.start_us)

@@ -1,0 +1,138 @@
+"""Closing windows, and following them until they are final.
+
+A window closes when every site has passed its end, or `freshness` after the first one did, without the sites that are
+missing. It is then completed when these have passed it too, and final when the repair horizon has passed as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from catchment.center.events import FINAL, Publish
+from catchment.center.query import CenterQuery
+from catchment.center.windows.closed import ClosedWindow, SiteMarks
+from catchment.center.windows.early import EarlyAnswers
+from catchment.center.windows.open import OpenSlices
+from catchment.center.windows.outstanding import Outstanding
+from catchment.center.windows.publish import WindowPublisher
+from catchment.center.windows.state import WindowsState
+from catchment.quality.contract import WatchedQuantity
+from catchment.timeline import Window
+
+
+class WindowCloser:
+    """Closes the windows of one query."""
+
+    def __init__(
+        self,
+        query: CenterQuery,
+        state: WindowsState,
+        open_slices: OpenSlices,
+        outstanding: Outstanding,
+        publisher: WindowPublisher,
+        early: EarlyAnswers,
+        watched: Sequence[WatchedQuantity],
+    ) -> None:
+        self.query = query
+        self._state = state
+        self._open = open_slices
+        self._outstanding = outstanding
+        self._publisher = publisher
+        self._early = early
+        self._watched = watched
+
+    def is_due(self, marks: Mapping[str, int], now_us: int) -> bool:
+        """Whether the next window has waited for its missing sites as long as it may."""
+        window = next(iter(self._open.windows()), None)
+        if window is None or self.query.freshness_us is None or max(marks.values()) < window.end_us:
+            return False
+        since = self._state.first_passed_us.get(window.start_us)
+        return since is None or now_us - since >= self.query.freshness_us
+
+    def close(self, marks: SiteMarks, now_us: int) -> Iterator[Publish]:
+        """Close and publish, in order of time, the windows that are complete or have waited long enough."""
+        for window in self._open.windows():
+            missing = [site for site, mark in marks.marks.items() if mark < window.end_us]
+            if missing and not self._has_waited(window, marks.marks, now_us):
+                return
+            yield self._close(window, missing, marks, now_us)
+
+    def _close(self, window: Window, missing: Sequence[str], marks: SiteMarks, now_us: int) -> Publish:
+        state = self._state
+        counts = self._open.counts(window)
+        early = state.early.pop(window.start_us, None)
+        lacking = {site: self._expected(site, counts) for site in missing}
+        known = ClosedWindow(early.revision if early else 0, counts, lacking, repaired=self.query.repair is not None)
+        self.assess(window, known, marks)
+        if not missing:
+            state.usual = counts
+        state.closed[window.start_us] = known
+        rows = self._open.rows(window)
+        self._early.note_closed(sum(counts.values()), rows)
+        state.closed_us = max(state.closed_us, window.end_us)
+        state.first_passed_us.pop(window.start_us, None)
+        self._open.forget_closed(window)
+        return self._publisher.publish(window, known, _why_closed(window, known, marks), rows, now_us)
+
+    def complete(self, marks: SiteMarks, now_us: int) -> Iterator[Publish]:
+        """Publish the closed windows that a missing site has passed, or that have the last of what they lacked."""
+        for start_us, known in self._state.closed.items():
+            if known.is_lacking and start_us not in self._state.late:
+                window = self.query.window_at(start_us)
+                if self.assess(window, known, marks):
+                    who = "a missing site" if known.missing else "every site"
+                    yield self._publisher.publish_status(window, known, f"{who} has passed its end", now_us)
+
+    def finalize(self, marks: SiteMarks, now_us: int) -> Iterator[Publish]:
+        """Publish as final, and forget, the windows that the repair horizon has passed."""
+        state = self._state
+        horizon_us = min(marks.marks.values()) - self.query.repair_horizon_us
+        awaited_us = self._outstanding.earliest_awaited_us()  # what was shed is repaired however old it has grown
+        state.final_us = max(state.final_us, horizon_us if awaited_us is None else min(horizon_us, awaited_us))
+        for start_us in [s for s, known in state.closed.items() if self._is_final(s, known)]:
+            known = state.closed.pop(start_us)
+            owed = self._outstanding.lacks_records(start_us)
+            self._outstanding.forget(start_us)
+            if not owed:
+                yield self._finalize(self.query.window_at(start_us), known, now_us)
+        self._open.forget_final()
+
+    def _finalize(self, window: Window, known: ClosedWindow, now_us: int) -> Publish:
+        if known.awaited:  # what the horizon has passed is not waited for any more
+            known.stop_awaiting()
+        if known.unmerged:
+            return self._publisher.publish_status(window, known, "the horizon has passed; late records are out", now_us)
+        return self._publisher.publish_status(window, known, "the repair horizon has passed", now_us, FINAL)
+
+    def assess(self, window: Window, known: ClosedWindow, marks: SiteMarks) -> bool:
+        """Take in what is known by now; return whether anything that is published of the window has changed."""
+        before = (known.status, tuple(known.missing))
+        known.owed = self._outstanding.lacks_records(window.start_us)
+        known.shed = self._outstanding.lacking(window.start_us)
+        known.assess(window.end_us, self._watched, marks, self.query.contract is not None)
+        return before != (known.status, tuple(known.missing))
+
+    def _is_final(self, start_us: int, known: ClosedWindow) -> bool:
+        end_us = self.query.window_at(start_us).end_us
+        return end_us <= self._state.final_us and not known.missing and start_us not in self._state.late
+
+    def _has_waited(self, window: Window, marks: Mapping[str, int], now_us: int) -> bool:
+        if self.query.freshness_us is None or max(marks.values()) < window.end_us:
+            return False
+        since = self._state.first_passed_us.setdefault(window.start_us, now_us)
+        return now_us - since >= self.query.freshness_us
+
+    def _expected(self, site: str, counts: Mapping[str, int]) -> int | None:
+        """Return how many records of a missing site are still expected; None where nothing is usual yet."""
+        usual = self._state.usual.get(site)
+        return None if usual is None else max(usual - counts.get(site, 0), 0)
+
+
+def _why_closed(window: Window, known: ClosedWindow, marks: SiteMarks) -> str:
+    if known.missing:
+        return f"closed without {', '.join(known.missing)}"
+    closings = [marks.closing(site, window.end_us) for site in known.awaited]
+    reasons = sorted({closing.reason for closing in closings if closing is not None})
+    if not reasons:
+        return "closed: every site has passed its end"
+    return f"closed under its contract ({', '.join(reasons)})"

@@ -1,0 +1,99 @@
+"""Making the revisions of a window: what is published, and how it is described."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from catchment.center.events import EARLY, Publish
+from catchment.center.late.registry import LateRegistry
+from catchment.center.query import CenterQuery
+from catchment.center.windows.closed import ClosedWindow, ColumnErrors
+from catchment.center.windows.outstanding import Outstanding
+from catchment.query.fragment import SLICE_COLUMN
+from catchment.timeline import Window
+
+
+class WindowPublisher:
+    """Publishes the windows of one query of one stream: its answers are its merged partials."""
+
+    def __init__(self, query: CenterQuery, outstanding: Outstanding) -> None:
+        self.query = query
+        self._outstanding = outstanding
+        self.row_schema = pa.schema([f for f in query.fragment.schema if f.name != SLICE_COLUMN])
+
+    def answers(self, rows: pa.Table) -> pa.Table:
+        """Return what is published of a window's merged rows."""
+        return rows
+
+    def rows_to_recall(self, late: LateRegistry, starts_us: Sequence[int]) -> pa.Table:
+        """Return (window_start_us, keys...) of the published rows that a repair of these windows changes."""
+        return late.changed_keys(starts_us, list(self.query.fragment.key_names))
+
+    def publish(self, window: Window, known: ClosedWindow, reason: str, rows: pa.Table, now_us: int) -> Publish:
+        """Publish all rows of a window that closes."""
+        return self._next_revision(window, known, reason, self.answers(rows), now_us)
+
+    def revise(
+        self, window: Window, known: ClosedWindow, reason: str, rows: pa.Table, changed: pa.Table, now_us: int
+    ) -> Publish:
+        """Publish recalled rows of a window into which the changed ones were merged."""
+        assert rows.num_rows >= changed.num_rows, "a repair publishes every row that late partials touch"
+        return self._next_revision(window, known, reason, rows, now_us)
+
+    def publish_status(
+        self, window: Window, known: ClosedWindow, reason: str, now_us: int, status: str | None = None
+    ) -> Publish:
+        """Publish that the status or the coverage of a window has changed, without rows."""
+        empty = self.answers(self.row_schema.empty_table())
+        revision = self._revision(window, known, reason, empty, now_us)
+        return replace(revision, status=status or known.status, group_rates=None)
+
+    def publish_early(
+        self, window: Window, revision: int, coverage: float, errors: ColumnErrors, rows: pa.Table, now_us: int
+    ) -> Publish:
+        """Publish what an open window holds so far."""
+        return Publish(
+            query=self.query.name,
+            window=window,
+            revision=revision,
+            status=EARLY,
+            coverage=coverage,
+            missing_sites=(),
+            reason="early: the window is still open",
+            rows=self.answers(rows),
+            published_us=now_us,
+            lowest_rate=self._outstanding.lowest_rate(window.start_us),
+            errors=errors,
+            group_rates=self._outstanding.group_rates(window.start_us),
+        )
+
+    def _next_revision(self, window: Window, known: ClosedWindow, reason: str, rows: pa.Table, now_us: int) -> Publish:
+        known.revision += 1
+        return self._revision(window, known, reason + self._shed_reason(window), rows, now_us)
+
+    def _revision(self, window: Window, known: ClosedWindow, reason: str, rows: pa.Table, now_us: int) -> Publish:
+        return Publish(
+            query=self.query.name,
+            window=window,
+            revision=known.revision,
+            status=known.status,
+            coverage=known.coverage,
+            missing_sites=tuple(sorted(known.missing)),
+            reason=reason,
+            rows=rows,
+            published_us=now_us,
+            lowest_rate=self._outstanding.lowest_rate(window.start_us),
+            errors=known.errors,
+            sources=known.sources,
+            group_rates=self._outstanding.group_rates(window.start_us),
+        )
+
+    def _shed_reason(self, window: Window) -> str:
+        if not self._outstanding.lacks_records(window.start_us):
+            return ""
+        sites = ", ".join(self._outstanding.sites(window.start_us))
+        rate = self._outstanding.lowest_rate(window.start_us)
+        return f"; load was shed at {sites}, down to a share of {rate:.3g}"

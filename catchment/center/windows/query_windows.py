@@ -1,0 +1,81 @@
+"""The windows of one query at the center: partials in, revisions out.
+
+See `catchment.center.core` for the invariants. A slice is kept while a window that contains it is open. A closed window
+leaves only a small record; its rows are recalled from the result table when a repair touches them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import pyarrow as pa
+
+from catchment.center.events import Action
+from catchment.center.late.repair import LateRepair
+from catchment.center.query import CenterQuery
+from catchment.center.windows.close import WindowCloser
+from catchment.center.windows.closed import SiteMarks
+from catchment.center.windows.early import EarlyAnswers
+from catchment.center.windows.open import OpenSlices, split_by_slice
+from catchment.center.windows.outstanding import Outstanding
+from catchment.center.windows.publish import WindowPublisher
+from catchment.center.windows.state import WindowsState
+from catchment.quality.contract import watched_quantities
+
+MakePublisher = Callable[[CenterQuery, Outstanding], WindowPublisher]
+
+
+class QueryWindows:
+    """Open slices and published windows of one query."""
+
+    def __init__(
+        self, query: CenterQuery, state: WindowsState | None = None, make_publisher: MakePublisher = WindowPublisher
+    ) -> None:
+        self.query = query
+        self.state = state or WindowsState()
+        watched = watched_quantities(query.fragment.aggregates)
+        self.outstanding = Outstanding(query.window, len(query.fragment.keys) == 1, self.state.outstanding)
+        publisher = make_publisher(query, self.outstanding)
+        self.open = OpenSlices(query, self.state)
+        self.early = EarlyAnswers(query, self.state, self.open, publisher, watched)
+        self.closer = WindowCloser(query, self.state, self.open, self.outstanding, publisher, self.early, watched)
+        self.late = LateRepair(query, self.state, self.open, self.outstanding, publisher, self.closer)
+
+    def begin(self, start_us: int) -> None:
+        """Answer from the first window on that starts at an instant or after."""
+        self.open.from_us = start_us
+
+    def merge(self, table: pa.Table, records: tuple[tuple[str, int, int], ...], now_us: int) -> None:
+        """Merge partials into every open window that contains their slice; register them for every closed one."""
+        for slice_us, rows in split_by_slice(table):
+            self.open.add(slice_us, rows)
+            self.late.add(slice_us, rows, now_us)
+        for site, slice_us, count in records:
+            self.open.count(site, slice_us, count)
+            self.late.count(site, slice_us, count)
+
+    def settle(self, marks: SiteMarks, now_us: int) -> Iterator[Action]:
+        """Publish all that can be without a repair: windows that close now, better statuses, early answers."""
+        yield from self.late.expire(now_us)
+        yield from self.closer.close(marks, now_us)
+        yield from self.closer.complete(marks, now_us)
+        yield from self.closer.finalize(marks, now_us)
+        yield from self.early.publish(now_us)
+
+    def is_due(self, marks: Mapping[str, int], now_us: int) -> bool:
+        """Whether `settle` would publish something though nothing has landed."""
+        return self.early.is_due(now_us) or self.closer.is_due(marks, now_us)
+
+    def snapshot(self) -> WindowsState:
+        """Return its state, ready to be written down."""
+        assert not self.state.expired, "a snapshot is taken between entries"
+        self.open.merge_all()
+        self.state.late.merge_all()
+        return self.state
+
+    def validate(self) -> None:
+        """Assert the invariants that can be seen from inside."""
+        self.open.validate()
+        for start_us, known in self.state.closed.items():
+            assert known.revision >= 1, f"window {start_us} is closed without a revision"
+            assert 0.0 <= known.coverage <= 1.0, f"window {start_us}: {known}"

@@ -1,0 +1,36 @@
+"""All that is remembered of the windows of one query, as one plain record; the modules beside it change it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from catchment.center.late.registry import LateRegistry
+from catchment.center.windows.closed import ClosedWindow
+from catchment.center.windows.outstanding import OutstandingBatch, SiteBatch
+from catchment.center.windows.recent import EarlyWindow, RecentWindows
+from catchment.storage.codec import stored
+from catchment.timeline import START_OF_TIME_US
+
+
+@stored()
+@dataclass
+class WindowsState:
+    """Open slices and published windows of one query. Windows are named by their start."""
+
+    slices: dict[int, list[pa.Table]] = field(default_factory=dict)  # partials of open slices
+    records: dict[int, dict[str, int]] = field(default_factory=dict)  # slice -> site -> raw records
+    closed: dict[int, ClosedWindow] = field(default_factory=dict)
+    closed_us: int = START_OF_TIME_US  # every window that ends here or before is closed
+    final_us: int = START_OF_TIME_US  # every window that ends here or before is final
+    first_passed_us: dict[int, int] = field(default_factory=dict)  # window -> when the first site passed its end
+    usual: dict[str, int] = field(default_factory=dict)  # site -> its records in the newest complete window
+    outstanding: dict[SiteBatch, OutstandingBatch] = field(default_factory=dict)  # what sites have shed
+    late: LateRegistry = field(default_factory=LateRegistry)
+    expired: dict[int, list[pa.Table]] = field(default_factory=dict)  # window -> late partials that are not merged
+    late_records: int = 0  # that came to a closed window
+    unmerged_records: int = 0  # of these, registered for good
+    recent: RecentWindows = field(default_factory=RecentWindows)
+    early: dict[int, EarlyWindow] = field(default_factory=dict)
+    early_at_us: int = START_OF_TIME_US  # when early answers were last published
