@@ -83,5 +83,5 @@ def newest_event_us(deployment: Deployment) -> int | None:
 
 
 def _said(deployment: Deployment) -> Mapping[str, Mapping[str, Any]]:
-    files = {s: deployment.project.state_folder / "sites" / s / STATUS_FILE for s in deployment.sites}
+    files = {s: deployment.project.site_folder(s) / STATUS_FILE for s in deployment.sites}
     return {site: json.loads(path.read_text()) for site, path in files.items() if path.is_file()}

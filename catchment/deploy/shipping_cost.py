@@ -5,7 +5,6 @@ from __future__ import annotations
 import zstandard
 
 from catchment.deploy.deployment import Deployment
-from catchment.project.folders import site_folder
 from catchment.query.sql.connectors import ReplayConnector
 from catchment.replay.spool import read_arrivals, read_rows
 
@@ -20,7 +19,7 @@ def shipping_cost(deployment: Deployment) -> dict[str, int]:
         for stream in deployment.streams_at(site):
             if not isinstance(stream.connector, ReplayConnector):
                 continue
-            spool = site_folder(deployment.project, site) / "spool" / f"{stream.name}.arrow"
+            spool = deployment.project.site_folder(site) / "spool" / f"{stream.name}.arrow"
             rows = len(read_arrivals(spool))
             for start in range(0, rows, BATCH_ROWS):
                 lines = [

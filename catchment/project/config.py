@@ -204,6 +204,14 @@ class Project:
         """Where everything durable is kept."""
         return self.folder / self.state
 
+    def site_folder(self, site: str) -> Path:
+        """Return the folder of a site's durable state."""
+        return self.state_folder / "sites" / site
+
+    def relay_folder(self, site: str) -> Path:
+        """Return the folder of the durable state of the relay at a site."""
+        return self.state_folder / "relays" / site
+
     @property
     def query_files(self) -> tuple[Path, ...]:
         """The SQL files of the project, in order of name."""

@@ -12,7 +12,6 @@ from typing import Any
 from catchment.progress.consumer import InboxConsumer
 from catchment.progress.events import Ticked
 from catchment.project.config import Project
-from catchment.project.folders import relay_folder
 from catchment.project.routes import outgoing_link
 from catchment.relay.core import RelayCore
 from catchment.relay.events import Action, Carried, Event, Flushed
@@ -35,7 +34,7 @@ class RelayPipeline:
         self, project: Project, name: str, check: Callable[[Segment], None], make_sender: Callable[[Outbox], Sender],
         clock: Clock,
     ) -> None:  # fmt: skip
-        self.name, self.clock, self.folder = name, clock, relay_folder(project, name)
+        self.name, self.clock, self.folder = name, clock, project.relay_folder(name)
         self.link = outgoing_link(project, name)
         self.inbox = Inbox(self.folder / "inbox", check=check)
         self.outbox = Outbox(self.folder / "outbox", name, self.link.destination, self.link.outbox_max_bytes)

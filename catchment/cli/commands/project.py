@@ -162,14 +162,13 @@ def _drive(
     quiet: bool = False,
 ) -> Mapping[str, Any]:
     """Run until done, told to stop, or out of time; the last status."""
-    from catchment.project.folders import relay_folder, site_folder
     from catchment.spark.pipelines.runner import Runner
     from catchment.spark.session import make_session
 
     project = deployment.project
     for role in (
-        *(site_folder(project, s) for s in sites),
-        *(relay_folder(project, s) for s in (deployment.routes.relays if with_center and sites else sites)),
+        *(project.site_folder(s) for s in sites),
+        *(project.relay_folder(s) for s in (deployment.routes.relays if with_center and sites else sites)),
         *([project.state_folder / "center"] if with_center else []),
     ):
         _check_free(role)

@@ -11,7 +11,7 @@ from catchment.query.sql.dialect import CatchmentSpark
 from catchment.query.sql.tokens import Cursor, SqlText
 
 _HEADS = ("SELECT", "WITH", "(")
-# Beside its own errors, sqlglot lets through what its makers of functions trip over when arguments are missing.
+# Besides its own errors, sqlglot raises these where arguments of a function are missing.
 _UNREADABLE = (ParseError, ValueError, TypeError, AttributeError, IndexError, KeyError)
 
 
@@ -34,7 +34,7 @@ def read_select(cursor: Cursor, form: str) -> exp.Select:
 
 
 def _unreadable(cause: Exception, tokens: list[Token], source: SqlText, form: str) -> QueryError:
-    """Return sqlglot's complaint, placed at the token it stumbled over if it says which."""
+    """Return sqlglot's error, at the token that it names, if it names one."""
     detail = cause.errors[0] if isinstance(cause, ParseError) and cause.errors else {}
     place = (detail.get("line"), detail.get("col"))
     here = next((t for t in tokens if (t.line, t.col) == place), tokens[0])

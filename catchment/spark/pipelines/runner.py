@@ -28,7 +28,6 @@ from catchment.deploy.watcher import Follower
 from catchment.errors import ConfigError
 from catchment.progress.admission import Admission
 from catchment.project.config import Link, Project
-from catchment.project.folders import site_folder
 from catchment.project.routes import first_link, outgoing_link
 from catchment.query.plan import QueryPlan
 from catchment.shedding.monitor import LoadMonitor
@@ -103,7 +102,7 @@ class Runner:
         return SparkEvaluator({n: read_table(self._session, t, self.project.folder).cache() for n, t in tables.items()})
 
     def _start_site(self, site: str) -> None:
-        check_definitions(site_folder(self.project, site), self.deployment.plans)
+        check_definitions(self.project.site_folder(site), self.deployment.plans)
         pipeline = SitePipeline(
             self._session, self.project, site, self.deployment.streams_at(site), self.deployment.fragments_at(site),
             self._evaluator, partial(self._sender, site), self.clock, self.make_monitor,

@@ -18,7 +18,6 @@ from catchment.deploy.fragment_plan import FragmentPlan
 from catchment.deploy.reconcile import site_changes
 from catchment.progress.events import Ticked
 from catchment.project.config import Project
-from catchment.project.folders import site_folder
 from catchment.project.routes import Routes, first_link
 from catchment.query.sql.statements import Stream
 from catchment.shedding.monitor import LoadMonitor
@@ -61,7 +60,7 @@ class SitePipeline:
     _once: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        self.folder = site_folder(self.project, self.site)
+        self.folder = self.project.site_folder(self.site)
         self.link = first_link(self.project, self.site)
         to = Routes.of(self.project).next_inbox(self.site)
         self.outbox = Outbox(self.folder / "outbox", self.site, to, self.link.outbox_max_bytes)
