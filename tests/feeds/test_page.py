@@ -23,7 +23,7 @@ def page() -> Iterator[FeedsPage]:
 
 
 def get(page: FeedsPage, path: str, host: str | None = None) -> tuple[int, str, str]:
-    connection = http.client.HTTPConnection(page.url.removeprefix("http://"), timeout=5)
+    connection = http.client.HTTPConnection(page.url.removeprefix("http://"), timeout=60)
     connection.request("GET", path, headers={"Host": host} if host else {})
     answer = connection.getresponse()
     return answer.status, answer.headers["Content-Type"], answer.read().decode()

@@ -6,7 +6,6 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ from catchment.wire.sender import Sender
 from tests.worlds.projects import write_project
 from tests.worlds.relay_process import WINDOW
 from tests.worlds.relay_world import Tree
-from tests.worlds.waiting import free_port
+from tests.worlds.waiting import PATIENCE_S, free_port, wait_until
 from tests.worlds.world import Center, Site, assert_well_published, make_fragment, naive
 
 KILLS = 5
@@ -55,7 +54,7 @@ def test_segments_pass_a_tree_of_real_servers_and_senders(tmp_path: Path) -> Non
             tree.relays["near"].consume()
         for site in tree.sites.values():
             site.batch([], END_OF_TIME_US)
-        _wait(lambda: _drained(tree))
+        wait_until(lambda: _drained(tree), "the tree to be drained", pause_s=0.02)
     finally:
         for each in senders:
             each.stop()
@@ -99,7 +98,7 @@ def test_a_relay_that_is_killed_again_and_again_loses_nothing_and_doubles_nothin
                 relay, kills = subprocess.Popen(command), kills + 1
         for site in sites.values():
             site.batch([], END_OF_TIME_US)
-        assert relay.wait(timeout=120) == 0
+        assert relay.wait(timeout=PATIENCE_S) == 0
     finally:
         relay.kill()
         for each in senders:
@@ -108,13 +107,6 @@ def test_a_relay_that_is_killed_again_and_again_loses_nothing_and_doubles_nothin
     center.consume()
     assert center.tables.answer() == naive(WINDOW, data)
     assert_well_published(center)
-
-
-def _wait(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not done():
-        assert time.monotonic() < deadline, "the tree was not drained in a minute"
-        time.sleep(0.02)
 
 
 @pytest.fixture

@@ -76,7 +76,7 @@ def test_targets_are_capped_at_one_before_they_are_placed() -> None:
 
 def test_no_placement_has_a_lower_load_than_set_sampling_rate_on_1000_forests() -> None:
     """Theorem 1, for the planner's own targets and for random ones."""
-    for seed in range(FORESTS):
+    for seed in seeds(FORESTS):
         forest = random_forest(seed, query_cost=seed % 2 == 0)
         r = np.random.default_rng(seed)
         wanted = {q.name: float(r.uniform(0.01, 1.0)) for q in forest.queries}
@@ -104,7 +104,7 @@ def test_random_placements_of_the_same_rates_never_cost_less() -> None:
 
 def test_the_least_worst_error_is_exact_on_1000_forests() -> None:
     """At the planner's error the load is the capacity; at a smaller one no placement at all fits it."""
-    for seed in range(FORESTS):
+    for seed in seeds(FORESTS):
         forest = random_forest(seed, query_cost=seed % 3 == 0)
         plan = shed_load(forest)
         assert plan.load_after <= forest.capacity * (1 + 1e-9)

@@ -21,12 +21,12 @@ from catchment.wire.messages import Segment
 from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
 from catchment.wire.uplink import LinkError, RefusedError
+from tests.worlds.waiting import PATIENCE_S
 from tests.worlds.wire_messages import some_messages
 from tests.worlds.wire_support import landed_segments
 
 HOST = "127.0.0.1"
 TOKENS = {"eu": "eu-secret", "us": "us-secret"}
-PATIENCE_S = 60.0
 
 Serve = Callable[..., InboxServer]
 Call = Callable[..., FlightUplink]

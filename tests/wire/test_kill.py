@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import random
-import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,11 +12,11 @@ import pytest
 from catchment.wire.inbox import Inbox
 from catchment.wire.outbox import Outbox
 from catchment.wire.segment_folder import SEGMENT_SUFFIX
+from tests.worlds.waiting import PATIENCE_S, free_port, wait_until
 from tests.worlds.wire_support import landed_segments
 
 SEGMENTS = 150
 KILLS = 4
-PATIENCE_S = 120.0
 SCRIPT = Path(__file__).parents[1] / "worlds" / "wire_process.py"
 
 
@@ -26,16 +24,10 @@ def start(*arguments: object) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, str(SCRIPT), *map(str, arguments)])
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
 def wait_for_landed(folder: Path, count: int) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while sum(1 for _ in folder.glob(f"*{SEGMENT_SUFFIX}")) < count:
-        assert time.monotonic() < deadline, f"{count} segments never landed"
-        time.sleep(0.01)
+    wait_until(
+        lambda: sum(1 for _ in folder.glob(f"*{SEGMENT_SUFFIX}")) >= count, f"{count} segments to land", pause_s=0.01
+    )
 
 
 @pytest.mark.e2e

@@ -24,10 +24,9 @@ from catchment.wire.sender import Sender
 from catchment.wire.shaper import Shaper
 from catchment.wire.uplink import LinkError, RefusedError, Uplink
 from tests.worlds.tiers import examples
+from tests.worlds.waiting import PATIENCE_S, wait_until
 from tests.worlds.wire_messages import some_messages
 from tests.worlds.wire_support import NEVER, FailingDisk, FaultyUplink, failing_disk, landed_segments
-
-PATIENCE_S = 60.0  # far beyond what is needed: only a hang gets there
 
 
 @pytest.fixture
@@ -66,12 +65,7 @@ def store(outbox: Outbox, numbers: range) -> None:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    for _ in range(int(PATIENCE_S / 0.005)):
-        if condition():
-            return
-        pause.wait(0.005)
-    raise AssertionError("it never came to that")
+    wait_until(condition, "the sender", pause_s=0.005)
 
 
 # ---- whatever the link does
