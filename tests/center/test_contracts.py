@@ -2,7 +2,7 @@
 
 Truth is recomputed from the raw records. Catches: bounds that are missed more often than they say, parts that are each
 kept and together are not, odd sources that hold windows open, lose records or go unnamed. Cannot catch: what Spark
-observes wrongly (`test_order_live.py`).
+observes wrongly (`tests/spark/test_contracts.py`).
 """
 
 from __future__ import annotations

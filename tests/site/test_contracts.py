@@ -133,10 +133,22 @@ def test_a_fragment_without_a_contract_goes_by_its_streams_mark_and_one_with_by_
     core.handle(site_events.FragmentAdded(FRAGMENT, policy_by_name("batching"), slacks=(plan(),)), 0)
     core.handle(site_events.LowMarkRaised("s", 50 * SECOND_US), 0)
     (send,) = core.handle(site_events.Absorbed("q", lifted(other, [(1, "a", 1)]).partials, ((0, 1),)), 0) or (None,)
-    assert send is None, "the controllers have not let the window go"
+    assert send is None, "the controllers have not closed the window"
     (send,) = core.handle(site_events.LowMarkRaised("s", 50 * SECOND_US, ended=True), 0)
     standings = [m for m in send.messages if isinstance(m, Standing)]
     assert [s.over_us for s in standings] == [50 * SECOND_US]
+
+
+def test_a_changed_plan_starts_fresh_and_keeps_only_how_far_it_had_come() -> None:
+    slack = QuerySlack.start(plan())
+    for step in range(20):
+        slack.observe(observed(batch_of(step / 4, {"a": 0.0, "b": 0.0})), step * SECOND_US // 4)
+    slack.end(3 * SECOND_US)
+    assert slack.resume(plan()) is slack
+    fresh = slack.resume(plan("fixed:1"))
+    assert fresh.plan == plan("fixed:1")
+    assert fresh.low_mark_us == 3 * SECOND_US
+    assert fresh.controllers[0].observations.sources.names == []
 
 
 def test_more_sources_than_the_bound_are_followed_as_one(monkeypatch: pytest.MonkeyPatch) -> None:

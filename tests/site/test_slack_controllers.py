@@ -72,16 +72,7 @@ def test_rows_may_come_in_any_order_and_any_grouping_within_a_micro_batch(name: 
         plain.deliver(rows, now)
         batch = batch_of(rows)
         order = rng.permutation(len(batch))
-        columns = (
-            batch.source_index,
-            batch.slice_us,
-            batch.newest_us,
-            batch.oldest_us,
-            batch.count,
-            batch.total,
-            batch.square,
-        )
-        shuffled.controller.observe(SourceBatch(batch.sources, *(c[order] for c in columns)), now)
+        shuffled.controller.observe(batch.take(order), now)
         shuffled.closings += shuffled.controller.advance(now)
     assert [c.end_us for c in plain.closings] == [c.end_us for c in shuffled.closings]
     assert [c.at_us for c in plain.closings] == [c.at_us for c in shuffled.closings]

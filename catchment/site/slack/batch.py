@@ -46,8 +46,8 @@ class SourceBatch:
     def __len__(self) -> int:
         return len(self.source_index)
 
-    def take(self, rows: slice | Mask) -> SourceBatch:
-        """Return some of the rows."""
+    def take(self, rows: slice | Mask | Ints) -> SourceBatch:
+        """Return some of the rows, or all of them in another order."""
         return SourceBatch(self.sources, *(getattr(self, name)[rows] for name in _COLUMNS))
 
     @classmethod

@@ -24,7 +24,7 @@ DERIVATIVE_GAIN = 4.0  # Kd, as in the paper
 MEASURING_WINDOWS = 10.0  # coverage is measured this many window lengths after a window closed
 
 
-class SlackRule(Rule):
+class WatermarkRule(Rule):
     """A rule that closes windows by the newest event time alone."""
 
     @abstractmethod
@@ -37,7 +37,7 @@ class SlackRule(Rule):
 
 @stored()
 @dataclass
-class FixedRule(SlackRule):
+class FixedRule(WatermarkRule):
     """A constant slack."""
 
     slack_us: int
@@ -48,7 +48,7 @@ class FixedRule(SlackRule):
 
 @stored()
 @dataclass
-class LongestDelayRule(SlackRule):
+class LongestDelayRule(WatermarkRule):
     """The longest delay seen so far."""
 
     def needed_slack_us(self, obs: Observations) -> float:
@@ -67,7 +67,7 @@ class MeasuredWindow:
 
 @stored()
 @dataclass
-class CoverageLoopRule(SlackRule):
+class CoverageLoopRule(WatermarkRule):
     """A share `alpha` of the longest delay, steered by a PD loop on the coverage of windows."""
 
     alpha: float = 1.0
