@@ -21,7 +21,7 @@ from catchment.feeds.cloud.routes import CLOUD
 from catchment.feeds.device.device import boot_number
 from catchment.feeds.language.view_graph import ViewGraph, generate_views
 from catchment.feeds.runs.oracle import naive_notices
-from catchment.feeds.runs.traffic import Totals, message_sizes, off, predict_traffic
+from catchment.feeds.runs.traffic import Totals, message_sizes, predict_traffic, relative_gap
 from catchment.feeds.runs.workload import Workload, WorldChoice
 from catchment.sim.nearby_world import open_world
 
@@ -128,7 +128,7 @@ class _Bench:
             "seconds": round((last.at_us - first.at_us) / 1e6, 1),
             "measured": measured,
             "predicted": predicted,
-            "off": off(measured, predicted),
+            "off": relative_gap(measured, predicted),
             "all_at_cloud": predict_traffic(self.graph, flat, rates, self.sizes),
             "best_for_these_rates": predict_traffic(self.graph, best, rates, self.sizes),
             "views_at_cloud": Counter(hosts.values())[CLOUD],

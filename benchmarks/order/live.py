@@ -29,7 +29,7 @@ from rich.table import Table
 from benchmarks.data import data_file
 from benchmarks.sharing.star import star
 from catchment.sim.order.generated_traces import LIKE, generate
-from catchment.sim.order.recorded_traces import measured
+from catchment.sim.order.recorded_traces import read_recorded_trace
 from catchment.sim.order.trace import ArrivalTrace
 from catchment.timeline import SECOND_US
 
@@ -84,7 +84,7 @@ def workload(part: str, quick: bool) -> Workload:
     if part != "flights":
         return Workload(part, generate(LIKE[part].shortened(23_000 if quick else GAME_TUPLES), SEED), 2.0, 1.0,
                         GAME_SPEED)  # fmt: skip
-    flights = measured("flights", data_file("flights").parents[1])
+    flights = read_recorded_trace("flights", data_file("flights").parents[1])
     first = flights.event_us < flights.event_us.min() + FLIGHT_DAYS * 86_400 * SECOND_US
     days = ArrivalTrace(flights.event_us[first], flights.arrival_us[first], flights.value[first], flights.source[first],
                  flights.sources, name="flights")  # fmt: skip

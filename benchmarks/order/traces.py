@@ -21,7 +21,7 @@ from benchmarks.data import data_folder
 from catchment.quality.contract import Contract, Measure
 from catchment.sim.order.generated_traces import LIKE, generate
 from catchment.sim.order.imputation import parse_simulated_slack
-from catchment.sim.order.recorded_traces import measured
+from catchment.sim.order.recorded_traces import read_recorded_trace
 from catchment.sim.order.simulate import Question, Run, Simulation, simulate
 from catchment.sim.order.trace import ArrivalTrace
 from catchment.timeline import SECOND_US, WindowSpec
@@ -71,7 +71,7 @@ def paper(like: str, seed: int, report: Report, quick: bool) -> list[dict[str, A
 def contract(name: str, report: Report, quick: bool) -> list[dict[str, Any]]:
     """Every aggregate on one trace."""
     window, step = MEASURED.get(name, (GAME, 0))
-    trace = _game(name, CONTRACT_SEED, quick) if name in LIKE else measured(name, data_folder())
+    trace = _game(name, CONTRACT_SEED, quick) if name in LIKE else read_recorded_trace(name, data_folder())
     rows = []
     for aggregate in AGGREGATES:
         done = _simulate(trace, window, step, aggregate, (OURS, "mp-k-slack"))

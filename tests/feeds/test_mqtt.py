@@ -130,7 +130,7 @@ def test_a_cloud_that_comes_late_or_again_finds_the_devices(config: MqttConfig) 
                 for delivery in cloud.receive(name, message) if message is not None else ():
                     links.send_down(delivery.device, delivery.message)
 
-        until(lambda cloud=cloud: bool(cloud.controller.settled()) and not cloud.controller.moving, carry)
+        until(lambda cloud=cloud: bool(cloud.controller.current_hosts()) and not cloud.controller.moving, carry)
         assert fleet.devices["1"].uploads == {"location@1": 1.0}
         links.close()
     devices.close()

@@ -235,7 +235,7 @@ def test_rates_that_change_are_measured_and_views_move_without_a_lost_notificati
     assert run.cloud.redeployed >= 1
     assert identities(run) == naive_notices(graph, run.produced or [])
     changed = {f.name: walkers.rate[int(f.device)] for f in graph.feeds.values()}
-    now = predict(graph, run.cloud.controller.settled(), changed).cost(1, 1)
+    now = predict(graph, run.cloud.controller.current_hosts(), changed).cost(1, 1)
     assert now == pytest.approx(predict(graph, least_traffic(graph, changed, ONE), changed).cost(1, 1), rel=0.05)
     stale = predict(graph, least_traffic(graph, rates, ONE), changed).cost(1, 1)
     assert now < stale

@@ -68,7 +68,7 @@ def test_no_notification_is_lost_or_doubled_while_views_move_and_devices_come_an
     found = Counter(n.identity for n in run.fleet.notices)
     assert set(found) == naive_notices(graph, run.produced or [])
     assert set(found.values()) <= {1}
-    assert run.cloud.controller.settled() == {v: run.cloud.controller.hosts_of(v)[0] for v in graph.views}
+    assert run.cloud.controller.current_hosts() == {v: run.cloud.controller.hosts_of(v)[0] for v in graph.views}
 
 
 def friends_line(shares: tuple[float, float] = (1.0, 1.0)) -> list[tuple[int, int, float, float, float]]:
@@ -176,7 +176,7 @@ def test_only_the_changed_views_are_redeployed() -> None:
     assert run.cloud.controller.counters.moves_begun == before + 1
     run.run(Walkers(random.Random(11), 4).records(), 10 * SECOND)
     finish(run)
-    assert run.cloud.controller.settled() == {**at_cloud(run), moved: "3"}
+    assert run.cloud.controller.current_hosts() == {**at_cloud(run), moved: "3"}
 
 
 def test_the_old_host_is_kept_until_both_devices_confirm() -> None:

@@ -17,7 +17,7 @@ from catchment.quality.contract import Contract, Measure
 from catchment.sim.order.generated_traces import LIKE, generate
 from catchment.sim.order.imputation import parse_simulated_slack
 from catchment.sim.order.plot import course
-from catchment.sim.order.recorded_traces import measured
+from catchment.sim.order.recorded_traces import read_recorded_trace
 from catchment.sim.order.simulate import Question, Simulation, simulate
 from catchment.sim.order.trace import ArrivalTrace, write_trace
 from catchment.timeline import SECOND_US, WindowSpec
@@ -173,8 +173,8 @@ def test_wrong_options_are_errors_that_say_what_is_possible(
 
 def test_an_unknown_trace_or_missing_data_is_an_error_with_a_hint(tmp_path: Path) -> None:
     with pytest.raises(SimulationError, match="no measured stream"):
-        measured("tides", tmp_path)
+        read_recorded_trace("tides", tmp_path)
     with pytest.raises(SimulationError, match="CATCHMENT_DATA"):
-        measured("flights", tmp_path)
+        read_recorded_trace("flights", tmp_path)
     with pytest.raises(SimulationError, match="positive speed"):
-        measured("github", tmp_path, speed=0)
+        read_recorded_trace("github", tmp_path, speed=0)

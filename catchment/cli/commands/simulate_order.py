@@ -107,13 +107,13 @@ def trace(
     game1 and game2 have the disorder of Table 1 of Yang et al. (HPM), whatever the seed.
     """
     from catchment.sim.order.generated_traces import LIKE, generate, measure
-    from catchment.sim.order.recorded_traces import measured, measured_names
+    from catchment.sim.order.recorded_traces import measured_names, read_recorded_trace
     from catchment.sim.order.trace import write_trace
 
     if like in LIKE:
         made = generate(LIKE[like] if tuples is None else LIKE[like].shortened(tuples), seed)
     elif like in measured_names():
-        made = measured(like, data or Path(os.environ.get(DATA_VARIABLE, "data")), speed)
+        made = read_recorded_trace(like, data or Path(os.environ.get(DATA_VARIABLE, "data")), speed)
     else:
         names = ", ".join((*LIKE, *measured_names()))
         raise SimulationError(f"there is no trace like {like!r}", hint=f"possible: {names}")

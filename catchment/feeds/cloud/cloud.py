@@ -80,7 +80,7 @@ class CloudControl:
         rates = self.controller.rates
         for view, count in self._controlled.take_matched().items():
             rates[view] = count / period_s
-        best = self.reoptimizer.observe(self.graph, self.controller.settled(), rates, period_s)
+        best = self.reoptimizer.observe(self.graph, self.controller.current_hosts(), rates, period_s)
         if best is None:
             return []
         self.redeployed += 1
@@ -89,7 +89,7 @@ class CloudControl:
     def update(self, newer: ViewGraph) -> list[Deliver]:
         """Follow a change of the reference data: added views go where they add least; the others stay."""
         added = self.graph.delta_to(newer).added
-        kept = {name: host for name, host in self.controller.settled().items() if name in newer.views}
+        kept = {name: host for name, host in self.controller.current_hosts().items() if name in newer.views}
         placed = place_one_by_one(newer, kept, added, self.controller.rates, self.rule.costs)
         return self.controller.update(newer, {v.name: placed[v.name] for v in added})
 

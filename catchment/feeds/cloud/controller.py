@@ -60,9 +60,9 @@ class FeedController:
 
     # ---- where views are
 
-    def settled(self) -> dict[str, str]:
+    def current_hosts(self) -> dict[str, str]:
         """Return where each view is, or is going."""
-        return self.locations.settled()
+        return self.locations.current_hosts()
 
     def hosts_of(self, view: str) -> list[str]:
         """Return the current host of a view and, while it moves, the next."""
@@ -91,7 +91,7 @@ class FeedController:
 
     def deploy(self, hosts: Hosts) -> list[Deliver]:
         """Put views where they should be: new ones are opened, others moved if they are elsewhere."""
-        check_hosts(self.graph, {**self.settled(), **hosts})
+        check_hosts(self.graph, {**self.current_hosts(), **hosts})
         for view in self.graph.views.values():
             if view.name in hosts:
                 self.moves.want(view, hosts[view.name])
@@ -100,7 +100,7 @@ class FeedController:
     def update(self, newer: ViewGraph, hosts: Hosts) -> list[Deliver]:
         """Follow a change of the reference data; `hosts` places the added views."""
         delta = self.graph.delta_to(newer)
-        check_hosts(newer, {**self.settled(), **hosts})
+        check_hosts(newer, {**self.current_hosts(), **hosts})
         self.locations.graph = newer
         self.feeds_of = _feeds_by_device(newer)
         for name in reversed(delta.removed):

@@ -98,7 +98,7 @@ class Landing:
         if rows:
             self._write(self.events_folder, rows)
 
-    def keep(self, matches: list[EventRow]) -> None:
+    def store_matches(self, matches: list[EventRow]) -> None:
         """Store matches of views that others read, for later batches."""
         if matches:
             self._write(self.matches_folder, matches)
@@ -112,13 +112,13 @@ class Landing:
         times = [row[3] for row in rows]
         self.files.append(LandedFile(folder / name, min(times), max(times)))
 
-    def earlier(self, lifetime_us: int) -> list[str]:
+    def earlier_files(self, lifetime_us: int) -> list[str]:
         """Processed files with events that those still to be processed may meet."""
         waiting = [f.oldest_us for f in list(self.files) if f.last > self.done]
         since_us = min(waiting, default=0) - lifetime_us
         return [str(f.path) for f in list(self.files) if f.last <= self.done and f.newest_us >= since_us]
 
-    def processed(self, arrival: int) -> tuple[dict[str, int], list[Control]]:
+    def mark_processed(self, arrival: int) -> tuple[dict[str, int], list[Control]]:
         """Note that events up to an arrival are processed; return how far feeds have come and what waited for that."""
         self.done = max(self.done, arrival)
         with self.lock:
@@ -126,13 +126,13 @@ class Landing:
             while self.newest and self.newest[0][0] <= self.done:
                 _, feed, at_us = self.newest.popleft()
                 newest[feed] = max(at_us, newest.get(feed, at_us))
-            ready_until = self.newest_unprocessed()
+            ready_until = self.first_unprocessed()
             ready: list[Control] = []
             while self.controls and self.controls[0].arrival < ready_until:
                 ready.append(self.controls.popleft())
         return newest, ready
 
-    def newest_unprocessed(self) -> int:
+    def first_unprocessed(self) -> int:
         """Return the arrival of the first event that is not yet processed; beyond everything when there is none."""
         return self.newest[0][0] if self.newest else self.arrivals + 1
 

@@ -204,7 +204,7 @@ class ViewMoves:
         """Begin the moves that waited for one that has ended."""
         for name, host in list(self.wanted.items()):
             view = self.locations.graph.views.get(name)
-            if view is None or self.locations.settled().get(name) == host:
+            if view is None or self.locations.current_hosts().get(name) == host:
                 self.wanted.pop(name, None)
             elif name not in self.under_way and not self._is_entangled(view):
                 del self.wanted[name]

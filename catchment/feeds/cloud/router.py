@@ -74,7 +74,7 @@ class Router:
         if isinstance(item, Notice):
             yield Deliver(item.notified, item)
         else:
-            self._saw(item)
+            self._note_newest(item)
             yield from self._forward(item)
 
     def _is_new(self, event: FeedEvent) -> bool:
@@ -83,10 +83,10 @@ class Router:
             if event.key <= self.last_key.get(event.feed, (-1,)):
                 return False
             self.last_key[event.feed] = event.key
-        self._saw(event)
+        self._note_newest(event)
         return True
 
-    def _saw(self, event: FeedEvent) -> None:
+    def _note_newest(self, event: FeedEvent) -> None:
         self.newest[event.feed] = max(event.at_us, self.newest.get(event.feed, event.at_us))
 
     def _forward(self, event: FeedEvent) -> Iterator[Deliver]:

@@ -19,7 +19,7 @@ class ViewLocations:
         self.installed: dict[str, set[str]] = {}  # host -> its views
         self.retired: dict[str, list[str]] = {}  # view -> devices that have not yet confirmed its end
 
-    def settled(self) -> dict[str, str]:
+    def current_hosts(self) -> dict[str, str]:
         """Return where each view is, or is going."""
         return {name: hosts[-1] for name, hosts in self.hosts.items()}
 

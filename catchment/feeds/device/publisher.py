@@ -1,4 +1,4 @@
-"""What becomes of an event at a place where views are computed: outputs for other views, and notices. Pure.
+"""What follows from an event where views are computed: outputs for other views, and notices. Pure.
 
 A view that others read gives its matches to them as events; any other view turns them into notices for the
 device that the row names. A view with `notify_every` gives at most one notice per period and device, and its
@@ -18,8 +18,7 @@ MAX_SEEN = 20_000
 
 
 class RecentlySeen:
-    """The last `MAX_SEEN` things that were seen. What is older is forgotten: a very late duplicate gets
-    through."""
+    """Remembers the last `capacity` things that were seen; a duplicate that comes later than that gets through."""
 
     def __init__(self, capacity: int = MAX_SEEN) -> None:
         self.capacity = capacity

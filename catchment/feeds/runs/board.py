@@ -1,4 +1,4 @@
-"""How a running fleet is doing, for people who watch: traffic second by second, and who computes what.
+"""The state of a running fleet, for people who watch it: traffic second by second, and who computes what.
 
 A board is sampled by the thread that drives the run and gives plain data; whoever shows it (a page, a log, a table)
 holds copies only. Its memory is bounded: `HISTORY` samples, `TOP` devices.
@@ -66,16 +66,19 @@ class Board:
     def _predict(self) -> None:
         controller = self.controller
         graph = self.controller.graph
-        hosts = {"present": controller.settled(), "all_at_cloud": all_at_cloud(graph, controller.rates, self.costs)}
+        hosts = {
+            "present": controller.current_hosts(),
+            "all_at_cloud": all_at_cloud(graph, controller.rates, self.costs),
+        }
         for name, placed in hosts.items():
             known = placed if len(placed) == len(graph.views) else hosts["all_at_cloud"]
             self.predicted[name] = predict_traffic(graph, known, controller.rates, self.sizes)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return all of it as plain data."""
+        """Return the state as plain data."""
         controller = self.controller
         links = self.links()
-        hosts = Counter(controller.settled().values())
+        hosts = Counter(controller.current_hosts().values())
         at_cloud = hosts.pop(CLOUD, 0)
         return {
             "strategy": self.strategy,

@@ -101,7 +101,7 @@ class CloudWatch:
         _write_line(log, ["traffic", *totals, len(controller.moving), self.cloud.redeployed])
         if self.board.samples % USAGE_EVERY == 0:
             _write_line(log, ["usage", now.at_us, *self.usage().values()])
-        hosts = controller.settled()
+        hosts = controller.current_hosts()
         if hosts != self.hosts:
             self.hosts = hosts
             _write_line(log, ["hosts", now.at_us, hosts])

@@ -27,7 +27,7 @@ from catchment.feeds.protocol.mqtt import MqttBus
 from catchment.feeds.runs.board import Board
 from catchment.feeds.runs.local_run import LocalRun
 from catchment.feeds.runs.oracle import naive_notices
-from catchment.feeds.runs.traffic import Totals, message_sizes, off, predict_traffic
+from catchment.feeds.runs.traffic import Totals, message_sizes, predict_traffic, relative_gap
 from catchment.feeds.runs.wall_clock import carry_over_mqtt, pace
 from catchment.feeds.runs.workload import Workload
 
@@ -148,7 +148,7 @@ class FeedRun:
         if self.second >= until_s:
             return
         before = self.totals()
-        hosts = self.cloud.controller.settled()
+        hosts = self.cloud.controller.current_hosts()
         rates = self.world.feed_rates
         redeployed = self.cloud.redeployed
         yield from self._until(records, until_s)
@@ -160,7 +160,7 @@ class FeedRun:
                 "seconds": (self.run.now_us - before.at_us) / 1e6,
                 "predicted": predicted,
                 "measured": measured,
-                "off": off(measured, predicted),
+                "off": relative_gap(measured, predicted),
                 "views_at_cloud": sum(h == CLOUD for h in hosts.values()),
                 "redeployed": self.cloud.redeployed - redeployed,
             }
@@ -185,7 +185,7 @@ class FeedRun:
         """Return all that was measured."""
         controller = self.cloud.controller
         links = list(self.bus.traffic().values())
-        hosts = controller.settled()
+        hosts = controller.current_hosts()
         return {
             "data": self.world.source,
             "devices": len(self.world.rates),

@@ -76,7 +76,7 @@ def message_sizes(graph: ViewGraph, workload: Workload, from_us: int, boot: int 
     return sizes
 
 
-def off(measured: Mapping[str, float], predicted: Mapping[str, float]) -> dict[str, float]:
+def relative_gap(measured: Mapping[str, float], predicted: Mapping[str, float]) -> dict[str, float]:
     """Return how far each measurement is from its prediction, as a share of it."""
     return {
         way: abs(measured[way] - predicted[way]) / predicted[way] if predicted[way] else float(measured[way] > 0)

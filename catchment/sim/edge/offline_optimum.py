@@ -36,7 +36,7 @@ def optimal_windows(trace: KeyTrace, window_us: int, bandwidth: Bandwidth) -> li
         codes, last_us = last_arrivals(records)
         end_s = (start_us + window_us) / 1e6
         begun = bandwidth.works(last_us / 1e6)
-        done = served(begun, clear)
+        done = served_at(begun, clear)
         clear = float(done[-1])
         staleness_s = max(bandwidth.when(clear) - end_s, 0.0)
         turns = np.arange(len(codes), 0, -1, dtype=np.float64)
@@ -56,7 +56,7 @@ def last_arrivals(records: KeyTrace) -> tuple[npt.NDArray[np.int64], npt.NDArray
     return codes[order], records.ts_us[last[order]]
 
 
-def served(begun: Floats, clear: float) -> Floats:
+def served_at(begun: Floats, clear: float) -> Floats:
     """Return when each update is through a FIFO queue that was free from `clear` on; all in work, one unit an
     update.
     """

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from catchment.arrays import Ints
 from catchment.errors import SimulationError, SiteError
 from catchment.sim.edge.network import Bandwidth, FifoLink
-from catchment.sim.edge.offline_optimum import OptimalWindow, optimal_windows, served
+from catchment.sim.edge.offline_optimum import OptimalWindow, optimal_windows, served_at
 from catchment.sim.edge.traces import KeyTrace
 from catchment.site.event_clock import EventClock
 from catchment.site.policies.base import LinkView, Policy
@@ -173,7 +173,7 @@ def _streaming(scenario: EdgeScenario) -> EdgeOutcome:
     out = []
     clear = -np.inf
     for start_us, records in scenario.trace.windows(scenario.window_us):
-        clear = float(served(scenario.bandwidth.works(records.ts_us / 1e6), clear)[-1])
+        clear = float(served_at(scenario.bandwidth.works(records.ts_us / 1e6), clear)[-1])
         staleness_s = max(scenario.bandwidth.when(clear) - (start_us + scenario.window_us) / 1e6, 0.0)
         out.append(WindowOutcome(start_us / 1e6, records.records, len(np.unique(records.codes)), staleness_s))
     return EdgeOutcome("streaming", tuple(out))

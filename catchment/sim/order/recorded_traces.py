@@ -33,7 +33,7 @@ def measured_names() -> tuple[str, ...]:
     return tuple(_FILES)
 
 
-def measured(name: str, folder: Path, speed: float = 1.0) -> ArrivalTrace:
+def read_recorded_trace(name: str, folder: Path, speed: float = 1.0) -> ArrivalTrace:
     """Return a measured stream from the folder of data sets, its time running `speed` times as fast."""
     if not speed > 0:
         raise SimulationError(f"a trace is replayed at a positive speed, not {speed!r}")

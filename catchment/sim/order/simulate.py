@@ -53,7 +53,7 @@ class Run:
     name: str
     replay: ReplayOutcome
     repair: RepairOutcome
-    published: Floats
+    published_answers: Floats
     errors: Floats
     bounds: Floats
     max_error: float
@@ -149,16 +149,16 @@ def simulate(
     for config in controllers:
         report(f"{config.name}: {len(steps.at_us)} micro-batches")
         played = replay(steps, config.build(task), windows.ends_us)
-        runs.append(_judged(config.name, trace, question, windows, truth, played))
+        runs.append(_measure_run(config.name, trace, question, windows, truth, played))
     bounds = oracle(trace, windows, question.measure, question.contract, question.clock_us)
     return Simulation(trace, question, windows, truth, bounds, tuple(runs))
 
 
-def _judged(
+def _measure_run(
     name: str, trace: ArrivalTrace, question: Question, windows: Windows, truth: WindowAnswers, played: ReplayOutcome
 ) -> Run:
     mended = repair(trace, windows, played.closed_at_us, question.measure, question.repair, question.clock_us)
-    said = published(trace, windows, question.measure, played, mended)
+    said = published_answers(trace, windows, question.measure, played, mended)
     off = errors(trace, windows, question.measure, said, truth)
     bounds = np.array([o.bound if (o := played.decisions.get(e)) else np.inf for e in windows.ends_us.tolist()])
     contract = question.contract
@@ -174,7 +174,7 @@ def _keyed_errors(trace: ArrivalTrace, windows: Windows, measure: Measure, mende
     return errors(trace, keyed, measure, in_time.value, answers(trace, keyed, measure))
 
 
-def published(
+def published_answers(
     trace: ArrivalTrace, windows: Windows, measure: Measure, played: ReplayOutcome, mended: RepairOutcome
 ) -> Floats:
     """Return the answers as they were first published, with what was imputed."""

@@ -77,7 +77,7 @@ class SparkPlane:
     def newest_us(self, feed: str) -> int | None:
         return self.newest.get(feed)
 
-    def saw(self, feed: str, at_us: int) -> None:
+    def note_newest(self, feed: str, at_us: int) -> None:
         self.newest[feed] = max(at_us, self.newest.get(feed, at_us))
 
     def take_matched(self) -> Counter[str]:
@@ -175,7 +175,7 @@ class SparkCloud(CloudControl):
 
     def _batch(self, fresh: DataFrame, batch_id: int) -> None:
         with self.control:
-            files = self.landing.earlier(self.lifetime_us)
+            files = self.landing.earlier_files(self.lifetime_us)
             old = fresh.sparkSession.read.schema(EVENT_SQL).parquet(*files) if files else fresh.limit(0)
             plane = self.plane
             rows = self.joins.run(fresh, old, plane.routes, plane.installed, plane.version).toArrow().to_pylist()
@@ -190,9 +190,9 @@ class SparkCloud(CloudControl):
 
     def _keep_matches(self, rows: list[dict[str, Any]]) -> None:
         kept = [event_row(row["arrival"], event_of(row)) for row in rows_of(MATCH, rows)]
-        self.landing.keep(kept)
+        self.landing.store_matches(kept)
         for _, feed, _, at_us, _, _ in kept:
-            self.plane.saw(feed, at_us)
+            self.plane.note_newest(feed, at_us)
             self.plane.matched[feed] += 1
 
     def _notify(self, row: dict[str, Any]) -> None:
@@ -206,9 +206,9 @@ class SparkCloud(CloudControl):
 
     def _settle(self, done: int) -> None:
         """Handle the control messages whose turn has come."""
-        newest, controls = self.landing.processed(done)
+        newest, controls = self.landing.mark_processed(done)
         for feed, at_us in newest.items():
-            self.plane.saw(feed, at_us)
+            self.plane.note_newest(feed, at_us)
         for control in controls:
             for delivery in self.controller.handle(control.device, control.message):
                 self.outgoing.put(delivery)
