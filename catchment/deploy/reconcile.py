@@ -15,6 +15,7 @@ from catchment.relay.events import Carried
 from catchment.site import events as site_events
 from catchment.site.core import SiteCore
 from catchment.site.events import FragmentAdded, FragmentBounded, FragmentDropped
+from catchment.site.fragment import RunningFragment
 from catchment.timeline import START_OF_TIME_US
 
 
@@ -26,12 +27,16 @@ def site_changes(
     here = {f.name for f in core.definitions if f.stream == stream}
     yield from (FragmentDropped(name) for name in sorted(here - wanted.keys()))
     for name, plan in wanted.items():
-        wants = (plan.policy, plan.weight, plan.slacks)
-        if name not in here or (core.policy_of(name), core.weight_of(name), core.slacks_of(name)) != wants:
-            begin_us = _begin_us(newest_us) if plan.begun and name not in here else None
+        running = core.running(name) if name in here else None
+        if running is None or not _runs_as_planned(running, plan):
+            begin_us = _begin_us(newest_us) if plan.begun and running is None else None
             yield FragmentAdded(plan.fragment, plan.policy, plan.weight, begin_us, plan.slacks)
-        if plan.until_us is not None and (name not in here or core.until_us(name) != plan.until_us):
+        if plan.until_us is not None and (running is None or running.until_us != plan.until_us):
             yield FragmentBounded(name, plan.until_us)
+
+
+def _runs_as_planned(running: RunningFragment, plan: FragmentPlan) -> bool:
+    return (running.policy, running.weight, running.slacks) == (plan.policy, plan.weight, plan.slacks)
 
 
 def _begin_us(newest_us: int | None) -> int:

@@ -26,13 +26,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from catchment.progress.events import Gathered, Landed, Ticked
 from catchment.progress.frontier import Frontier, apply_landed
 from catchment.relay.events import Action, Carried, Event, Flushed, Forward
 from catchment.relay.origins import Origins
-from catchment.site.core import CacheLimits, SiteCore
+from catchment.site.core import CacheLimits, SiteCore, SiteState
 from catchment.site.events import (
     Absorbed,
     FragmentAdded,
@@ -51,7 +50,7 @@ from catchment.wire.messages import Counted, Progress, Relayed, Repaired, Shed, 
 class RelayState:
     """All that a relay core remembers."""
 
-    site: Any  # the state of its site core
+    site: SiteState
     frontiers: dict[str, Frontier]
     origins: dict[str, Origins]
     rows_in: int
@@ -180,7 +179,7 @@ class RelayCore:
     def _statements(self, name: str) -> Iterator[Relayed]:
         """Yield what holds of each site now and was not stated before."""
         known = self.origins[name]
-        slicing = self.site.slicing_of(name)
+        slicing = self.site.running(name).fragment.slicing
         for origin in known.senders:
             yield from (Relayed(origin, fact) for fact in _standings(name, known, origin, slicing))
             yield from (Relayed(origin, fact) for fact in self._progress(name, origin, slicing))

@@ -137,6 +137,7 @@ class RelayPipeline:
         return LinkMeasured(goodput, outbox.size_bytes, outbox.full, sizes.ratio, sizes.frame_bytes)
 
     def _is_carried(self, carried: Carried) -> bool:
-        name, site = carried.fragment.name, self.core.site
-        here = (site.policy_of(name), site.weight_of(name), dict(self.core.senders_of(name)))
+        name = carried.fragment.name
+        running = self.core.site.running(name)
+        here = (running.policy, running.weight, dict(self.core.senders_of(name)))
         return here == (carried.policy, carried.weight, dict(carried.origins))

@@ -1,46 +1,45 @@
 """The cache of one fragment: which key a slot stands for, and the states that wait for it.
 
-States are appended as they come and merged only when they leave or when the log has grown to twice what it
-would be merged: a sketch that is absorbed a hundred times and sent once is merged once, many at a time.
+States are appended as they come and merged only when they leave, or when the log has grown to twice its merged size: a
+sketch that is absorbed a hundred times and sent once is merged once, many at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pandas.util import hash_array
 
 from catchment.aggregates import Aggregate
 from catchment.aggregates.partials import combine, group_codes, one_array
+from catchment.arrays import Ints
 from catchment.errors import SiteError
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.site.slot_table import Slots
+from catchment.storage.codec import stored
 
 SLOT_COLUMN = "__slot"
+_SLOT_BYTES = 8
 _HASH_STEP = np.uint64(0x9E3779B97F4A7C15)  # odd and irregular: columns that swap values do not cancel out
-_MAX_CHUNKS = 64  # pieces of an Arrow column before they are joined
+_MAX_CHUNKS = 64  # chunks of an Arrow column before they are joined
 _LOG_SLACK_ROWS = 4096  # the state log is merged when it holds this many rows more than twice the pending ones
 
 
-def _compacted(table: pa.Table) -> pa.Table:
-    return table.combine_chunks() if table.column(0).num_chunks > _MAX_CHUNKS else table
-
-
+@stored()
+@dataclass(eq=False)
 class KeyIndex:
     """Rows (slice, keys...): row i is what slot i stands for."""
 
-    def __init__(self, table: pa.Table) -> None:
-        self.table = table
+    table: pa.Table
 
     @property
     def rows(self) -> int:
         return int(self.table.num_rows)
 
-    def slots_of(self, keys: pa.Table) -> Slots:
-        """The slot of each given row; rows not seen before get new slots, in the order they stand in."""
+    def find_slots(self, keys: pa.Table) -> Slots:
+        """Return the slot of each given row; rows not seen before get new slots, in their order."""
         known = self.rows
         codes, _ = group_codes(pa.concat_tables([self.table, keys]), self.table.column_names)
         slots = codes[known:].astype(np.int64)  # the known rows are distinct: each is its own code
@@ -48,73 +47,70 @@ class KeyIndex:
             raise SiteError("a micro-batch holds a (slice, key) twice: its partials are not grouped")
         fresh = slots >= known
         if fresh.any():
-            self.table = _compacted(pa.concat_tables([self.table, keys.filter(pa.array(fresh))]))
+            self.table = _join_chunks(pa.concat_tables([self.table, keys.filter(pa.array(fresh))]))
         return slots
 
-    def keep(self, renamed: Slots) -> None:
-        self.table = self.table.filter(pa.array(renamed >= 0)).combine_chunks()
+    def renumber(self, renumbered: Slots) -> None:
+        self.table = self.table.filter(pa.array(renumbered >= 0)).combine_chunks()
 
 
+@stored()
+@dataclass(eq=False)
 class StateLog:
-    """Rows (slot, states...), several a slot until they are merged."""
+    """Rows (slot, states...), several per slot until they are merged."""
 
-    def __init__(self, aggregates: Sequence[Aggregate], table: pa.Table) -> None:
-        self._aggregates = tuple(aggregates)
-        self.table = table
+    aggregates: tuple[Aggregate, ...]
+    table: pa.Table
 
     @property
     def rows(self) -> int:
         return int(self.table.num_rows)
 
-    def slots(self) -> npt.NDArray[np.int64]:
-        return np.asarray(self.table[SLOT_COLUMN].to_numpy(), dtype=np.int64)
+    def slots(self) -> Slots:
+        return _slots_in(self.table)
 
     def append(self, slots: Slots, states: pa.Table, pending_rows: int) -> None:
         added = states.add_column(0, SLOT_COLUMN, pa.array(slots)).cast(self.table.schema)
-        self.table = _compacted(pa.concat_tables([self.table, added]))
+        self.table = _join_chunks(pa.concat_tables([self.table, added]))
         if self.rows > 2 * pending_rows + _LOG_SLACK_ROWS:
-            self.table = self._merged(self.table)
+            self.table = self._merge(self.table)
 
     def take(self, slots: Slots, size: int) -> pa.Table:
-        """The merged states of these slots, in the order of slots; they leave the log."""
+        """Remove the states of these slots; return them merged, in the order of slots."""
         chosen = np.zeros(size, dtype=np.bool_)
         chosen[slots] = True
         mask = chosen[self.slots()]
         leaving = self.table.filter(pa.array(mask))
         self.table = self.table.filter(pa.array(~mask)).combine_chunks()
-        return self._merged(leaving)
+        return self._merge(leaving)
 
-    def keep(self, renamed: Slots) -> None:
-        slots = renamed[self.slots()]
+    def renumber(self, renumbered: Slots) -> None:
+        slots = renumbered[self.slots()]
         self.table = self.table.set_column(0, SLOT_COLUMN, pa.array(slots)).combine_chunks()
 
-    def _merged(self, table: pa.Table) -> pa.Table:
-        slots = np.asarray(table[SLOT_COLUMN].to_numpy(), dtype=np.int64)
-        if _has_repeats(slots):
-            table = combine(table, (SLOT_COLUMN,), self._aggregates).select(table.column_names).cast(table.schema)
-            slots = np.asarray(table[SLOT_COLUMN].to_numpy(), dtype=np.int64)
-        return table.take(pa.array(np.argsort(slots, kind="stable"))).combine_chunks()
+    def _merge(self, table: pa.Table) -> pa.Table:
+        if _has_repeats(_slots_in(table)):
+            table = combine(table, (SLOT_COLUMN,), self.aggregates).select(table.column_names).cast(table.schema)
+        return table.take(pa.array(np.argsort(_slots_in(table), kind="stable"))).combine_chunks()
 
 
-def _has_repeats(slots: Slots) -> bool:
-    """Whether a slot stands twice; slots are small whole numbers, so that counting them is cheapest."""
-    return bool(slots.size) and int(np.bincount(slots).max()) > 1
-
-
+@stored()
+@dataclass(eq=False)
 class PartialCache:
     """Keys and states of one fragment, by slot."""
 
-    def __init__(self, fragment: Fragment, index: pa.Table | None = None, log: pa.Table | None = None) -> None:
-        self._schema = fragment.schema
-        keys = pa.schema([self._schema.field(n) for n in (SLICE_COLUMN, *fragment.key_names)])
-        self._states = [n for n in self._schema.names if n not in keys.names]
-        log_schema = pa.schema([pa.field(SLOT_COLUMN, pa.int64()), *(self._schema.field(n) for n in self._states)])
-        self._key_names = keys.names
-        self.index = KeyIndex(keys.empty_table() if index is None else index.select(keys.names).cast(keys))
-        self.log = StateLog(
-            fragment.aggregates,
-            log_schema.empty_table() if log is None else log.select(log_schema.names).cast(log_schema),
-        )
+    fragment: Fragment
+    index: KeyIndex
+    log: StateLog
+
+    @classmethod
+    def empty(cls, fragment: Fragment) -> PartialCache:
+        schema = fragment.schema
+        key_names = (SLICE_COLUMN, *fragment.key_names)
+        keys = pa.schema([schema.field(n) for n in key_names])
+        states = [schema.field(n) for n in schema.names if n not in key_names]
+        log = pa.schema([pa.field(SLOT_COLUMN, pa.int64()), *states])
+        return cls(fragment, KeyIndex(keys.empty_table()), StateLog(fragment.aggregates, log.empty_table()))
 
     @property
     def nbytes(self) -> int:
@@ -122,40 +118,64 @@ class PartialCache:
 
     @property
     def row_bytes(self) -> float:
-        """Arrow bytes of one update, keys and states."""
+        """The Arrow bytes of one update, keys and states."""
         keys = self.index.table.nbytes / max(self.index.rows, 1)
         states = self.log.table.nbytes / max(self.log.rows, 1)
-        return float(max(keys + states - 8, 1.0))
+        return float(max(keys + states - _SLOT_BYTES, 1.0))
 
     def conform(self, partials: pa.Table) -> pa.Table:
-        """The partials with exactly the fragment's columns and types."""
-        missing = [n for n in self._schema.names if n not in partials.column_names]
+        """Return the partials with exactly the fragment's columns and types."""
+        schema = self.fragment.schema
+        missing = [n for n in schema.names if n not in partials.column_names]
         if missing:
-            raise SiteError(f"partials lack the columns {missing}; they have {partials.column_names}")
-        return partials.select(self._schema.names).cast(self._schema)
+            raise SiteError(
+                f"partials lack the columns {missing}; they have {partials.column_names}",
+                where=f"fragment {self.fragment.name!r}",
+            )
+        return partials.select(schema.names).cast(schema)
 
-    def slots_of(self, partials: pa.Table) -> Slots:
-        return self.index.slots_of(partials.select(self._key_names))
+    def find_slots(self, partials: pa.Table) -> Slots:
+        """Return the slot of each partial; keys not seen before get new slots."""
+        return self.index.find_slots(partials.select(self.index.table.column_names))
 
-    def identities(self, partials: pa.Table) -> npt.NDArray[np.int64]:
-        """64 bits for each key, the same in every slice, process and life of the site."""
+    def identify_keys(self, partials: pa.Table) -> Ints:
+        """Return a 64-bit hash of each key, the same in every slice, process and life of the site."""
         total = np.zeros(partials.num_rows, dtype=np.uint64)
-        for name in self._key_names[1:]:
+        for name in self.fragment.key_names:
             values = one_array(partials[name]).to_pandas().to_numpy()
             total = total * _HASH_STEP + hash_array(values, categorize=False)
         return total.view(np.int64)
 
     def absorb(self, slots: Slots, partials: pa.Table, pending_rows: int) -> None:
-        self.log.append(slots, partials.select(self._states), pending_rows)
+        """Append the states of partials to the log."""
+        self.log.append(slots, partials.select(self._state_names), pending_rows)
 
     def take(self, slots: Slots) -> pa.Table:
-        """The update rows (slice, keys..., states...) of these slots, each once."""
+        """Remove the states of these slots; return the update rows (slice, keys..., states...), one per slot."""
         ordered = np.sort(slots)
         states = self.log.take(ordered, self.index.rows)
         keys = self.index.table.take(pa.array(ordered))
-        columns = [*keys.columns, *(states[n] for n in self._states)]
-        return pa.table(columns, schema=self._schema).combine_chunks()
+        columns = [*keys.columns, *(states[n] for n in self._state_names)]
+        return pa.table(columns, schema=self.fragment.schema).combine_chunks()
 
-    def keep(self, renamed: Slots) -> None:
-        self.index.keep(renamed)
-        self.log.keep(renamed)
+    def renumber(self, renumbered: Slots) -> None:
+        """Follow the slot table: old slot -> new slot (-1: given up)."""
+        self.index.renumber(renumbered)
+        self.log.renumber(renumbered)
+
+    @property
+    def _state_names(self) -> list[str]:
+        return [name for name in self.log.table.column_names if name != SLOT_COLUMN]
+
+
+def _join_chunks(table: pa.Table) -> pa.Table:
+    return table.combine_chunks() if table.column(0).num_chunks > _MAX_CHUNKS else table
+
+
+def _slots_in(table: pa.Table) -> Slots:
+    return np.asarray(table[SLOT_COLUMN].to_numpy(), dtype=np.int64)
+
+
+def _has_repeats(slots: Slots) -> bool:
+    """Tell whether a slot stands twice; slots are small whole numbers, so counting them is cheapest."""
+    return bool(slots.size) and int(np.bincount(slots).max()) > 1

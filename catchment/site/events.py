@@ -1,4 +1,4 @@
-"""What a site core hears and what it asks for.
+"""The events of a site core and the actions it asks for.
 
 Every event is a frozen fact with no clock in it: the runner passes the time beside it, journals both, and
 replays them after a crash to reach the same state.
@@ -25,15 +25,15 @@ from catchment.wire.messages import Progress, Repaired, Shed, Standing, Updates
 class FragmentAdded:
     """Partials of this fragment will come from now on; `weight` is its share of the link among its peers.
 
-    `begin_us`: the stream has been read before, and records from this instant on are all yet to come; it is the first
-    mark that is stated of the fragment. None: the stream is read from its beginning.
+    `begin_us` is the first mark that is stated of the fragment, where the stream has been read before: records from
+    this instant on are all yet to come. None: the stream is read from its beginning.
     """
 
     fragment: Fragment
     policy: Policy
     weight: float = 1.0
     begin_us: int | None = None
-    slacks: tuple[SlackPlan, ...] = ()  # of the queries that wait under a contract; none: the stream's own mark counts
+    slacks: tuple[SlackPlan, ...] = ()  # one per query with a contract; without any, the stream's own mark counts
 
     def __post_init__(self) -> None:
         if not 0 < self.weight < float("inf"):
@@ -64,7 +64,7 @@ class FragmentBounded:
 @stored()
 @dataclass(frozen=True, slots=True)
 class Absorbed:
-    """The partials of one micro-batch, one row a (slice, key); `records` counts raw records per slice."""
+    """The partials of one micro-batch, one row per (slice, key); `records` counts raw records per slice."""
 
     fragment: str
     partials: pa.Table = field(repr=False)
@@ -83,8 +83,10 @@ class Absorbed:
 @stored()
 @dataclass(frozen=True, slots=True)
 class LowMarkRaised:
-    """Everything of this stream before the mark is normally in (END_OF_TIME_US at the end of the stream). Fragments
-    with controllers of their own follow it only when the stream has `ended`."""
+    """Everything of this stream before the mark is normally in (END_OF_TIME_US at the end of the stream).
+
+    Fragments with slack controllers of their own follow it only when the stream has `ended`.
+    """
 
     stream: str
     low_mark_us: int
@@ -94,7 +96,7 @@ class LowMarkRaised:
 @stored()
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What the controllers of a query are told of a micro-batch: one row a (source, slice)."""
+    """What the slack controllers of a query observe of a micro-batch: one row per (source, slice)."""
 
     fragment: str
     query: str
@@ -104,18 +106,13 @@ class Observed:
 @stored()
 @dataclass(frozen=True, slots=True)
 class LinkMeasured:
-    """The outbox as the sender sees it; `blocked` means at its bound: hold updates in the cache, where they
-    merge.
-
-    `wire_ratio` is wire bytes per Arrow byte of the rows that were sent lately (layout and compression), and
-    `frame_bytes` what surrounds them in a segment, however many they are.
-    """
+    """The outbox as the sender sees it."""
 
     goodput_bytes_per_s: float | None
     queued_bytes: int
-    blocked: bool
-    wire_ratio: float = 1.0
-    frame_bytes: float = 0.0
+    blocked: bool  # the outbox is at its bound: hold updates in the cache, where they merge
+    wire_ratio: float = 1.0  # wire bytes per Arrow byte of the rows that were sent lately
+    frame_bytes: float = 0.0  # wire bytes around the rows of a segment, however many they are
 
     def __post_init__(self) -> None:
         if self.queued_bytes < 0 or (self.goodput_bytes_per_s is not None and self.goodput_bytes_per_s < 0):
@@ -127,16 +124,27 @@ class LinkMeasured:
 
 
 Event = (
-    FragmentAdded | FragmentDropped | FragmentBounded | Absorbed | LowMarkRaised | Observed | LinkMeasured | Ticked
-    | BatchShed | BatchRepaired
-)  # fmt: skip
+    FragmentAdded
+    | FragmentDropped
+    | FragmentBounded
+    | Absorbed
+    | LowMarkRaised
+    | Observed
+    | LinkMeasured
+    | BatchShed
+    | BatchRepaired
+    | Ticked
+)
+
+
+SentMessage = Updates | Progress | Standing | Shed | Repaired
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Put these messages into the outbox as one segment, in this order."""
+    """Put these messages into the outbox, in this order: at most one progress per fragment, after all updates."""
 
-    messages: tuple[Updates | Progress | Standing | Shed | Repaired, ...]
+    messages: tuple[SentMessage, ...]
 
     def __post_init__(self) -> None:
         if not self.messages:

@@ -230,20 +230,6 @@ def _group(messages: Iterable[Updates], max_bytes: int) -> Iterator[list[Message
         yield group
 
 
-def newest_progress(messages: Iterable[Message]) -> list[Progress]:
-    """Return one progress per fragment for all that is stated at once: the highest mark, the last count of updates.
-
-    Marks rise, but where a fragment began is stated once, and may be ahead of the mark of a site that waits for late
-    records: the receiver must hear it first.
-    """
-    newest: dict[str, Progress] = {}
-    for stated in (m for m in messages if isinstance(m, Progress)):
-        before = newest.get(stated.fragment, stated)
-        mark = max(before.low_mark_us, stated.low_mark_us)
-        newest[stated.fragment] = Progress(stated.fragment, mark, stated.updates_total)
-    return list(newest.values())
-
-
 def segments_of(updates: Iterable[Updates], facts: Sequence[Message]) -> list[list[Message]]:
     """Return what to send as segments, at least one: updates, none too large for the wire, and after them the facts."""
     pieces = (piece for update in updates for piece in split_updates(update, SEGMENT_BYTES))

@@ -165,7 +165,7 @@ def test_odd_sources_hold_no_window_lose_no_record_and_are_named(tmp_path: Path)
     late = [first[s] for s in live[-30:]]
     assert all({"silent", "stopped", "behind"} <= {n for _, n, _ in p.sources} for p in late)
     assert all(p.status == ON_TIME and p.coverage < 1.0 for p in late)
-    assert three.sites[2].core.contracts(three.clock.now_us())["q"]["future_records"] == 1
+    assert three.sites[2].core.contract_status(three.clock.now_us())["q"]["future_records"] == 1
     three.end()
     assert three.center.tables.answer() == summed(three.told)
     assert (begin + 24 * HOUR_US, "d20") in three.center.tables.answer()

@@ -211,7 +211,7 @@ def test_what_is_left_by_a_move_is_bounded_then_ends(tmp_path: Path) -> None:
     for site in town.sites:
         for name, until_us in deployed.leaving.items():
             assert until_us is not None
-            assert site.core.until_us(name) == until_us < 300 * SECOND
+            assert site.core.running(name).until_us == until_us < 300 * SECOND
     assert set(deployed.leaving) == {"q0", "q1"}, "late records may still come for their windows"
     deployed = town.follow(deployed)
     assert not deployed.leaving

@@ -111,7 +111,7 @@ def test_controllers_come_back_from_a_snapshot_as_they_were(tmp_path: Path) -> N
             second.host.checkpoint()
             second.crash()
     now = first.clock.now_us()
-    assert second.core.contracts(now) == first.core.contracts(now)
+    assert second.core.contract_status(now) == first.core.contract_status(now)
     sent = [[s.outbox.read(p.sequence)[60:] for p in s.outbox.pending()] for s in (first, second)]
     assert len(sent[0]) == len(sent[1])
 
@@ -173,7 +173,7 @@ def test_an_early_policy_empties_open_slices_as_often_as_asked() -> None:
     assert send.rows == 1
     assert take(9) == ()
     assert len(take(10)) == 1
-    assert core.account()["q"]["reasons"] == {EARLY: 2}
+    assert core.fragment_status()["q"]["reasons"] == {EARLY: 2}
 
 
 def test_odd_sources_are_named_however_few_the_micro_batches_of_a_busy_machine_are() -> None:

@@ -194,10 +194,9 @@ def event_of(kind: str, value: object) -> Event:
 
 
 def restarted(core: SiteCore, policy: object) -> SiteCore:
-    meta, tables = core.snapshot()
     fresh = SiteCore(core.limits)
     fresh.handle(FragmentAdded(F, policy), 0)  # type: ignore[arg-type]
-    fresh.restore((decode(encode(meta)), tables))
+    fresh.restore(decode(encode(core.snapshot())))
     return fresh
 
 

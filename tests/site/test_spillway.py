@@ -133,7 +133,7 @@ def test_a_slice_that_is_replayed_faster_than_it_was_is_looked_at_by_its_own_pac
     for tick in range(1, 30):  # an hour in 36 seconds; nobody has told the core
         core.handle(absorbed(of, [(tick * 100 * SECOND, f"k{tick}-{i}", 1) for i in range(40)]), tick * SECOND)
         core.handle(LowMarkRaised("s", tick * 100 * SECOND), tick * SECOND)
-    assert core.account()["f"]["reasons"].get(DRAIN, 0) > 50
+    assert core.fragment_status()["f"]["reasons"].get(DRAIN, 0) > 50
 
 
 def test_a_link_of_which_nothing_is_known_is_not_remembered_as_one_that_carries_nothing() -> None:
@@ -144,14 +144,14 @@ def test_a_link_of_which_nothing_is_known_is_not_remembered_as_one_that_carries_
     for second in range(1, 60):
         core.handle(absorbed(of, [(second * SECOND, f"k{second}", 1)]), second * SECOND)
         core.handle(LowMarkRaised("s", second * SECOND), second * SECOND)
-    assert set(core.account()["f"]["reasons"]) <= {PROBE}
+    assert set(core.fragment_status()["f"]["reasons"]) <= {PROBE}
     core.handle(LowMarkRaised("s", 100 * SECOND), 100 * SECOND)
     core.handle(LinkMeasured(1e6, 0, blocked=False), 100 * SECOND)
-    sent = core.account()["f"]["updates"]
+    sent = core.fragment_status()["f"]["updates"]
     for second in range(101, 190):
         core.handle(absorbed(of, [(second * SECOND, f"k{second}", 1)]), second * SECOND)
         core.handle(LowMarkRaised("s", second * SECOND), second * SECOND)
-    assert core.account()["f"]["updates"] - sent < 10  # the link could carry all of them in no time
+    assert core.fragment_status()["f"]["updates"] - sent < 10  # the link could carry all of them in no time
 
 
 def test_it_is_the_default_of_projects() -> None:
@@ -290,12 +290,12 @@ def test_it_holds_everything_while_the_link_can_carry_it_and_drains_when_it_cann
     of = fragment(windows=LONG)
     core = core_of((of, 1.0), goodput=1e9)
     assert core.handle(absorbed(of, keys(500, SECOND)), SECOND) == ()
-    assert core.account()["f"]["reasons"] == {}
+    assert core.fragment_status()["f"]["reasons"] == {}
     thin = core_of((of, 1.0), goodput=100.0)
     thin.handle(absorbed(of, keys(500, SECOND)), SECOND)
     for second in range(2, 90):
         thin.handle(LowMarkRaised("s", second * SECOND), second * SECOND)
-    told = thin.account()["f"]
+    told = thin.fragment_status()["f"]
     assert told["reasons"][DRAIN] == told["updates"] > 0
     assert "load" in told["last_reason"]
 
@@ -305,12 +305,11 @@ def test_every_update_has_a_reason_and_restarts_keep_the_count() -> None:
     core = core_of((of, 1.0), goodput=1e9)
     core.handle(absorbed(of, keys(7, SECOND)), SECOND)
     core.handle(LowMarkRaised("s", 100 * SECOND), 100 * SECOND)
-    assert core.account()["f"]["reasons"] == {DUE: 7}
-    meta, tables = core.snapshot()
+    assert core.fragment_status()["f"]["reasons"] == {DUE: 7}
     again = core_of((of, 1.0), goodput=1e9)
-    again.restore((decode(encode(meta)), tables))
-    assert again.account() == core.account()
-    assert set(core.account()["f"]["reasons"]) <= set(REASONS)
+    again.restore(decode(encode(core.snapshot())))
+    assert again.fragment_status() == core.fragment_status()
+    assert set(core.fragment_status()["f"]["reasons"]) <= set(REASONS)
 
 
 def test_fragments_share_the_link_by_weight() -> None:
@@ -321,7 +320,7 @@ def test_fragments_share_the_link_by_weight() -> None:
     for second in range(2, 90):
         core.handle(LowMarkRaised("s", second * SECOND), second * SECOND)
         core.handle(Ticked(), second * SECOND)
-    sent = {name: told["updates"] for name, told in core.account().items()}
+    sent = {name: told["updates"] for name, told in core.fragment_status().items()}
     assert sent["light"] > 20
     assert sent["heavy"] / sent["light"] == pytest.approx(2.0, rel=0.2)
 
@@ -353,7 +352,7 @@ def test_a_stream_that_stands_still_does_not_pile_up_readings() -> None:
     core.handle(absorbed(of, keys(50, SECOND)), SECOND)
     for tick in range(2 * MAX_READINGS):
         core.handle(LinkMeasured(1e4 * (1 + tick % 7), 10**6, blocked=False), (200 + tick) * SECOND)
-    state = core.snapshot()[0]["fragments"]["f"]["gate"].policy_state
+    state = core.snapshot().fragments["f"].gate.policy_state
     assert len(state.looks[0].rates) <= MAX_READINGS
 
 
@@ -364,7 +363,7 @@ def test_the_status_tells_why_updates_left_within_the_width_of_a_terminal() -> N
     core.handle(LowMarkRaised("s", 100 * SECOND), 100 * SECOND)
     site = {
         "rows": 7, "newest_event_us": SECOND, "bytes_sent": 100, "pending_rows": 0, "connected": True,
-        "last_error": None, "fragments": core.account(),
+        "last_error": None, "fragments": core.fragment_status(),
     }  # fmt: skip
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(status_table({"sites": {"eu": site}, "center": None}))

@@ -41,7 +41,7 @@ from catchment.storage.journal import Journal
 from catchment.timeline import END_OF_TIME_US, ManualClock
 from catchment.wire.codec import decode_segment, encode_segment
 from catchment.wire.inbox import LocalUplink
-from catchment.wire.messages import Message, Progress, Segment, newest_progress
+from catchment.wire.messages import Message, Segment
 from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
 from tests.worlds.sharing_support import lift_fragment
@@ -114,8 +114,7 @@ class LiveSite:
         self.host.submit("end", [LowMarkRaised(s, END_OF_TIME_US) for s in self.streams])
 
     def _enact(self, number: int, actions: Sequence[Any]) -> int:
-        sent: list[Message] = [m for a in actions for m in a.messages]
-        self.out.setdefault(number, [*(m for m in sent if not isinstance(m, Progress)), *newest_progress(sent)])
+        self.out.setdefault(number, [m for a in actions for m in a.messages])
         return 1
 
 

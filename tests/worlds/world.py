@@ -29,7 +29,7 @@ from catchment.storage.host import Host
 from catchment.storage.journal import Journal
 from catchment.timeline import ManualClock, WindowSpec
 from catchment.wire.inbox import Inbox
-from catchment.wire.messages import Message, Progress, newest_progress
+from catchment.wire.messages import Message
 from catchment.wire.outbox import Outbox
 
 Record = tuple[int, str, int]  # event time, key, value
@@ -144,8 +144,7 @@ class Site:
         self.outbox.append(self.outbox.next_sequence, facts)
 
     def _enact(self, number: int, actions: Sequence[Any]) -> int:
-        sent = [m for a in actions for m in a.messages]
-        self.outbox.append(number, [*(m for m in sent if not isinstance(m, Progress)), *newest_progress(sent)])
+        self.outbox.append(number, [m for a in actions for m in a.messages])
         return 1
 
 

@@ -34,7 +34,7 @@ from catchment.storage.host import Host
 from catchment.storage.journal import Journal
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US, Clock
 from catchment.wire.link_meter import WireSizes
-from catchment.wire.messages import Message, Repaired, Shed, Standing, Updates, newest_progress, segments_of
+from catchment.wire.messages import Updates, segments_of
 from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
 
@@ -254,11 +254,11 @@ class SitePipeline:
     # --- what leaves ----------------------------------------------------------------------------------------------
 
     def _enact(self, number: int, actions: Sequence[Action]) -> int:
-        """Append segments of every update, none too large for the wire, with what was shed and the newest progress."""
+        """Append segments of the updates, none too large for the wire, and after them of the facts."""
         sent = [m for action in actions for m in action.messages]
-        newest: list[Message] = [m for m in sent if isinstance(m, Shed | Repaired | Standing)]
-        newest += newest_progress(sent)
-        segments = segments_of((m for m in sent if isinstance(m, Updates)), newest)
+        updates = [m for m in sent if isinstance(m, Updates)]
+        facts = [m for m in sent if not isinstance(m, Updates)]
+        segments = segments_of(updates, facts)
         for offset, messages in enumerate(segments):
             stored = self.outbox.append(number + offset, messages)
             self._sizes.note(messages, stored)
@@ -278,7 +278,7 @@ def site_status(pipeline: SitePipeline) -> dict[str, Any]:
         "quarantined": sum(s.quarantined for s in pipeline.states),
         "newest_event_us": max((s.newest_us for s in pipeline.states if s.newest_us is not None), default=None),
         "pending_rows": pipeline.core.pending_rows,
-        "fragments": pipeline.core.account(),
+        "fragments": pipeline.core.fragment_status(),
         "bytes_sent": link.bytes_sent,
         "bytes_by_fragment": dict(link.fragment_bytes),
         "queued_bytes": pipeline.outbox.size_bytes,
@@ -294,5 +294,5 @@ def site_status(pipeline: SitePipeline) -> dict[str, Any]:
             if s.shedding is not None
         },
         "finished": pipeline.finished,
-        "contracts": pipeline.host.look(lambda: pipeline.core.contracts(pipeline.clock.now_us())),
+        "contracts": pipeline.host.look(lambda: pipeline.core.contract_status(pipeline.clock.now_us())),
     }

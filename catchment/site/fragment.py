@@ -1,0 +1,210 @@
+"""One fragment at a site: its cache, its release gate, and the slacks of its queries.
+
+The gate decides about slots and the cache holds what they stand for; a `SiteFragment` is the one owner of both, so that
+their slot numbers cannot come apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from catchment.errors import SiteError
+from catchment.query.fragment import SLICE_COLUMN, Fragment
+from catchment.site.cache import PartialCache
+from catchment.site.event_clock import EventClock
+from catchment.site.events import Absorbed, FragmentAdded
+from catchment.site.policies.base import LinkView, Policy
+from catchment.site.release import Release, ReleaseGate
+from catchment.site.slack import QuerySlack, SlackPlan
+from catchment.site.slot_table import Slots
+from catchment.storage.codec import stored
+from catchment.timeline import END_OF_TIME_US
+from catchment.wire.messages import Progress, Standing, Updates
+
+
+@dataclass(frozen=True)
+class RunningFragment:
+    """How a fragment runs at a site, to be compared with what is deployed."""
+
+    fragment: Fragment
+    policy: Policy
+    weight: float
+    slacks: tuple[SlackPlan, ...]
+    until_us: int
+
+
+@stored()
+@dataclass(eq=False)
+class SiteFragment:
+    """Takes partials in and gives updates and progress out, for one fragment."""
+
+    policy: Policy
+    cache: PartialCache
+    gate: ReleaseGate
+    weight: float = 1.0  # its share of the link among its peers
+    slacks: tuple[QuerySlack, ...] = ()
+    begin_us: int | None = None  # the first mark, until it is stated; None where the stream is read from its beginning
+    until_us: int = END_OF_TIME_US  # slices that start here or later are not wanted
+
+    @classmethod
+    def start(cls, added: FragmentAdded) -> SiteFragment:
+        """Return a fragment of which nothing has come yet."""
+        return cls(
+            policy=added.policy,
+            cache=PartialCache.empty(added.fragment),
+            gate=ReleaseGate(added.fragment.slicing, added.policy.build()),
+            weight=added.weight,
+            slacks=tuple(QuerySlack.start(plan) for plan in added.slacks),
+            begin_us=added.begin_us,
+        )
+
+    def update(self, added: FragmentAdded) -> None:
+        """Go on as the event says: a policy that was changed starts fresh, queries that stay go on."""
+        if self.fragment != added.fragment:
+            raise SiteError(
+                "another fragment of this name is here",
+                where=f"fragment {added.fragment.name!r}",
+                hint="drop it first, or give the new one another name",
+            )
+        if self.policy != added.policy:
+            self.policy = added.policy
+            self.gate.policy_state = added.policy.build()
+        self.weight = added.weight
+        known = {slack.plan.query: slack for slack in self.slacks}
+        self.slacks = tuple(
+            known[plan.query].resume(plan) if plan.query in known else QuerySlack.start(plan) for plan in added.slacks
+        )
+
+    @property
+    def fragment(self) -> Fragment:
+        return self.cache.fragment
+
+    @property
+    def name(self) -> str:
+        return self.cache.fragment.name
+
+    @property
+    def plans(self) -> tuple[SlackPlan, ...]:
+        return tuple(slack.plan for slack in self.slacks)
+
+    @property
+    def clock_name(self) -> str:
+        """The clock that it goes by: the stream's, or its own where slack controllers say how far it is."""
+        return f"{self.fragment.stream}/{self.name}" if self.slacks else self.fragment.stream
+
+    @property
+    def rows(self) -> int:
+        """How many keys it keeps in mind, sent or pending."""
+        return self.gate.slot_table.size
+
+    @property
+    def pending_rows(self) -> int:
+        """How many partials wait to be sent."""
+        return self.gate.slot_table.pending_rows
+
+    def describe(self) -> RunningFragment:
+        """Return how it runs."""
+        return RunningFragment(self.fragment, self.policy, self.weight, self.plans, self.until_us)
+
+    def as_added(self) -> FragmentAdded:
+        """Return the event that adds it as it is now, with nothing in it."""
+        return FragmentAdded(self.fragment, self.policy, self.weight, self.begin_us, self.plans)
+
+    def status(self) -> dict[str, Any]:
+        """Return its policy and weight, what waits, what was sent and why, as plain JSON."""
+        return {
+            "policy": self.policy.name,
+            "weight": self.weight,
+            "pending": self.pending_rows,
+            "updates": self.gate.updates_total,
+            "reasons": dict(self.gate.reasons.updates),
+            "last_reason": self.gate.reasons.last or None,
+            "refused": self.gate.refused,
+        }
+
+    def absorb(self, event: Absorbed, clock: EventClock, now_us: int) -> None:
+        """Take in the partials of a micro-batch, as far as somebody wants them."""
+        event = _drop_unwanted(event, self.until_us)
+        if event.partials.num_rows:
+            partials = self.cache.conform(event.partials)
+            slots = self.cache.find_slots(partials)
+            slices_us = np.asarray(partials[SLICE_COLUMN].to_numpy(), dtype=np.int64)
+            identities = self.cache.identify_keys(partials)
+            arrivals = np.ones(len(slots), dtype=np.int64)  # a micro-batch counts once per key
+            self.gate.admit(slots, slices_us, identities, arrivals, clock, now_us)
+            self.cache.absorb(slots, partials, self.pending_rows)
+        self.gate.note_records(event.records, clock)
+
+    def release(self, clock: EventClock, link: LinkView, now_us: int) -> list[Updates]:
+        """Return the updates that leave now."""
+        updates = self._take_updates(self.gate.release(clock, link, now_us))
+        renumbered = self.gate.sweep()
+        if renumbered is not None:
+            self.cache.renumber(renumbered)
+        return updates
+
+    def relieve(self, rows: int) -> list[Updates]:
+        """Return the updates of the least recently touched partials: the cache is at its bound."""
+        updates = self._take_updates(self.gate.relieve(rows))
+        self.forget_sent()
+        return updates
+
+    def forget_sent(self) -> None:
+        """Give up the keys that were sent: the cache is at its bound."""
+        self.cache.renumber(self.gate.forget_sent())
+
+    def take_standings(self) -> list[Standing]:
+        """Return what the center has not been told of the contracts yet."""
+        return [standing for slack in self.slacks for standing in slack.take_standings(self.name)]
+
+    def take_progress(self, low_mark_us: int) -> list[Progress]:
+        """Return how far it is, if that is news, after everything before it was taken."""
+        mark_us = self.gate.mark(low_mark_us)
+        if mark_us <= self.gate.announced_us:
+            return self.take_begin()
+        self.gate.announced_us = mark_us
+        if (
+            self.begin_us is not None
+        ):  # stated once, and possibly ahead of the mark of a site that waits for late records
+            mark_us = max(mark_us, self.begin_us)
+            self.begin_us = None
+        return [Progress(self.name, mark_us, self.gate.updates_total)]
+
+    def take_begin(self) -> list[Progress]:
+        """Return where a fragment that was added during a run begins, if that has not been stated."""
+        if self.begin_us is None:
+            return []
+        stated = Progress(self.name, self.begin_us, self.gate.updates_total)
+        self.begin_us = None
+        return [stated]
+
+    def validate(self, low_mark_us: int, blocked: bool) -> None:
+        """Assert the invariants of the gate, and that the cache holds what its slots stand for."""
+        table = self.gate.slot_table
+        self.gate.validate(low_mark_us, blocked)
+        assert self.cache.index.rows == table.size, "index and slot table differ in size"
+        assert set(self.cache.log.slots().tolist()) == set(table.pending_slots().tolist()), "states without a slot"
+        assert self.cache.index.table[SLICE_COLUMN].to_pylist() == table.slice_us.tolist()
+
+    def _take_updates(self, releases: list[Release]) -> list[Updates]:
+        """Return at most two messages: what is on time, and what is late."""
+        messages = []
+        for late in (False, True):
+            chosen = [r for r in releases if r.late == late]
+            if chosen:
+                slots: Slots = np.concatenate([r.slots for r in chosen])
+                records = tuple((r.slice_us, r.records) for r in chosen if r.records)
+                messages.append(Updates(self.name, self.cache.take(slots), records))
+        return messages
+
+
+def _drop_unwanted(event: Absorbed, until_us: int) -> Absorbed:
+    """Return a micro-batch without the slices that nobody wants."""
+    if until_us == END_OF_TIME_US or not event.partials.num_rows:
+        return event
+    partials = event.partials.filter(pc.less(event.partials[SLICE_COLUMN], until_us))
+    return Absorbed(event.fragment, partials, tuple(r for r in event.records if r[0] < until_us))
