@@ -29,7 +29,7 @@ from catchment.site.slack.rules.adaptive import AdaptiveRule
 from catchment.site.slack.rules.base import Rule
 from catchment.site.slack.rules.conformal import ConformalRule
 from catchment.site.slack.rules.progress import ProgressRule, normal_quantile
-from catchment.site.slack.sources import SPAN, TOTAL, SourceTable
+from catchment.site.slack.sources import SPAN, TOTAL, SourceTable, fade
 from catchment.site.slack.violation_budget import StallThreshold
 from catchment.storage.codec import stored
 
@@ -52,7 +52,8 @@ class DriftingSources(SourceTable):
 
     def _learn_rates(self, rows: Ints, gained: Floats) -> None:
         super()._learn_rates(rows, gained)
-        self.recent_sums[rows] = self.recent_sums[rows] * self._fade(gained) ** RECENT_FACTOR + gained
+        weight = fade(gained, self.memory_us) ** RECENT_FACTOR
+        self.recent_sums[rows] = self.recent_sums[rows] * weight + gained
 
     def learn_drift(self) -> None:
         """Compare recent rates with the long-term ones, once per window."""

@@ -78,6 +78,46 @@ def _newest_without_strays_us(rows: Ints, batch: SourceBatch, need: int, max_wai
 
 
 @stored()
+@dataclass
+class StreamFront:
+    """Where the event time of a stream stands, and at which pace it moves against the clock."""
+
+    newest_us: int = START_OF_TIME_US  # the newest event time seen
+    began_us: int = START_OF_TIME_US  # the newest event time of the first batch
+    seen_at_us: int = START_OF_TIME_US  # the clock at the last batch
+    pace: float = 1.0  # event time per time on the clock
+    longest_silence_us: float = 0.0  # of the whole stream
+
+    def move(self, newest_us: int, now_us: int, memory_us: float) -> None:
+        """Follow a micro-batch; the pace is an average over `memory_us` of event time."""
+        elapsed = now_us - self.seen_at_us
+        if self.newest_us == START_OF_TIME_US:
+            self.began_us = newest_us
+        elif elapsed > 0:
+            self.longest_silence_us = max(self.longest_silence_us, float(elapsed))
+            weight = min(elapsed * self.pace / memory_us, MAX_PACE_SHARE)
+            self.pace += weight * (max(newest_us - self.newest_us, 0) / elapsed - self.pace)
+        self.newest_us = max(self.newest_us, newest_us)
+        self.seen_at_us = now_us
+
+    def position_us(self, now_us: int, task: SlackTask) -> int:
+        """Return the newest event time seen, carried on by the clock while the stream is silent.
+
+        It is carried no further than the longest silence so far, unless the silence exceeds the longest wait. A stream
+        of which less than a window was seen has not shown its pace yet; only the longest wait carries it on.
+        """
+        silent = now_us - self.seen_at_us
+        if self.newest_us == START_OF_TIME_US or silent <= 0:
+            return self.newest_us
+        if silent > task.max_wait_us:
+            return self.newest_us + int(silent * self.pace)
+        if self.newest_us - self.began_us < task.window.size_us:
+            return self.newest_us
+        carried = min(float(silent), self.longest_silence_us + task.window.slide_us)
+        return self.newest_us + int(carried * self.pace)
+
+
+@stored()
 @dataclass(eq=False)
 class SourceTable:
     """One row per source, as columns of numbers; names map to rows, and rows are never reused."""
@@ -89,11 +129,7 @@ class SourceTable:
     sums: Floats = field(default_factory=lambda: np.zeros((0, 4)))  # records, values, squares, event time; they fade
     lag: Floats = field(default_factory=lambda: np.zeros(0))  # usual distance behind the front
     lag_spread: Floats = field(default_factory=lambda: np.zeros(0))  # mean deviation from it
-    newest_us: int = START_OF_TIME_US
-    began_us: int = START_OF_TIME_US  # the newest event time of the first batch
-    seen_at_us: int = START_OF_TIME_US  # the clock at the last batch
-    pace: float = 1.0  # event time per time on the clock
-    longest_silence_us: float = 0.0  # of the whole stream
+    front: StreamFront = field(default_factory=StreamFront)
     max_delay_us: int = 0
     longest_stall_us: float = 0.0
     stalls: float = 0.5  # gaps after which a source brought what it owed; with `pauses` and `rows` it begins as a prior
@@ -114,6 +150,11 @@ class SourceTable:
         self._last_rows = np.zeros(0, dtype=np.int64)
         self._some_left = not self.present.all()
         self._joined = 0
+
+    @property
+    def newest_us(self) -> int:
+        """The newest event time seen."""
+        return self.front.newest_us
 
     @property
     def memory_us(self) -> float:
@@ -139,7 +180,8 @@ class SourceTable:
         rows, newest, oldest, gained = _merge_rows_by_source(self._rows_of(batch), batch)
         if self._joined:
             self._leave_out_first_records(rows, gained)
-        self._move_front(newest_us, int(oldest.min()), now_us)
+        self.front.move(newest_us, now_us, self.memory_us)
+        self.max_delay_us = max(self.max_delay_us, self.newest_us - int(oldest.min()))
         before = self.progress[rows]
         self._count_rows(len(rows), int(np.count_nonzero(oldest < before)))
         gained[:, SPAN] = self._advances(rows, newest, oldest)
@@ -196,7 +238,7 @@ class SourceTable:
         far_us = self.front_us(now_us) + self.task.max_wait_us
         if newest_us <= far_us:
             return by_clock_us
-        has_front = now_us - self.seen_at_us <= self.task.max_wait_us
+        has_front = now_us - self.front.seen_at_us <= self.task.max_wait_us
         rows = self._rows_of(batch)
         by_jumps_us = self.jumps.accepted_until_us(
             rows, batch, far_us, len(self.names), has_front, self.task.max_wait_us
@@ -213,18 +255,6 @@ class SourceTable:
         self.progress[self.progress > ceiling_us] = here_us
         self.future_records += int(batch.count[~accepted].sum())
         return batch.take(accepted)
-
-    def _move_front(self, newest_us: int, oldest_us: int, now_us: int) -> None:
-        elapsed = now_us - self.seen_at_us
-        if self.newest_us == START_OF_TIME_US:
-            self.began_us = newest_us
-        elif elapsed > 0:
-            self.longest_silence_us = max(self.longest_silence_us, float(elapsed))
-            weight = min(elapsed * self.pace / self.memory_us, MAX_PACE_SHARE)
-            self.pace += weight * (max(newest_us - self.newest_us, 0) / elapsed - self.pace)
-        self.newest_us = max(self.newest_us, newest_us)
-        self.seen_at_us = now_us
-        self.max_delay_us = max(self.max_delay_us, self.newest_us - oldest_us)
 
     def _count_rows(self, number: int, inverted: int) -> None:
         self.rows += number
@@ -265,11 +295,7 @@ class SourceTable:
         self.lag_spread[rows] = spread + LAG_GAIN * (np.abs(off) - spread)
 
     def _learn_rates(self, rows: Ints, gained: Floats) -> None:
-        self.sums[rows] = self.sums[rows] * self._fade(gained) + gained
-
-    def _fade(self, gained: Floats) -> Floats:
-        """Return the weight of what was known before, by the event time that each source gained."""
-        return np.exp2(gained[:, SPAN] / -self.memory_us)[:, None]
+        self.sums[rows] = self.sums[rows] * fade(gained, self.memory_us) + gained
 
     def rates(self) -> Floats:
         """Return records, values and squares per microsecond of event time, one row per source."""
@@ -284,20 +310,13 @@ class SourceTable:
         return self.inversions / self.rows
 
     def front_us(self, now_us: int) -> int:
-        """Return where event time stands: the newest seen, carried on by the clock while the stream is silent.
+        """Return where event time stands."""
+        return self.front.position_us(now_us, self.task)
 
-        It is carried no further than the longest silence so far, unless the silence exceeds the longest wait. A stream
-        of which less than a window was seen has not shown its pace yet; only the longest wait carries it on.
-        """
-        silent = now_us - self.seen_at_us
-        if self.newest_us == START_OF_TIME_US or silent <= 0:
-            return self.newest_us
-        if silent > self.task.max_wait_us:
-            return self.newest_us + int(silent * self.pace)
-        if self.newest_us - self.began_us < self.task.window.size_us:
-            return self.newest_us
-        carried = min(float(silent), self.longest_silence_us + self.task.window.slide_us)
-        return self.newest_us + int(carried * self.pace)
+
+def fade(gained: Floats, memory_us: float) -> Floats:
+    """Return the weight of what was known before, by the event time that each source gained."""
+    return np.exp2(gained[:, SPAN] / -memory_us)[:, None]
 
 
 def _merge_rows_by_source(rows: Ints, batch: SourceBatch) -> tuple[Ints, Ints, Ints, Floats]:
