@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from catchment.center.results.read import newest_windows, read_results, read_windows
 from catchment.center.results.sql import query_results
-from catchment.center.results.tables import newest_windows, read_results, read_windows
 from catchment.project.config import Project
 from catchment.query.catalog import Catalog, load_catalog
 from catchment.query.explain import explain as explain_plan

@@ -165,7 +165,7 @@ def judge(
     state: Path, work: Workload, controller: str, finished: bool, ends: Callable[[datetime], datetime]
 ) -> dict[str, Any]:
     """On-time answers against the truth; when they came; whether the last ones are exact."""
-    from catchment.center.results.tables import read_results, read_windows
+    from catchment.center.results.read import read_results, read_windows
 
     view = view_of(controller)
     truth = totals(work)

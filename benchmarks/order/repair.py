@@ -179,7 +179,7 @@ def truth(records: list[tuple[float, float, str, int]]) -> Answers:
 
 
 def final_answers(state: Path) -> Answers:
-    from catchment.center.results.tables import read_results
+    from catchment.center.results.read import read_results
 
     return {(r["start"], r["device"]): (r["n"], r["total"]) for r in read_results(state, REPAIRED).to_pylist()}
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.sharing.live import REPORT_EVERY_S, session
 from benchmarks.sharing.world import DAY_RECORDS, SITES, Edits, Layout, edits_of, views
-from catchment.center.results.tables import read_results, read_windows
+from catchment.center.results.read import read_results, read_windows
 from catchment.errors import ConfigError
 from catchment.optimizer.sharing.share import Strength
 from catchment.project.config import Project

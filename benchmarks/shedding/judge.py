@@ -58,7 +58,7 @@ class Verdict:
 
 def judge(folder: Path, truth: Truth, clock: Clock) -> dict[str, Any]:
     """Freshness, errors of what was first published, how many miss their bound, and whether the end is exact."""
-    from catchment.center.results.tables import read_results
+    from catchment.center.results.read import read_results
     from catchment.errors import CenterError
 
     verdict = Verdict()

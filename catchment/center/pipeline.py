@@ -32,7 +32,7 @@ from catchment.center.events import (
     Recalled,
 )
 from catchment.center.query import CenterQuery
-from catchment.center.results.tables import ResultTables
+from catchment.center.results.write import ResultTables
 from catchment.center.windows.query_windows import QueryWindows
 from catchment.errors import EngineError
 from catchment.progress.consumer import InboxConsumer, Merge, merge_here

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from catchment.center.query import CenterQuery
-from catchment.center.results.tables import RESERVED
+from catchment.center.results.layout import RESERVED
 from catchment.deploy.contracts import check_slack, contract_of, find_source_key, repair_rule, slack_plan
 from catchment.deploy.fragment_plan import FragmentPlan, ShedChoice, Watch
 from catchment.deploy.store import DeploymentStore

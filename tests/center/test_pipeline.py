@@ -16,7 +16,7 @@ import pytest
 from catchment.center.events import Expired, Publish
 from catchment.center.pipeline import FAILURE_FILE, CenterPipeline
 from catchment.center.query import CenterQuery
-from catchment.center.results.tables import ResultTables
+from catchment.center.results.write import ResultTables
 from catchment.errors import EngineError
 from catchment.progress.consumer import CAUSE, SEGMENTS_PER_ENTRY
 from catchment.progress.events import Ticked

@@ -310,7 +310,7 @@ def test_a_column_that_happens_to_equal_the_window_in_one_row_is_still_shown() -
 def test_the_demo_ends_with_answers_costs_and_commands_that_can_be_copied(
     published: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from catchment.center.results.tables import read_results
+    from catchment.center.results.read import read_results
     from catchment.cli.commands.project import _render_demo
 
     state = published / "state"

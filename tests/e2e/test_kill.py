@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from catchment.center.results.tables import read_results
+from catchment.center.results.read import read_results
 from tests.worlds.answers import check_answers, check_final, check_published_once
 from tests.worlds.processes import Role, kill_in_turn, running
 from tests.worlds.projects import QUERIES, as_lines, group, make_records, write_project

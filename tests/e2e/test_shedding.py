@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from catchment.center.results.tables import read_results, read_windows
+from catchment.center.results.read import read_results, read_windows
 from catchment.errors import CenterError
 from tests.worlds.runs import Status, run_project
 from tests.worlds.shed_project import ForcedMonitor, expected, make_hits, write_shed_project

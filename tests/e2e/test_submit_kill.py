@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from catchment.center.results.tables import read_results
+from catchment.center.results.read import read_results
 from catchment.project.config import Project
 from tests.worlds.answers import check_published_once
 from tests.worlds.processes import Role, running

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from catchment.aggregates import FUNCTIONS
-from catchment.center.results.tables import RESERVED
+from catchment.center.results.layout import RESERVED
 from catchment.errors import QueryError
 from catchment.project.config import Defaults, Link, Project, Security, Site, SparkConfig
 from catchment.project.options import options_of

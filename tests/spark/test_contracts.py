@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from catchment.center.results.tables import open_table, read_results, read_windows
+from catchment.center.results.layout import open_table
+from catchment.center.results.read import read_results, read_windows
 from catchment.cli.main import app
 from catchment.errors import QueryError
 from tests.worlds.projects import START, write_project

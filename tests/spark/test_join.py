@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from catchment.center.results.tables import read_results, read_windows
+from catchment.center.results.read import read_results, read_windows
 from tests.worlds.projects import as_lines, make_records, write_project
 from tests.worlds.runs import run_project
 

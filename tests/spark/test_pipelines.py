@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from catchment.center.results.tables import read_results, read_windows
+from catchment.center.results.read import read_results, read_windows
 from catchment.errors import ConfigError
 from tests.worlds.answers import check_answers, check_final, check_numbers
 from tests.worlds.projects import as_lines, expected_numbers, make_records, write_project

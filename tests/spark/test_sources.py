@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from catchment.center.results.tables import read_results, read_windows
+from catchment.center.results.read import read_results, read_windows
 from catchment.errors import EngineError
 from catchment.query.sql.parse import parse_sql
 from catchment.query.sql.statements import Stream, Table

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from catchment.center.results.tables import read_results, read_windows
+from catchment.center.results.read import read_results, read_windows
 from catchment.deploy.store import DeploymentStore
 from catchment.errors import CatchmentError
 from catchment.optimizer.sharing.share import Strength, share

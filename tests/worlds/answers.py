@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from catchment.center.results.tables import read_results, read_windows
+from catchment.center.results.read import read_results, read_windows
 from tests.worlds.projects import expected_numbers, expected_sections, group
 
 

@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 
 from catchment.aggregates import partials
 from catchment.center.events import EXACT, FINAL, ON_TIME, Publish
-from catchment.center.results.tables import ResultTables
+from catchment.center.results.bounds import own_errors
+from catchment.center.results.write import ResultTables
 from catchment.project.config import Project
 from catchment.query.catalog import load_catalog
 from catchment.query.plan import QueryPlan
@@ -77,7 +78,7 @@ def publish_project(folder: Path) -> Path:
 
 
 def _publish(state: Path, plan: QueryPlan) -> None:
-    from catchment.spark.evaluation.finish import make_finish, own_errors
+    from catchment.spark.evaluation.finish import make_finish
 
     tables = ResultTables(state, plan.name, plan.fragment, make_finish(None, plan), own_errors(plan))
     late = FIRST[:2] if plan.fragment.keys else FIRST  # without keys, the one row of the window is what changed

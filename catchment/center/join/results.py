@@ -13,7 +13,8 @@ from typing import ClassVar
 import pyarrow as pa
 
 from catchment.center.events import Publish
-from catchment.center.results.tables import ResultTables, instants, state_of
+from catchment.center.results.layout import instants, state_of
+from catchment.center.results.write import ResultTables
 from catchment.query.fragment import Fragment
 
 

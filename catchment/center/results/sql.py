@@ -8,7 +8,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from catchment.center.results.tables import published_queries, read_results
+from catchment.center.results.read import published_queries, read_results
 from catchment.errors import QueryError
 
 # Results only: no files, no network, no Python variables that happen to have a table's name.

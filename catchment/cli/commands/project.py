@@ -207,7 +207,7 @@ def _run(deployment: Deployment, sites: Sequence[str], with_center: bool, folder
 
 
 def _demo_answer(folder: Path, deployment: Deployment, status: Mapping[str, Any]) -> dict[str, Any]:
-    from catchment.center.results.tables import read_results
+    from catchment.center.results.read import read_results
     from catchment.deploy.shipping_cost import shipping_cost
 
     answers = {p.name: read_results(deployment.project.state_folder, p.name) for p in deployment.plans}

@@ -53,7 +53,7 @@ def status(project: ProjectOption = Path(), as_json: JsonFlag = False) -> None:
 @show_app.command(epilog="Example: catchment show results traffic -p demo -n 20")
 def results(query: Query, project: ProjectOption = Path(), limit: Limit = 20, as_json: JsonFlag = False) -> None:
     """The newest rows of a query: the latest revision of each."""
-    from catchment.center.results.tables import read_results
+    from catchment.center.results.read import read_results
 
     table = read_results(Project.load(project).state_folder, query)
     newest = table.sort_by([("window_start", "descending")]).slice(0, limit)
@@ -67,7 +67,7 @@ def results(query: Query, project: ProjectOption = Path(), limit: Limit = 20, as
 @show_app.command(epilog="Example: catchment show windows traffic -p demo")
 def windows(query: Query, project: ProjectOption = Path(), limit: Limit = 20, as_json: JsonFlag = False) -> None:
     """The newest windows of a query: status, coverage, revision, and what is missing."""
-    from catchment.center.results.tables import newest_windows, read_windows
+    from catchment.center.results.read import newest_windows, read_windows
 
     log = newest_windows(read_windows(Project.load(project).state_folder, query))
     newest = (
@@ -91,7 +91,7 @@ def revisions(
     as_json: JsonFlag = False,
 ) -> None:
     """Every published revision of a window, and why it was made."""
-    from catchment.center.results.tables import read_windows
+    from catchment.center.results.read import read_windows
 
     log = read_windows(Project.load(project).state_folder, query)
     if window is not None:

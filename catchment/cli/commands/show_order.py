@@ -47,7 +47,7 @@ def late(
     as_json: JsonFlag = False,
 ) -> None:
     """Late records of a view: merged, waiting for their repair, registered for good, and the windows of these."""
-    from catchment.center.results.tables import open_table
+    from catchment.center.results.layout import open_table
 
     state = Project.load(project).state_folder
     path = state / "center" / "status.json"

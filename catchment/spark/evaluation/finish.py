@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from catchment.center.results.tables import Finish
+from catchment.center.results.write import Finish
 from catchment.query.plan import QueryPlan
 
 _ROW = "_row"
@@ -23,21 +23,6 @@ def make_finish(spark: SparkSession, plan: QueryPlan) -> Finish:
     if plan.trivial:
         return lambda rows: _rename(plan, rows)
     return lambda rows: _compute(spark, plan, rows)
-
-
-def own_errors(plan: QueryPlan) -> tuple[tuple[str, float | None], ...]:
-    """Return, per column that aggregates, the error of its sketch on all the data; None where it is unknown."""
-    errors = {a.name: 0.0 if a.exact else a.relative_error for a in plan.answer.aggregates}
-    copied = {k.name for k in plan.answer.keys} | {"window_start", "window_end"}
-    all_exact = all(e == 0.0 for e in errors.values())
-    computed = 0.0 if all_exact else None
-    return tuple((c.name, errors.get(c.source or "", computed)) for c in plan.columns if c.source not in copied)
-
-
-def sources_of(plan: QueryPlan) -> tuple[tuple[str, str], ...]:
-    """Return the columns that are a plain aggregate, each with that aggregate."""
-    aggregates = {a.name for a in plan.answer.aggregates}
-    return tuple((c.name, c.source) for c in plan.columns if c.source in aggregates and c.source is not None)
 
 
 def _rename(plan: QueryPlan, rows: pa.Table) -> pa.Table:

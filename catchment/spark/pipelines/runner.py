@@ -18,7 +18,8 @@ from pyspark.sql import SparkSession
 
 from catchment.center.join.results import JoinedTables
 from catchment.center.pipeline import CenterPipeline
-from catchment.center.results.tables import ResultTables
+from catchment.center.results.bounds import own_errors, sources_of
+from catchment.center.results.write import ResultTables
 from catchment.deploy.deployment import Deployment, inbox_address
 from catchment.deploy.rebalance import Mover
 from catchment.deploy.relays import Relays
@@ -32,7 +33,7 @@ from catchment.project.routes import first_link, outgoing_link
 from catchment.query.plan import QueryPlan
 from catchment.shedding.monitor import LoadMonitor
 from catchment.spark.evaluation.evaluator import SparkEvaluator
-from catchment.spark.evaluation.finish import make_finish, own_errors, sources_of
+from catchment.spark.evaluation.finish import make_finish
 from catchment.spark.evaluation.merge import make_merge
 from catchment.spark.pipelines.shedding import MakeMonitor
 from catchment.spark.pipelines.site import SitePipeline, site_status

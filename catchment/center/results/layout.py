@@ -1,0 +1,147 @@
+"""How rows lie in the tables of results: columns, the struct of a row's state, and the newest row of each key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from catchment.aggregates import partials
+from catchment.arrays import Ints
+from catchment.center.events import Expired, Publish
+from catchment.center.late.registry import WINDOW_COLUMN
+from catchment.query.fragment import SLICE_COLUMN, Fragment
+
+INSTANT = pa.timestamp("us", tz="UTC")
+
+# Columns that every result table has beside the user's own.
+RESERVED = (
+    "window_start",
+    "window_end",
+    "coverage",
+    "bound",
+    "status",
+    "revision",
+    "published_at",
+    "missing_sites",
+    "missing_sources",
+    "retracted",
+    "state",
+)
+NAMES = pa.list_(pa.string())
+_NOTHING = "nothing"  # the one field of an empty struct: Delta has no struct without fields
+
+
+def open_table(path: Path) -> DeltaTable | None:
+    """Return a Delta table, or None where there is none yet."""
+    return DeltaTable(path) if DeltaTable.is_deltatable(str(path)) else None
+
+
+# --- the newest row of each key -----------------------------------------------------------------------------------
+
+
+def last_rows(keys: pa.Table) -> Ints:
+    """Return the number of the last row of each distinct key, ascending."""
+    codes, distinct = partials.group_codes(keys, keys.column_names)
+    last = np.zeros(distinct.num_rows, dtype=np.int64)
+    last[codes] = np.arange(keys.num_rows)  # later assignments win
+    return np.sort(last)
+
+
+def newest_revisions(rows: pa.Table) -> pa.Table:
+    """Return the newest revision of each (window, key)."""
+    if not rows.num_rows:
+        return rows
+    keys = pa.table({"window_start": rows["window_start"], **_fields(rows["state"], "key")})
+    by_revision = np.argsort(rows["revision"].to_numpy(), kind="stable")
+    newest = by_revision[last_rows(keys.take(pa.array(by_revision)))]
+    return rows.take(pa.array(np.sort(newest)))
+
+
+# --- the state of a row -------------------------------------------------------------------------------------------
+
+
+def state_of(rows: pa.Table, fragment: Fragment) -> pa.Array:
+    """Return the key and the mergeable state of each row, as one struct<key, partial>."""
+    keys = {c: rows[c] for c in fragment.key_names}
+    states = {c: rows[c] for c in rows.column_names if c not in keys}
+    n = rows.num_rows
+    return struct_of({"key": struct_of(keys, n), "partial": struct_of(states, n)}, n)
+
+
+def flatten_states(rows: pa.Table) -> pa.Table:
+    """Return (window_start_us, keys..., states...) of published rows."""
+    starts = rows["window_start"].cast(pa.timestamp("us")).cast(pa.int64())
+    return pa.table({WINDOW_COLUMN: starts, **_fields(rows["state"], "key"), **_fields(rows["state"], "partial")})
+
+
+def recalled_schema(fragment: Fragment) -> pa.Schema:
+    """Return the schema of recalled states: (window_start_us, keys..., states...)."""
+    states = (f for f in fragment.schema if f.name != SLICE_COLUMN)
+    return pa.schema([pa.field(WINDOW_COLUMN, pa.int64()), *states])
+
+
+def struct_of(columns: dict[str, pa.Array | pa.ChunkedArray], n: int) -> pa.Array:
+    """Return columns of `n` rows as one struct."""
+    if not columns:
+        return pa.nulls(n, pa.struct([pa.field(_NOTHING, pa.float64())]))
+    arrays = [c.combine_chunks() if isinstance(c, pa.ChunkedArray) else c for c in columns.values()]
+    return pa.StructArray.from_arrays(arrays, names=list(columns))
+
+
+def _fields(state: pa.ChunkedArray, part: str) -> dict[str, pa.Array]:
+    """Return the columns of one part of the state; none where a query has no keys."""
+    inner = pc.struct_field(state.combine_chunks(), part)
+    return {f.name: pc.struct_field(inner, f.name) for f in inner.type if f.name != _NOTHING}
+
+
+# --- rows beside the results --------------------------------------------------------------------------------------
+
+
+def instants(at_us: int | Sequence[int], n: int = 1) -> pa.Array:
+    """Return instants as a column: one `n` times, or those of a sequence."""
+    values = [at_us] * n if isinstance(at_us, int) else at_us
+    return pa.array(values, pa.timestamp("us")).cast(INSTANT)
+
+
+def window_rows(sequence: int, revisions: Sequence[Publish], bound: pa.Array) -> pa.Table:
+    """Return one row per revision for the log of windows."""
+    return pa.table(
+        {
+            "window_start": instants([r.window.start_us for r in revisions]),
+            "window_end": instants([r.window.end_us for r in revisions]),
+            "revision": pa.array([r.revision for r in revisions], pa.int32()),
+            "status": pa.array([r.status for r in revisions], pa.string()),
+            "coverage": pa.array([r.coverage for r in revisions], pa.float64()),
+            "missing_sites": pa.array([list(r.missing_sites) for r in revisions], NAMES),
+            "missing_sources": pa.array([source_names(r) for r in revisions], NAMES),
+            "rows_changed": pa.array([r.rows.num_rows for r in revisions], pa.int64()),
+            "bound": bound,
+            "reason": pa.array([r.reason for r in revisions], pa.string()),
+            "published_at": instants([r.published_us for r in revisions]),
+            "entry": pa.array([sequence] * len(revisions), pa.int64()),
+            "step": pa.array(range(len(revisions)), pa.int64()),
+        }
+    )
+
+
+def late_rows(expired: Expired) -> pa.Table:
+    """Return the rows of partials that came too late to be merged."""
+    n = expired.rows.num_rows
+    return pa.table(
+        {
+            "window_start": instants(expired.window.start_us, n),
+            "window_end": instants(expired.window.end_us, n),
+            "registered_at": instants(expired.registered_us, n),
+            "state": struct_of({c: expired.rows[c] for c in expired.rows.column_names}, n),
+        }
+    )
+
+
+def source_names(revision: Publish) -> list[str]:
+    """Return the sources that are known to lack something, as site/source."""
+    return sorted({f"{site}/{source}" for site, source, _ in revision.sources})

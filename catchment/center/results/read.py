@@ -1,0 +1,73 @@
+"""Reading what was published, without Spark: rows, windows and their newest statuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from catchment.center.events import EXACT, FINAL
+from catchment.center.results.layout import last_rows, newest_revisions, open_table
+from catchment.errors import CenterError
+
+
+def read_results(folder: Path, query: str, *, revisions: str = "latest", state: bool = False) -> pa.Table:
+    """Return published rows.
+
+    'latest': the newest revision of each row, with the window's newest status and coverage, without rows that HAVING
+    leaves out; 'all': every revision, as it was published.
+    """
+    if revisions not in ("latest", "all"):
+        raise CenterError(f"revisions are 'latest' or 'all', not {revisions!r}")
+    rows = _published(folder, "results", query).to_pyarrow_table()
+    if revisions == "latest":
+        rows = newest_revisions(rows)
+        rows = rows.filter(pc.invert(rows["retracted"])).drop_columns(["retracted"])
+        rows = _with_newest_status(rows, read_windows(folder, query))
+    rows = rows.sort_by([("window_start", "ascending"), ("revision", "ascending")])
+    return rows if state else rows.drop_columns(["state"])
+
+
+def read_windows(folder: Path, query: str) -> pa.Table:
+    """Return every published revision and status of every window, oldest first."""
+    log = _published(folder, "windows", query).to_pyarrow_table()
+    return log.sort_by([("entry", "ascending"), ("step", "ascending")])
+
+
+def newest_windows(log: pa.Table) -> pa.Table:
+    """Return the newest entry of each window in the log of windows."""
+    return log.take(pa.array(last_rows(log.select(["window_start"])))).sort_by("window_start")
+
+
+def published_queries(folder: Path) -> list[str]:
+    """Return the queries that have published."""
+    return sorted(p.name for p in (folder / "results").glob("*") if DeltaTable.is_deltatable(str(p)))
+
+
+def _published(folder: Path, kind: str, query: str) -> DeltaTable:
+    found = open_table(folder / kind / query)
+    if found is None:
+        names = ", ".join(published_queries(folder)) or "none"
+        hint = f"those that have: {names}"
+        raise CenterError(f"query {query!r} has not published a window yet", where=str(folder), hint=hint)
+    return found
+
+
+def _with_newest_status(rows: pa.Table, log: pa.Table) -> pa.Table:
+    """Return rows with the newest word on their window; one whose window is not in the log yet keeps its own."""
+    newest = newest_windows(log)
+    index = pc.index_in(rows["window_start"], value_set=newest["window_start"].combine_chunks())
+    fresh = {"status": index, "missing_sites": index, "missing_sources": index}
+    # A row's coverage and bound are its own, unless the window has become whole since, or a site was missing: then
+    # they are the window's. Its coverage does not tell: a row of which all is in may have waited for another batch.
+    whole = pc.take(pc.is_in(newest["status"], value_set=pa.array([EXACT, FINAL])), index).combine_chunks()
+    stale = pc.or_(whole, pc.greater(pc.list_value_length(rows["missing_sites"]), 0).combine_chunks())
+    fresh["coverage"] = fresh["bound"] = pc.if_else(pc.fill_null(stale, False), index.combine_chunks(), None)
+    for name, at in fresh.items():
+        both = pa.concat_arrays([newest[name].combine_chunks(), rows[name].combine_chunks().cast(newest[name].type)])
+        own = pa.array(np.arange(rows.num_rows) + newest.num_rows)
+        rows = rows.set_column(rows.column_names.index(name), name, both.take(pc.coalesce(at, own)))
+    return rows

@@ -1,0 +1,181 @@
+"""Writing results: what was published, every revision of it, as Delta tables that any engine reads.
+
+Two tables per query. `results/<query>`: one row per (window, key, revision), only the rows that a revision changed,
+with the aggregate state that late partials are merged into. `windows/<query>`: one row per published revision or status
+of a window, with its reason. A third, `late/<query>`, registers partials that are not merged: they came after the
+repair horizon, or the query asks for no repair.
+
+Every append carries the number of the enactment it belongs to as its application transaction, so that enacting again
+writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from catchment.aggregates import partials
+from catchment.arrays import Floats
+from catchment.center.events import Expired, Publish
+from catchment.center.late.registry import WINDOW_COLUMN
+from catchment.center.results.bounds import DELTA, ResultBounds
+from catchment.center.results.layout import (
+    INSTANT,
+    NAMES,
+    flatten_states,
+    instants,
+    late_rows,
+    newest_revisions,
+    open_table,
+    recalled_schema,
+    source_names,
+    state_of,
+    window_rows,
+)
+from catchment.center.results.recent import RecentRows
+from catchment.errors import CenterError
+from catchment.query.fragment import Fragment
+
+APPLICATION = "catchment"  # under which Delta remembers the number of the last append
+COMPACT_ABOVE_FILES = 64
+
+Finish = Callable[[pa.Table], pa.Table]
+
+
+@dataclass(frozen=True)
+class ResultTables:
+    """The tables of one query.
+
+    `finish` turns (window_start, window_end, keys..., aggregates...) into the user's columns and a boolean `retracted`:
+    whether HAVING leaves the row out.
+    """
+
+    folder: Path
+    query: str
+    fragment: Fragment
+    finish: Finish = field(compare=False)
+    bounds: tuple[tuple[str, float | None], ...] = ()  # user's column -> own error of its aggregate, if it has one
+    sources: tuple[tuple[str, str], ...] = ()  # user's column -> the aggregate that it is, where it is one
+    delta: float = DELTA  # the chance that a sampled answer misses its bound
+    source_key: str | None = None  # the key that is the source of the records, if one is
+    recent: RecentRows = field(default_factory=RecentRows, compare=False)
+    kinds: ClassVar[tuple[str, ...]] = ("results", "windows")  # the tables that grow with every window
+
+    def publish(self, sequence: int, revisions: Sequence[Publish]) -> None:
+        """Append what one enactment publishes; nothing if it was appended before."""
+        changed = [r for r in revisions if r.rows.num_rows]
+        if changed:
+            self._append("results", sequence, lambda: self._result_rows(changed))
+        for revision in changed:
+            self.recent.add(revision.window.start_us, revision.rows)
+        if revisions:
+            bounds = self._bounds
+            self._append("windows", sequence, lambda: window_rows(sequence, revisions, bounds.window_bound(revisions)))
+
+    def register_late(self, sequence: int, expired: Sequence[Expired]) -> None:
+        """Register partials that came too late to be merged."""
+        if expired:
+            self._append("late", sequence, lambda: pa.concat_tables([late_rows(e) for e in expired]))
+
+    def recall(self, wanted: pa.Table) -> pa.Table:
+        """Return the newest published states of (window_start_us, keys...), with these in front."""
+        known = self.recent.recall(wanted)
+        if known is None:
+            return self._recall("results", self.fragment, wanted)
+        schema = recalled_schema(self.fragment)
+        return known.select(schema.names).cast(schema)
+
+    def compact(self) -> None:
+        """Fold many small files into few; readers are not disturbed."""
+        for kind in self.kinds:
+            table = self._open(kind)
+            if table is not None and len(table.file_uris()) > COMPACT_ABOVE_FILES:
+                table.optimize.compact()
+
+    @cached_property
+    def _bounds(self) -> ResultBounds:
+        return ResultBounds(self.fragment, self.bounds, self.sources, self.delta, self.source_key)
+
+    def _recall(self, kind: str, fragment: Fragment, wanted: pa.Table) -> pa.Table:
+        schema = recalled_schema(fragment)
+        table = self._open(kind)
+        if table is None:
+            return schema.empty_table()
+        starts = pc.unique(wanted[WINDOW_COLUMN]).cast(pa.timestamp("us")).cast(INSTANT)
+        found = table.to_pyarrow_table(
+            columns=["window_start", "revision", "state"], filters=pc.field("window_start").isin(starts)
+        )
+        return partials.select_matching(flatten_states(newest_revisions(found)), wanted).cast(schema)
+
+    def _result_rows(self, revisions: Sequence[Publish]) -> pa.Table:
+        """Return the rows of all revisions; finished together, because finishing may be a job of its own."""
+        lowered = [self._lower(r) for r in revisions]
+        # In one piece: of hundreds of small ones fewer rows once came back from Spark, and each would be a task.
+        together = pa.concat_tables([table for table, _ in lowered]).combine_chunks()
+        user = self.finish(together)
+        if user.num_rows != together.num_rows:
+            raise CenterError(
+                f"{together.num_rows} rows of {self.query!r} were finished, and {user.num_rows} came back"
+            )
+        start = 0
+        tables = []
+        for revision, (_, errors) in zip(revisions, lowered, strict=True):
+            tables.append(self._rows(revision, user.slice(start, revision.rows.num_rows), errors))
+            start += revision.rows.num_rows
+        return pa.concat_tables(tables)
+
+    def _lower(self, revision: Publish) -> tuple[pa.Table, dict[str, Floats]]:
+        lowered = partials.lower(revision.rows, self.fragment.key_names, self.fragment.aggregates)
+        lowered, errors = self._bounds.scale(revision, lowered)
+        n = lowered.num_rows
+        lowered = lowered.add_column(0, "window_end", instants(revision.window.end_us, n))
+        return lowered.add_column(0, "window_start", instants(revision.window.start_us, n)), errors
+
+    def _rows(self, revision: Publish, user: pa.Table, errors: Mapping[str, Floats]) -> pa.Table:
+        n = revision.rows.num_rows
+        columns = {
+            "window_start": instants(revision.window.start_us, n),
+            "window_end": instants(revision.window.end_us, n),
+            **{c: user[c] for c in user.column_names if c not in ("retracted", "window_start", "window_end")},
+            "coverage": self._bounds.row_coverage(revision),
+            "bound": self._bounds.row_bound(revision, errors),
+            "status": pa.array([revision.status] * n, pa.string()),
+            "revision": pa.array([revision.revision] * n, pa.int32()),
+            "published_at": instants(revision.published_us, n),
+            "missing_sites": pa.array([list(revision.missing_sites)] * n, NAMES),
+            "missing_sources": pa.array([source_names(revision)] * n, NAMES),
+            "retracted": user["retracted"],
+            "state": state_of(revision.rows, self.fragment),
+        }
+        return pa.table(columns)
+
+    def _open(self, kind: str) -> DeltaTable | None:
+        return open_table(self.folder / kind / self.query)
+
+    def _append(self, kind: str, sequence: int, make: Callable[[], pa.Table]) -> None:
+        table = self._open(kind)
+        done = table.transaction_version(APPLICATION) if table is not None else None
+        if done is not None and done >= sequence:
+            return
+        write_deltalake(
+            self.folder / kind / self.query,
+            _in_fresh_buffers(make()),
+            mode="append",
+            schema_mode="merge",
+            commit_properties=CommitProperties(app_transactions=[Transaction(APPLICATION, sequence)]),
+        )
+
+
+def _in_fresh_buffers(table: pa.Table) -> pa.Table:
+    """Copy a table: deltalake aborts the process on nested columns that are views into others."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return pa.ipc.open_stream(sink.getvalue()).read_all()
