@@ -62,7 +62,7 @@ class RelayPipeline:
         self.sender.check()
         while self._take_landed():
             self.sender.notify()
-        self.meter.link(self.sender.snapshot(), self.outbox.size_bytes, self.clock.now_us())
+        self.meter.note_link(self.sender.snapshot(), self.outbox.size_bytes, self.clock.now_us())
         measured = self._measure()
         if self.core.site.pending_rows or measured.blocked or self.core.is_waiting(self.clock.now_us()):
             self.host.submit("tick", [measured, Ticked()])
@@ -100,7 +100,7 @@ class RelayPipeline:
             "queued_bytes": self.outbox.size_bytes,
             "goodput_bytes_per_s": link.goodput_bytes_per_s,
             "round_trip_s": link.round_trip_s,
-            **self.meter.use(self.link.bandwidth_bytes_per_s, link.goodput_bytes_per_s),
+            **self.meter.link_use(self.link.bandwidth_bytes_per_s, link.goodput_bytes_per_s),
             "connected": link.connected,
             "last_error": link.last_error,
             "finished": self.finished,

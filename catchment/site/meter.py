@@ -1,10 +1,10 @@
 """What a site learns of its streams while it reduces them: rates, selectivities, distinct keys; and of its link.
 
-Plain counts and sketches, no clock of its own. Distinct values are those of a key over the life of the process (HLL,
-about 2% off; of a batch at most `MAX_VALUES` of a key are looked at, so very many are underestimated); a rate is that
-of the last `RATE_SPAN_US` of the clock, and that of a stream is by the second of its own time: how many records a slice
-holds does not depend on how fast a log is read. Between batches a sketch is bytes, as in a partial: one that lived on
-in a thread of Spark's gateway would outlive the interpreter, which its library complains of.
+Plain counts and sketches, no clock of its own. Distinct values of a key are counted over the life of the process (HLL,
+about 2% off; at most `MAX_VALUES` values of a key are taken from one batch, so very many are underestimated). A rate is
+that of the last `RATE_SPAN_US` of the clock. The rate of a stream is per second of its event time: how many records a
+slice holds does not depend on how fast a log is read. Between batches a sketch is kept as bytes, as in a partial: a
+sketch that lived on in a thread of Spark's gateway would outlive the interpreter, which its library reports as a leak.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from catchment.query.fragment import Fragment
 from catchment.site.events import Absorbed
 from catchment.wire.link_meter import LinkCounters
 
-RATE_SPAN_US = 60_000_000
+RATE_SPAN_US = 60_000_000  # readings older than this are dropped, but for one
 MAX_READINGS = 600
-MAX_VALUES = 10_000
-_LOG_BUCKETS = 11
+MAX_VALUES = 10_000  # distinct values of one key that are taken from one batch
+_HLL_LOG_BUCKETS = 11  # HLL sketches have 2^11 buckets
 
 
 @dataclass
-class Rate:
-    """How fast a running total has grown of late, by the clock or by another time that is noted with it."""
+class RecentRate:
+    """How fast a running total has grown lately, by the clock or by another time that is noted with it."""
 
     readings: deque[tuple[int, int, float]] = field(default_factory=lambda: deque(maxlen=MAX_READINGS))
 
@@ -40,44 +40,56 @@ class Rate:
 
     @property
     def per_s(self) -> float | None:
-        """None until two readings are there."""
+        """The rate per second; None until there are two readings."""
         if not self.readings:
             return None
-        (_, first_us, first), (_, last_us, last) = self.readings[0], self.readings[-1]
-        return (last - first) / (last_us - first_us) * 1e6 if last_us > first_us else None
+        _, first_us, first_total = self.readings[0]
+        _, last_us, last_total = self.readings[-1]
+        if last_us <= first_us:
+            return None
+        return (last_total - first_total) / (last_us - first_us) * 1e6
 
 
 @dataclass
 class FragmentMeter:
-    """Of one fragment: records read and kept, and the distinct values of each key."""
+    """Records read for one fragment, those that passed its filter, and the distinct values of each key."""
 
     read: int = 0
-    kept: int = 0
+    passed: int = 0
     distinct: dict[str, bytes] = field(default_factory=dict)  # key -> HLL sketch
 
     def note(self, fragment: Fragment, event: Absorbed, rows: int) -> None:
         self.read += rows
-        self.kept += sum(count for _, count in event.records)
+        self.passed += sum(count for _, count in event.records)
         for key in fragment.keys:
             known = self.distinct.get(key.sql)
-            sketch = hll_sketch(_LOG_BUCKETS) if known is None else hll_sketch.deserialize(known)
+            sketch = hll_sketch(_HLL_LOG_BUCKETS) if known is None else hll_sketch.deserialize(known)
             for value in pc.unique(event.partials[key.name])[:MAX_VALUES].to_pylist():
                 sketch.update(str(value))
             self.distinct[key.sql] = sketch.serialize_compact()
 
+    def statistics(self, sent_bytes: int) -> dict[str, Any]:
+        """Return what the planner wants to know, as plain JSON."""
+        return {
+            "rows": self.read,
+            "bytes": sent_bytes,
+            "selectivity": self.passed / self.read if self.read else None,
+            "distinct": {sql: hll_sketch.deserialize(s).get_estimate() for sql, s in self.distinct.items()},
+        }
+
 
 @dataclass
 class SiteMeter:
-    """Of all that runs at a site."""
+    """Meters of all streams, fragments and the link of a site."""
 
-    rows: dict[str, int] = field(default_factory=dict)
-    rates: dict[str, Rate] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)  # by stream
+    rates: dict[str, RecentRate] = field(default_factory=dict)  # by stream
     fragments: dict[str, FragmentMeter] = field(default_factory=dict)
-    sent: Rate = field(default_factory=Rate)
-    asked: Rate = field(default_factory=Rate)
+    sent: RecentRate = field(default_factory=RecentRate)  # bytes that the link carried
+    asked: RecentRate = field(default_factory=RecentRate)  # bytes that it was asked to carry
     fragment_bytes: Mapping[str, int] = field(default_factory=dict)
 
-    def batch(
+    def note_batch(
         self,
         stream: str,
         rows: int,
@@ -86,45 +98,39 @@ class SiteMeter:
         now_us: int,
         span_us: tuple[int, int] | None,
     ) -> None:
-        """A micro-batch was reduced; `span_us`: its oldest event time, and the newest of the stream so far."""
+        """Note a reduced micro-batch; `span_us` is its oldest event time and the newest of the stream so far."""
         before = self.rows.get(stream, 0)
         self.rows[stream] = before + rows
         if span_us is not None:
-            rate = self.rates.setdefault(stream, Rate())
+            oldest_us, newest_us = span_us
+            rate = self.rates.setdefault(stream, RecentRate())
             if not rate.readings:
-                rate.note(before, now_us, span_us[0])
-            rate.note(self.rows[stream], now_us, span_us[1])
+                rate.note(before, now_us, oldest_us)
+            rate.note(self.rows[stream], now_us, newest_us)
         absorbed = {e.fragment: e for e in events if isinstance(e, Absorbed)}
         for fragment in fragments:
             if fragment.name in absorbed:
                 meter = self.fragments.setdefault(fragment.name, FragmentMeter())
                 meter.note(fragment, absorbed[fragment.name], rows)
 
-    def link(self, counters: LinkCounters, queued_bytes: int, now_us: int) -> None:
-        """What the sender says; what waits was asked of the link too."""
+    def note_link(self, counters: LinkCounters, queued_bytes: int, now_us: int) -> None:
+        """Note what the sender counts; what waits was asked of the link too."""
         self.sent.note(counters.bytes_acked, now_us)
         self.asked.note(counters.bytes_acked + queued_bytes, now_us)
         self.fragment_bytes = counters.fragment_bytes
 
     def statistics(self) -> dict[str, Any]:
-        """As plain JSON, for the planner."""
+        """Return what the planner wants to know, as plain JSON."""
         return {
             "rows_per_s": {stream: rate.per_s for stream, rate in self.rates.items()},
-            "fragments": {
-                name: {
-                    "rows": m.read,
-                    "bytes": self.fragment_bytes.get(name, 0),
-                    "selectivity": m.kept / m.read if m.read else None,
-                    "distinct": {sql: hll_sketch.deserialize(s).get_estimate() for sql, s in m.distinct.items()},
-                }
-                for name, m in self.fragments.items()
-            },
+            "fragments": {n: m.statistics(self.fragment_bytes.get(n, 0)) for n, m in self.fragments.items()},
         }
 
-    def use(self, bandwidth_bytes_per_s: float | None, goodput_bytes_per_s: float | None) -> dict[str, Any]:
-        """Use over capacity: of what was carried (utilisation) and of what was asked (congestion, above 1 it grows).
+    def link_use(self, bandwidth_bytes_per_s: float | None, goodput_bytes_per_s: float | None) -> dict[str, Any]:
+        """Return the use of the link over its capacity: utilisation of what it carried, congestion of what was asked.
 
-        The capacity is the declared bandwidth, or, where none is declared, the goodput that was measured.
+        A congestion above 1 means that the queue grows. The capacity is the declared bandwidth or, where none is
+        declared, the measured goodput.
         """
         capacity = bandwidth_bytes_per_s or goodput_bytes_per_s
 

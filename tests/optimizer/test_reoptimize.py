@@ -14,7 +14,7 @@ from catchment.optimizer.sharing.measured_statistics import apply_measurements
 from catchment.optimizer.sharing.reoptimize import SharingReoptimizer, redeployment_bytes
 from catchment.optimizer.sharing.share import Strength, share
 from catchment.optimizer.sharing.statistics import Statistics
-from catchment.site.meter import Rate, SiteMeter
+from catchment.site.meter import RecentRate, SiteMeter
 from tests.worlds.sharing_support import DENSE, SECOND, SPARSE, known, make_queries, select, site_rates
 
 PAIR = (select("page, sum(bytes) AS b", "page"), select("country, sum(bytes) AS b", "country"))
@@ -101,18 +101,18 @@ def test_bytes_that_left_scale_all_estimates_of_a_stream_alike() -> None:
 
 def test_a_log_that_is_read_fast_has_the_rate_of_its_own_time() -> None:
     meter, at = SiteMeter(), 0
-    meter.batch("hits", 600, (), (), now_us=at, span_us=(0, 60 * SECOND))
+    meter.note_batch("hits", 600, (), (), now_us=at, span_us=(0, 60 * SECOND))
     assert meter.statistics()["rows_per_s"] == {"hits": 10.0}, "one batch is enough"
     for minute in range(1, 200):  # a minute of the log in a second, the second half of it twice as dense
         at += SECOND
-        meter.batch(
+        meter.note_batch(
             "hits", 600 if minute < 100 else 1200, (), (), at, (minute * 60 * SECOND, (minute + 1) * 60 * SECOND)
         )
     assert meter.statistics()["rows_per_s"]["hits"] == pytest.approx(20.0)
 
 
 def test_a_rate_is_that_of_the_recent_past() -> None:
-    rate_of = Rate()
+    rate_of = RecentRate()
     assert rate_of.per_s is None
     for second in range(200):
         rate_of.note(second * 10 if second < 100 else 1000 + (second - 100) * 30, second * SECOND)

@@ -200,6 +200,36 @@ def restarted(core: SiteCore, policy: object) -> SiteCore:
     return fresh
 
 
+def test_slots_that_a_policy_must_not_propose_stay_and_are_counted() -> None:
+    core = SiteCore()
+    core.handle(FragmentAdded(F, Saboteur()), 0)  # type: ignore[arg-type]
+    core.handle(absorbed(F, [(1, "a", 1)]), 1)
+    core.handle(absorbed(F, [(12, "b", 1)]), 2)
+    core.validate()
+    assert core.fragment_status()["f"]["updates"] == 2
+    assert core.fragment_status()["f"]["refused"] > 0
+
+
+def test_an_entry_states_one_progress_per_fragment_after_everything_else() -> None:
+    core = SiteCore()
+    added = FragmentAdded(F, policy_by_name("batching"), begin_us=11)
+    entry = (added, absorbed(F, [(12, "a", 1)]), LowMarkRaised("s", 25))
+    (send,) = core.handle_all(entry, 1)
+    assert [type(m) for m in send.messages] == [Updates, Progress]
+    assert send.messages[-1] == Progress("f", 25, 1)
+    (send,) = SiteCore().handle_all((added, LowMarkRaised("s", 5)), 1)
+    assert send.messages == (Progress("f", 11, 0),), "where a fragment begins is stated, though the mark is behind it"
+
+
+def test_a_policy_that_was_changed_between_two_lives_starts_fresh_and_loses_nothing() -> None:
+    core = started("spillway")
+    core.handle(absorbed(F, [(1, "a", 1)]), 1)
+    again = restarted(core, policy_by_name("streaming"))
+    assert again.running("f").policy == policy_by_name("streaming")
+    assert rows_of(again.handle(Ticked(), 2)) == 1
+    again.validate()
+
+
 @pytest.mark.parametrize("policy", [*map(policy_by_name, policy_names()), Saboteur()], ids=lambda p: p.name)
 @settings(max_examples=examples(60))
 @given(steps=interleavings(), max_rows=st.sampled_from([3, 10_000]))

@@ -110,7 +110,7 @@ class SitePipeline:
         self._repair_thread.raise_failure()
         for state in self.states:
             self._tick_stream(state)
-        self.meter.link(self.sender.snapshot(), self.outbox.size_bytes, self.clock.now_us())
+        self.meter.note_link(self.sender.snapshot(), self.outbox.size_bytes, self.clock.now_us())
         measured = self._measure_link()
         is_waiting = self.host.look(lambda: self.core.is_waiting(self.clock.now_us()))
         if self.core.pending_rows or measured.blocked or is_waiting:
@@ -235,7 +235,7 @@ class SitePipeline:
         stats = reduced.stats
         state.add(stats)
         span_us = None if stats.low_us is None or state.newest_us is None else (stats.low_us, state.newest_us)
-        self.meter.batch(name, stats.rows, state.fragments, events, self.clock.now_us(), span_us)
+        self.meter.note_batch(name, stats.rows, state.fragments, events, self.clock.now_us(), span_us)
         if state.newest_us is not None:
             events = [*events, LowMarkRaised(name, state.newest_us - slack_us(self.project, state.stream))]
         make_offsets_durable(self.folder / "checkpoints" / name, number)
@@ -284,7 +284,7 @@ def site_status(pipeline: SitePipeline) -> dict[str, Any]:
         "queued_bytes": pipeline.outbox.size_bytes,
         "goodput_bytes_per_s": link.goodput_bytes_per_s,
         "round_trip_s": link.round_trip_s,
-        **pipeline.meter.use(pipeline.link.bandwidth_bytes_per_s, link.goodput_bytes_per_s),
+        **pipeline.meter.link_use(pipeline.link.bandwidth_bytes_per_s, link.goodput_bytes_per_s),
         "statistics": pipeline.meter.statistics(),
         "connected": link.connected,
         "last_error": link.last_error,
