@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -79,6 +80,21 @@ def good(rows: Sequence[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return sorted(
         (int((r["ts"].replace(tzinfo=UTC) - START).total_seconds()), r["page"], r["ms"]) for r in kept
     )  # the session's time zone is UTC
+
+
+def test_files_are_read_whatever_their_modification_times_say(spark: SparkSession, tmp_path: Path) -> None:
+    """A file of another decade, older or newer, is read, and hides no other."""
+    stream = declare("connector = 'files', path = 'in/{site}', format = 'json'")
+    folder = tmp_path / "in" / "a"
+    folder.mkdir(parents=True)
+    seen = []
+    for number, year in enumerate((2026, 2045, 2026, 1999)):
+        path = folder / f"{number}.json"
+        path.write_text(json.dumps({"ts": iso(number), "page": "p", "ms": 1.0}) + "\n")
+        modified = datetime(year, 6, 1, tzinfo=UTC).timestamp()
+        os.utime(path, (modified, modified))
+        seen += [second for second, *_ in good(read(spark, stream, tmp_path))]
+    assert seen == [0, 1, 2, 3]
 
 
 def bad(rows: Sequence[dict[str, Any]]) -> dict[str, str]:

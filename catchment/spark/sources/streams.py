@@ -34,6 +34,7 @@ from catchment.spark.streaming import retry_slow_start
 
 RAW, PROBLEM = "_raw", "_problem"
 _CORRUPT = "_corrupt"
+ANY_AGE = "100000d"
 MAX_FILES_PER_BATCH = 256
 
 
@@ -200,7 +201,14 @@ class ArrivedRows:
 
 
 def _watch(spark: SparkSession, path: Path) -> DataStreamReader:
-    return spark.readStream.option("maxFilesPerTrigger", MAX_FILES_PER_BATCH).option("pathGlobFilter", _glob(path))
+    options = {
+        "maxFilesPerTrigger": str(MAX_FILES_PER_BATCH),
+        "pathGlobFilter": _glob(path),
+        # By default Spark silently ignores a file that is a week older than the newest one by its modification time,
+        # which clocks, archives and copies set at will.
+        "maxFileAge": ANY_AGE,
+    }
+    return spark.readStream.options(**options)
 
 
 def _names_files(path: Path) -> bool:
