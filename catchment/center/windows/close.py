@@ -6,6 +6,7 @@ missing. It is then completed when these have passed it too, and final when the 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 
 from catchment.center.events import FINAL, Publish
@@ -46,14 +47,15 @@ class WindowCloser:
         window = next(iter(self._open.windows()), None)
         if window is None or self.query.freshness_us is None or max(marks.values()) < window.end_us:
             return False
-        since = self._state.first_passed_us.get(window.start_us)
+        since = self._first_passed_us(window)
         return since is None or now_us - since >= self.query.freshness_us
 
     def close(self, marks: SiteMarks, now_us: int) -> Iterator[Publish]:
         """Close and publish, in order of time, the windows that are complete or have waited long enough."""
+        self._note_furthest(max(marks.marks.values()), now_us)
         for window in self._open.windows():
             missing = [site for site, mark in marks.marks.items() if mark < window.end_us]
-            if missing and not self._has_waited(window, marks.marks, now_us):
+            if missing and not self._has_waited(window, now_us):
                 return
             yield self._close(window, missing, marks, now_us)
 
@@ -70,7 +72,7 @@ class WindowCloser:
         rows = self._open.rows(window)
         self._early.note_closed(sum(counts.values()), rows)
         state.closed_us = max(state.closed_us, window.end_us)
-        state.first_passed_us.pop(window.start_us, None)
+        state.furthest = [(mark, at) for mark, at in state.furthest if mark > state.closed_us]
         self._open.forget_closed(window)
         return self._publisher.publish(window, known, _why_closed(window, known, marks), rows, now_us)
 
@@ -116,11 +118,21 @@ class WindowCloser:
         end_us = self.query.window_at(start_us).end_us
         return end_us <= self._state.final_us and not known.missing and start_us not in self._state.late
 
-    def _has_waited(self, window: Window, marks: Mapping[str, int], now_us: int) -> bool:
-        if self.query.freshness_us is None or max(marks.values()) < window.end_us:
-            return False
-        since = self._state.first_passed_us.setdefault(window.start_us, now_us)
-        return now_us - since >= self.query.freshness_us
+    def _note_furthest(self, mark_us: int, now_us: int) -> None:
+        """Remember when the furthest site came how far: every open window waits from then on, all at the same time."""
+        furthest = self._state.furthest
+        if self.query.freshness_us is not None and (not furthest or mark_us > furthest[-1][0]):
+            furthest.append((mark_us, now_us))
+
+    def _first_passed_us(self, window: Window) -> int | None:
+        """Return when the first site passed the end of a window; None where that is not noted yet."""
+        furthest = self._state.furthest
+        place = bisect_left(furthest, window.end_us, key=lambda noted: noted[0])
+        return furthest[place][1] if place < len(furthest) else None
+
+    def _has_waited(self, window: Window, now_us: int) -> bool:
+        since = self._first_passed_us(window)
+        return since is not None and self.query.freshness_us is not None and now_us - since >= self.query.freshness_us
 
     def _expected(self, site: str, counts: Mapping[str, int]) -> int | None:
         """Return how many records of a missing site are still expected; None where nothing is usual yet."""

@@ -24,7 +24,7 @@ class WindowsState:
     closed: dict[int, ClosedWindow] = field(default_factory=dict)
     closed_us: int = START_OF_TIME_US  # every window that ends here or before is closed
     final_us: int = START_OF_TIME_US  # every window that ends here or before is final
-    first_passed_us: dict[int, int] = field(default_factory=dict)  # window -> when the first site passed its end
+    furthest: list[tuple[int, int]] = field(default_factory=list)  # mark of the furthest site, and when it was there
     usual: dict[str, int] = field(default_factory=dict)  # site -> its records in the newest complete window
     outstanding: dict[SiteBatch, OutstandingBatch] = field(default_factory=dict)  # what sites have shed
     late: LateRegistry = field(default_factory=LateRegistry)
