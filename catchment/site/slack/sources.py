@@ -138,18 +138,17 @@ class SourceTable:
     inversions: float = 0.0  # times that it sent something older than before
     future_records: int = 0
     jumps: UnconfirmedJumps = field(default_factory=UnconfirmedJumps)
+    newly_joined: int = 0  # sources that joined since rates were learned last: the last rows of the table
     _row_of: dict[str, int] = field(init=False, repr=False, metadata=_DERIVED)
     _last_sources: tuple[str, ...] = field(init=False, repr=False, metadata=_DERIVED)  # of the last batch
     _last_rows: Ints = field(init=False, repr=False, metadata=_DERIVED)  # of these sources; -1 for new ones
     _some_left: bool = field(init=False, repr=False, metadata=_DERIVED)
-    _joined: int = field(init=False, repr=False, metadata=_DERIVED)  # sources that joined with the batch at hand
 
     def __post_init__(self) -> None:
         self._row_of = {name: row for row, name in enumerate(self.names)}
         self._last_sources = ()
         self._last_rows = np.zeros(0, dtype=np.int64)
         self._some_left = not self.present.all()
-        self._joined = 0
 
     @property
     def newest_us(self) -> int:
@@ -178,7 +177,7 @@ class SourceTable:
                 return
             newest_us = int(batch.newest_us.max())
         rows, newest, oldest, gained = _merge_rows_by_source(self._rows_of(batch), batch)
-        if self._joined:
+        if self.newly_joined:
             self._leave_out_first_records(rows, gained)
         self.front.move(newest_us, now_us, self.memory_us)
         self.max_delay_us = max(self.max_delay_us, self.newest_us - int(oldest.min()))
@@ -218,7 +217,7 @@ class SourceTable:
             self.names.append(name)
         first = np.full(len(batch.sources), END_OF_TIME_US)
         np.minimum.at(first, batch.source_index, batch.oldest_us)
-        self._joined = len(new)
+        self.newly_joined = len(new)
         self.progress = np.append(self.progress, first[new])
         self.present = np.append(self.present, np.full(len(new), True))
         self.sums = np.append(self.sums, np.zeros((len(new), 4)), axis=0)
@@ -227,10 +226,10 @@ class SourceTable:
 
     def _leave_out_first_records(self, rows: Ints, gained: Floats) -> None:
         """Leave the first record of new sources out of their rates: n records span n - 1 intervals."""
-        new = rows >= len(self.names) - self._joined
+        new = rows >= len(self.names) - self.newly_joined
         records = gained[new, :1]
         gained[new] *= np.maximum(records - 1.0, 0.0) / np.maximum(records, 1.0)
-        self._joined = 0
+        self.newly_joined = 0
 
     def _ceiling_us(self, batch: SourceBatch, newest_us: int, now_us: int) -> int:
         """Return up to where the event times of a batch are accepted."""
