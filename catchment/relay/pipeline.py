@@ -36,7 +36,7 @@ class RelayPipeline:
     ) -> None:  # fmt: skip
         self.name, self.clock, self.folder = name, clock, project.relay_folder(name)
         self.link = outgoing_link(project, name)
-        self.inbox = Inbox(self.folder / "inbox", check=check)
+        self.inbox = Inbox(self.folder / "inbox", admit=check)
         self.outbox = Outbox(self.folder / "outbox", name, self.link.destination, self.link.outbox_max_bytes)
         self.core = RelayCore(project.defaults.relay_wait_us)
         journal = Journal(self.folder / "journal")

@@ -2,8 +2,8 @@
 
 A class is registered by `@stored`, under its own name and with a version. What is decoded equals what was encoded,
 types included: a tuple comes back as a tuple, an integer key as an integer. A document of an older version is migrated
-by the functions that the class declares; one of a newer version, or of a class that this version does not know, is
-refused by name. Nothing is ever executed from a document, so it may come from a disk that others can write to.
+by the functions that the class declares; one of a newer version, or of a class that this catchment does not know, is
+refused by name. No code is ever run from a document, so it may come from a disk that others can write to.
 
 The bytes are MessagePack (msgspec); what MessagePack has no type for is an extension of the kinds below. Lists, and
 dictionaries with plain keys, are MessagePack's own.
@@ -28,7 +28,7 @@ Class = TypeVar("Class", bound=type)
 Fields = dict[str, Any]
 Migration = Callable[[Fields], Fields]  # the fields of one version to those of the next
 
-_INT64 = range(-(2**63), 2**64)  # the integers that MessagePack carries
+_INTEGERS = range(-(2**63), 2**64)  # those that MessagePack carries
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
@@ -70,7 +70,9 @@ def stored(version: int = 1, migrations: Mapping[int, Migration] | None = None) 
 
     def register(new: Class) -> Class:
         known = _REGISTRY.get(new.__name__)
-        assert known is None or _place(known.stored_class) == _place(new), f"two classes are stored as {new.__name__}"
+        assert known is None or _full_name(known.stored_class) == _full_name(new), (
+            f"two classes are stored as {new.__name__}"
+        )
         _REGISTRY[new.__name__] = _Registration(new, version, dict(migrations or {}))
         return new
 
@@ -78,16 +80,16 @@ def stored(version: int = 1, migrations: Mapping[int, Migration] | None = None) 
 
 
 def encode(value: Any) -> bytes:
-    """Write a value down."""
+    """Return a value as a document."""
     return msgspec.msgpack.encode(_pack(value))
 
 
 def decode(data: bytes) -> Any:
-    """Return the value that was written."""
+    """Return the value of a document."""
     try:
         return msgspec.msgpack.decode(data, ext_hook=_read_extension)
     except (msgspec.DecodeError, pa.ArrowException, ValueError, TypeError, RecursionError) as error:
-        raise StorageError(f"this is no document of catchment: {error}") from error
+        raise StorageError(f"the bytes are not a document of catchment: {error}") from error
 
 
 def _pack(value: Any) -> Any:
@@ -102,7 +104,7 @@ def _pack(value: Any) -> Any:
     if isinstance(value, str):
         return value
     if isinstance(value, int):
-        return value if value in _INT64 else _extension(_Kind.INTEGER, str(value))
+        return value if value in _INTEGERS else _extension(_Kind.INTEGER, str(value))
     if isinstance(value, list):
         return [_pack(v) for v in value]
     if isinstance(value, Mapping):
@@ -115,7 +117,7 @@ def _pack(value: Any) -> Any:
 def _pack_mapping(value: Mapping[Any, Any]) -> Any:
     if isinstance(value, Counter):
         return _extension(_Kind.COUNTER, [[_pack(k), n] for k, n in value.items()])
-    if all(type(key) in (str, int) and (type(key) is str or key in _INT64) for key in value):
+    if all(type(key) in (str, int) and (type(key) is str or key in _INTEGERS) for key in value):
         return {key: _pack(v) for key, v in value.items()}
     return _extension(_Kind.MAP, [[_pack(k), _pack(v)] for k, v in value.items()])
 
@@ -145,7 +147,7 @@ def _pack_other(value: Any) -> Any:
             return msgspec.msgpack.Ext(int(_Kind.TYPE), bytes(pa.schema([pa.field("", value)]).serialize()))
         case Decimal():
             return _extension(_Kind.DECIMAL, str(value))
-    raise StorageError(f"no way to write a {type(value).__name__}; decorate its class with @stored")
+    raise _unregistered(type(value))
 
 
 def _read_extension(code: int, data: memoryview) -> Any:
@@ -178,7 +180,7 @@ def _read_extension(code: int, data: memoryview) -> Any:
         case _Kind.ARRAY:
             dtype, shape, raw = content
             return np.frombuffer(raw, np.dtype(dtype)).reshape(shape).copy()
-    raise StorageError(f"a document holds an extension of type {code}, which this version does not know")
+    raise StorageError(f"a document holds an extension of type {code}, which this catchment does not know")
 
 
 def _read_record(name: str, version: int, fields: Fields) -> Any:
@@ -190,26 +192,30 @@ def _read_record(name: str, version: int, fields: Fields) -> Any:
         )
     for older in range(version, known.version):
         if older not in known.migrations:
-            raise StorageError(f"a {name} of version {version} cannot be taken up by version {known.version}")
+            raise StorageError(f"a {name} of version {version} cannot be migrated to version {known.version}")
         fields = known.migrations[older](fields)
     return known.stored_class(**fields)
 
 
-def _place(of: type) -> str:
-    return f"{of.__module__}.{of.__qualname__}"
+def _full_name(stored_class: type) -> str:
+    return f"{stored_class.__module__}.{stored_class.__qualname__}"
 
 
 def _registration(name: str) -> _Registration:
     if name not in _REGISTRY:
-        raise StorageError(f"a document holds a {name!r}, which this version does not know")
+        raise StorageError(f"a document holds a {name!r}, which this catchment does not know")
     return _REGISTRY[name]
 
 
 def _registered_name(wanted: type) -> str:
     known = _REGISTRY.get(wanted.__name__)
     if known is None or known.stored_class is not wanted:
-        raise StorageError(f"no way to write a {wanted.__name__}; decorate its class with @stored")
+        raise _unregistered(wanted)
     return wanted.__name__
+
+
+def _unregistered(wanted: type) -> StorageError:
+    return StorageError(f"a {wanted.__name__} cannot be stored", hint="decorate its class with @stored")
 
 
 def _is_stored(field: dataclasses.Field[Any]) -> bool:

@@ -103,16 +103,16 @@ class _DecodedSegments:
 class Inbox:
     """Take segments from any thread; keep them until they are discarded.
 
-    `check`, if given, is called with each segment before it is stored and raises a WireError if the segment is of no
+    `admit`, if given, is called with each segment before it is stored and raises a WireError if the segment is of no
     use here (a fragment or a schema that is not known, slices too far away).
     """
 
     def __init__(
-        self, folder: Path, limits: WireLimits = DEFAULT_LIMITS, check: Callable[[Segment], None] | None = None
+        self, folder: Path, limits: WireLimits = DEFAULT_LIMITS, admit: Callable[[Segment], None] | None = None
     ) -> None:
         self.folder = folder
         self.limits = limits
-        self._check_use = check
+        self._admit = admit
         self._lock = threading.RLock()
         self._refused: Counter[str] = Counter()
         self._failure: OSError | None = None
@@ -246,9 +246,9 @@ class Inbox:
             )
         if self.size_bytes + size_bytes > self.limits.inbox_bytes:
             raise self.refuse("full", f"{self.size_bytes} bytes wait to be consumed; send again later")
-        if self._check_use is not None:
+        if self._admit is not None:
             try:
-                self._check_use(segment)
+                self._admit(segment)
             except WireError as error:
                 raise self.refuse("unfit", error.message, error.hint) from error
 

@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from catchment.errors import WireError
 from catchment.storage.files import read_record, write_record
@@ -44,6 +44,35 @@ class Pending(NamedTuple):
         return cls(header.sequence, path, len(segment.data), header.table_bytes, segment.fragment_bytes())
 
 
+class _LinkState:
+    """The state file of an outbox: whose link it is, its epoch, and which numbers were acknowledged."""
+
+    def __init__(self, path: Path, origin: str, destination: str) -> None:
+        self._path = path
+        self._link = {"origin": origin, "destination": destination}
+        self.epoch = uuid.uuid4().hex
+        self.acked = NumberSet()
+
+    def load(self) -> bool:
+        """Read the file; return False if there is none."""
+        state = read_record(self._path)
+        if state is None:
+            return False
+        if (state["origin"], state["destination"]) != tuple(self._link.values()):
+            raise WireError(
+                f"the folder belongs to the link {state['origin']} -> {state['destination']}, "
+                f"not to {self._link['origin']} -> {self._link['destination']}",
+                where=str(self._path.parent),
+            )
+        self.epoch = state["epoch"]
+        self.acked = NumberSet.from_record(state["acked"])
+        return True
+
+    def save(self) -> None:
+        """Write the file, durably."""
+        write_record(self._path, {**self._link, "epoch": self.epoch, "acked": self.acked.to_record()})
+
+
 class Outbox:
     """Segments from `origin` to `destination`; safe to use from several threads of one process."""
 
@@ -57,11 +86,15 @@ class Outbox:
         self._limits = limits
         self._lock = threading.RLock()
         self._segments = SegmentFolder(folder, limits)
-        self._acked = NumberSet()
+        self._state = _LinkState(folder / STATE_FILE, origin, destination)
         self._pending: dict[int, Pending] = {}
-        self.epoch = self._open_state()
-        self._next = self._acked.end
+        self._next = 0
         self._recover()
+
+    @property
+    def epoch(self) -> str:
+        """The life of this folder: its numbers mean nothing in another one."""
+        return self._state.epoch
 
     @property
     def next_sequence(self) -> int:
@@ -72,7 +105,7 @@ class Outbox:
     def lowest_unacked(self) -> int:
         """The lowest number that is not acknowledged."""
         with self._lock:
-            return self._acked.lowest_missing
+            return self._state.acked.lowest_missing
 
     @property
     def size_bytes(self) -> int:
@@ -92,7 +125,7 @@ class Outbox:
     def missing(self) -> list[int]:
         """List the numbers neither acknowledged nor on disk: their files were damaged, and must be appended again."""
         with self._lock:
-            return [n for n in range(self._acked.lowest_missing, self._next) if not self._knows(n)]
+            return [n for n in range(self._state.acked.lowest_missing, self._next) if not self._knows(n)]
 
     def append(self, sequence: int, messages: Iterable[Message]) -> Pending | None:
         """Store a segment durably; storing a number again changes nothing.
@@ -132,8 +165,8 @@ class Outbox:
             if not done:
                 return
             for sequence in done:
-                self._acked.add(sequence)
-            self._write_state(self.epoch)
+                self._state.acked.add(sequence)
+            self._state.save()
             for sequence in done:
                 del self._pending[sequence]
                 self._segments.remove(sequence)
@@ -145,7 +178,7 @@ class Outbox:
             return not self._knows(sequence)
 
     def _knows(self, sequence: int) -> bool:
-        return sequence in self._pending or sequence in self._acked
+        return sequence in self._pending or sequence in self._state.acked
 
     def _add(self, sequence: int, segment: EncodedSegment) -> None:
         self._pending[sequence] = Pending.of(segment, self._segments.file(sequence))
@@ -161,30 +194,15 @@ class Outbox:
                 hint="distribute the messages over several segments (segments_of)",
             ) from error
 
-    def _open_state(self) -> str:
-        """Read which numbers were acknowledged; return the epoch, a new one in a new folder."""
-        state = read_record(self.folder / STATE_FILE)
-        if state is None:
-            if self._segments.find_numbers():
-                raise self._error(
-                    f"there are segments but no {STATE_FILE}", hint="restore the whole folder from a copy"
-                )
-            epoch = uuid.uuid4().hex
-            self._write_state(epoch)
-            return epoch
-        if (state["origin"], state["destination"]) != (self.origin, self.destination):
-            raise self._error(f"the folder belongs to the link {state['origin']} -> {state['destination']}")
-        self._acked = NumberSet.from_record(state["acked"])
-        return str(state["epoch"])
-
-    def _write_state(self, epoch: str) -> None:
-        link: dict[str, Any] = {"epoch": epoch, "origin": self.origin, "destination": self.destination}
-        write_record(self.folder / STATE_FILE, {**link, "acked": self._acked.to_record()})
-
     def _recover(self) -> None:
-        self._next = max([self._next, *(number + 1 for number in self._segments.find_damaged())])
+        if not self._state.load():
+            if self._segments.find_numbers():
+                hint = "restore the whole folder from a copy"
+                raise self._error(f"there are segments but no {STATE_FILE}", hint)
+            self._state.save()
+        self._next = max([self._state.acked.end, *(number + 1 for number in self._segments.find_damaged())])
         for sequence in self._segments.find_numbers():
-            if sequence in self._acked:
+            if sequence in self._state.acked:
                 self._segments.remove(sequence)
                 continue
             segment = self._load(sequence)

@@ -67,7 +67,7 @@ def test_counts_of_records_are_not_negative() -> None:
 
 
 def test_what_is_refused_is_counted_not_stored_and_harms_nobody_else(tmp_path: Path) -> None:
-    inbox = Inbox(tmp_path, check=ADMISSION.check)
+    inbox = Inbox(tmp_path, admit=ADMISSION.check)
     with pytest.raises(WireError, match="neither born"):
         inbox.accept(encode_segment(Segment("d", "life", 0, (partials(0),))).data)
     with pytest.raises(WireError, match="is not a site of this project"):
@@ -80,7 +80,7 @@ def test_a_site_with_other_queries_than_the_center_is_refused_and_hears_why(tmp_
     mine, theirs = make_fragment(WindowSpec.tumbling(10)), make_fragment(WindowSpec.tumbling(10))
     other = replace(theirs, aggregates=theirs.aggregates[:1])
     inbox = Inbox(
-        tmp_path, check=Admission({"q": mine}, Routes("center", {"a": "center"}), {mine.stream: ("a",)}).check
+        tmp_path, admit=Admission({"q": mine}, Routes("center", {"a": "center"}), {mine.stream: ("a",)}).check
     )
     good = Segment("a", "e", 0, (Updates("q", mine.schema.empty_table()),))
     assert inbox.accept(encode_segment(good).data) == 0

@@ -203,7 +203,7 @@ def _standings(tree: Tree) -> list[Standing]:
 
 def test_a_site_speaks_for_those_behind_it_alone(tmp_path: Path) -> None:
     tree = Tree(tmp_path, TREES[1], WindowSpec.tumbling(10))
-    tree.center.inbox = Inbox(tmp_path / "checked", check=tree.admission.check)
+    tree.center.inbox = Inbox(tmp_path / "checked", admit=tree.admission.check)
 
     def stating(origin: str, sequence: int) -> bytes:
         return encode_segment(Segment("hub", "life", sequence, (Relayed(origin, Progress("q", 5, 0)),))).data

@@ -196,15 +196,10 @@ def test_a_segment_lands_once_at_a_dense_position(tmp_path: Path) -> None:
     for sequence in (0, 1, 0, 3, 1, 3, 2):
         assert inbox.accept(frame(sequence)) == sequence
     inbox.accept(frame(0, origin="us"))
-    assert [(s.origin, s.sequence) for s in landed_segments(inbox)] == [
-        ("eu", 0), ("eu", 1), ("eu", 3), ("eu", 2), ("us", 0),
-    ]  # fmt: skip
-    assert (inbox.last_position, inbox.expected("eu"), inbox.expected("us"), inbox.expected("asia")) == (
-        4,
-        4,
-        1,
-        0,
-    )
+    assert [s.sequence for s in landed_segments(inbox)] == [0, 1, 3, 2, 0]
+    assert [s.origin for s in landed_segments(inbox)] == ["eu", "eu", "eu", "eu", "us"]
+    assert inbox.last_position == 4
+    assert [inbox.expected(site) for site in ("eu", "us", "asia")] == [4, 1, 0]
     assert inbox.size_bytes == sum(p.stat().st_size for p in tmp_path.glob(f"*{SEGMENT_SUFFIX}"))
 
 

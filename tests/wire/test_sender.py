@@ -268,7 +268,7 @@ def test_one_refused_segment_is_kept_and_does_not_stop_the_others(
             raise WireError("not this one")
 
     mended = threading.Event()
-    inbox = Inbox(tmp_path / "in", check=no_two)
+    inbox = Inbox(tmp_path / "in", admit=no_two)
     store(outbox, range(5))
     sender = started(Sender(outbox, lambda: LocalUplink(inbox)))
     wait_for(lambda: [p.sequence for p in outbox.pending()] == [2])

@@ -201,7 +201,7 @@ class Runner:
     def _start_center(self) -> None:
         folder = self.project.state_folder / "center"
         deployed = self.deployment.deployed
-        inbox = Inbox(folder / "inbox", check=self._take)
+        inbox = Inbox(folder / "inbox", admit=self._take)
         check_definitions(folder, self.deployment.plans)
         tables = {p.name: self._tables(p) for p in self.deployment.plans}
         queries = self.deployment.center_queries
