@@ -177,7 +177,7 @@ def interleavings() -> st.SearchStrategy[list[tuple[str, object]]]:
             st.tuples(st.just("restart"), st.none()),
         ),
         max_size=25,
-    )  # fmt: skip
+    )
 
 
 def event_of(kind: str, value: object) -> Event:

@@ -295,9 +295,9 @@ def test_it_holds_everything_while_the_link_can_carry_it_and_drains_when_it_cann
     thin.handle(absorbed(of, keys(500, SECOND)), SECOND)
     for second in range(2, 90):
         thin.handle(LowMarkRaised("s", second * SECOND), second * SECOND)
-    told = thin.fragment_status()["f"]
-    assert told["reasons"][DRAIN] == told["updates"] > 0
-    assert "load" in told["last_reason"]
+    status = thin.fragment_status()["f"]
+    assert status["reasons"][DRAIN] == status["updates"] > 0
+    assert "load" in status["last_reason"]
 
 
 def test_every_update_has_a_reason_and_restarts_keep_the_count() -> None:
@@ -320,7 +320,7 @@ def test_fragments_share_the_link_by_weight() -> None:
     for second in range(2, 90):
         core.handle(LowMarkRaised("s", second * SECOND), second * SECOND)
         core.handle(Ticked(), second * SECOND)
-    sent = {name: told["updates"] for name, told in core.fragment_status().items()}
+    sent = {name: status["updates"] for name, status in core.fragment_status().items()}
     assert sent["light"] > 20
     assert sent["heavy"] / sent["light"] == pytest.approx(2.0, rel=0.2)
 
@@ -362,9 +362,14 @@ def test_the_status_tells_why_updates_left_within_the_width_of_a_terminal() -> N
     core.handle(absorbed(of, keys(7, SECOND)), SECOND)
     core.handle(LowMarkRaised("s", 100 * SECOND), 100 * SECOND)
     site = {
-        "rows": 7, "newest_event_us": SECOND, "bytes_sent": 100, "pending_rows": 0, "connected": True,
-        "last_error": None, "fragments": core.fragment_status(),
-    }  # fmt: skip
+        "rows": 7,
+        "newest_event_us": SECOND,
+        "bytes_sent": 100,
+        "pending_rows": 0,
+        "connected": True,
+        "last_error": None,
+        "fragments": core.fragment_status(),
+    }
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(status_table({"sites": {"eu": site}, "center": None}))
     (line,) = [line for line in console.export_text().splitlines() if "spillway" in line]

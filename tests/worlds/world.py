@@ -46,11 +46,13 @@ def make_fragment(window: WindowSpec) -> Fragment:
 
 def lifted(fragment: Fragment, records: Sequence[Record]) -> site_events.Absorbed:
     slices = [fragment.slicing.start_of(ts) for ts, _, _ in records]
-    raw = pa.table({
-        SLICE_COLUMN: pa.array(slices, pa.int64()),
-        "k": pa.array([k for _, k, _ in records], pa.string()),
-        "v": pa.array([v for _, _, v in records], pa.int64()),
-    })  # fmt: skip
+    raw = pa.table(
+        {
+            SLICE_COLUMN: pa.array(slices, pa.int64()),
+            "k": pa.array([k for _, k, _ in records], pa.string()),
+            "v": pa.array([v for _, _, v in records], pa.int64()),
+        }
+    )
     table = partials.lift(raw, [SLICE_COLUMN, "k"], fragment.aggregates)
     return site_events.Absorbed("q", table, tuple(Counter(slices).items()))
 
