@@ -1,5 +1,4 @@
-"""Where the feed cloud on Spark keeps what devices sent: events in Parquet files, the rest in order beside
-them.
+"""What devices sent to a feed cloud on Spark: events in Parquet files, other messages in order in memory.
 
 Every message has an arrival number. Events are flushed to files, one per flush, which appear whole or not at
 all; the name of a file is the number of its last event. Control messages wait on the driver until every
@@ -113,7 +112,7 @@ class Landing:
         self.files.append(LandedFile(folder / name, min(times), max(times)))
 
     def earlier_files(self, lifetime_us: int) -> list[str]:
-        """Processed files with events that those still to be processed may meet."""
+        """Return the processed files with events that those still to be processed may meet."""
         waiting = [f.oldest_us for f in list(self.files) if f.last > self.done]
         since_us = min(waiting, default=0) - lifetime_us
         return [str(f.path) for f in list(self.files) if f.last <= self.done and f.newest_us >= since_us]

@@ -1,4 +1,4 @@
-"""What devices were told to upload, what of it is known to have taken hold, and what they download. Pure.
+"""What devices were told to upload, what of it they have confirmed, and what they download. Pure.
 
 A raise is asked for with a token and holds once the device has confirmed it: from then on every event later
 than the confirmed time that the share keeps is uploaded. Lowering needs no answer.

@@ -1,4 +1,4 @@
-"""What devices and the cloud say to each other.
+"""The messages between devices and the cloud.
 
 Data (`FeedEvent`) and notices are facts: they carry a key, so a duplicate is recognised and any order is
 harmless. Instructions from the cloud say what holds from now on and may be repeated; those with a token are

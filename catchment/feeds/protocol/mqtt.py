@@ -5,7 +5,7 @@ broker keeps what a client misses while it is away, up to the broker's own bound
 what it drops shows as a gap in the numbers and is counted. QoS 1 may deliver twice: receivers drop by number. A
 client that reconnects first repeats what was not acknowledged and only then sends what is new, so the order of first
 sendings holds, which the numbers rely on. Devices that were there before the cloud first subscribed are found by
-`Controller.restart`, which tells them to say hello again.
+`FeedController.restart`, which tells them to say hello again.
 
 One thread serves many clients through a selector: `poll` reads and writes what is ready. Nothing here starts a
 thread. With `ca_certs` the link is TLS; the broker should let a device write only its own topic, e.g. mosquitto's

@@ -27,7 +27,7 @@ TICK_US = 1_000_000
 
 
 class Every:
-    """Says when a period has passed."""
+    """A timer that says when a period has passed."""
 
     def __init__(self, period_s: float) -> None:
         self.period_s = period_s
@@ -93,7 +93,7 @@ def _let_go(links: MqttCloud, patience_s: float = 2.0) -> None:
 
 
 class FleetLog:
-    """What devices of a fleet recorded and notified, a JSON line each, handed to the system at once."""
+    """A log of what the devices of a fleet recorded and notified: one JSON line each, flushed at once."""
 
     def __init__(self, path: Path) -> None:
         self.file = path.open("a", buffering=1, encoding="utf-8")
