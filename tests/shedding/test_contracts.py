@@ -112,8 +112,10 @@ def _assert_least(forest: ShedForest, errors: dict[str, float], floors: dict[str
     free = [errors[q.name] * q.weight for q in forest.queries if q.max_error is None]
     shared = max(free, default=0.0)
     if shared > 0.0:
-        smaller = {q.name: min(1.0, max(floors[q.name], slopes[q.name] * q.weight / (shared * (1 - 1e-5))))
-                   for q in forest.queries}  # fmt: skip
+        smaller = {
+            q.name: min(1.0, max(floors[q.name], slopes[q.name] * q.weight / (shared * (1 - 1e-5))))
+            for q in forest.queries
+        }
         assert least_load_by_lp(forest, smaller) > forest.capacity
 
 

@@ -145,8 +145,9 @@ def all_types() -> pa.Table:
         "day": pa.array(r.integers(-30_000, 30_000, n), pa.int32()).cast(pa.date32()),
         "ts": pa.array(r.integers(-(2**50), 2**50, n), pa.int64()).cast(pa.timestamp("us", "UTC")),
         "dec": pa.array([Decimal(int(x)).scaleb(-4) for x in r.integers(-(10**17), 10**17, n)]).cast(
-            pa.decimal128(18, 4)),
-    }  # fmt: skip
+            pa.decimal128(18, 4)
+        ),
+    }
     gaps = pa.array(r.random(n) < 0.1)
     return pa.table({name: _with_gaps(column, gaps) for name, column in columns.items()})
 
@@ -188,8 +189,10 @@ def test_spark_reads_strata_large_values_and_literals_as_they_are_meant(spark: S
     spark.createDataFrame(table).createOrReplaceTempView("grouped")
     by_group = stratum_rate_sql("k", {"plain": 0.25, "it's": 1 / 3, "back\\slash": 0.1}, default=0.75)
     spared = Sampler(0.5, (("v", 10.0),)).spared_sql
-    found = spark.sql(f"SELECT k, {by_group} AS rate, {spared} AS spared, {text_sql(keys[2] or '')} AS t, "
-                      f"{number_sql(0.1)} AS tenth FROM grouped").toArrow()  # fmt: skip
+    found = spark.sql(
+        f"SELECT k, {by_group} AS rate, {spared} AS spared, {text_sql(keys[2] or '')} AS t, "
+        f"{number_sql(0.1)} AS tenth FROM grouped"
+    ).toArrow()
     assert found["rate"].to_pylist() == [0.25, 1 / 3, 0.1, 0.75, 0.75]
     assert found["spared"].to_pylist() == [False, True, False, False, False]
     assert found["t"].to_pylist() == [keys[2]] * 5

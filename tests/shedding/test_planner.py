@@ -60,10 +60,12 @@ def test_targets_are_capped_at_one_before_they_are_placed() -> None:
     """Uncapped targets 2.0 and 0.5 would become 1 and 0.25."""
     loose, tight = Population(10_000), Population(625)  # C is four times as large
     forest = ShedForest(
-        1.0, DELTA, (StreamNode("S", 1000),),
+        1.0,
+        DELTA,
+        (StreamNode("S", 1000),),
         (OperatorNode("A", "S", 1.0, 1e-3), OperatorNode("B", "A", 1.0, 1e-3)),
         (QueryNode("q1", "A", "count", tight), QueryNode("q2", "B", "count", loose)),
-    )  # fmt: skip
+    )
     slopes = [slope_of(q, DELTA) for q in forest.queries]
     at_half = ShedForest(1.5, DELTA, forest.streams, forest.operators, forest.queries)
     plan = shed_load(at_half)
@@ -172,27 +174,34 @@ def test_a_load_under_capacity_is_not_shed_and_one_just_over_is() -> None:
 
 def test_one_query_alone_is_sampled_at_its_first_operator() -> None:
     forest = ShedForest(
-        0.5, DELTA, (StreamNode("S", 1000),), (OperatorNode("A", "S", 0.5, 1e-3), OperatorNode("B", "A", 0.5, 1e-3)),
+        0.5,
+        DELTA,
+        (StreamNode("S", 1000),),
+        (OperatorNode("A", "S", 0.5, 1e-3), OperatorNode("B", "A", 0.5, 1e-3)),
         (QueryNode("q", "B", "sum", Population(100, 5, 2)),),
-    )  # fmt: skip
+    )
     assert rates_of(shed_load(forest)) == {"A": pytest.approx(0.5 / 1.5)}
 
 
 def test_queries_that_share_nothing_are_sampled_each_at_its_root() -> None:
     forest = ShedForest(
-        1.0, DELTA, (StreamNode("S", 1000), StreamNode("T", 1000)),
+        1.0,
+        DELTA,
+        (StreamNode("S", 1000), StreamNode("T", 1000)),
         (OperatorNode("A", "S", 1.0, 1e-3), OperatorNode("B", "T", 1.0, 1e-3)),
         (QueryNode("q", "A", "count", Population(100)), QueryNode("r", "B", "count", Population(100))),
-    )  # fmt: skip
+    )
     assert rates_of(shed_load(forest)) == {"A": pytest.approx(0.5), "B": pytest.approx(0.5)}
 
 
 def test_two_branches_of_one_stream_are_sampled_apart() -> None:
     forest = ShedForest(
-        1.0, DELTA, (StreamNode("S", 1000),),
+        1.0,
+        DELTA,
+        (StreamNode("S", 1000),),
         (OperatorNode("A", "S", 1.0, 1e-3), OperatorNode("B", "S", 1.0, 1e-3)),
         (QueryNode("q", "A", "count", Population(100)), QueryNode("r", "B", "count", Population(900))),
-    )  # fmt: skip
+    )
     assert rates_of(shed_load(forest)) == {"A": pytest.approx(0.75), "B": pytest.approx(0.25)}
 
 

@@ -57,10 +57,12 @@ def _error(aggregate: str, values: np.ndarray, kept: np.ndarray, rate: float) ->
         q = 0.5 if aggregate == "median" else 0.9
         return float(np.mean(values <= np.quantile(sample, q)) - q)
     answers = {
-        "count": (len(sample) / rate, len(values)), "sum": (sample.sum() / rate, values.sum()),
-        "avg": (sample.mean(), values.mean()), "variance": (sample.var(), values.var()),
+        "count": (len(sample) / rate, len(values)),
+        "sum": (sample.sum() / rate, values.sum()),
+        "avg": (sample.mean(), values.mean()),
+        "variance": (sample.var(), values.var()),
         "stddev": (sample.std(), values.std()),
-    }  # fmt: skip
+    }
     found, true = answers[aggregate]
     return float(found / true - 1.0)
 
@@ -68,8 +70,11 @@ def _error(aggregate: str, values: np.ndarray, kept: np.ndarray, rate: float) ->
 @settings(max_examples=examples(200))
 @given(
     aggregate=st.sampled_from(["count", "sum", "avg", "median", "variance", "stddev", "max"]),
-    count=st.floats(1, 1e9), mean=st.floats(0.1, 1e3), std=st.floats(0, 1e4), error=st.floats(1e-4, 50),
-)  # fmt: skip
+    count=st.floats(1, 1e9),
+    mean=st.floats(0.1, 1e3),
+    std=st.floats(0, 1e4),
+    error=st.floats(1e-4, 50),
+)
 def test_the_rate_falls_as_the_error_grows_and_the_error_is_its_inverse(
     aggregate: str, count: float, mean: float, std: float, error: float
 ) -> None:
@@ -87,9 +92,14 @@ def test_the_rate_falls_as_the_error_grows_and_the_error_is_its_inverse(
 
 @pytest.mark.parametrize(
     ("aggregate", "population"),
-    [("count", Population(0)), ("sum", Population(100, 0.0, 1.0)), ("avg", Population(100, 0.0, 1.0)),
-     ("distinct", Population(100)), ("top_k", Population(100))],
-)  # fmt: skip
+    [
+        ("count", Population(0)),
+        ("sum", Population(100, 0.0, 1.0)),
+        ("avg", Population(100, 0.0, 1.0)),
+        ("distinct", Population(100)),
+        ("top_k", Population(100)),
+    ],
+)
 def test_where_no_rate_says_anything_nothing_is_shed(aggregate: str, population: Population) -> None:
     need = make_need(Law.VARIANCE, aggregate, population, 0.05)
     assert need.rigid
@@ -103,9 +113,11 @@ def test_where_no_rate_says_anything_nothing_is_shed(aggregate: str, population:
 
 @settings(max_examples=examples(40))
 @given(
-    aggregate=st.sampled_from(["count", "sum", "avg"]), count=st.floats(100, 1e6), std=st.floats(0, 10),
+    aggregate=st.sampled_from(["count", "sum", "avg"]),
+    count=st.floats(100, 1e6),
+    std=st.floats(0, 10),
     max_error=st.floats(0.01, 0.5),
-)  # fmt: skip
+)
 def test_a_contract_asks_for_the_rate_at_which_the_stated_bound_keeps_it(
     aggregate: str, count: float, std: float, max_error: float
 ) -> None:
@@ -130,15 +142,19 @@ def test_no_rates_of_the_same_load_have_a_smaller_worst_error(part: int) -> None
         for query in forest.queries:
             shown = plan.effective_rates[query.name]
             assert plan.errors[query.name] == pytest.approx(
-                Z[DELTA] * spread_of(query) * math.sqrt((1 - shown) / shown), rel=1e-5, abs=1e-12)  # fmt: skip
+                Z[DELTA] * spread_of(query) * math.sqrt((1 - shown) / shown), rel=1e-5, abs=1e-12
+            )
 
 
 def test_one_query_gets_all_that_fits_and_under_the_capacity_nothing_is_shed() -> None:
     def planned(capacity: float) -> dict[str, float]:
         queries = (QueryNode("q", "A", "sum", Population(50, 3.0, 9.0)),)
         operators = (OperatorNode("A", "S", 1.0, 1e-3),)
-        return dict(shed_load(ShedForest(capacity, DELTA, (StreamNode("S", 1000),), operators, queries,
-                                         law=Law.VARIANCE)).effective_rates)  # fmt: skip
+        return dict(
+            shed_load(
+                ShedForest(capacity, DELTA, (StreamNode("S", 1000),), operators, queries, law=Law.VARIANCE)
+            ).effective_rates
+        )
 
     assert planned(0.25) == {"q": pytest.approx(0.25)}
     assert planned(1.0) == {"q": 1.0}
@@ -201,8 +217,10 @@ def test_with_readers_that_pick_no_random_rates_of_the_same_load_are_less_wrong(
     assert plan.max_error == pytest.approx(min(e for e in plan.errors.values() if e > 0), rel=1e-6)
     for _ in range(400):
         factors = np.exp(chance.normal(0, chance.choice([0.02, 0.2, 1.0]), len(forest.queries)))
-        wanted = {(q.name, WHOLE): min(1.0, plan.effective_rates[q.name] * f)
-                  for q, f in zip(forest.queries, factors, strict=True)}  # fmt: skip
+        wanted = {
+            (q.name, WHOLE): min(1.0, plan.effective_rates[q.name] * f)
+            for q, f in zip(forest.queries, factors, strict=True)
+        }
         rates = targets(forest, wanted)
         if load_at(forest, rates) <= forest.capacity:
             assert make_plan(forest, rates).max_error >= plan.max_error * (1 - 1e-9)
@@ -211,8 +229,10 @@ def test_with_readers_that_pick_no_random_rates_of_the_same_load_are_less_wrong(
 @pytest.mark.parametrize("seed", range(6))
 def test_what_comes_anyway_is_free_for_readers_without_work_of_their_own(seed: int) -> None:
     forest = picking_forest(seed)
-    idle = replace(forest, operators=tuple(replace(o, seconds_per_tuple=0.0) if o.name != "prepare" else o
-                                           for o in forest.operators))  # fmt: skip
+    idle = replace(
+        forest,
+        operators=tuple(replace(o, seconds_per_tuple=0.0) if o.name != "prepare" else o for o in forest.operators),
+    )
     plain, spared = shed_load(idle), shed_load(idle, spare_free=True)
     assert spared.load_after == pytest.approx(plain.load_after)
     assert all(spared.errors[q] <= plain.errors[q] * (1 + 1e-9) for q in plain.errors)

@@ -37,12 +37,14 @@ SCHEMA = pa.schema([("code", pa.int32()), ("v", pa.int64()), ("page", pa.string(
 def records_of(rows: int, seed: int) -> pa.RecordBatch:
     chance = np.random.default_rng(seed)
     values = pa.array(chance.integers(-100, 100, rows), mask=chance.random(rows) < 0.1)
-    return pa.record_batch({
-        "k": pa.array(chance.integers(0, 4, rows)),
-        "v": values,
-        "counts": pa.array(chance.random(rows) < 0.7, mask=chance.random(rows) < 0.1),
-        "place": pa.array(RULE.places([pa.array(np.arange(rows))]).astype(np.int64)),
-    })  # fmt: skip
+    return pa.record_batch(
+        {
+            "k": pa.array(chance.integers(0, 4, rows)),
+            "v": values,
+            "counts": pa.array(chance.random(rows) < 0.7, mask=chance.random(rows) < 0.1),
+            "place": pa.array(RULE.places([pa.array(np.arange(rows))]).astype(np.int64)),
+        }
+    )
 
 
 def lifted(records: pa.RecordBatch, lifts: list[Lift], step: int) -> list[dict[int, tuple[int, int | None]]]:
@@ -209,8 +211,10 @@ def test_sparing_large_values_makes_the_bound_of_a_heavy_tailed_sum_tighter_and_
     values = np.random.default_rng(3).pareto(1.5, 5_000) + 1.0
     limit = float(values.mean() + 2 * values.std())
     truth, trials = float(values.sum()), 200
-    found = {name: [sampled_sum(values, 0.1, at, seed) for seed in range(trials)] for name, at in
-             {"plain": None, "spared": limit}.items()}  # fmt: skip
+    found = {
+        name: [sampled_sum(values, 0.1, at, seed) for seed in range(trials)]
+        for name, at in {"plain": None, "spared": limit}.items()
+    }
     missed = {n: sum(abs(a - truth) > e * truth for a, e in one) for n, one in found.items()}
     widths = {n: float(np.median([e for _, e in one])) for n, one in found.items()}
     assert missed["spared"] <= 0.05 * trials

@@ -45,11 +45,17 @@ def of(function: str, argument: str | None, type_: pa.DataType | None) -> Any:
     return make_aggregate(function, argument, type_, name=f"{function}_{(argument or 'all').strip('`')[-3:]}")
 
 
-AGGREGATES = with_terms((
-    of("count", None, None), of("count", "`s`.`v`", pa.int64()), of("sum", "`s`.`v`", pa.int64()),
-    of("avg", "`s`.`x`", pa.float64()), of("min", "`s`.`page`", pa.string()), of("var_pop", "`s`.`x`", pa.float64()),
-    of("approx_count_distinct", "`s`.`page`", pa.string()),
-))  # fmt: skip
+AGGREGATES = with_terms(
+    (
+        of("count", None, None),
+        of("count", "`s`.`v`", pa.int64()),
+        of("sum", "`s`.`v`", pa.int64()),
+        of("avg", "`s`.`x`", pa.float64()),
+        of("min", "`s`.`page`", pa.string()),
+        of("var_pop", "`s`.`x`", pa.float64()),
+        of("approx_count_distinct", "`s`.`page`", pa.string()),
+    )
+)
 PAGE = Key("page", "`s`.`page`", pa.string())
 GROUPS = GroupRates(PAGE.sql, (("p1", 0.1), ("p2", 0.7), ("p5", 1.0)))
 ALL = Fragment("all", "s", "ts", (), AGGREGATES, (SECOND,))
@@ -58,22 +64,35 @@ FRAGMENTS = (
     replace(ALL, name="pages", keys=(PAGE,), windows=(WIDE,)),
     replace(ALL, name="some", where="`s`.`page` LIKE 'p%' AND `s`.`v` > 10", keys=(PAGE,)),
     # The condition keeps the expressions from failing.
-    replace(ALL, name="guarded", where="`s`.`v` <> 0", keys=(Key("half", "100 DIV `s`.`v`", pa.int64()),),
-            aggregates=with_terms((of("sum", "1000 DIV `s`.`v`", pa.int64()),))),
-    replace(ALL, name="aliased", stream="h", where="`h`.`v` > 5",
-            aggregates=with_terms((of("sum", "`h`.`v`", pa.int64()),))),
-    replace(ALL, name="named", lookups=(Lookup("names", "n", "`s`.`page` = `n`.`page`"),),
-            keys=(Key("title", "`n`.`title`", pa.string()),), aggregates=with_terms((of("count", None, None),))),
+    replace(
+        ALL,
+        name="guarded",
+        where="`s`.`v` <> 0",
+        keys=(Key("half", "100 DIV `s`.`v`", pa.int64()),),
+        aggregates=with_terms((of("sum", "1000 DIV `s`.`v`", pa.int64()),)),
+    ),
+    replace(
+        ALL, name="aliased", stream="h", where="`h`.`v` > 5", aggregates=with_terms((of("sum", "`h`.`v`", pa.int64()),))
+    ),
+    replace(
+        ALL,
+        name="named",
+        lookups=(Lookup("names", "n", "`s`.`page` = `n`.`page`"),),
+        keys=(Key("title", "`n`.`title`", pa.string()),),
+        aggregates=with_terms((of("count", None, None),)),
+    ),
     replace(ALL, name="nobody", where="`s`.`v` > 1000000"),
-)  # fmt: skip
+)
 
 
 def records(spark: SparkSession) -> DataFrame:
     columns = (
-        "id AS _row", "timestamp_micros(1700000000000000 + id * 2500) AS ts", "concat('p', pmod(hash(id), 7)) AS page",
+        "id AS _row",
+        "timestamp_micros(1700000000000000 + id * 2500) AS ts",
+        "concat('p', pmod(hash(id), 7)) AS page",
         "CASE WHEN id % 11 = 0 THEN NULL ELSE pmod(id * 37, 101) - 3 END AS v",
         "CASE WHEN id % 13 = 0 THEN NULL WHEN id % 17 = 0 THEN double('NaN') ELSE exp(pmod(id, 9)) END AS x",
-    )  # fmt: skip
+    )
     return spark.range(0, ROWS, 1, 3).selectExpr(*columns)
 
 
@@ -100,16 +119,23 @@ def check_same(one: Any, other: Any, fragment: Fragment) -> None:
 
 @pytest.mark.parametrize(
     ("rate", "side", "spare", "by_group"),
-    [(1.0, Side.KEPT, False, False), (0.4, Side.LEFT, False, False), (0.4, Side.KEPT, True, False),
-     (0.4, Side.KEPT, False, True), (0.4, Side.LEFT, True, True)],
-)  # fmt: skip
+    [
+        (1.0, Side.KEPT, False, False),
+        (0.4, Side.LEFT, False, False),
+        (0.4, Side.KEPT, True, False),
+        (0.4, Side.KEPT, False, True),
+        (0.4, Side.LEFT, True, True),
+    ],
+)
 def test_many_fragments_in_one_job_have_the_partials_of_jobs_of_their_own(
     spark: SparkSession, rate: float, side: Side, spare: bool, by_group: bool
 ) -> None:
     names = spark.createDataFrame([("p1", "one"), ("p1", "uno"), ("p2", "two")], "page STRING, title STRING")
     evaluator, given = SparkEvaluator({"names": names}), records(spark)
-    limits = {f.name: (("`s`.`v`", 60.0), ("`s`.`x`", 2000.0)) if f.name in ("all", "some") and spare else ()
-              for f in FRAGMENTS}  # fmt: skip
+    limits = {
+        f.name: (("`s`.`v`", 60.0), ("`s`.`x`", 2000.0)) if f.name in ("all", "some") and spare else ()
+        for f in FRAGMENTS
+    }
     groups = {f.name: GROUPS if by_group and PAGE in f.keys else None for f in FRAGMENTS}
     takes = [Take(f, Selection(Sampler(rate, limits[f.name], groups[f.name]), side)) for f in FRAGMENTS]
     together = evaluator.reduce_all(given, takes, ROWS, RULE)

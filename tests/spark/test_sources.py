@@ -246,8 +246,9 @@ def generate(spark: SparkSession, base: Path, cases: dict[str, tuple[int, str]])
     rows: dict[str, list[Any]] = {name: [] for name in cases}
     queries = []
     for name, (seed, site) in cases.items():
-        stream = declare(f"connector = 'generator', rows_per_s = 40, keys = 5, seed = {seed}, duration = '1 s'",
-                         EVERY_TYPE)  # fmt: skip
+        stream = declare(
+            f"connector = 'generator', rows_per_s = 40, keys = 5, seed = {seed}, duration = '1 s'", EVERY_TYPE
+        )
         made = opened(spark, stream, base, site)
         into = rows[name].extend
         writer = made.records.writeStream.foreachBatch(lambda batch, _, into=into: into(batch.collect()))

@@ -24,12 +24,14 @@ def shed_fragment(window: WindowSpec) -> Fragment:
 
 def partials_of(fragment: Fragment, records: Sequence[Record], rate: float) -> tuple[pa.Table, Counter[int]]:
     slices = [fragment.slicing.start_of(ts) for ts, _, _ in records]
-    raw = pa.table({
-        SLICE_COLUMN: pa.array(slices, pa.int64()),
-        "k": pa.array([k for _, k, _ in records], pa.string()),
-        "v": pa.array([v for _, _, v in records], pa.int64()),
-        "one": pa.array(np.ones(len(records), dtype=np.int64)),
-    })  # fmt: skip
+    raw = pa.table(
+        {
+            SLICE_COLUMN: pa.array(slices, pa.int64()),
+            "k": pa.array([k for _, k, _ in records], pa.string()),
+            "v": pa.array([v for _, _, v in records], pa.int64()),
+            "one": pa.array(np.ones(len(records), dtype=np.int64)),
+        }
+    )
     base = [a for a in fragment.aggregates if not isinstance(a, ShedTerms)]
     keys = [SLICE_COLUMN, "k"]
     moments = [m for m in (t.moments for t in terms_in(fragment.aggregates)) if m is not None]

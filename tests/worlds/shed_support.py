@@ -70,8 +70,11 @@ def load_by_samplers(forest: ShedForest, samplers: dict[str, float]) -> float:
 
 def effective_by_samplers(forest: ShedForest, samplers: dict[str, float], query: str) -> float:
     node = forest.nodes[query]
-    return 1.0 if isinstance(node, StreamNode) else samplers.get(query, 1.0) * effective_by_samplers(
-        forest, samplers, node.input)  # fmt: skip
+    return (
+        1.0
+        if isinstance(node, StreamNode)
+        else samplers.get(query, 1.0) * effective_by_samplers(forest, samplers, node.input)
+    )
 
 
 def _edges(forest: ShedForest) -> tuple[dict[str, int], list[tuple[int, int]]]:
@@ -134,7 +137,12 @@ def least_error_by_milp(forest: ShedForest) -> float:
     goal, integer = np.zeros(columns), np.zeros(columns)
     goal[size], integer[size + 1 :] = -1.0, 1
     upper: NDArray[np.float64] = np.r_[np.ones(size), top, np.ones(len(queries))]
-    solved = milp(goal, constraints=LinearConstraint(np.array(rows), low, high), integrality=integer,
-                  bounds=Bounds(np.zeros(columns), upper), options={"mip_rel_gap": 1e-9})  # fmt: skip
+    solved = milp(
+        goal,
+        constraints=LinearConstraint(np.array(rows), low, high),
+        integrality=integer,
+        bounds=Bounds(np.zeros(columns), upper),
+        options={"mip_rel_gap": 1e-9},
+    )
     assert solved.status == 0, solved.message
     return unit / float(solved.x[size])
