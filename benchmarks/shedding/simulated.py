@@ -41,7 +41,7 @@ from catchment.shedding.monitor import Arrivals, Decision, LoadMonitor
 from catchment.shedding.places import SamplingRule
 from catchment.shedding.reader_filter import is_wanted
 from catchment.shedding.sampler import Selection
-from catchment.shedding.terms import scaled
+from catchment.shedding.terms import scale_answers
 from catchment.site.lifting import Lift, Places
 from catchment.spark.evaluation.evaluator import Reduced, aggregates_with_counts, merge_pieces, to_reduced
 from catchment.spark.evaluation.one_pass import Take
@@ -223,7 +223,7 @@ def _judged(
     known = rig.lowest.get(view, {})
     lowest = [min(known.get(s, {}).get(g, 1.0), known.get(s, {}).get(None, 1.0))
               for s, g in zip(starts, groups, strict=True)]  # fmt: skip
-    values, bounds = scaled(answers, aggregate, DELTA, np.array(lowest))
+    values, bounds = scale_answers(answers, aggregate, DELTA, np.array(lowest))
     for start, group, value, bound in zip(starts, groups, values.to_pylist(), bounds.tolist(), strict=True):
         wanted = truth[start, group][column]
         if wanted and (view != "by_code" or group in MAIN_CODES):

@@ -1,4 +1,4 @@
-"""The sums that a sampled aggregate carries beside its state, for its error bound: see `catchment.shedding.terms`."""
+"""The sums that a sampled aggregate has beside its state, for its error bound: see `catchment.shedding.terms`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ShedTerms(Aggregate):
 
     @property
     def moments(self) -> Aggregate | None:
-        """What must be aggregated of sampled records to know the sums: their number, and for values mean and spread."""
+        """Return what must be aggregated of sampled records: their number, and for values mean and spread."""
         if not self.bounded:
             return None
         function = "count" if self.of == "count" else "var_pop"

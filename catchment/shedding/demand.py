@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from catchment.shedding.allocation import AnyNeed
 from catchment.shedding.forest import ShedForest
+from catchment.shedding.laws import AnyNeed
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from catchment.errors import PlanError, QualityError
 from catchment.quality.populations import Population
-from catchment.shedding.allocation import AnyNeed, Law, make_need
+from catchment.shedding.laws import AnyNeed, Law, make_need
 from catchment.shedding.strata import group_needs
 
 WHOLE = ""  # the one stratum of a stream that is not stratified

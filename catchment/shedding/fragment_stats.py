@@ -15,9 +15,9 @@ import numpy as np
 from catchment.arrays import Floats
 from catchment.quality.populations import Population
 from catchment.shedding.forest import QueryNode
+from catchment.shedding.laws import spare_limit
 from catchment.shedding.sampler import SparedValues
 from catchment.shedding.strata import size_classes
-from catchment.shedding.variance_need import spare_limit
 from catchment.wire.limits import MAX_STRATA
 
 PRIOR_CV = 1.0  # prior coefficient of variation of values

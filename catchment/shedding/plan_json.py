@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from catchment.errors import PlanError, QualityError
 from catchment.quality.populations import Population, parse_aggregate
-from catchment.shedding.allocation import Law
 from catchment.shedding.forest import OperatorNode, QueryNode, ShedForest, StreamNode
+from catchment.shedding.laws import Law
 from catchment.shedding.planner import PlacedSampler, ShedPlan
 
 _STREAM = ("name", "rate", "strata")

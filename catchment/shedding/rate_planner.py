@@ -4,7 +4,7 @@ The rates are those of `catchment.shedding.planner` over the forest  stream -> p
 its aggregates: all fragments share one preparation (reading, parsing), which runs on the records that some fragment
 wants. A fragment whose records a reader can filter has only those prepared for it; a fragment whose groups a reader can
 distinguish is planned as one operator per size of group. Errors are by the variance of the answers
-(`catchment.shedding.variance_need`): an estimate of what will be seen, not a promise.
+(`catchment.shedding.laws`): an estimate of what will be seen, not a promise.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from catchment.errors import PlanError
-from catchment.shedding.allocation import Law
 from catchment.shedding.cost_book import PREPARE, CostBook
 from catchment.shedding.forest import WHOLE, OperatorNode, QueryNode, ShedForest, StreamNode
 from catchment.shedding.fragment_stats import FragmentStats, Portion, SheddableFragment, known_values, portions_of
+from catchment.shedding.laws import Law
 from catchment.shedding.planner import ShedPlan, make_plan, shed_load, wanted_share
 from catchment.shedding.sampler import TAKE_ALL, GroupRates, Sampler
 

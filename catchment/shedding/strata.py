@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 
 from catchment.errors import QualityError
 from catchment.quality.populations import Population
-from catchment.shedding.allocation import AnyNeed, Law, make_need
+from catchment.shedding.laws import AnyNeed, Law, make_need
 from catchment.shedding.water_filling import Piece, solve_by_bisection, solve_capacity
 
 SIZE_STEPS = 2  # groups whose sizes differ by less than 2 ** (1 / SIZE_STEPS) may share a rate

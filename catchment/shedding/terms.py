@@ -45,7 +45,7 @@ def add_terms(partials: pa.Table, aggregates: Sequence[Aggregate], records: pa.A
     return partials
 
 
-def negated(partials: pa.Table, aggregates: Sequence[Aggregate]) -> pa.Table:
+def negate_terms(partials: pa.Table, aggregates: Sequence[Aggregate]) -> pa.Table:
     """Return what cancels the terms of sampled partials: states of no record, and every term negated."""
     none = np.zeros(0, dtype=np.intp)
     for aggregate in aggregates:
@@ -60,7 +60,7 @@ def negated(partials: pa.Table, aggregates: Sequence[Aggregate]) -> pa.Table:
     return partials
 
 
-def scaled(
+def scale_answers(
     partials: pa.Table, aggregate: Aggregate, delta: float, lowest_rate: float | Floats
 ) -> tuple[pa.Array, Floats]:
     """Return the value of each row, scaled where its records were sampled, and its relative error.
@@ -84,10 +84,12 @@ def scaled(
 
 
 def _sums(partials: pa.Table, terms: ShedTerms, rate: float | Floats) -> list[Floats]:
-    more, g, v = 1.0 / rate - 1.0, subgaussian_factor(rate) / rate, variance_factor(rate) / rate
     moments = terms.moments
     if moments is None:
         return []
+    more = 1.0 / rate - 1.0
+    g = subgaussian_factor(rate) / rate
+    v = variance_factor(rate) / rate
     states = [floats_of(one_array(partials[s.name])) for s in moments.states]
     if terms.of == "count":
         (n,) = states
@@ -101,14 +103,16 @@ def _scaled(
     aggregate: Aggregate, states: Sequence[pa.Array], sums: Sequence[Floats], lowest: Floats, delta: float
 ) -> tuple[Floats, Floats]:
     """Return values and half widths of their bounds."""
-    ones, none = np.ones(len(lowest)), np.zeros(len(lowest))
+    ones = np.ones(len(lowest))
+    none = np.zeros(len(lowest))
     if aggregate.function == "count":
         more, g, v = (np.maximum(s, 0.0) for s in sums)
         by_factor: Mapping[RateFactor, Floats] = {subgaussian_factor: g, variance_factor: v}
         widths, _, _ = bound_widths(lambda f: (by_factor[f], none, none), ones, lowest, delta, (1.0, 0.0))
         return floats_of(states[0]) + more, np.where(lowest < 1.0, widths, 0.0)
     more, more_x, g, g_x, g_xx = sums
-    g, g_xx = np.maximum(g, 0.0), np.maximum(g_xx, 0.0)  # a repair may leave rounding errors
+    g = np.maximum(g, 0.0)  # a repair may leave rounding errors
+    g_xx = np.maximum(g_xx, 0.0)
     if aggregate.function == "sum":
         widths, _, _ = bound_widths(lambda f: (g_xx, none, none), ones, lowest, delta, None)
         return _doubles(aggregate.lower(states)) + more_x, widths

@@ -49,17 +49,22 @@ def _interval(pieces: Sequence[Piece], capacity: float) -> tuple[float, float]:
     """Return the two neighbouring breakpoints between which the load reaches the capacity."""
     starts = [(p.floor / p.slope, p.weight * p.slope, p.weight * p.floor) for p in pieces if p.slope]
     ends = [(1.0 / p.slope, -p.weight * p.slope, -p.weight) for p in pieces if p.slope]
-    grows, still, before = 0.0, math.fsum(p.weight * p.floor for p in pieces), 0.0
+    grows = 0.0
+    still = math.fsum(p.weight * p.floor for p in pieces)
+    before = 0.0
     for at, slope, load in sorted(starts + ends):
         if grows * at + still > capacity:
             return before, at
-        grows, still, before = grows + slope, still - load, at
+        grows += slope
+        still -= load
+        before = at
     return before, math.inf
 
 
 def solve_by_bisection(load: Callable[[float], float], capacity: float) -> float | None:
     """Return the least error whose load fits, for any load that falls with the error; None if no load fits."""
-    low, high = MIN_ERROR, MAX_ERROR
+    low = MIN_ERROR
+    high = MAX_ERROR
     if load(math.inf) > capacity:
         return None
     if load(0.0) <= capacity:
@@ -68,5 +73,8 @@ def solve_by_bisection(load: Callable[[float], float], capacity: float) -> float
         middle = math.sqrt(low * high)
         if middle in (low, high):
             break
-        low, high = (low, middle) if load(middle) <= capacity else (middle, high)
+        if load(middle) <= capacity:
+            high = middle
+        else:
+            low = middle
     return high

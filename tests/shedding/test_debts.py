@@ -30,7 +30,7 @@ from catchment.query.planning.build import plan_view
 from catchment.shedding.debts import BatchRepaired, BatchShed, FragmentSample
 from catchment.shedding.places import SamplingRule
 from catchment.shedding.sampler import Sampler
-from catchment.shedding.terms import negated, scaled
+from catchment.shedding.terms import negate_terms, scale_answers
 from catchment.site.events import Absorbed, LowMarkRaised
 from catchment.timeline import END_OF_TIME_US, ManualClock, WindowSpec
 from tests.worlds.shed_partials import partials_of, shed_fragment
@@ -78,7 +78,7 @@ class SheddingSite(Site):
         sample = [r for r, passed in zip(self.raw[batch], keep, strict=True) if passed]
         rest = [r for r, passed in zip(self.raw[batch], keep, strict=True) if not passed]
         added, counts = partials_of(self.fragment, rest, 1.0)
-        back = negated(partials_of(self.fragment, sample, rate)[0], self.fragment.aggregates)
+        back = negate_terms(partials_of(self.fragment, sample, rate)[0], self.fragment.aggregates)
         both = partials.combine(pa.concat_tables([added, back]), [SLICE_COLUMN, "k"], self.fragment.aggregates)
         events = [Absorbed("q", both, tuple(counts.items())), BatchRepaired("s", batch, ("q",))]
         self.host.submit("repair", events)
@@ -217,7 +217,7 @@ def test_sites_that_shed_differently_have_one_bound_that_holds(rates: tuple[floa
             truth += (400, values.sum())
         merged = partials.combine(pa.concat_tables(tables), [SLICE_COLUMN, "k"], fragment.aggregates)
         for aggregate, exact in zip((count, total), truth, strict=True):
-            (value,), (error,) = scaled(merged, aggregate, delta, min(rates))
+            (value,), (error,) = scale_answers(merged, aggregate, delta, min(rates))
             missed += abs(value.as_py() - exact) > error * exact
             answered += 1
             assert 0 < error < 0.6
@@ -227,7 +227,7 @@ def test_sites_that_shed_differently_have_one_bound_that_holds(rates: tuple[floa
 def test_a_row_of_which_nothing_was_sampled_keeps_its_own_value_and_type() -> None:
     fragment = shed_fragment(WindowSpec.tumbling(10))
     table, _ = partials_of(fragment, [(1, "a", 3), (2, "a", 4)], 1.0)
-    values, errors = scaled(table, fragment.aggregates[1], 0.05, 1.0)
+    values, errors = scale_answers(table, fragment.aggregates[1], 0.05, 1.0)
     assert values.to_pylist() == [7]
     assert values.type == pa.int64()
     assert errors.tolist() == [0.0]

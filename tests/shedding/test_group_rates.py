@@ -19,7 +19,7 @@ from catchment.errors import ConfigError
 from catchment.shedding.debts import BatchShed, FragmentSample, ShedDebts
 from catchment.shedding.places import SamplingRule
 from catchment.shedding.sampler import GroupRates, Sampler, Selection, Side
-from catchment.shedding.terms import add_terms, scaled
+from catchment.shedding.terms import add_terms, scale_answers
 from catchment.site.lifting import Lift, Lifter
 from catchment.storage.codec import decode, encode
 from catchment.timeline import WindowSpec
@@ -58,7 +58,7 @@ def sampled(keys: np.ndarray, seed: int) -> tuple[dict[int, tuple[float, float]]
     kept, left = (table for _, table, _ in lifter.results())
     rates = RATES.of(partials.one_array(kept["key"]))
     full = add_terms(kept, aggregates, kept["n__count"], rates)
-    values, errors = scaled(full, aggregates[0], 0.05, rates)
+    values, errors = scale_answers(full, aggregates[0], 0.05, rates)
     found = dict(zip(kept["key"].to_pylist(), zip(values.to_pylist(), errors.tolist(), strict=True), strict=True))
     return found, {row["key"]: row["n__count"] for row in left.to_pylist()}
 

@@ -22,7 +22,7 @@ from catchment.shedding.fragment_stats import SheddableFragment
 from catchment.shedding.monitor import LoadMonitor
 from catchment.shedding.places import SamplingRule
 from catchment.shedding.reader_filter import ROW, ReadRequest
-from catchment.shedding.terms import negated, scaled
+from catchment.shedding.terms import negate_terms, scale_answers
 from catchment.spark.pipelines.shedding import (
     MAX_LACKING_SLICES,
     WARM_UP_ROWS,
@@ -152,9 +152,9 @@ def test_a_sampled_window_is_published_with_bounds_and_read_without_them_once_it
 def test_what_is_taken_back_leaves_the_state_of_no_record() -> None:
     fragment = shed_fragment(WindowSpec.tumbling(10))
     table, _ = partials_of(fragment, [(1, "a", 3), (2, "a", 5)], 0.25)
-    back = negated(table, fragment.aggregates)
+    back = negate_terms(table, fragment.aggregates)
     assert back["n__count"].to_pylist() == [0]
     assert back["total__sum"].to_pylist() == [None]
     assert back["n__terms__kept"].to_pylist() == [-2]
-    values, errors = scaled(back, fragment.aggregates[0], 0.05, 1.0)
+    values, errors = scale_answers(back, fragment.aggregates[0], 0.05, 1.0)
     assert (values.to_pylist(), errors.tolist()) == ([0], [0.0]), "its sample is still on its way: nothing is scaled"

@@ -24,7 +24,7 @@ from catchment.shedding.conditions import column_of, condition_of
 from catchment.shedding.places import PLACES, SamplingRule
 from catchment.shedding.reader_filter import ReadRequest, both, is_large, is_wanted, takes_all
 from catchment.shedding.sampler import Sampler, Selection, Side, SparedPart
-from catchment.shedding.terms import add_terms, scaled
+from catchment.shedding.terms import add_terms, scale_answers
 from catchment.site.lifting import Lift, Lifter
 from catchment.timeline import WindowSpec
 from tests.worlds.tiers import examples
@@ -203,7 +203,7 @@ def sampled_sum(values: np.ndarray, rate: float, limit: float | None, seed: int)
         for place, table, _ in lifter.results()
     ]
     merged = partials.combine(pa.concat_tables(tables), ["key"], aggregates)
-    answers, errors = scaled(merged, aggregates[0], 0.05, rate)
+    answers, errors = scale_answers(merged, aggregates[0], 0.05, rate)
     return float(answers[0].as_py()), float(errors[0])
 
 

@@ -20,7 +20,7 @@ from catchment.center.events import EARLY, Publish
 from catchment.center.results.layout import struct_of
 from catchment.query.fragment import Fragment
 from catchment.query.plan import QueryPlan
-from catchment.shedding.terms import scaled
+from catchment.shedding.terms import scale_answers
 
 DELTA = 0.05  # the chance that a sampled answer misses its bound, where a query says nothing
 
@@ -57,7 +57,7 @@ class ResultBounds:
         errors = {}
         for aggregate in self.fragment.aggregates:
             if shed_terms(aggregate).name in terms:
-                values, errors[aggregate.name] = scaled(revision.rows, aggregate, self.delta, rates)
+                values, errors[aggregate.name] = scale_answers(revision.rows, aggregate, self.delta, rates)
                 index = lowered.column_names.index(aggregate.name)
                 lowered = lowered.set_column(index, lowered.schema.field(index), values)
         return lowered, errors

@@ -107,7 +107,7 @@ def _label(plan: ShedPlan, name: str, sampler: PlacedSampler | None) -> Text:
 
 
 def _table(plan: ShedPlan) -> Table:
-    from catchment.shedding.allocation import Law
+    from catchment.shedding.laws import Law
 
     most = "at most" if plan.forest.law is Law.HOEFFDING else "about"
     table = Table(title=f"queries (each misses its error with a chance of {most} {plan.forest.delta:g})")
@@ -117,7 +117,8 @@ def _table(plan: ShedPlan) -> Table:
         table.add_column(column, justify="right")
     for query in plan.forest.queries:
         allowed = "" if query.max_error is None else _percent(query.max_error)
-        kept, error = f"{plan.effective_rates[query.name]:.3g}", _percent(plan.errors[query.name])
+        kept = f"{plan.effective_rates[query.name]:.3g}"
+        error = _percent(plan.errors[query.name])
         table.add_row(query.name, query.aggregate, kept, error, _best(plan, query.name), allowed)
     return table
 

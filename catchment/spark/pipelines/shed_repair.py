@@ -25,7 +25,7 @@ from catchment.shedding.debts import BatchRepaired, ShedDebt, ShedDebts
 from catchment.shedding.places import source_rule
 from catchment.shedding.reader_filter import ROW, ReadRequest
 from catchment.shedding.sampler import Selection, Side
-from catchment.shedding.terms import negated
+from catchment.shedding.terms import negate_terms
 from catchment.site.events import Absorbed, Event
 from catchment.site.plausible import PlausibleTimes
 from catchment.spark.evaluation.evaluator import UNKNOWN_ROWS, Evaluator
@@ -153,7 +153,7 @@ def repair_events(
     found = evaluator.reduce_all(rows, takes, size, sampling_rule(stream, debt.batch, debt.source_rows))
     events: list[Event] = []
     for fragment, left, kept in zip(fragments, found[::2], found[1::2], strict=True):
-        both = pa.concat_tables([left.table, negated(kept.table, fragment.aggregates)])
+        both = pa.concat_tables([left.table, negate_terms(kept.table, fragment.aggregates)])
         table = partials.combine(both, [SLICE_COLUMN, *fragment.key_names], fragment.aggregates)
         events.append(Absorbed(fragment.name, table, left.records))
     events.append(BatchRepaired(stream, debt.batch, tuple(f.name for f in fragments)))

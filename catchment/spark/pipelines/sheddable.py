@@ -30,7 +30,8 @@ def sheddable_fragment(
     plan: FragmentPlan, conditions: Mapping[str, Condition | None], opened: OpenedStream
 ) -> SheddableFragment:
     """Return a fragment as the planner sees it."""
-    fragment, choice = plan.fragment, plan.shed
+    fragment = plan.fragment
+    choice = plan.shed
     terms = terms_in(fragment.aggregates)
     is_bounded = choice.any_aggregate or all(t.bounded for t in terms)
     spareable = (t for t in terms if t.of in ("sum", "avg") and is_seen(t.argument, opened, _NUMBER_TYPES))

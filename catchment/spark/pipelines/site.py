@@ -177,7 +177,10 @@ class SitePipeline:
         self._apply_deployment(name, None)
 
     def _tick_stream(self, state: StreamState) -> None:
-        self._raise_if_failed(state)
+        failure = state.query.exception() if state.query is not None else None
+        if failure is not None:
+            what = f"stream {state.stream.name!r} at site {self.site!r}"
+            raise stopped_error(what, failure, self.folder) from failure
         if state.plans is not self.plans and state.batch_lock.acquire(blocking=False):
             try:
                 self._refresh(state)  # an idle stream has no batch that would do it
@@ -187,13 +190,6 @@ class SitePipeline:
             state.is_finished = True
             ended = LowMarkRaised(state.stream.name, state.end_mark_us, ended=True)
             self.host.submit(state.stream.name, [ended])
-
-    def _raise_if_failed(self, state: StreamState) -> None:
-        failure = state.query.exception() if state.query is not None else None
-        if failure is not None:
-            raise stopped_error(
-                f"stream {state.stream.name!r} at site {self.site!r}", failure, self.folder
-            ) from failure
 
     def _refresh(self, state: StreamState) -> None:
         """Change a stream to what is deployed; the caller holds its batch lock."""

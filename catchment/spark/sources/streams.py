@@ -32,7 +32,8 @@ from catchment.spark.sources.replay import ReplaySource, RowRange
 from catchment.spark.sources.reread import RangeReader, reread_rows
 from catchment.spark.streaming import retry_slow_start
 
-RAW, PROBLEM = "_raw", "_problem"
+RAW = "_raw"  # the text of a bad record
+PROBLEM = "_problem"  # why it is bad; null for a good record
 _CORRUPT = "_corrupt"
 ANY_AGE = "100000d"
 MAX_FILES_PER_BATCH = 256

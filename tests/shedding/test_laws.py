@@ -19,11 +19,10 @@ from hypothesis import strategies as st
 from catchment.quality.bounds import bound
 from catchment.quality.needs import Need
 from catchment.quality.populations import Population, SampledPart
-from catchment.shedding.allocation import Law, make_need
 from catchment.shedding.forest import WHOLE, OperatorNode, QueryNode, ShedForest, StreamNode
+from catchment.shedding.laws import Law, VarianceNeed, make_need, spare_limit
 from catchment.shedding.planner import load_at, make_plan, shed_load, targets, wanted_share
 from catchment.shedding.strata import rates_within, size_classes
-from catchment.shedding.variance_need import VarianceNeed, spare_limit
 from tests.worlds.shed_support import DELTA, least_load_by_lp, random_forest
 from tests.worlds.tiers import examples
 

@@ -1,7 +1,7 @@
-"""What a query needs by the variance of its answer: the second law by which load can be divided.
+"""The two laws by which load can be divided: the rate that a query needs for an error, and its error at a rate.
 
-Hoeffding's inequality (`catchment.quality.needs`) holds whatever the values are, and its rate for an error is C /
-error: linear. What will be *seen* follows the variance. A record is kept with chance P and counted 1 / P times, so the
+Hoeffding's law (`catchment.quality.needs`) holds whatever the values are, and its rate for an error is C / error:
+linear. What will be *seen* follows the variance. A record is kept with chance P and counted 1 / P times, so the
 relative variance of the answer is c^2 (1 - P) / P, with c^2 = E y^2 / (N mean^2), y being what is summed; the rate for
 an error is P = v / (v + error^2), v = (z c)^2: quadratic, and 1 only for an error of 0. Where rates are low, rates of
 equal Hoeffding error give a query of few records too little and one of many too much. z is the normal quantile of
@@ -20,7 +20,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cache, cached_property, lru_cache
+from typing import TypeAlias
 
 from scipy import special
 
@@ -28,6 +30,23 @@ from catchment.quality.needs import Need, SampledAggregate, needed_rate
 from catchment.quality.populations import Population, parse_aggregate
 
 NORMAL_KURTOSIS = 3.0
+AnyNeed: TypeAlias = "Need | VarianceNeed"
+
+
+class Law(StrEnum):
+    """A law by which an error follows from a rate."""
+
+    HOEFFDING = "hoeffding"  # that of the paper: promised, whatever the values are; loose at low rates
+    VARIANCE = "variance"  # an estimate of what will be seen, by the normal limit: no promise
+
+
+def make_need(law: Law, aggregate: str, population: Population, delta: float) -> AnyNeed:
+    """Return what a query needs by this law."""
+    if law is Law.HOEFFDING:
+        return Need(aggregate, population, delta)
+    return VarianceNeed(aggregate, population, delta)
+
+
 _UNBOUNDED = ("distinct", "unbounded")
 
 
@@ -79,7 +98,8 @@ class VarianceNeed(SampledAggregate):
     @property
     def _spread(self) -> float:
         """Return E y^2 / (what the error is relative to)^2."""
-        law, x = self.kind.law, self.population
+        law = self.kind.law
+        x = self.population
         if law == "count":
             return 1.0
         if law == "sum":
