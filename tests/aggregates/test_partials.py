@@ -77,7 +77,7 @@ def test_codes_do_not_depend_on_how_a_column_is_chunked() -> None:
 @given(rows=st.lists(st.tuples(st.sampled_from([0, 10]), st.sampled_from(["a", "b", None]), st.integers(-9, 9))))
 def test_lift_combine_lower_equal_a_dictionary_of_sums(rows: list[tuple[int, str | None, int]]) -> None:
     schema = pa.schema([("slice_us", pa.int64()), ("k", pa.string()), ("x", pa.int64())])
-    table = pa.table(list(zip(*rows, strict=True)) or [[], [], []], schema=schema)
+    table = pa.table(list(zip(*rows, strict=True)) or [(), (), ()], schema=schema)
     half = len(rows) // 2
     parts = [partials.lift(part, ["slice_us", "k"], TOTALS) for part in (table.slice(0, half), table.slice(half))]
     merged = partials.combine(pa.concat_tables(parts), ["slice_us", "k"], TOTALS)

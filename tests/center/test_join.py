@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from operator import ge, gt, le, lt, ne
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -186,7 +187,7 @@ def test_answers_are_those_over_every_pair_of_records(name: str, seed: int) -> N
     assert join is not None
     given = ((s, lift_fragment(records[join.side(s).stream], join.side(s))) for s in SIDES)
     rows = pa.concat_tables([pairing.widen(join, side, table) for side, table in given])
-    found = {}
+    found: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     for window in {w for at in rows[SLICE_COLUMN].to_pylist() for w in join.left.windows[0].containing(at)}:
         starts = np.asarray(rows[SLICE_COLUMN])
         inside = rows.filter(pa.array((starts >= window.start_us) & (starts < window.end_us)))

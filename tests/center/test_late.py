@@ -101,10 +101,12 @@ def test_when_one_of_two_missing_sites_catches_up_the_window_says_so(tmp_path: P
     clock.advance(5)
     center.tick()
     both = center.tables.published[-1]
-    assert (both.status, both.missing_sites, both.coverage) == (ON_TIME, ("site1", "site2"), pytest.approx(1 / 3))
+    assert (both.status, both.missing_sites) == (ON_TIME, ("site1", "site2"))
+    assert both.coverage == pytest.approx(1 / 3)
     send(b, center, [], 20)
     one = center.tables.published[-1]
-    assert (one.status, one.missing_sites, one.coverage) == (ON_TIME, ("site2",), pytest.approx(1 / 2))
+    assert (one.status, one.missing_sites) == (ON_TIME, ("site2",))
+    assert one.coverage == pytest.approx(1 / 2)
     assert one.reason == "a missing site has passed its end"
     send(c, center, [(12, "a", 1)], 20)
     assert (center.tables.published[-1].status, center.tables.published[-1].missing_sites) == (EXACT, ())

@@ -25,7 +25,9 @@ windows = st.sampled_from([WindowSpec.tumbling(10), WindowSpec(10, 5), WindowSpe
 records = st.lists(st.tuples(st.integers(0, 100), st.sampled_from("abc"), st.integers(-5, 50)), max_size=60)
 
 
-def world(folder: Path, window: WindowSpec, sites: int, policy: str, horizon: int, freshness: int | None = None):
+def world(
+    folder: Path, window: WindowSpec, sites: int, policy: str, horizon: int, freshness: int | None = None
+) -> tuple[Center, list[Site], ManualClock]:
     clock = ManualClock()
     fragment = make_fragment(window)
     names = tuple(f"site{i}" for i in range(sites))
@@ -59,7 +61,8 @@ def test_any_order_duplicates_and_crashes_give_the_answer_of_the_oracle(
             if chance.random() < 0.5:
                 center.consume(discard=chance.random() < 0.5)
             if chance.random() < 0.2:
-                chance.choice([center, *all_sites]).crash()
+                roles: list[Center | Site] = [center, *all_sites]
+                chance.choice(roles).crash()
         for site in all_sites:
             site.batch([], END_OF_TIME_US)
             deliver_some(site, center, chance, all_of_it=True)
@@ -144,10 +147,10 @@ def test_a_mark_counts_only_when_every_segment_before_it_is_in(tmp_path: Path) -
     a.batch([(1, "a", 5)], 5)
     a.batch([(2, "a", 6)], 10)
     first, second = (p.sequence for p in a.outbox.pending())
-    center.inbox.accept(a.outbox.read(second))
+    center.inbox.accept(a.pending_bytes(second))
     center.consume()
     assert center.tables.published == [], "the first segment is still on its way"
-    center.inbox.accept(a.outbox.read(first))
+    center.inbox.accept(a.pending_bytes(first))
     center.consume()
     assert center.tables.answer() == {(0, "a"): (2, 11)}
 
@@ -159,7 +162,7 @@ def test_a_site_whose_state_was_replaced_is_refused(tmp_path: Path) -> None:
     other = Site(tmp_path / "elsewhere", "site0", a.fragment, "streaming", clock)
     other.batch([(1, "a", 5)], 10)
     with pytest.raises(WireError, match="state folder of 'site0' was replaced"):
-        center.inbox.accept(other.outbox.read(0))
+        center.inbox.accept(other.pending_bytes(0))
 
 
 def test_a_query_is_added_once(tmp_path: Path) -> None:

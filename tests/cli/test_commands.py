@@ -250,7 +250,7 @@ def test_json_is_json_whatever_is_in_the_answer(capsys: pytest.CaptureFixture[st
 
     answer = {"nan": float("nan"), "inf": [float("inf")], "bytes": b"\xff", "day": date(2024, 3, 1), 7: (1, True),
               "at": datetime(2024, 3, 1, tzinfo=UTC), "money": Decimal("1.10"), "none": None}  # fmt: skip
-    emit(answer, True, str)
+    emit(answer, True, str)  # type: ignore[arg-type]
     assert json.loads(capsys.readouterr().out) == {
         "nan": None, "inf": [None], "bytes": "ff", "day": "2024-03-01", "7": [1, True],
         "at": "2024-03-01T00:00:00+00:00", "money": "1.10", "none": None,

@@ -174,7 +174,7 @@ def test_a_mistake_is_an_error_before_anything_is_planned(
     tmp_path: Path, change: dict[str, str], kind: type[CatchmentError], message: str
 ) -> None:
     with pytest.raises(kind, match=message) as caught:
-        run(write(tmp_path, **change))  # type: ignore[arg-type]
+        run(write(tmp_path, **change))
     assert caught.value.hint
 
 

@@ -117,7 +117,7 @@ def expected(records: pa.Table, query: SharedQuery, from_us: int) -> dict[tuple[
         for window in query.window.containing(slice_us):
             if window.start_us >= from_us:
                 windows.setdefault(window.start_us, []).append(rows)
-    found = {}
+    found: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     for start, parts in windows.items():
         merged = tables.combine(pa.concat_tables(parts), keys, query.own.aggregates)
         found |= {(start, *k): v for k, v in lowered(merged, query.own).items()}

@@ -44,7 +44,9 @@ def off(name: str, held: list[int], whole: list[int]) -> float:
 @given(sites=SITES, name=st.sampled_from(["sum", "count", "avg"]))
 def test_the_joined_bound_holds_if_the_bound_of_every_site_does(sites: list[list[tuple[int, bool]]], name: str) -> None:
     """Each site states its true coverage (of a sum: the share of its total), and the error of its own answer."""
-    parts, held, whole = [], [], []
+    parts: list[Any] = []
+    held: list[Any] = []
+    whole: list[Any] = []
     for inside, every in map(halves, sites):
         share = sum(inside) / sum(every) if name == "sum" else len(inside) / len(every)
         parts.append(SiteEstimate(share, off(name, inside, every), len(inside), sum(inside)))

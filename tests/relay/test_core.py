@@ -61,7 +61,7 @@ def test_over_any_tree_any_order_duplicates_and_crashes_give_the_answer_of_the_o
             if chance.random() < 0.5:
                 tree.center.consume(discard=chance.random() < 0.5)
             if chance.random() < 0.3:
-                chance.choice([tree.center, *tree.sites.values(), *tree.relays.values()]).crash()
+                chance.choice(tree.roles).crash()
         for site in tree.sites.values():
             site.batch([], END_OF_TIME_US)
         tree.settle()
@@ -142,7 +142,9 @@ def test_the_site_that_is_missing_is_named_not_the_relay(tmp_path: Path) -> None
 
 def test_raw_records_are_counted_under_their_own_site(tmp_path: Path) -> None:
     tree = Tree(tmp_path, TREES[4], WindowSpec.tumbling(10))
-    chance, born, counted = random.Random(3), Counter(), Counter()
+    chance = random.Random(3)
+    born = Counter[tuple[str, int]]()
+    counted = Counter[tuple[str, int]]()
     for name, site in tree.sites.items():
         mine = [(chance.randrange(30), chance.choice("xyz"), 1) for _ in range(chance.randrange(1, 9))]
         born.update((name, ts // 10 * 10) for ts, _, _ in mine)

@@ -21,7 +21,7 @@ from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
 from tests.worlds.projects import write_project
 from tests.worlds.relay_process import WINDOW
-from tests.worlds.relay_world import Tree
+from tests.worlds.relay_world import Relay, Tree
 from tests.worlds.waiting import PATIENCE_S, free_port, wait_until
 from tests.worlds.world import Center, Site, assert_well_published, make_fragment, naive
 
@@ -39,7 +39,7 @@ def test_segments_pass_a_tree_of_real_servers_and_senders(tmp_path: Path) -> Non
     def sender(name: str, outbox: Outbox) -> Sender:
         return Sender(outbox, lambda: FlightUplink(f"127.0.0.1:{servers[HOPS[name]].port}"), clock=SystemClock())
 
-    everyone = {**tree.sites, **tree.relays}
+    everyone: dict[str, Site | Relay] = {**tree.sites, **tree.relays}
     senders = [sender(name, role.outbox) for name, role in everyone.items()]
     chance, data = random.Random(5), []
     try:

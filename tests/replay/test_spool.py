@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ def values(spool: Path, start: int = 0, end: int | None = None) -> list[str]:
 
 def seconds(spool: Path) -> list[float]:
     """When each row arrives, in seconds after the first day began."""
-    return ((read_arrivals(spool) - int(START.timestamp() * 1e6)) / 1e6).tolist()
+    return list(map(float, (read_arrivals(spool) - int(START.timestamp() * 1e6)) / 1e6))
 
 
 # --- laying out -------------------------------------------------------------------------------------------------
@@ -59,7 +60,7 @@ def seconds(spool: Path) -> list[float]:
 def test_a_log_is_laid_out_in_order_of_arrival_whatever_its_compression(tmp_path: Path, suffix: str) -> None:
     lines = [json.dumps({"ts": iso(s), "n": s}) for s in (3, 1, 2, 1)]
     text = ("\n".join(lines) + "\n").encode()
-    pack = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.compress}[suffix]
+    pack: Callable[[bytes], bytes] = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.compress}[suffix]
     log, spool = tmp_path / f"log.jsonl{suffix}", tmp_path / "state" / "log.arrow"
     log.write_bytes(pack(text))
     assert lay_out(log, spool) == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -107,7 +108,7 @@ def test_weighted_errors_under_contracts_are_least_on_300_forests() -> None:
     assert min(seen.values()) > 10
 
 
-def _assert_least(forest: ShedForest, errors: dict[str, float], floors: dict[str, float]) -> None:
+def _assert_least(forest: ShedForest, errors: Mapping[str, float], floors: dict[str, float]) -> None:
     slopes = {q.name: slope_of(q, DELTA) for q in forest.queries}
     free = [errors[q.name] * q.weight for q in forest.queries if q.max_error is None]
     shared = max(free, default=0.0)

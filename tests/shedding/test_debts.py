@@ -61,8 +61,8 @@ class SheddingSite(Site):
         if rate < 1.0:
             touched = {self.fragment.slicing.start_of(ts) for ts, _, _ in records}
             lacking = tuple((s, round(counts[s] * (1 / rate - 1))) for s in sorted(touched))
-            sample = FragmentSample("q", Sampler(rate), lacking, repair)
-            events.append(BatchShed("s", self.batches, (sample,)))
+            taken = FragmentSample("q", Sampler(rate), lacking, repair)
+            events.append(BatchShed("s", self.batches, (taken,)))
         self.host.submit("s", [*events, LowMarkRaised("s", mark)], batch=self.batches)
         self.batches += 1
         self.core.validate()
@@ -121,7 +121,8 @@ def test_whatever_is_shed_and_whenever_it_is_repaired_the_end_is_the_oracle(
             if chance.random() < 0.3:
                 chance.choice(all_sites).repair()
             if chance.random() < 0.3:
-                chance.choice([center, *all_sites]).crash()
+                roles: list[Center | Site] = [center, *all_sites]
+                chance.choice(roles).crash()
         for site in all_sites:
             site.take([], END_OF_TIME_US, 1.0)
             while site.repair():
@@ -167,11 +168,11 @@ def test_a_repair_counts_only_when_everything_sent_before_it_is_in(tmp_path: Pat
     a.take([(12, "a", 1)], 20, 1.0)
     a.repair()
     *before, repair = (p.sequence for p in a.outbox.pending())
-    center.inbox.accept(a.outbox.read(repair))
+    center.inbox.accept(a.pending_bytes(repair))
     center.consume()
     assert [p.status for p in center.tables.published] == [ON_TIME], "it is registered, and waits"
     for sequence in before:
-        center.inbox.accept(a.outbox.read(sequence))
+        center.inbox.accept(a.pending_bytes(sequence))
     center.consume()
     assert center.tables.published[-1].status == EXACT or center.tables.published[-2].status == EXACT
     assert center.tables.answer()[0, "a"] == (40, 160)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -63,7 +64,7 @@ def test_a_range_is_read_again_with_its_numbers_and_a_sample_of_it_is_what_the_r
     numbers, values = read_range(spool, start, end, 1.0)
     assert numbers == list(range(start, end))
     assert values == [f"line {i}" for i in numbers]
-    kept = SamplingRule("s", (ROW,)).keep([pa.array(np.arange(start, end))], 0.1) if end > start else []
+    kept: Any = SamplingRule("s", (ROW,)).keep([pa.array(np.arange(start, end))], 0.1) if end > start else []
     assert read_range(spool, start, end, 0.1)[0] == [n for n, passed in zip(numbers, kept, strict=True) if passed]
 
 
@@ -84,7 +85,7 @@ def test_a_sample_is_taken_for_nothing_once_when_there_is_room(tmp_path: Path) -
     (tmp_path / "offsets" / "0").write_text(f"v1\n{{}}\n{json.dumps({'row': 3 * WARM_UP_ROWS})}")
     fixed = SheddableFragment("fixed", (("d", "count"),), 10.0, fixed=True)
     monitor = LoadMonitor("s", (SheddableFragment("f", (("n", "count"),), 10.0), fixed), 0.05, True)
-    opened = OpenedStream(None, reread_rows=lambda *_: None)  # type: ignore[arg-type,return-value] - nothing is read
+    opened = OpenedStream(None, reread_rows=lambda *_: None)  # type: ignore[arg-type,return-value]  # nothing is read
     timer = BatchTimer(1.0)
     shedding = StreamShedding("s", monitor, opened, None, tmp_path, ManualClock(0), timer, {}, {})  # type: ignore[arg-type]
     assert shedding.warm_up_sample() is None, "nothing was read so far"

@@ -67,7 +67,7 @@ def test_a_generated_stream_is_in_order_within_sources_and_the_same_for_the_same
 @pytest.mark.parametrize("change", [{"tuples": 10}, {"late_share": 1.5}, {"mean_delay_s": 20.0}, {"sources": 1}])
 def test_a_stream_that_cannot_be_generated_is_refused(change: dict[str, float]) -> None:
     with pytest.raises(SimulationError, match="cannot generate"):
-        Disorder(**{**vars(LIKE["game1"]), **change})  # type: ignore[arg-type]
+        Disorder(**{**vars(LIKE["game1"]), **change})
 
 
 @settings(max_examples=examples(40))

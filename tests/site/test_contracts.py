@@ -112,7 +112,7 @@ def test_controllers_come_back_from_a_snapshot_as_they_were(tmp_path: Path) -> N
             second.crash()
     now = first.clock.now_us()
     assert second.core.contract_status(now) == first.core.contract_status(now)
-    sent = [[s.outbox.read(p.sequence)[60:] for p in s.outbox.pending()] for s in (first, second)]
+    sent = [[s.pending_bytes(p.sequence)[60:] for p in s.outbox.pending()] for s in (first, second)]
     assert len(sent[0]) == len(sent[1])
 
 
@@ -180,7 +180,8 @@ def test_odd_sources_are_named_however_few_the_micro_batches_of_a_busy_machine_a
     """The first holds one record, the second a minute of everything, with a record of the next hour in it; one source
     has fallen silent before that, and one is an hour behind."""
     hour, sources = 3600, {"a": 0.0, "b": 0.0, "c": 0.0, "d": 0.0, "behind": 3600.0}
-    slack, closings = QuerySlack.start(plan()), []
+    slack = QuerySlack.start(plan())
+    closings: list[Any] = []
 
     def take(begin_s: int, end_s: int, extra: list[Row]) -> None:
         rows = [r for s in range(begin_s, end_s) for r in batch_of(hour + s, sources, 1.0)]

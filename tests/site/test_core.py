@@ -7,6 +7,7 @@ blocked links and restarts; they cannot catch a policy that is merely wasteful.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -180,14 +181,14 @@ def interleavings() -> st.SearchStrategy[list[tuple[str, object]]]:
     )
 
 
-def event_of(kind: str, value: object) -> Event:
+def event_of(kind: str, value: Any) -> Event:
     match kind:
         case "batch":
-            return absorbed(F, value)  # type: ignore[arg-type]
+            return absorbed(F, value)
         case "mark":
-            return LowMarkRaised("s", value)  # type: ignore[arg-type]
+            return LowMarkRaised("s", value)
         case "link":
-            blocked, queued, goodput = value  # type: ignore[misc]
+            blocked, queued, goodput = value
             return LinkMeasured(goodput, queued, blocked)
         case _:
             return Ticked()
@@ -202,7 +203,7 @@ def restarted(core: SiteCore, policy: object) -> SiteCore:
 
 def test_slots_that_a_policy_must_not_propose_stay_and_are_counted() -> None:
     core = SiteCore()
-    core.handle(FragmentAdded(F, Saboteur()), 0)  # type: ignore[arg-type]
+    core.handle(FragmentAdded(F, Saboteur()), 0)
     core.handle(absorbed(F, [(1, "a", 1)]), 1)
     core.handle(absorbed(F, [(12, "b", 1)]), 2)
     core.validate()
@@ -234,7 +235,7 @@ def test_a_policy_that_was_changed_between_two_lives_starts_fresh_and_loses_noth
 @settings(max_examples=examples(60))
 @given(steps=interleavings(), max_rows=st.sampled_from([3, 10_000]))
 def test_whatever_happens_everything_arrives_once_and_no_mark_is_early(
-    policy: object, steps: list[tuple[str, object]], max_rows: int
+    policy: object, steps: list[tuple[str, Any]], max_rows: int
 ) -> None:
     core, far = SiteCore(CacheLimits(max_rows=max_rows)), Received(F)
     core.handle(FragmentAdded(F, policy), 0)  # type: ignore[arg-type]
@@ -243,7 +244,7 @@ def test_whatever_happens_everything_arrives_once_and_no_mark_is_early(
         if kind == "restart":
             core = restarted(core, policy)
             continue
-        raw += value if kind == "batch" else []  # type: ignore[operator]
+        raw += value if kind == "batch" else []
         drive(core, [(event_of(kind, value), at)], far)
     drive(core, [(LinkMeasured(None, 0, False), 99), (LowMarkRaised("s", END_OF_TIME_US), 100)], far)
     assert dict(far.totals) == recomputed(F, raw)
@@ -257,9 +258,7 @@ def test_whatever_happens_everything_arrives_once_and_no_mark_is_early(
 @settings(max_examples=examples(40))
 @given(steps=interleavings())
 @pytest.mark.parametrize("policy", policy_names())
-def test_a_restored_core_goes_on_exactly_like_the_one_that_was_saved(
-    policy: str, steps: list[tuple[str, object]]
-) -> None:
+def test_a_restored_core_goes_on_exactly_like_the_one_that_was_saved(policy: str, steps: list[tuple[str, Any]]) -> None:
     core = started(policy)
     for at, (kind, value) in enumerate(steps):
         twin = restarted(core, policy_by_name(policy))

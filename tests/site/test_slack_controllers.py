@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ ROWS = st.lists(
 
 @settings(max_examples=examples(30))
 @given(name=st.sampled_from(NAMES), steps=ROWS)
-def test_the_low_mark_never_falls_and_every_window_closes_once_in_order(name: str, steps: list) -> None:
+def test_the_low_mark_never_falls_and_every_window_closes_once_in_order(name: str, steps: list[Any]) -> None:
     here = world(name)
     for number, rows in enumerate(steps, start=1):
         now = number * 5 * STEP_US
@@ -39,7 +40,9 @@ def test_the_low_mark_never_falls_and_every_window_closes_once_in_order(name: st
 
 @settings(max_examples=examples(20))
 @given(name=st.sampled_from(NAMES), steps=ROWS, cut=st.floats(0.2, 0.8))
-def test_a_controller_that_is_read_back_goes_on_as_the_one_that_was_written(name: str, steps: list, cut: float) -> None:
+def test_a_controller_that_is_read_back_goes_on_as_the_one_that_was_written(
+    name: str, steps: list[Any], cut: float
+) -> None:
     whole, first = world(name), world(name)
     half = round(cut * len(steps))
     for number, rows in enumerate(steps, start=1):

@@ -194,6 +194,6 @@ def test_bounds_that_are_not_predicted_are_missed_as_rarely_as_they_say_though_e
         if len(waiting) > 30:
             obs.learn(waiting.popleft())
         known = errors[max(window - 30 - MAX_OUTCOMES, 0) : max(window - 30, 0)]
-        plain.append(bool(known) and error > np.quantile(known, 0.95, method="higher"))
+        plain.append(bool(known) and bool(error > np.quantile(known, 0.95, method="higher")))
     assert np.mean(missed) <= 0.05 < np.mean(plain)
     assert decode(encode(obs)).recent.quality() == obs.recent.quality()

@@ -38,6 +38,10 @@ CREATE MATERIALIZED VIEW untouched WITH (slack = 'fixed:0', repair = false) AS
 """
 
 
+def stamp(second: float) -> str:
+    return (START + timedelta(seconds=second)).isoformat()
+
+
 def readings(site: int) -> list[dict[str, Any]]:
     """Four devices for 16 s, 20 records/s each; the last one is stalled from the 6th second to the 9th."""
     chance, rows = random.Random(site), []
@@ -47,7 +51,6 @@ def readings(site: int) -> list[dict[str, Any]]:
             stalled = device == 3 and 6.0 <= at < 9.0
             arrives = 9.0 + at / 1000 if stalled else at + 0.02
             rows.append((arrives, at, f"d{site}{device}", chance.randrange(1, 10)))
-    stamp = lambda s: (START + timedelta(seconds=s)).isoformat()  # noqa: E731
     return [{"ts": stamp(at), "arrived": stamp(come), "device": d, "value": v} for come, at, d, v in sorted(rows)]
 
 
@@ -106,7 +109,6 @@ def odd_readings() -> list[dict[str, Any]]:
             if at < ends.get(device, 480.0):
                 rows.append((at + 0.02, at - 3600 * (device == "behind"), device, chance.randrange(1, 10)))
     rows.append((50.0, 3650.0, "d0", 5))
-    stamp = lambda s: (START + timedelta(seconds=s)).isoformat()  # noqa: E731
     return [{"ts": stamp(at), "arrived": stamp(come), "device": d, "value": v} for come, at, d, v in sorted(rows)]
 
 

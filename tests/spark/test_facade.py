@@ -26,7 +26,7 @@ def test_the_public_face_is_these_names() -> None:
     assert set(catchment.__all__) == {"Catchment", "CatchmentError", "Results", "__version__", "open"}
     assert all(hasattr(catchment, name) for name in catchment.__all__)
     with pytest.raises(AttributeError, match="no attribute 'spine'"):
-        _ = catchment.spine  # type: ignore[attr-defined]
+        _ = catchment.spine
 
 
 def test_results_come_as_arrow_or_pandas_latest_or_all(folder: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -117,7 +117,9 @@ def test_both_engines_keep_budgets(spark: SparkSession, tmp_path: Path) -> None:
     ],
     ids=["no counterpart", "duplicate", "self", "negative", "missing"],
 )
-def test_a_bad_pair_is_refused_by_name(spark: SparkSession, tmp_path: Path, rows: list[tuple], says: str) -> None:
+def test_a_bad_pair_is_refused_by_name(
+    spark: SparkSession, tmp_path: Path, rows: list[tuple[Any, ...]], says: str
+) -> None:
     from catchment.spark.feeds.place import place_edges
 
     edges = spark.createDataFrame(rows, "src long, dst long, rate double")

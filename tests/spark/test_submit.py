@@ -16,6 +16,7 @@ import pytest
 from catchment.center.results.read import read_results, read_windows
 from catchment.deploy.store import DeploymentStore
 from catchment.errors import CatchmentError
+from catchment.optimizer.sharing.deployed import Deployed
 from catchment.optimizer.sharing.share import Strength, share
 from catchment.project.config import Project
 from tests.worlds.projects import (
@@ -90,7 +91,7 @@ def _second(record: dict[str, Any]) -> float:
 
 def _settled(runner: Runner) -> bool:
     newest = runner.follower.store.version == runner.follower.followed
-    return newest and all(s.deployed is p.plans for p in runner.pipelines for s in p.states)
+    return newest and all(s.plans is p.plans for p in runner.pipelines for s in p.states)
 
 
 def run_with(spark: SparkSession, script: Script) -> Runner:
@@ -108,14 +109,18 @@ def test_a_move_with_windows_in_flight_loses_nothing_and_counts_nothing_twice(
     state = folder / "state"
 
     def move(strength: Strength) -> Callable[[], object]:
-        return lambda: DeploymentStore(state).change(
-            lambda now: now.move(share(now.sharing.queries.values(), strength, lambda demand: 1.0))
-        )
+        def moved(now: Deployed | None) -> Deployed:
+            assert now is not None
+            return now.move(share(now.sharing.queries.values(), strength, lambda demand: 1.0))
+
+        return lambda: DeploymentStore(state).change(moved)
 
     runner = run_with(spark, Script(folder, by_site, [move(Strength.MAX), move(Strength.NONE)]))
-    deployed, feeds = runner.deployment.deployed, runner.center.core.intakes
+    assert runner.center is not None
+    deployed, queries = runner.deployment.deployed, runner.center.core.queries
     assert len(deployed.leaving) == 3, "two fragments of their own, then one for both, were left"
-    assert {name: len(intake.inflows) for name, intake in feeds.items()} == {"numbers": 3, "slowest": 3}
+    sources = {name: [part.sources for part in query.sources.parts] for name, query in queries.items()}
+    assert {name: len(found) for name, (found,) in sources.items()} == {"numbers": 3, "slowest": 3}
     records = [r for mine in by_site.values() for r in mine]
     rows = {(r["start"], r["page"]): (r["n"], r["bytes"]) for r in read_results(state, "numbers").to_pylist()}
     wanted = {place: (w["n"], w["bytes"]) for place, w in expected_numbers(records).items()}

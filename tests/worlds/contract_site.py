@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from catchment.progress.events import Ticked
 from catchment.quality.contract import Contract, watched_quantities
 from catchment.site import events as site_events
 from catchment.site.policies.registry import policy_by_name
@@ -55,7 +56,7 @@ class ContractSite(Site):
 
     def tick(self) -> None:
         if self.core.is_waiting(self.clock.now_us()):
-            self.host.submit("tick", [site_events.Ticked()])
+            self.host.submit("tick", [Ticked()])
         self.core.validate()
 
     def end(self) -> None:
@@ -75,6 +76,6 @@ def summed(rows: list[Row]) -> dict[tuple[int, str], tuple[int, int]]:
 
 def deliver(site: Site, center: Center) -> None:
     for pending in list(site.outbox.pending()):
-        center.inbox.accept(site.outbox.read(pending.sequence))
+        center.inbox.accept(site.pending_bytes(pending.sequence))
         site.outbox.ack(pending.sequence)
     center.consume()

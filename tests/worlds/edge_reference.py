@@ -65,7 +65,7 @@ def size_of(name: str, laziness: float | None, now: Window, before: Window | Non
     seen = sum(t <= then_us for t in before.first.values())
     if name == "uniform":
         mean = sum(before.counts.values()) / len(before.counts)
-        return len(before.counts) * (1 - u**mean - (1 - u) ** mean)
+        return float(len(before.counts) * (1 - u**mean - (1 - u) ** mean))
     if name == "nonuniform":
         return eager_nonuniform(before, u)
     if name == "eager-empirical":

@@ -21,7 +21,8 @@ MOSQUITTO = shutil.which("mosquitto") or ("/usr/sbin/mosquitto" if Path("/usr/sb
 def needs_broker(test: Test) -> Test:
     """Mark a test as one that runs with mosquitto, and is skipped with a reason where it is not installed."""
     reason = "needs the mosquitto broker: apt-get install mosquitto"
-    return pytest.mark.integration(pytest.mark.skipif(MOSQUITTO is None, reason=reason)(test))
+    marked: Test = pytest.mark.integration(pytest.mark.skipif(MOSQUITTO is None, reason=reason)(test))
+    return marked
 
 
 @contextmanager

@@ -105,6 +105,11 @@ class Tree:
         """Every fact that relays have brought to the center, in the order of their segments."""
         return [r for _, segment in sorted(self._heard.items()) for r in segment.relayed()]
 
+    @property
+    def roles(self) -> list[Center | Site | Relay]:
+        """Everyone who can crash."""
+        return [self.center, *self.sites.values(), *self.relays.values()]
+
     def inbox_of(self, sender: str) -> Inbox:
         to = self.routes.hops[sender]
         return self.relays[to].inbox if to in self.relays else self.center.inbox

@@ -173,7 +173,7 @@ def selects(draw: st.DrawFn) -> str:
 
 def size(demand: FragmentDemand) -> float:
     """A stand-in for bytes that makes merging sometimes worth it."""
-    return 10.0 * 2 ** len(demand.keys) + 3 * len(demand.aggregates) - len(demand.conditions)
+    return 10.0 * float(2 ** len(demand.keys)) + 3 * len(demand.aggregates) - len(demand.conditions)
 
 
 def is_close(found: object, expected: object) -> bool:

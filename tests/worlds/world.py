@@ -130,6 +130,12 @@ class Site:
         self.host.journal.close()
         self.open()
 
+    def pending_bytes(self, sequence: int) -> bytes:
+        """A segment that waits to be sent."""
+        data = self.outbox.read(sequence)
+        assert data is not None
+        return data
+
     def batch(self, records: Sequence[Record], mark: int) -> None:
         events = [
             *([lifted(self.fragment, records)] if records else []),
@@ -212,7 +218,7 @@ def deliver_some(site: Site, center: Center, chance: random.Random, all_of_it: b
     for sequence in pending:
         if all_of_it or chance.random() < 0.6:
             for _ in range(chance.choice([1, 1, 2])):
-                center.inbox.accept(site.outbox.read(sequence))
+                center.inbox.accept(site.pending_bytes(sequence))
             if all_of_it or chance.random() < 0.8:
                 site.outbox.ack(sequence)
 
