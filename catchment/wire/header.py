@@ -37,22 +37,22 @@ class _Array(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     """A struct that is an array on the wire: its fields in order, no more and no fewer."""
 
 
-class _FactEntry(_Array, frozen=True):
-    """An entry of a message that has no table."""
+class _FragmentEntry(_Array, frozen=True):
+    """An entry that is about one fragment."""
 
     fragment: Name
 
     def names(self) -> Iterator[str]:
-        """Name everything that the limit of names applies to."""
+        """Yield every text that the limit of names applies to."""
         yield self.fragment
 
     def collections(self) -> Iterator[Collection[object]]:
-        """List everything that the limit of slices applies to."""
+        """Yield every collection that the limit of slices applies to."""
         return iter(())
 
 
-class UpdatesEntry(_FactEntry, frozen=True, tag="u"):
-    """An update; its table is `packed_bytes` of the body, and `raw_bytes` when it is decompressed."""
+class UpdatesEntry(_FragmentEntry, frozen=True, tag="u"):
+    """An `Updates`; its table is `packed_bytes` of the body, and `raw_bytes` when it is decompressed."""
 
     rows: Count
     raw_bytes: Count
@@ -64,12 +64,16 @@ class UpdatesEntry(_FactEntry, frozen=True, tag="u"):
         yield self.records
 
 
-class ProgressEntry(_FactEntry, frozen=True, tag="p"):
+class ProgressEntry(_FragmentEntry, frozen=True, tag="p"):
+    """A `Progress`."""
+
     low_mark_us: Int64
     updates_total: Count
 
 
-class ShedEntry(_FactEntry, frozen=True, tag="s"):
+class ShedEntry(_FragmentEntry, frozen=True, tag="s"):
+    """A `Shed`."""
+
     batch: Count
     rate: SampleRate
     lacking: SliceCounts
@@ -79,12 +83,16 @@ class ShedEntry(_FactEntry, frozen=True, tag="s"):
         yield self.lacking
 
 
-class RepairedEntry(_FactEntry, frozen=True, tag="r"):
+class RepairedEntry(_FragmentEntry, frozen=True, tag="r"):
+    """A `Repaired`."""
+
     batch: Count
     gave_up: bool
 
 
-class CountedEntry(_FactEntry, frozen=True, tag="c"):
+class CountedEntry(_FragmentEntry, frozen=True, tag="c"):
+    """A `Counted`, which only relays state."""
+
     records: Annotated[SliceCounts, Meta(min_length=1)]
 
     def collections(self) -> Iterator[Collection[object]]:
@@ -105,7 +113,9 @@ class ClosingItem(_Array, frozen=True):
     sources: tuple[tuple[str, Share], ...]
 
 
-class StandingEntry(_FactEntry, frozen=True, tag="w"):
+class StandingEntry(_FragmentEntry, frozen=True, tag="w"):
+    """A `Standing`."""
+
     query: Name
     over_us: Int64
     closings: tuple[ClosingItem, ...]
@@ -124,7 +134,7 @@ OwnFactEntry = ProgressEntry | ShedEntry | RepairedEntry | StandingEntry
 
 
 class RelayedEntry(_Array, frozen=True, tag="f"):
-    """A fact of another site."""
+    """A `Relayed`: a fact of another site."""
 
     origin: Name
     fact: OwnFactEntry | CountedEntry

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from catchment.errors import StorageError, WireError
 from catchment.storage.numbers import NumberSet
-from catchment.wire.codec import decode_segment, encode_segment
+from catchment.wire.codec import VERSION, decode_segment, encode_segment
 from catchment.wire.inbox import Inbox
 from catchment.wire.limits import WireLimits
 from catchment.wire.messages import Segment, Updates
@@ -140,6 +141,17 @@ def test_a_damaged_segment_is_set_aside_named_and_can_be_stored_anew(tmp_path: P
     assert data is not None
     assert decode_segment(data).sequence == 2
     assert again.missing() == []
+
+
+def test_a_segment_of_another_version_is_refused_by_name_and_left_where_it_is(tmp_path: Path) -> None:
+    outbox = make_outbox(tmp_path)
+    outbox.append(0, some_messages(0))
+    path = outbox.pending()[0].path
+    path.write_bytes(path.read_bytes()[:4] + struct.pack("<H", VERSION + 1) + path.read_bytes()[6:])
+    with pytest.raises(WireError, match=f"is of version {VERSION + 1}") as caught:
+        make_outbox(tmp_path)
+    assert caught.value.where == str(path)
+    assert path.exists()
 
 
 def test_a_segment_under_a_wrong_number_is_not_sent(tmp_path: Path) -> None:
@@ -281,11 +293,15 @@ def test_bad_bytes_are_refused_with_a_reason_and_counted(tmp_path: Path) -> None
     inbox = Inbox(tmp_path, WireLimits(frame_bytes=2_000, origins=1), only_visits)
     assert refusal(inbox, b"junk").reason == "corrupt"
     assert refusal(inbox, b"x" * 2_001).reason == "oversized"
+    newer = frame(0)[:4] + struct.pack("<H", VERSION + 1) + frame(0)[6:]
+    error = refusal(inbox, newer)
+    assert (error.reason, error.hint) == ("unknown_version", "run the same version of catchment at both ends")
+    assert f"version {VERSION + 1}" in error.message
     unknown = Updates("other", pa.table({"slice_us": [1]}))
     assert refusal(inbox, encode_segment(Segment("eu", "life", 0, (unknown,))).data).reason == "unfit"
     inbox.accept(frame(0))
     assert refusal(inbox, frame(0, origin="us")).reason == "too_many_origins"
-    assert inbox.refused == {"corrupt": 1, "oversized": 1, "unfit": 1, "too_many_origins": 1}
+    assert inbox.refused == {"corrupt": 1, "oversized": 1, "unknown_version": 1, "unfit": 1, "too_many_origins": 1}
     assert len(landed_segments(inbox)) == 1
 
 
