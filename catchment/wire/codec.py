@@ -35,6 +35,7 @@ from catchment.wire.header import (
     unpack_header,
     unpack_relayed,
 )
+from catchment.wire.ipc_bodies import refuse_compressed_bodies
 from catchment.wire.layout import from_wire, to_wire
 from catchment.wire.limits import DEFAULT_LIMITS, WireLimits
 from catchment.wire.messages import Message, Relayed, Segment, Updates
@@ -165,6 +166,7 @@ def _updates_entry(updates: Updates, table: PackedTable) -> UpdatesEntry:
 def _read_updates(entry: UpdatesEntry, packed: memoryview, limits: WireLimits) -> Updates:
     try:
         raw = pa.Codec("zstd").decompress(pa.py_buffer(packed), decompressed_size=entry.raw_bytes)
+        refuse_compressed_bodies(raw)
         table = from_wire(pa.ipc.open_stream(raw).read_all(), entry.dictionary_columns, limits.raw_bytes)
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         raise WireError(f"the update of {entry.fragment!r} is not a readable Arrow table: {error}") from error

@@ -165,9 +165,14 @@ class Inbox:
 
         `peer` is the name under which the sender was authenticated; it may write no other.
         """
-        encoded, segment = self._decode(data)
+        encoded = self._read_frame(data)
+        header = encoded.header
+        with self._lock:  # who sends, and whether it is new, is known before a table is unpacked
+            self._check_sender(header.origin, header.epoch, peer)
+            if self._origins.has_seen(header.origin, header.sequence):
+                return header.sequence
+        segment = self._decode(encoded)
         with self._lock:
-            self._check_sender(segment.origin, segment.epoch, peer)
             if not self._origins.has_seen(segment.origin, segment.sequence):
                 self._check_segment(segment, len(data))
                 self._store(encoded, segment)
@@ -209,14 +214,19 @@ class Inbox:
 
     # ---- accepting
 
-    def _decode(self, data: bytes) -> tuple[EncodedSegment, Segment]:
+    def _read_frame(self, data: bytes) -> EncodedSegment:
         if len(data) > self.limits.frame_bytes:
             raise self.refuse("oversized", f"{len(data)} bytes, at most {self.limits.frame_bytes} are taken")
         try:
-            encoded = read_frame(data, self.limits)
-            return encoded, encoded.decode(self.limits)
+            return read_frame(data, self.limits)
         except UnknownVersionError as error:
             raise self.refuse("unknown_version", error.message, error.hint) from error
+        except WireError as error:
+            raise self.refuse("corrupt", error.message) from error
+
+    def _decode(self, encoded: EncodedSegment) -> Segment:
+        try:
+            return encoded.decode(self.limits)
         except WireError as error:
             raise self.refuse("corrupt", error.message) from error
 

@@ -158,9 +158,10 @@ def test_a_forged_header_is_refused_although_its_checksum_is_right(header: objec
         decode_segment(forged(header))
 
 
-def packed(table: pa.Table) -> tuple[int, bytes]:
+def packed(table: pa.Table, compression: str | None = None) -> tuple[int, bytes]:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
         writer.write_table(table)
     raw = sink.getvalue()
     return raw.size, pa.Codec("zstd").compress(raw, asbytes=True)
@@ -193,6 +194,39 @@ def test_a_small_frame_cannot_grow_beyond_the_limit_when_it_is_opened() -> None:
     zeros = encode_segment(Segment("eu", "e", 0, (Updates("q", pa.table({"slice_us": [0] * 500_000})),))).data
     with pytest.raises(WireError, match="decompressed"):
         decode_segment(zeros, WireLimits(raw_bytes=1_000_000))
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+@pytest.mark.parametrize("coded", [False, True], ids=["plain columns", "dictionaries"])
+def test_a_table_that_is_compressed_once_more_inside_the_frame_is_not_unpacked(compression: str, coded: bool) -> None:
+    """A few kilobytes would unfold to 30 or 80 MB, and with more columns to any size, beyond every declared limit."""
+    text = pa.array(["x" * 80_000_000]) if coded else pa.array([0] * 3_900_000)
+    table = pa.table({"slice_us": text.dictionary_encode() if coded else text})
+    raw, body = packed(table, compression)
+    assert raw < 500_000
+    bomb = forged(["eu", "e", 0, [["u", "q", table.num_rows, raw, len(body), [], [0] if coded else []]]], body)
+    del table, text
+    before = pa.total_allocated_bytes()
+    peak = pa.default_memory_pool().max_memory()
+    with pytest.raises(WireError, match="an Arrow message inside the frame is compressed"):
+        decode_segment(bomb)
+    assert pa.total_allocated_bytes() <= before
+    assert pa.default_memory_pool().max_memory() <= peak
+
+
+def test_metadata_of_arrow_messages_that_is_cut_short_or_altered_never_breaks_the_reader() -> None:
+    raw, body = packed(pa.table({"slice_us": [1, 2], "k": ["a", "b"]}))
+    plain = bytearray(pa.Codec("zstd").decompress(pa.py_buffer(body), decompressed_size=raw).to_pybytes())
+    refused = 0
+    for place in range(0, len(plain), 3):
+        altered = bytearray(plain)
+        altered[place] ^= 0xFF
+        again = pa.Codec("zstd").compress(bytes(altered), asbytes=True)
+        try:
+            decode_segment(forged(["eu", "e", 0, [["u", "q", 2, raw, len(again), [], []]]], again))
+        except WireError:
+            refused += 1
+    assert refused > 10
 
 
 @pytest.mark.parametrize("limit", ["frame_bytes", "header_bytes", "rows", "messages", "slices", "name_bytes"])
