@@ -1,0 +1,1 @@
+"""Everything that needs PySpark: the session, sources, evaluation, pipelines and feeds."""

@@ -1,7 +1,7 @@
 """Shedding through the whole spine without Spark: sites sample batches by hash, crash, and repair them later.
 
 Catches: a repair that adds a record twice or not at all, a window called exact too early, a scaled answer or bound
-that depends on the order in which things land. Cannot catch: what Spark samples; `test_shed_live.py` runs that.
+that depends on the order in which things land. Cannot catch: what Spark samples; the end-to-end test runs that.
 """
 
 from __future__ import annotations

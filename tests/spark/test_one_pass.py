@@ -2,7 +2,7 @@
 
 Catches: expressions that the one projection evaluates otherwise than a query of their own would, samples that differ
 between the two, bits and places that get lost on the way to the tasks. Cannot catch: aggregates whose two forms differ;
-`test_aggregates_spark.py` does.
+`test_aggregates.py` does.
 """
 
 from __future__ import annotations
