@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from catchment.deploy.connections import listen_address
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.reconcile import carried_by
 from catchment.deploy.status import write_status
@@ -19,8 +20,6 @@ from catchment.wire.inbox import Inbox
 from catchment.wire.messages import Segment
 from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
-
-LOOPBACK = "127.0.0.1"
 
 
 @dataclass
@@ -48,8 +47,8 @@ class Relays:
             self.running[name] = relay
             self._closing.callback(relay.stop)
             relay.carry(tuple(carried_by(self.deployment, name)))
-            host, port = self.deployment.project.sites[name].listen or (LOOPBACK, 0)
-            server = self._servers[name] = self.make_server(relay.inbox, host, port)
+            server = self.make_server(relay.inbox, *listen_address(self.deployment.project, name))
+            self._servers[name] = server
             server.start()
             self._closing.callback(server.close)
             relay.start()
@@ -58,7 +57,7 @@ class Relays:
         """Where a relay of this process listens."""
         if name not in self._servers:
             return None
-        host, _ = self.deployment.project.sites[name].listen or (LOOPBACK, 0)
+        host, _ = listen_address(self.deployment.project, name)
         return f"{host}:{self._servers[name].port}"
 
     def follow(self, deployment: Deployment) -> None:

@@ -63,8 +63,8 @@ class DeploymentStore:
         path = self.folder / FILE
         return path.stat().st_mtime_ns if path.exists() else 0
 
-    def reached(self, version: int) -> None:
-        """The center has come to a version."""
+    def acknowledge(self, version: int) -> None:
+        """Write down that the center has come to a version."""
         make_folder(self.folder)
         write_record(self.folder / REACHED, {"version": version})
 

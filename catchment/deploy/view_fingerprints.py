@@ -13,7 +13,7 @@ from catchment.storage.files import make_folder, read_record, write_record
 FILE = "views.json"
 
 
-def check_definitions(folder: Path, plans: Iterable[QueryPlan]) -> None:
+def refuse_redefined_views(folder: Path, plans: Iterable[QueryPlan]) -> None:
     """Refuse a view that was redefined over the state of its old self; remember new ones."""
     known = read_record(folder / FILE) or {}
     now = {plan.name: hashlib.sha256(plan.to_text().encode()).hexdigest() for plan in plans}

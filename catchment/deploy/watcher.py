@@ -9,8 +9,8 @@ from catchment.deploy.store import DeploymentStore
 
 
 @dataclass
-class Follower:
-    """Watches the record of one deployment for newer versions."""
+class DeploymentWatcher:
+    """Watches the record of one deployment for newer versions, and says which version the center has come to."""
 
     deployment: Deployment
     stamp: int = field(default=0, init=False)
@@ -19,17 +19,18 @@ class Follower:
     def __post_init__(self) -> None:
         self.store = DeploymentStore(self.deployment.project.state_folder)
 
-    def establish(self) -> None:
+    def begin(self) -> None:
         """Write down what is deployed at the start of a run."""
         self.store.keep(self.deployment.deployed)
-        self.stamp, self.followed = 0, self.version
+        self.stamp = 0
+        self.followed = self.version
 
     @property
     def version(self) -> int:
         return self.deployment.deployed.version
 
-    def news(self) -> Deployment | None:
-        """A newer deployment, if there is one."""
+    def poll(self) -> Deployment | None:
+        """Return a newer deployment, if there is one."""
         stamp = self.store.stamp
         if stamp == self.stamp:
             return None
@@ -40,10 +41,10 @@ class Follower:
         self.deployment = self.deployment.at(found)
         return self.deployment
 
-    def reached(self) -> None:
-        """Tell that the center of this process has come to the newest version."""
+    def acknowledge(self) -> None:
+        """Write down that the center of this process has come to the newest version."""
         if self.store.center_version != self.version:
-            self.store.reached(self.version)
+            self.store.acknowledge(self.version)
 
     def sites_may_follow(self) -> bool:
         """Whether the sites of this process have yet to come to the newest version, and may: the center knows it."""

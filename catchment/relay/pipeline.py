@@ -86,8 +86,7 @@ class RelayPipeline:
         return all(ended) and self.drained
 
     def status(self) -> dict[str, Any]:
-        """What came, what waits, what went over the link."""
-        link = self.sender.snapshot()
+        """Return what came, what waits, what went over the link."""
         return {
             "to": self.link.destination,
             "rows_in": self.core.rows_in,
@@ -95,14 +94,7 @@ class RelayPipeline:
             "pending_rows": self.core.site.pending_rows,
             "inbox_bytes": self.inbox.size_bytes,
             "refused": dict(self.inbox.refused),
-            "bytes_sent": link.bytes_sent,
-            "bytes_by_fragment": dict(link.fragment_bytes),
-            "queued_bytes": self.outbox.size_bytes,
-            "goodput_bytes_per_s": link.goodput_bytes_per_s,
-            "round_trip_s": link.round_trip_s,
-            **self.meter.link_use(self.link.bandwidth_bytes_per_s, link.goodput_bytes_per_s),
-            "connected": link.connected,
-            "last_error": link.last_error,
+            **self.meter.link_status(self.sender.snapshot(), self.outbox.size_bytes, self.link.bandwidth_bytes_per_s),
             "finished": self.finished,
         }
 

@@ -126,6 +126,21 @@ class SiteMeter:
             "fragments": {n: m.statistics(self.fragment_bytes.get(n, 0)) for n, m in self.fragments.items()},
         }
 
+    def link_status(
+        self, counters: LinkCounters, queued_bytes: int, bandwidth_bytes_per_s: float | None
+    ) -> dict[str, Any]:
+        """Return how the link does, as a site and a relay tell it."""
+        return {
+            "bytes_sent": counters.bytes_sent,
+            "bytes_by_fragment": dict(counters.fragment_bytes),
+            "queued_bytes": queued_bytes,
+            "goodput_bytes_per_s": counters.goodput_bytes_per_s,
+            "round_trip_s": counters.round_trip_s,
+            **self.link_use(bandwidth_bytes_per_s, counters.goodput_bytes_per_s),
+            "connected": counters.connected,
+            "last_error": counters.last_error,
+        }
+
     def link_use(self, bandwidth_bytes_per_s: float | None, goodput_bytes_per_s: float | None) -> dict[str, Any]:
         """Return the use of the link over its capacity: utilisation of what it carried, congestion of what was asked.
 

@@ -1,7 +1,7 @@
 """How running processes come to what is deployed: the center first, then the sites; and how the center decides to move.
 
-Without Spark: the record, the follower and the mover of a runner on a project folder. What they lead to at sites and
-center is shown in `test_sharing_live.py` on the cores and in `test_submit_spark.py` on Spark.
+Without Spark: the record, the watcher and the rebalancer of a runner on a project folder. What they lead to at sites
+and center is shown in `test_moves.py` on the cores and in `tests/spark/test_submit.py` on Spark.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from pathlib import Path
 
 from catchment.center.core import CenterCore
 from catchment.deploy.deployment import Deployment
-from catchment.deploy.rebalance import FIRST_LOOK_US, LOOK_EVERY_US, Mover
+from catchment.deploy.rebalance import CHECK_EVERY_US, FIRST_CHECK_US, Rebalancer
 from catchment.deploy.store import DeploymentStore
 from catchment.deploy.submit import drop, submit
-from catchment.deploy.watcher import Follower
+from catchment.deploy.watcher import DeploymentWatcher
 from catchment.project.config import Project
 from tests.worlds.projects import write_project
 
@@ -40,34 +40,34 @@ def laid_out(folder: Path) -> tuple[Project, Deployment]:
 
 def test_sites_follow_only_when_the_center_has(tmp_path: Path) -> None:
     project, deployment = laid_out(tmp_path / "p")
-    center, site = Follower(deployment), Follower(deployment)
-    center.establish()
-    site.establish()
-    center.reached()
+    center, site = DeploymentWatcher(deployment), DeploymentWatcher(deployment)
+    center.begin()
+    site.begin()
+    center.acknowledge()
     assert not site.sites_may_follow(), "there is nothing new"
     submit(project, project.folder / "new.sql")
-    found = site.news()
+    found = site.poll()
     assert found is not None
     assert [p.name for p in found.plans] == ["pages", "users", "total"]
     assert not site.sites_may_follow(), "the center does not know the new fragment yet"
-    assert center.news() is not None
-    center.reached()
+    assert center.poll() is not None
+    center.acknowledge()
     assert site.sites_may_follow()
     assert not site.sites_may_follow(), "once is enough"
 
 
-def test_a_follower_hears_of_each_change_once_and_of_none_that_is_older(tmp_path: Path) -> None:
+def test_a_watcher_hears_of_each_change_once_and_of_none_that_is_older(tmp_path: Path) -> None:
     project, deployment = laid_out(tmp_path / "p")
-    follower = Follower(deployment)
-    follower.establish()
-    assert follower.news() is None
+    watcher = DeploymentWatcher(deployment)
+    watcher.begin()
+    assert watcher.poll() is None
     drop(project, "users")
-    found = follower.news()
+    found = watcher.poll()
     assert found is not None
     assert [q.name for q in found.center_queries] == ["pages"]
-    assert follower.news() is None
+    assert watcher.poll() is None
     DeploymentStore(project.state_folder).keep(deployment.deployed)
-    assert follower.news() is None
+    assert watcher.poll() is None
 
 
 def measure(project: Project, rows_per_s: float, values: float, newest_us: int = 0) -> None:
@@ -88,21 +88,21 @@ def measure(project: Project, rows_per_s: float, values: float, newest_us: int =
 def test_the_center_moves_queries_apart_when_what_sites_measure_makes_it_pay(tmp_path: Path) -> None:
     project, deployment = laid_out(tmp_path / "p")
     (shared,) = deployment.deployed.sharing.fragments
-    follower, core = Follower(deployment), CenterCore()
-    follower.establish()
-    mover = Mover(follower)
+    watcher, core = DeploymentWatcher(deployment), CenterCore()
+    watcher.begin()
+    rebalancer = Rebalancer(watcher)
     (project.folder / "statistics.toml").write_text(SPARSE.replace("user = 1_000_000", "user = 300"))
     measure(project, 50_000, 300)
     at = 0
-    mover.look(core, at)
-    assert follower.store.version == 1, "it does not look before the rates have settled"
-    at = FIRST_LOOK_US
-    while follower.store.version == 1:
+    rebalancer.step(core, at)
+    assert watcher.store.version == 1, "it does not look before the rates have settled"
+    at = FIRST_CHECK_US
+    while watcher.store.version == 1:
         measure(project, 50_000, 300, at)
-        mover.look(core, at)
-        at += LOOK_EVERY_US
-        assert at < 100 * FIRST_LOOK_US
-    moved = follower.store.read()
+        rebalancer.step(core, at)
+        at += CHECK_EVERY_US
+        assert at < 100 * FIRST_CHECK_US
+    moved = watcher.store.read()
     assert moved is not None
     assert set(moved.leaving) == {shared}
     assert len({d.fragment for d in moved.sharing.derivations.values()} - {shared}) == 2
@@ -113,11 +113,11 @@ def test_a_project_may_say_that_nothing_is_moved(tmp_path: Path) -> None:
     toml = project.folder / "catchment.toml"
     toml.write_text(toml.read_text().replace("[defaults]", "[defaults]\nreoptimize = false"))
     deployment = Deployment.load(project.folder)
-    follower = Follower(deployment)
-    follower.establish()
-    mover = Mover(follower)
+    watcher = DeploymentWatcher(deployment)
+    watcher.begin()
+    rebalancer = Rebalancer(watcher)
     measure(project, 50_000, 300)
-    for at in range(0, 100 * FIRST_LOOK_US, LOOK_EVERY_US):
+    for at in range(0, 100 * FIRST_CHECK_US, CHECK_EVERY_US):
         measure(project, 50_000, 300, at)
-        mover.look(CenterCore(), at)
-    assert follower.store.version == 1
+        rebalancer.step(CenterCore(), at)
+    assert watcher.store.version == 1

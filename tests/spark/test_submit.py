@@ -90,7 +90,7 @@ def _second(record: dict[str, Any]) -> float:
 
 
 def _settled(runner: Runner) -> bool:
-    newest = runner.follower.store.version == runner.follower.followed
+    newest = runner.watcher.store.version == runner.watcher.followed
     return newest and all(s.plans is p.plans for p in runner.pipelines for s in p.states)
 
 

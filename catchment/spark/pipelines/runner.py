@@ -7,7 +7,6 @@ is the only part that waits: it ticks the pipelines, tells how they do, and ends
 from __future__ import annotations
 
 import threading
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -20,15 +19,14 @@ from catchment.center.join.results import JoinedTables
 from catchment.center.pipeline import CenterPipeline
 from catchment.center.results.bounds import own_errors, sources_of
 from catchment.center.results.write import ResultTables
+from catchment.deploy.connections import Connections, listen_address
 from catchment.deploy.deployment import Deployment, inbox_address
-from catchment.deploy.rebalance import Mover
+from catchment.deploy.rebalance import Rebalancer
 from catchment.deploy.relays import Relays
 from catchment.deploy.status import write_status
-from catchment.deploy.view_fingerprints import check_definitions
-from catchment.deploy.watcher import Follower
-from catchment.errors import ConfigError
+from catchment.deploy.view_fingerprints import refuse_redefined_views
+from catchment.deploy.watcher import DeploymentWatcher
 from catchment.progress.admission import Admission
-from catchment.project.config import Link, Project
 from catchment.project.routes import first_link, outgoing_link
 from catchment.query.plan import QueryPlan
 from catchment.shedding.monitor import LoadMonitor
@@ -40,16 +38,14 @@ from catchment.spark.pipelines.site import SitePipeline, site_status
 from catchment.spark.session import make_session
 from catchment.spark.sources.streams import read_table
 from catchment.timeline import END_OF_TIME_US, Clock, SystemClock
-from catchment.wire.flight import FlightUplink, InboxServer, Tls
+from catchment.wire.flight import InboxServer
 from catchment.wire.inbox import Inbox
 from catchment.wire.messages import Segment
 from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
-from catchment.wire.shaper import Shaper
 from catchment.wire.uplink import Uplink
 
 TICK_S = 0.25
-LOOPBACK = "127.0.0.1"
 
 Report = Callable[[Mapping[str, Any]], None]
 
@@ -75,15 +71,16 @@ class Runner:
         self.center: CenterPipeline | None = None
         self.pipelines: list[SitePipeline] = []
         self._server: InboxServer | None = None
-        self.follower = Follower(self.deployment)
-        self.mover = Mover(self.follower)
+        self.watcher = DeploymentWatcher(self.deployment)
+        self.rebalancer = Rebalancer(self.watcher)
+        self.connections = Connections(self.project, self.clock, self.wrap_uplink)
         whole = self.with_center and bool(self.sites)
         relays = [r for r in self.deployment.routes.relays if whole or r in self.sites]
-        self.relays = Relays(self.deployment, relays, self.clock, self._relay_sender, self._make_server)
+        self.relays = Relays(self.deployment, relays, self.clock, self._relay_sender, self.connections.make_server)
 
     def start(self) -> None:
         """Bring up the center first, so that sites find someone to speak to; then the relays, then the sites."""
-        self.follower.establish()
+        self.watcher.begin()
         if self.with_center:
             self._start_center()
         self._closing.callback(self.relays.close)
@@ -103,7 +100,7 @@ class Runner:
         return SparkEvaluator({n: read_table(self._session, t, self.project.folder).cache() for n, t in tables.items()})
 
     def _start_site(self, site: str) -> None:
-        check_definitions(self.project.site_folder(site), self.deployment.plans)
+        refuse_redefined_views(self.project.site_folder(site), self.deployment.plans)
         pipeline = SitePipeline(
             self._session, self.project, site, self.deployment.streams_at(site), self.deployment.fragments_at(site),
             self._evaluator, partial(self._sender, site), self.clock, self.make_monitor,
@@ -156,25 +153,25 @@ class Runner:
         return {"sites": sites, "relays": self.relays.status(), "center": center}
 
     def _follow(self) -> None:
-        """Bring every role here to what is deployed now, the center first."""
-        found = self.follower.news()
+        """Bring every role of this process to what is deployed now, the center first."""
+        found = self.watcher.poll()
         if found is not None:
             self.deployment = found
             self.relays.follow(found)
             if self.center is not None:
-                check_definitions(self.center.folder, found.plans)
+                refuse_redefined_views(self.center.folder, found.plans)
                 deployed = found.deployed
                 tables = {p.name: self.center.tables.get(p.name) or self._tables(p) for p in found.plans}
                 self.center.deploy(found.center_queries, deployed.known, deployed.begun, tables)
         if self.center is not None:
-            self.follower.reached()
-            self.mover.look(self.center.core, self.clock.now_us())
-        if self.follower.sites_may_follow():
+            self.watcher.acknowledge()
+            self.rebalancer.step(self.center.core, self.clock.now_us())
+        if self.watcher.sites_may_follow():
             self._follow_sites()
 
     def _follow_sites(self) -> None:
         for pipeline in self.pipelines:
-            check_definitions(pipeline.folder, self.deployment.plans)
+            refuse_redefined_views(pipeline.folder, self.deployment.plans)
             pipeline.deploy(self.deployment.streams_at(pipeline.site), self.deployment.fragments_at(pipeline.site))
         running = {p.site for p in self.pipelines}
         for site in self.deployment.sites if self.with_center and self.pipelines else ():
@@ -202,7 +199,7 @@ class Runner:
         folder = self.project.state_folder / "center"
         deployed = self.deployment.deployed
         inbox = Inbox(folder / "inbox", admit=self._take)
-        check_definitions(folder, self.deployment.plans)
+        refuse_redefined_views(folder, self.deployment.plans)
         tables = {p.name: self._tables(p) for p in self.deployment.plans}
         queries = self.deployment.center_queries
         self.center = CenterPipeline(
@@ -215,9 +212,8 @@ class Runner:
             self.clock,
             make_merge(self._session),
         )
-        self.follower.reached()
-        host, port = self.project.sites[self.project.center].listen or (LOOPBACK, 0)
-        self._server = self._make_server(inbox, host, port)
+        self.watcher.acknowledge()
+        self._server = self.connections.make_server(inbox, *listen_address(self.project, self.project.center))
         self._server.start()
         self._closing.callback(self._server.close)
         self.center.start()
@@ -225,11 +221,16 @@ class Runner:
 
     def _tables(self, plan: QueryPlan) -> ResultTables:
         finish = make_finish(self._session, plan)
-        delta, source_key = 1.0 - plan.options.confidence, self.deployment.source_key(plan)
         given = (
-            self.project.state_folder, plan.name, plan.fragment, finish, own_errors(plan), sources_of(plan), delta,
-            source_key,
-        )  # fmt: skip
+            self.project.state_folder,
+            plan.name,
+            plan.fragment,
+            finish,
+            own_errors(plan),
+            sources_of(plan),
+            1.0 - plan.options.confidence,
+            self.deployment.source_key(plan),
+        )
         return JoinedTables(*given, pairing=plan.join.pairing) if plan.join is not None else ResultTables(*given)
 
     def _take(self, segment: Segment) -> None:
@@ -238,24 +239,17 @@ class Runner:
         self.on_segment(segment)
 
     def _sender(self, site: str, outbox: Outbox) -> Sender:
-        return self._sender_over(first_link(self.project, site), site, self.deployment.routes.next_inbox(site), outbox)
+        address = self._address(self.deployment.routes.next_inbox(site))
+        return self.connections.make_sender(first_link(self.project, site), site, address, outbox)
 
     def _relay_sender(self, site: str, outbox: Outbox) -> Sender:
         link = outgoing_link(self.project, site)
-        return self._sender_over(link, site, link.destination, outbox)
-
-    def _sender_over(self, link: Link, site: str, to: str, outbox: Outbox) -> Sender:
-        shaper = Shaper(link.bandwidth_bytes_per_s, link.latency_us / 1e6)
-        address, tls, token = self._address(to), _tls(self.project), (_tokens(self.project) or {}).get(site)
-        return Sender(outbox, lambda: self.wrap_uplink(FlightUplink(address, token, tls)), shaper, self.clock)
-
-    def _make_server(self, inbox: Inbox, host: str, port: int) -> InboxServer:
-        return InboxServer(inbox, host, port, _tls(self.project), _tokens(self.project))
+        return self.connections.make_sender(link, site, self._address(link.destination), outbox)
 
     def _address(self, to: str) -> str:
-        """Where the inbox of the center or of a relay is: here, or at its declared address."""
+        """Return where the inbox of the center or of a relay is: here, or at its declared address."""
         if to == self.project.center and self._server is not None:
-            host, _ = self.project.sites[to].listen or (LOOPBACK, 0)
+            host, _ = listen_address(self.project, to)
             return f"{host}:{self._server.port}"
         return self.relays.address(to) or inbox_address(self.project, to)
 
@@ -267,7 +261,7 @@ def run_deployment(
     seconds: float | None = None,
     spark: SparkSession | None = None,
 ) -> Mapping[str, Any]:
-    """Run all of a project in this process; its last status. A session that is given is left open."""
+    """Run all of a project in this process; return its last status. A session that is given is left open."""
     project = deployment.project
     session = spark or make_session(project.name, project.spark, warehouse=project.state_folder / "warehouse")
     runner = Runner(deployment, session, deployment.sites, True, once=once)
@@ -279,22 +273,3 @@ def run_deployment(
         runner.close()
         if spark is None:
             session.stop()
-
-
-def _tls(project: Project) -> Tls | None:
-    files = project.security
-    if files.tls_cert is None and files.tls_ca is None:
-        return None
-    return Tls.from_files(files.tls_cert, files.tls_key, files.tls_ca)
-
-
-def _tokens(project: Project) -> Mapping[str, str] | None:
-    """One token a site, from a TOML file of site = "token" lines."""
-    path = project.security.tokens
-    if path is None:
-        return None
-    tokens = tomllib.loads(path.read_text())
-    wrong = [s for s, t in tokens.items() if s not in project.sites or not isinstance(t, str)]
-    if wrong:
-        raise ConfigError(f"these are not tokens of declared sites: {wrong}", where=str(path))
-    return tokens

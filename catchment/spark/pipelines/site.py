@@ -275,15 +275,8 @@ def site_status(pipeline: SitePipeline) -> dict[str, Any]:
         "newest_event_us": max((s.newest_us for s in pipeline.states if s.newest_us is not None), default=None),
         "pending_rows": pipeline.core.pending_rows,
         "fragments": pipeline.core.fragment_status(),
-        "bytes_sent": link.bytes_sent,
-        "bytes_by_fragment": dict(link.fragment_bytes),
-        "queued_bytes": pipeline.outbox.size_bytes,
-        "goodput_bytes_per_s": link.goodput_bytes_per_s,
-        "round_trip_s": link.round_trip_s,
-        **pipeline.meter.link_use(pipeline.link.bandwidth_bytes_per_s, link.goodput_bytes_per_s),
+        **pipeline.meter.link_status(link, pipeline.outbox.size_bytes, pipeline.link.bandwidth_bytes_per_s),
         "statistics": pipeline.meter.statistics(),
-        "connected": link.connected,
-        "last_error": link.last_error,
         "shedding": {
             s.stream.name: s.shedding.status(len(pipeline.core.debts.of(s.stream.name)))
             for s in pipeline.states
