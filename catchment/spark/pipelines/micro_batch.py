@@ -172,7 +172,7 @@ class BatchReducer:
     ) -> tuple[BatchStats, PlausibleTimes | None]:
         """Write the good records to history, and the bad ones to quarantine."""
         stats = self._write_good(state, records, number)
-        limits = self.find_limits(state, self.read_history(state.stream, number), stats)
+        limits = self.find_limits(state, lambda: self.read_history(state.stream, number), stats)
         if limits is not None:
             records = mark_implausible(records, state.stream.event_time, limits)
             stats = self._write_good(state, records, number)
@@ -213,7 +213,7 @@ class BatchReducer:
         observation, good = observe_good_records(records, event_time)
         found = reduce(good)
         stats = stats_of(observation)
-        limits = self.find_limits(state, good, stats)
+        limits = self.find_limits(state, lambda: good, stats)
         if limits is not None:
             observation, good = observe_good_records(mark_implausible(records, event_time, limits), event_time)
             found = reduce(good)
@@ -222,15 +222,20 @@ class BatchReducer:
 
     # --- parts of them -----------------------------------------------------------------------------------------
 
-    def find_limits(self, state: StreamState, good: DataFrame, stats: BatchStats) -> PlausibleTimes | None:
-        """Return the limits of plausible event times, if the batch has event times beyond them."""
+    def find_limits(
+        self, state: StreamState, read_good: Callable[[], DataFrame], stats: BatchStats
+    ) -> PlausibleTimes | None:
+        """Return the limits of plausible event times, if the batch has event times beyond them.
+
+        The good records are read only where the observed event times call for it, which is rare.
+        """
         if stats.low_us is None or stats.high_us is None:
             return None
         jump_us = max_jump_us(self.project, state.stream)
         if not needs_check(stats.low_us, stats.high_us, state.newest_us, jump_us):
             return None
         bucket = F.expr(f"floor(unix_micros(`{state.stream.event_time}`) / {jump_us}L)").cast("long")
-        counts = good.groupBy(bucket.alias("bucket")).count().collect()
+        counts = read_good().groupBy(bucket.alias("bucket")).count().collect()
         buckets = {r["bucket"]: r["count"] for r in counts}
         limits = find_plausible_times(buckets, state.newest_us, self.clock.now_us(), jump_us)
         return None if limits.holds(stats.low_us) and limits.holds(stats.high_us) else limits
