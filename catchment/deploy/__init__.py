@@ -1,0 +1,1 @@
+"""What runs where: deployments, contracts, submitting, moving and their status, without Spark."""
