@@ -176,8 +176,17 @@ class Deployment:
         sides = tuple(self._center_query(side) for side in p.sides)
         sites = tuple(dict.fromkeys(site for side in sides for site in side.sites))
         repair = None if p.options.repair == NEVER else sides[0].repair
-        return replace(sides[0], name=p.name, fragment=p.join.pairing, sites=sites, derivation=None, repair=repair,
-                       source_key=None, join=p.join, sides=sides)  # fmt: skip
+        return replace(
+            sides[0],
+            name=p.name,
+            fragment=p.join.pairing,
+            sites=sites,
+            derivation=None,
+            repair=repair,
+            source_key=None,
+            join=p.join,
+            sides=sides,
+        )
 
     def source_key(self, plan: QueryPlan) -> str | None:
         """The key of a query that is its stream's source, if one is; of a join none is."""

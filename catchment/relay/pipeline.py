@@ -31,9 +31,13 @@ class RelayPipeline:
     """Everything that one site does for others."""
 
     def __init__(
-        self, project: Project, name: str, check: Callable[[Segment], None], make_sender: Callable[[Outbox], Sender],
+        self,
+        project: Project,
+        name: str,
+        check: Callable[[Segment], None],
+        make_sender: Callable[[Outbox], Sender],
         clock: Clock,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.name, self.clock, self.folder = name, clock, project.relay_folder(name)
         self.link = outgoing_link(project, name)
         self.inbox = Inbox(self.folder / "inbox", admit=check)

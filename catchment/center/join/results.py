@@ -1,6 +1,6 @@
 """The tables of a query that joins two streams: beside its answers, the pairing that each window was answered from.
 
-`sides/<query>`: one row a (window, partial of a side, revision), only those that a revision changed. A repair recalls
+`sides/<query>`: one row per (window, partial of a side, revision), only those that a revision changed. A repair recalls
 the newest of each from here, and answers the window again.
 """
 
@@ -32,11 +32,13 @@ class JoinedTables(ResultTables):
             self._append("sides", sequence, lambda: pa.concat_tables([self._sides(r, r.kept) for r in kept]))
 
     def _sides(self, revision: Publish, kept: pa.Table) -> pa.Table:
-        return pa.table({
-            "window_start": instants(revision.window.start_us, kept.num_rows),
-            "revision": pa.array([revision.revision] * kept.num_rows, pa.int32()),
-            "state": state_of(kept, self.pairing),
-        })  # fmt: skip
+        return pa.table(
+            {
+                "window_start": instants(revision.window.start_us, kept.num_rows),
+                "revision": pa.array([revision.revision] * kept.num_rows, pa.int32()),
+                "state": state_of(kept, self.pairing),
+            }
+        )
 
     def recall(self, wanted: pa.Table) -> pa.Table:
         """The newest partials of both sides of some windows: (window_start_us, the pairing's keys and states)."""

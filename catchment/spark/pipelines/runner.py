@@ -102,9 +102,16 @@ class Runner:
     def _start_site(self, site: str) -> None:
         refuse_redefined_views(self.project.site_folder(site), self.deployment.plans)
         pipeline = SitePipeline(
-            self._session, self.project, site, self.deployment.streams_at(site), self.deployment.fragments_at(site),
-            self._evaluator, partial(self._sender, site), self.clock, self.make_monitor,
-        )  # fmt: skip
+            self._session,
+            self.project,
+            site,
+            self.deployment.streams_at(site),
+            self.deployment.fragments_at(site),
+            self._evaluator,
+            partial(self._sender, site),
+            self.clock,
+            self.make_monitor,
+        )
         self.pipelines.append(pipeline)
         self._closing.callback(pipeline.stop)
         pipeline.start(once=self.once)
