@@ -5,6 +5,8 @@ The oracle of what is sent is the planner's own estimate; that answers do not ch
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from catchment.optimizer.move_account import PATIENCE
@@ -64,7 +66,7 @@ def test_what_sites_measure_takes_the_place_of_what_was_declared() -> None:
     (query,) = make_queries(select("page, count(*) AS n", "page", where="user > 1"))
     (plain,) = make_queries(select("page, sum(bytes) AS b", "page"))
     fragments = {"f": query.demand, "g": plain.demand}
-    read = {
+    read: dict[str, dict[str, Any]] = {
         "us": {
             "rows_per_s": {"hits": 5.0},
             "fragments": {
@@ -87,7 +89,7 @@ def test_bytes_that_left_scale_all_estimates_of_a_stream_alike() -> None:
         q.name: before.partial_bytes_per_s(q.demand, "us") * 30 * share
         for q, share in zip(queries, (0.1, 0.3), strict=True)
     }
-    read = {
+    read: dict[str, dict[str, Any]] = {
         "us": {
             "rows_per_s": {"hits": 100.0},
             "fragments": {n: {"rows": 3000, "bytes": b, "selectivity": 1.0, "distinct": {}} for n, b in sent.items()},

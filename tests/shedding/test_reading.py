@@ -85,7 +85,7 @@ def test_a_sample_is_taken_for_nothing_once_when_there_is_room(tmp_path: Path) -
     (tmp_path / "offsets" / "0").write_text(f"v1\n{{}}\n{json.dumps({'row': 3 * WARM_UP_ROWS})}")
     fixed = SheddableFragment("fixed", (("d", "count"),), 10.0, fixed=True)
     monitor = LoadMonitor("s", (SheddableFragment("f", (("n", "count"),), 10.0), fixed), 0.05, True)
-    opened = OpenedStream(None, reread_rows=lambda *_: None)  # type: ignore[arg-type,return-value]  # nothing is read
+    opened = OpenedStream(None, reread_rows=lambda *_: None)  # nothing is read
     timer = BatchTimer(1.0)
     shedding = StreamShedding("s", monitor, opened, None, tmp_path, ManualClock(0), timer, {}, {})  # type: ignore[arg-type]
     assert shedding.warm_up_sample() is None, "nothing was read so far"

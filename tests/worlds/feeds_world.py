@@ -122,6 +122,7 @@ def start(
 
 def finish(run: LocalRun) -> None:
     """Reconnect everybody, deliver everything, and let moves come to their end."""
+    assert isinstance(run.bus, Bus)
     for name, session in run.bus.sessions.items():
         if not session.connected:
             run.fleet.connect(name, run.now_us)
