@@ -73,7 +73,7 @@ class CenterPipeline:
         self.core = CenterCore()
         journal = Journal(self.folder / "journal")
         self.host: Host[Event, Action] = Host(self.core, journal, self._enact, self.clock, self._flush_tables)
-        self.host.recover()
+        self.host.recover(max((table.next_number() for table in self.tables.values()), default=0))
         self.consumer = InboxConsumer(self.inbox, self.host, self.merge)
         self.consumer.recover()
         self._apply_deployment()

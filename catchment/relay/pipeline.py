@@ -46,7 +46,7 @@ class RelayPipeline:
         journal = Journal(self.folder / "journal")
         self.host: Host[Event, Action] = Host(self.core, journal, self._enact, clock)
         self._sizes = WireSizes()
-        self.host.recover()
+        self.host.recover(self.outbox.next_sequence)
         self.consumer = InboxConsumer(self.inbox, self.host)
         self.consumer.recover()
         self.meter = SiteMeter()

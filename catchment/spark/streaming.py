@@ -71,6 +71,26 @@ def make_offsets_durable(checkpoint: Path, batch: int) -> None:
     sync_files([checkpoint / "offsets" / str(batch), *checkpoint.glob(f"sources/*/{batch}")])
 
 
+def refuse_lost_checkpoint(checkpoint: Path, committed: int | None) -> None:
+    """Refuse a stream whose checkpoint was lost, or is older than the batches that were committed from it.
+
+    Spark would count its batches from an earlier number: those up to the committed one would be skipped as known,
+    though they hold other records, and what was read before would be read again.
+    """
+    if committed is None:
+        return
+    planned = [int(path.name) for path in checkpoint.glob("offsets/*") if path.name.isdigit()]
+    newest = max(planned, default=None)
+    if newest is None or newest < committed:
+        there = "nothing" if newest is None else f"batch {newest}"
+        raise EngineError(
+            f"the checkpoint knows of {there}, but its batch {committed} was committed: "
+            "it was lost or is an older copy",
+            where=str(checkpoint),
+            hint="restore the site's whole state folder from one copy; nothing was read and nothing was changed",
+        )
+
+
 def rows_of_batch(checkpoint: Path, batch: int) -> tuple[int, int] | None:
     """Return the rows [start, end) that Spark has planned for a batch, if its offsets are row numbers and known."""
     end = _row_offset(checkpoint, batch)

@@ -75,8 +75,12 @@ class Host(Generic[Event, Action]):
         self._lock = threading.RLock()
         self._failure: Exception | None = None
 
-    def recover(self) -> None:
-        """Restore the state before the crash, and enact what may not have been enacted."""
+    def recover(self, already_enacted: int = 0) -> None:
+        """Restore the state before the crash, and enact what may not have been enacted.
+
+        `already_enacted` is how many numbers the outside has seen. A journal that accounts for fewer was lost, or is
+        an older copy: what it would enact next would be taken for something that was enacted long ago.
+        """
         state = self.journal.snapshot()
         if state is not None:
             self.next_sequence = state.next_sequence
@@ -85,6 +89,13 @@ class Host(Generic[Event, Action]):
             self._restore(state.core)
         for entry in self.journal.entries():
             self._apply(entry)
+        if already_enacted > self.enacted:
+            raise StorageError(
+                f"the journal accounts for {self.enacted} of the {already_enacted} steps that were carried out: it was "
+                f"lost, or is older than what left it",
+                where=str(self.journal.folder),
+                hint="restore the whole state folder from one copy; nothing was changed",
+            )
 
     def _restore(self, state: Any) -> None:
         try:

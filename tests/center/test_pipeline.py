@@ -6,6 +6,7 @@ lost or counted twice.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +18,7 @@ from catchment.center.events import Expired, Publish
 from catchment.center.pipeline import FAILURE_FILE, CenterPipeline
 from catchment.center.query import CenterQuery
 from catchment.center.results.write import ResultTables
-from catchment.errors import EngineError
+from catchment.errors import EngineError, StorageError
 from catchment.progress.consumer import CAUSE, SEGMENTS_PER_ENTRY
 from catchment.progress.events import Ticked
 from catchment.project.config import Defaults, Project, Site
@@ -58,6 +59,9 @@ class MemoryTables:
 
     def compact(self) -> None:
         pass
+
+    def next_number(self) -> int:
+        return max(self.memory.done, default=-1) + 1
 
 
 class World:
@@ -165,3 +169,15 @@ def test_an_entry_takes_a_bounded_number_of_segments(world: World) -> None:
     assert not world.center.consumed
     assert world.center.consume()
     assert world.center.consumed
+
+
+def test_a_center_whose_journal_was_lost_is_refused_while_its_results_are_there(tmp_path: Path) -> None:
+    """It would publish under numbers that the tables know, and everything would be dropped as repeated."""
+    world = World(tmp_path)
+    world.send()
+    world.consume_all()
+    assert world.tables.memory.published
+    world.center.stop()
+    shutil.rmtree(tmp_path / "state" / "center" / "journal")
+    with pytest.raises(StorageError, match="the journal accounts for 0 of the"):
+        world.open()

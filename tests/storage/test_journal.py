@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -269,6 +270,27 @@ def test_after_a_failed_enactment_nothing_else_is_enacted_under_its_number(tmp_p
     again = open_host(tmp_path, effects)
     again.submit("another thread", [put("c")])
     assert effects.done == {0: ["a"], 1: ["b"], 2: ["c"]}
+
+
+@pytest.mark.parametrize("lost", ["all of it", "its newest entries"])
+def test_a_journal_that_is_older_than_what_left_it_is_refused(tmp_path: Path, lost: str) -> None:
+    """Else what it enacts next would have numbers that the outside knows, and would be dropped as repeated."""
+    effects = Effects()
+    host = open_host(tmp_path / "state", effects)
+    host.submit("s", [put("a")])
+    host.journal.close()
+    shutil.copytree(tmp_path / "state", tmp_path / "copy")
+    host = open_host(tmp_path / "state", effects)
+    host.submit("s", [put("b")])
+    host.journal.close()
+    shutil.rmtree(tmp_path / "state")
+    if lost == "its newest entries":
+        shutil.copytree(tmp_path / "copy", tmp_path / "state")
+    again: Host[Any, Any] = Host(Adder(), Journal(tmp_path / "state"), effects.enact, ManualClock(7))
+    with pytest.raises(StorageError, match="of the 2 steps that were carried out: it was lost, or is older"):
+        again.recover(already_enacted=2)
+    whole: Host[Any, Any] = Host(Adder(), Journal(tmp_path / "copy"), effects.enact, ManualClock(7))
+    whole.recover(already_enacted=1)
 
 
 def test_what_was_journalled_but_not_enacted_is_enacted_after_the_crash(tmp_path: Path) -> None:

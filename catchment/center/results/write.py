@@ -156,6 +156,12 @@ class ResultTables:
         }
         return pa.table(columns)
 
+    def next_number(self) -> int:
+        """Return the number after the newest enactment that is in the tables."""
+        tables = (self._open(kind) for kind in ("results", "windows", "late"))
+        done = [table.transaction_version(APPLICATION) for table in tables if table is not None]
+        return max((number + 1 for number in done if number is not None), default=0)
+
     def _open(self, kind: str) -> DeltaTable | None:
         return open_table(self.folder / kind / self.query)
 

@@ -29,7 +29,7 @@ from catchment.spark.pipelines.micro_batch import BatchReducer, StreamState, max
 from catchment.spark.pipelines.shed_repair import RepairThread, ShedRepairs
 from catchment.spark.pipelines.shedding import MakeMonitor, StreamShedding, stream_shedding
 from catchment.spark.sources.streams import OpenedStream, open_stream
-from catchment.spark.streaming import make_offsets_durable, start_query, stopped_error
+from catchment.spark.streaming import make_offsets_durable, refuse_lost_checkpoint, start_query, stopped_error
 from catchment.storage.host import Host
 from catchment.storage.journal import Journal
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US, Clock
@@ -69,7 +69,7 @@ class SitePipeline:
         self.core = SiteCore()
         journal = Journal(self.folder / "journal")
         self.host: Host[Event, Action] = Host(self.core, journal, self._enact, self.clock)
-        self.host.recover()
+        self.host.recover(self.outbox.next_sequence)
         for stream in {f.stream for f in self.core.definitions} | {s.name for s in self.streams}:
             self._apply_deployment(stream, self._newest_read_us(stream))
         self.reducer = BatchReducer(self.spark, self.project, self.site, self.folder, self.evaluator, self.clock)
@@ -147,11 +147,13 @@ class SitePipeline:
         if stream.shed:
             state.shedding = self._make_shedding(state, opened)
         self._states[stream.name] = state
+        checkpoint = self.folder / "checkpoints" / stream.name
         writer = (
             opened.records.writeStream.queryName(f"{self.site}.{stream.name}")
-            .option("checkpointLocation", str(self.folder / "checkpoints" / stream.name))
+            .option("checkpointLocation", str(checkpoint))
             .foreachBatch(lambda batch, number: self._on_batch(state, batch, number))
         )
+        refuse_lost_checkpoint(checkpoint, self.host.batches.get(stream.name))
         interval = f"{self.project.defaults.trigger_us // 1000} milliseconds"
         writer = writer.trigger(availableNow=True) if self._once else writer.trigger(processingTime=interval)
         state.query = start_query(writer)
