@@ -185,8 +185,11 @@ def test_the_methods_that_the_readme_calls_exist() -> None:
 
 
 GUIDES = [page for page in PAGES if page.parent != ROOT and blocks(page, "python")]
-EXAMPLES = [pytest.param(page, block, id=f"{page.name} {n}") for page in GUIDES
-            for n, block in enumerate(blocks(page, "python"), start=1)]  # fmt: skip
+EXAMPLES = [
+    pytest.param(page, block, id=f"{page.name} {n}")
+    for page in GUIDES
+    for n, block in enumerate(blocks(page, "python"), start=1)
+]
 
 
 @pytest.mark.parametrize(("page", "block"), EXAMPLES)

@@ -250,9 +250,7 @@ def live(spark: Any, records: Records, members: Sequence[Member], tail_s: float)
             runner.close()
 
 
-def outcome(
-    folder: Path, member: Member, watch: Watch, status: Mapping[str, Any], records: Records
-) -> dict[str, Any]:  # fmt: skip
+def outcome(folder: Path, member: Member, watch: Watch, status: Mapping[str, Any], records: Records) -> dict[str, Any]:
     """Traffic against the least possible, and staleness per window, over the sites of one policy."""
     from catchment.replay.spool import read_beginning
 
@@ -267,10 +265,13 @@ def outcome(
         assert noted is not None, f"site {site} has read nothing"
         began[site] = noted
     stale = [
-        max(watch.last[s, start] - (began[s][0] + (start + HOUR_US - began[s][1]) / member.speed) / 1e6
-            for s in sites if (s, start) in watch.last)
+        max(
+            watch.last[s, start] - (began[s][0] + (start + HOUR_US - began[s][1]) / member.speed) / 1e6
+            for s in sites
+            if (s, start) in watch.last
+        )
         for start in measured
-    ]  # fmt: skip
+    ]
     updates = sum(n for (site, start), n in watch.rows.items() if site in sites and start in measured)
     return {
         "bytes": sum(status[s]["bytes_sent"] + status[s]["queued_bytes"] for s in sites),
@@ -295,9 +296,10 @@ def write_project(folder: Path, records: Records, members: Sequence[Member]) -> 
     names = [s for m in members for s in m.sites]
     (folder / "queries").mkdir()
     (folder / "catchment.toml").write_text(
-        '[project]\nname = "edge"\ncenter = "center"\n' + "".join(f"[sites.{s}]\n" for s in names)
+        '[project]\nname = "edge"\ncenter = "center"\n'
+        + "".join(f"[sites.{s}]\n" for s in names)
         + f'[sites.center]\n{links}[defaults]\ntrigger = "{TRIGGER_MS} ms"\nfreshness = "none"\nhistory = false\n'
-    )  # fmt: skip
+    )
     (folder / "queries" / "q.sql").write_text("".join(statement(n, member) for n, member in enumerate(members)))
     (folder / "data").mkdir()
     for member in members:
@@ -334,11 +336,17 @@ def read_log(hours: int) -> list[dict[str, Any]]:
         if hour >= hours:
             break
         if company < 2**53:  # five records of the log have a company that no number type holds
-            records.append({
-                "ts": f"{row['date']}T{row['time']}Z", "client": row["ip"], "country": country.get(row["ip"], "-"),
-                "company": company, "code": int(float(row["code"])), "bytes": int(float(row["size"] or 0)),
-                "hour_us": (1_483_228_800 + hour * 3600) * 1_000_000,
-            })  # fmt: skip
+            records.append(
+                {
+                    "ts": f"{row['date']}T{row['time']}Z",
+                    "client": row["ip"],
+                    "country": country.get(row["ip"], "-"),
+                    "company": company,
+                    "code": int(float(row["code"])),
+                    "bytes": int(float(row["size"] or 0)),
+                    "hour_us": (1_483_228_800 + hour * 3600) * 1_000_000,
+                }
+            )
     return records
 
 
@@ -350,17 +358,35 @@ def _rows(name: str) -> Iterator[dict[str, str]]:
 def render(result: Mapping[str, Any]) -> RenderableType:
     """One row a cell."""
     columns = (
-        "query", "sites", "link", "window", "policy", "bytes", "updates / optimal", "staleness", "p95", "of batching",
-        "least", "cut",
-    )  # fmt: skip
+        "query",
+        "sites",
+        "link",
+        "window",
+        "policy",
+        "bytes",
+        "updates / optimal",
+        "staleness",
+        "p95",
+        "of batching",
+        "least",
+        "cut",
+    )
     table = Table(*columns, title=result["data"], title_justify="left")
     for c in result["cells"]:
         table.add_row(
-            c["query"], str(c["sites"]), f"x{c['factor']:g}", f"{c['window_s']:g} s", c["policy"], f"{c['bytes']:,}",
-            f"{c['updates_over_optimal']:.3f}", f"{c['staleness_mean_s']:.2f} s", f"{c['staleness_p95_s']:.2f} s",
-            f"{c['staleness_over_batching']:.2f}", f"{c['least_staleness_s']:.2f} s",
+            c["query"],
+            str(c["sites"]),
+            f"x{c['factor']:g}",
+            f"{c['window_s']:g} s",
+            c["policy"],
+            f"{c['bytes']:,}",
+            f"{c['updates_over_optimal']:.3f}",
+            f"{c['staleness_mean_s']:.2f} s",
+            f"{c['staleness_p95_s']:.2f} s",
+            f"{c['staleness_over_batching']:.2f}",
+            f"{c['least_staleness_s']:.2f} s",
             f"{c['waiting']:,} rows waited" if c["waiting"] else "",
-        )  # fmt: skip
+        )
     kept = Table("claim", "cells")
     for claim, cells in result["claims"].items():
         kept.add_row(claim, ", ".join(cells) or "none")

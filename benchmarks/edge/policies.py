@@ -115,9 +115,16 @@ def render(result: Mapping[str, Any]) -> RenderableType:
     table = Table("trace", "c", "setting", "policy", "excess", "staleness/W", "p95", "optimum", "ok")
     for x in result["cells"]:
         table.add_row(
-            x["trace"], f"{x['c']:g}", x["setting"], x["policy"], f"{x['excess']:.2%}", f"{x['staleness']:.5f}",
-            f"{x['staleness_p95']:.5f}", f"{x['optimal_staleness']:.5f}", f"{x['ok']:.2f}",
-        )  # fmt: skip
+            x["trace"],
+            f"{x['c']:g}",
+            x["setting"],
+            x["policy"],
+            f"{x['excess']:.2%}",
+            f"{x['staleness']:.5f}",
+            f"{x['staleness_p95']:.5f}",
+            f"{x['optimal_staleness']:.5f}",
+            f"{x['ok']:.2f}",
+        )
     kept = Table("claim", "kept", "not in")
     for claim, found in result["claims"].items():
         kept.add_row(claim, f"{found['kept']} of {found['cells']}", ", ".join(found["not_kept_in"]))

@@ -82,12 +82,19 @@ def run(report: Callable[[str], None], quick: bool, parts: Sequence[str] = ()) -
 def workload(part: str, quick: bool) -> Workload:
     """The stream of a part."""
     if part != "flights":
-        return Workload(part, generate(LIKE[part].shortened(23_000 if quick else GAME_TUPLES), SEED), 2.0, 1.0,
-                        GAME_SPEED)  # fmt: skip
+        return Workload(
+            part, generate(LIKE[part].shortened(23_000 if quick else GAME_TUPLES), SEED), 2.0, 1.0, GAME_SPEED
+        )
     flights = read_recorded_trace("flights", data_file("flights").parents[1])
     first = flights.event_us < flights.event_us.min() + FLIGHT_DAYS * 86_400 * SECOND_US
-    days = ArrivalTrace(flights.event_us[first], flights.arrival_us[first], flights.value[first], flights.source[first],
-                 flights.sources, name="flights")  # fmt: skip
+    days = ArrivalTrace(
+        flights.event_us[first],
+        flights.arrival_us[first],
+        flights.value[first],
+        flights.source[first],
+        flights.sources,
+        name="flights",
+    )
     return Workload("flights", days, 6 * 3600.0, 3600.0, FLIGHT_SPEED)
 
 
@@ -155,10 +162,17 @@ def lines(trace: ArrivalTrace, site: int) -> list[str]:
     """The records of the sources that live at a site."""
     mine = np.flatnonzero(trace.source % len(SITES) == site)
     return [
-        json.dumps({"ts": _stamp(int(trace.event_us[i])), "arrived": _stamp(int(trace.arrival_us[i])),
-                    "source": trace.sources[trace.source[i]], "value": float(trace.value[i])}) + "\n"
+        json.dumps(
+            {
+                "ts": _stamp(int(trace.event_us[i])),
+                "arrived": _stamp(int(trace.arrival_us[i])),
+                "source": trace.sources[trace.source[i]],
+                "value": float(trace.value[i]),
+            }
+        )
+        + "\n"
         for i in mine.tolist()
-    ]  # fmt: skip
+    ]
 
 
 def judge(
@@ -181,15 +195,21 @@ def judge(
     exact = finished and last.keys() == truth.keys()
     exact = exact and all(abs(last[s] - t) <= 1e-12 * abs(t) for s, t in truth.items())
     return {
-        "workload": work.name, "controller": controller, "windows": len(judged),
-        "mean_latency_s": float(np.mean(late)), "p95_latency_s": float(np.quantile(late, 0.95)),
+        "workload": work.name,
+        "controller": controller,
+        "windows": len(judged),
+        "mean_latency_s": float(np.mean(late)),
+        "p95_latency_s": float(np.quantile(late, 0.95)),
         "second_half_latency_s": float(np.mean(late[len(late) // 2 :])),
-        "violations": float(np.mean(np.array(off) >= MAX_ERROR)), "mean_error": float(np.mean(np.minimum(off, 1.0))),
-        "revisions": sum(w["reason"].startswith("late: ") for w in log), "final_exact": bool(exact),
-        "bounded": len(beyond), "bound_missed": float(np.mean(beyond)) if beyond else 0.0,
+        "violations": float(np.mean(np.array(off) >= MAX_ERROR)),
+        "mean_error": float(np.mean(np.minimum(off, 1.0))),
+        "revisions": sum(w["reason"].startswith("late: ") for w in log),
+        "final_exact": bool(exact),
+        "bounded": len(beyond),
+        "bound_missed": float(np.mean(beyond)) if beyond else 0.0,
         "mean_bound": float(np.mean([min(b, 1.0) for b in bounds if b is not None])) if beyond else 0.0,
         "named_sources": sum(bool(w["missing_sources"]) for w in log),
-    }  # fmt: skip
+    }
 
 
 def totals(work: Workload) -> dict[datetime, float]:
@@ -232,12 +252,32 @@ def render(result: Mapping[str, Any]) -> RenderableType:
     """One row a stream and controller; and what repair costs."""
     from benchmarks.order.repair import told
 
-    heads = ("stream", "controller", "windows", "mean s", "2nd half s", "p95 s", "violations", "bound missed", "late",
-             "revisions", "exact")  # fmt: skip
+    heads = (
+        "stream",
+        "controller",
+        "windows",
+        "mean s",
+        "2nd half s",
+        "p95 s",
+        "violations",
+        "bound missed",
+        "late",
+        "revisions",
+        "exact",
+    )
     table = Table(*heads, title=result["compared"], title_justify="left")
     for c in result["cells"]:
-        table.add_row(c["workload"], c["controller"], str(c["windows"]), f"{c['mean_latency_s']:.2f}",
-                      f"{c['second_half_latency_s']:.2f}", f"{c['p95_latency_s']:.2f}",
-                      f"{100 * c['violations']:.1f} %", f"{100 * c['bound_missed']:.1f} % of {c['bounded']}",
-                      f"{100 * c['late_share']:.2f} %", str(c["revisions"]), str(c["final_exact"]))  # fmt: skip
+        table.add_row(
+            c["workload"],
+            c["controller"],
+            str(c["windows"]),
+            f"{c['mean_latency_s']:.2f}",
+            f"{c['second_half_latency_s']:.2f}",
+            f"{c['p95_latency_s']:.2f}",
+            f"{100 * c['violations']:.1f} %",
+            f"{100 * c['bound_missed']:.1f} % of {c['bounded']}",
+            f"{100 * c['late_share']:.2f} %",
+            str(c["revisions"]),
+            str(c["final_exact"]),
+        )
     return Group(*([table] if result["cells"] else []), *([told(result["repair"])] if result["repair"] else []))

@@ -99,11 +99,18 @@ def cost_of_repair(spark: Any, report: Callable[[str], None], quick: bool) -> di
         exact = finished and final_answers(folder / "state") == truth(records)
     late = status["center"]["queries"][REPAIRED]["late_records"]
     result = {
-        "records": len(records), "late_records": late, "late_share": late / len(records), "final_exact": exact,
-        "repair_cpu_s": spent.repair(spent.cpu), "repair_wall_s": spent.repair(spent.wall),
-        "busy_s": busy - spent.cpu[f"publish {LEFT}"], "repairs": spent.times["merge"],
-        "enactments": spent.times[f"publish {REPAIRED}"], "cpu_s": dict(spent.cpu), "wall_s": dict(spent.wall),
-    }  # fmt: skip
+        "records": len(records),
+        "late_records": late,
+        "late_share": late / len(records),
+        "final_exact": exact,
+        "repair_cpu_s": spent.repair(spent.cpu),
+        "repair_wall_s": spent.repair(spent.wall),
+        "busy_s": busy - spent.cpu[f"publish {LEFT}"],
+        "repairs": spent.times["merge"],
+        "enactments": spent.times[f"publish {REPAIRED}"],
+        "cpu_s": dict(spent.cpu),
+        "wall_s": dict(spent.wall),
+    }
     report(told(result))
     return result
 

@@ -113,8 +113,19 @@ def _simulate(
 
 
 def _figures(run: Run, records: int) -> dict[str, Any]:
-    wanted = ("name", "mean_latency_s", "p95_latency_s", "violations", "contract_kept", "bound_misses", "overdrawn_s",
-              "late_records", "repaired_windows", "repair_cost", "final_exact")  # fmt: skip
+    wanted = (
+        "name",
+        "mean_latency_s",
+        "p95_latency_s",
+        "violations",
+        "contract_kept",
+        "bound_misses",
+        "overdrawn_s",
+        "late_records",
+        "repaired_windows",
+        "repair_cost",
+        "final_exact",
+    )
     figures = run.figures(records)
     return {name: figures[name] for name in wanted}
 
@@ -144,21 +155,25 @@ def _joined(first: ArrivalTrace, second: ArrivalTrace) -> tuple[ArrivalTrace, in
 
 
 def _line(done: Simulation) -> str:
-    return ", ".join(
-        f"{r.name} {r.latency_s.mean():.3f} s {100 * r.violated.mean():.2f} %" for r in done.runs
-    ) + f", clairvoyant {done.oracle.latency_s:.3f} s"  # fmt: skip
+    return (
+        ", ".join(f"{r.name} {r.latency_s.mean():.3f} s {100 * r.violated.mean():.2f} %" for r in done.runs)
+        + f", clairvoyant {done.oracle.latency_s:.3f} s"
+    )
 
 
 def render(result: Mapping[str, Any]) -> RenderableType:
     """The four tables, seeds summed up."""
-    return Group(_paper_table(result["paper"]), _contract_table(result["contract"]), _change_table(result["change"]),
-                 _repair_table(result["repair"]))  # fmt: skip
+    return Group(
+        _paper_table(result["paper"]),
+        _contract_table(result["contract"]),
+        _change_table(result["change"]),
+        _repair_table(result["repair"]),
+    )
 
 
 def _paper_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     heads = ("stream", "controller", "mean s (least, most)", "violations (most)", "of mp-k-slack", "of pd", "exact")
-    table = Table(*heads,
-                  title="SUM, windows of 0.5 s every 0.1 s, contract 0.05 at 0.95", title_justify="left")  # fmt: skip
+    table = Table(*heads, title="SUM, windows of 0.5 s every 0.1 s, contract 0.05 at 0.95", title_justify="left")
     for like in dict.fromkeys(r["trace"] for r in rows):
         mine = [r for r in rows if r["trace"] == like]
         means = {n: fmean(r["mean_latency_s"] for r in mine if r["name"] == n) for n in {r["name"] for r in mine}}
@@ -166,9 +181,15 @@ def _paper_table(rows: Sequence[Mapping[str, Any]]) -> Table:
             runs = [r for r in mine if r["name"] == name]
             lags = [r["mean_latency_s"] for r in runs]
             missed = [100 * r["violations"] for r in runs]
-            table.add_row(like, name, f"{fmean(lags):.3f} ({min(lags):.3f}, {max(lags):.3f})",
-                          f"{fmean(missed):.2f} % ({max(missed):.2f})", f"{means[name] / means['mp-k-slack']:.3f}",
-                          f"{means[name] / means['pd']:.3f}", str(all(r["final_exact"] for r in runs)))  # fmt: skip
+            table.add_row(
+                like,
+                name,
+                f"{fmean(lags):.3f} ({min(lags):.3f}, {max(lags):.3f})",
+                f"{fmean(missed):.2f} % ({max(missed):.2f})",
+                f"{means[name] / means['mp-k-slack']:.3f}",
+                f"{means[name] / means['pd']:.3f}",
+                str(all(r["final_exact"] for r in runs)),
+            )
         table.add_row(like, "clairvoyant", f"{fmean(r['oracle_s'] for r in mine):.3f}", style="dim")
     return table
 
@@ -176,9 +197,16 @@ def _paper_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 def _contract_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     table = Table("trace", "aggregate", "controller", "mean s", "violations", "bound missed", "clairvoyant s", "exact")
     for r in rows:
-        table.add_row(r["trace"], r["aggregate"], r["name"], f"{r['mean_latency_s']:.3f}",
-                      f"{100 * r['violations']:.2f} %",
-                      f"{100 * r['bound_misses']:.2f} %", f"{r['oracle_s']:.3f}", str(r["final_exact"]))  # fmt: skip
+        table.add_row(
+            r["trace"],
+            r["aggregate"],
+            r["name"],
+            f"{r['mean_latency_s']:.3f}",
+            f"{100 * r['violations']:.2f} %",
+            f"{100 * r['bound_misses']:.2f} %",
+            f"{r['oracle_s']:.3f}",
+            str(r["final_exact"]),
+        )
     return table
 
 
@@ -187,15 +215,26 @@ def _change_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         "seed", "controller", "mean s", "violations", f"worst of {TRAILING}", "regained after s", "followed s"
     )
     for r in rows:
-        table.add_row(str(r["seed"]), r["name"], f"{r['mean_latency_s']:.3f}", f"{100 * r['violations']:.2f} %",
-                      f"{100 * r['worst_share']:.1f} %", f"{r['regained_after_s']:.0f}",
-                      f"{r['followed_for_s']:.0f}")  # fmt: skip
+        table.add_row(
+            str(r["seed"]),
+            r["name"],
+            f"{r['mean_latency_s']:.3f}",
+            f"{100 * r['violations']:.2f} %",
+            f"{100 * r['worst_share']:.1f} %",
+            f"{r['regained_after_s']:.0f}",
+            f"{r['followed_for_s']:.0f}",
+        )
     return table
 
 
 def _repair_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     table = Table("slack", "late records", "late", "windows repaired", "cost (of the stream's work)")
     for r in rows:
-        table.add_row(r["name"], str(r["late_records"]), f"{100 * r['late_share']:.3f} %", str(r["repaired_windows"]),
-                      f"{100 * r['repair_cost']:.2f} %")  # fmt: skip
+        table.add_row(
+            r["name"],
+            str(r["late_records"]),
+            f"{100 * r['late_share']:.3f} %",
+            str(r["repaired_windows"]),
+            f"{100 * r['repair_cost']:.2f} %",
+        )
     return table

@@ -134,19 +134,31 @@ def _by_fragment(status: Mapping[str, Any]) -> Counter[str]:
 def _queries(first: str, fragment: str, watch: Arrivals, sent: Mapping[str, int]) -> list[dict[str, Any]]:
     """Of each query: when it came, what it shares, what the fragment that it began has sent, and the pace of the WAN
     from its submission to the next one's."""
-    start = {"query": _named(first), "fragment": fragment, "shared_with": [], "new_fragment": True, "at_s": 0.0,
-             "sent_before": 0, "submit_s": 0.0}  # fmt: skip
+    start = {
+        "query": _named(first),
+        "fragment": fragment,
+        "shared_with": [],
+        "new_fragment": True,
+        "at_s": 0.0,
+        "sent_before": 0,
+        "submit_s": 0.0,
+    }
     came = [start, *watch.submitted]
     ends = [(q["at_s"], q["sent_before"]) for q in came[1:]] + [watch.curve[-1]]
     rows = []
     for query, (end_s, end_bytes) in zip(came, ends, strict=True):
         own = sent[query["fragment"]] if query["new_fragment"] else 0
-        rows.append({
-            "query": query["query"], "at_s": query["at_s"], "submit_s": query["submit_s"],
-            "shared_with": query["shared_with"], "own_bytes": own,
-            "own_bytes_per_s": own / (watch.curve[-1][0] - query["at_s"]),
-            "wan_bytes_per_s": (end_bytes - query["sent_before"]) / (end_s - query["at_s"]),
-        })  # fmt: skip
+        rows.append(
+            {
+                "query": query["query"],
+                "at_s": query["at_s"],
+                "submit_s": query["submit_s"],
+                "shared_with": query["shared_with"],
+                "own_bytes": own,
+                "own_bytes_per_s": own / (watch.curve[-1][0] - query["at_s"]),
+                "wan_bytes_per_s": (end_bytes - query["sent_before"]) / (end_s - query["at_s"]),
+            }
+        )
     return rows
 
 
@@ -233,8 +245,15 @@ def plot(runs: Sequence[Mapping[str, Any]], path: Path) -> None:
         axes.plot([t for t, _ in run["curve"]], [b / 1e3 for _, b in run["curve"]], label=f"sharing {run['sharing']}")
     for query in runs[-1]["queries"]:
         axes.axvline(query["at_s"], color="0.9", zorder=0)
-        axes.annotate(query["query"], (query["at_s"], 0), rotation=90, fontsize=6, color="0.4",
-                      xytext=(2, 4), textcoords="offset points")  # fmt: skip
+        axes.annotate(
+            query["query"],
+            (query["at_s"], 0),
+            rotation=90,
+            fontsize=6,
+            color="0.4",
+            xytext=(2, 4),
+            textcoords="offset points",
+        )
     axes.set_xlabel("seconds since the first record")
     axes.set_ylabel("KB over the WAN")
     axes.legend()

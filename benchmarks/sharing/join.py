@@ -74,15 +74,35 @@ class Case:
 
 EDITS, VIEWS = ("people", "robots"), ("home", "abroad")
 CASES = (
-    Case("edits by channel", "wiki-edits", "channel", "1 hour", "count(*) AS n, sum(a.added) AS x, avg(b.added) AS y",
-         ("a.channel",), (("added",), ("added",))),
-    Case("edits by page", "wiki-edits", "page", "1 hour", "count(*) AS n, sum(a.added) AS x",
-         (), (("added",), ())),
-    Case("requests by client's status", "web-log-edgar", "code", "10 minutes", "count(*) AS n, sum(a.size) AS x",
-         ("a.code",), (("size",), ())),
-    Case("requests by company", "web-log-edgar", "cik", "10 minutes", "count(*) AS n, sum(a.size) AS x",
-         ("b.code",), (("size",), ("code",))),
-)  # fmt: skip
+    Case(
+        "edits by channel",
+        "wiki-edits",
+        "channel",
+        "1 hour",
+        "count(*) AS n, sum(a.added) AS x, avg(b.added) AS y",
+        ("a.channel",),
+        (("added",), ("added",)),
+    ),
+    Case("edits by page", "wiki-edits", "page", "1 hour", "count(*) AS n, sum(a.added) AS x", (), (("added",), ())),
+    Case(
+        "requests by client's status",
+        "web-log-edgar",
+        "code",
+        "10 minutes",
+        "count(*) AS n, sum(a.size) AS x",
+        ("a.code",),
+        (("size",), ()),
+    ),
+    Case(
+        "requests by company",
+        "web-log-edgar",
+        "cik",
+        "10 minutes",
+        "count(*) AS n, sum(a.size) AS x",
+        ("b.code",),
+        (("size",), ("code",)),
+    ),
+)
 
 
 def run(report: Callable[[str], None], quick: bool) -> dict[str, Any]:

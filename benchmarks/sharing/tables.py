@@ -35,10 +35,14 @@ def _strengths(planned: Told) -> Table:
     for row in planned["strengths"]:
         exact = " (optimal)" if row["optimal"] else ""
         table.add_row(
-            row["world"], row["sharing"], row["planner"] + exact, str(row["fragments"]),
-            f"{row['wan_bytes_per_s'] / 1e6:.4f}", f"{row['over_capacity_bytes_per_s'] / 1e6:.2f}",
+            row["world"],
+            row["sharing"],
+            row["planner"] + exact,
+            str(row["fragments"]),
+            f"{row['wan_bytes_per_s'] / 1e6:.4f}",
+            f"{row['over_capacity_bytes_per_s'] / 1e6:.2f}",
             f"{100 * row['throughput']:.0f} %",
-        )  # fmt: skip
+        )
     return table
 
 

@@ -105,8 +105,14 @@ def _tail(
         answers = combine_many("sum", _classes(values[kept], rates[kept]), DELTA, limits)
         widths.append(float(answers.half_widths[0]) / values.sum())
         missed += abs(answers.values[0] - values.sum()) > answers.half_widths[0]
-    return {"values": world, "way": way, "guarantee": str(answers.guarantee), "kept": float(rates.mean()),
-            "stated": float(np.median(widths)), "misses": missed / trials}  # fmt: skip
+    return {
+        "values": world,
+        "way": way,
+        "guarantee": str(answers.guarantee),
+        "kept": float(rates.mean()),
+        "stated": float(np.median(widths)),
+        "misses": missed / trials,
+    }
 
 
 def _classes(values: Floats, rates: Floats) -> Kept:
@@ -121,8 +127,13 @@ def _groups(aggregate: str, error: float) -> dict[str, Any]:
     shares = np.arange(1, 1_001) ** -1.1
     groups = {str(i): Population(max(1, round(1e6 * s / shares.sum())), 10, 5) for i, s in enumerate(shares)}
     each, most = (group_rates(aggregate, groups, error, DELTA, mass) for mass in (1.0, 0.9))
-    return {"aggregate": aggregate, "error": error, "one_rate": single_rate(aggregate, groups, error, DELTA),
-            "rate_a_group": kept_share(groups, each), "mass_90": kept_share(groups, most)}  # fmt: skip
+    return {
+        "aggregate": aggregate,
+        "error": error,
+        "one_rate": single_rate(aggregate, groups, error, DELTA),
+        "rate_a_group": kept_share(groups, each),
+        "mass_90": kept_share(groups, most),
+    }
 
 
 def _against_uniform(overload: float) -> dict[str, Any]:

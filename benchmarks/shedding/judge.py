@@ -48,12 +48,17 @@ class Verdict:
             "windows": len(self.usual_s) + len(self.burst_s),
             "usual_freshness_s": float(np.median(self.usual_s)) if self.usual_s else None,
             "freshness_median_s": float(np.median(self.burst_s)) if self.burst_s else None,
-            "freshness_worst_s": max(self.burst_s, default=None), "error": max(self.errors.values(), default=None),
-            "errors": self.errors, "error_of_all_windows": self.worst_error,
-            "bounds": self.bounds, "missed": self.missed, "rows_answered": self.rows,
-            "rows_exact": self.exact, "exact_in_the_end": self.exact == self.rows > 0,
+            "freshness_worst_s": max(self.burst_s, default=None),
+            "error": max(self.errors.values(), default=None),
+            "errors": self.errors,
+            "error_of_all_windows": self.worst_error,
+            "bounds": self.bounds,
+            "missed": self.missed,
+            "rows_answered": self.rows,
+            "rows_exact": self.exact,
+            "exact_in_the_end": self.exact == self.rows > 0,
             "answers": sorted(self.course),
-        }  # fmt: skip
+        }
 
 
 def judge(folder: Path, truth: Truth, clock: Clock) -> dict[str, Any]:

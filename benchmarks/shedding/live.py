@@ -89,10 +89,14 @@ def capacity_of(spark: Any, scratch: Path, log: Log, report: Callable[[str], Non
         raise RuntimeError("the site was too slow to show what a row costs: run this on a machine that is not as busy")
     error = float(np.std(seconds - slope * rows - fixed) / (np.std(rows) * np.sqrt(len(rows))))
     found = {
-        "capacity_rows_per_s": float(1.0 / slope), "seconds_per_row": float(slope), "standard_error": error,
-        "batch_s": float(fixed), "batches": len(batches), "rows_largest": int(rows.max()),
+        "capacity_rows_per_s": float(1.0 / slope),
+        "seconds_per_row": float(slope),
+        "standard_error": error,
+        "batch_s": float(fixed),
+        "batches": len(batches),
+        "rows_largest": int(rows.max()),
         "believed_by_the_monitor": 1.0 / max(made[-1].costs.whole_row_s, 1e-12),
-    }  # fmt: skip
+    }
     report(f"capacity: {found}")
     return found
 
@@ -131,9 +135,11 @@ def overhead(spark: Any, scratch: Path, log: Log, rows: int, repeats: int) -> di
         return time.perf_counter() - began
 
     variants = {
-        "off": (False, 1.0, False), "on": (True, 1.0, False), "looking": (True, 1.0, True),
+        "off": (False, 1.0, False),
+        "on": (True, 1.0, False),
+        "looking": (True, 1.0, True),
         "sampling": (True, PASSES_ALL, False),
-    }  # fmt: skip
+    }
     times: dict[str, list[float]] = {name: [] for name in variants}
     for turn in range(repeats + 1):  # the first warms the JVM
         for name, variant in variants.items():
@@ -184,10 +190,15 @@ def measure(spark: Any, scratch: Path, log: Log, burst: Burst) -> list[dict[str,
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     cell = {
-        "times": burst.times, "how": burst.how, "rows": table.num_rows, "burst_s": burst.seconds, **judged,
-        "windows_in_all": sum(len(found) for found in truth.values()), "arriving_rows_per_s": burst.rows_per_s,
+        "times": burst.times,
+        "how": burst.how,
+        "rows": table.num_rows,
+        "burst_s": burst.seconds,
+        **judged,
+        "windows_in_all": sum(len(found) for found in truth.values()),
+        "arriving_rows_per_s": burst.rows_per_s,
         **site_figures(burst, made[0].batches, seen, clock),
-    }  # fmt: skip
+    }
     return [cell, *(dropped(table, truth, made[0].batches, burst.times, clock) if burst.drops else ())]
 
 
@@ -207,8 +218,11 @@ def site_figures(burst: Burst, batches: Sequence[Batch], seen: Watched, clock: C
     worst = max((backlog for _, _, backlog in seen.course), default=0)
     start_s = clock.burst_start_s + clock.ahead_s
     rows = sum(b.rows for b in mine)
-    full = [b for b, until in zip(batches, ends, strict=True)
-            if until - b.rows >= first and until <= end and b.began_s < start_s + burst.seconds] or mine  # fmt: skip
+    full = [
+        b
+        for b, until in zip(batches, ends, strict=True)
+        if until - b.rows >= first and until <= end and b.began_s < start_s + burst.seconds
+    ] or mine
     full_rows, full_s = sum(b.rows for b in full), sum(b.ended_s - b.began_s for b in full)
     return {
         "burst_batches": [asdict(b) | {"began_s": b.began_s - start_s, "ended_s": b.ended_s - start_s} for b in mine],
@@ -218,11 +232,12 @@ def site_figures(burst: Burst, batches: Sequence[Batch], seen: Watched, clock: C
         "all_taken_after_s": mine[-1].ended_s - start_s - burst.seconds if mine and ends[-1] >= end else None,
         "lowest_rate": min((b.rate for b in mine), default=None),
         "predicted_error": max((b.predicted for b in mine if b.predicted is not None), default=None),
-        "backlog_worst_rows": worst, "backlog_worst_s": worst / burst.rows_per_s,
+        "backlog_worst_rows": worst,
+        "backlog_worst_s": worst / burst.rows_per_s,
         "micro_batch_worst_s": max(seen.batches, default=0.0),
         "micro_batch_median_s": float(np.median(seen.batches)) if seen.batches else 0.0,
         "course": [(at - start_s, rows, backlog) for at, rows, backlog in seen.course],
-    }  # fmt: skip
+    }
 
 
 def dropped(

@@ -53,9 +53,16 @@ class Planned(LoadMonitor):
     def _note(self, rows: int, read: int, seconds: Mapping[str, float]) -> None:
         errors = self._decision.errors
         self.batches.append(
-            Batch(self._began_s, time.time(), rows, read, self._decision.highest_rate, math.fsum(seconds.values()),
-                  max(errors.values()) if errors else None)
-        )  # fmt: skip
+            Batch(
+                self._began_s,
+                time.time(),
+                rows,
+                read,
+                self._decision.highest_rate,
+                math.fsum(seconds.values()),
+                max(errors.values()) if errors else None,
+            )
+        )
 
 
 class Uniform(Planned):

@@ -82,16 +82,27 @@ def _live(report: Callable[[str], None], quick: bool, parts: Sequence[str]) -> d
 
 
 def _cells(
-    spark: Any, scratch: Path, log: Log, capacity: Mapping[str, float], parts: Sequence[str], quick: bool,
+    spark: Any,
+    scratch: Path,
+    log: Log,
+    capacity: Mapping[str, float],
+    parts: Sequence[str],
+    quick: bool,
     report: Callable[[str], None],
-) -> Iterator[dict[str, Any]]:  # fmt: skip
+) -> Iterator[dict[str, Any]]:
     for part in parts:
         seen: set[str] = set()
         for times, how in PARTS[part][: 2 if quick else None]:
             first = how not in seen
-            burst = Burst(times, how, KINDS[how], capacity["capacity_rows_per_s"],
-                          MOST_ROWS_QUICK if quick else MOST_ROWS,
-                          repairs=first and how == "planned", drops=first and how == "uniform")  # fmt: skip
+            burst = Burst(
+                times,
+                how,
+                KINDS[how],
+                capacity["capacity_rows_per_s"],
+                MOST_ROWS_QUICK if quick else MOST_ROWS,
+                repairs=first and how == "planned",
+                drops=first and how == "uniform",
+            )
             cells = measure(spark, scratch, log, burst)
             seen.add(how)
             report(f"{times} times, {how}: { {k: v for k, v in cells[0].items() if k not in ('course', 'answers')} }")
@@ -108,11 +119,18 @@ def ratios(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for times in sorted({c["times"] for c in cells}):
         by = {how: [c for c in cells if c["times"] == times and c["how"] == how] for how in ("planned", "uniform")}
         found += [
-            {"times": times, "planned": p["error"], "uniform": u["error"], "ratio": u["error"] / p["error"],
-             "ratio_for_as_much_read": u["error"] / p["error"] * (u["read_share"] / p["read_share"]) ** 0.5,
-             "read_planned": p["read_share"], "read_uniform": u["read_share"]}
-            for p, u in zip(by["planned"], by["uniform"], strict=False) if p["error"] and u["error"]
-        ]  # fmt: skip
+            {
+                "times": times,
+                "planned": p["error"],
+                "uniform": u["error"],
+                "ratio": u["error"] / p["error"],
+                "ratio_for_as_much_read": u["error"] / p["error"] * (u["read_share"] / p["read_share"]) ** 0.5,
+                "read_planned": p["read_share"],
+                "read_uniform": u["read_share"],
+            }
+            for p, u in zip(by["planned"], by["uniform"], strict=False)
+            if p["error"] and u["error"]
+        ]
     return found
 
 
@@ -144,34 +162,75 @@ def render(result: Mapping[str, Any]) -> RenderableType:
 
 def _cells_table(result: Mapping[str, Any]) -> Table:
     title = f"capacity {result['capacity']['capacity_rows_per_s']:,.0f} rows/s; {result['data']}"
-    heads = ("times", "how", "usual", "freshness", "worst", "batch", "read", "rows/s taken", "all taken", "predicted",
-             "achieved", "bounds missed", "exact")  # fmt: skip
+    heads = (
+        "times",
+        "how",
+        "usual",
+        "freshness",
+        "worst",
+        "batch",
+        "read",
+        "rows/s taken",
+        "all taken",
+        "predicted",
+        "achieved",
+        "bounds missed",
+        "exact",
+    )
     table = Table(*heads, title=title, title_justify="left")
     for c in result["cells"]:
         missed = f"{c['missed']} of {c['bounds']}" if c.get("bounds") else "-"
         taken = f"{c['taken_rows_per_s']:,.0f}" if c.get("taken_rows_per_s") else "-"
         table.add_row(
-            str(c["times"]), c["how"], _seconds(c.get("usual_freshness_s")), _seconds(c.get("freshness_median_s")),
-            _seconds(c.get("freshness_worst_s")), _seconds(c.get("micro_batch_median_s")),
-            _percent(c.get("read_share")), taken, _seconds(c.get("all_taken_after_s")),
-            _percent(c.get("predicted_error")), _percent(c["error"]), missed,
+            str(c["times"]),
+            c["how"],
+            _seconds(c.get("usual_freshness_s")),
+            _seconds(c.get("freshness_median_s")),
+            _seconds(c.get("freshness_worst_s")),
+            _seconds(c.get("micro_batch_median_s")),
+            _percent(c.get("read_share")),
+            taken,
+            _seconds(c.get("all_taken_after_s")),
+            _percent(c.get("predicted_error")),
+            _percent(c["error"]),
+            missed,
             f"{c['rows_exact']} of {c['rows_answered']}" if "rows_exact" in c else "-",
-        )  # fmt: skip
+        )
     return table
 
 
 def _simulated_table(found: Mapping[str, Any]) -> Table:
     title = f"without Spark: hours {found['hours']}, seeds {found['seeds']}; worst errors, medians over bursts"
-    heads = ("times", "bursts", "planned", "foreseen", "uniform", "read", "uniform", "ratio", "worst", "as much read",
-             "worst", "missed")  # fmt: skip
+    heads = (
+        "times",
+        "bursts",
+        "planned",
+        "foreseen",
+        "uniform",
+        "read",
+        "uniform",
+        "ratio",
+        "worst",
+        "as much read",
+        "worst",
+        "missed",
+    )
     table = Table(*heads, title=title, title_justify="left")
     for r in found["ratios"]:
         table.add_row(
-            f"{r['times']:g}", str(r["bursts"]), _percent(r["planned"]), _percent(r["predicted"]),
-            _percent(r["uniform"]), _percent(r["read_planned"]), _percent(r["read_uniform"]), f"{r['median']:.2f}",
-            f"{r['worst']:.2f}", f"{r['median_for_as_much_read']:.2f}", f"{r['worst_for_as_much_read']:.2f}",
+            f"{r['times']:g}",
+            str(r["bursts"]),
+            _percent(r["planned"]),
+            _percent(r["predicted"]),
+            _percent(r["uniform"]),
+            _percent(r["read_planned"]),
+            _percent(r["read_uniform"]),
+            f"{r['median']:.2f}",
+            f"{r['worst']:.2f}",
+            f"{r['median_for_as_much_read']:.2f}",
+            f"{r['worst_for_as_much_read']:.2f}",
             f"{r['missed']}/{r['bounds']}",
-        )  # fmt: skip
+        )
     return table
 
 

@@ -201,8 +201,9 @@ def judge(rig: Rig, scene: Scene) -> Outcome:
     truth, outcome = scene.truth, Outcome()
     for plan in rig.plans:
         view, fragment = plan.fragment.name, plan.fragment
-        merged = partials.combine(pa.concat_tables(rig.found[view]), [SLICE_COLUMN, *fragment.key_names],
-                                  fragment.aggregates)  # fmt: skip
+        merged = partials.combine(
+            pa.concat_tables(rig.found[view]), [SLICE_COLUMN, *fragment.key_names], fragment.aggregates
+        )
         derivation = scene.deployment.deployed.derivation(view)
         answers = derive(merged, derivation)
         named = [name for name in answers.column_names if name in [n for _, n in derivation.keys]]
@@ -217,12 +218,19 @@ def judge(rig: Rig, scene: Scene) -> Outcome:
 
 
 def _judged(
-    rig: Rig, view: str, answers: pa.Table, aggregate: Aggregate, column: str, starts: Sequence[int],
-    groups: Sequence[Any], truth: Mapping[Any, Mapping[str, float]],
-) -> Iterator[tuple[int, float, float]]:  # fmt: skip
+    rig: Rig,
+    view: str,
+    answers: pa.Table,
+    aggregate: Aggregate,
+    column: str,
+    starts: Sequence[int],
+    groups: Sequence[Any],
+    truth: Mapping[Any, Mapping[str, float]],
+) -> Iterator[tuple[int, float, float]]:
     known = rig.lowest.get(view, {})
-    lowest = [min(known.get(s, {}).get(g, 1.0), known.get(s, {}).get(None, 1.0))
-              for s, g in zip(starts, groups, strict=True)]  # fmt: skip
+    lowest = [
+        min(known.get(s, {}).get(g, 1.0), known.get(s, {}).get(None, 1.0)) for s, g in zip(starts, groups, strict=True)
+    ]
     values, bounds = scale_answers(answers, aggregate, DELTA, np.array(lowest))
     for start, group, value, bound in zip(starts, groups, values.to_pylist(), bounds.tolist(), strict=True):
         wanted = truth[start, group][column]
@@ -237,11 +245,14 @@ def meet(scene: Scene, seed: int, make_monitor: Callable[..., LoadMonitor]) -> d
     outcome = judge(rig, scene)
     burst = [b for b in rig.batches if b.read < b.rows and b.at_s <= BEFORE_S + BURST_S]
     return {
-        "error": max(outcome.errors.values()), "errors": outcome.errors, "bounds": outcome.bounds,
-        "missed": outcome.missed, "predicted": max((b.predicted for b in burst if b.predicted), default=None),
+        "error": max(outcome.errors.values()),
+        "errors": outcome.errors,
+        "bounds": outcome.bounds,
+        "missed": outcome.missed,
+        "predicted": max((b.predicted for b in burst if b.predicted), default=None),
         "read_share": sum(b.read for b in burst) / max(sum(b.rows for b in burst), 1),
         "batch_worst_s": max(b.lasted_s for b in rig.batches),
-    }  # fmt: skip
+    }
 
 
 def simulate(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
@@ -269,14 +280,21 @@ def ratios(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         each = [c["uniform"]["error"] / c["planned"]["error"] for c in of]
         reads = [c["uniform"]["read_share"] / c["planned"]["read_share"] for c in of]
         fair = [ratio * min(1.0, read) ** 0.5 for ratio, read in zip(each, reads, strict=True)]
-        found.append({
-            "times": times, "bursts": len(of), "median": float(np.median(each)), "worst": min(each),
-                "median_for_as_much_read": float(np.median(fair)), "worst_for_as_much_read": min(fair),
-            "planned": float(np.median([c["planned"]["error"] for c in of])),
-            "uniform": float(np.median([c["uniform"]["error"] for c in of])),
-            "predicted": float(np.median([c["planned"]["predicted"] for c in of])),
-            "read_planned": float(np.median([c["planned"]["read_share"] for c in of])),
-            "read_uniform": float(np.median([c["uniform"]["read_share"] for c in of])),
-            "bounds": sum(c["planned"]["bounds"] for c in of), "missed": sum(c["planned"]["missed"] for c in of),
-        })  # fmt: skip
+        found.append(
+            {
+                "times": times,
+                "bursts": len(of),
+                "median": float(np.median(each)),
+                "worst": min(each),
+                "median_for_as_much_read": float(np.median(fair)),
+                "worst_for_as_much_read": min(fair),
+                "planned": float(np.median([c["planned"]["error"] for c in of])),
+                "uniform": float(np.median([c["uniform"]["error"] for c in of])),
+                "predicted": float(np.median([c["planned"]["predicted"] for c in of])),
+                "read_planned": float(np.median([c["planned"]["read_share"] for c in of])),
+                "read_uniform": float(np.median([c["uniform"]["read_share"] for c in of])),
+                "bounds": sum(c["planned"]["bounds"] for c in of),
+                "missed": sum(c["planned"]["missed"] for c in of),
+            }
+        )
     return found

@@ -121,9 +121,14 @@ def members(table: pa.Table) -> dict[str, np.ndarray | None]:
     private = re.compile(r"^1[0-9]*[.][0-9]+[.][0-9]*[02468][.]")
     fits = np.array([private.match(ip) is not None for ip in ips.dictionary.to_pylist()])
     return {
-        "everything": None, "by_code": None, "served": code == 200, "errors": code >= 400, "missing": code == 404,
-        "crawlers": np.asarray(table["crawler"]), "subnets": fits[np.asarray(ips.indices)],
-    }  # fmt: skip
+        "everything": None,
+        "by_code": None,
+        "served": code == 200,
+        "errors": code >= 400,
+        "missing": code == 404,
+        "crawlers": np.asarray(table["crawler"]),
+        "subnets": fits[np.asarray(ips.indices)],
+    }
 
 
 def truth_of(table: pa.Table) -> Truth:
@@ -140,8 +145,10 @@ def truth_of(table: pa.Table) -> Truth:
         n, total = np.bincount(groups), np.bincount(groups, weights=size[chosen])
         answers[view] = {
             (int(starts[0]) + int(g) // CODES * seconds * 1_000_000, int(g) % CODES): {
-                "n": float(n[g]), "bytes": float(total[g]), "mean": float(total[g] / n[g])
+                "n": float(n[g]),
+                "bytes": float(total[g]),
+                "mean": float(total[g] / n[g]),
             }
             for g in np.flatnonzero(n)
-        }  # fmt: skip
+        }
     return answers

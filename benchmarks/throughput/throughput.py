@@ -83,8 +83,12 @@ def measure(
             if turn:
                 best[name] = max(best.get(name, 0.0), rows / seconds)
                 report(f"{keys:,} keys, {name}: {rows / seconds / 1e6:.2f} M rows/s")
-    return {"keys": keys, "rows_per_s": best, "site_over_plain_spark": best["site"] / best["plain_spark"],
-            "site_over_pyarrow": best["site"] / best["pyarrow"]}  # fmt: skip
+    return {
+        "keys": keys,
+        "rows_per_s": best,
+        "site_over_plain_spark": best["site"] / best["plain_spark"],
+        "site_over_pyarrow": best["site"] / best["pyarrow"],
+    }
 
 
 def make_data(folder: Path, keys: int, files: int, rows: int) -> Path:
@@ -95,11 +99,13 @@ def make_data(folder: Path, keys: int, files: int, rows: int) -> Path:
         start = (1_700_000_000 + number * 20) * 1_000_000
         times = np.sort(start + chance.integers(0, 20_000_000, rows))
         ranks = np.minimum(keys * chance.random(rows) ** 2, keys - 1).astype(np.int64)
-        table = pa.table({
-            "ts": pa.array(times, pa.timestamp("us", tz="UTC")),
-            "key": ranks,
-            "value": chance.lognormal(3, 1, rows),
-        })  # fmt: skip
+        table = pa.table(
+            {
+                "ts": pa.array(times, pa.timestamp("us", tz="UTC")),
+                "key": ranks,
+                "value": chance.lognormal(3, 1, rows),
+            }
+        )
         pq.write_table(table, folder / f"part{number:03d}.parquet")
     return folder
 
@@ -143,9 +149,15 @@ def site_pipeline(spark: Any, data: Path, scratch: Path, *, history: bool) -> fl
     inbox = Inbox(folder / "inbox")
     bound, sources.MAX_FILES_PER_BATCH = sources.MAX_FILES_PER_BATCH, 2
     pipeline = SitePipeline(
-        spark, deployment.project, "edge", deployment.streams_at("edge"), deployment.fragments_at("edge"),
-        SparkEvaluator({}), lambda outbox: Sender(outbox, lambda: LocalUplink(inbox)), SystemClock(),
-    )  # fmt: skip
+        spark,
+        deployment.project,
+        "edge",
+        deployment.streams_at("edge"),
+        deployment.fragments_at("edge"),
+        SparkEvaluator({}),
+        lambda outbox: Sender(outbox, lambda: LocalUplink(inbox)),
+        SystemClock(),
+    )
     began = time.perf_counter()
     try:
         pipeline.start(once=True)
@@ -175,8 +187,17 @@ def bare_pyarrow(data: Path) -> float:
 
 def render(result: Mapping[str, Any]) -> RenderableType:
     """Millions of rows a second, and the ratios."""
-    table = Table("keys", "plain Spark", "site", "site + history", "pyarrow", "site / plain", "site / pyarrow",
-                  title=f"M rows/s; {result['data']}", title_justify="left")  # fmt: skip
+    table = Table(
+        "keys",
+        "plain Spark",
+        "site",
+        "site + history",
+        "pyarrow",
+        "site / plain",
+        "site / pyarrow",
+        title=f"M rows/s; {result['data']}",
+        title_justify="left",
+    )
     for cell in result["cells"]:
         rates = [f"{cell['rows_per_s'][n] / 1e6:.2f}" for n in ("plain_spark", "site", "site_with_history", "pyarrow")]
         table.add_row(

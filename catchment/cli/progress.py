@@ -59,8 +59,15 @@ def status_table(status: Mapping[str, Any], rates: Rates | None = None) -> Rende
     for name, site in status["sites"].items():
         link = "up" if site["connected"] else (site["last_error"] or "down")[:60]
         rate = [f"{rates.of(name, site['rows']):,.0f}"] if rates else []
-        sites.add_row(name, f"{site['rows']:,}", *rate, when(site["newest_event_us"]), size(site["bytes_sent"]),
-                      f"{site['pending_rows']:,} rows", Text(link))  # fmt: skip
+        sites.add_row(
+            name,
+            f"{site['rows']:,}",
+            *rate,
+            when(site["newest_event_us"]),
+            size(site["bytes_sent"]),
+            f"{site['pending_rows']:,} rows",
+            Text(link),
+        )
     parts: list[RenderableType] = [sites, *_shedding(status["sites"])]
     if any(site.get("fragments") for site in status["sites"].values()):
         parts += ["", _releases(status["sites"])]
@@ -80,8 +87,15 @@ def _relays(relays: Mapping[str, Any]) -> RenderableType:
     table = Table("relay", "to", "partials in", "out", "waiting", "sent", "link", box=None, pad_edge=False)
     for name, relay in relays.items():
         link = "up" if relay["connected"] else (relay["last_error"] or "down")[:60]
-        table.add_row(name, relay["to"], f"{relay['rows_in']:,}", f"{relay['rows_out']:,}",
-                      f"{relay['pending_rows']:,} rows", size(relay["bytes_sent"]), Text(link))  # fmt: skip
+        table.add_row(
+            name,
+            relay["to"],
+            f"{relay['rows_in']:,}",
+            f"{relay['rows_out']:,}",
+            f"{relay['pending_rows']:,} rows",
+            size(relay["bytes_sent"]),
+            Text(link),
+        )
     return table
 
 
@@ -104,8 +118,15 @@ def _shedding(sites: Mapping[str, Any]) -> Iterator[RenderableType]:
         table = Table("site", "stream", "load", "behind", "share kept", "owed", "why", box=None, pad_edge=False)
         for site, stream, shed in told:
             rates = ", ".join(f"{view} {rate:.3g}" for view, rate in shed["rates"].items()) or "all"
-            table.add_row(site, stream, f"{shed['load']:.2f}", f"{shed['backlog_rows']:,} rows", rates,
-                          f"{shed['owed_batches']:,} batches", Text(shed["reason"]))  # fmt: skip
+            table.add_row(
+                site,
+                stream,
+                f"{shed['load']:.2f}",
+                f"{shed['backlog_rows']:,} rows",
+                rates,
+                f"{shed['owed_batches']:,} batches",
+                Text(shed["reason"]),
+            )
         yield from ("", table)
 
 

@@ -23,9 +23,16 @@ Row = Mapping[str, Any]
 
 # What every row of a result says of itself; the rest is the user's.
 _META = {
-    "window_start", "window_end", "bound", "published_at", "missing_sites", "missing_sources", "revision", "coverage",
+    "window_start",
+    "window_end",
+    "bound",
+    "published_at",
+    "missing_sites",
+    "missing_sources",
+    "revision",
+    "coverage",
     "status",
-}  # fmt: skip
+}
 
 
 def result_table(rows: Sequence[Row], title: str) -> RenderableType:

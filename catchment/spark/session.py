@@ -52,7 +52,7 @@ SETTINGS = {
     "spark.sql.adaptive.enabled": "false",  # replanning costs more than it saves on micro-batches
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.checkpointFileManagerClass":  # a third of a small trigger's time goes into the default one
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
     "spark.sql.streaming.minBatchesToRetain": "20",
     "spark.sql.streaming.numRecentProgressUpdates": "20",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # INT96 has no statistics, and costs more
@@ -62,7 +62,7 @@ SETTINGS = {
     **PATIENCE,
     "spark.scheduler.mode": "FAIR",  # several sites share one session: none waits for another's job
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
-}  # fmt: skip
+}
 
 
 _log = logging.getLogger(__name__)
@@ -78,11 +78,14 @@ def find_java() -> Path:
     said = subprocess.run([found, "-version"], capture_output=True, text=True, check=False).stderr
     version = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', said)
     if version is None:
-        raise EngineError(f"{found} does not say its version; Spark needs Java {MINIMAL_JAVA} or later: {said:.200}",
-                          hint=INSTALL_JAVA)  # fmt: skip
+        raise EngineError(
+            f"{found} does not say its version; Spark needs Java {MINIMAL_JAVA} or later: {said:.200}",
+            hint=INSTALL_JAVA,
+        )
     if int(version.group(2)) < MINIMAL_JAVA:
-        raise EngineError(f"{found} is Java {version.group(1)}; Spark needs Java {MINIMAL_JAVA} or later",
-                          hint=INSTALL_JAVA)  # fmt: skip
+        raise EngineError(
+            f"{found} is Java {version.group(1)}; Spark needs Java {MINIMAL_JAVA} or later", hint=INSTALL_JAVA
+        )
     return Path(found)
 
 

@@ -98,10 +98,20 @@ CASES = {
     ),
 }
 REPEATED = [
-    ("count", None), ("count", pa.int64()), ("sum", pa.int64()), ("sum", pa.float64()), ("sum", pa.decimal128(9, 2)),
-    ("avg", pa.int64()), ("avg", pa.float64()), ("min", pa.int64()), ("max", pa.string()), ("var_samp", pa.float64()),
-    ("stddev_pop", pa.int64()), ("moments", pa.float64()), ("approx_count_distinct", pa.string()),
-]  # fmt: skip
+    ("count", None),
+    ("count", pa.int64()),
+    ("sum", pa.int64()),
+    ("sum", pa.float64()),
+    ("sum", pa.decimal128(9, 2)),
+    ("avg", pa.int64()),
+    ("avg", pa.float64()),
+    ("min", pa.int64()),
+    ("max", pa.string()),
+    ("var_samp", pa.float64()),
+    ("stddev_pop", pa.int64()),
+    ("moments", pa.float64()),
+    ("approx_count_distinct", pa.string()),
+]
 
 
 def values_of(rng: np.random.Generator, count: int, type_: pa.DataType) -> pa.Array:
@@ -466,8 +476,11 @@ def test_published_sides_are_recalled_whole_and_enacting_again_writes_nothing(tm
     kept = partials.combine(rows, join.pairing.key_names, join.pairing.aggregates)
     first = Publish("q0", Window(0, 60 * SECOND), 1, EXACT, 1.0, (), "", pairing.answer(join, kept), kept=kept)
     more = kept.slice(0, 3)
-    second = replace(first, revision=2, kept=partials.combine(
-        pa.concat_tables([more, more]), join.pairing.key_names, join.pairing.aggregates))  # fmt: skip
+    second = replace(
+        first,
+        revision=2,
+        kept=partials.combine(pa.concat_tables([more, more]), join.pairing.key_names, join.pairing.aggregates),
+    )
     for number, revision in ((1, first), (2, second), (1, first), (2, second)):
         tables.publish(number, [revision])
     found = tables.recall(pa.table({WINDOW_COLUMN: pa.array([0], pa.int64())})).drop_columns([WINDOW_COLUMN])

@@ -407,9 +407,19 @@ def test_sql_sees_the_latest_revisions_under_the_name_of_the_view(queried: Path)
 
 @pytest.mark.parametrize(
     "statement",
-    ["SELEC 1", "SELECT * FROM nowhere", "SELECT nothing FROM q", "", "-- only a remark", "CREATE TABLE t (a INT)",
-     "SELECT 1; SELECT 2", "DROP VIEW q", "SELECT * FROM names", "SELECT * FROM session"],
-)  # fmt: skip
+    [
+        "SELEC 1",
+        "SELECT * FROM nowhere",
+        "SELECT nothing FROM q",
+        "",
+        "-- only a remark",
+        "CREATE TABLE t (a INT)",
+        "SELECT 1; SELECT 2",
+        "DROP VIEW q",
+        "SELECT * FROM names",
+        "SELECT * FROM session",
+    ],
+)
 def test_sql_that_is_not_one_select_over_the_views_is_a_mistake_that_names_them(queried: Path, statement: str) -> None:
     with pytest.raises(QueryError) as caught:
         query_results(queried, statement)
@@ -431,8 +441,11 @@ def test_sql_reads_nothing_but_the_views(queried: Path) -> None:
 
 
 @settings(max_examples=examples(10))
-@given(st.lists(st.tuples(st.integers(0, 3), st.sets(st.sampled_from(["nl", "de", None]), min_size=1)), max_size=8),
-       st.sets(st.integers(0, 8)), st.integers(0, 400))  # fmt: skip
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.sets(st.sampled_from(["nl", "de", None]), min_size=1)), max_size=8),
+    st.sets(st.integers(0, 8)),
+    st.integers(0, 400),
+)
 def test_what_is_recalled_from_memory_is_what_the_table_holds(
     published: list[tuple[int, set[str | None]]], restarts: set[int], max_bytes: int
 ) -> None:

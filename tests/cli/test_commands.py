@@ -164,8 +164,11 @@ def test_quarantine_shows_records_word_for_word_even_if_none_has_an_event_time(s
     answer = shell.json("show", "quarantine", "-p", published)
     assert answer["counts"] == {"not readable as json": 1, "no event time (ts)": 1}
     assert answer["records"][0] == {
-        "site": "us", "stream": "requests", "reason": "not readable as json", "record": "[bold]oh no[/bold]",
-    }  # fmt: skip
+        "site": "us",
+        "stream": "requests",
+        "reason": "not readable as json",
+        "record": "[bold]oh no[/bold]",
+    }
     assert "[bold]oh no[/bold]" in shell("show", "quarantine", "-p", published)
 
 
@@ -248,13 +251,27 @@ def test_json_is_json_whatever_is_in_the_answer(capsys: pytest.CaptureFixture[st
     from datetime import UTC, date, datetime
     from decimal import Decimal
 
-    answer = {"nan": float("nan"), "inf": [float("inf")], "bytes": b"\xff", "day": date(2024, 3, 1), 7: (1, True),
-              "at": datetime(2024, 3, 1, tzinfo=UTC), "money": Decimal("1.10"), "none": None}  # fmt: skip
+    answer = {
+        "nan": float("nan"),
+        "inf": [float("inf")],
+        "bytes": b"\xff",
+        "day": date(2024, 3, 1),
+        7: (1, True),
+        "at": datetime(2024, 3, 1, tzinfo=UTC),
+        "money": Decimal("1.10"),
+        "none": None,
+    }
     emit(answer, True, str)  # type: ignore[arg-type]
     assert json.loads(capsys.readouterr().out) == {
-        "nan": None, "inf": [None], "bytes": "ff", "day": "2024-03-01", "7": [1, True],
-        "at": "2024-03-01T00:00:00+00:00", "money": "1.10", "none": None,
-    }  # fmt: skip
+        "nan": None,
+        "inf": [None],
+        "bytes": "ff",
+        "day": "2024-03-01",
+        "7": [1, True],
+        "at": "2024-03-01T00:00:00+00:00",
+        "money": "1.10",
+        "none": None,
+    }
 
 
 # --- tables -----------------------------------------------------------------------------------------------------
@@ -263,13 +280,22 @@ def test_json_is_json_whatever_is_in_the_answer(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
-        (None, "-"), (True, "yes"), (1234567, "1,234,567"), (0.0, "0"), (0.123456, "0.1235"), (123456.7, "123,457"),
-        (float("nan"), "nan"), (float("inf"), "inf"), ("[red]x", "[red]x"), (b"\x01\xff", "01ff"),
+        (None, "-"),
+        (True, "yes"),
+        (1234567, "1,234,567"),
+        (0.0, "0"),
+        (0.123456, "0.1235"),
+        (123456.7, "123,457"),
+        (float("nan"), "nan"),
+        (float("inf"), "inf"),
+        ("[red]x", "[red]x"),
+        (b"\x01\xff", "01ff"),
         ([{"item": "a", "count": 1200}, {"item": None, "count": 1}], "a:1,200 -:1"),
-        ({"item": 9876, "count": 5}, "9876:5"), ([1.5, 2], "1.5 2"),
+        ({"item": 9876, "count": 5}, "9876:5"),
+        ([1.5, 2], "1.5 2"),
         ({"lat": 1, "lon": 2.5}, "lat 1, lon 2.5"),
     ],
-)  # fmt: skip
+)
 def test_cells_are_written_as_people_read_them(value: Any, shown: str) -> None:
     assert cell(value) == shown
 
@@ -295,8 +321,15 @@ def test_a_column_that_happens_to_equal_the_window_in_one_row_is_still_shown() -
     from datetime import UTC, datetime, timedelta
 
     start = datetime(2024, 3, 1, tzinfo=UTC)
-    meta = {"window_end": start + timedelta(minutes=1), "bound": {}, "published_at": start, "missing_sites": [],
-            "revision": 1, "coverage": 1.0, "status": "exact"}  # fmt: skip
+    meta = {
+        "window_end": start + timedelta(minutes=1),
+        "bound": {},
+        "published_at": start,
+        "missing_sites": [],
+        "revision": 1,
+        "coverage": 1.0,
+        "status": "exact",
+    }
     rows = [
         {"window_start": start, "start": start, "first": start, **meta},
         {"window_start": start, "start": start, "first": start + timedelta(seconds=5), **meta},
@@ -315,11 +348,13 @@ def test_the_demo_ends_with_answers_costs_and_commands_that_can_be_copied(
 
     state = published / "state"
     answer = {
-        "rows": 6, "bytes_sent": {"us": 1_500, "eu": 500},
+        "rows": 6,
+        "bytes_sent": {"us": 1_500, "eu": 500},
         "shipping_every_record": {"raw_bytes": 40_000, "zstd_bytes": 9_000},
-        "windows": {"traffic": 3}, "answers": {"traffic": read_results(state, "traffic").to_pylist()},
+        "windows": {"traffic": 3},
+        "answers": {"traffic": read_results(state, "traffic").to_pylist()},
         "folder": "a-folder-with-a-name-so-long-that-the-command-does-not-fit-into-one-line-of-80",
-    }  # fmt: skip
+    }
     emit(answer, False, _render_demo)
     lines = capsys.readouterr().out.splitlines()
     assert any(re.search(r"catchment: partial aggregates.* 2\.0 KB.* 5\.0%", line) for line in lines)

@@ -162,7 +162,7 @@ def drop(path: str) -> Callable[[Plan], None]:
         (change("queries", ["q"]), "query number 1", "expected a JSON object"),
         (change("streams.0.strata", [{"name": "eu", "share": 0.5}]), "stream 'S'", "add up to 0.5"),
     ],
-)  # fmt: skip
+)
 def test_a_plan_that_cannot_be_is_refused_with_its_place(
     fault: Callable[[Plan], None], where: str, message: str
 ) -> None:

@@ -12,16 +12,36 @@ from catchment.serve.feeds_page import FeedsPage
 
 BROWSER = next((b for b in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if b), None)
 HISTORY = [
-    {"at_s": float(s), "messages_up": 31.0, "messages_down": 9.5, "bytes_up": 2500.0, "bytes_down": 800.0,
-     "all_at_cloud": 83.25} for s in range(5)
-]  # fmt: skip
+    {
+        "at_s": float(s),
+        "messages_up": 31.0,
+        "messages_down": 9.5,
+        "bytes_up": 2500.0,
+        "bytes_down": 800.0,
+        "all_at_cloud": 83.25,
+    }
+    for s in range(5)
+]
 RUN = {
-    "strategy": "ours", "views_at_cloud": 3218, "views_on_devices": 295, "devices_heard": 500, "moving": 0,
-    "redeployments": 2, "history": HISTORY,
+    "strategy": "ours",
+    "views_at_cloud": 3218,
+    "views_on_devices": 295,
+    "devices_heard": 500,
+    "moving": 0,
+    "redeployments": 2,
+    "history": HISTORY,
     "predicted": {"all_at_cloud": {**HISTORY[0], "messages_up": 83.25, "messages_down": 0.0}},
-    "top": [{"device": "<b>7</b>", "views": 12, "events_per_s": 2.0, "uploads": {"location@7": 0.25}, "sent": 5,
-             "received": 6}],
-}  # fmt: skip
+    "top": [
+        {
+            "device": "<b>7</b>",
+            "views": 12,
+            "events_per_s": 2.0,
+            "uploads": {"location@7": 0.25},
+            "sent": 5,
+            "received": 6,
+        }
+    ],
+}
 
 
 @pytest.mark.integration
@@ -38,8 +58,16 @@ def test_a_browser_shows_traffic_by_strategy_and_who_computes_what(tmp_path: Pat
             "cloud": "local",
         }
         page.show({**about, "runs": [RUN], "recent": []})
-        call = [BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}",
-                "--virtual-time-budget=3000", "--dump-dom", page.url]  # fmt: skip
+        call = [
+            BROWSER,
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            f"--user-data-dir={tmp_path}",
+            "--virtual-time-budget=3000",
+            "--dump-dom",
+            page.url,
+        ]
         shown = subprocess.run(call, capture_output=True, text=True, timeout=120, check=True).stdout
     drawn = shown.partition("<script>")[0]
     for text in ("500 of 500", "3,218", "ours, measured", "all at the cloud, from the rates measured", "83.3", "25%"):

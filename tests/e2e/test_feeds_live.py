@@ -46,8 +46,11 @@ def write_project(folder: Path) -> None:
     (folder / "feeds.sql").write_text(PROGRAM)
     pairs = [(0, 2), (2, 4), (4, 6), (1, 3), (5, 7), (0, 1), (2, 3), (6, 7), (4, 1)]
     write_friends(folder, pairs)
-    lines = [f"{u * 0.01 + n / (1 + u % 3):.2f},{u},{48 + rng.random() / 10:.4f},2.0" for u in range(USERS)
-             for n in range(20 * (1 + u % 3))]  # fmt: skip
+    lines = [
+        f"{u * 0.01 + n / (1 + u % 3):.2f},{u},{48 + rng.random() / 10:.4f},2.0"
+        for u in range(USERS)
+        for n in range(20 * (1 + u % 3))
+    ]
     (folder / "location.csv").write_text("\n".join(["at_s,user,lat,lon", *lines, ""]))
 
 
@@ -65,8 +68,18 @@ class Deployment:
         self.cloud = self.start("cloud", "--log", str(folder / "cloud.jsonl"))
 
     def start(self, command: str, *words: str) -> subprocess.Popen[str]:
-        call = [sys.executable, "-m", "catchment.cli", "feeds", command, str(self.folder), "--mqtt",
-                f"127.0.0.1:{self.port}", *words, "--json"]  # fmt: skip
+        call = [
+            sys.executable,
+            "-m",
+            "catchment.cli",
+            "feeds",
+            command,
+            str(self.folder),
+            "--mqtt",
+            f"127.0.0.1:{self.port}",
+            *words,
+            "--json",
+        ]
         process = subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         self.stack.callback(process.wait)
         self.stack.callback(process.kill)

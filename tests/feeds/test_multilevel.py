@@ -69,9 +69,11 @@ def _friend_finder(rng: np.random.Generator, users: int) -> tuple[Hierarchy, dic
     friends = friends | friends.T
     p, q = np.nonzero(friends)
     rate = {
-        "G->J": rng.random(users) * 3, "N->J": rng.random(users) * 0.5,
-        "J->V": rng.random(len(p)), "G->V": rng.random(len(p)),
-    }  # fmt: skip
+        "G->J": rng.random(users) * 3,
+        "N->J": rng.random(users) * 0.5,
+        "J->V": rng.random(len(p)),
+        "G->V": rng.random(len(p)),
+    }
     joined, view = 2 * users + np.arange(users), 3 * users + np.arange(len(p))
     home = [*range(users), *[AT_CLOUD] * users, *[VIEW] * (users + len(p))]
     feed = np.concatenate((np.arange(users), users + np.arange(users), joined[p], q))

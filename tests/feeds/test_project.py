@@ -52,8 +52,12 @@ def test_a_recording_is_read_by_its_declared_types_and_repeated(folder: Path) ->
     assert world.feed_rates["location@1"] == 0.5
     first = list(islice(world.records(10_000_000), 5))
     assert [(r.at_us, r.device) for r in first] == [
-        (10_000_000, "1"), (10_500_000, "2"), (11_000_000, "1"), (14_000_000, "3"), (15_000_000, "1")
-    ]  # fmt: skip
+        (10_000_000, "1"),
+        (10_500_000, "2"),
+        (11_000_000, "1"),
+        (14_000_000, "3"),
+        (15_000_000, "1"),
+    ]
     assert first[3].row == (3, None, 2.0)
     assert {r.device for r in islice(world.records(0, {"2"}), 3)} == {"2"}
     assert list(generate_views(world.program, world.read_reference()).views) == ["nearby(location@1,location@2)"]

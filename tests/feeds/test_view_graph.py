@@ -97,8 +97,11 @@ def test_the_graph_is_what_plain_loops_over_the_rows_give(
     assert {frozenset(view.inputs) for view in of(graph, "nearby")} == pairs
     for view in of(graph, "nearby"):
         for feed in view.inputs:
-            wanted = [p if feed == f"location@{u}" else q for u, v, p, q in friends
-                      if {f"location@{u}", f"location@{v}"} == set(view.inputs)]  # fmt: skip
+            wanted = [
+                p if feed == f"location@{u}" else q
+                for u, v, p, q in friends
+                if {f"location@{u}", f"location@{v}"} == set(view.inputs)
+            ]
             assert view.share_of(feed) == max(wanted)
     circled = {(u, v, r) for u, v, _, _ in friends for w, r in rings if w == u and r > 1}
     found = {(*row.devices, *row.params) for view in of(graph, "circled") for row in view.rows}

@@ -126,11 +126,25 @@ def test_a_message_survives_the_wire(number: int, message: Message) -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        b"", b"{}", b"[]", b"[1]", b'[1,"q",2]', b'["1","h",2]', b'[1,"h"]', b'[1,"h",2,3]', b'[1,"h",true]',
-        b'[1,"e","f",[],5,[]]', b'[1,"e","f",["1"],5,[]]', b'[1,"e","f",[1],5,[[1]]]', b'[1,"b",["u","f",1.5,0]]',
-        b'[1,"b",["i","t",["a"],[[0,[1],[1,2],[],"x"]],0]]', b"\xff\xfe", b"[" * 5000, b" " * (MAX_MESSAGE_BYTES + 1),
+        b"",
+        b"{}",
+        b"[]",
+        b"[1]",
+        b'[1,"q",2]',
+        b'["1","h",2]',
+        b'[1,"h"]',
+        b'[1,"h",2,3]',
+        b'[1,"h",true]',
+        b'[1,"e","f",[],5,[]]',
+        b'[1,"e","f",["1"],5,[]]',
+        b'[1,"e","f",[1],5,[[1]]]',
+        b'[1,"b",["u","f",1.5,0]]',
+        b'[1,"b",["i","t",["a"],[[0,[1],[1,2],[],"x"]],0]]',
+        b"\xff\xfe",
+        b"[" * 5000,
+        b" " * (MAX_MESSAGE_BYTES + 1),
     ],
-)  # fmt: skip
+)
 def test_bytes_that_are_no_message_are_refused_with_a_reason(data: bytes) -> None:
     with pytest.raises(WireError, match="refused"):
         decode(data)

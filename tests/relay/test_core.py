@@ -38,8 +38,15 @@ policies = st.sampled_from(["streaming", "batching", "spillway"])
 
 
 @settings(max_examples=examples(12))
-@given(records, windows, st.sampled_from(TREES), policies, st.sampled_from([0, 7, 100]), st.sampled_from([0, 3, 10**6]),
-       st.integers(0, 10_000))  # fmt: skip
+@given(
+    records,
+    windows,
+    st.sampled_from(TREES),
+    policies,
+    st.sampled_from([0, 7, 100]),
+    st.sampled_from([0, 3, 10**6]),
+    st.integers(0, 10_000),
+)
 def test_over_any_tree_any_order_duplicates_and_crashes_give_the_answer_of_the_oracle(
     data: list[Record], window: WindowSpec, hops: dict[str, str], policy: str, slack: int, wait: int, seed: int
 ) -> None:

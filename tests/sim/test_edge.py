@@ -69,10 +69,15 @@ def test_the_simulator_agrees_with_the_per_record_reference(
     head, _, eviction = name.partition("+")
     sizing, _, laziness = head.partition(":")
     expected = reference.run(
-        records_of(trace), W, rate, sizing,
-        laziness=float(laziness) if laziness else None, eviction=eviction or "lfu", believed=believed,
+        records_of(trace),
+        W,
+        rate,
+        sizing,
+        laziness=float(laziness) if laziness else None,
+        eviction=eviction or "lfu",
+        believed=believed,
         ticks_us=tuple(step_ends(W, 128, 0.5e6 / rate)[:-1].tolist()),
-    )  # fmt: skip
+    )
     outcome = simulate(scenario, name)
     assert [w.updates for w in outcome.windows] == [updates for updates, _ in expected]
     assert [w.staleness_s for w in outcome.windows] == pytest.approx([s for _, s in expected], abs=1e-6)
@@ -168,9 +173,13 @@ def test_the_site_core_sends_what_the_simulator_sends(name: str) -> None:
     trace = once_a_step(zipf_trace(1500, 3, keys=200), step_ends(W, 64, 0.5e6 / rate))
     scenario = EdgeScenario(trace, W, Bandwidth((rate,)), steps=64)
     of = Fragment(
-        "f", "s", "ts", (Key("k", "k", pa.int64()),), (make_aggregate("count", "*", None, name="n"),),
+        "f",
+        "s",
+        "ts",
+        (Key("k", "k", pa.int64()),),
+        (make_aggregate("count", "*", None, name="n"),),
         (WindowSpec.tumbling(W),),
-    )  # fmt: skip
+    )
     core = SiteCore()
     core.handle(FragmentAdded(of, policy_by_name(name)), 0)
     core.handle(LinkMeasured(rate * ROW_BYTES, 0, blocked=False), 0)
@@ -188,9 +197,13 @@ def test_the_site_core_sends_what_the_simulator_sends_when_it_hears_of_the_queue
     trace = once_a_step(zipf_trace(1500, 4, keys=200), ends)
     scenario = EdgeScenario(trace, W, Bandwidth((rate,)), steps=64)
     of = Fragment(
-        "f", "s", "ts", (Key("k", "k", pa.int64()),), (make_aggregate("count", "*", None, name="n"),),
+        "f",
+        "s",
+        "ts",
+        (Key("k", "k", pa.int64()),),
+        (make_aggregate("count", "*", None, name="n"),),
         (WindowSpec.tumbling(W),),
-    )  # fmt: skip
+    )
     core, link, sent = SiteCore(), FifoLink(Bandwidth((rate,))), []
     core.handle(FragmentAdded(of, policy_by_name(name)), 0)
     for start in range(0, 4 * W, W):

@@ -137,8 +137,16 @@ def test_the_commands_make_a_trace_and_simulate_it(command: typer.Typer, tmp_pat
     assert shown.exit_code == 0, shown.output
     answer = json.loads(shown.stdout)
     assert [c["name"] for c in answer["controllers"]] == ["adaptive", "fixed:0.2"]
-    wanted = {"name", "mean_slack_s", "mean_latency_s", "p95_latency_s", "violations", "late_records",
-              "repaired_windows", "final_exact"}  # fmt: skip
+    wanted = {
+        "name",
+        "mean_slack_s",
+        "mean_latency_s",
+        "p95_latency_s",
+        "violations",
+        "late_records",
+        "repaired_windows",
+        "final_exact",
+    }
     assert wanted <= set(answer["controllers"][0])
     assert answer["oracle_latency_s"] >= 0
     assert plot.stat().st_size > 1000

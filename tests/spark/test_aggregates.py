@@ -150,9 +150,20 @@ def special_doubles() -> pa.Table:
     """Groups of NaN, infinities, zeros of both signs, nulls, single and huge numbers."""
     inf, nan = math.inf, math.nan
     groups = [
-        [nan, 1.0], [inf, 1.0], [inf, -inf], [-0.0, 0.0], [None, None], [5.0], [None, 7.5], [nan], [inf], [-0.0],
-        [1e300, 1e300, -1e300], [-inf, None, 2.0], [1e-310, 2e-310],
-    ]  # fmt: skip
+        [nan, 1.0],
+        [inf, 1.0],
+        [inf, -inf],
+        [-0.0, 0.0],
+        [None, None],
+        [5.0],
+        [None, 7.5],
+        [nan],
+        [inf],
+        [-0.0],
+        [1e300, 1e300, -1e300],
+        [-inf, None, 2.0],
+        [1e-310, 2e-310],
+    ]
     rows = [(key, value) for key, values in enumerate(groups) for value in values]
     return pa.table({"g": pa.array([k for k, _ in rows]), "d": pa.array([v for _, v in rows], pa.float64())})
 

@@ -69,8 +69,13 @@ def counted(
 def test_answers_are_published_early_and_under_contract_and_end_exact(spark: SparkSession, tmp_path: Path) -> None:
     sites = {f"s{i}": readings(i) for i in range(3)}
     connector = "connector = 'replay', path = 'data/{site}.jsonl', arrival = 'arrived', speed = 2"
-    folder = write_project(tmp_path / "p", list(sites), {s: [json.dumps(r) for r in rs] for s, rs in sites.items()},
-                           connector=connector, queries=QUERIES)  # fmt: skip
+    folder = write_project(
+        tmp_path / "p",
+        list(sites),
+        {s: [json.dumps(r) for r in rs] for s, rs in sites.items()},
+        connector=connector,
+        queries=QUERIES,
+    )
     status = run_project(spark, folder, once=False)
     everything, state = [r for rs in sites.values() for r in rs], folder / "state"
     rows = read_results(state, "totals").to_pylist()
@@ -126,8 +131,14 @@ def test_odd_sources_hold_no_window_and_are_named_and_lose_nothing(spark: SparkS
     records = odd_readings()
     connector = "connector = 'replay', path = 'data/{site}.jsonl', arrival = 'arrived', speed = 8"
     queries = QUERIES.partition("CREATE MATERIALIZED VIEW devices")[0].replace(", emit_early = '500 ms'", "")
-    folder = write_project(tmp_path / "p", ["a"], {"a": [json.dumps(r) for r in records]}, connector=connector,
-                           queries=queries, toml='repair_horizon = "3 hours"')  # fmt: skip
+    folder = write_project(
+        tmp_path / "p",
+        ["a"],
+        {"a": [json.dumps(r) for r in records]},
+        connector=connector,
+        queries=queries,
+        toml='repair_horizon = "3 hours"',
+    )
     odd = {"a/behind", "a/silent", "a/stopped"}
 
     def are_found(_: object, status: Status) -> bool:

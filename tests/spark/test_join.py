@@ -83,8 +83,9 @@ def batch_answers(spark: SparkSession, folder: Path, sql: str) -> list[tuple[Any
         raw = spark.read.schema(schema).json([str(p) for p in sorted((folder / path).glob("*/*.json"))])
         raw.createOrReplaceTempView("raw")
         for slide in (1, 2):
-            spark.sql(f"SELECT window(ts, '2 minutes', '{slide} minutes') AS w, * EXCEPT (ts) FROM raw") \
-                .createOrReplaceTempView(f"{stream}_{slide}")  # fmt: skip
+            spark.sql(
+                f"SELECT window(ts, '2 minutes', '{slide} minutes') AS w, * EXCEPT (ts) FROM raw"
+            ).createOrReplaceTempView(f"{stream}_{slide}")
     spark.read.csv(str(folder / "pages.csv"), header=True).createOrReplaceTempView("pages")
     return [tuple(row) for row in spark.sql(sql).collect()]
 

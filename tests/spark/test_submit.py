@@ -184,10 +184,12 @@ def test_queries_come_and_go_during_a_run_and_no_other_notices(spark: SparkSessi
 
 BAD = {
     "an unknown stream": ("SELECT window.start, count(*) AS n FROM nowhere GROUP BY window(ts, '1 minute')", "nowhere"),
-    "a column that exists nowhere": ("SELECT window.start, sum(weight) AS n FROM hits GROUP BY window(ts, '1 minute')",
-                                     "weight"),
+    "a column that exists nowhere": (
+        "SELECT window.start, sum(weight) AS n FROM hits GROUP BY window(ts, '1 minute')",
+        "weight",
+    ),
     "a cyclic view": ("SELECT window.start, count(*) AS n FROM v GROUP BY window(ts, '1 minute')", "reads itself"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", BAD)

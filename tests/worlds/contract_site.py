@@ -30,15 +30,17 @@ def observed(rows: list[Row]) -> pa.Table:
     groups: dict[tuple[str, int], list[tuple[int, int]]] = {}
     for source, at, value in rows:
         groups.setdefault((source, at // SECOND_US * SECOND_US), []).append((at, value))
-    return pa.table({
-        "source": pa.array([s for s, _ in groups], pa.string()),
-        "slice_us": pa.array([s for _, s in groups], pa.int64()),
-        "newest_us": pa.array([max(t for t, _ in g) for g in groups.values()], pa.int64()),
-        "oldest_us": pa.array([min(t for t, _ in g) for g in groups.values()], pa.int64()),
-        "count": pa.array([len(g) for g in groups.values()], pa.int64()),
-        "total_0": pa.array([float(sum(v for _, v in g)) for g in groups.values()], pa.float64()),
-        "square_0": pa.array([float(sum(v * v for _, v in g)) for g in groups.values()], pa.float64()),
-    })  # fmt: skip
+    return pa.table(
+        {
+            "source": pa.array([s for s, _ in groups], pa.string()),
+            "slice_us": pa.array([s for _, s in groups], pa.int64()),
+            "newest_us": pa.array([max(t for t, _ in g) for g in groups.values()], pa.int64()),
+            "oldest_us": pa.array([min(t for t, _ in g) for g in groups.values()], pa.int64()),
+            "count": pa.array([len(g) for g in groups.values()], pa.int64()),
+            "total_0": pa.array([float(sum(v for _, v in g)) for g in groups.values()], pa.float64()),
+            "square_0": pa.array([float(sum(v * v for _, v in g)) for g in groups.values()], pa.float64()),
+        }
+    )
 
 
 class ContractSite(Site):

@@ -98,13 +98,15 @@ def make_records(rng: np.random.Generator, count: int, stream: str, since_s: int
     def some(values: Sequence[Any]) -> list[Any]:
         return [values[i] for i in rng.integers(0, len(values), count)]
 
-    table = pa.table({
-        "ts": pa.array(rng.integers(since_s, since_s + SPAN_S, count) * SECOND, pa.int64()),
-        "user": pa.array(some([1, 2, 3, 40, -5, None]), pa.int64() if stream == "views" else pa.int32()),
-        "page": pa.array(some(["a", "b", "ä", None]), pa.string()),
-        "bytes": pa.array(some([0, 10, 500, -7, None]), pa.int64()),
-        "ms": pa.array(some([0.5, 1.25, -100.0, None]), pa.float64()),
-    })  # fmt: skip
+    table = pa.table(
+        {
+            "ts": pa.array(rng.integers(since_s, since_s + SPAN_S, count) * SECOND, pa.int64()),
+            "user": pa.array(some([1, 2, 3, 40, -5, None]), pa.int64() if stream == "views" else pa.int32()),
+            "page": pa.array(some(["a", "b", "ä", None]), pa.string()),
+            "bytes": pa.array(some([0, 10, 500, -7, None]), pa.int64()),
+            "ms": pa.array(some([0.5, 1.25, -100.0, None]), pa.float64()),
+        }
+    )
     return pa.concat_tables([table, table.slice(0, count // 4)])  # some records come twice
 
 

@@ -226,8 +226,17 @@ class LiveCenter:
             return sides[0]
         self.kept[view], self.answered[view] = join.pairing, join.answers
         sites = tuple(dict.fromkeys(site for side in sides for site in side.sites))
-        return CenterQuery(view, join.pairing, sides[0].window, sites, self.horizon_us, FRESHNESS_US,
-                           early_us=EARLY_US, join=join, sides=sides)  # fmt: skip
+        return CenterQuery(
+            view,
+            join.pairing,
+            sides[0].window,
+            sites,
+            self.horizon_us,
+            FRESHNESS_US,
+            early_us=EARLY_US,
+            join=join,
+            sides=sides,
+        )
 
     def consume(self, sender: Speaker, upto: int) -> None:
         """One micro-batch over what a site or a relay has sent up to a segment."""

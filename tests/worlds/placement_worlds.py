@@ -21,16 +21,20 @@ def figure_one(*, as_drawn: bool = True) -> tuple[Topology, OperatorGraph]:
 
     def reduced(host: str) -> list[WanOperator]:
         beside = near[host] if as_drawn else None
-        return [WanOperator(f"read {host}", (), 10 * MB, host),
-                WanOperator(f"reduce {host}", (f"read {host}",), 5 * MB, beside)]  # fmt: skip
+        return [
+            WanOperator(f"read {host}", (), 10 * MB, host),
+            WanOperator(f"reduce {host}", (f"read {host}",), 5 * MB, beside),
+        ]
 
     united = "london" if as_drawn else None
     trends = [o for host in near for o in reduced(host)]
     trends += [WanOperator("union 3", tuple(f"reduce {h}" for h in near), 15 * MB, united)]
     campaigns = [o for host in ("host-us", "host-eu") for o in reduced(host)]
     campaigns += [WanOperator("union 2", ("reduce host-us", "reduce host-eu"), 10 * MB, united)]
-    graph = OperatorGraph.of({
-        "trends": [*trends, WanOperator("publish trends", ("union 3",), 0, "london")],
-        "campaigns": [*campaigns, WanOperator("join AdInfo", ("union 2",), 0, "california")],
-    })  # fmt: skip
+    graph = OperatorGraph.of(
+        {
+            "trends": [*trends, WanOperator("publish trends", ("union 3",), 0, "london")],
+            "campaigns": [*campaigns, WanOperator("join AdInfo", ("union 2",), 0, "california")],
+        }
+    )
     return Topology.of(links, tuple(near)), graph

@@ -130,10 +130,16 @@ def expected_numbers(records: Iterable[dict[str, Any]]) -> dict[tuple[datetime, 
         mean = math.fsum(ms) / len(ms)
         square = math.fsum((x - mean) ** 2 for x in ms)
         answer[place] = {
-            "n": len(rows), "bytes": sum(r["bytes"] for r in rows), "low": min(ms), "high": max(ms), "mean": mean,
-            "spread": math.sqrt(square / (len(ms) - 1)) if len(ms) > 1 else None, "variance": square / len(ms),
-            "moments": [math.fsum(x**k for x in ms) / len(ms) for k in range(1, 6)], "total": math.fsum(ms),
-        }  # fmt: skip
+            "n": len(rows),
+            "bytes": sum(r["bytes"] for r in rows),
+            "low": min(ms),
+            "high": max(ms),
+            "mean": mean,
+            "spread": math.sqrt(square / (len(ms) - 1)) if len(ms) > 1 else None,
+            "variance": square / len(ms),
+            "moments": [math.fsum(x**k for x in ms) / len(ms) for k in range(1, 6)],
+            "total": math.fsum(ms),
+        }
     return answer
 
 

@@ -94,15 +94,25 @@ def _publish(state: Path, plan: QueryPlan) -> None:
 
 
 def _revision(
-    plan: QueryPlan, place: int, revision: int, status: str, requests: list[Request], reason: str,
-    coverage: float = 1.0, missing: tuple[str, ...] = (),
-) -> Publish:  # fmt: skip
+    plan: QueryPlan,
+    place: int,
+    revision: int,
+    status: str,
+    requests: list[Request],
+    reason: str,
+    coverage: float = 1.0,
+    missing: tuple[str, ...] = (),
+) -> Publish:
     start = START_US + place * 10 * MINUTE_US
     window = Window(start, start + 10 * MINUTE_US)
-    raw = pa.table({
-        "client": [r[0] for r in requests], "country": pa.array([r[1] for r in requests], pa.string()),
-        "code": pa.array([r[2] for r in requests], pa.int32()), "bytes": pa.array([r[3] for r in requests], pa.int64()),
-    })  # fmt: skip
+    raw = pa.table(
+        {
+            "client": [r[0] for r in requests],
+            "country": pa.array([r[1] for r in requests], pa.string()),
+            "code": pa.array([r[2] for r in requests], pa.int32()),
+            "bytes": pa.array([r[3] for r in requests], pa.int64()),
+        }
+    )
     fragment = plan.fragment
     sources = {a.name: a.argument and a.argument.rpartition(".")[2].strip("`") for a in fragment.aggregates}
     rows = partials.lift(raw, list(fragment.key_names), fragment.aggregates, sources)
@@ -113,14 +123,32 @@ def _revision(
 def _write_status(state: Path) -> None:
     newest = START_US + 25 * MINUTE_US
     site = {
-        "rows": 12345, "quarantined": 2, "newest_event_us": newest, "pending_rows": 3, "bytes_sent": 45_678,
-        "bytes_by_fragment": {"traffic": 40_000}, "queued_bytes": 0, "goodput_bytes_per_s": 1e4, "round_trip_s": 0.02,
-        "connected": True, "last_error": None, "finished": False,
-        "contracts": {"traffic": {
-            "controller": "adaptive", "slack_us": 2_500_000, "contract_kept": False, "windows_to_regain": 12,
-            "regain_us": 720_000_000, "violations": 3, "settled": 40, "idle": ["c7"], "behind": [],
-        }},
-    }  # fmt: skip
+        "rows": 12345,
+        "quarantined": 2,
+        "newest_event_us": newest,
+        "pending_rows": 3,
+        "bytes_sent": 45_678,
+        "bytes_by_fragment": {"traffic": 40_000},
+        "queued_bytes": 0,
+        "goodput_bytes_per_s": 1e4,
+        "round_trip_s": 0.02,
+        "connected": True,
+        "last_error": None,
+        "finished": False,
+        "contracts": {
+            "traffic": {
+                "controller": "adaptive",
+                "slack_us": 2_500_000,
+                "contract_kept": False,
+                "windows_to_regain": 12,
+                "regain_us": 720_000_000,
+                "violations": 3,
+                "settled": 40,
+                "idle": ["c7"],
+                "behind": [],
+            }
+        },
+    }
     away = {**site, "connected": False, "last_error": "cannot reach [::1]:9410: connection refused by the far side"}
     queries = {"traffic": {"marks_us": {"us": newest, "eu": None}, "closed_us": newest, "open_slices": 1}}
     for name, status in (("us", site), ("eu", away)):

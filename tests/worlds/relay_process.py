@@ -23,9 +23,12 @@ def main(folder: str, port: str, to: str) -> None:
     fragment, project = make_fragment(WINDOW), project_of(Path(folder), PAIR, WAIT_US)
     routes = Routes.of(project)
     relay = RelayPipeline(
-        project, "hub", Admission({"q": fragment}, routes, {fragment.stream: tuple(routes.hops)}).check,
-        lambda outbox: Sender(outbox, lambda: FlightUplink(f"127.0.0.1:{to}"), clock=SystemClock()), SystemClock(),
-    )  # fmt: skip
+        project,
+        "hub",
+        Admission({"q": fragment}, routes, {fragment.stream: tuple(routes.hops)}).check,
+        lambda outbox: Sender(outbox, lambda: FlightUplink(f"127.0.0.1:{to}"), clock=SystemClock()),
+        SystemClock(),
+    )
     relay.carry([carried(fragment, routes, "hub", ("a", "b"), "batching")])
     server = InboxServer(relay.inbox, "127.0.0.1", int(port))
     server.start()

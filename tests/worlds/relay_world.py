@@ -48,9 +48,12 @@ class Relay:
     def open(self) -> None:
         tree = self.tree
         self.pipeline = RelayPipeline(
-            tree.project, self.name, tree.admission.check, self._sender,
+            tree.project,
+            self.name,
+            tree.admission.check,
+            self._sender,
             tree.clock,
-        )  # fmt: skip
+        )
         self.pipeline.carry([carried(tree.fragment, tree.routes, self.name, tree.origins, self.policy)])
 
     def _sender(self, outbox: Outbox) -> Sender:
@@ -81,9 +84,16 @@ class Tree:
     the origins."""
 
     def __init__(
-        self, folder: Path, hops: Mapping[str, str], window: WindowSpec, policy: str = "batching",
-        horizon: int = 10_000, wait_us: int = 50, freshness: int | None = None, fragment: Fragment | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        folder: Path,
+        hops: Mapping[str, str],
+        window: WindowSpec,
+        policy: str = "batching",
+        horizon: int = 10_000,
+        wait_us: int = 50,
+        freshness: int | None = None,
+        fragment: Fragment | None = None,
+    ) -> None:
         self.clock = ManualClock()
         self.fragment = fragment or make_fragment(window)
         self.project = project_of(folder, hops, wait_us)

@@ -61,15 +61,17 @@ def make_hits(rng: np.random.Generator, count: int) -> pa.Table:
     def some(values: Sequence[object]) -> list[object]:
         return [values[i] for i in rng.integers(0, len(values), count)]
 
-    return pa.table({
-        "ts": pa.array(rng.integers(0, 300 * SECOND, count), pa.int64()),
-        "page": pa.array(some(["a", "b", "c", "ä", None]), pa.string()),
-        "user": pa.array(some([1, 2, 3, 40, -5, None]), pa.int32()),
-        "country": pa.array(some(["us", "de", None]), pa.string()),
-        "bytes": pa.array(some([0, 10, 500, 10**6, None]), pa.int64()),
-        "ms": pa.array(some([0.5, 1.25, 100.0, None]), pa.float64()),
-        "bot": pa.array(some([True, False, None]), pa.bool_()),
-    })  # fmt: skip
+    return pa.table(
+        {
+            "ts": pa.array(rng.integers(0, 300 * SECOND, count), pa.int64()),
+            "page": pa.array(some(["a", "b", "c", "ä", None]), pa.string()),
+            "user": pa.array(some([1, 2, 3, 40, -5, None]), pa.int32()),
+            "country": pa.array(some(["us", "de", None]), pa.string()),
+            "bytes": pa.array(some([0, 10, 500, 10**6, None]), pa.int64()),
+            "ms": pa.array(some([0.5, 1.25, 100.0, None]), pa.float64()),
+            "bot": pa.array(some([True, False, None]), pa.bool_()),
+        }
+    )
 
 
 def lift_fragment(records: pa.Table, fragment: Fragment) -> pa.Table:

@@ -50,12 +50,14 @@ def register(app: typer.Typer) -> None:
 
 def plan(
     folder: Annotated[Path, typer.Argument(help="The project folder.", show_default=False)],
-    sharing: Annotated[Sharing, typer.Option(help="none, strict: equal parts, full: derived parts, max: at any price.")]
-    = Sharing.FULL,
-    planner: Annotated[PlannerName, typer.Option(help="exact: for up to 15 sites and 12 queries; run: as it runs.")]
-    = PlannerName.GREEDY,
+    sharing: Annotated[
+        Sharing, typer.Option(help="none, strict: equal parts, full: derived parts, max: at any price.")
+    ] = Sharing.FULL,
+    planner: Annotated[
+        PlannerName, typer.Option(help="exact: for up to 15 sites and 12 queries; run: as it runs.")
+    ] = PlannerName.GREEDY,
     as_json: JsonFlag = False,
-) -> None:  # fmt: skip
+) -> None:
     """Plan the views of a project over its sites and links at the declared rates. Nothing is run."""
     from catchment.optimizer.placement.plan_json import write_plan
     from catchment.optimizer.placement.planner import Planner, check_plan_contracts, plan_wan, queries_of_catalog

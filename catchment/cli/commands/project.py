@@ -191,8 +191,16 @@ def _drive(
             spark.stop()
 
 
-def _run(deployment: Deployment, sites: Sequence[str], with_center: bool, folder: Path, *, as_json: bool,
-         once: bool = False, seconds: float | None = None) -> None:  # fmt: skip
+def _run(
+    deployment: Deployment,
+    sites: Sequence[str],
+    with_center: bool,
+    folder: Path,
+    *,
+    as_json: bool,
+    once: bool = False,
+    seconds: float | None = None,
+) -> None:
     status = _drive(deployment, sites, with_center, once=once, seconds=seconds, quiet=as_json)
     answer = {
         "status": status,

@@ -67,13 +67,16 @@ def late(
 def _render_contracts(answer: Mapping[str, Any]) -> RenderableType:
     rows = [
         {
-            "site": c["site"], "view": c["view"], "controller": c["controller"], "waits s": c["slack_us"] / _SECOND,
+            "site": c["site"],
+            "view": c["view"],
+            "controller": c["controller"],
+            "waits s": c["slack_us"] / _SECOND,
             "kept": "yes" if c["contract_kept"] else _regained(c),
             "missed": f"{c['violations']:g} of {c['settled']:g}",
             "not waited for": " ".join([*c["idle"], *c["behind"]]) or "-",
         }
         for c in answer["contracts"]
-    ]  # fmt: skip
+    ]
     return plain_table(rows, "contracts")
 
 
