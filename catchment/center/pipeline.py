@@ -105,7 +105,7 @@ class CenterPipeline:
 
     def tick(self) -> None:
         """Let time pass: a window may be due without a site that is missing. Raise what the loop has failed with."""
-        self.inbox.check()
+        self.inbox.raise_failure()
         if self._failure is not None:
             raise self._stopped(self._failure) from self._failure
         with self._turn:

@@ -70,7 +70,7 @@ class Frontier:
             self._note_standing(fact)
 
     def _note_standing(self, standing: Standing) -> None:
-        self.complete_until[standing.query] = max(self.complete_until_us(standing.query), standing.over_us)
+        self.complete_until[standing.query] = max(self.complete_until_us(standing.query), standing.complete_until_us)
         self.closings.setdefault(standing.query, {}).update({c.end_us: c for c in standing.closings})
 
     def complete_until_us(self, query: str) -> int:

@@ -141,11 +141,11 @@ class RelayCore:
     def _note_standing(self, known: Origins, origin: str, fact: Standing) -> None:
         """Pass on at once how windows were let go; that they are complete, when all that is of them has left."""
         complete = known.complete_until.setdefault(origin, {})
-        complete[fact.query] = max(complete.get(fact.query, START_OF_TIME_US), fact.over_us)
+        complete[fact.query] = max(complete.get(fact.query, START_OF_TIME_US), fact.complete_until_us)
         self.frontiers[origin].closings.pop(fact.query, None)
         if fact.closings:
-            over = known.announced.get(origin, {}).get(fact.query, START_OF_TIME_US)
-            self._facts.append(Relayed(origin, replace(fact, over_us=over)))
+            announced_us = known.announced.get(origin, {}).get(fact.query, START_OF_TIME_US)
+            self._facts.append(Relayed(origin, replace(fact, complete_until_us=announced_us)))
 
     def _handle_at_site(self, event: SiteEvent, now_us: int) -> tuple[Action, ...]:
         """Let the site core handle an event; return its updates with the counts of each site, without its progress."""

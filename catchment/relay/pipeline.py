@@ -62,8 +62,8 @@ class RelayPipeline:
 
     def tick(self) -> None:
         """Take in what has landed, let what is due go on."""
-        self.inbox.check()
-        self.sender.check()
+        self.inbox.raise_failure()
+        self.sender.raise_failure()
         while self._take_landed():
             self.sender.notify()
         self.meter.note_link(self.sender.snapshot(), self.outbox.size_bytes, self.clock.now_us())

@@ -179,7 +179,7 @@ class Dispatch:
     def _is_empty(self) -> bool:
         return not self._under_way and not self._outbox.pending()
 
-    def check(self) -> None:
+    def raise_failure(self) -> None:
         if self._fatal is not None:
             raise self._fatal
 

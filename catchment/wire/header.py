@@ -117,7 +117,7 @@ class StandingEntry(_FragmentEntry, frozen=True, tag="w"):
     """A `Standing`."""
 
     query: Name
-    over_us: Int64
+    complete_until_us: Int64
     closings: tuple[ClosingItem, ...]
 
     def names(self) -> Iterator[str]:
@@ -216,7 +216,9 @@ def pack_fact(fact: OwnFact) -> OwnFactEntry:
         case Repaired():
             return RepairedEntry(fact.fragment, fact.batch, fact.gave_up)
         case Standing():
-            return StandingEntry(fact.fragment, fact.query, fact.over_us, tuple(map(_pack_closing, fact.closings)))
+            return StandingEntry(
+                fact.fragment, fact.query, fact.complete_until_us, tuple(map(_pack_closing, fact.closings))
+            )
 
 
 def unpack_fact(entry: OwnFactEntry) -> OwnFact:
@@ -229,7 +231,9 @@ def unpack_fact(entry: OwnFactEntry) -> OwnFact:
         case RepairedEntry():
             return Repaired(entry.fragment, entry.batch, entry.gave_up)
         case StandingEntry():
-            return Standing(entry.fragment, entry.query, entry.over_us, tuple(map(_unpack_closing, entry.closings)))
+            return Standing(
+                entry.fragment, entry.query, entry.complete_until_us, tuple(map(_unpack_closing, entry.closings))
+            )
 
 
 def pack_relayed(relayed: Relayed) -> RelayedEntry:

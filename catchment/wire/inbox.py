@@ -147,7 +147,7 @@ class Inbox:
         with self._lock:
             return self._origins.expected(origin)
 
-    def check(self) -> None:
+    def raise_failure(self) -> None:
         """Raise the disk's error if storing has failed: the process must end and recover from its files."""
         if self._failure is not None:
             raise self._failure

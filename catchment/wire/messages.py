@@ -113,13 +113,13 @@ class Closing:
 class Standing:
     """How the windows of one query stand at the origin.
 
-    No more is expected for those that end at or before `over_us`; `closings` are those released since the last
-    standing.
+    No more is expected for those that end at or before `complete_until_us`; `closings` are those released since the
+    last standing.
     """
 
     fragment: str
     query: str
-    over_us: int
+    complete_until_us: int
     closings: tuple[Closing, ...] = ()
 
     def __post_init__(self) -> None:

@@ -6,7 +6,7 @@ has its own uplink. Nothing is lost by stopping or killing it at any time: the o
 A link that fails is tried again after a delay that doubles up to `MAX_RETRY_S`, which is short, so that a link that is
 back is soon used. A refusal that the same bytes cannot overcome is shown as `last_error` and tried again every
 `REFUSED_RETRY_S`: whoever mends the cause at the far side need not restart the site. A disk error ends the sender;
-`check` raises it.
+`raise_failure` raises it.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ class Sender:
             if lane.is_alive():
                 lane.join()
 
-    def check(self) -> None:
+    def raise_failure(self) -> None:
         """Raise what ended the sender, if anything did."""
-        self._dispatch.check()
+        self._dispatch.raise_failure()
 
     def snapshot(self) -> LinkCounters:
         """Return what went over the link so far, and how it stands now."""
@@ -99,7 +99,7 @@ class Sender:
                     self._dispatch.lane_down(lane, error)
                     self._stopping.wait(retry_s if error.retryable else REFUSED_RETRY_S)
                     retry_s = min(2 * retry_s, MAX_RETRY_S)
-        except BaseException as error:  # noqa: BLE001 - a thread's end must not go unnoticed: check() raises it
+        except BaseException as error:  # noqa: BLE001 - a thread's end must not go unnoticed: raise_failure() raises it
             self._stopping.set()
             self._dispatch.fail(error)
 

@@ -200,7 +200,7 @@ def test_how_windows_were_let_go_is_passed_on_and_that_they_are_over_when_they_h
     tree.settle()
     first, *more = _standings(tree)
     assert first.closings == (closing,)
-    assert all(standing.over_us < 10 and not standing.closings for standing in more)
+    assert all(standing.complete_until_us < 10 and not standing.closings for standing in more)
     tree.sites["b"].batch([], 10)
     tree.settle()
     assert _standings(tree)[-1] == Standing("q", "view", 10)

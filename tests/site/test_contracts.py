@@ -136,7 +136,7 @@ def test_a_fragment_without_a_contract_goes_by_its_streams_mark_and_one_with_by_
     assert send is None, "the controllers have not closed the window"
     (send,) = core.handle(site_events.LowMarkRaised("s", 50 * SECOND_US, ended=True), 0)
     standings = [m for m in send.messages if isinstance(m, Standing)]
-    assert [s.over_us for s in standings] == [50 * SECOND_US]
+    assert [s.complete_until_us for s in standings] == [50 * SECOND_US]
 
 
 def test_a_changed_plan_starts_fresh_and_keeps_only_how_far_it_had_come() -> None:

@@ -139,12 +139,12 @@ def test_after_a_disk_error_the_inbox_takes_nothing_more_and_says_why(tmp_path: 
     data = outbox.read(0)
     assert data is not None
     inbox = Inbox(tmp_path / "in")
-    inbox.check()
+    inbox.raise_failure()
     with failing_disk(FailingDisk(2, "error")):
         inbox.accept(data)
     with pytest.raises(RefusedError, match="disk") as caught:
         inbox.accept(data)
     assert caught.value.retryable
     with pytest.raises(OSError, match="the disk fails"):
-        inbox.check()
+        inbox.raise_failure()
     assert Inbox(tmp_path / "in").accept(data) == 0

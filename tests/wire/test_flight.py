@@ -118,7 +118,7 @@ def test_a_sender_survives_restarts_of_the_server_in_the_middle(tmp_path: Path, 
             server = serve(port)
     assert sender.wait_until_empty(PATIENCE_S)
     sender.stop()
-    sender.check()
+    sender.raise_failure()
     assert sorted(s.sequence for s in landed_segments(inbox)) == list(range(60))
 
 

@@ -115,7 +115,7 @@ def test_the_sender_brings_everything_across_a_faulty_link_once(
         outbox.append(number, some_messages(number))
         sender.notify()
     assert sender.wait_until_empty(PATIENCE_S)
-    sender.check()
+    sender.raise_failure()
     assert sorted(s.sequence for s in landed_segments(inbox)) == list(range(30))
     counters = sender.snapshot()
     assert counters.queued_bytes == 0
@@ -345,7 +345,7 @@ def test_a_disk_error_ends_the_sender_and_is_raised_to_whoever_checks(
     sender = started(Sender(outbox, lambda: LocalUplink(inbox)))
     assert sender.wait_until_empty(PATIENCE_S)
     with pytest.raises(OSError, match="no space"):
-        sender.check()
+        sender.raise_failure()
     assert "no space" in str(sender.snapshot().last_error)
 
 
@@ -359,7 +359,7 @@ def test_an_ack_of_another_number_is_not_believed(
     store(outbox, range(2))
     sender = started(Sender(outbox, lambda: Confused(inbox), lanes=1))
     wait_for(lambda: inbox.expected("eu") == 2 and not outbox.pending())
-    sender.check()
+    sender.raise_failure()
     assert sender.snapshot().round_trip_s is None, "both were learned of by asking again, none by its ack"
 
 

@@ -22,7 +22,7 @@ def run_site(folder: Path, port: int, segments: int) -> None:
         outbox.append(number, some_messages(number))
         sender.notify()
     while not sender.wait_until_empty(1.0):
-        sender.check()
+        sender.raise_failure()
     sender.stop()
 
 
@@ -33,7 +33,7 @@ def run_center(folder: Path, port: int) -> None:
     server.start()
     while True:
         time.sleep(0.1)
-        inbox.check()
+        inbox.raise_failure()
 
 
 if __name__ == "__main__":

@@ -188,7 +188,7 @@ class Runner:
     def _tick(self) -> None:
         self._follow()
         for pipeline in self.pipelines:
-            pipeline.sender.check()
+            pipeline.sender.raise_failure()
             pipeline.tick()
         self.relays.tick()
         if self.center is not None:
