@@ -15,10 +15,12 @@ import pytest
 import catchment
 
 ROOT = Path(catchment.__file__).parents[1]
-HEAVY = ("pyspark", "py4j", "scipy", "pandas", "matplotlib", "deltalake", "duckdb")
+HEAVY = ("pyspark", "py4j", "scipy", "matplotlib", "deltalake", "duckdb")
 LIGHT = {
     "the command line": "from catchment.cli.main import app",
     "a device": "import catchment.feeds.device.device, catchment.feeds.protocol.mqtt",
+    "the wire": "import catchment.wire.outbox, catchment.wire.inbox, catchment.wire.flight",
+    "a relay": "import catchment.relay.pipeline",
     "planning a query": "import catchment.query.catalog, catchment.query.planning.build",
 }
 BLOCK = f"""

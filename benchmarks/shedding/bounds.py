@@ -18,7 +18,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from benchmarks.shedding.rate_classes import Kept, combine_many, normal_estimate
-from catchment.quality import Need, Population, SampledPart, bound, hoeffding_error
+from catchment.quality.bounds import bound, hoeffding_error
+from catchment.quality.needs import Need
+from catchment.quality.populations import Population, SampledPart
 from catchment.shedding.forest import OperatorNode, QueryNode, ShedForest, StreamNode
 from catchment.shedding.plan_json import read_forest
 from catchment.shedding.planner import shed_load

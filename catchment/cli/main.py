@@ -46,7 +46,6 @@ for group in (project, submit, explain, plan, show, sql, simulate, feeds, shed, 
 # Which extra of the distribution brings a package that light processes go without.
 EXTRAS = {
     "pyspark": "spark",
-    "pandas": "spark",
     "deltalake": "spark",
     "duckdb": "spark",
     "scipy": "plan",
