@@ -85,7 +85,7 @@ _NOT_MERGEABLE = {
 
 
 def canonical_name(function: str) -> str | None:
-    """Return the catalogue's name of a function, or None if it has none such."""
+    """Return the canonical name of a function, or None where the catalogue does not have it."""
     lowered = function.strip().lower()
     name = _ALIASES.get(lowered, lowered)
     return name if name in FUNCTIONS else None

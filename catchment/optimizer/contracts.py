@@ -1,4 +1,4 @@
-"""Refusal of queries whose contract a link could not keep: a link beyond its capacity delivers late without end."""
+"""Refusal of queries whose contract a link could not keep: a link over its capacity falls ever further behind."""
 
 from __future__ import annotations
 

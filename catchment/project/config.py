@@ -164,7 +164,7 @@ class Defaults:
 
 @dataclass(frozen=True)
 class Project:
-    """A project folder that was read and found right."""
+    """A valid project folder, as read from its `catchment.toml`."""
 
     name: str = field(metadata=required(kinds.site_name(), doc="the name of the project", example="my-project"))
     folder: Path

@@ -47,7 +47,7 @@ from catchment.quality.tails import (
     variance_factor,
 )
 
-_MEAN_SHARE = 0.1  # of a variance's delta, spent on the mean being off: that term is the smaller by far
+_MEAN_SHARE = 0.1  # share of a variance's delta that is spent on the error of the mean, by far the smaller term
 
 
 class Guarantee(StrEnum):
@@ -81,7 +81,7 @@ class Bound:
     half_width: float | None = None
 
     def holds(self, max_error: float) -> bool:
-        """Tell whether the bound keeps a contract's error."""
+        """Return whether the bound keeps a contract's error."""
         return self.error <= max_error
 
 
@@ -143,7 +143,7 @@ def dkw_error(kept: float, delta: float) -> float:
 
 
 def _dkw_chance(kept: float, distance: float) -> float:
-    a = distance - 1.0 / (4.0 * kept * distance)  # within a hair of the best a, and always allowed
+    a = distance - 1.0 / (4.0 * kept * distance)  # close to the best a, and always allowed
     return 2.0 * math.exp(-2.0 * kept * a * a) / (4.0 * kept * a * (distance - a)) if a > 0 else math.inf
 
 

@@ -130,11 +130,11 @@ def watched_quantities(aggregates: Sequence[Aggregate]) -> tuple[WatchedQuantity
     """Return what is watched of a query's aggregates, each distinct quantity once, in their order."""
     columns: dict[tuple[Measure, str | None, bool], list[str]] = {}
     for aggregate in aggregates:
-        columns.setdefault(_watched(aggregate), []).append(aggregate.name)
+        columns.setdefault(_quantity_of(aggregate), []).append(aggregate.name)
     return tuple(WatchedQuantity(m, value, tuple(names), bounded) for (m, value, bounded), names in columns.items())
 
 
-def _watched(aggregate: Aggregate) -> tuple[Measure, str | None, bool]:
+def _quantity_of(aggregate: Aggregate) -> tuple[Measure, str | None, bool]:
     argument = aggregate.argument
     if isinstance(aggregate, ApproxPercentile):
         rank = max(aggregate.ranks, key=lambda r: abs(r - 0.5))

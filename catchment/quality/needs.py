@@ -17,8 +17,8 @@ from catchment.quality.bounds import bound
 from catchment.quality.populations import AggregateKind, Population, SampledPart, check_delta, parse_aggregate
 from catchment.quality.tails import largest_root, log_term
 
-LOWEST_RATE = 1e-9  # lower rates are not told apart from it: a sampler of one record in a thousand million
-_HALVINGS = 60  # of the logarithm of the rate: more than a float distinguishes
+LOWEST_RATE = 1e-9  # the lowest rate that is searched: one record in a thousand million
+_HALVINGS = 60  # steps of a bisection of the logarithm of the rate: more than a float distinguishes
 
 
 def needed_rate(aggregate: str, population: Population, max_error: float, delta: float) -> float:
@@ -136,12 +136,12 @@ class Need(SampledAggregate):
 
     @property
     def _unit(self) -> float:
-        """ln(2 / delta) / (2 N): the square of the rate that a spread of 1 needs for an error of 1."""
+        """Return ln(2 / delta) / (2 N), the square of the rate that a spread of 1 needs for an error of 1."""
         return log_term(self.delta) / (2.0 * self.population.count)
 
     @property
     def _spread(self) -> float:
-        """sqrt(E y^2) / mean, y being what is summed: 1 for COUNT, x for SUM, x - mean for AVG."""
+        """Return sqrt(E y^2) / mean, y being what is summed: 1 for COUNT, x for SUM, x - mean for AVG."""
         if self.kind.law == "count":
             return 1.0
         around = self.population.std if self.kind.law == "avg" else math.sqrt(self.population.second_moment)

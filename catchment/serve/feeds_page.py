@@ -18,7 +18,7 @@ from typing import Any
 from catchment.errors import FeedError
 
 LOOPBACK = "127.0.0.1"
-POLL_S = 0.1  # how often the server looks whether it is to end
+POLL_S = 0.1  # how often the server checks whether it has to stop
 _NAMES = {LOOPBACK, "localhost"}
 
 
@@ -40,7 +40,7 @@ class FeedsPage:
         return f"http://{LOOPBACK}:{self.server.server_address[1]}"
 
     def show(self, data: Mapping[str, Any]) -> None:
-        """From now on the page shows this."""
+        """Show this data from now on."""
         self.answers["/feeds.json"] = ("application/json", json.dumps(data, allow_nan=False).encode())
 
     def __enter__(self) -> FeedsPage:
@@ -76,6 +76,6 @@ def _handler(page: FeedsPage) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Requests are not worth a line each."""
+            """Log nothing: one request per second and viewer is not worth a line each."""
 
     return Handler

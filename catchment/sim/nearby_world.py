@@ -102,7 +102,9 @@ class NearbyWorld:
             heapq.heapreplace(heap, (at_us + round(1e6 / self.rates[device]), device))
 
     def change_rates(self) -> None:
-        """What the paper does in mid-run: half of the users report 5 times as often, the others 2.33 times less."""
+        """Change the rates as the paper does in mid-run: half of the users report 5 times as often, the others 2.33
+        times less.
+        """
         for device in self.rates:
             self.rates[device] *= 5.0 if self._chance("change", device) < 0.5 else 1 / 2.33
 
@@ -134,7 +136,7 @@ def make_world(
     real: bool | None = None,
     costs: LinkCosts | None = None,
 ) -> NearbyWorld:
-    """Make a world of so many users; `real` insists on the real data (True) or does without it (False)."""
+    """Make a world of this many users; `real` insists on the real data (True) or on made-up data (False)."""
     if users < 2 or rate_unit <= 0:
         raise SimulationError(f"a world needs 2 users or more and a positive rate, not {users} and {rate_unit}")
     _check_program(program)
@@ -172,7 +174,7 @@ def _draw_rates(users: int, rate_unit: float, rng: np.random.Generator) -> dict[
 
 
 def _check_program(program: FeedProgram) -> None:
-    """A program for this world reads the positions and friends that it makes."""
+    """Refuse a program that does not read the positions and friends that this world makes."""
     declared = {d.name: d.columns for d in (*program.streams.values(), *program.tables.values())}
     if declared != DECLARED:
         wanted = "; ".join(f"{n} ({', '.join(f'{c} {k}' for c, k in columns)})" for n, columns in DECLARED.items())

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def panels(path: Path, title: str, count: int, size: tuple[float, float] = (8, 8)) -> Iterator[list[Axes]]:
-    """Give so many axes to draw on, one below another, that share what is to the right; what was drawn is in the file
-    afterwards."""
+    """Yield this many axes, one below another, that share their horizontal axis; save the drawing to the file
+    afterwards.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -37,6 +38,6 @@ def panels(path: Path, title: str, count: int, size: tuple[float, float] = (8, 8
 
 @contextmanager
 def picture(path: Path, title: str, size: tuple[float, float] = (8, 5)) -> Iterator[Axes]:
-    """Give axes to draw on; what was drawn is in the file afterwards."""
+    """Yield axes to draw on; save the drawing to the file afterwards."""
     with panels(path, title, 1, size) as (axes,):
         yield axes

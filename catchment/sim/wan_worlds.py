@@ -58,7 +58,7 @@ WINDOWS = ("10 seconds", "30 seconds", "1 minute", "5 minutes")
 def random_instance(
     rng: np.random.Generator, sites: int = 5, queries: int = 4, sources: int = 3
 ) -> tuple[Topology, OperatorGraph]:
-    """Queries over some of the sources of a random WAN: reductions, some of them common, a union, an answer, a sink."""
+    """Return queries over some sources of a random WAN: reductions, some of them common, a union, an answer, a sink."""
     computing = [f"c{i}" for i in range(sites)]
     hosts = [f"h{i}" for i in range(sources)]
     links = [
@@ -84,7 +84,7 @@ def random_instance(
 
 
 def random_views(rng: np.random.Generator, count: int, sinks: tuple[str, ...]) -> list[str]:
-    """CREATE MATERIALIZED VIEW statements over the edits of examples/wan_workload."""
+    """Return CREATE MATERIALIZED VIEW statements over the edits of examples/wan_workload."""
     return [_random_view(rng, f"v{i}", str(rng.choice(sinks))) for i in range(count)]
 
 
@@ -99,13 +99,13 @@ def _random_view(rng: np.random.Generator, name: str, sink: str) -> str:
     return f"{head} AS SELECT {columns} FROM edits{filtered} GROUP BY {grouped};"
 
 
-Choose = Callable[[int, int], int]  # of a list of some length, for the query of a number: which entry
+Choose = Callable[[int, int], int]  # (length of a list, number of the query) -> which entry
 
 
 def table_views(sinks: tuple[str, ...], rng: np.random.Generator | None = None) -> list[str]:
-    """Twelve queries of the five categories of Table 1, three of each of the first two and two of each other.
+    """Return twelve queries of the five categories of Table 1, three of each of the first two and two of each other.
 
-    Without a generator, the query of number i takes entry i (counted round) of every list: of its category's, of the
+    Without a generator, the query of number i takes entry i (modulo the length) of every list: of its category, of the
     windows, the filters and the sinks. With one, every entry is drawn, each with equal chance.
     """
     choose: Choose = (lambda n, i: i % n) if rng is None else (lambda n, i: int(rng.integers(n)))

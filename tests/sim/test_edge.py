@@ -211,7 +211,7 @@ def test_the_site_core_sends_what_the_simulator_sends_when_it_hears_of_the_queue
         sent.append(0)
         for after, until in pairwise([-1, *ends.tolist()]):
             link.measure((start + until) / 1e6)
-            queued, goodput = link.queued((start + until) / 1e6), link.goodput or rate
+            queued, goodput = link.queue_length((start + until) / 1e6), link.goodput or rate
             core.handle(LinkMeasured(None, 0, blocked=True), start + until)
             _absorb_step(core, trace, start, after, until)
             core.handle(LowMarkRaised("s", start + until), start + until)

@@ -228,16 +228,16 @@ def _is_literal(node: exp.Expr) -> bool:
 
 def _order(node: exp.Expr) -> exp.Expr:
     if isinstance(node, exp.In) and node.expressions:
-        return exp.In(this=node.this.copy(), expressions=_sorted(node.expressions, unique=True))
+        return exp.In(this=node.this.copy(), expressions=_sort_by_text(node.expressions, unique=True))
     for kind in (exp.And, exp.Or):
         if type(node) is kind and type(node.parent) is not kind:
-            return _chain(kind, _sorted(operands(node, kind), unique=True))
+            return _chain(kind, _sort_by_text(operands(node, kind), unique=True))
     if isinstance(node, exp.Add | exp.Mul) and to_text(node.left) > to_text(node.right):
         return type(node)(this=node.right.copy(), expression=node.left.copy())
     return node
 
 
-def _sorted(nodes: Iterable[exp.Expr], *, unique: bool) -> list[exp.Expr]:
+def _sort_by_text(nodes: Iterable[exp.Expr], *, unique: bool) -> list[exp.Expr]:
     by_text = sorted(((to_text(n), n) for n in nodes), key=lambda pair: pair[0])
     return [n.copy() for n in (dict(by_text).values() if unique else [n for _, n in by_text])]
 

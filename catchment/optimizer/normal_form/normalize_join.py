@@ -32,7 +32,9 @@ def normalize_join(plan: QueryPlan, normalize: Callable[[QueryPlan], QueryPlan])
         on=tuple(sorted({(left.names[a], right.names[b]) for a, b in join.on})),
         joined=tuple(replace(k, source=(left if k.side == LEFT else right).names[k.source]) for k in join.joined),
         pairs=tuple(replace(p, left=left.names[p.left], right=right.names[p.right]) for p in join.pairs),
-        compared=_sorted(replace(c, left=left.names[c.left], right=right.names[c.right]) for c in join.compared),
+        compared=_sort_comparisons(
+            replace(c, left=left.names[c.left], right=right.names[c.right]) for c in join.compared
+        ),
     )
     ordered = made if left.aggregate.to_text() <= right.aggregate.to_text() else _swap_sides(made)
     return _rename(plan, ordered)
@@ -52,11 +54,11 @@ def _swap_sides(join: WindowJoin) -> WindowJoin:
         tuple(sorted((b, a) for a, b in join.on)),
         tuple(replace(k, side=_OTHER[k.side]) for k in join.joined),
         tuple(replace(p, left=p.right, right=p.left, carries=_OTHER[p.carries]) for p in join.pairs),
-        _sorted(KeyComparison(c.right, TURNED[c.operator], c.left) for c in join.compared),
+        _sort_comparisons(KeyComparison(c.right, TURNED[c.operator], c.left) for c in join.compared),
     )
 
 
-def _sorted(compared: Iterable[KeyComparison]) -> tuple[KeyComparison, ...]:
+def _sort_comparisons(compared: Iterable[KeyComparison]) -> tuple[KeyComparison, ...]:
     return tuple(sorted(set(compared), key=str))
 
 

@@ -40,7 +40,7 @@ class Cost:
 
 
 def channel(producer: str, reader: str, site: str, multicast: bool) -> Channel:
-    """Return what is carried once from a producer to a reader at a site."""
+    """Return the key of what is carried once from a producer to a reader at a site."""
     return (producer,) if multicast else (producer, reader, site)
 
 

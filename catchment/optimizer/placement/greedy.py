@@ -28,7 +28,7 @@ class PlacementKind(StrEnum):
     DEPLOY = "deploy"  # it is deployed somewhere else
 
 
-NO_RATE = 1e-9  # bytes per second that are only what rounding left
+NO_RATE = 1e-9  # rates up to this, in bytes per second, are rounding errors
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class QueryArrival:
         if operator.site is not None:
             if operator.site not in self.base.topology.sites:
                 raise PlanError(f"the operator {operator.name!r} must run at {operator.site!r}, which is no site")
-            yield self._choice(operator, operator.site, PlacementKind.PINNED, self._needed(operator, operator.site))
+            yield self._choice(operator, operator.site, PlacementKind.PINNED, self._flows_into(operator, operator.site))
             return
         reachable = [s for s in self.base.topology.compute_sites if self._reaches(operator, s)]
         if not reachable:
@@ -191,7 +191,7 @@ class QueryArrival:
                 hint="add [[links]] to catchment.toml",
             )
         for site in reachable:
-            needed = self._needed(operator, site)
+            needed = self._flows_into(operator, site)
             yield self._choice(operator, site, self._kind(operator, site, needed), needed)
 
     def _reaches(self, operator: WanOperator, site: str) -> bool:
@@ -209,7 +209,7 @@ class QueryArrival:
             return PlacementKind.IN
         return PlacementKind.DEPLOY
 
-    def _needed(self, operator: WanOperator, site: str) -> dict[Flow, str]:
+    def _flows_into(self, operator: WanOperator, site: str) -> dict[Flow, str]:
         sites = {
             **{(self.query, i): self.sites[self.query, i] for i in operator.inputs},
             (self.query, operator.name): site,
@@ -243,7 +243,7 @@ class QueryArrival:
         return self._cost(dict.fromkeys(route, least))
 
     def _take(self, operator: WanOperator, chosen: PlacementChoice) -> None:
-        for flow, producer in self._needed(operator, chosen.site).items():
+        for flow, producer in self._flows_into(operator, chosen.site).items():
             if flow not in self.base.users and flow not in self.flows:
                 self.rates[flow[1]] = self.rates.get(flow[1], 0.0) + self.graph.operators[producer].rate
             self.flows[flow] = producer

@@ -77,7 +77,7 @@ class OperatorGraph:
         return OperatorGraph({**self.operators, **other.operators}, queries, frozenset(queries))
 
     def apart(self) -> OperatorGraph:
-        """Return the same queries with nothing in common but the sources."""
+        """Return the same queries with nothing shared but the sources."""
         return OperatorGraph.of({q: [self._rename(n, q) for n in names] for q, names in self.queries.items()})
 
     def _rename(self, name: str, query: str) -> WanOperator:

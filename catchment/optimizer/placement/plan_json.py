@@ -84,7 +84,7 @@ def _choice(choice: PlacementChoice, chosen: bool) -> dict[str, Any]:
 
 
 def _shared_fragments(plan: WanPlan) -> list[dict[str, Any]]:
-    """Fragments that serve several queries, and how each query's partials come from them."""
+    """Return the fragments that serve several queries, and how each query's partials come from them."""
     shared = {name: plan.sharing.users(name) for name in plan.sharing.fragments}
     return [
         {
@@ -99,7 +99,7 @@ def _shared_fragments(plan: WanPlan) -> list[dict[str, Any]]:
 
 
 def _shared_streams(plan: WanPlan) -> list[dict[str, Any]]:
-    """Streams of which one copy on a link serves several queries."""
+    """Return the streams of which one copy on a link serves several queries."""
     return [
         {"kind": "stream", "stream": made[0], "from": link[0], "to": link[1], "queries": users}
         for (made, link), users in sorted(plan.placement.users.items())

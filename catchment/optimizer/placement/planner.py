@@ -24,7 +24,7 @@ from catchment.optimizer.sharing.statistics import Statistics
 from catchment.query.catalog import Catalog
 from catchment.query.planning.build import plan_views
 
-MAX_SEARCHED = 600  # with more placed operators there is no local search: its rounds take time in their square
+MAX_SEARCHED = 600  # most placed operators for a local search, whose rounds take time in their square
 
 
 class Planner(StrEnum):

@@ -76,7 +76,7 @@ class Deployed:
         )
 
     def bound(self, ends: Mapping[str, int]) -> Deployed:
-        """Return the deployment with the instants until which fragments that are being left are wanted."""
+        """Return the deployment with the instants until which the fragments that are being left are wanted."""
         known = {f: ends.get(f, until) for f, until in self.leaving.items()}
         return self if known == self.leaving else replace(self, leaving=known, version=self.version + 1)
 

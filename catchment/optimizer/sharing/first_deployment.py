@@ -24,12 +24,12 @@ def current_catalog(declared: Catalog, deployed: Deployed | None) -> Catalog:
 
 
 def deploy_first(queries: Iterable[SharedQuery], strength: Strength, bytes_of: BytesOf) -> Deployed:
-    """Return what is deployed where nothing was: all queries are shared at once."""
+    """Return the first deployment of a project, in which all queries are shared at once."""
     return Deployed(share(queries, strength, bytes_of))
 
 
 def deploy_again(deployed: Deployed, queries: Sequence[SharedQuery], strength: Strength) -> Deployed:
-    """Return what is deployed after views were added to the project, or removed, between two runs."""
+    """Return the deployment after views were added to the project, or removed from it, between two runs."""
     wanted = {q.view or q.name for q in queries}
     changed = replace(deployed, sharing=replace(deployed.sharing, strength=strength))
     for name in [v for v in deployed.views if v not in wanted]:

@@ -55,13 +55,13 @@ def _unite(
     try:
         Slicing.of(windows)
     except TimelineError:
-        return None  # the windows fit together too badly to share slices
+        return None  # the common slices of the windows would be too short
     ordered = tuple(keys[n] for n in sorted(keys)), tuple(atoms[n] for n in sorted(atoms))
     return FragmentDemand(left.source, *ordered, windows, conditions)
 
 
 def _least(conditions: set[str], demand: FragmentDemand) -> tuple[str, ...]:
-    """Return the conditions without those that others of them imply."""
+    """Return the conditions without those that the others imply."""
     kept = sorted(conditions)
     for condition in sorted(conditions):
         rest = [c for c in kept if c != condition]

@@ -20,10 +20,10 @@ from catchment.project.options import did_you_mean
 from catchment.query.fragment import Fragment
 from catchment.storage.codec import stored
 
-# Above this many groups of a batch, groups are not compared pair by pair: each query was put into its best group when
-# it was added, so that only merges of whole groups are missed.
+# Most groups of a batch that are compared pair by pair. With more, only merges of whole groups are missed, because each
+# query was put into its best group when it was added.
 MAX_PAIRED_GROUPS = 32
-MAX_WIDENED = 8  # a query of a batch that no group serves unchanged tries to widen this many, those most like it
+MAX_WIDENED = 8  # how many groups, the most similar first, a query of a batch tries to widen
 
 BytesOf = Callable[[FragmentDemand], float]
 
@@ -207,7 +207,7 @@ class _Batch:
 
 
 def _distance(left: FragmentDemand, right: FragmentDemand) -> int:
-    """Return how unlike two demands are, by keys, conditions and windows that only one of them has."""
+    """Return how different two demands are, by the keys, conditions and windows that only one of them has."""
     apart = 1_000 if left.source != right.source else 0
     differing = (set(left.by_sql) ^ set(right.by_sql)) | (set(left.conditions) ^ set(right.conditions))
     return apart + 2 * len(differing) + len(set(left.windows) ^ set(right.windows))

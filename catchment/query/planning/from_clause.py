@@ -52,7 +52,7 @@ def read_from(view: View, catalog: Catalog) -> FromClause:
             hint=f"add FROM and a stream; {did_you_mean('', catalog.streams)}",
         )
     table = _table(clause.this, view)
-    stream = _declared(table, view, catalog)
+    stream = _find_declared(table, view, catalog)
     if not isinstance(stream, Stream):
         raise view.text.error(
             f"{table.name!r} is a {_kind(stream)}, and a view reads FROM a stream",
@@ -69,7 +69,7 @@ def read_from(view: View, catalog: Catalog) -> FromClause:
 def _read_join(join: exp.Join, read: FromClause, view: View, catalog: Catalog) -> FromClause:
     """Return what is read with one more relation."""
     table, scope = _table(join.this, view), read.scope
-    declared = _declared(table, view, catalog)
+    declared = _find_declared(table, view, catalog)
     if isinstance(declared, View):
         raise view.text.error(
             f"{table.name!r} is a view: joining it is not possible",
@@ -169,7 +169,7 @@ def _table(node: object, view: View) -> exp.Table:
     return node
 
 
-def _declared(table: exp.Table, view: View, catalog: Catalog) -> Stream | Table | View:
+def _find_declared(table: exp.Table, view: View, catalog: Catalog) -> Stream | Table | View:
     found = catalog.find(table.name)
     if found is None:
         raise view.text.error(

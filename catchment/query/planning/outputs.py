@@ -129,9 +129,9 @@ class SelectOutputs:
         key = self.keys.get(input_text(node, self.scope) or "")
         if key is not None:
             return _result_column(key.name, key.type)
-        return self._ungrouped(node, position, aliases_win) if isinstance(node, exp.Column) else node
+        return self._resolve_ungrouped(node, position, aliases_win) if isinstance(node, exp.Column) else node
 
-    def _ungrouped(self, column: exp.Column, position: int, aliases_win: bool) -> exp.Expr:
+    def _resolve_ungrouped(self, column: exp.Column, position: int, aliases_win: bool) -> exp.Expr:
         """Return what a column that is no key stands for: an alias, or it is a mistake."""
         if len(column.parts) == 1 and (aliases_win or not self.scope.knows(column.name)):
             for before, item in enumerate(self.items[:position]):
@@ -146,7 +146,7 @@ class SelectOutputs:
         )
 
     def _window_column(self, node: exp.Expr) -> exp.Expr | None:
-        """window.start, window.end, window, or the call of GROUP BY repeated."""
+        """Return what stands for window.start, window.end, window, or the window call of GROUP BY repeated."""
         if isinstance(node, exp.Column) and [p.name.lower() for p in node.parts[:-1]] == ["window"]:
             return self._bound(node.name, node)
         if isinstance(node, exp.Dot) and window_name(node.this):

@@ -106,7 +106,7 @@ def show(expression: exp.Expr) -> str:
 
 
 def write_expression(expression: exp.Expr) -> str:
-    """Return the Spark SQL of an expression whose identifiers need no quotes but where they were written with them."""
+    """Return the Spark SQL of an expression, with quotes only around identifiers that were written with them."""
     return expression.sql(dialect=_SPARK, comments=False)
 
 

@@ -59,7 +59,7 @@ NESTED = """
     try_element_at
 """
 SCALAR_FUNCTIONS = frozenset(" ".join((CONDITIONS, CONVERSIONS, NUMBERS, TEXTS, TIMES, HASHES, NESTED)).split())
-# Words that stand before a parenthesis and are no function.
+# Words that may stand before a parenthesis and are not functions.
 _WORDS = "all as by distinct else end filter from group having on order over then using where within"
 _SYNTAX = frozenset(_WORDS.split())
 
@@ -83,7 +83,7 @@ def _hint(name: str) -> str:
 
 
 def _called_names(node: exp.Expr) -> Iterator[str]:
-    """The functions that Spark would call for a node: whatever stands before a parenthesis in its text."""
+    """Return the functions that Spark would call for a node: whatever stands before a parenthesis in its text."""
     try:
         tokens = CatchmentSpark().tokenize(render(node))
     except SqlglotError:  # what cannot be written as Spark SQL is refused by name

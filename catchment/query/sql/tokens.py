@@ -157,7 +157,7 @@ class Cursor:
         )
 
     def unexpected(self, possible: str) -> QueryError:
-        """Return an error at this place."""
+        """Return an error that says what stands here, and what is possible."""
         if self.position < len(self.tokens):
             token = self.tokens[self.position]
             return self.source.error(f"{token.text!r} was not expected", token.start, f"possible: {possible}")
@@ -172,7 +172,7 @@ def read_statements(source: SqlText) -> Iterator[Cursor]:
     except TokenError as cause:
         raise source.error(
             "a string, a quoted name or a comment is opened here and never closed",
-            _unclosed(source.text),
+            _find_unclosed(source.text),
             hint="close it with the mark that opened it",
         ) from cause
     part: list[Token] = []
@@ -186,7 +186,7 @@ def read_statements(source: SqlText) -> Iterator[Cursor]:
         yield Cursor(source, tuple(part))
 
 
-def _unclosed(text: str) -> int:
+def _find_unclosed(text: str) -> int:
     """Return where the string, quoted name or comment begins that is never closed."""
     at = 0
     while at < len(text):

@@ -1,4 +1,4 @@
-"""Yardsticks: the spillway told the rate of every key, as no policy at a site can be.
+"""Baselines: the spillway with the true rate of every key, which no policy at a site can know.
 
 On a memoryless trace nothing better than the true rates can be known of the future, so what it sends above the optimum
 is the price of not knowing the future at all; what `spillway` sends beyond that is the price of learning. A log has no
@@ -26,18 +26,18 @@ class KnownForecaster:
         self._codes: Ints = np.empty(0, dtype=np.int64)
 
     def know(self, rates: Floats) -> None:
-        """From now on these are the rates."""
+        """Replace the rates."""
         self._rates = rates
 
     def begin(self, codes: Ints) -> None:
-        """A window begins in which slot i will stand for the key codes[i]."""
+        """Begin a window in which slot i stands for the key codes[i]."""
         self._codes = codes
 
     def forecast(self, view: SliceView, moment: Moment) -> SliceForecast:
         slots = view.slots()
         chance = 1 - np.exp(-self._rates * moment.left_s)
         mine = chance[self._codes[slots]]
-        # Keys not seen yet, by what is left of the sum: rounding may leave a little less than nothing.
+        # Keys not seen yet are the rest of the sum, which rounding may leave slightly below 0.
         return SliceForecast(slots, mine, max(float(chance.sum() - mine.sum()), 0.0))
 
     def close(self, view: SliceView, moment: Moment) -> None:
@@ -56,13 +56,13 @@ class KnownRates:
 
 
 def simulate_known_rates(scenario: EdgeScenario, rates: Floats) -> EdgeOutcome:
-    """Simulate the yardstick over a whole trace; `rates[code]` is the true rate of each key, in records per second."""
+    """Simulate the baseline over a whole trace; `rates[code]` is the true rate of each key, in records per second."""
     forecaster = KnownForecaster(rates)
     return simulate_online(scenario, KnownRates(forecaster), forecaster.begin)
 
 
 def simulate_known_counts(scenario: EdgeScenario) -> EdgeOutcome:
-    """Simulate the yardstick over a log: for each window it is told the number of records of every key, as a rate."""
+    """Simulate the baseline over a log: in each window it knows how many records every key will have, as a rate."""
     forecaster = KnownForecaster(np.zeros(0))
     keys = scenario.trace.keys
     windows = scenario.trace.windows(scenario.window_us)

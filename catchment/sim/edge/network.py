@@ -17,12 +17,12 @@ import numpy as np
 from catchment.arrays import Floats
 from catchment.errors import SimulationError
 
-_MEASURE_UPDATES = 8.0  # the goodput is averaged over about so many updates
+_MEASURE_UPDATES = 8.0  # the goodput is averaged over about this many updates
 
 
 @dataclass(frozen=True, eq=False)
 class Bandwidth:
-    """Updates per second, constant between changes: `rates[i]` from `from_s[i]` on, the first since ever."""
+    """Updates per second, constant between changes: `rates[i]` from `from_s[i]` on, `rates[0]` also before."""
 
     rates: tuple[float, ...]
     from_s: tuple[float, ...] = (0.0,)
@@ -44,7 +44,7 @@ class Bandwidth:
         object.__setattr__(self, "_steps", tuple(steps))
 
     def work(self, at_s: float) -> float:
-        """B(t): updates that could have been served by t."""
+        """Return B(t), the updates that could have been served by t."""
         place = max(bisect_right(self.from_s, at_s) - 1, 0)
         return self._steps[place] + (at_s - self.from_s[place]) * self.rates[place]
 
@@ -78,8 +78,8 @@ class FifoLink:
         if updates:
             self._clear = max(self._clear, self.bandwidth.work(at_s)) + updates
 
-    def queued(self, at_s: float) -> float:
-        """Return updates not yet at the center, the one in service by its remaining part."""
+    def queue_length(self, at_s: float) -> float:
+        """Return how many updates are not yet at the center; the one in service counts by its remaining part."""
         return max(self._clear - self.bandwidth.work(at_s), 0.0)
 
     def finish_s(self) -> float:
@@ -87,7 +87,7 @@ class FifoLink:
         return self.bandwidth.when(self._clear) if isfinite(self._clear) else -inf
 
     def measure(self, at_s: float) -> None:
-        """Take note of what was served since the last call."""
+        """Update the goodput with what was served since the last call."""
         begun = self.bandwidth.work(self._seen_s)
         ended = min(self.bandwidth.work(at_s), self._clear)
         busy_s = self.bandwidth.when(ended) - self._seen_s if ended > begun else 0.0

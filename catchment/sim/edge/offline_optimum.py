@@ -1,6 +1,6 @@
-"""The offline optima: what could be done by one who knows every arrival beforehand.
+"""The offline optima: the best schedules if every arrival were known beforehand.
 
-Heintz et al., HPDC'15, section 4: one update a key (Lemma 1), sent at its last arrival (eager, Theorem 3) or
+Heintz et al., HPDC'15, section 4: one update per key (Lemma 1), sent at its last arrival (eager, Theorem 3) or
 as late as the best staleness allows (lazy, Theorem 4). Windows share the link, so a window may find it busy
 with the one before.
 """
@@ -57,8 +57,9 @@ def last_arrivals(records: KeyTrace) -> tuple[npt.NDArray[np.int64], npt.NDArray
 
 
 def served_at(begun: Floats, clear: float) -> Floats:
-    """Return when each update is through a FIFO queue that was free from `clear` on; all in work, one unit an
-    update.
+    """Return when each update is through a FIFO queue that was free from `clear` on.
+
+    All numbers are work, of which an update takes one unit.
     """
     turn = np.arange(len(begun))
     return np.asarray(np.maximum(np.maximum.accumulate(begun - turn), clear) + turn + 1)

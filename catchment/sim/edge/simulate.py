@@ -27,26 +27,26 @@ from catchment.site.release import ReleaseGate
 from catchment.timeline import Slicing, WindowSpec
 
 OFFLINE = ("eager-optimal", "lazy-optimal")
-_ALL_STEPS = 32_768  # steps of a whole simulation, unless the scenario says how many a window has
-_LEAST_STEPS = 128  # of a window
-_MOST_EVEN_STEPS = 128  # ticks of a window that is simulated record by record, but for its tail
-_TAIL_SHARE = 0.07  # of the time left to the window's end, the longest step
+_ALL_STEPS = 32_768  # steps of a whole simulation, unless the scenario sets the steps per window
+_LEAST_STEPS = 128  # fewest steps per window
+_MOST_EVEN_STEPS = 128  # most even ticks of a window that is simulated record by record, before its tail
+_TAIL_SHARE = 0.07  # the longest step, as a share of the time left to the window's end
 
 
 @dataclass(frozen=True, slots=True)
 class WindowOutcome:
-    """What became of one window."""
+    """The outcome of one window."""
 
     start_s: float
     updates: int
     distinct: int
     staleness_s: float
-    frames: int = 0  # releases: what left together
+    frames: int = 0  # releases
 
 
 @dataclass(frozen=True)
 class EdgeOutcome:
-    """What became of a trace under one policy."""
+    """The outcome of a trace under one policy."""
 
     name: str
     windows: tuple[WindowOutcome, ...]
@@ -69,7 +69,7 @@ class EdgeOutcome:
         return float(np.percentile(self.staleness_s, 95))
 
     def to_dict(self) -> dict[str, Any]:
-        """As a program reads it."""
+        """Return the outcome as a JSON document."""
         return {
             "name": self.name,
             "traffic_ratio": self.traffic_ratio,
@@ -89,14 +89,14 @@ class EdgeOutcome:
 
 @dataclass(frozen=True)
 class EdgeScenario:
-    """A trace, a window, a link, and what the policies believe of the link."""
+    """A trace, a window, a link, and the bandwidth that the policies believe in."""
 
     trace: KeyTrace
     window_us: int
     bandwidth: Bandwidth
-    believed: float = 1.0  # times the nominal (first) rate
-    steps: int | None = None  # of a window; a window with no more records goes record by record
-    frame: float = 0.0  # updates that the frame around a release counts as on the link
+    believed: float = 1.0  # the bandwidth that policies believe in, as a multiple of the nominal (first) rate
+    steps: int | None = None  # steps per window; a window with no more records than that is simulated record by record
+    frame: float = 0.0  # overhead of a release on the link, in updates
 
     def __post_init__(self) -> None:
         if not 0 < self.believed < float("inf"):
@@ -129,7 +129,7 @@ def simulate(scenario: EdgeScenario, policy: str) -> EdgeOutcome:
         return _offline(scenario, policy)
     if policy == "streaming":
         return _streaming(scenario)
-    return replace(simulate_online(scenario, _online(policy)), name=policy)  # as it was asked for
+    return replace(simulate_online(scenario, _online(policy)), name=policy)  # with the name that was asked for
 
 
 def all_policy_names() -> tuple[str, ...]:
@@ -140,8 +140,9 @@ def all_policy_names() -> tuple[str, ...]:
 def simulate_online(
     scenario: EdgeScenario, policy: Policy, on_window: Callable[[Ints], None] | None = None
 ) -> EdgeOutcome:
-    """Simulate one online policy over the whole trace; `on_window` is told, before each window, which key each slot
-    will be.
+    """Simulate one online policy over the whole trace.
+
+    Before each window, `on_window` is given the code of the key that each slot will have.
     """
     slicing = Slicing.of([WindowSpec.tumbling(scenario.window_us)])
     run = _Run(scenario, ReleaseGate(slicing, policy.build()), FifoLink(scenario.bandwidth))
@@ -184,7 +185,7 @@ class _Window:
     """One window in steps: step i ends at `ends_us[i]` and holds rows `cuts[i]:cuts[i + 1]`, one per key."""
 
     start_us: int
-    codes: Ints  # of each slot
+    codes: Ints  # key code of each slot
     ends_us: Ints
     cuts: Ints
     slots: Ints
@@ -237,7 +238,10 @@ def _cut(start_us: int, ends_us: Ints, step: Ints, records: KeyTrace) -> _Window
 
 
 def step_ends(window_us: int, steps: int, floor_us: float) -> Ints:
-    """Return offsets at which steps end: even, until a step would be more than a share of the time left; then that."""
+    """Return the offsets at which steps end.
+
+    Steps are even until one would be longer than a share of the time left; from there on they are that share.
+    """
     even_us = window_us / steps
     evenly = np.arange(even_us, window_us - even_us / _TAIL_SHARE, even_us)
     left = window_us - (float(evenly[-1]) if len(evenly) else 0.0)
@@ -284,7 +288,7 @@ class _Run:
         now_s = now_us / 1e6
         self._link.measure(now_s)
         frame = self._scenario.frame
-        view = LinkView(self._scenario.believed_rate, self._link.goodput, self._link.queued(now_s), frame)
+        view = LinkView(self._scenario.believed_rate, self._link.goodput, self._link.queue_length(now_s), frame)
         updates = sum(len(r.slots) for r in self._gate.release(self._clock, view, now_us))
         if updates:
             self._frames += 1

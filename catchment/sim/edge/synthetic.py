@@ -13,7 +13,7 @@ from catchment.sim.edge.traces import KeyTrace, trace_of
 
 
 def zipf_rates(keys: int, exponent: float, records: float) -> Floats:
-    """Return rates by rank that sum to `records` a window."""
+    """Return rates by rank that sum to `records` per window."""
     rates = 1.0 / np.arange(1, keys + 1) ** exponent
     return np.asarray(rates / rates.sum() * records)
 
@@ -28,7 +28,7 @@ def memoryless(rates: Floats, windows: int, window_s: float, seed: int) -> KeyTr
 
 
 def sessions(starts: int, keys: int, windows: int, window_s: float, seed: int) -> KeyTrace:
-    """`starts` sessions a window, each of one key: a few records a sixtieth of a window apart, then silence."""
+    """Return `starts` sessions per window, each a few records of one key, a sixtieth of a window apart."""
     rng = np.random.default_rng(seed)
     lengths = rng.geometric(0.3, starts * windows)
     begin_s = np.repeat(rng.random(len(lengths)) * windows * window_s, lengths)

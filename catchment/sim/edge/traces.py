@@ -69,7 +69,7 @@ class KeyTrace:
 
 
 def trace_of(ts_us: npt.ArrayLike, keys: npt.ArrayLike) -> KeyTrace:
-    """Return a trace of any integer keys: they are numbered anew."""
+    """Return a trace of any integer keys, numbered from 0."""
     _, codes = np.unique(np.asarray(keys), return_inverse=True)
     return KeyTrace(np.asarray(ts_us, dtype=np.int64), codes.astype(np.int64))
 

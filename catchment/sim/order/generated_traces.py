@@ -25,13 +25,13 @@ from catchment.errors import SimulationError
 from catchment.sim.order.trace import ArrivalTrace
 from catchment.timeline import SECOND_US
 
-ROUNDS = 6  # how often the three knobs are turned in turn
+ROUNDS = 6  # rounds in which each of the three knobs is turned once
 STEPS = 7  # secant steps for one knob in one round
 
 
 @dataclass(frozen=True)
 class Disorder:
-    """The figures a generated stream shall have, and the shape of what causes them."""
+    """The figures that a generated stream shall have, and the shape of what causes them."""
 
     name: str
     tuples: int
@@ -42,7 +42,7 @@ class Disorder:
     sources: int = 16
     receivers: int = 4
     burst_every_s: float = 20.0
-    receiver_share: float = 0.3  # of the bursts, how many hit a whole receiver
+    receiver_share: float = 0.3  # share of the bursts that hit a whole receiver
 
     def __post_init__(self) -> None:
         if self.tuples < 1000 or self.sources < 2 or not 1 <= self.receivers <= self.sources:
@@ -135,7 +135,7 @@ def generate(wanted: Disorder, seed: int) -> ArrivalTrace:
 
 
 def _turn(raw: _Raw, knobs: _Knobs, name: str, figure: Callable[[Figures], float], target: float) -> None:
-    """Secant steps in the logarithm of one knob towards its figure; every figure grows with its knob."""
+    """Turn one knob by secant steps of its logarithm until its figure is met; every figure grows with its knob."""
     at = np.log(getattr(knobs, name))
     got = figure(_figures(raw, knobs))
     slope = max(got, target)  # a first guess: the figure is proportional to the knob
@@ -164,7 +164,7 @@ def _draw(wanted: Disorder, rng: np.random.Generator) -> _Raw:
 
 
 def _values(source: Ints, event_s: Floats, wanted: Disorder, rng: np.random.Generator) -> Floats:
-    """Speeds: a level of its own for each sensor, that drifts, and noise; cv about 0.65 in all."""
+    """Return speeds: each sensor has a level that drifts, plus noise; the coefficient of variation is about 0.65."""
     level = rng.lognormal(0.0, 0.25, wanted.sources)[source]
     phase = rng.uniform(0, 2 * np.pi, wanted.sources)[source]
     drift = 1 + 0.25 * np.sin(2 * np.pi * event_s / 45.0 + phase)
@@ -197,8 +197,7 @@ def _hit(wanted: Disorder, rng: np.random.Generator) -> list[int]:
 
 
 def _arrivals(raw: _Raw, knobs: _Knobs) -> Floats:
-    """Return when each record arrives: after its short time, after the stall it was sent in, after its
-    predecessors."""
+    """Return when each record arrives: after its short time, the stall it was sent in, and its predecessors."""
     arrival = raw.event_s + knobs.spread_s * raw.jitter
     lengths = np.minimum(raw.stalls.length_s * knobs.stretch, 0.8 * knobs.longest_s)
     lengths[0] = knobs.longest_s

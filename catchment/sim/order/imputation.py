@@ -67,7 +67,7 @@ class DriftingSources(SourceTable):
 @stored()
 @dataclass
 class ImputingRule(ProgressRule):
-    """Decides by progress, for answers to which the expected missing part is added."""
+    """A rule that decides by progress, for answers to which the expected missing part is added."""
 
     @classmethod
     def start(cls, task: SlackTask) -> ImputingRule:

@@ -54,7 +54,7 @@ def _waits(
         end = int(windows.ends_us[w])
         wrong = _is_wrong(values, measure, max_error)
         times = np.maximum(at, -(-end // step_us) * step_us) - end
-        settled = np.append(times[1:] > times[:-1], True)  # of steps before the end only the state at the end counts
+        settled = np.append(times[1:] > times[:-1], True)  # at one instant, only the last state counts
         right = np.flatnonzero(settled & ~wrong)
         ever = np.flatnonzero(settled & wrong)
         first[w] = times[right[0]] / SECOND_US
@@ -81,7 +81,10 @@ def _is_wrong(values: Floats, measure: Measure, max_error: float) -> npt.NDArray
 
 
 def _quantile_is_wrong(values: Floats, p: float, max_error: float) -> npt.NDArray[np.bool_]:
-    """From the full window backwards: taking values away one by one moves the quantile's place among all of them."""
+    """Return whether the quantile over the first k values is off, for every k.
+
+    It goes backwards from the full window: taking values away one by one moves the place of the quantile among all.
+    """
     size = len(values)
     ordered = np.sort(values)
     below = np.searchsorted(ordered, values, side="left") / size
@@ -96,6 +99,6 @@ def _quantile_is_wrong(values: Floats, p: float, max_error: float) -> npt.NDArra
 
 
 def _shares_that_may_err(size: int, p: float, max_error: float) -> range:
-    """With this many values or more the quantile cannot be off: the missing ones are too few to move it."""
+    """Return the numbers of values at which the quantile may be off: with more, too few are missing to move it."""
     safe = size * (1.0 - max_error / max(p, 1.0 - p))
     return range(1, min(int(np.ceil(safe)) + 2, size) + 1)

@@ -44,7 +44,7 @@ def course(simulation: Simulation, run: Run, samples: int = SAMPLES) -> Course:
 
 
 def _accuracies(simulation: Simulation, run: Run, first: Floats, at_us: int) -> tuple[float, float]:
-    """Mean accuracy of what is published at a moment: in its newest revision, and as first published."""
+    """Return the mean accuracy of what is published at a moment: in its newest revision, and as first published."""
     shown = run.replay.closed_at_us <= at_us
     known = run.repair.known | (run.repair.repaired_at_us <= at_us)
     mended = np.zeros(len(shown), dtype=bool)

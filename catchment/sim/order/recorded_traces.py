@@ -29,7 +29,7 @@ _FILES = {
 
 
 def measured_names() -> tuple[str, ...]:
-    """Return what `measured` can make."""
+    """Return the names of the measured streams."""
     return tuple(_FILES)
 
 
@@ -60,8 +60,8 @@ def _flights(table: pa.Table, speed: float) -> ArrivalTrace:
     begin = pc.min(table["event_dep_local"]).cast(pa.timestamp("us")).cast(pa.int64()).as_py()
     carriers = table["carrier"].combine_chunks().dictionary_encode()
     return ArrivalTrace(
-        event_us=_scaled(table["event_dep_local"], begin, speed),
-        arrival_us=_scaled(table["arrival_landing_local"], begin, speed),
+        event_us=_scale_times(table["event_dep_local"], begin, speed),
+        arrival_us=_scale_times(table["arrival_landing_local"], begin, speed),
         value=np.asarray(table["distance_mi"].to_numpy(), dtype=np.float64),
         source=np.asarray(carriers.indices, dtype=np.int32),
         sources=tuple(carriers.dictionary.to_pylist()),
@@ -71,7 +71,7 @@ def _flights(table: pa.Table, speed: float) -> ArrivalTrace:
 
 def _github(table: pa.Table, speed: float) -> ArrivalTrace:
     begin = pc.min(table["created_at"]).cast(pa.timestamp("us")).cast(pa.int64()).as_py()
-    event = _scaled(table["created_at"], begin, speed)
+    event = _scale_times(table["created_at"], begin, speed)
     return ArrivalTrace(
         event_us=event,
         arrival_us=np.maximum.accumulate(event),
@@ -81,7 +81,7 @@ def _github(table: pa.Table, speed: float) -> ArrivalTrace:
     )
 
 
-def _scaled(column: Any, begin_us: int, speed: float) -> Any:
+def _scale_times(column: Any, begin_us: int, speed: float) -> Any:
     """Return microseconds since the beginning, run through at a speed."""
     micros = column.cast(pa.timestamp("us")).cast(pa.int64()).to_numpy()
     return np.asarray(np.rint((micros - begin_us) / speed), dtype=np.int64)

@@ -33,7 +33,7 @@ class Steps:
     rows: SourceBatch
 
     def batches(self) -> Iterator[tuple[int, SourceBatch]]:
-        """Every step from the first to the last: the clock goes on while nothing arrives."""
+        """Yield every step from the first to the last: the clock goes on while nothing arrives."""
         nothing = self.rows.take(slice(0, 0))
         last = None
         for i, at in enumerate(self.at_us.tolist()):

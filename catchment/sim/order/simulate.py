@@ -27,7 +27,7 @@ from catchment.site.slack import SlackConfig, SlackTask
 from catchment.timeline import SECOND_US, WindowSpec
 from catchment.units import format_duration
 
-STEPS_PER_SLIDE = 10  # micro-batches in one slide, unless told otherwise
+STEPS_PER_SLIDE = 10  # default micro-batches per slide
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Run:
-    """One controller's way through the trace."""
+    """The closings, answers and repairs of one controller on the trace."""
 
     name: str
     replay: ReplayOutcome

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from catchment.errors import SimulationError
 from catchment.timeline import SECOND_US
 
-ONE_SOURCE = ("stream",)  # of a trace that names no sources: all of it is one
+ONE_SOURCE = ("stream",)  # the sources of a trace that names none
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def read_trace(path: Path) -> ArrivalTrace:
 
 
 def write_trace(trace: ArrivalTrace, path: Path) -> None:
-    """The trace as CSV or Parquet, by the file's name; times in seconds."""
+    """Write the trace as CSV or Parquet, by the file's name; times are in seconds."""
     columns: dict[str, Any] = {
         "event_time": trace.event_us / SECOND_US,
         "arrival_time": trace.arrival_us / SECOND_US,
