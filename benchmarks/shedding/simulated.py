@@ -36,6 +36,7 @@ from catchment.aggregates import Aggregate, partials
 from catchment.deploy.deployment import Deployment
 from catchment.optimizer.sharing.derive import derive
 from catchment.query.fragment import SLICE_COLUMN
+from catchment.shedding.conditions import read_requests
 from catchment.shedding.cost_book import FILTER, HISTORY, PREPARE
 from catchment.shedding.monitor import Arrivals, Decision, LoadMonitor
 from catchment.shedding.places import SamplingRule
@@ -45,7 +46,6 @@ from catchment.shedding.terms import scale_answers
 from catchment.site.lifting import Lift, Places
 from catchment.spark.evaluation.evaluator import Reduced, aggregates_with_counts, merge_pieces, to_reduced
 from catchment.spark.evaluation.one_pass import Take
-from catchment.spark.pipelines.sheddable import read_requests
 from catchment.spark.pipelines.shedding import StreamShedding, stream_shedding
 from catchment.spark.sources.streams import OpenedStream
 from catchment.timeline import ManualClock
@@ -211,13 +211,15 @@ def judge(rig: Rig, scene: Scene) -> Outcome:
         groups = answers[named[0]].to_pylist() if named else [0] * len(starts)
         shown = [a for a in derivation.aggregates if a.function in ("count", "sum", "avg")]
         for aggregate, column in zip(shown, columns_of(view), strict=True):
-            for place, off, bound in _judged(rig, view, answers, aggregate, column, starts, groups, truth[view]):
+            for place, off, bound in _errors_and_bounds(
+                rig, view, answers, aggregate, column, starts, groups, truth[view]
+            ):
                 if BEFORE_S < place / 1e6 - START_S + VIEWS[view][2] <= BEFORE_S + BURST_S:
                     outcome.add(view, off, bound)
     return outcome
 
 
-def _judged(
+def _errors_and_bounds(
     rig: Rig,
     view: str,
     answers: pa.Table,

@@ -20,7 +20,7 @@ def _text(value: Any) -> str:
 
 
 def flag() -> OptionKind:
-    """A yes or no."""
+    """Return the kind of option that is a yes or no."""
 
     def read(value: Any) -> bool:
         if isinstance(value, bool):
@@ -42,7 +42,7 @@ def _number(low: float, high: float, whole: bool, open_low: bool, value: Any) ->
 
 
 def number(low: float = 0.0, high: float = float("inf"), *, open_low: bool = True) -> OptionKind:
-    """A number in (low, high], or in [low, high] where open_low is off."""
+    """Return the kind of option that is a number in (low, high], or in [low, high] where open_low is off."""
     top = "" if high == float("inf") else f" and at most {high:g}"
     return OptionKind(
         f"a number {'over' if open_low else 'of at least'} {low:g}{top}",
@@ -51,7 +51,7 @@ def number(low: float = 0.0, high: float = float("inf"), *, open_low: bool = Tru
 
 
 def share() -> OptionKind:
-    """A number strictly between 0 and 1."""
+    """Return the kind of option that is a number strictly between 0 and 1."""
 
     def read(value: Any) -> float:
         found = _number(0.0, 1.0, False, True, value)
@@ -63,17 +63,17 @@ def share() -> OptionKind:
 
 
 def integer(low: int = 0, high: int = 2**63 - 1) -> OptionKind:
-    """A whole number in [low, high]."""
+    """Return the kind of option that is a whole number in [low, high]."""
     return OptionKind(f"a whole number of at least {low}", partial(_number, low, high, True, False))
 
 
 def text(expected: str = "a text in quotes") -> OptionKind:
-    """Any text that is not empty."""
+    """Return the kind of option that is any text that is not empty."""
     return OptionKind(expected, _text)
 
 
 def choice(*names: str) -> OptionKind:
-    """One of some words, whatever their case."""
+    """Return the kind of option that is one of some words, whatever their case."""
 
     def read(value: Any) -> str:
         if _text(value).lower() not in names:
@@ -84,7 +84,7 @@ def choice(*names: str) -> OptionKind:
 
 
 def matching(pattern: str, expected: str) -> OptionKind:
-    """A text that fits a regular expression."""
+    """Return the kind of option that is a text that fits a regular expression."""
 
     def read(value: Any) -> str:
         if not re.fullmatch(pattern, _text(value)):
@@ -95,12 +95,14 @@ def matching(pattern: str, expected: str) -> OptionKind:
 
 
 def site_name() -> OptionKind:
-    """A name that is safe as that of a folder."""
+    """Return the kind of option that is a name that is also safe as the name of a folder."""
     return matching(_SITE_NAME, "a name of letters, digits, _ and - that starts with a letter or _")
 
 
 def duration(*, none: bool = False, positive: bool = False) -> OptionKind:
-    """A duration, held in microseconds; with `none`, the words none and off give None."""
+    """Return the kind of option that is a duration, held in microseconds; with `none`, the words none and off give
+    None.
+    """
 
     def read(value: Any) -> int | None:
         if none and _text(value).lower() in ("none", "off"):
@@ -120,7 +122,7 @@ def _write_duration(us: int) -> str:
 
 
 def size() -> OptionKind:
-    """A size, held in bytes."""
+    """Return the kind of option that is a size, held in bytes."""
     return OptionKind("a size such as '64 MB' or '1 GiB'", _positive_size, format_size, "bytes")
 
 
@@ -131,13 +133,13 @@ def _positive_size(value: Any) -> int:
 
 
 def bandwidth() -> OptionKind:
-    """A bandwidth, held in bytes per second."""
+    """Return the kind of option that is a bandwidth, held in bytes per second."""
     expected = "a bandwidth such as '2 MB/s', '20 Mbit/s' or '128 kbit/s'"
     return OptionKind(expected, lambda value: parse_bandwidth(_text(value)), format_bandwidth, "bytes_per_s")
 
 
 def address() -> OptionKind:
-    """An address host:port, held as (host, port); port 0 asks for any free one."""
+    """Return the kind of option that is an address host:port, held as (host, port); port 0 asks for any free one."""
 
     def read(value: Any) -> tuple[str, int]:
         host, _, port = _text(value).rpartition(":")
@@ -150,13 +152,13 @@ def address() -> OptionKind:
 
 
 def policy() -> OptionKind:
-    """The name of a policy with its parameters; which policies there are is known to the site."""
+    """Return the kind of option that is the name of a policy with its parameters; only the site knows which exist."""
     expected = "the name of a policy such as 'spillway', 'batching' or 'hybrid:0.25+lfu'"
     return matching(r"[a-z][a-z-]*(:[0-9.]+)?(\+[a-z]+)?", expected)
 
 
 def site_names() -> OptionKind:
-    """Names of sites, held as a tuple."""
+    """Return the kind of option that is names of sites, held as a tuple."""
 
     def read(value: Any) -> tuple[str, ...]:
         names = tuple(site_name().read(name.strip()) for name in _text(value).split(","))
@@ -168,7 +170,7 @@ def site_names() -> OptionKind:
 
 
 def path_of_site() -> OptionKind:
-    """A path in which `{site}`, and nothing else in braces, may stand."""
+    """Return the kind of option that is a path in which `{site}`, and nothing else in braces, may stand."""
 
     def read(value: Any) -> str:
         path = _text(value)
@@ -180,7 +182,7 @@ def path_of_site() -> OptionKind:
 
 
 def one_character() -> OptionKind:
-    """A text of one character."""
+    """Return the kind of option that is a text of one character."""
 
     def read(value: Any) -> str:
         if not isinstance(value, str) or len(value) != 1:

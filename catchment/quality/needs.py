@@ -65,7 +65,7 @@ class Need(SampledAggregate):
     """What one query needs: the rate for an error, and the error at a rate. Errors fall as rates rise."""
 
     @cached_property
-    def rigid(self) -> bool:
+    def needs_every_record(self) -> bool:
         """Whether no rate below 1 promises anything, so that the query is never shed.
 
         That is so where no records are expected (whatever does come is rare, and its loss the whole answer), where the
@@ -81,8 +81,10 @@ class Need(SampledAggregate):
 
     @cached_property
     def slope(self) -> float | None:
-        """C, where the needed rate is C / error; 0 for a rigid need, None where the curve is another."""
-        if self.rigid:
+        """Return C, where the needed rate is C / error; 0 where every record is needed, None where the curve is
+        another.
+        """
+        if self.needs_every_record:
             return 0.0
         return self._spread * math.sqrt(self._unit) if self.kind.law in ("count", "sum") else None
 
@@ -92,7 +94,7 @@ class Need(SampledAggregate):
         Below some rate an average or a quantile has no bound at all. Above an error of 1 the curve therefore falls as
         that of a sum does, so that any load can be brought down to any capacity; `error` says what is still promised.
         """
-        if self.rigid or error <= 0.0:
+        if self.needs_every_record or error <= 0.0:
             return 1.0
         if math.isinf(error):
             return 0.0
@@ -120,7 +122,7 @@ class Need(SampledAggregate):
         """Return the error that a rate promises: 0 at rate 1, infinite at rate 0 or where nothing is promised."""
         if rate >= 1.0:
             return 0.0
-        if self.rigid or rate <= 0.0:
+        if self.needs_every_record or rate <= 0.0:
             return math.inf
         return self._error(rate)
 

@@ -1,8 +1,8 @@
-"""Conditions of fragments that a reader can evaluate on the columns of raw records.
+"""What fragments ask of a reader: records that meet a condition on raw columns and pass at a rate.
 
-They are limited to what Arrow decides exactly as Spark does (`predicates.can_evaluate`). Of a conjunction, the parts
-that qualify are enough, because fragments filter again what a reader hands on. Where nothing qualifies, the reader lets
-every record pass.
+Conditions are limited to what Arrow decides exactly as Spark does (`predicates.can_evaluate`). Of a conjunction, the
+parts that qualify are enough, because fragments filter again what a reader hands on. Where nothing qualifies, the
+reader lets every record pass.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from catchment.aggregates import quote
 from catchment.optimizer.normal_form.expressions import operands, parse_bare, to_text
 from catchment.optimizer.normal_form.predicates import can_evaluate, read_comparison
 from catchment.query.fragment import Fragment, Key
-from catchment.shedding.reader_filter import Condition
+from catchment.shedding.reader_filter import Condition, ReadRequest, both, is_large
+from catchment.shedding.sampler import Sampler
 
 
 def condition_of(fragment: Fragment, schema: pa.Schema) -> Condition | None:
@@ -38,6 +39,21 @@ def column_of(argument: str) -> str | None:
     """Return the column that an expression is, if it is a plain column."""
     node = parse_bare(argument)
     return str(node.name) if isinstance(node, exp.Column) else None
+
+
+def read_requests(condition: Condition | None, sampler: Sampler) -> list[ReadRequest]:
+    """Return what a fragment with this condition and sampler asks of the reader."""
+    spared = [ReadRequest(1.0, both(condition, is_large(column_of(sql) or "", limit))) for sql, limit in sampler.spared]
+    groups = sampler.groups
+    if groups is None:
+        return [ReadRequest(sampler.rate, condition), *spared]
+    key = column_of(groups.key) or ""
+    requests = []
+    for rate in sorted({rate for _, rate in groups.rates}):
+        values = [value for value, own in groups.rates if own == rate]
+        requests.append(ReadRequest(rate, both(condition, ["in", key, values])))
+    unnamed = ReadRequest(1.0, both(condition, ["not", ["in", key, groups.values]]))
+    return [*requests, unnamed, *spared]
 
 
 def _condition(node: exp.Expr, names: Mapping[str, str]) -> Condition:

@@ -85,5 +85,5 @@ class CostBook:
         return self.prepare_row_s + math.fsum(self.work_row_s(name) for name in self.fragments)
 
     def is_free(self, fragment: str) -> bool:
-        """Whether the work of a fragment is negligible beside the preparation."""
+        """Return whether the work of a fragment is negligible beside the preparation."""
         return self.deferrable and self.work_row_s(fragment) <= FREE_WORK_SHARE * self.prepare_row_s

@@ -34,7 +34,7 @@ class RateDemand:
         return max((self._least(need) for need in self.needs), default=0.0)
 
     def _least(self, need: AnyNeed) -> float:
-        if need.rigid:
+        if need.needs_every_record:
             return 1.0
         return need.promised_rate(self.max_error) if self.max_error is not None else 0.0
 
@@ -83,7 +83,7 @@ def contracted_demands(forest: ShedForest) -> RateDemands:
     for (name, stratum), needs in forest.needs.items():
         allowed = contracts[name]
         if allowed is None:
-            asked[name, stratum] = RateDemand(tuple(need for need in needs if need.rigid))
+            asked[name, stratum] = RateDemand(tuple(need for need in needs if need.needs_every_record))
         else:
             asked[name, stratum] = RateDemand(needs, 1.0 / allowed)
     return RateDemands(asked)

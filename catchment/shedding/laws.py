@@ -55,7 +55,7 @@ class VarianceNeed(SampledAggregate):
     """What one query needs: its rate for an error, and its error at a rate; errors fall as rates rise."""
 
     @cached_property
-    def rigid(self) -> bool:
+    def needs_every_record(self) -> bool:
         """Whether no rate below 1 helps: no records are expected, the mean is 0, or a sample does not bound it."""
         if self.population.count == 0 or self.kind.law in _UNBOUNDED:
             return True
@@ -63,12 +63,12 @@ class VarianceNeed(SampledAggregate):
 
     @property
     def slope(self) -> float | None:
-        """Return None, as the rate is no multiple of 1 / error, but 0 where it is rigid."""
-        return 0.0 if self.rigid else None
+        """Return None, because the rate is no multiple of 1 / error; 0 where every record is needed."""
+        return 0.0 if self.needs_every_record else None
 
     def rate(self, error: float) -> float:
         """Return the rate at which the answer is off by more than `error` about once in 1 / delta windows."""
-        if self.rigid or error <= 0.0:
+        if self.needs_every_record or error <= 0.0:
             return 1.0
         if math.isinf(error):
             return 0.0
@@ -78,13 +78,15 @@ class VarianceNeed(SampledAggregate):
         """Return the error that about delta of the windows exceed: 0 at rate 1, infinite at rate 0."""
         if rate >= 1.0:
             return 0.0
-        if self.rigid or rate <= 0.0:
+        if self.needs_every_record or rate <= 0.0:
             return math.inf
         return self._by_rank.error(rate) if self._by_rank else math.sqrt(self._square * (1.0 - rate) / rate)
 
     def promised_rate(self, max_error: float) -> float:
         """Return the rate at which the bound that will be stated keeps a contract."""
-        return 1.0 if self.rigid else _promised(self.aggregate, self.population, max_error, self.delta)
+        return (
+            1.0 if self.needs_every_record else _promised_rate(self.aggregate, self.population, max_error, self.delta)
+        )
 
     @cached_property
     def _by_rank(self) -> Need | None:
@@ -119,7 +121,7 @@ def _quantile(delta: float) -> float:
 
 
 @lru_cache(maxsize=1024)
-def _promised(aggregate: str, population: Population, max_error: float, delta: float) -> float:
+def _promised_rate(aggregate: str, population: Population, max_error: float, delta: float) -> float:
     """Return the rate by bisection, which takes milliseconds; planners ask for it again and again."""
     return needed_rate(aggregate, population, max_error, delta)
 

@@ -117,7 +117,7 @@ class LoadMonitor:
         stats.pace = event_rows_per_s / self.arriving_per_s if self.arriving_per_s else 1.0
 
     def wants_moments(self, rows: int) -> bool:
-        """Whether a batch that is taken whole should return the moments of values.
+        """Return whether a batch that is taken whole should return the moments of values.
 
         They have to be known when shedding begins, and only records show them.
         """

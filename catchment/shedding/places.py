@@ -69,7 +69,7 @@ class SamplingRule:
         if isinstance(rate, str):
             threshold = f"({rate}) * {PLACES}D"
         else:
-            threshold = number_sql(_checked(rate) * PLACES)
+            threshold = number_sql(_check_rate(rate) * PLACES)
         return f"({self.place_sql} < {threshold})"
 
     def places(self, columns: Sequence[pa.Array]) -> Words:
@@ -109,9 +109,9 @@ def stratum_rate_sql(key: str, rates: Mapping[str, float], default: float = 1.0)
             hint="give the largest groups rates of their own and leave the others to the default",
         )
     if not rates:
-        return number_sql(_checked(default))
-    pairs = ", ".join(f"{text_sql(name)}, {number_sql(_checked(rate))}" for name, rate in sorted(rates.items()))
-    return f"coalesce(try_element_at(map({pairs}), {key}), {number_sql(_checked(default))})"
+        return number_sql(_check_rate(default))
+    pairs = ", ".join(f"{text_sql(name)}, {number_sql(_check_rate(rate))}" for name, rate in sorted(rates.items()))
+    return f"coalesce(try_element_at(map({pairs}), {key}), {number_sql(_check_rate(default))})"
 
 
 def text_sql(text: str) -> str:
@@ -120,7 +120,7 @@ def text_sql(text: str) -> str:
     return f"'{escaped}'"
 
 
-def _checked(rate: float) -> float:
+def _check_rate(rate: float) -> float:
     if not 0.0 <= rate <= 1.0:
         raise ConfigError(f"a sampling rate is between 0 and 1, not {rate!r}")
     return rate

@@ -157,14 +157,14 @@ def set_sampling_rates(forest: ShedForest, rates: Rates) -> tuple[PlacedSampler,
 def _least_rates(forest: ShedForest, demands: RateDemands) -> Rates | None:
     """Return the rates of least worst error that fit the capacity; None if not even the lowest rates do."""
 
-    def asked(error: float) -> Rates:
+    def rates_for(error: float) -> Rates:
         return targets(forest, demands.rates(error))
 
     if demands.linear and not forest.picked_from:
         error = _exact_error(forest, demands)
     else:
-        error = solve_by_bisection(lambda shared: load_at(forest, asked(shared)), forest.capacity)
-    return None if error is None else asked(error)
+        error = solve_by_bisection(lambda shared: load_at(forest, rates_for(shared)), forest.capacity)
+    return None if error is None else rates_for(error)
 
 
 def _exact_error(forest: ShedForest, demands: RateDemands) -> float | None:
@@ -212,10 +212,12 @@ def _error(forest: ShedForest, rates: Rates, query: str) -> float:
 
 
 def _cannot_fit(forest: ShedForest) -> PlanError:
-    rigid = sorted({name for (name, _), needs in forest.needs.items() if any(n.rigid for n in needs)})
+    unsheddable = sorted(
+        {name for (name, _), needs in forest.needs.items() if any(n.needs_every_record for n in needs)}
+    )
     return PlanError(
         f"no shedding brings the load of {forest.load:g} down to the capacity of {forest.capacity:g}: "
-        f"no rate below 1 promises anything for {', '.join(rigid)}",
+        f"no rate below 1 promises anything for {', '.join(unsheddable)}",
         where=forest.where,
         hint="a mean of 0, no tuples in the window, and aggregates without a bound need every tuple: "
         "give them a sink of their own, or more capacity",

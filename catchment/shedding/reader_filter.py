@@ -64,7 +64,7 @@ def both(one: Condition | None, other: Condition) -> Condition:
 
 
 def takes_all(requests: Sequence[ReadRequest]) -> bool:
-    """Whether every record is wanted."""
+    """Return whether every record is wanted."""
     return any(request.rate >= 1.0 and request.condition is None for request in requests)
 
 

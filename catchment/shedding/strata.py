@@ -137,4 +137,4 @@ def _least_error(needs: Mapping[str, AnyNeed], groups: Mapping[str, Population],
 def _pieces(needs: Mapping[str, AnyNeed], groups: Mapping[str, Population]) -> Iterable[Piece]:
     for name, need in needs.items():
         if need.slope is not None:
-            yield Piece(groups[name].count, need.slope, 1.0 if need.rigid else 0.0)
+            yield Piece(groups[name].count, need.slope, 1.0 if need.needs_every_record else 0.0)

@@ -76,11 +76,11 @@ def scale_answers(
     if not terms.bounded:
         return plain, np.where(kept | (np.asarray(lowest_rate) < 1.0), np.inf, 0.0)
     sums = [np.where(kept, floats_of(one_array(partials[s.name])), 0.0) for s in terms.sums]
-    values, widths = _scaled(aggregate, states, sums, np.broadcast_to(np.asarray(lowest_rate, float), len(kept)), delta)
+    values, widths = _scale(aggregate, states, sums, np.broadcast_to(np.asarray(lowest_rate, float), len(kept)), delta)
     with np.errstate(divide="ignore", invalid="ignore"):
         nearest = np.abs(values) - widths
         errors = np.where(widths == 0.0, 0.0, np.where(nearest > 0.0, widths / nearest, np.inf))
-    return _typed(values, plain, kept), np.asarray(errors, dtype=np.float64)
+    return _to_answer_type(values, plain, kept), np.asarray(errors, dtype=np.float64)
 
 
 def _sums(partials: pa.Table, terms: ShedTerms, rate: float | Floats) -> list[Floats]:
@@ -99,7 +99,7 @@ def _sums(partials: pa.Table, terms: ShedTerms, rate: float | Floats) -> list[Fl
     return [more * n, more * total, g * n, g * total, g * (m2 + total * mean)]
 
 
-def _scaled(
+def _scale(
     aggregate: Aggregate, states: Sequence[pa.Array], sums: Sequence[Floats], lowest: Floats, delta: float
 ) -> tuple[Floats, Floats]:
     """Return values and half widths of their bounds."""
@@ -129,7 +129,7 @@ def _doubles(values: pa.Array) -> Floats:
     return np.nan_to_num(floats_of(values.cast(pa.float64(), safe=False)), nan=0.0)
 
 
-def _typed(values: Floats, plain: pa.Array, kept: NDArray[np.bool_]) -> pa.Array:
+def _to_answer_type(values: Floats, plain: pa.Array, kept: NDArray[np.bool_]) -> pa.Array:
     """Return the scaled values in the type of the answer; rows of which nothing was sampled keep their own."""
     if pa.types.is_integer(plain.type):
         found = pa.array(np.rint(np.nan_to_num(values)).astype(np.int64)).cast(plain.type)

@@ -33,7 +33,7 @@ INSTALL_JAVA = (
 )
 
 # A query stopped within a batch makes Spark search the text of its failure, some 10,000 characters, with a regular
-# expression that recurses six frames a character: with stacks of the usual size it dies of that, loudly.
+# expression that recurses six frames per character: with stacks of the usual size it dies of that, loudly.
 LARGE_STACKS = "-Xss16m"
 
 # How long Spark waits for its own parts before it takes them for lost. On a machine with far more work than cores, slow
@@ -69,7 +69,7 @@ _log = logging.getLogger(__name__)
 
 
 def find_java() -> Path:
-    """The Java that Spark will run on; says what to install where there is none or an old one."""
+    """Return the Java that Spark will run on; where there is none, or an old one, say what to install."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=str(Path(home, "bin")) if home else None)
     if found is None:
@@ -92,7 +92,7 @@ def find_java() -> Path:
 def make_session(
     name: str, config: SparkConfig, *, master: str | None = None, warehouse: Path | None = None
 ) -> SparkSession:
-    """A session with the house settings. PySpark's workers run on this very interpreter."""
+    """Return a session with the settings of catchment. PySpark's workers run on this very interpreter."""
     find_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -137,7 +137,7 @@ def _start(settings: Mapping[str, str]) -> SparkSession:
 
 
 def _forget_dead_gateway() -> None:
-    """Let the next attempt start a JVM of its own: PySpark would go on speaking to the one that is gone."""
+    """Let the next attempt start a JVM of its own: PySpark would otherwise keep using the one that is gone."""
     gateway = SparkContext._gateway
     if gateway is not None and gateway.proc.poll() is not None:
         SparkContext._gateway = None

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from catchment.errors import EngineError
 from catchment.storage.files import sync_files
 
-STARTS = 60  # ten seconds each: ten minutes in which a machine may be too busy
+STARTS = 60  # attempts of ten seconds each: ten minutes in which a machine may be too busy
 POLL_S = 0.05
 FAILURE_FILE = "failure.txt"
 _TOO_SLOW = ("failed to connect back", "waiting for the Python worker to connect back")
@@ -48,7 +48,7 @@ def start_query(writer: DataStreamWriter) -> StreamingQuery:
 
 
 def retry_slow_start(what: str, start: Callable[[], T]) -> T:
-    """Start something that needs a Python worker; start it again where Spark did not wait for the worker."""
+    """Start something that needs a Python worker, and start it again where Spark did not wait for the worker."""
     for attempt in range(1, STARTS + 1):
         try:
             return start()

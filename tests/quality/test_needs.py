@@ -82,20 +82,20 @@ def test_count_and_sum_follow_equation_2_and_are_capped_at_one() -> None:
         (Need("variance", Population(100, 5, 2), 0.01), "neither range nor kurtosis is known"),
     ],
 )
-def test_a_rigid_need_is_never_shed(need: Need, why: str) -> None:
-    assert need.rigid, why
+def test_a_need_of_every_record_is_never_shed(need: Need, why: str) -> None:
+    assert need.needs_every_record, why
     assert need.rate(1e9) == 1.0
     assert (need.error(1.0), need.error(0.99)) == (0.0, math.inf)
 
 
-def test_the_other_side_of_every_rigid_corner_is_shed() -> None:
+def test_beside_every_corner_that_needs_every_record_some_are_shed() -> None:
     for need in (
         Need("count", Population(1), 0.01),
         Need("sum", Population(100, 1e-9, 0.0), 0.01),
         Need("variance", Population(100_000, 5, 2, None, 3.0), 0.01),
         Need("distinct_by_key", Population(100), 0.01),
     ):
-        assert not need.rigid
+        assert not need.needs_every_record
         assert need.rate(100.0) < 1.0
 
 

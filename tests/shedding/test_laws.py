@@ -101,7 +101,7 @@ def test_the_rate_falls_as_the_error_grows_and_the_error_is_its_inverse(
 )
 def test_where_no_rate_says_anything_nothing_is_shed(aggregate: str, population: Population) -> None:
     need = make_need(Law.VARIANCE, aggregate, population, 0.05)
-    assert need.rigid
+    assert need.needs_every_record
     assert need.rate(1e9) == need.promised_rate(1e9) == 1.0
     assert need.error(0.99) == math.inf
     operators = (OperatorNode("A", "S", 1.0, 1e-3), OperatorNode("B", "S", 1.0, 1e-3))

@@ -69,7 +69,7 @@ def place_one_by_one(
         chosen.pop(view.name, None)
     for view in pending:
         candidates = list(dict.fromkeys([CLOUD, *(source_of(graph, chosen, i) for i in view.inputs)]))
-        added = [_added(graph, chosen, (view, host), rates, costs) for host in candidates]
+        added = [_added_cost(graph, chosen, (view, host), rates, costs) for host in candidates]
         chosen[view.name] = candidates[added.index(min(added))]
     return {**chosen, **{v.name: d for v in views if (d := _only_device(graph, v)) is not None}}
 
@@ -127,7 +127,7 @@ def _place_hierarchy(graph: ViewGraph, rates: Rates, costs: LinkCosts) -> dict[s
     return {name: CLOUD if (at := site[number[name]]) < 0 else graph.devices[at] for name in placed}
 
 
-def _added(graph: ViewGraph, hosts: Mapping[str, str], added: Instance, rates: Rates, costs: LinkCosts) -> float:
+def _added_cost(graph: ViewGraph, hosts: Mapping[str, str], added: Instance, rates: Rates, costs: LinkCosts) -> float:
     """Return what one more view costs, given those that are placed."""
     cost = 0.0
     for feed in added[0].inputs:

@@ -46,7 +46,7 @@ class InstructionQueue:
         self.tell(device, message)
 
     def tell(self, device: str, message: Instruction) -> None:
-        """Tell a device something, if it is there to hear it."""
+        """Tell a device something, if it has said hello."""
         if device in self.boots:
             self.sent += 1
             self.queued.setdefault(device, []).append(message)

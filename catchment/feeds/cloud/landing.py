@@ -73,7 +73,7 @@ class Landing:
             path.mkdir(parents=True, exist_ok=True)
         self.lock = threading.Lock()
         self.arrivals = 0
-        self.rows: list[EventRow] = []  # events not yet in a file
+        self.rows: list[EventRow] = []  # events that are not yet in a file
         self.controls: deque[Control] = deque()
         self.newest: deque[tuple[int, str, int]] = deque()  # (arrival, feed, event time) of events not yet processed
         self.files: list[LandedFile] = []

@@ -217,7 +217,7 @@ class ViewMoves:
         self.freed.clear()
 
     def _lower_routes(self, feed: str) -> None:
-        needed = self.locations.needed(feed)
+        needed = self.locations.needed_routes(feed)
         for device, upload in self.table.uploads.get(feed, {}).items():
             share = needed.uploads.get(device, 0.0)
             if share < upload.asked:
@@ -256,4 +256,4 @@ class ViewMoves:
         for host in self.locations.hosts[view.name]:
             self._install(view, host, move)
         for feed in view.inputs:
-            self._raise_routes(feed, self.locations.needed(feed), move)
+            self._raise_routes(feed, self.locations.needed_routes(feed), move)

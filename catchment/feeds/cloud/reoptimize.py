@@ -104,7 +104,7 @@ class ViewReoptimizer:
         return best if move else None
 
     def open_account(self) -> None:
-        """Begin anew: nothing was lost yet."""
+        """Open the account anew: nothing was lost yet."""
         self.account.reset()
         self.events.clear()
         self.open_s = 0.0

@@ -32,13 +32,13 @@ class ControlledPlane(Protocol):
     """A data plane as the control plane sees it: routes, installed views, and how far feeds have come."""
 
     def set_route(self, feed: str, device: str, share: float) -> None:
-        """From now on a device downloads this share of a feed; 0 ends the route."""
+        """Let a device download this share of a feed from now on; 0 ends the route."""
 
     def install(self, view: PhysicalView) -> None:
         """Compute a view at the cloud from now on."""
 
     def uninstall(self, view: str) -> None:
-        """Compute a view at the cloud no more."""
+        """Stop computing a view at the cloud."""
 
     def newest_us(self, feed: str) -> int | None:
         """Return the newest event time that was uploaded of a feed."""

@@ -38,7 +38,7 @@ class ViewLocations:
             for host in self.hosts[name]:
                 yield self.views[name], host
 
-    def needed(self, feed: str) -> FeedRoutes:
+    def needed_routes(self, feed: str) -> FeedRoutes:
         """Return what must be sent of a feed; a host that was told to stop may still have matches under way."""
         return routes_of(feed, [*self.sources(feed), *self.retired.get(feed, ())], self.instances(feed))
 

@@ -204,7 +204,7 @@ class Device:
             yield from self._send(Confirmed(tuple(tokens), self.newest_us))
 
     def _follow(self, item: Instruction) -> int:
-        """Do as told; the token to confirm, 0 for none."""
+        """Follow one instruction; return the token to confirm, 0 for none."""
         if isinstance(item, Program):
             self._load(item.text)
             return 0

@@ -68,7 +68,7 @@ class Fleet:
             self.add(config)
 
     def add(self, config: DeviceConfig) -> None:
-        """A device joins, not yet connected."""
+        """Add a device, not yet connected."""
         self.devices[config.name] = Device(config, self.functions)
 
     def connect(self, name: str, now_us: int) -> None:
@@ -80,11 +80,11 @@ class Fleet:
         self.link_changed(name, False, now_us)
 
     def link_changed(self, name: str, up: bool, now_us: int) -> None:
-        """A device's link came up or went down."""
+        """Tell a device that its link came up or went down."""
         self._handle(name, LinkUp() if up else LinkDown(), now_us)
 
     def restart(self, name: str, now_us: int) -> None:
-        """A device loses its memory and comes back under a later boot."""
+        """Restart a device: it loses its memory and comes back under a later boot."""
         self.disconnect(name, now_us)
         old = self.devices[name].config
         self.add(replace(old, boot=old.boot + 1_000_000))
@@ -94,7 +94,7 @@ class Fleet:
         self._handle(record.device, Produced(record.stream, record.row), record.at_us)
 
     def receive(self, name: str, now_us: int) -> None:
-        """A device takes the next message from its session."""
+        """Hand a device the next message of its session."""
         message = self.bus.next_down(name)
         if message is not None:
             self._handle(name, Received(message), now_us)

@@ -25,7 +25,7 @@ from catchment.feeds.protocol.messages import FeedEvent
 from catchment.feeds.protocol.sampling import Key
 
 _BY_TIME = attrgetter("at_us")
-EVICT_EVERY = 64  # events of a feed between two looks at what can be let go
+EVICT_EVERY = 64  # events of a feed between two checks of what can be let go
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class FeedBuffer:
         return self.events[low : bisect_right(self.events, high_us, lo=low, key=_BY_TIME)]
 
     def let_go(self, before_us: int) -> int:
-        """Forget the events before an instant; how many there were."""
+        """Forget the events before an instant; return how many there were."""
         count = bisect_left(self.events, before_us, key=_BY_TIME)
         self.keys.difference_update(e.key for e in self.events[:count])
         del self.events[:count]
@@ -122,7 +122,7 @@ class ViewHost:
             self.readers.setdefault(feed, {})[view.name] = self.installed[view.name]
 
     def uninstall(self, name: str) -> None:
-        """Compute a view no more, and forget feeds that nothing reads."""
+        """Stop computing a view, and forget feeds that nothing reads."""
         gone = self.installed.pop(name, None)
         for feed in gone.view.inputs if gone else ():
             self.readers[feed].pop(name, None)
@@ -135,7 +135,7 @@ class ViewHost:
         return self.buffers[feed].newest_us if feed in self.buffers else None
 
     def absorb(self, event: FeedEvent) -> Iterator[Match]:
-        """Take one event of a feed that views read; yields the matches that it makes."""
+        """Take one event of a feed that views read; yield the matches that it makes."""
         readers = self.readers.get(event.feed)
         if not readers:
             return

@@ -79,10 +79,10 @@ class CompiledProgram:
 
 
 @lru_cache(maxsize=16)
-def _compiled(text: str, functions: tuple[tuple[str, Any], ...]) -> CompiledProgram:
+def _compile(text: str, functions: tuple[tuple[str, Any], ...]) -> CompiledProgram:
     return CompiledProgram(read_program(text, dict(functions)))
 
 
 def compile_program(text: str, functions: Functions) -> CompiledProgram:
     """Return the compiled program; the devices of one process share it."""
-    return _compiled(text, tuple(sorted(functions.items())))
+    return _compile(text, tuple(sorted(functions.items())))

@@ -73,11 +73,11 @@ class NotEvaluableError(FeedError):
 
 
 def conjunction(terms: list[exp.Expr]) -> str | None:
-    """Join terms by AND as normalised SQL; None when there are none."""
-    return " AND ".join(sorted({_parenthesised(t) for t in terms})) if terms else None
+    """Return terms joined by AND as normalised SQL; None where there are none."""
+    return " AND ".join(sorted({_in_parentheses(t) for t in terms})) if terms else None
 
 
-def _parenthesised(term: exp.Expr) -> str:
+def _in_parentheses(term: exp.Expr) -> str:
     text = write_expression(term)
     return f"({text})" if isinstance(term, exp.Or) else text
 

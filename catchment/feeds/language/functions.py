@@ -50,7 +50,7 @@ class FeedFunction:
 
 
 def distance(lat_a: float, lon_a: float, lat_b: float, lon_b: float) -> float:
-    """Metres along the great circle between two positions in degrees."""
+    """Return the metres along the great circle between two positions in degrees."""
     half_lat = math.radians(lat_b - lat_a) / 2
     half_lon = math.radians(lon_b - lon_a) / 2
     chord = math.sin(half_lat) ** 2
@@ -69,7 +69,7 @@ BUILT_IN: Functions = MappingProxyType({"distance": FeedFunction("distance", 4, 
 
 
 def with_functions(*extra: FeedFunction) -> Functions:
-    """Return the built-in functions and these; a name is given once."""
+    """Return the built-in functions and these; every name must be new."""
     known = dict(BUILT_IN)
     for function in extra:
         if function.name in known:

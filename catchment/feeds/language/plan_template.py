@@ -104,7 +104,7 @@ class _Planner:
                 )
 
     def _read_from(self) -> list[exp.Expr]:
-        """Register the sources; the terms of their ON conditions."""
+        """Register the sources, and return the terms of their ON conditions."""
         select = self.view.select
         if select.args.get("from_") is None:
             raise self._error("a feed view needs FROM", select)
@@ -290,7 +290,7 @@ class _Planner:
         self._bind_free(free)
 
     def _bind_free(self, free: dict[str, list[str]]) -> None:
-        """Streams that no table ties run on every device, which is only sensible for one device at a time."""
+        """Bind streams that no table ties to every device, which is only sensible for one device at a time."""
         if not free:
             return
         alias = next(iter(free.values()))[0]

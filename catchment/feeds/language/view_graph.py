@@ -149,7 +149,7 @@ def generate_views(program: FeedProgram, data: ReferenceData) -> ViewGraph:
             continue  # unfolded into the views that read it
         for row, _ in rows:
             feeds.update((f.name, f) for f in _source_feeds(template, row))
-        views.update(_grouped(template, [row for row, _ in rows]))
+        views.update(_group_by_inputs(template, [row for row, _ in rows]))
     return ViewGraph(program, feeds, views)
 
 
@@ -164,7 +164,7 @@ def _source_feeds(template: FeedTemplate, row: ViewRow) -> Iterator[SourceFeed]:
             yield SourceFeed(name, feed_kind(item.source, item.where), str(device))
 
 
-def _grouped(template: FeedTemplate, rows: list[ViewRow]) -> Iterator[tuple[str, PhysicalView]]:
+def _group_by_inputs(template: FeedTemplate, rows: list[ViewRow]) -> Iterator[tuple[str, PhysicalView]]:
     groups: dict[tuple[str, ...], set[ViewRow]] = {}
     for row in rows:
         groups.setdefault(tuple(sorted(row.inputs)), set()).add(row)

@@ -29,7 +29,7 @@ class Outcome:
         return math.inf if self.all_upload_cost > 0 else 1.0
 
     def summary(self) -> dict[str, Any]:
-        """Return the same for a program; `gap` is said only where the optimum is not proved."""
+        """Return the same as a JSON document; `gap` is in it only where the optimum is not proved."""
         told = {
             "cost": self.cost,
             "all_upload_cost": self.all_upload_cost,

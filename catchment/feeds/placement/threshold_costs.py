@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from catchment.arrays import Floats, Ints
 from catchment.feeds.placement.segmented_sums import starts_of, suffix_minima, suffix_sums
 
-BLOCK_ROWS = 1 << 17  # rows a pass works on at once: the temporaries of one block stay in the cache
+BLOCK_ROWS = 1 << 17  # rows that a pass works on at once: the temporaries of one block stay in the cache
 WORTH_ANOTHER_PASS = 0.05  # raising the floors again pays while it drops at least this share of the rows
 
 
 @dataclass(frozen=True, eq=False)
 class Curves:
-    """Cost curves above the floors: one step a distinct rate, ascending within a device.
+    """Cost curves above the floors: one step per distinct rate, ascending within a device.
 
     Invariant: `cost[k]` is cost_i at t = `rate[k]` for i = `device[k]`, `inf` where a budget forbids it; the
     device's choice is `threshold[i]`, at `best[i]`; `down` are the rows above their device's threshold.
@@ -38,8 +38,8 @@ class Curves:
     device: Ints
     rate: Floats
     cost: Floats
-    threshold: Floats  # a device
-    best: Floats  # a device
+    threshold: Floats  # per device
+    best: Floats  # per device
     down: Ints
 
     def least_cost_from(self) -> Floats:
@@ -54,7 +54,7 @@ class Edges:
     start: Ints
     rate: Floats
     peer: Floats
-    download: Floats  # a device; downloading on a row costs download * peer
+    download: Floats  # per device; downloading on a row costs download * peer
     load: Floats | None = None
 
     @property
@@ -70,7 +70,7 @@ def cost_curves(edges: Edges, upload: Floats, capacity: Floats | None = None) ->
 
 
 def _blocks(start: Ints) -> list[tuple[int, int]]:
-    """Ranges of whole devices with about BLOCK_ROWS rows each."""
+    """Return ranges of whole devices with about BLOCK_ROWS rows each."""
     devices = start.shape[0] - 1
     cuts = np.searchsorted(start, np.arange(BLOCK_ROWS, int(start[-1]), BLOCK_ROWS))
     bounds = np.unique(np.concatenate(([0], cuts, [devices])))
@@ -152,7 +152,7 @@ def _ends_of_steps(own: Floats, device: Ints) -> Ints:
 
 
 def _beyond(inclusive: Floats, device: Ints) -> Floats:
-    """Suffix sums that leave out their own position."""
+    """Return suffix sums that leave out their own position."""
     shifted = np.append(inclusive[1:], 0.0)[: inclusive.shape[0]]
     shifted[:-1][device[1:] != device[:-1]] = 0.0
     return shifted

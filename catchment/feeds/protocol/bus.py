@@ -68,13 +68,13 @@ class Bus:
         self.busy_down.pop(device, None)
 
     def restart(self, device: str) -> None:
-        """The device forgot its side of the session; its messages are numbered on, as after a later boot."""
+        """Forget the device's side of the session; its messages are then numbered as after a later boot."""
         old = self.sessions[device]
         old.device_sends = ChannelSender(old.device_sends.next_number, old.device_sends.sent)
         old.device_receives = ChannelReceiver(old.device_receives.expects, received=old.device_receives.received)
 
     def send_up(self, device: str, message: Upward) -> None:
-        """A connected device sends to the cloud."""
+        """Send a message of a connected device to the cloud."""
         session = self.sessions[device]
         if not session.connected:
             raise FeedError(f"device {device!r} sent a message while its link was down")
@@ -82,7 +82,7 @@ class Bus:
         self.busy_up[device] = None
 
     def send_down(self, device: str, message: Downward) -> None:
-        """The cloud sends to a device, which may be away."""
+        """Send a message of the cloud to a device, which may be away."""
         session = self._session(device)
         data = session.cloud_sends.wrap(message)
         if len(session.down) >= self.max_queued and traffic_class(message) != CONTROL:

@@ -109,7 +109,7 @@ class Install:
 
 @dataclass(frozen=True, slots=True)
 class Uninstall:
-    """Compute this view no more."""
+    """Stop computing this view."""
 
     view: str
     token: int = 0

@@ -121,10 +121,10 @@ class MqttClient:
         try:
             self.client.connect(self.config.host, self.config.port, self.config.keepalive_s)
         except OSError:
-            return  # the broker is not there; `service` retries
+            return  # the broker cannot be reached; `service` retries
 
     def disconnect(self) -> None:
-        """Go away without ending the session."""
+        """Disconnect without ending the session."""
         self.wanted = False
         self.client.disconnect()
         self.connected = False
@@ -171,7 +171,7 @@ class _Poller:
                 client.client.loop_write()
 
     def _register(self, client: MqttClient) -> None:
-        """Sockets change when a client reconnects, and what is waited for changes as it has something to send."""
+        """Register sockets, which change when a client reconnects, for what each client now waits for."""
         sock = client.socket
         known = self.registered.get(client)
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if client.client.want_write() else 0)
@@ -206,7 +206,7 @@ class MqttDevices:
         self.told: dict[str, bool] = {}  # link state as last reported by `changes`
 
     def add(self, device: str, boot: int) -> None:
-        """A device with its session; `boot` numbers its messages, so it must grow from life to life."""
+        """Add a device with its session; `boot` numbers its messages, so it must grow from life to life."""
         if not _NAME.fullmatch(device):
             raise FeedError(f"a device cannot be called {device!r} on MQTT: 1 to 64 characters without / + #")
         self.waiting[device] = deque()

@@ -46,7 +46,7 @@ class Board:
         self.redeployed = 0
 
     def sample(self, now_us: int, redeployed: int) -> None:
-        """Take note of what has crossed the links so far; once per second."""
+        """Record what has crossed the links so far; to be called once per second."""
         self.redeployed = redeployed
         self.totals.append(Totals.of(self.links().values(), now_us))
         if self.samples % PREDICT_EVERY == 0:

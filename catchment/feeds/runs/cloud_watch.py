@@ -17,7 +17,7 @@ from catchment.feeds.runs.board import Board
 from catchment.feeds.runs.traffic import message_sizes
 from catchment.feeds.runs.workload import Workload
 
-USAGE_EVERY = 5  # samples between two looks at processor time and memory
+USAGE_EVERY = 5  # samples between two readings of processor time and memory
 
 Usage = Callable[[], Mapping[str, float | int]]  # processor time and memory of the process
 
@@ -78,7 +78,7 @@ class CloudWatch:
         return self.cloud.update(newer)
 
     def report(self) -> dict[str, Any]:
-        """Return what is said at the end."""
+        """Return the final report."""
         controller = self.cloud.controller
         if self.log is not None:
             _write_line(self.log, ["active", time.time_ns() // 1000, dict(controller.active_since_us)])

@@ -19,7 +19,7 @@ from catchment.feeds.device.fleet import DeviceRecord, Fleet
 from catchment.feeds.protocol.channel import LinkTraffic
 from catchment.feeds.protocol.messages import Downward, Upward
 
-TICK_US = 1_000_000
+TICK_US = 1_000_000  # how often devices are told that time has passed
 
 
 class LocalTransport(Protocol):
@@ -74,11 +74,11 @@ class LocalRun:
         self.before_step: Callable[[int], None] | None = None  # a paced run sleeps here
 
     def at(self, at_us: int, act: Callable[[LocalRun], None]) -> None:
-        """Do something at an instant of the run."""
+        """Schedule an action at an instant of the run."""
         heapq.heappush(self.scheduled, _Scheduled(at_us, next(self.numbers), act))
 
     def every(self, period_us: int, act: Callable[[LocalRun], None]) -> None:
-        """Do something once per period, from one period on."""
+        """Schedule an action once per period, the first after one period."""
 
         def again(run: LocalRun) -> None:
             act(run)
@@ -92,7 +92,7 @@ class LocalRun:
             self.bus.send_down(delivery.device, delivery.message)
 
     def carry_up(self, name: str) -> None:
-        """The cloud takes the next message of a device and answers."""
+        """Hand the cloud the next message of a device, and send its answers."""
         message = self.bus.next_up(name)
         if message is not None:
             self.send(self.answer(name, message))
@@ -103,7 +103,7 @@ class LocalRun:
         self.carry(self)
 
     def run(self, records: Iterator[DeviceRecord], until_us: int) -> None:
-        """Go on until an instant; a later call goes on with the same records."""
+        """Continue until an instant; a later call continues with the same records."""
         next_tick = self.now_us + TICK_US
         record = self.ahead or next(records, None)
         while True:

@@ -114,7 +114,7 @@ class FeedRun:
             pass
 
     def steps(self) -> Iterator[int]:
-        """Run through the phases a second at a time; yields the second."""
+        """Run through the phases, one second at a time; yield the second."""
         records = self.world.records(EPOCH_US)
         change_at = self.options.change_at_s
         end = self.options.seconds
@@ -140,7 +140,7 @@ class FeedRun:
             yield now_s + 1
 
     def _settle(self, records: Iterator[DeviceRecord], latest_s: int) -> Iterator[int]:
-        """Go on until all moves have ended."""
+        """Continue until all moves have ended."""
         while self.cloud.controller.moving and self.second < latest_s:
             yield from self._until(records, self.second + 1)
 
@@ -182,7 +182,7 @@ class FeedRun:
         return Totals.of(self.bus.traffic().values(), self.run.now_us)
 
     def report(self) -> dict[str, Any]:
-        """Return all that was measured."""
+        """Return everything that was measured."""
         controller = self.cloud.controller
         links = list(self.bus.traffic().values())
         hosts = controller.current_hosts()
@@ -217,7 +217,10 @@ class FeedRun:
 def compare(
     graph: ViewGraph, records: list[DeviceRecord], found: set[Any], since_us: Mapping[str, int]
 ) -> dict[str, int]:
-    """Lost: due from when its view was active, and not found. Invented: found, and never due."""
+    """Return how many notices were expected, lost and invented.
+
+    Lost: due from when its view was active, and not found. Invented: found, and never due.
+    """
     every = naive_notices(graph, records)
     first_us = min((r.at_us for r in records), default=0)
     late = any(since >= first_us for since in since_us.values())

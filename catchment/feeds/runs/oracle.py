@@ -59,7 +59,7 @@ class _Oracle:
             )
         for kind, where in self._kinds().items():
             stream = self.program.streams[stream_of(kind)]
-            raw = ", ".join(_quoted(c) for c in stream.column_names)
+            raw = ", ".join(_quote(c) for c in stream.column_names)
             self.db.execute("DROP TABLE IF EXISTS raw")
             self.db.execute(f"CREATE TABLE raw (number INT, at_us INT, device TEXT, boot INT, {raw})")
             marks = ",".join("?" * (4 + len(stream.columns)))
@@ -71,10 +71,10 @@ class _Oracle:
         return {feed_kind(i.source, i.where): i.where for i in inputs}
 
     def _make_feed(self, kind: str, where: str | None) -> None:
-        columns = "".join(f", {_quoted(c)}" for c in self.program.pushed_columns[kind])
+        columns = "".join(f", {_quote(c)}" for c in self.program.pushed_columns[kind])
         condition = read_expression(where).sql(dialect="sqlite") if where else "true"
         self.db.execute(
-            f"CREATE TABLE {_quoted(kind)} AS SELECT ? || '@' || device AS feed, at_us, "
+            f"CREATE TABLE {_quote(kind)} AS SELECT ? || '@' || device AS feed, at_us, "
             f"'[' || (boot + row_number() OVER (PARTITION BY device, boot ORDER BY number) - 1) || ']' AS key{columns} "
             f"FROM raw WHERE {condition}",
             (kind,),
@@ -84,21 +84,21 @@ class _Oracle:
         self._index(kind)
 
     def _rank(self, table: str) -> None:
-        self.db.execute(f"ALTER TABLE {_quoted(table)} ADD COLUMN rank REAL")
-        self.db.execute(f"UPDATE {_quoted(table)} SET rank = event_rank(feed, key)")
+        self.db.execute(f"ALTER TABLE {_quote(table)} ADD COLUMN rank REAL")
+        self.db.execute(f"UPDATE {_quote(table)} SET rank = event_rank(feed, key)")
 
     def _forget_unwanted(self, kind: str) -> None:
-        """Events that every view of their feed samples out can meet nothing."""
+        """Delete events that every view of their feed samples out: they can meet nothing."""
         shares = [(f, max(v.share_of(f) for v in readers)) for f, readers in self.graph.consumers.items()]
         self.db.execute("CREATE TEMP TABLE IF NOT EXISTS wanted (feed TEXT PRIMARY KEY, share REAL)")
         self.db.executemany("INSERT OR REPLACE INTO wanted VALUES (?, ?)", shares)
-        sampled = f"SELECT share FROM wanted WHERE wanted.feed = {_quoted(kind)}.feed"
-        self.db.execute(f"DELETE FROM {_quoted(kind)} WHERE rank >= coalesce(({sampled}), 0)")
+        sampled = f"SELECT share FROM wanted WHERE wanted.feed = {_quote(kind)}.feed"
+        self.db.execute(f"DELETE FROM {_quote(kind)} WHERE rank >= coalesce(({sampled}), 0)")
 
     def _index(self, table: str) -> None:
-        """Two ways in: the sampled events of a feed, and those near an instant."""
+        """Index events in two ways: the sampled events of a feed, and those near an instant."""
         for columns in ("feed, rank, at_us", "feed, at_us, rank"):
-            self.db.execute(f"CREATE INDEX {_quoted(f'{table} by {columns}')} ON {_quoted(table)} ({columns})")
+            self.db.execute(f"CREATE INDEX {_quote(f'{table} by {columns}')} ON {_quote(table)} ({columns})")
 
     # ---- feeds to matches
 
@@ -131,7 +131,7 @@ class _Oracle:
     def _query(self, template: FeedTemplate) -> str:
         aliases = [i.alias for i in template.inputs]
         tables = [
-            f"JOIN {_quoted(feed_kind(i.source, i.where))} AS {i.alias} ON {i.alias}.feed = v.input{n}"
+            f"JOIN {_quote(feed_kind(i.source, i.where))} AS {i.alias} ON {i.alias}.feed = v.input{n}"
             f" AND {i.alias}.rank < v.share{n} AND {i.alias}.at_us > coalesce(v.since_us, -1)"
             for n, i in enumerate(template.inputs)
         ]
@@ -166,18 +166,18 @@ class _Oracle:
         return read_expression(sql).transform(place).sql(dialect="sqlite")
 
     def _make_output(self, template: FeedTemplate, rows: list[tuple[Any, ...]]) -> None:
-        names = ", ".join(_quoted(n) for n in template.output_names)
-        self.db.execute(f"CREATE TABLE {_quoted(template.name)} (feed TEXT, key TEXT, at_us INT, {names})")
+        names = ", ".join(_quote(n) for n in template.output_names)
+        self.db.execute(f"CREATE TABLE {_quote(template.name)} (feed TEXT, key TEXT, at_us INT, {names})")
         marks = ",".join("?" * (3 + len(template.outputs)))
         self.db.executemany(
-            f"INSERT INTO {_quoted(template.name)} VALUES ({marks})",
+            f"INSERT INTO {_quote(template.name)} VALUES ({marks})",
             [(view, key, at_us, *values) for view, _, key, at_us, *values in rows],
         )
         self._rank(template.name)
         self._index(template.name)
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 

@@ -1,7 +1,7 @@
 """The two halves of a live deployment over MQTT, each a loop in its own process: the cloud, and a fleet of devices.
 
 The loops carry messages between a transport and the pure cores and keep to the wall clock; they end when `goes_on`
-says so. A fleet writes what its devices recorded and notified to a log, a line each, so that a run can be checked
+says so. A fleet writes what its devices recorded and notified to a log, one line each, so that a run can be checked
 afterwards and what was written outlives a kill.
 """
 
@@ -19,11 +19,11 @@ from catchment.feeds.cloud.router import Deliver
 from catchment.feeds.device.fleet import DeviceRecord, Fleet
 from catchment.feeds.protocol.messages import Notice
 from catchment.feeds.protocol.mqtt import MqttCloud, MqttDevices, reach_broker
+from catchment.feeds.runs.local_run import TICK_US
 from catchment.timeline import Clock
 
-POLL_S = 0.02
+POLL_S = 0.02  # how long a poll waits for messages
 TAKE_EVERY_S = 1.0  # a cloud on Spark writes a file each time
-TICK_US = 1_000_000
 
 
 class Every:
@@ -33,8 +33,8 @@ class Every:
         self.period_s = period_s
         self.last_s = time.monotonic()
 
-    def passed(self) -> float:
-        """Return seconds since the last time, or 0 while the period is not over."""
+    def elapsed_s(self) -> float:
+        """Return the seconds since the last period ended, or 0 while this period is not over."""
         now_s = time.monotonic()
         if now_s - self.last_s < self.period_s:
             return 0.0
@@ -61,11 +61,11 @@ def serve_cloud(
     while goes_on():
         links.poll(POLL_S)
         receive_all(cloud, links)
-        if take.passed():
+        if take.elapsed_s():
             send_all(links, cloud.take())
-        if second.passed():
+        if second.elapsed_s():
             send_all(links, each_second())
-        if period_s := review.passed():
+        if period_s := review.elapsed_s():
             send_all(links, cloud.review(period_s))
     receive_all(cloud, links)
     send_all(links, cloud.drain())

@@ -19,7 +19,7 @@ from catchment.feeds.protocol.messages import FeedEvent
 from catchment.feeds.runs.workload import Workload
 
 WAYS = ("messages_up", "messages_down", "bytes_up", "bytes_down")
-MAX_SAMPLED = 100_000  # records that are looked at for the size of messages
+MAX_SAMPLED = 100_000  # most records that are read to find the size of messages
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,9 @@ def predict_traffic(
 
 
 def message_sizes(graph: ViewGraph, workload: Workload, from_us: int, boot: int = 0) -> dict[str, float]:
-    """Return bytes of a message of each feed: an early event of it, encoded, numbered as after a while of running."""
+    """Return the bytes per message of each feed: those of an early event, encoded and numbered as after a while of
+    running.
+    """
     compiled = compile_program(graph.program.text, graph.program.functions)
     number = boot + 100
     sizes: dict[str, float] = {}

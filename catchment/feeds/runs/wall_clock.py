@@ -12,7 +12,7 @@ IDLE_S = 0.005  # how long a live run sleeps when nothing is under way
 
 
 def pace(run: LocalRun, speed: float = 1.0, idle: Callable[[float], None] = time.sleep) -> None:
-    """Make a run wait for the wall clock; at speed 10 ten seconds of the run take one."""
+    """Make a run wait for the wall clock; at speed 10, ten seconds of the run take one."""
     began_s = time.monotonic()
     began_us = run.now_us
 

@@ -20,7 +20,7 @@ ANY = "any"
 
 
 def _repair() -> OptionKind:
-    """When shed records are repaired; on and off are always and never."""
+    """Return the kind of option that says when shed records are repaired; on and off are always and never."""
 
     def read(value: Any) -> str:
         try:

@@ -56,7 +56,7 @@ class DriftingSources(SourceTable):
         self.recent_sums[rows] = self.recent_sums[rows] * weight + gained
 
     def learn_drift(self) -> None:
-        """Compare recent rates with the long-term ones, once per window."""
+        """Learn how far recent rates are from the long-term ones; to be called once per window."""
         slow = self.sums[:, TOTAL] * self.recent_sums[:, SPAN]
         quick = self.recent_sums[:, TOTAL] * self.sums[:, SPAN]
         drift = np.where(slow != 0.0, quick / np.where(slow != 0.0, slow, 1.0) - 1.0, 0.0)

@@ -82,7 +82,7 @@ class Lifted:
 
 
 def fits(fragment: Fragment) -> bool:
-    """Whether a fragment can be lifted with others: a look-up may double records, which a projection cannot."""
+    """Return whether a fragment can be lifted with others: a look-up may double records, which a projection cannot."""
     return not fragment.lookups
 
 
@@ -163,17 +163,17 @@ def _lift(take: Take, aggregates: tuple[Aggregate, ...], columns: dict[str, str]
     def column(sql: str) -> str:
         return columns.setdefault(sql, f"column_{len(columns)}")
 
-    def guarded(sql: str) -> str:
-        """Evaluate only what the fragment takes: its condition may keep an expression from failing."""
+    def guard(sql: str) -> str:
+        """Return an expression that is evaluated only on what the fragment takes: on other records it might fail."""
         plain = fragment.where is None or _PLAIN_COLUMN.fullmatch(sql)
         return column(sql if plain else f"CASE WHEN ({fragment.where}) THEN ({sql}) END")
 
     slices = fragment.slicing.sql(f"unix_micros({quote(fragment.stream)}.{quote(fragment.event_time)})")
-    keys = ((SLICE_COLUMN, column(slices)), *((key.name, guarded(key.sql)) for key in fragment.keys))
-    arguments = tuple(None if a.argument is None else guarded(a.argument) for a in aggregates)
+    keys = ((SLICE_COLUMN, column(slices)), *((key.name, guard(key.sql)) for key in fragment.keys))
+    arguments = tuple(None if a.argument is None else guard(a.argument) for a in aggregates)
     where = None if fragment.where is None else f"({fragment.where})"
     condition = None if where is None else conditions.setdefault(where, f"condition_{len(conditions)}")
-    return Lift(keys, aggregates, arguments, condition, take.selection.over_columns(column, guarded))
+    return Lift(keys, aggregates, arguments, condition, take.selection.over_columns(column, guard))
 
 
 def _gather(lift: Lift, rows: Sequence[dict[str, Any]], empty: pa.Table) -> Lifted:

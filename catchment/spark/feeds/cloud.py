@@ -160,7 +160,7 @@ class SparkCloud(CloudControl):
             yield self.outgoing.get_nowait()
 
     def drain(self) -> Iterator[Deliver]:
-        """As `take`, after everything received is processed."""
+        """Do as `take`, after everything received has been processed."""
         assert self.query is not None
         self.landing.flush()
         self.query.processAllAvailable()
@@ -222,7 +222,7 @@ def spark_cloud(
     rule: ReoptimizeRule,
     master: str = "local[2]",
 ) -> Iterator[SparkCloud]:
-    """Give a cloud on a Spark session of its own, for the time of a run; its view graph is generated there too."""
+    """Yield a cloud on a Spark session of its own, for the time of a run; its view graph is generated there too."""
     spark = make_session("feeds", SparkConfig(), master=master)
     try:
         with TemporaryDirectory(prefix="catchment-feeds-") as folder:

@@ -149,7 +149,7 @@ class FeedJoins:
         return " ".join(joins)
 
     def _analyse_types(self) -> None:
-        """The types of what each template gives, as Spark derives them; nothing is run."""
+        """Return the types of what each template gives, as Spark derives them; nothing is run."""
         self._frame([], EVENT_TYPES).createOrReplaceTempView("feed_none")
         for name, template in self.program.templates.items():
             self._view_rows(name, []).createOrReplaceTempView("feed_view_rows")

@@ -30,9 +30,9 @@ from catchment.feeds.placement.pair_views.conflicts import apply_lifts, conflict
 from catchment.feeds.placement.pair_views.residual import solve_lifts
 from catchment.feeds.placement.threshold_costs import Curves
 
-MAX_CONFLICTS = 5_000_000  # pairs the driver takes; beyond that the upload cost is out of all proportion
+MAX_CONFLICTS = 5_000_000  # most pairs that the driver solves; with more, uploads cost far too much
 WORTH_ANOTHER_PASS = 0.2  # raising the floors again pays while it drops at least this share of the rows
-FEW_ROWS = 1_000_000  # and while there are more than these: below, a pass costs more than a sort
+FEW_ROWS = 1_000_000  # with fewer rows, a pass costs more than a sort
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -117,7 +117,7 @@ def _pairs(edges: DataFrame, loads: bool) -> DataFrame:
 
 
 def _refuse_bad_pairs(pairs: DataFrame) -> None:
-    """Say what is wrong with the first pair that is no pair."""
+    """Refuse the first pair that is not a pair, and say what is wrong with it."""
     is_self = F.col("lo") == F.col("hi")
     wrong = F.col("bad") | is_self | (F.col("rows_lo") != 1) | (F.col("rows_hi") != 1)
     found = pairs.where(wrong).select("*", is_self.alias("is_self")).limit(1).collect()
@@ -233,8 +233,7 @@ class _Job:
         time_limit_s: float,
         clock: Callable[[], float],
     ) -> _Resolved:
-        """Bring the conflicts and their devices' curves to the driver and solve the residual problem
-        there."""
+        """Solve the residual problem on the driver, from the conflicts and their devices' curves."""
         none = _Resolved(None, 0, LiftSolution(np.zeros(0, dtype=np.int64), 0.0, 0.0))
         if self.upload <= self.download:
             return none  # each device's own optimum fits all others'
@@ -271,7 +270,7 @@ class _Job:
         return _Resolved(self.spark.createDataFrame(rows, schema), len(pairs), solution)
 
     def decide(self, rows: DataFrame, choices: DataFrame, lifted: DataFrame | None) -> DataFrame:
-        """U where the threshold covers the row's rate, else D."""
+        """Return U where the threshold covers the row's rate, else D."""
         threshold = choices.select("src", "threshold")
         if lifted is not None:
             threshold = threshold.join(F.broadcast(lifted), "src", "left").select(

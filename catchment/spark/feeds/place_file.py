@@ -22,7 +22,7 @@ from catchment.project.config import SparkConfig
 from catchment.spark.feeds.place import SparkPlacement, place_edges
 from catchment.spark.session import make_session
 
-PARTITION_BYTES = 16 * 2**20  # of input: more input makes more partitions, not larger ones
+PARTITION_BYTES = 16 * 2**20  # input per partition: more input makes more partitions, not larger ones
 COPY_BYTES = 8 * 2**20
 
 
@@ -35,8 +35,10 @@ def place_file(
     time_limit_s: float = 60.0,
     session: SparkSession | None = None,
 ) -> SparkPlacement:
-    """Place the demands of a file (or of a folder of Parquet files) and write the decisions, which are
-    then to be read from `out`: the scratch folder is gone."""
+    """Place the demands of a file (or of a folder of Parquet files) and write the decisions.
+
+    Afterwards the decisions are read from `out`: the scratch folder is gone.
+    """
     spark = (session or make_session("place", SparkConfig())).newSession()
     edges = _read(spark, rates, "rates")
     measure = measure_of(edges.columns, rates)

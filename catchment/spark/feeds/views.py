@@ -1,7 +1,7 @@
 """The view graph, generated on Spark from reference data of any size; and its change when the data changes.
 
 Law: for the same program and rows it gives the same graph as `catchment.feeds.language.view_graph.generate_views`
-(Chandramouli et al., VLDB'13, section 2.1). A graph is a DataFrame with one row a physical view: `view,
+(Chandramouli et al., VLDB'13, section 2.1). A graph is a DataFrame with one row per physical view: `view,
 template, inputs array<string>, rows array<struct<inputs, shares, devices, params, notified>>`, where ids
 and parameters are text.
 """
@@ -68,7 +68,7 @@ def spark_views(
         _refuse_faults(joined, template, devices)
         relations[template.name] = joined.select(*_relation_columns(template))
         if template.is_pair or template.name not in program.consumed:
-            graphs.append(_grouped(joined, template))
+            graphs.append(_group_by_inputs(joined, template))
     if not graphs:
         raise FeedError("the program has no view")
     return reduce(DataFrame.unionByName, graphs)
@@ -140,7 +140,7 @@ class _Joined:
                 self.sources[use.alias] = _table(tables, program, use.table)
 
     def rows(self, spark: SparkSession) -> DataFrame:
-        """Return one row a joined reference row: input, share, device of each role, parameters, static outputs."""
+        """Return one row per joined reference row: input, share, device of each role, parameters, static outputs."""
         names = {alias: f"__feeds_{self.template.name}_{alias}" for alias in self.sources}
         for alias, frame in self.sources.items():
             frame.createOrReplaceTempView(names[alias])
@@ -208,7 +208,7 @@ def _view_name(template: FeedTemplate) -> Column:
     return fn.concat(fn.lit(f"{template.name}("), inputs, fn.lit(")"))
 
 
-def _grouped(joined: DataFrame, template: FeedTemplate) -> DataFrame:
+def _group_by_inputs(joined: DataFrame, template: FeedTemplate) -> DataFrame:
     params = [fn.col(f"param{at}") for at in range(len(template.params))]
     row = fn.struct(
         _roles(template, "input").alias("inputs"),
@@ -226,7 +226,7 @@ def _grouped(joined: DataFrame, template: FeedTemplate) -> DataFrame:
 
 
 def _refuse_faults(joined: DataFrame, template: FeedTemplate, devices: DataFrame | None) -> None:
-    """One pass over the joined rows: the first of each kind of fault, if there is any."""
+    """Refuse faulty rows: one pass over the joined rows finds the first of each kind of fault."""
     checked = joined
     faults = {}
     if template.is_pair:

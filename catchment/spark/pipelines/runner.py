@@ -1,7 +1,7 @@
 """Running a project: any set of its sites, the center, or all of it in one process, on one Spark session.
 
 Sites and the center speak over real sockets in every case; in one process they are wired on loopback. The runner
-is the only part that waits: it ticks the pipelines, tells how they do, and ends when every stream has ended.
+is the only part that waits: it ticks the pipelines, reports their state, and ends when every stream has ended.
 """
 
 from __future__ import annotations
@@ -137,7 +137,11 @@ class Runner:
 
     @property
     def finished(self) -> bool:
-        """Sites: all is read, sent and acknowledged. Center: all has landed, and no site has more to say."""
+        """Return whether everything here is done.
+
+        A site is done when all is read, sent and acknowledged; the center when all has landed, and no site has more to
+        say.
+        """
         if not all(p.finished for p in self.pipelines):
             return False
         if not self.relays.is_finished(self.once and bool(self.pipelines)):
@@ -154,7 +158,7 @@ class Runner:
         return all(ended) or (self.once and bool(self.pipelines))
 
     def status(self) -> Mapping[str, Any]:
-        """How every role in this process does."""
+        """Return the state of every role in this process."""
         sites = {p.site: site_status(p) for p in self.pipelines}
         center = self.center.status() if self.center else None
         return {"sites": sites, "relays": self.relays.status(), "center": center}

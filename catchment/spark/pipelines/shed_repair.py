@@ -162,7 +162,7 @@ def repair_events(
 
 @dataclass
 class RepairThread:
-    """Runs `work` again and again while it returns True, else checks after a while; `failure` is what stopped it."""
+    """A thread that repeats `work`: at once while it returns True, else after a while; `failure` is what stopped it."""
 
     work: Callable[[], bool]
     failure: BaseException | None = None

@@ -1,4 +1,4 @@
-"""What may be sampled of the fragments of a stream, and what its reader is asked for, given what the reader sees."""
+"""Which fragments of a stream may be sampled, and how, given the columns that its reader sees."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from catchment.deploy.fragment_plan import FragmentPlan
 from catchment.query.fragment import Fragment
 from catchment.shedding.conditions import column_of, condition_of
 from catchment.shedding.fragment_stats import SheddableFragment
-from catchment.shedding.reader_filter import Condition, ReadRequest, both, is_large
-from catchment.shedding.sampler import Sampler
+from catchment.shedding.reader_filter import Condition
 from catchment.spark.sources.streams import OpenedStream
 
 _IsType = Callable[[pa.DataType], bool]
@@ -48,23 +47,8 @@ def sheddable_fragment(
     )
 
 
-def read_requests(condition: Condition | None, sampler: Sampler) -> list[ReadRequest]:
-    """Return what a fragment with this condition and sampler asks of the reader."""
-    spared = [ReadRequest(1.0, both(condition, is_large(column_of(sql) or "", limit))) for sql, limit in sampler.spared]
-    groups = sampler.groups
-    if groups is None:
-        return [ReadRequest(sampler.rate, condition), *spared]
-    key = column_of(groups.key) or ""
-    requests = []
-    for rate in sorted({rate for _, rate in groups.rates}):
-        values = [value for value, own in groups.rates if own == rate]
-        requests.append(ReadRequest(rate, both(condition, ["in", key, values])))
-    unnamed = ReadRequest(1.0, both(condition, ["not", ["in", key, groups.values]]))
-    return [*requests, unnamed, *spared]
-
-
 def is_seen(sql: str | None, opened: OpenedStream, types: Sequence[_IsType]) -> bool:
-    """Whether whoever samples sees the value of an expression.
+    """Return whether the value of an expression is visible where records are sampled.
 
     Where samples are read again, that is a column of these types that the reader sees; where history is written first
     and sampled from there, any column.

@@ -24,6 +24,7 @@ from catchment.arrays import Floats
 from catchment.deploy.fragment_plan import FragmentPlan
 from catchment.query.fragment import Fragment
 from catchment.query.sql.view_options import NEVER
+from catchment.shedding.conditions import read_requests
 from catchment.shedding.cost_book import FILTER, HISTORY, PREPARE
 from catchment.shedding.debts import BatchShed, EventTimeLimits, FragmentSample, LackingRecords
 from catchment.shedding.fragment_stats import SheddableFragment, ValueMoments
@@ -34,7 +35,7 @@ from catchment.shedding.sampler import TAKE_ALL, Selection
 from catchment.site.events import Absorbed, Event
 from catchment.spark.evaluation.evaluator import SIZE, Evaluator, RecordCounts, Reduced
 from catchment.spark.evaluation.one_pass import Take
-from catchment.spark.pipelines.sheddable import read_requests, reader_conditions, sheddable_fragment
+from catchment.spark.pipelines.sheddable import reader_conditions, sheddable_fragment
 from catchment.spark.sources.streams import OpenedStream
 from catchment.spark.streaming import rows_of_batch
 from catchment.timeline import Clock, Slicing
@@ -125,7 +126,7 @@ class StreamShedding:
     _is_warm: bool = field(default=False, init=False)
 
     def has_room(self) -> bool:
-        """Whether repairs may run beside the stream: it is calm, or has had nothing to do for a while."""
+        """Return whether repairs may run beside the stream: it is calm, or has had nothing to do for a while."""
         return self.monitor.has_room or self.timer.is_idle
 
     def follow(self, plans: Sequence[FragmentPlan], make_monitor: MakeMonitor) -> None:
@@ -134,7 +135,7 @@ class StreamShedding:
         self.conditions = reader_conditions(self.opened, plans)
         self.monitor = _make_monitor(self.stream, plans, self.conditions, self.opened, make_monitor)
         self.monitor.adopt(known)
-        self.repaired = _repaired(plans)
+        self.repaired = _whether_repaired(plans)
 
     def status(self, owed_batches: int) -> dict[str, object]:
         """Return what is shed, how much and why."""
@@ -313,7 +314,7 @@ def stream_shedding(
     monitor = _make_monitor(stream, plans, conditions, opened, make_monitor)
     timer = BatchTimer(trigger_s)
     return StreamShedding(
-        stream, monitor, opened, evaluator, checkpoint, clock, timer, _repaired(plans), conditions, is_paced
+        stream, monitor, opened, evaluator, checkpoint, clock, timer, _whether_repaired(plans), conditions, is_paced
     )
 
 
@@ -329,7 +330,7 @@ def _make_monitor(
     return make_monitor(stream, fragments, delta, opened.reread_rows is not None)
 
 
-def _repaired(plans: Sequence[FragmentPlan]) -> dict[str, bool]:
+def _whether_repaired(plans: Sequence[FragmentPlan]) -> dict[str, bool]:
     return {plan.fragment.name: plan.shed.repair != NEVER for plan in plans}
 
 

@@ -23,7 +23,7 @@ def generate(spark: SparkSession, stream: Stream, generator: GeneratorConnector,
 
 
 def has_generated(generator: GeneratorConnector, offset: int) -> bool:
-    """Whether a generator has no more rows after this offset of the rate source, in whole seconds since it began."""
+    """Return whether a generator has no more rows after this offset of the rate source, in seconds since it began."""
     total = _total_rows(generator)
     return total is not None and offset * _rate(generator) >= total
 

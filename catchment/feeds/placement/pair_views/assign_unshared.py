@@ -67,8 +67,7 @@ def assign_unshared(
 
 
 def _larger_gains(graph: DemandGraph, gain: Floats) -> Mask:
-    """On each pair the side that gains more by computing the view, if one gains; ties to the smaller
-    device."""
+    """Return for each pair the side that gains more by computing the view, if one gains; ties: the smaller device."""
     other = gain[graph.counterpart]
     return np.asarray((gain > 0) & ((gain > other) | ((gain == other) & (graph.src < graph.dst))))
 
@@ -128,7 +127,7 @@ class _Sacks:
         return kept
 
     def _constraints(self) -> tuple[sparse.csr_array, Floats]:
-        """No device beyond its limit, no pair twice."""
+        """Return the constraints: no device beyond its limit, no pair twice."""
         at = np.arange(self.gain.shape[0])
         loads = sparse.csr_array((self.load, (self.owner, at)), shape=(self.limit.shape[0], at.shape[0]))
         pairs = sparse.csr_array((np.ones(at.shape[0]), (self.pair, at)))
@@ -137,7 +136,7 @@ class _Sacks:
         return sparse.vstack((loads[bounded], pairs), format="csr"), limits
 
     def _fill_greedily(self) -> Mask:
-        """By gain per load while it fits: what is kept when the solver has no time at all."""
+        """Return rows by gain per load while they fit: what is kept when the solver has no time at all."""
         kept = np.zeros(self.gain.shape[0], dtype=np.bool_)
         room = self.limit.copy()
         free = np.ones(int(self.pair.max()) + 1, dtype=np.bool_)

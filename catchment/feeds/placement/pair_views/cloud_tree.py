@@ -37,7 +37,7 @@ class CloudTree:
 
     @classmethod
     def of(cls, parent: ArrayLike, link_cost: ArrayLike, gateway: ArrayLike) -> CloudTree:
-        """Return the same from anything that holds numbers."""
+        """Return the tree from anything that holds numbers."""
         return cls(
             np.asarray(parent, dtype=np.int64),
             np.asarray(link_cost, dtype=np.float64),
@@ -58,7 +58,7 @@ class CloudTree:
             )
 
     def top_down(self) -> list[int]:
-        """Nodes, parents before children; shorter than the cloud where its links form no tree."""
+        """Return the nodes, parents before children; fewer than all where the links form no tree."""
         order = np.flatnonzero(self.parent == -1).tolist()[:1]
         for node in order:
             order += np.flatnonzero(self.parent == node).tolist()
@@ -128,7 +128,7 @@ class _Views:
     def descend(
         self, node: int, tree: CloudTree, time_limit_s: float, clock: Callable[[], float]
     ) -> tuple[float, bool]:
-        """Move views from a node's parent to the node where that costs its link least; what crosses it."""
+        """Move views from a node's parent to the node where that makes its link cheaper; return what crosses it."""
         under = tree.under(node)
         below = under[tree.gateway]
         a_below = below[self.a]

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from catchment.errors import FeedError
 
 MAX_DEVICES = 2**31 - 1
-TABLE_SPARSITY = 8  # a table of numbers may have this many entries a row
+TABLE_SPARSITY = 8  # a table of numbers may have this many entries per row
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +152,7 @@ def _alike(columns: dict[str, pa.Array]) -> dict[str, pa.Array]:
 def _number_by_table(
     src: NDArray[np.integer], dst: NDArray[np.integer]
 ) -> tuple[NDArray[Any], NDArray[np.int32], NDArray[np.int32]] | None:
-    """Whole numbers in a narrow range: look each up in a table of the range; None where it is wide."""
+    """Number whole numbers of a narrow range by a table of the range; return None where the range is wide."""
     if src.shape[0] == 0:
         return None
     low = min(int(src.min()), int(dst.min()))

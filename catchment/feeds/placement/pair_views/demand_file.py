@@ -97,7 +97,7 @@ def is_parquet(path: Path) -> bool:
 
 
 def write_decisions(assignment: Assignment, path: Path) -> None:
-    """The decisions, sorted by (src, dst), under the names that the user gave."""
+    """Write the decisions, sorted by (src, dst), under the names that the user gave."""
     graph = assignment.graph
     names = np.arange(graph.devices) if graph.names is None else graph.names
     letters = pa.array(["D", "U"])
@@ -112,7 +112,7 @@ def write_decisions(assignment: Assignment, path: Path) -> None:
 
 
 def write_columns(table: pa.Table, path: Path) -> None:
-    """A table as CSV or Parquet; the name appears only once the file is complete."""
+    """Write a table as CSV or Parquet; the name appears only once the file is complete."""
     part = path.with_name(f".{path.name}.part")
     try:
         if is_parquet(path):
@@ -127,7 +127,7 @@ def write_columns(table: pa.Table, path: Path) -> None:
 
 
 def _write_csv(table: pa.Table, path: Path) -> None:
-    """Without quotes, which Arrow would put around every name, unless a name needs them."""
+    """Write CSV without the quotes that Arrow would put around every name, unless a name needs them."""
     for style in ("none", "needed"):
         with path.open("wb") as target:
             target.write((",".join(table.column_names) + "\n").encode())

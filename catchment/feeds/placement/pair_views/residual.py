@@ -43,7 +43,7 @@ def solve_lifts(problem: LiftProblem, time_limit_s: float, clock: Callable[[], f
 
 
 def _classify(problem: LiftProblem) -> tuple[int, Ints, NDArray[np.bool_], NDArray[np.bool_]]:
-    """Connected components, each node's label, and which of them are trees, which bipartite."""
+    """Return the number of connected components, each node's label, and which are trees and which bipartite."""
     nodes = problem.nodes
     a = problem.node_of[problem.left]
     b = problem.node_of[problem.right]

@@ -16,8 +16,7 @@ from catchment.feeds.placement.pair_views.conflict_problem import LiftProblem, L
 
 
 def solve_roughly(problem: LiftProblem) -> LiftSolution:
-    """Return lifts that resolve every conflict at no more than twice the least cost, with the bound that proves
-    it."""
+    """Return lifts that resolve every conflict at no more than twice the least cost, with the bound that proves it."""
     lacking: list[float] = problem.weight.tolist()
     first_of: list[int] = problem.start[problem.node_of].tolist()
     bound = 0.0

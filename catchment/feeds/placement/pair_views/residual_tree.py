@@ -1,7 +1,7 @@
 """Residual components that are trees: dynamic programming over the levels, in linear time.
 
 For node i at level k the subtree costs F_i(k) plus, for each child, the child's best if level k resolves
-the pair, else the best among the child's levels that do. With one level a node this is the vertex cover of
+the pair, else the best among the child's levels that do. With one level per node this is the vertex cover of
 Chandramouli et al. (VLDB'13, theorem 7).
 """
 
@@ -57,7 +57,7 @@ class _Forest:
         return self._choose(order, parent, free, bound)
 
     def _order(self) -> tuple[list[int], list[tuple[int, int, int]]]:
-        """Nodes, parents first; and for each (parent, own level on the pair, parent's level on it)."""
+        """Return the nodes, parents first; and for each (parent, own level on the pair, parent's level on it)."""
         order: list[int] = []
         parent = [(-1, 0, 0)] * len(self.neighbours)
         seen = [False] * len(self.neighbours)

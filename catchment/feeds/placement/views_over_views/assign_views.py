@@ -57,7 +57,7 @@ def assign_views(
     """Return the cheapest placement of every view; a budget counts the views a device computes."""
     began = clock()
     links = DeviceLinks.of(hierarchy, costs)
-    wanted = _wanted(hierarchy, links)
+    wanted = _own_choices(hierarchy, links)
     capacity = None if budget is None else budget.per_device(hierarchy.devices)
     found = resolve(links, wanted, capacity, time_limit_s, clock)
     cost = links.cost(found.kept)
@@ -75,11 +75,11 @@ def assign_views(
     )
 
 
-def _wanted(hierarchy: Hierarchy, links: DeviceLinks) -> Mask:
+def _own_choices(hierarchy: Hierarchy, links: DeviceLinks) -> Mask:
     """Return the nodes that each device, for itself, would compute; its sources among them."""
     level = hierarchy.level[links.trees.vertex]
     inside = _follow(links, _thresholds(links, level), level)
-    for nodes, rows in links.coupled():
+    for nodes, rows in links.coupled_devices():
         inside[nodes] = cheapest_set(links, nodes, rows)
     return inside
 

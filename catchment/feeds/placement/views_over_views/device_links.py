@@ -27,7 +27,7 @@ class DeviceLinks:
     reader: Ints  # node, for each other input of a node
     read: Ints  # the feed it reads, a vertex
     read_rate: Floats
-    upload: Floats  # cost of a unit, of the node's device
+    upload: Floats  # cost per unit of rate, of the node's device
     download: Floats
 
     @classmethod
@@ -46,7 +46,7 @@ class DeviceLinks:
         """Nodes that are a device's own sources."""
         return self.trees.parent < 0
 
-    def coupled(self) -> Iterator[tuple[Ints, Ints]]:
+    def coupled_devices(self) -> Iterator[tuple[Ints, Ints]]:
         """Yield, for each device of which two views read one feed, its nodes and the rows of `reader` about them.
 
         The views of such a device cannot be weighed one by one.
@@ -60,7 +60,7 @@ class DeviceLinks:
             mine = slice(*np.searchsorted(owner, [found, found + 1]))
             yield nodes[mine], rows[slice(*np.searchsorted(device[rows], [found, found + 1]))]
 
-    def sent(self, inside: Mask) -> Floats:
+    def upload_rates(self, inside: Mask) -> Floats:
         """Return for each node the highest rate of its feed that a child outside wants."""
         sent = np.zeros(self.rate.shape[0])
         out = np.flatnonzero(~inside & ~self.sources)
@@ -70,7 +70,7 @@ class DeviceLinks:
     def cost(self, inside: Mask, nodes: Mask | None = None) -> float:
         """Return what the devices (of some nodes) pay when `inside` says what each computes."""
         of = inside if nodes is None else inside & nodes
-        uploads = float((self.upload * self.sent(inside))[of].sum())
+        uploads = float((self.upload * self.upload_rates(inside))[of].sum())
         rows = np.flatnonzero(of[self.reader])
         order = rows[np.lexsort((self.read_rate[rows], self.read[rows], self.trees.device[self.reader[rows]]))]
         device = self.trees.device[self.reader[order]]

@@ -37,7 +37,7 @@ class Hierarchy:
 
     @classmethod
     def of(cls, devices: int, home: ArrayLike, feed: ArrayLike, view: ArrayLike, rate: ArrayLike) -> Hierarchy:
-        """Return the same from anything that holds numbers."""
+        """Return the hierarchy from anything that holds numbers."""
         return cls(
             devices,
             np.asarray(home, dtype=np.int64),
@@ -85,7 +85,7 @@ class Hierarchy:
 
     @cached_property
     def level(self) -> Ints:
-        """0 for sources; for a view one more than the highest of its inputs."""
+        """Return the level of each vertex: 0 for sources, for a view one more than the highest of its inputs."""
         level = np.where(self.home == VIEW, -1, 0).astype(np.int64)
         waiting = np.bincount(self.view, minlength=self.vertices)
         fresh = level == 0
@@ -100,7 +100,7 @@ class Hierarchy:
         return level
 
     def _cycle_fault(self, stuck: NDArray[np.bool_]) -> FeedError:
-        """Walk from input to input inside the part that has no order until a view comes back."""
+        """Return the error of a cycle, found by a walk from input to input until a view comes back."""
         inside = stuck[self.feed]
         input_of = dict(zip(self.view[inside].tolist(), self.feed[inside].tolist(), strict=True))
         path = [next(iter(input_of))]
@@ -142,7 +142,7 @@ def device_trees(hierarchy: Hierarchy) -> Trees:
         count[vertices] = sizes
         total += nodes.vertex.shape[0]
         levels.append(nodes)
-    return _joined(levels)
+    return _join_levels(levels)
 
 
 def _children(hierarchy: Hierarchy, edges: Ints, first: Ints, count: Ints, levels: list[Trees]) -> Trees:
@@ -151,7 +151,7 @@ def _children(hierarchy: Hierarchy, edges: Ints, first: Ints, count: Ints, level
     edge = np.repeat(edges, sizes)
     offset = np.arange(edge.shape[0]) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     parent = first[hierarchy.feed[edge]] + offset
-    device = _joined(levels).device[parent]
+    device = _join_levels(levels).device[parent]
     order = np.lexsort((device, hierarchy.view[edge]))
     nodes = Trees(device[order], hierarchy.view[edge][order], parent[order], edge[order])
     twice = (nodes.device[1:] == nodes.device[:-1]) & (nodes.vertex[1:] == nodes.vertex[:-1])
@@ -165,6 +165,6 @@ def _children(hierarchy: Hierarchy, edges: Ints, first: Ints, count: Ints, level
     return nodes
 
 
-def _joined(levels: list[Trees]) -> Trees:
+def _join_levels(levels: list[Trees]) -> Trees:
     parts = zip(*((t.device, t.vertex, t.parent, t.edge) for t in levels), strict=True)
     return Trees(*(np.concatenate(part) for part in parts))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 
-ROUNDING = 1e-12  # of the largest finite capacity
+ROUNDING = 1e-12  # capacities below this share of the largest finite one count as used up
 
 
 class Network:
@@ -27,7 +27,7 @@ class Network:
         return len(self.arcs) - 1
 
     def add_arc(self, tail: int, head: int, capacity: float = math.inf) -> None:
-        """An arc; without a capacity it cannot be cut."""
+        """Add an arc; without a capacity it cannot be cut."""
         for at, to, room in ((tail, head, capacity), (head, tail, 0.0)):
             self.arcs[at].append(len(self.head))
             self.head.append(to)
@@ -60,7 +60,7 @@ class Network:
         return depth
 
     def _push(self, source: int, sink: int, depth: dict[int, int], tried: list[int]) -> bool:
-        """Send as much as fits along one shortest path; False where none is left. Dead ends are not retried."""
+        """Send as much as fits along one shortest path; return False where none is left. Dead ends are not retried."""
         path: list[int] = []
         node = source
         while node != sink:

@@ -78,7 +78,7 @@ class _ViewProgram:
     def __init__(self, links: DeviceLinks, wanted: Mask, nodes: Ints, capacity: Floats | None) -> None:
         self.links = links
         self.nodes = nodes
-        self.sent = links.sent(wanted)  # what views outside every device's own optimum want
+        self.sent = links.upload_rates(wanted)  # what views outside every device's own optimum want
         self.variable = {int(node): at for at, node in enumerate(nodes)}
         self.weight = [0.0] * nodes.shape[0]
         self.fixed = 0.0  # what sources send at least
@@ -95,7 +95,7 @@ class _ViewProgram:
             self._add_holder(holder, wanting)
 
     def _add_holder(self, holder: int, children: list[int]) -> None:
-        """A feed's levels: what others want of it in any case, then the rates of the holder's children."""
+        """Add the levels of a feed: what others want of it in any case, then the rates of the holder's children."""
         held = self.variable.get(holder)  # None: a source, which its device always holds
         unit = float(self.links.upload[holder])
         base = float(self.sent[holder])
@@ -111,7 +111,7 @@ class _ViewProgram:
                 self._row([(kept, 1.0), (held, -1.0)], 0.0)  # closed towards the source
 
     def _add_downloads(self) -> None:
-        """A feed that comes down is paid for once, at the highest rate that a kept view reads."""
+        """Add the downloads: a feed that comes down is paid for once, at the highest rate that a kept view reads."""
         links = self.links
         rows = np.flatnonzero(np.isin(links.reader, self.nodes))
         rows = rows[np.argsort(links.read_rate[rows], kind="stable")]
