@@ -148,6 +148,37 @@ def test_the_check_of_commands_refuses_what_does_not_exist() -> None:
             check_command(wrong)
 
 
+def all_commands(command: Any, words: tuple[str, ...] = ("catchment",)) -> Iterator[tuple[str, ...]]:
+    """The words of every command that help lists, groups left out."""
+    for name, sub in getattr(command, "commands", {}).items():
+        if sub.hidden:
+            continue
+        if getattr(sub, "commands", None):
+            yield from all_commands(sub, (*words, name))
+        else:
+            yield (*words, name)
+
+
+def test_the_page_of_commands_has_a_row_for_every_command() -> None:
+    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    rows = [tuple(words.split()) for words in re.findall(r"^\| `(catchment [^`]+)` \|", page, re.MULTILINE)]
+    found = set(all_commands(root()))
+    assert ("catchment", "feeds", "place") in found, "commands of groups are found"
+    assert {command for command in found if not any(row[: len(command)] == command for row in rows)} == set()
+
+
+def test_the_examples_of_help_texts_exist_with_their_options() -> None:
+    shown = 0
+    for words in all_commands(root()):
+        command, _ = resolve(list(words))
+        for line in re.split(r"\n\n|   \|   ", command.epilog or ""):
+            example = line.strip().removeprefix("Examples:").removeprefix("Example:").strip()
+            if example.startswith("catchment "):
+                check_command(example)
+                shown += 1
+    assert shown >= len(set(all_commands(root())))
+
+
 @pages
 def test_every_make_target_that_is_shown_exists(page: Path) -> None:
     targets = set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))

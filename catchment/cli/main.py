@@ -1,6 +1,6 @@
-"""The command line: one file per group of commands, gathered here.
+"""The command line, put together from one module per group of commands.
 
-A user's mistake ends with its message and exit code 2; so does a package that is not installed. Nothing else is caught.
+User errors and missing packages end with a message and exit code 2. Nothing else is caught.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ for group in (project, submit, explain, plan, show, sql, simulate, feeds, shed, 
     group.register(app)
 
 
-# Which extra of the distribution brings a package that light processes go without.
+# The extra of the distribution that installs a package.
 EXTRAS = {
     "pyspark": "spark",
     "deltalake": "spark",

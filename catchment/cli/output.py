@@ -1,4 +1,4 @@
-"""What every command does with its answer: a table for a person, one JSON document for a program."""
+"""How every command prints its answer: a table for people, or one JSON document for programs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def emit(answer: Mapping[str, Any], as_json: bool, render: Callable[[Mapping[str
 
 
 def report(error: CatchmentError) -> None:
-    """Say a mistake of the user's: what, where, and what to do."""
+    """Print a user error: what is wrong, where, and what to do."""
     notes.print(Text("error: ", style="bold red") + Text(error.message), soft_wrap=True)
     for name, text in (("at", error.where), ("hint", error.hint)):
         if text:
@@ -41,7 +41,7 @@ def report(error: CatchmentError) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON can say it; what is no number (NaN, infinity) is null."""
+    """Convert a value to plain JSON types; NaN and infinity become null."""
     match value:
         case Mapping():
             return {str(k): _plain(v) for k, v in value.items()}

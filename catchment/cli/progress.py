@@ -1,4 +1,4 @@
-"""A run as a person watches it: one table that renews itself, or now and then a line where there is no terminal."""
+"""The progress of a run: a table that updates in place, or a line every few seconds where there is no terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LINE_EVERY_S = 5.0
 
 
 def when(instant_us: int | None) -> str:
-    """An instant as people read it."""
+    """Format an instant for people."""
     if instant_us is None:
         return "-"
     if instant_us > 2**60:
@@ -28,7 +28,7 @@ def when(instant_us: int | None) -> str:
 
 
 def size(count: float | None) -> str:
-    """Bytes as people read them."""
+    """Format a number of bytes for people."""
     if count is None:
         return "-"
     for unit in ("B", "KB", "MB", "GB"):
@@ -39,7 +39,7 @@ def size(count: float | None) -> str:
 
 
 class Rates:
-    """Rows a second per site, over the last few seconds."""
+    """Rows per second of each site, over the last few seconds."""
 
     def __init__(self) -> None:
         self._seen: dict[str, list[tuple[float, int]]] = {}
@@ -53,7 +53,7 @@ class Rates:
 
 
 def status_table(status: Mapping[str, Any], rates: Rates | None = None) -> RenderableType:
-    """Sites and queries, as they are now; with their rates while they run."""
+    """Show sites and queries as they are now, with their rates while they run."""
     heads = ("site", "rows", *(("rows/s",) if rates else ()), "newest event", "sent", "waiting", "link")
     sites = Table(*heads, box=None, pad_edge=False)
     for name, site in status["sites"].items():
@@ -83,7 +83,7 @@ def status_table(status: Mapping[str, Any], rates: Rates | None = None) -> Rende
 
 
 def _relays(relays: Mapping[str, Any]) -> RenderableType:
-    """What sites do for others: how many partials came, and how many went on."""
+    """Show how many partials each relay received and sent on."""
     table = Table("relay", "to", "partials in", "out", "waiting", "sent", "link", box=None, pad_edge=False)
     for name, relay in relays.items():
         link = "up" if relay["connected"] else (relay["last_error"] or "down")[:60]
@@ -100,8 +100,8 @@ def _relays(relays: Mapping[str, Any]) -> RenderableType:
 
 
 def _releases(sites: Mapping[str, Any]) -> RenderableType:
-    """What left each site for each query, and why."""
-    table = Table("site", "query", "policy", "updates", "why they left", box=None, pad_edge=False)
+    """Show what left each site for each fragment, and why."""
+    table = Table("site", "fragment", "policy", "updates", "why they left", box=None, pad_edge=False)
     for site, found in sites.items():
         for name, fragment in found.get("fragments", {}).items():
             ranked = sorted(fragment["reasons"].items(), key=lambda item: -item[1])
@@ -111,12 +111,12 @@ def _releases(sites: Mapping[str, Any]) -> RenderableType:
 
 
 def _shedding(sites: Mapping[str, Any]) -> Iterator[RenderableType]:
-    """What is shed where, how much and why, and what is still owed; nothing where nothing is."""
-    told = [(n, s, d) for n, site in sites.items() for s, d in site.get("shedding", {}).items()]
-    told = [(n, s, d) for n, s, d in told if d["shedding"] or d["owed_batches"]]
-    if told:
+    """Show what is shed where, how much and why, and what is still owed; nothing if nothing is shed or owed."""
+    states = [(n, s, d) for n, site in sites.items() for s, d in site.get("shedding", {}).items()]
+    shown = [(n, s, d) for n, s, d in states if d["shedding"] or d["owed_batches"]]
+    if shown:
         table = Table("site", "stream", "load", "behind", "share kept", "owed", "why", box=None, pad_edge=False)
-        for site, stream, shed in told:
+        for site, stream, shed in shown:
             rates = ", ".join(f"{view} {rate:.3g}" for view, rate in shed["rates"].items()) or "all"
             table.add_row(
                 site,
@@ -132,8 +132,9 @@ def _shedding(sites: Mapping[str, Any]) -> Iterator[RenderableType]:
 
 @contextmanager
 def watching(quiet: bool) -> Iterator[Any]:
-    """Gives a function that shows a status; quiet shows nothing."""
-    rates, last = Rates(), [0.0]
+    """Give a function that shows a status; when quiet, it shows nothing."""
+    rates = Rates()
+    last = [0.0]
     if quiet:
         yield lambda status: None
     elif notes.is_terminal:

@@ -1,7 +1,7 @@
-"""Answers as tables for people: narrow enough for 80 columns, and no cell taken for markup.
+"""Answers as tables for people, narrow enough for 80 columns; no cell is taken for markup.
 
-What is the same in every row is said once: the date above the times, the length of windows in the title. What is left
-out here (microseconds, exact bounds of zero) is in the JSON form, which is complete.
+What all rows have in common is shown once: the date above the times, the length of windows in the title. What is left
+out (microseconds, bounds of zero) is in the JSON form, which is complete.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from catchment.units import format_duration
 
 Row = Mapping[str, Any]
 
-# What every row of a result says of itself; the rest is the user's.
+# The columns that every result has; the others are those of the view.
 _META = {
     "window_start",
     "window_end",
@@ -36,7 +36,7 @@ _META = {
 
 
 def result_table(rows: Sequence[Row], title: str) -> RenderableType:
-    """Rows of a result: the window, the user's columns with their errors, and how far along they are."""
+    """Show rows of a result: the window, the columns of the view with their bounds, and the status."""
     own = [c for c in (rows[0] if rows else ()) if c not in _META and not _repeats_window(rows, c)]
     shown = [
         {
@@ -50,7 +50,7 @@ def result_table(rows: Sequence[Row], title: str) -> RenderableType:
 
 
 def window_table(rows: Sequence[Row], title: str) -> RenderableType:
-    """Windows: which, how far along, and why."""
+    """Show windows: their revision, status and reason."""
     shown = [
         {
             "window": row["window_start"],
@@ -65,7 +65,7 @@ def window_table(rows: Sequence[Row], title: str) -> RenderableType:
 
 
 def plain_table(rows: Sequence[Row], title: str) -> RenderableType:
-    """Rows as a table; nothing but the title if there are none."""
+    """Show rows as a table, or only the title if there are none."""
     if not rows:
         return Text(f"{title}: nothing", style="bold")
     table = Table(title=Text(title), title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
@@ -83,7 +83,8 @@ class _Bounded:
     """A value and its relative error: 0 if exact, None if unknown."""
 
     def __init__(self, value: Any, error: float | None) -> None:
-        self.value, self.error = value, error
+        self.value = value
+        self.error = error
 
     def __str__(self) -> str:
         if self.error == 0:
@@ -92,7 +93,7 @@ class _Bounded:
 
 
 def _column(name: str, values: Sequence[Any]) -> tuple[str, list[str], bool]:
-    """Header, cells, and whether they are numbers."""
+    """Return header, cells, and whether they are numbers."""
     plain = [v.value if isinstance(v, _Bounded) else v for v in values]
     known = [v for v in plain if v is not None]
     if known and all(isinstance(v, datetime) for v in known):
@@ -103,7 +104,7 @@ def _column(name: str, values: Sequence[Any]) -> tuple[str, list[str], bool]:
 
 
 def _instants(values: Sequence[datetime | None]) -> tuple[str | None, list[str]]:
-    """Times no finer than they need to be, and their date if it is one for all of them."""
+    """Format times no finer than necessary; return their date apart if all have the same."""
     known = [v for v in values if v is not None]
     days = {v.date() for v in known}
     fine = "%H:%M" if all(v.second == v.microsecond == 0 for v in known) else "%H:%M:%S"
@@ -114,7 +115,7 @@ def _instants(values: Sequence[datetime | None]) -> tuple[str | None, list[str]]
 
 
 def cell(value: Any) -> str:
-    """A value as people read it."""
+    """Format a value for people."""
     match value:
         case None:
             return "-"
@@ -144,7 +145,7 @@ def _repeats_window(rows: Sequence[Row], column: str) -> bool:
 
 
 def _lengths(rows: Sequence[Row]) -> str:
-    """How long the windows are: the same for all of a view."""
+    """Say how long the windows are, which is the same for all windows of a view."""
     if not rows:
         return ""
     length = rows[0]["window_end"] - rows[0]["window_start"]

@@ -65,7 +65,7 @@ def test_a_person_gets_a_table(rates: Path) -> None:
     [
         (["--upload-cost", "-1"], "expected a finite number"),
         (["--out", "/nowhere/at/all.csv"], "there is no folder"),
-        (["--engine", "spark", "--unshared"], "for one machine"),
+        (["--engine", "spark", "--unshared"], "does not run on Spark"),
         (["--budget", "/nowhere.csv"], "there is no such file"),
     ],
 )

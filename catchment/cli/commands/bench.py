@@ -1,4 +1,4 @@
-"""Benchmarks: `catchment bench NAME` runs a benchmark of a checkout and prints what it measured."""
+"""`catchment bench`: run a benchmark of a checkout and print what it measured."""
 
 from __future__ import annotations
 
@@ -21,22 +21,38 @@ from catchment.errors import ConfigError
 
 FOLDER = Path(catchment.__file__).parent.parent / "benchmarks"
 
+_EPILOG = """Examples:
+
+catchment bench
+
+catchment bench throughput --quick --json
+
+catchment bench data
+
+catchment bench report"""
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command(epilog="Examples: catchment bench   |   catchment bench throughput --quick --json")(bench)
+    app.command(epilog=_EPILOG)(bench)
 
 
 def bench(
     name: Annotated[
-        str | None, typer.Argument(help="Which benchmark; 'data' lists data sets, 'report' renews the docs' tables.")
+        str | None, typer.Argument(help="A benchmark; or data, or report. Leave it out to list the benchmarks.")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A smaller run: shows that it works, not how fast.")] = False,
-    part: Annotated[list[str] | None, typer.Option("--part", help="Only this part of it; may be repeated.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw what was measured into this file.")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A smaller run, which shows that it works, not how fast it is.")
+    ] = False,
+    part: Annotated[list[str] | None, typer.Option("--part", help="Run only this part; may be repeated.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the result into this file.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Measure, and say what was compared, with which data, on which commit and machine."""
+    """Run a benchmark and print what it measured, on which data, commit and machine.
+
+    `bench data` lists the data sets and where to get them; `bench report` updates the tables of the docs from the
+    results that full runs have kept.
+    """
     found = _benchmarks()
     if name is None:
         listed = [{"name": n, "description": _load(n).DESCRIPTION} for n in sorted(found)]
@@ -47,7 +63,7 @@ def bench(
         pages = importlib.import_module("benchmarks.report").update_pages()
         emit({"pages": [str(p) for p in pages]}, as_json, lambda a: f"{len(a['pages'])} pages changed")
     elif name not in found:
-        where = "run from a checkout of the repository" if not found else f"there are {', '.join(sorted(found))}"
+        where = f"choose one of {', '.join(sorted(found))}" if found else "run from a checkout of the repository"
         raise ConfigError(f"there is no benchmark {name!r}", hint=where)
     else:
         _measure(name, quick, part, plot, as_json)
@@ -57,7 +73,7 @@ def _measure(name: str, quick: bool, part: list[str] | None, plot: Path | None, 
     module = _load(name)
     parts = {"parts": _parts(module, name, part)} if part else {}
     if plot is not None and not hasattr(module, "plot"):
-        raise ConfigError(f"the benchmark {name!r} has no picture", hint="run it without --plot")
+        raise ConfigError(f"the benchmark {name!r} cannot be drawn", hint="run it without --plot")
     result: dict[str, Any] = module.run(lambda text: notes.print(text, highlight=False), quick, **parts)
     result = {"benchmark": name, "quick": quick, **_circumstances(), **result}
     emit(result, as_json, module.render)
@@ -87,13 +103,13 @@ def _parts(module: ModuleType, name: str, asked: list[str]) -> list[str]:
     there = list(getattr(module, "PARTS", ()))
     unknown = [part for part in asked if part not in there]
     if unknown:
-        hint = f"there are {', '.join(there)}" if there else "run it without --part"
+        hint = f"choose one of {', '.join(there)}" if there else "run it without --part"
         raise ConfigError(f"the benchmark {name!r} has no part {unknown[0]!r}", hint=hint)
     return asked
 
 
 def _benchmarks() -> dict[str, str]:
-    """The benchmarks of the checkout this runs from, name to module; none where catchment is installed without them."""
+    """Return the benchmarks of this checkout, name to module; none where catchment is installed without them."""
     if not (FOLDER / "__init__.py").exists():
         return {}
     if str(FOLDER.parent) not in sys.path:

@@ -1,4 +1,4 @@
-"""EXPLAIN: what will run where, before anything runs."""
+"""`catchment explain`: what will run where, before anything runs."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from catchment.query.explain import explain_data
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command(epilog="Examples: catchment explain demo   |   catchment explain demo traffic --json")(explain)
+    app.command(epilog="Examples: catchment explain my-project   |   catchment explain my-project totals --json")(
+        explain
+    )
 
 
 def explain(
     folder: Annotated[Path, typer.Argument(help="The project folder.")] = Path(),
-    query: Annotated[str | None, typer.Argument(help="One view; absent: all of them.")] = None,
+    query: Annotated[str | None, typer.Argument(help="One view; by default all of them.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show the plan of each view: what runs at its sites, what crosses the links, what is finished at the center."""
+    """Show what runs at each site, what crosses each link and what the center does, before anything runs."""
     from catchment.deploy.deployment import Deployment
     from catchment.deploy.rebalance import known_statistics
     from catchment.optimizer.sharing.explain_sharing import explain_sharing
@@ -45,5 +47,5 @@ def explain(
 
 
 def _one_or_both(sides: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """What is said of a view's fragment; of a join, of that of either side."""
+    """Return what is said about a view's fragment; for a join, about the fragments of both sides."""
     return sides[0] if len(sides) == 1 else {"sides": list(sides)}

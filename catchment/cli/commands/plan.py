@@ -23,11 +23,11 @@ catchment plan examples/wan_workload --sharing none --planner greedy --json
 
 catchment plan my-project --planner run
 
-Rates are declared in PROJECT/statistics.toml. What is shared and how it is placed: docs/sharing.md"""
+Nothing is run. Rates are declared in statistics.toml of the project. How it works: docs/sharing.md"""
 
 
 class Sharing(StrEnum):
-    """How much is shared."""
+    """How much queries share."""
 
     NONE = "none"
     STRICT = "strict"
@@ -36,7 +36,7 @@ class Sharing(StrEnum):
 
 
 class PlannerName(StrEnum):
-    """Who places."""
+    """How operators are placed."""
 
     GREEDY = "greedy"
     EXACT = "exact"
@@ -51,14 +51,18 @@ def register(app: typer.Typer) -> None:
 def plan(
     folder: Annotated[Path, typer.Argument(help="The project folder.", show_default=False)],
     sharing: Annotated[
-        Sharing, typer.Option(help="none, strict: equal parts, full: derived parts, max: at any price.")
+        Sharing,
+        typer.Option(
+            help="What queries share: none, strict (equal parts), full (derived parts too), max (all they can)."
+        ),
     ] = Sharing.FULL,
     planner: Annotated[
-        PlannerName, typer.Option(help="exact: for up to 15 sites and 12 queries; run: as it runs.")
+        PlannerName,
+        typer.Option(help="greedy; exact, for up to 15 sites and 12 queries; or run, as a run places them."),
     ] = PlannerName.GREEDY,
     as_json: JsonFlag = False,
 ) -> None:
-    """Plan the views of a project over its sites and links at the declared rates. Nothing is run."""
+    """Show what queries would share, where they would run and what would cross each link, at declared rates."""
     from catchment.optimizer.placement.plan_json import write_plan
     from catchment.optimizer.placement.planner import Planner, check_plan_contracts, plan_wan, queries_of_catalog
     from catchment.optimizer.placement.topology import Topology
@@ -88,8 +92,14 @@ def _render(answer: Mapping[str, Any]) -> RenderableType:
     parts = {f["name"] for f in answer["fragments"]}
     queries = {q for f in answer["fragments"] for q in f["queries"]}
     rate = format_bandwidth(answer["wan_bytes_per_s"])
-    head = f"{rate} over the WAN for {len(queries)} queries, {len(parts)} fragments."
+    served = _count(len(queries), "query", "queries")
+    computed = _count(len(parts), "fragment", "fragments")
+    head = f"{rate} over the WAN for {served}, {computed}."
     return Group(Text(head), Text(), _fragments(answer), _links(answer))
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
 
 
 def _fragments(answer: Mapping[str, Any]) -> Table:

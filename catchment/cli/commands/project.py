@@ -1,4 +1,4 @@
-"""Making and running projects: init, run, site, center, demo."""
+"""`catchment init`, `run`, `site`, `center` and `demo`: make and run projects."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Folder = Annotated[Path, typer.Argument(help="The project folder.", show_default=True)]
 Seconds = Annotated[
-    float | None, typer.Option("--seconds", help="Stop after this long; state is kept, a later run goes on.")
+    float | None, typer.Option("--seconds", help="Stop after this many seconds. State is kept; a later run continues.")
 ]
 ProjectOption = Annotated[Path, typer.Option("--project", "-p", help="The project folder.")]
 
@@ -45,18 +45,18 @@ CREATE MATERIALIZED VIEW totals AS
 def register(app: typer.Typer) -> None:
     """Add these commands."""
     app.command(epilog="Example: catchment demo")(demo)
-    app.command(epilog="Example: catchment init my-project && catchment run my-project")(init)
+    app.command(epilog="Example: catchment init my-project")(init)
     app.command(epilog="Examples: catchment run my-project   |   catchment run my-project --once --json")(run)
     app.command(epilog="Example: catchment site eu --project my-project")(site)
     app.command(epilog="Example: catchment center --project my-project")(center)
 
 
 def init(folder: Folder, as_json: JsonFlag = False) -> None:
-    """Make a project folder: a commented catchment.toml and a first query."""
+    """Make a project folder with a commented catchment.toml and a first query."""
     made = {folder / PROJECT_FILE: template(), folder / QUERIES_FOLDER / "events.sql": FIRST_QUERY}
     taken = [path for path in (folder, folder / QUERIES_FOLDER) if path.is_file()] + [p for p in made if p.exists()]
     if taken:
-        raise ConfigError(f"{taken[0]} is there already", where=str(folder), hint="choose another folder")
+        raise ConfigError(f"{taken[0]} already exists", where=str(folder), hint="choose another folder")
     (folder / QUERIES_FOLDER).mkdir(parents=True, exist_ok=True)
     for path, text in made.items():
         path.write_text(text, encoding="utf-8")
@@ -66,36 +66,38 @@ def init(folder: Folder, as_json: JsonFlag = False) -> None:
 
 def run(
     folder: Folder = Path(),
-    once: Annotated[bool, typer.Option("--once", help="Read what is there now, publish it, and stop.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Read the records that exist now, publish their answers, and stop.")
+    ] = False,
     seconds: Seconds = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Run a project in one process: every site and the center, wired by sockets on loopback."""
+    """Run every site and the center of a project in one process, connected by sockets on loopback."""
     deployment = _load(folder)
     _run(deployment, deployment.sites, True, folder, once=once, seconds=seconds, as_json=as_json)
 
 
 def site(
-    name: Annotated[str, typer.Argument(help="The site that this process is.")],
+    name: Annotated[str, typer.Argument(help="The site that this process runs.")],
     project: ProjectOption = Path(),
     seconds: Seconds = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Run one site of a project, as a source of streams, as a relay for others, or both; the center runs elsewhere."""
+    """Run one site of a project, as a source of streams, a relay for other sites, or both."""
     deployment = _load(project)
     possible = dict.fromkeys((*deployment.sites, *deployment.routes.relays))
     if name not in possible:
         raise ConfigError(
-            f"no stream that a view reads is born at {name!r}, and no other site sends over it",
+            f"site {name!r} has nothing to do: no view reads a stream from it, and no other site sends through it",
             where=str(project),
-            hint=f"sites are {', '.join(possible)}",
+            hint=f"sites that have something to do: {', '.join(possible)}",
         )
     _check_addresses(deployment, name)
     _run(deployment, (name,), False, project, seconds=seconds, as_json=as_json)
 
 
 def center(project: ProjectOption = Path(), seconds: Seconds = None, as_json: JsonFlag = False) -> None:
-    """Run the center of a project; its sites run elsewhere."""
+    """Run the center of a project, which merges what its sites send and publishes the answers."""
     deployment = _load(project)
     _check_addresses(deployment, deployment.project.center)
     _run(deployment, (), True, project, seconds=seconds, as_json=as_json)
@@ -105,40 +107,40 @@ def demo(
     folder: Annotated[Path, typer.Option(help="Where to put the demo project.")] = Path("demo"),
     as_json: JsonFlag = False,
 ) -> None:
-    """Three sites and a center replay ten hours of a real web log in about a minute."""
+    """Replay ten hours of a real web log through three sites and a center, and show the answers and what they cost."""
     _lay_out_demo(folder)
-    told = f"A web log, born at three sites, is replayed from {folder} at 600 times its pace."
-    notes.print(told, markup=False, highlight=False, soft_wrap=True)
+    started = f"Replaying a web log at three sites, 600 times faster than it was recorded, in {folder}."
+    notes.print(started, markup=False, highlight=False, soft_wrap=True)
     deployment = _load(folder)
     status = _drive(deployment, deployment.sites, True, quiet=as_json)
     emit(_demo_answer(folder, deployment, status), as_json, _render_demo)
 
 
 def _lay_out_demo(folder: Path) -> None:
-    """A fresh copy of the demo; a folder that is not one, or that runs, is left alone."""
+    """Copy a fresh demo into a folder; refuse a folder that holds something else, or a demo that is running."""
     with resources.as_file(resources.files("catchment") / "demo_project") as shipped:
         is_demo = (folder / PROJECT_FILE).is_file() and Project.load(folder).name == Project.load(shipped).name
         if folder.is_file() or (folder.is_dir() and any(folder.iterdir()) and not is_demo):
             hint = "choose another folder with --folder"
-            raise ConfigError(f"{folder} is there already and is not the demo", where=str(folder), hint=hint)
+            raise ConfigError(f"{folder} already exists and is not the demo", where=str(folder), hint=hint)
         _check_free(folder / "state")
         shutil.rmtree(folder / "state", ignore_errors=True)
         shutil.copytree(shipped, folder, dirs_exist_ok=True)
 
 
 class _Holder:
-    """Folders are locked while it lives."""
+    """Own the locks of folders: they are locked as long as it lives."""
 
 
 def _check_free(folder: Path) -> None:
-    """See that no other process uses anything in a folder, before Spark is started for nothing."""
+    """Check that no other process uses anything in a folder, before Spark is started in vain."""
     holder = _Holder()
     for lock in sorted(folder.rglob(LOCK_FILE)):
         lock_folder(lock.parent, holder)
 
 
 def _check_addresses(deployment: Deployment, site: str) -> None:
-    """See that others find a process of its own, and that it finds the next one on its way."""
+    """Check that other processes can find this one, and that it can find the next one on its way to the center."""
     from catchment.deploy.deployment import inbox_address
 
     routes = deployment.routes
@@ -161,7 +163,7 @@ def _drive(
     seconds: float | None = None,
     quiet: bool = False,
 ) -> Mapping[str, Any]:
-    """Run until done, told to stop, or out of time; the last status."""
+    """Run until done, stopped, or out of time, and return the last status."""
     from catchment.spark.pipelines.runner import Runner
     from catchment.spark.session import make_session
 
@@ -210,7 +212,7 @@ def _run(
     emit(
         answer,
         as_json,
-        lambda a: f"results are in {a['results']}\nlook: catchment show results {a['queries'][0]} -p {folder}",
+        lambda a: f"results are in {a['results']}\nnext: catchment show results {a['queries'][0]} -p {folder}",
     )
 
 
@@ -232,10 +234,11 @@ def _demo_answer(folder: Path, deployment: Deployment, status: Mapping[str, Any]
 
 
 def _render_demo(answer: Mapping[str, Any]) -> RenderableType:
-    total, raw = sum(answer["bytes_sent"].values()), answer["shipping_every_record"]
+    total = sum(answer["bytes_sent"].values())
+    raw = answer["shipping_every_record"]
     cost = Table("sent over the WAN", "bytes", "of raw", title="What it cost", title_justify="left")
     lines = {
-        "every record, as it was": raw["raw_bytes"],
+        "every record, uncompressed": raw["raw_bytes"],
         "every record, zstd in batches": raw["zstd_bytes"],
         "catchment: partial aggregates": total,
     }
@@ -245,10 +248,11 @@ def _render_demo(answer: Mapping[str, Any]) -> RenderableType:
         result_table(rows, f"{name}: newest of {answer['windows'][name]} windows")
         for name, rows in answer["answers"].items()
     ]
-    first, folder = next(iter(answer["answers"])), answer["folder"]
+    first = next(iter(answer["answers"]))
+    folder = answer["folder"]
     example = f"SELECT country, sum(bytes) AS bytes FROM {first} GROUP BY country ORDER BY bytes DESC LIMIT 5"
     where = (
-        f"{answer['rows']:,} records were answered. Results are Delta tables in {folder}/state/results; look with\n"
+        f"{answer['rows']:,} records were read. Results are Delta tables in {folder}/state/results. Look at them with\n"
         f"  catchment show results {first} -p {folder}\n"
         f'  catchment sql "{example}" -p {folder}'
     )

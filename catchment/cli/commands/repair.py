@@ -25,12 +25,12 @@ def repair(
     project: Annotated[Path, typer.Option("--project", "-p", help="The project folder.")] = Path(),
     as_json: JsonFlag = False,
 ) -> None:
-    """Repair what was shed of a view: its sites do so as soon as their load allows."""
+    """Ask the sites to repair what was shed of a view as soon as their load allows."""
     emit(ask(project, query), as_json, lambda a: f"asked {', '.join(a['sites'])} to repair what was shed of {query}")
 
 
 def ask(project: Path, query: str) -> dict[str, Any]:
-    """Leave the request at every site that has run here."""
+    """Leave the request in the folder of every site that has run here."""
     loaded = Project.load(project)
     catalog = load_catalog(loaded)
     view = catalog.views.get(query)

@@ -1,4 +1,4 @@
-"""`catchment shed`: where to sample a plan whose load exceeds its capacity, and how wrong its answers may then be."""
+"""`catchment shed`: decide where to sample a plan whose load exceeds its capacity, and bound the errors."""
 
 from __future__ import annotations
 
@@ -40,10 +40,13 @@ def shed(
     plan: Annotated[Path, typer.Argument(help="The plan forest, as a JSON file.", show_default=False)],
     capacity: Annotated[float | None, typer.Option(help="Use this capacity instead of the plan's.")] = None,
     spare_free: Annotated[bool, typer.Option("--spare-free", help="Leave out samplers that save no load.")] = False,
-    law: Annotated[str | None, typer.Option(help="Divide by this law: hoeffding (promised) or variance.")] = None,
+    law: Annotated[
+        str | None,
+        typer.Option(help="Law that divides the load: hoeffding (errors are promises) or variance (estimates)."),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Place samplers in a plan forest so that its load fits the capacity and the worst query is least wrong.
+    """Place samplers in a plan so that its load fits the capacity and the worst error is as small as possible.
 
     The load is in seconds of work per second. A query's error is the relative error (for a quantile, the rank error)
     that its answer exceeds with a chance of at most delta; by the law of variance, about delta. Where the load fits,

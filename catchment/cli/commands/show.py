@@ -1,4 +1,4 @@
-"""Looking at a project: how it runs, what it has published and why, what was set aside."""
+"""`catchment show`: how a project runs, what it has published and why, and what was set aside."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Query = Annotated[str, typer.Argument(help="The name of a materialized view.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="How many rows to show.")]
 
 show_app = typer.Typer(
-    help="Look at a project: results, windows, contracts, late records.",
+    help="Show the status, results, windows, contracts and late records of a project.",
     no_args_is_help=True,
 )
 
@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
 
 @show_app.command(epilog="Example: catchment show status -p demo")
 def status(project: ProjectOption = Path(), as_json: JsonFlag = False) -> None:
-    """How each site and the center do, as they last said."""
+    """Show the last reported status of each site, relay and the center."""
     state = Project.load(project).state_folder
     sites = {p.parent.name: json.loads(p.read_text()) for p in sorted(state.glob("sites/*/status.json"))}
     relays = {p.parent.name: json.loads(p.read_text()) for p in sorted(state.glob("relays/*/status.json"))}
@@ -52,7 +52,7 @@ def status(project: ProjectOption = Path(), as_json: JsonFlag = False) -> None:
 
 @show_app.command(epilog="Example: catchment show results traffic -p demo -n 20")
 def results(query: Query, project: ProjectOption = Path(), limit: Limit = 20, as_json: JsonFlag = False) -> None:
-    """The newest rows of a query: the latest revision of each."""
+    """Show the newest rows of a view, each in its latest revision."""
     from catchment.center.results.read import read_results
 
     table = read_results(Project.load(project).state_folder, query)
@@ -66,7 +66,7 @@ def results(query: Query, project: ProjectOption = Path(), limit: Limit = 20, as
 
 @show_app.command(epilog="Example: catchment show windows traffic -p demo")
 def windows(query: Query, project: ProjectOption = Path(), limit: Limit = 20, as_json: JsonFlag = False) -> None:
-    """The newest windows of a query: status, coverage, revision, and what is missing."""
+    """Show the newest windows of a view: status, coverage, revision, and what is missing."""
     from catchment.center.results.read import newest_windows, read_windows
 
     log = newest_windows(read_windows(Project.load(project).state_folder, query))
@@ -84,13 +84,13 @@ def windows(query: Query, project: ProjectOption = Path(), limit: Limit = 20, as
 def revisions(
     query: Query,
     window: Annotated[
-        str | None, typer.Argument(help="Start of a window, such as '2017-01-01 02:00'; absent: all.")
+        str | None, typer.Argument(help="Start of a window, such as '2017-01-01 02:00' (UTC); by default all windows.")
     ] = None,
     project: ProjectOption = Path(),
     limit: Limit = 50,
     as_json: JsonFlag = False,
 ) -> None:
-    """Every published revision of a window, and why it was made."""
+    """Show every published revision of a view's windows, and why each was made."""
     from catchment.center.results.read import read_windows
 
     log = read_windows(Project.load(project).state_folder, query)
@@ -98,9 +98,9 @@ def revisions(
         log = log.filter(pc.equal(log["window_start"], _instant(window)))
         if not log.num_rows:
             raise ConfigError(
-                f"query {query!r} has published no window that starts at {window!r} (UTC)",
+                f"view {query!r} has published no window that starts at {window!r} (UTC)",
                 where=str(project),
-                hint=f"catchment show windows {query} -p {project} lists them",
+                hint=f"catchment show windows {query} -p {project} lists the windows",
             )
     rows = log.slice(max(0, log.num_rows - limit)).drop_columns(["entry", "step"]).to_pylist()
     emit(
@@ -112,7 +112,7 @@ def revisions(
 
 @show_app.command(epilog="Example: catchment show quarantine -p demo")
 def quarantine(project: ProjectOption = Path(), limit: Limit = 20, as_json: JsonFlag = False) -> None:
-    """Records that could not be used, word for word, with the reason."""
+    """Show records that could not be used, as they arrived, with the reason."""
     import pyarrow.dataset as ds
 
     counts: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Looking at order: how contracts stand at each site, and which late records were registered and not merged."""
+"""`catchment show contracts` and `show late`: how contracts stand, and what became of late records."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def register(app: typer.Typer) -> None:
 
 
 def contracts(project: ProjectOption = Path(), as_json: JsonFlag = False) -> None:
-    """Per site and view with a contract: how long it waits, whether the contract is kept, who holds it up."""
+    """Show, per site and view with a contract, how long it waits, whether it is kept and who holds it up."""
     state = Project.load(project).state_folder
     found = []
     for path in sorted(state.glob("sites/*/status.json")):
-        for view, told in json.loads(path.read_text()).get("contracts", {}).items():
-            found.append({"site": path.parent.name, "view": view, **told})
+        for view, contract in json.loads(path.read_text()).get("contracts", {}).items():
+            found.append({"site": path.parent.name, "view": view, **contract})
     if not found:
         raise ConfigError(
             "no view with a contract has run here yet",
@@ -46,7 +46,7 @@ def late(
     project: ProjectOption = Path(),
     as_json: JsonFlag = False,
 ) -> None:
-    """Late records of a view: merged, waiting for their repair, registered for good, and the windows of these."""
+    """Show the late records of a view: merged, waiting for repair, or registered because they came too late."""
     from catchment.center.results.layout import open_table
 
     state = Project.load(project).state_folder
@@ -55,7 +55,7 @@ def late(
     if query not in queries:
         names = ", ".join(sorted(queries)) or "none"
         raise ConfigError(
-            f"the view {query!r} has not run here yet", where=str(state), hint=f"those that have: {names}"
+            f"the view {query!r} has not run here yet", where=str(state), hint=f"views that have run: {names}"
         )
     counts = {k: queries[query].get(k, 0) for k in ("late_records", "outstanding_records", "unmerged_records")}
     table = open_table(state / "late" / query)
@@ -81,13 +81,13 @@ def _render_contracts(answer: Mapping[str, Any]) -> RenderableType:
 
 
 def _regained(contract: Mapping[str, Any]) -> str:
-    """How much event time without a violation it takes until the contract is kept again."""
+    """Say how much event time without a violation it takes until the contract is kept again."""
     return f"again in {contract['windows_to_regain']:.0f} windows ({contract['regain_us'] / _SECOND:g} s)"
 
 
 def _render_late(answer: Mapping[str, Any]) -> RenderableType:
-    told = (
-        f"{answer['query']}: {answer['late_records']:,} late records, {answer['outstanding_records']:,} wait for their "
-        f"repair, {answer['unmerged_records']:,} were registered and not merged"
+    summary = (
+        f"{answer['query']}: {answer['late_records']:,} late records, {answer['outstanding_records']:,} waiting for "
+        f"repair, {answer['unmerged_records']:,} registered and not merged"
     )
-    return Group(told, plain_table(answer["registered"], "registered partials")) if answer["registered"] else told
+    return Group(summary, plain_table(answer["registered"], "registered partials")) if answer["registered"] else summary

@@ -1,6 +1,4 @@
-"""`catchment simulate edge`: a trace through the policies of a site, and what each costs in traffic and
-staleness.
-"""
+"""`catchment simulate edge`: replay a trace through the policies of a site and compare traffic and staleness."""
 
 from __future__ import annotations
 
@@ -35,17 +33,19 @@ def register(simulate_app: typer.Typer) -> None:
 def edge(
     trace: Annotated[Path, typer.Argument(help="CSV or Parquet with the columns ts (seconds or timestamps) and key.")],
     window: Annotated[float, typer.Option(help="Length of the tumbling windows in seconds.")],
-    bandwidth: Annotated[float, typer.Option(help="What the link takes, in updates a second.")],
-    believed: Annotated[float, typer.Option(help="What the policies believe of it, as a factor.")] = 1.0,
-    policies: Annotated[str, typer.Option(help="Names with commas between; `all` for every one.")] = DEFAULT_POLICIES,
+    bandwidth: Annotated[float, typer.Option(help="Bandwidth of the link in updates per second.")],
+    believed: Annotated[
+        float, typer.Option(help="The bandwidth that policies are told, as a multiple of the true one.")
+    ] = 1.0,
+    policies: Annotated[str, typer.Option(help="Names separated by commas, or `all`.")] = DEFAULT_POLICIES,
     plot: Annotated[Path | None, typer.Option(help="Draw the traffic/staleness frontier into this file.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Replay TRACE through policies that decide what leaves a site and when.
+    """Replay TRACE through policies that decide what leaves a site and when, and compare their cost.
 
     Traffic is updates sent per distinct key of a window (1 is the least possible); staleness is the time from
-    the end of a window to the arrival of its last update behind a first-in, first-out link. The `-optimal`
-    ones know the future.
+    the end of a window to the arrival of its last update behind a first-in, first-out link. Policies
+    whose name ends in `-optimal` know the future.
     """
     from catchment.sim.edge.network import Bandwidth
     from catchment.sim.edge.plot import plot_frontier

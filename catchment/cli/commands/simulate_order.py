@@ -1,4 +1,4 @@
-"""`catchment simulate order` and `trace`: how long to wait for late records, tried on a trace."""
+"""`catchment simulate order` and `simulate trace`: try on a trace how long to wait for late records."""
 
 from __future__ import annotations
 
@@ -51,20 +51,26 @@ def order(
         ),
     ],
     window: Annotated[float, typer.Option(help="Length of the windows in seconds.")],
-    slide: Annotated[float | None, typer.Option(help="A window every so many seconds; by default one length.")] = None,
+    slide: Annotated[
+        float | None, typer.Option(help="Seconds between the starts of windows; by default their length.")
+    ] = None,
     aggregate: Annotated[str, typer.Option(help="sum, count, avg, median or quantile:Q.")] = "sum",
-    max_error: Annotated[float, typer.Option(help="How wrong an early answer may be; for a quantile, in rank.")] = 0.05,
-    confidence: Annotated[float, typer.Option(help="The share of windows that must keep it.")] = 0.95,
-    controllers: Annotated[str, typer.Option(help="Names with commas between.")] = DEFAULT_CONTROLLERS,
-    max_wait: Annotated[float | None, typer.Option(help="The longest wait for a window in seconds.")] = None,
-    step: Annotated[float | None, typer.Option(help="Seconds a micro-batch; by default a tenth of the slide.")] = None,
+    max_error: Annotated[
+        float, typer.Option(help="Largest allowed relative error of an on-time answer; for a quantile, in rank.")
+    ] = 0.05,
+    confidence: Annotated[float, typer.Option(help="Share of windows that must keep the error below that.")] = 0.95,
+    controllers: Annotated[str, typer.Option(help="Names separated by commas.")] = DEFAULT_CONTROLLERS,
+    max_wait: Annotated[float | None, typer.Option(help="Longest wait for a window in seconds.")] = None,
+    step: Annotated[
+        float | None, typer.Option(help="Seconds per micro-batch; by default a tenth of the slide.")
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw accuracy over time into this file.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Replay TRACE through slack controllers: how long each waits, how often it misses, what repair costs.
+    """Replay TRACE through slack controllers and compare how long they wait, how often they miss and what repair costs.
 
-    Latency is from the end of a window to its closing. Violations is the share of windows whose on-time error is
-    max-error or more. The oracle knows the future: the least latency with which the contract can be held.
+    Latency is from the end of a window to its closing. Violations are the share of windows whose on-time error is
+    max-error or more. The oracle knows the future and shows the least latency that keeps the contract.
     """
     from catchment.quality.contract import Contract, Measure
     from catchment.sim.order.imputation import parse_simulated_slack
@@ -96,13 +102,13 @@ def order(
 def trace(
     output: Annotated[Path, typer.Argument(help="The file to write: .csv or .parquet.")],
     like: Annotated[str, typer.Option(help="game1, game2 (generated); flights, github (measured).")],
-    seed: Annotated[int, typer.Option(help="Of a generated trace.", min=0)] = 0,
-    tuples: Annotated[int | None, typer.Option(help="A shorter generated trace of the same kind.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of a generated trace.", min=0)] = 0,
+    tuples: Annotated[int | None, typer.Option(help="Length of a generated trace, to make it shorter.")] = None,
     data: Annotated[Path | None, typer.Option(help=f"Folder of measured data; or set {DATA_VARIABLE}.")] = None,
     speed: Annotated[float, typer.Option(help="How many times as fast a measured trace runs.")] = 1.0,
     as_json: JsonFlag = False,
 ) -> None:
-    """Write a trace: generated with the disorder of a measured stream, or made from measured data.
+    """Write a trace, generated with the disorder of a measured stream or made from measured data.
 
     game1 and game2 have the disorder of Table 1 of Yang et al. (HPM), whatever the seed.
     """
@@ -116,7 +122,7 @@ def trace(
         made = read_recorded_trace(like, data or Path(os.environ.get(DATA_VARIABLE, "data")), speed)
     else:
         names = ", ".join((*LIKE, *measured_names()))
-        raise SimulationError(f"there is no trace like {like!r}", hint=f"possible: {names}")
+        raise SimulationError(f"there is no trace like {like!r}", hint=f"choose one of {names}")
     write_trace(made, output)
     figures = measure(made.event_us)
     emit({"trace": str(output), "like": like, "sources": len(made.sources), **vars(figures)}, as_json, _render_trace)
@@ -143,7 +149,7 @@ def _render_order(answer: Mapping[str, Any]) -> RenderableType:
         table.add_row(name.replace("_", ", "), _seconds(answer[f"{name}_latency_s"]), style="dim")
     head = f"{answer['trace']}: {answer['records']:,} records, {answer['windows']:,} windows, {answer['aggregate']}"
     contract = f"off by {answer['max_error']:g} or more in {100 * (1 - answer['confidence']):.3g} % at most"
-    legend = "mean, p95: seconds from a window's end to its closing; cost: of repair, in parts of the stream's work"
+    legend = "mean, p95: seconds from the end of a window to its closing; cost: work of repair over that of the stream"
     return Group(f"{head}, {contract}", table, legend)
 
 
@@ -151,7 +157,7 @@ def _render_trace(answer: Mapping[str, Any]) -> RenderableType:
     return (
         f"{answer['trace']}: {answer['tuples']:,} tuples of {answer['sources']} sources, "
         f"{100 * answer['late_share']:.2f} % late, delay at most {answer['max_delay_s']:.1f} s, "
-        f"{1000 * answer['mean_delay_s']:.0f} ms in the mean"
+        f"{1000 * answer['mean_delay_s']:.0f} ms on average"
     )
 
 

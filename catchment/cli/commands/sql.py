@@ -1,4 +1,4 @@
-"""Querying results with SQL, without starting Spark."""
+"""`catchment sql`: query results without starting Spark."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def register(app: typer.Typer) -> None:
 
 def sql(
     statement: Annotated[
-        str, typer.Argument(help="A SELECT over the project's views; NAME__revisions has every revision.")
+        str, typer.Argument(help="A SELECT over views: NAME has the latest revision of each row, NAME__revisions all.")
     ],
     project: ProjectOption = Path(),
     as_json: JsonFlag = False,
 ) -> None:
-    """Query what has been published, with SQL (DuckDB reads the tables; each view shows its latest revisions)."""
+    """Query published results with one SELECT in DuckDB's SQL, without starting Spark."""
     from catchment.center.results.sql import query_results
 
     found = query_results(Project.load(project).state_folder, statement)

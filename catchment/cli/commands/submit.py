@@ -1,4 +1,4 @@
-"""`catchment submit` and `catchment drop`: queries come and go while everything runs."""
+"""`catchment submit` and `catchment drop`: add and drop views while a project runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def submit(
     file: Annotated[Path, typer.Argument(help="A file of CREATE MATERIALIZED VIEW statements.", show_default=False)],
     as_json: JsonFlag = False,
 ) -> None:
-    """Add queries to a project, running or not. They begin with the first window that every site sees whole."""
+    """Add views to a project, running or not; each begins with the first window that every site sees whole."""
     from catchment.deploy.submit import submit as submit_file
 
     emit(submit_file(Project.load(folder), file), as_json, _render_submitted)
@@ -33,10 +33,10 @@ def submit(
 
 def drop(
     folder: Folder,
-    query: Annotated[str, typer.Argument(help="The view that is wanted no more.", show_default=False)],
+    query: Annotated[str, typer.Argument(help="The view to drop.", show_default=False)],
     as_json: JsonFlag = False,
 ) -> None:
-    """Let a query of a project go, running or not. Its answers are kept; what no other query needs ends."""
+    """Drop a view, whether or not the project is running; its published answers are kept."""
     from catchment.deploy.submit import drop as drop_query
 
     emit(drop_query(Project.load(folder), query), as_json, _render_dropped)
@@ -46,10 +46,10 @@ def _render_submitted(answer: Mapping[str, Any]) -> str:
     lines = []
     for row in answer["queries"]:
         shared = f"shares {row['fragment']} with {', '.join(row['shared_with'])}"
-        lines.append(f"{row['query']}: {shared if row['shared_with'] else 'begins ' + row['fragment']}")
+        lines.append(f"{row['query']}: {shared if row['shared_with'] else 'starts ' + row['fragment']}")
     return "\n".join(lines)
 
 
 def _render_dropped(answer: Mapping[str, Any]) -> str:
     ended = ", ".join(answer["ended_fragments"]) or "none"
-    return f"{answer['dropped']} is dropped; fragments that end with it: {ended}"
+    return f"{answer['dropped']} is dropped; fragments that nothing else needs: {ended}"

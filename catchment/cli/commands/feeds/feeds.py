@@ -1,4 +1,4 @@
-"""`catchment feeds`: per-user views over many devices, run and measured."""
+"""`catchment feeds`: run and measure per-user views over many devices."""
 
 from __future__ import annotations
 
@@ -44,8 +44,7 @@ catchment feeds run examples/nearby_friends --cloud spark --page 8765
 
 catchment feeds run my-feeds --mqtt 127.0.0.1:1883
 
-A folder holds feeds.sql, a CSV a reference table and a CSV a recorded stream, or says in feeds.toml who makes the
-records: docs/feeds.md"""
+A project folder holds feeds.sql, one CSV file per reference table and one per recorded stream: docs/feeds.md"""
 
 _EXPLAIN_EPILOG = """Examples:
 
@@ -53,7 +52,10 @@ catchment feeds explain examples/nearby_friends
 
 catchment feeds explain my-feeds --upload-cost 2 --download-cost 1 --json"""
 
-feeds = typer.Typer(help="Per-user views over many devices, placed so that least is sent.", no_args_is_help=True)
+feeds = typer.Typer(
+    help="Run per-user views over many devices, placed so that the devices send and receive least.",
+    no_args_is_help=True,
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -67,17 +69,15 @@ def register(app: typer.Typer) -> None:
 @feeds.command("run", epilog=_RUN_EPILOG)
 def run(
     folder: Folder,
-    seconds: Annotated[int, typer.Option(help="How long to run, in time of the devices.", min=6)] = 60,
+    seconds: Annotated[int, typer.Option(help="How long to run, in seconds of the devices' time.", min=6)] = 60,
     strategy: Annotated[
-        StrategyChoice, typer.Option(help="Who computes the views; both: one run each.")
+        StrategyChoice, typer.Option(help="ours: where least is sent; cloud: all at the cloud; both: one run of each.")
     ] = StrategyChoice.BOTH,
     cloud: CloudOption = CloudKind.LOCAL,
     mqtt: Broker = None,
-    live: Annotated[
-        bool, typer.Option("--live", help="Keep to the wall clock; Spark, MQTT and a page imply it.")
-    ] = False,
+    live: Annotated[bool, typer.Option("--live", help="Run in real time; Spark, MQTT and a page imply it.")] = False,
     page: Page = None,
-    change_at: Annotated[int | None, typer.Option(help="Second at which a made world's rates change.")] = None,
+    change_at: Annotated[int | None, typer.Option(help="Second at which the rates of a made-up world change.")] = None,
     check: Annotated[bool, typer.Option(help="Compare notifications with a naive recomputation.")] = True,
     users: Users = None,
     rate_unit: Unit = None,
@@ -86,11 +86,11 @@ def run(
     seed: Seed = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Run devices and a cloud in one process, and say what crossed the wire, predicted and measured.
+    """Run devices and a cloud in one process and compare predicted with measured traffic.
 
     Messages go over an in-process bus, or with `--mqtt` through a broker. Time is virtual and runs as fast as it can,
     unless `--live`. With `--cloud spark` routes and the cloud's views are computed in micro-batches of native Spark
-    SQL; one session serves one cloud, so that `both` then means ours, beside what all at the cloud would send.
+    SQL, and `both` runs only ours, because one session serves one cloud.
     """
     from catchment.feeds.runs.measured_run import RunOptions
 
@@ -113,7 +113,7 @@ def explain(
     seed: Seed = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Say, before anything runs, who would compute what and how many messages that takes."""
+    """Show who would compute what, and how many messages that takes, before anything runs."""
     from catchment.feeds.cloud.choose_hosts import STRATEGIES
     from catchment.feeds.cloud.routes import CLOUD, predict
 

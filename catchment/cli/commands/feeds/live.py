@@ -1,4 +1,4 @@
-"""`catchment feeds cloud` and `catchment feeds devices`: the two sides of a live deployment, processes of their own."""
+"""`catchment feeds cloud` and `catchment feeds devices`: the two sides of a live deployment, each a process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ catchment feeds cloud examples/nearby_friends --mqtt 127.0.0.1:1883 --page 8765
 
 catchment feeds cloud my-feeds --mqtt broker:1883 --cloud spark --seconds 600 --json
 
-It ends after --seconds, or when it is interrupted. A change of a reference table's CSV file is followed at once."""
+It ends after --seconds or when interrupted. Changes to the CSV file of a reference table take effect at once."""
 
 _DEVICES_EPILOG = """Examples:
 
@@ -47,11 +47,11 @@ catchment feeds devices examples/nearby_friends --mqtt 127.0.0.1:1883 --part 1/4
 
 catchment feeds devices examples/nearby_friends --mqtt 127.0.0.1:1883 --part 2/4 --seconds 300 --log fleet-2.jsonl
 
-Devices are clients with persistent sessions: what they miss while they are away waits for them at the broker, and what
-they record meanwhile waits on the device."""
+Devices have persistent sessions: messages for a device that is away wait at the broker, and its own records wait on
+the device."""
 
 MqttBroker = Annotated[str, typer.Option("--mqtt", help="The MQTT broker, HOST:PORT.", show_default=False)]
-Seconds = Annotated[float | None, typer.Option(help="End after so many seconds; absent: when interrupted.")]
+Seconds = Annotated[float | None, typer.Option(help="Stop after this many seconds; by default when interrupted.")]
 
 
 def register(feeds: typer.Typer) -> None:
@@ -75,7 +75,7 @@ def cloud(
     seed: Seed = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Place views, route feeds and compute the cloud's views for devices that speak MQTT."""
+    """Run the cloud of a live deployment: place views, route feeds and compute the cloud's views."""
     from catchment.feeds.cloud.choose_hosts import STRATEGIES
     from catchment.feeds.device.device import boot_number
     from catchment.feeds.protocol.mqtt import MqttCloud, MqttConfig
@@ -107,7 +107,7 @@ def cloud(
         hosts = STRATEGIES[strategy.value](served.graph, world.feed_rates, world.costs)
         first = [*served.controller.restart(), *served.deploy(hosts)]
         every = 5.0 if strategy is StrategyChoice.OURS else None
-        goes_on = until_told(seconds)
+        goes_on = keep_running_until(seconds)
         serve_cloud(served, links, first, goes_on, each_second=each_second, review_every_s=every)
         answer = watch.report()
     emit(answer, as_json, _render_cloud)
@@ -118,15 +118,19 @@ def devices(
     mqtt: MqttBroker,
     part: Annotated[str, typer.Option(help="Which devices: K/N is the K-th of N equal parts.")] = "1/1",
     seconds: Seconds = None,
-    begin_at: Annotated[float | None, typer.Option(help="When to begin, in seconds since 1970; absent: now.")] = None,
-    change_at: Annotated[float | None, typer.Option(help="Change a made world's rates so long after.")] = None,
+    begin_at: Annotated[
+        float | None, typer.Option(help="When to start, in seconds since 1970; by default now.")
+    ] = None,
+    change_at: Annotated[
+        float | None, typer.Option(help="Seconds after the start at which the rates of a made-up world change.")
+    ] = None,
     log: Annotated[Path | None, typer.Option(help="Append records and notifications to this file.")] = None,
     users: Users = None,
     rate_unit: Unit = None,
     seed: Seed = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Run many light devices in one process: they keep their feeds, compute their views and notify."""
+    """Run many light devices in one process, which record their feeds, compute their views and notify."""
     from catchment.feeds.device.device import DeviceConfig, boot_number
     from catchment.feeds.device.fleet import Fleet
     from catchment.feeds.protocol.mqtt import MqttConfig, MqttDevices
@@ -154,7 +158,7 @@ def devices(
         links,
         records if change_us is None else with_change(world, records, change_us),
         clock,
-        until_told(end_s),
+        keep_running_until(end_s),
         None if written is None else lambda record: written.record(replace(record, boot=boot)),
     )
     links.close()
@@ -175,8 +179,8 @@ def _say(text: str) -> None:
     notes.print(text, highlight=False, markup=False)
 
 
-def until_told(seconds: float | None) -> Callable[[], bool]:
-    """Goes on for so long, or until the process is asked to end."""
+def keep_running_until(seconds: float | None) -> Callable[[], bool]:
+    """Return a check that holds until the time is over or the process is asked to stop."""
     end_s = float("inf") if seconds is None else time.monotonic() + seconds
     asked: list[int] = []
     for kind in (signal.SIGINT, signal.SIGTERM):

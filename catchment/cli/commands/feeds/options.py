@@ -1,4 +1,4 @@
-"""What the commands about feeds share: options, opening a project, and a cloud of either make."""
+"""Options that the feeds commands share, and how they open a project and a cloud."""
 
 from __future__ import annotations
 
@@ -43,9 +43,11 @@ Unit = Annotated[
 Seed = Annotated[int | None, typer.Option(help="Seed of a made-up world.")]
 UploadCost = Annotated[float | None, typer.Option(help="Cost of one uploaded message, in place of the project's.")]
 DownloadCost = Annotated[float | None, typer.Option(help="Cost of one downloaded message.")]
-CloudOption = Annotated[CloudKind, typer.Option(help="What the cloud runs on.")]
+CloudOption = Annotated[CloudKind, typer.Option(help="What the cloud runs on: this process, or Spark.")]
 Broker = Annotated[str | None, typer.Option("--mqtt", help="An MQTT broker, HOST:PORT.")]
-Page = Annotated[int | None, typer.Option(help="Serve a live page on this port of the loopback; 0: any free one.")]
+Page = Annotated[
+    int | None, typer.Option(help="Serve a live page on this port of the loopback address; 0 takes any free port.")
+]
 
 
 def load_workload(

@@ -1,4 +1,4 @@
-"""`catchment feeds place`: where to compute each pair's view, so that devices send and receive least."""
+"""`catchment feeds place`: decide where to compute each pair's view so that devices send and receive least."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ catchment feeds place rates.parquet --upload-cost 2 --budget budgets.csv --out d
 
 catchment feeds place rates.parquet --upload-cost 1 --download-cost 1 --engine spark --out decisions.parquet --json
 
-RATES has one row each way: src,dst,rate (the rate of src's feed that dst demands).
+RATES has one row per pair and direction: src,dst,rate (the rate of src's feed that dst demands).
 
-The methods: docs/feeds-placement.md"""
+How it works: docs/feeds-placement.md"""
 
 
 class Engine(StrEnum):
@@ -53,19 +53,20 @@ def place(
     upload_cost: Annotated[float, typer.Option(help="Cost of uploading one unit of rate.")] = 1.0,
     download_cost: Annotated[float, typer.Option(help="Cost of downloading one unit of rate.")] = 1.0,
     budget: Annotated[Path | None, typer.Option(help="CSV or Parquet: device,budget (views, or their loads).")] = None,
-    engine: Annotated[Engine, typer.Option(help="spark: for graphs that do not fit one machine.")] = Engine.NUMPY,
+    engine: Annotated[
+        Engine, typer.Option(help="numpy, or spark for graphs that do not fit on one machine.")
+    ] = Engine.NUMPY,
     out: Annotated[Path | None, typer.Option(help="Where to write src,dst,decision (U or D).")] = None,
     unshared: Annotated[
-        bool, typer.Option("--unshared", help="Each pair wants its own upload: rates do not nest.")
+        bool, typer.Option("--unshared", help="Each pair needs its own upload: rates do not nest.")
     ] = False,
-    time_limit: Annotated[float, typer.Option(help="Seconds to search cyclic conflicts for the optimum.")] = 60.0,
+    time_limit: Annotated[float, typer.Option(help="Longest search for the optimum in seconds.")] = 60.0,
     as_json: JsonFlag = False,
 ) -> None:
-    """Decide for each demand whether the device uploads its feed (U) or downloads the other's (D).
+    """Decide for each pair whether a device uploads its feed (U) or downloads the other's (D), at the least cost.
 
-    A pair's view is computed on the device that downloads, or at the cloud where both upload. The answer is the
-    cheapest there is; where a time limit kept that from being proved, `optimal` is false and `gap` says how far
-    off it may be.
+    A pair's view is computed on the device that downloads, or at the cloud if both upload. If the time limit ends the
+    search before the optimum is proved, `optimal` is false and `gap` says how much could still be saved at most.
     """
     from catchment.feeds.placement.costs import DeviceCosts
 
@@ -73,7 +74,7 @@ def place(
     costs = DeviceCosts(upload_cost, download_cost)
     if engine is Engine.SPARK:
         if unshared:
-            raise FeedError("--unshared is for one machine", hint="leave out --engine spark")
+            raise FeedError("--unshared does not run on Spark", hint="leave out --engine spark")
         answer = _place_on_spark(rates, costs, budget, out, time_limit)
     else:
         answer = _place_on_one_machine(rates, costs, budget, out, unshared, time_limit)

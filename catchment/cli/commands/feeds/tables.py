@@ -1,4 +1,4 @@
-"""Feeds for people: a line or a table while a run goes on, and tables of what it measured."""
+"""Tables of the feeds commands: the progress of a run, and what it measured."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _now_table(boards: list[dict[str, Any]], second: int, end: int | None) -> Ta
 
 
 def render_runs(answer: Mapping[str, Any]) -> RenderableType:
-    """Predicted and measured traffic of each run, the comparison, and who computes what."""
+    """Show predicted and measured traffic of each run, the comparison, and who computes what."""
     runs = answer["runs"]
     parts: list[RenderableType] = [part for run in runs for part in (_traffic_table(run), _outcome(run))]
     return Group(*parts, *([_saving(runs)] if len(runs) > 1 else []))
@@ -118,7 +118,7 @@ def _saving(runs: list[Mapping[str, Any]]) -> str:
 
 
 def render_explained(answer: Mapping[str, Any]) -> RenderableType:
-    """Return what each strategy would take."""
+    """Show what each strategy would send."""
     title = f"{answer['devices']} devices, {answer['views']} views ({answer['data']})"
     table = Table(title=title, title_justify="left")
     for heading in ("strategy", "up /s", "down /s", "cost /s", "at cloud", "on devices"):
