@@ -12,6 +12,7 @@ dictionaries with plain keys, are MessagePack's own.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from decimal import Decimal
@@ -26,9 +27,11 @@ from catchment.errors import StorageError
 
 Class = TypeVar("Class", bound=type)
 Fields = dict[str, Any]
+Array = np.ndarray[Any, Any]
 Migration = Callable[[Fields], Fields]  # the fields of one version to those of the next
 
 _INTEGERS = range(-(2**63), 2**64)  # those that MessagePack carries
+COMPRESS_ARRAYS_FROM_BYTES = 1024  # below it compression saves less than it costs
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
@@ -48,6 +51,7 @@ class _Kind(IntEnum):
     TABLE = 11
     TYPE = 12
     ARRAY = 13  # a numpy array: [dtype, shape, bytes]
+    COMPRESSED_ARRAY = 14  # a large one: [dtype, shape, bytes compressed by zstd]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,8 +143,7 @@ def _pack_other(value: Any) -> Any:
         case deque():
             return _extension(_Kind.DEQUE, [[_pack(v) for v in value], value.maxlen])
         case np.ndarray():
-            array = np.ascontiguousarray(value)
-            return _extension(_Kind.ARRAY, [array.dtype.str, list(value.shape), array.tobytes()])
+            return _pack_array(value)
         case pa.Table():
             return msgspec.msgpack.Ext(int(_Kind.TABLE), _table_bytes(value))
         case pa.DataType():
@@ -148,6 +151,23 @@ def _pack_other(value: Any) -> Any:
         case Decimal():
             return _extension(_Kind.DECIMAL, str(value))
     raise _unregistered(type(value))
+
+
+def _pack_array(value: Array) -> msgspec.msgpack.Ext:
+    content = np.ascontiguousarray(value).tobytes()
+    head = [value.dtype.str, list(value.shape)]
+    if len(content) < COMPRESS_ARRAYS_FROM_BYTES:
+        return _extension(_Kind.ARRAY, [*head, content])
+    return _extension(_Kind.COMPRESSED_ARRAY, [*head, pa.compress(content, codec="zstd", asbytes=True)])
+
+
+def _read_array(dtype: str, shape: list[int], content: bytes) -> Array:
+    return np.frombuffer(content, np.dtype(dtype)).reshape(shape).copy()
+
+
+def _read_compressed_array(dtype: str, shape: list[int], packed: bytes) -> Array:
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    return _read_array(dtype, shape, pa.decompress(packed, decompressed_size=size, codec="zstd", asbytes=True))
 
 
 def _read_extension(code: int, data: memoryview) -> Any:
@@ -178,8 +198,9 @@ def _read_extension(code: int, data: memoryview) -> Any:
         case _Kind.DECIMAL:
             return Decimal(content)
         case _Kind.ARRAY:
-            dtype, shape, raw = content
-            return np.frombuffer(raw, np.dtype(dtype)).reshape(shape).copy()
+            return _read_array(*content)
+        case _Kind.COMPRESSED_ARRAY:
+            return _read_compressed_array(*content)
     raise StorageError(f"a document holds an extension of type {code}, which this catchment does not know")
 
 

@@ -139,12 +139,17 @@ def test_unknown_classes_are_refused_both_ways() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["<i8", "<f8", "|b1", "<U3", "|u1"])
-def test_arrays_come_back_as_they_were_and_can_be_changed(dtype: str) -> None:
-    array = np.arange(6).reshape(2, 3).astype(dtype)
+@pytest.mark.parametrize("rows", [2, 0, 4000])
+def test_arrays_come_back_as_they_were_and_can_be_changed(dtype: str, rows: int) -> None:
+    array = np.arange(3 * rows).reshape(rows, 3).astype(dtype)
     again = decode(encode(array))
     assert again.dtype == array.dtype
     assert np.array_equal(again, array)
-    again[0, 0] = again[1, 1]
+    again[:1] = again[-1:]
+
+
+def test_large_arrays_are_compressed() -> None:
+    assert len(encode(np.zeros(100_000))) < 1_000
 
 
 def test_an_older_version_is_migrated_step_by_step_and_a_newer_one_is_refused_by_name() -> None:
