@@ -224,7 +224,10 @@ def _full_name(stored_class: type) -> str:
 
 def _registration(name: str) -> _Registration:
     if name not in _REGISTRY:
-        raise StorageError(f"a document holds a {name!r}, which this catchment does not know")
+        raise StorageError(
+            f"a document holds a {name!r}, which this catchment does not know",
+            hint="start the catchment that wrote it, or restore a copy of the state from before the upgrade",
+        )
     return _REGISTRY[name]
 
 

@@ -76,7 +76,7 @@ class Journal:
     def entries(self) -> Iterator[Entry]:
         """Read the entries since the snapshot, oldest first."""
         for body in self._bodies():
-            yield decode(body)
+            yield _decode(body, self._path)
 
     def snapshot(self) -> Any | None:
         """Return the state at the newest snapshot, or None if there is none."""
@@ -84,7 +84,7 @@ class Journal:
         if not path.exists():
             return None
         (body,) = _read_bodies(path.read_bytes(), path)
-        return decode(body)
+        return _decode(body, path)
 
     def compact(self, sequence: int, state: Any) -> None:
         """Start anew from a state that contains every entry below `sequence`."""
@@ -160,6 +160,13 @@ def _read_bodies(data: bytes, path: Path) -> Iterator[bytes]:
                 return
             raise _damage(path, begin)
         yield body
+
+
+def _decode(body: bytes, path: Path) -> Any:
+    try:
+        return decode(body)
+    except StorageError as error:
+        raise error.found_in(str(path)) from error.__cause__
 
 
 def _has_unfilled_sector(data: bytes, begin: int) -> bool:
