@@ -19,17 +19,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from catchment.aggregates import partials as tables
 from catchment.errors import PlanError
 from catchment.optimizer.sharing.demand import SharedQuery
 from catchment.optimizer.sharing.deployed import Deployed
 from catchment.optimizer.sharing.first_deployment import deploy_first
 from catchment.optimizer.sharing.share import Strength, share
-from catchment.query.fragment import SLICE_COLUMN
 from catchment.timeline import START_OF_TIME_US, ManualClock
 from catchment.wire.messages import Progress
-from tests.worlds.live_world import LiveCenter, LiveSite, lowered
-from tests.worlds.sharing_support import SECOND, is_close, lift_fragment, make_hits, make_queries, select, selects, size
+from tests.worlds.live_world import LiveCenter, LiveSite, expected_answers
+from tests.worlds.sharing_support import SECOND, is_close, make_hits, make_queries, select, selects, size
 from tests.worlds.tiers import examples
 
 STREAM = "hits"
@@ -107,27 +105,10 @@ def _changed(deployed: Deployed, kind: str, what: Any) -> Deployed:
     return deployed.move(share(deployed.sharing.queries.values(), what, size))
 
 
-def expected(records: pa.Table, query: SharedQuery, from_us: int) -> dict[tuple[Any, ...], tuple[Any, ...]]:
-    """The oracle: the query's own fragment over all records, slices merged into every window from an instant on."""
-    own = lift_fragment(records, query.own)
-    keys = list(query.own.key_names)
-    windows: dict[int, list[pa.Table]] = {}
-    for slice_us in sorted(set(own[SLICE_COLUMN].to_pylist())):
-        rows = own.filter(pa.compute.equal(own[SLICE_COLUMN], slice_us)).drop_columns([SLICE_COLUMN])
-        for window in query.window.containing(slice_us):
-            if window.start_us >= from_us:
-                windows.setdefault(window.start_us, []).append(rows)
-    found: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-    for start, parts in windows.items():
-        merged = tables.combine(pa.concat_tables(parts), keys, query.own.aggregates)
-        found |= {(start, *k): v for k, v in lowered(merged, query.own).items()}
-    return found
-
-
 def check_answers(town: Town, query: SharedQuery) -> None:
     start = town.center.core.queries[query.name].sources.start_us
     assert start is not None
-    found, wanted = town.center.answers(query.name), expected(town.everything, query, start)
+    found, wanted = town.center.answers(query.name), expected_answers(town.everything, query, start)
     assert found.keys() == wanted.keys()
     for key, values in wanted.items():
         assert all(is_close(a, b) for a, b in zip(found[key], values, strict=True)), (query.name, key)

@@ -8,7 +8,7 @@ whoever has `out`: what it sends, by number.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,6 +23,7 @@ from catchment.center.pipeline import query_changes
 from catchment.center.query import CenterQuery
 from catchment.deploy.fragment_plan import FragmentPlan
 from catchment.deploy.reconcile import site_changes
+from catchment.optimizer.sharing.demand import SharedQuery
 from catchment.optimizer.sharing.deployed import Deployed
 from catchment.progress.admission import Admission
 from catchment.progress.consumer import gather
@@ -181,13 +182,20 @@ class LiveRelay:
 
 
 class LiveCenter:
-    """A center that keeps what it publishes in memory."""
+    """A center that keeps what it publishes in memory; `published` and `done` are of an earlier life, if it had one."""
 
-    def __init__(self, folder: Path, clock: ManualClock, horizon_us: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        clock: ManualClock,
+        horizon_us: int,
+        published: Sequence[Publish] = (),
+        done: Iterable[int] = (),
+    ) -> None:
         self.folder, self.clock, self.horizon_us = folder, clock, horizon_us
         self.seen = Counter[str]()
-        self.published: list[Publish] = []
-        self.done: set[int] = set()
+        self.published = list(published)
+        self.done = set(done)
         self.fragments: dict[str, Fragment] = {}
         self.kept: dict[str, Fragment] = {}  # what is recalled of a view: its states, or the partials of its pairing
         self.answered: dict[str, Fragment] = {}
@@ -290,3 +298,20 @@ def lowered(rows: pa.Table, shape: Fragment) -> dict[tuple[Any, ...], tuple[Any,
     """The values of rows of states, by their keys."""
     values = tables.lower(rows, list(shape.key_names), shape.aggregates).to_pylist()
     return {tuple(v[k] for k in shape.key_names): tuple(v[a.name] for a in shape.aggregates) for v in values}
+
+
+def expected_answers(records: pa.Table, query: SharedQuery, from_us: int) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+    """The oracle: the query's own fragment over all records, slices merged into every window from an instant on."""
+    own = lift_fragment(records, query.own)
+    keys = list(query.own.key_names)
+    windows: dict[int, list[pa.Table]] = {}
+    for slice_us in sorted(set(own[SLICE_COLUMN].to_pylist())):
+        rows = own.filter(pa.compute.equal(own[SLICE_COLUMN], slice_us)).drop_columns([SLICE_COLUMN])
+        for window in query.window.containing(slice_us):
+            if window.start_us >= from_us:
+                windows.setdefault(window.start_us, []).append(rows)
+    found: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    for start, parts in windows.items():
+        merged = tables.combine(pa.concat_tables(parts), keys, query.own.aggregates)
+        found |= {(start, *k): v for k, v in lowered(merged, query.own).items()}
+    return found

@@ -21,7 +21,7 @@ from catchment.wire.inbox import Inbox, LocalUplink
 from catchment.wire.messages import Relayed, Segment
 from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
-from tests.worlds.world import Center, Site, make_fragment
+from tests.worlds.world import Center, Site, Tables, make_fragment
 
 PAIR = {"a": "hub", "b": "hub", "hub": "center"}
 
@@ -93,15 +93,17 @@ class Tree:
         wait_us: int = 50,
         freshness: int | None = None,
         fragment: Fragment | None = None,
+        clock: ManualClock | None = None,
+        tables: Tables | None = None,
     ) -> None:
-        self.clock = ManualClock()
+        self.clock = clock or ManualClock()
         self.fragment = fragment or make_fragment(window)
         self.project = project_of(folder, hops, wait_us)
         self.routes = Routes.of(self.project)
         self.origins = tuple(s for s in hops if s not in hops.values())
         self.relays = {r: Relay(self, r, policy) for r in self.routes.relays}
         query = CenterQuery("q", self.fragment, window, self.origins, horizon, freshness)
-        self.center = Center(folder / "center", query, self.clock)
+        self.center = Center(folder / "center", query, self.clock, tables)
         self.sites = {s: Site(folder / s, s, self.fragment, policy, self.clock) for s in self.origins}
         self._heard: dict[tuple[str, int], Segment] = {}
 

@@ -113,7 +113,6 @@ class Tables:
 class Site:
     def __init__(self, folder: Path, name: str, fragment: Fragment, policy: str, clock: ManualClock) -> None:
         self.folder, self.name, self.fragment, self.policy, self.clock = folder, name, fragment, policy, clock
-        self.batches = 0
         self.open()
 
     def open(self) -> None:
@@ -125,6 +124,7 @@ class Site:
         self.outbox = Outbox(self.folder / "outbox", self.name, "center", 10**9)
         self.host: Host[Any, Any] = Host(self.core, Journal(self.folder / "journal"), self._enact, self.clock)
         self.host.recover()
+        self.batches = self.host.batches.get("s", -1) + 1
 
     def crash(self) -> None:
         self.host.journal.close()
@@ -157,9 +157,11 @@ class Site:
 
 
 class Center:
-    def __init__(self, folder: Path, query: CenterQuery, clock: ManualClock) -> None:
+    """The center of one query; `tables` are those of an earlier life, if it had one."""
+
+    def __init__(self, folder: Path, query: CenterQuery, clock: ManualClock, tables: Tables | None = None) -> None:
         self.folder, self.query, self.clock = folder, query, clock
-        self.tables = Tables(query.fragment)
+        self.tables = tables or Tables(query.fragment)
         self.open()
 
     def open(self) -> None:
