@@ -1,4 +1,4 @@
-"""Errors: one base, one subclass per room.
+"""The errors of catchment: one base, one subclass per room.
 
 A message says what was given, what was expected, and where (query, site, window, file and line).
 A user's mistake is an error with a hint; a bug is an assert.
@@ -19,7 +19,7 @@ class CatchmentError(Exception):
         super().__init__(str(self))
 
     def found_in(self, place: str) -> Self:
-        """Put the place that only a caller knows before the one that the error was raised with; return the error."""
+        """Put a place that only a caller knows before the place of the error; return the error."""
         self.where = f"{place}, {self.where}" if self.where else place
         self.args = (str(self),)
         return self

@@ -1,4 +1,4 @@
-"""catchment from Python: open a project folder, run it, read its answers."""
+"""The Python interface of catchment: open a project folder, run it, read its answers."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ from catchment.query.sql.statements import Explain
 if TYPE_CHECKING:
     import pandas as pd
 
-# A query over results, behind whatever comments and brackets there are.
+# The beginning of a statement that reads results, after any comments and brackets.
 _READS = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/|\()*(?:SELECT|WITH|FROM|VALUES)\b", re.IGNORECASE | re.DOTALL)
 
 
 class Results:
-    """The published rows of one view, in the form you like."""
+    """The published rows of one view, as an Arrow table, a pandas frame or a Spark frame."""
 
     def __init__(self, state: Path, view: str, revisions: str) -> None:
-        self._state, self._view, self._revisions = state, view, revisions
+        self._state = state
+        self._view = view
+        self._revisions = revisions
 
     def to_arrow(self) -> pa.Table:
         return read_results(self._state, self._view, revisions=self._revisions)
@@ -42,14 +44,17 @@ class Results:
 
 
 class Catchment:
-    """A project: its statements, its runs, its answers."""
+    """A project, with its statements, its runs and its answers."""
 
     def __init__(self, folder: str | Path) -> None:
         self.project = Project.load(folder)
         self.catalog: Catalog = load_catalog(self.project)
 
     def sql(self, text: str) -> pa.Table | str | None:
-        """CREATE and DROP change what the next `run` does; EXPLAIN gives a text; SELECT queries what was published."""
+        """Execute statements of SQL.
+
+        CREATE and DROP change what the next `run` does, EXPLAIN returns a text, and SELECT queries what was published.
+        """
         if _READS.match(text):
             return query_results(self.project.state_folder, text)
         statements = parse_sql(text)
@@ -58,7 +63,7 @@ class Catchment:
         return "\n\n".join(self.explain(s.name) for s in asked) if asked else None
 
     def explain(self, view: str) -> str:
-        """What runs where for a view."""
+        """Return a text that says what runs where for a view."""
         return explain_plan(plan_view(self.catalog.view(view), self.catalog), self.project)
 
     def run(self, *, once: bool = False, seconds: float | None = None, spark: Any = None) -> Mapping[str, Any]:
@@ -72,11 +77,11 @@ class Catchment:
         return run_deployment(Deployment.plan(self.catalog), once=once, seconds=seconds, spark=spark)
 
     def results(self, view: str, *, revisions: str = "latest") -> Results:
-        """Published rows of a view: 'latest' revisions, or 'all'."""
+        """Return the published rows of a view: the 'latest' revisions, or 'all'."""
         return Results(self.project.state_folder, view, revisions)
 
     def windows(self, view: str) -> pa.Table:
-        """The newest word on each published window of a view: status, coverage, what is missing."""
+        """Return the newest entry of each published window of a view: status, coverage, what is missing."""
         return newest_windows(read_windows(self.project.state_folder, view))
 
 

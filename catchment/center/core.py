@@ -37,7 +37,7 @@ from catchment.wire.messages import Repaired
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """A repair that is due: of which windows, which published rows it changes (window_start_us, keys...), and why."""
+    """A repair that is due: its windows, the published rows that it changes (window_start_us, keys...), and why."""
 
     query: str
     windows: tuple[int, ...]
@@ -107,7 +107,7 @@ class CenterCore:
         return sum(running.windows.state.late.records for running in self.queries.values())
 
     def is_waiting(self, now_us: int) -> bool:
-        """Whether a `Ticked` would publish though nothing landed."""
+        """Return whether a `Ticked` would publish though nothing landed."""
         return any(running.is_due(self.frontiers, now_us) for running in self.queries.values())
 
     def marks(self, name: str) -> Mapping[str, int]:
@@ -161,7 +161,7 @@ class CenterCore:
             self.newest[event.fragment] = max(self.newest.get(event.fragment, START_OF_TIME_US), newest)
 
     def _note_landed(self, landed: Landed) -> None:
-        """What was shed counts at once; what was repaired, when everything sent before it is in too."""
+        """Take a segment in; shed records count at once, repaired ones when everything sent before them is in too."""
         for origin, shed in shed_facts(landed):
             for running in self._using(shed.fragment):
                 running.windows.outstanding.shed(origin, shed)

@@ -80,11 +80,11 @@ class Publish:
     reason: str
     rows: pa.Table = field(repr=False)
     published_us: int = 0
-    lowest_rate: float = 1.0  # at which a site has sampled the window's records and not sent the rest yet
+    lowest_rate: float = 1.0  # lowest rate at which a site has sampled the window without sending the rest yet
     errors: tuple[tuple[str, float | None], ...] = ()
     sources: tuple[tuple[str, str, float], ...] = ()
     kept: pa.Table | None = field(default=None, repr=False)
-    group_rates: GroupLowest | None = None  # the lowest rate by group, where rates were
+    group_rates: GroupLowest | None = None  # the lowest rates by group, where rates differ by group
 
 
 @dataclass(frozen=True, slots=True)

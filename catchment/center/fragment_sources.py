@@ -42,7 +42,7 @@ class FragmentSource:
     waits: bool = False  # whether the first mark of each site says where it began
     start_us: int | None = None
     until_us: int = END_OF_TIME_US
-    waiting: list[Arrival] = field(default_factory=list)  # until the start is known
+    waiting: list[Arrival] = field(default_factory=list)  # arrivals that wait until the start is known
 
     def find_start(self, sites: Iterable[str], frontiers: Mapping[str, Frontier], slicing: Slicing) -> bool:
         """Learn where it starts, if every site has said so; return whether that was learned just now."""
@@ -58,7 +58,7 @@ class FragmentSource:
         return True
 
     def derive(self, table: pa.Table) -> pa.Table:
-        """Return the query's own partials of the fragment's."""
+        """Derive the query's own partials from the fragment's."""
         return derive(table, self.derivation) if self.derivation is not None else table
 
     def restrict(self, arrival: Arrival) -> Arrival:

@@ -1,4 +1,4 @@
-"""What the center needs to know of a query."""
+"""A query as the center knows it, and the rule by which its late records are merged."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class CenterQuery:
 
     @property
     def parts(self) -> tuple[CenterQuery, ...]:
-        """What it is made of over one stream each: itself, or its sides."""
+        """Its queries over one stream each: itself or, for a join, its sides."""
         return self.sides or (self,)
 
     @property

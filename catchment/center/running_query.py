@@ -26,7 +26,7 @@ class QueryState:
 
     query: CenterQuery
     sources: list[list[FragmentSource]]
-    waiting: list[Arrival]  # of a join, what one side has before the other has begun
+    waiting: list[Arrival]  # for a join, arrivals of one side before the other has begun
     windows: WindowsState
 
 
@@ -68,7 +68,7 @@ class RunningQuery:
             self.sources.forget_final(self.windows.state.final_us)
 
     def is_due(self, frontiers: Mapping[str, Frontier], now_us: int) -> bool:
-        """Whether `settle` would publish something though nothing has landed."""
+        """Return whether `settle` would publish something though nothing has landed."""
         return self.has_begun and self.windows.is_due(self.marks(frontiers), now_us)
 
     def marks(self, frontiers: Mapping[str, Frontier]) -> dict[str, int]:

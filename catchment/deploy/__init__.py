@@ -1,1 +1,1 @@
-"""What runs where: deployments, contracts, submitting, moving and their status, without Spark."""
+"""What runs where, without Spark: deployments, contracts, submitting and moving queries, connections, status."""

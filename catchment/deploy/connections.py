@@ -1,4 +1,4 @@
-"""The connections of a process: servers in front of inboxes, senders behind outboxes, both as `[security]` says."""
+"""The connections of a process: servers for inboxes and senders for outboxes, secured as `[security]` says."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Connections:
-    """Makes servers and senders of one project."""
+    """Makes the servers and senders of one project."""
 
     project: Project
     clock: Clock
@@ -32,7 +32,7 @@ class Connections:
         return InboxServer(inbox, host, port, _tls(self.project), _tokens(self.project))
 
     def make_sender(self, link: Link, site: str, address: str, outbox: Outbox) -> Sender:
-        """Return what sends a site's outbox to an address, shaped as the link is declared."""
+        """Return the sender of a site's outbox to an address, with the declared bandwidth and latency of the link."""
         tls = _tls(self.project)
         token = (_tokens(self.project) or {}).get(site)
         shaper = Shaper(link.bandwidth_bytes_per_s, link.latency_us / 1e6)

@@ -1,4 +1,4 @@
-"""What a view's contract, slack and repair options mean for its sites and for the center."""
+"""A view's contract, slack and repair options, as its sites and the center need them."""
 
 from __future__ import annotations
 
@@ -11,24 +11,26 @@ from catchment.query.sql.statements import Stream
 from catchment.query.sql.view_options import NEVER, ON_DEMAND
 from catchment.site.slack import DEFAULT_SLACK, SlackPlan, parse_slack
 
-# Controllers that need no contract to know how long to wait; the one that they are judged by is then this.
-WITHOUT_CONTRACT = ("mp-k-slack", "fixed")
-LOOSE = Contract(0.05, 0.95)
+WITHOUT_CONTRACT = ("mp-k-slack", "fixed")  # slack controllers that know how long to wait without a contract
+DEFAULT_CONTRACT = Contract(0.05, 0.95)  # reported against where such a controller runs without a contract
 
 
 def contract_of(plan: QueryPlan, stream: Stream) -> Contract | None:
-    """The contract that the windows of a view are published under; None if they close by the stream's slack alone. Of a
-    stream that may be shed the samplers heed the contract: a controller would take what was shed for what is late."""
+    """Return the contract that the windows of a view close under; None if they close by the stream's slack alone.
+
+    On a stream that may be shed, the samplers keep the contract, and no slack controller runs: it would mistake shed
+    records for late ones.
+    """
     options = plan.options
     if stream.shed:
         return None
     if options.max_error is not None:
         return Contract(options.max_error, options.confidence)
-    return LOOSE if options.slack is not None else None
+    return DEFAULT_CONTRACT if options.slack is not None else None
 
 
 def slack_plan(plan: QueryPlan, stream: Stream, max_ahead_us: int) -> SlackPlan | None:
-    """What a view waits by at each of its sites; None if it goes by its stream's slack."""
+    """Return how each site of a view decides when to close a window; None if the stream's slack decides."""
     contract = contract_of(plan, stream)
     if contract is None:
         return None
@@ -37,15 +39,17 @@ def slack_plan(plan: QueryPlan, stream: Stream, max_ahead_us: int) -> SlackPlan 
 
 
 def repair_rule(plan: QueryPlan, stream: Stream, defaults: Defaults) -> RepairRule | None:
-    """When late records are merged; None where the view asks for no repair. Where load is shed the option is about
-    that, and late records are merged in any case."""
+    """Return when late records are merged; None where the view asks for no repair.
+
+    On a stream that may be shed, the option is about shed records, and late records are merged in any case.
+    """
     if plan.options.repair == NEVER and not stream.shed:
         return None
     return RepairRule(spread_us=defaults.repair_spread_us, max_age_us=defaults.repair_after_us)
 
 
 def find_source_key(plan: QueryPlan, source: str | None) -> str | None:
-    """The name of the key that is just the source column."""
+    """Return the name of the key that is the source column itself, if there is one."""
     if source is None:
         return None
     alias = plan.fragment.stream
@@ -54,7 +58,7 @@ def find_source_key(plan: QueryPlan, source: str | None) -> str | None:
 
 
 def check_slack(plan: QueryPlan, stream: Stream, where: str) -> None:
-    """Refuse a slack or a repair that cannot be had."""
+    """Refuse a slack or a repair option that the view's stream does not support."""
     name = plan.options.slack
     if plan.options.repair == ON_DEMAND and not stream.shed:
         raise QueryError(

@@ -1,4 +1,7 @@
-"""From a project folder to what runs: every view planned, every mistake found before anything starts."""
+"""A deployment is a project with every view planned: it says what runs at each site, at relays and at the center.
+
+Every mistake in the project folder is found here, before anything starts.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ class Deployment:
     catalog: Catalog
     plans: tuple[QueryPlan, ...]
     deployed: Deployed
-    declared: Catalog  # without what was submitted
+    declared: Catalog  # the catalog without the submitted views
 
     @classmethod
     def load(cls, folder: Path) -> Deployment:
@@ -48,7 +51,7 @@ class Deployment:
 
     @classmethod
     def plan(cls, declared: Catalog, deployed: Deployed | None = None) -> Deployment:
-        """Plan every view of a catalog, going on from what is deployed in the project's state folder."""
+        """Plan every view of a catalog; continue from what is deployed in the project's state folder."""
         known = deployed or DeploymentStore(declared.project.state_folder).read()
         catalog = current_catalog(declared, known)
         if not catalog.views and known is None:
@@ -63,16 +66,16 @@ class Deployment:
         return cls(catalog.project, catalog, plans, _share(catalog, plans, known), declared)
 
     def streams_at(self, site: str) -> tuple[Stream, ...]:
-        """The streams born at a site that some view reads."""
+        """Return the streams that are born at a site and read by some view."""
         read = {p.fragment.stream for p in self.sides}
         return tuple(s for s in self.catalog.streams.values() if s.name in read and site in (s.sites or ()))
 
     def fragments_at(self, site: str) -> tuple[FragmentPlan, ...]:
-        """The fragments that run at a site, with their policies."""
+        """Return the fragments that run at a site, with their policies."""
         return tuple(plan for plan, sites in self.fragment_plans() if site in sites)
 
     def fragment_plans(self) -> Iterator[tuple[FragmentPlan, tuple[str, ...]]]:
-        """Every fragment that runs, and the sites where it does."""
+        """Yield every fragment that runs, with the sites where it runs."""
         deployed = self.deployed
         for name, demand in deployed.sharing.fragments.items():
             plan = FragmentPlan(
@@ -87,7 +90,7 @@ class Deployment:
             yield plan, demand.source.sites
 
     def _weight(self, fragment: str) -> float:
-        """The weights of the views that a fragment serves, together; one that nobody uses any more has the least."""
+        """Return the summed weight of the views that a fragment serves; 1 if no view uses it any more."""
         users = self.deployed.sharing.users(fragment)
         return sum(p.options.weight for p in self.sides if p.name in users) or 1.0
 
@@ -99,28 +102,31 @@ class Deployment:
         return [p for p in self.sides if self.deployed.derivation(p.name).fragment == fragment]
 
     def _policy(self, fragment: str, named: str) -> Policy:
-        """How partials leave: by the policy's choice, and for early answers as often as these are wanted."""
+        """Return the policy by which partials leave: the named one, and for early answers also on their schedule."""
         chosen = policy_by_name(named or self.project.defaults.policy)
         early = [p.options.emit_early_us for p in self._fed_by(fragment) if p.options.emit_early_us is not None]
         return EarlyPolicy(chosen, min(early)) if early else chosen
 
     def _watches(self, fragment: str) -> tuple[Watch, ...]:
-        """What the queries of a fragment wait by, those that have a contract or a controller of their choice."""
+        """Return the slack plans of the queries of a fragment that have a contract or choose a controller."""
         found = []
         for plan in self._fed_by(fragment):
             stream = self.catalog.streams[plan.fragment.stream]
             jump = self.project.defaults.max_jump_us if stream.max_jump_us is None else stream.max_jump_us
             slack = slack_plan(plan, stream, jump)
-            found += [Watch(slack, plan.fragment)] if slack is not None else []
+            if slack is not None:
+                found.append(Watch(slack, plan.fragment))
         return tuple(found)
 
     def at(self, deployed: Deployed) -> Deployment:
-        """The same project at another version of what is deployed."""
+        """Return the same project at another version of what is deployed."""
         return Deployment.plan(self.declared, deployed)
 
     def add(self, views: Sequence[View]) -> Deployment:
-        """With views that are submitted while everything runs."""
-        catalog, deployed, plans = self.catalog.add(*views), self.deployed, list(self.plans)
+        """Return the deployment with more views, which were submitted."""
+        catalog = self.catalog.add(*views)
+        deployed = self.deployed
+        plans = list(self.plans)
         for view in views:
             plan = plan_view(view, catalog)
             check_plan(plan, catalog)
@@ -132,7 +138,7 @@ class Deployment:
 
     @cached_property
     def routes(self) -> Routes:
-        """Which way each site's updates go."""
+        """The routes that the updates of the sites take to the center."""
         return Routes.of(self.project)
 
     @cached_property
@@ -147,15 +153,16 @@ class Deployment:
 
     @cached_property
     def sides(self) -> tuple[QueryPlan, ...]:
-        """Every plan over one stream: those of the views, and of a join its two sides."""
+        """Every plan over one stream: that of a view or, for a join, those of its two sides."""
         return tuple(side for plan in self.plans for side in plan.sides)
 
     @cached_property
     def center_queries(self) -> tuple[CenterQuery, ...]:
-        return tuple(self._joined(p) if p.join is not None else self._center_query(p) for p in self.plans)
+        return tuple(self._join_query(p) if p.join is not None else self._center_query(p) for p in self.plans)
 
     def _center_query(self, p: QueryPlan) -> CenterQuery:
-        defaults, stream = self.project.defaults, self.catalog.streams[p.fragment.stream]
+        defaults = self.project.defaults
+        stream = self.catalog.streams[p.fragment.stream]
         return CenterQuery(
             p.name,
             p.fragment,
@@ -170,8 +177,8 @@ class Deployment:
             self.source_key(p),
         )
 
-    def _joined(self, p: QueryPlan) -> CenterQuery:
-        """A join is one query at the sites of both its streams, which is fed by two sides."""
+    def _join_query(self, p: QueryPlan) -> CenterQuery:
+        """Return a join as one query over the sites of both its streams, fed by its two sides."""
         assert p.join is not None
         sides = tuple(self._center_query(side) for side in p.sides)
         sites = tuple(dict.fromkeys(site for side in sides for site in side.sites))
@@ -189,7 +196,7 @@ class Deployment:
         )
 
     def source_key(self, plan: QueryPlan) -> str | None:
-        """The key of a query that is its stream's source, if one is; of a join none is."""
+        """Return the key of a query that is its stream's source, if there is one; a join has none."""
         if plan.join is not None:
             return None
         stream = self.catalog.streams[plan.fragment.stream]
@@ -197,10 +204,8 @@ class Deployment:
 
 
 def _share(catalog: Catalog, plans: tuple[QueryPlan, ...], known: Deployed | None) -> Deployed:
-    queries, strength = (
-        [q for p in plans for q in queries_of_plan(p, catalog)],
-        Strength(catalog.project.defaults.sharing),
-    )
+    queries = [q for p in plans for q in queries_of_plan(p, catalog)]
+    strength = Strength(catalog.project.defaults.sharing)
     declared = load_statistics(catalog.project, catalog)
     if known is None:
         sent = bytes_over_links(Routes.of(catalog.project), fill_with_guesses(declared, catalog))
@@ -212,29 +217,32 @@ def _share(catalog: Catalog, plans: tuple[QueryPlan, ...], known: Deployed | Non
 
 
 def shed_choice(plans: Sequence[QueryPlan]) -> ShedChoice:
-    """How a fragment may be shed that these views are derived from: as the most demanding of them allows."""
+    """Return how a fragment that serves these views may be shed: as the most demanding view allows."""
     given = [p.options for p in plans]
     errors = [o.max_error for o in given if o.max_error is not None]
-    always = any(o.repair == ALWAYS for o in given) or not given
-    asked = any(o.repair == ON_DEMAND for o in given)
+    repair = NEVER
+    if not given or any(o.repair == ALWAYS for o in given):
+        repair = ALWAYS
+    elif any(o.repair == ON_DEMAND for o in given):
+        repair = ON_DEMAND
     return ShedChoice(
         min(errors, default=None),
         max((o.confidence for o in given), default=ViewOptions().confidence),
         max((o.weight for o in given), default=1.0),
         bool(given) and all(o.shed == ANY for o in given),
-        ALWAYS if always else ON_DEMAND if asked else NEVER,
+        repair,
         tuple(p.name for p in plans),
         any(o.shed == NEVER for o in given),
     )
 
 
 def inbox_address(project: Project, site: str) -> str:
-    """host:port where processes of their own find the inbox of the center or of a relay."""
+    """Return the host:port where other processes find the inbox of the center or of a relay."""
     listen = project.sites[site].listen
     if listen is None or listen[1] == 0:
         role = "center" if site == project.center else "relay"
         raise ConfigError(
-            f"processes of their own cannot find the {role} {site!r}: it has no fixed address",
+            f"other processes cannot find the {role} {site!r}: it has no fixed address",
             where=str(project.folder / PROJECT_FILE),
             hint=f'set listen = "host:port" in [sites.{site}], or run all in one process: catchment run',
         )
@@ -242,7 +250,7 @@ def inbox_address(project: Project, site: str) -> str:
 
 
 def check_plan(plan: QueryPlan, catalog: Catalog) -> None:
-    """Refuse a view that can be planned but not run."""
+    """Refuse a view that can be planned but cannot run."""
     _check_names(plan, catalog)
     if plan.join is None:
         check_slack(plan, catalog.streams[plan.fragment.stream], catalog.views[plan.name].where)

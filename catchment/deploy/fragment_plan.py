@@ -1,4 +1,4 @@
-"""What a site is to run of a fragment: its policy, its controllers, and how it may be shed."""
+"""The plan by which a site runs a fragment: its policy, its slack controllers, and how it may be shed."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from catchment.site.slack import SlackPlan
 
 @dataclass(frozen=True)
 class ShedChoice:
-    """What the queries of a fragment allow: how wrong, how much it matters, and when what was shed is made good."""
+    """What the queries of a fragment allow: the error of answers, their weight, and when shed records are repaired."""
 
     max_error: float | None = None
     confidence: float = 0.95
     weight: float = 1.0
-    any_aggregate: bool = False  # also those whose sampled answers have no bound
+    any_aggregate: bool = False  # sample also aggregates whose sampled answers have no bound
     repair: str = ALWAYS
     queries: tuple[str, ...] = ()
-    never: bool = False  # one of the queries is not to be sampled
+    never: bool = False  # some query forbids sampling
 
-    def is_repaired(self, asked: frozenset[str]) -> bool:
-        """Whether it is made good, given the queries whose repair was asked for."""
-        return self.repair == ALWAYS or any(q in asked for q in self.queries)
+    def is_repaired(self, requested: frozenset[str]) -> bool:
+        """Return whether shed records are repaired, given the queries whose repair was requested."""
+        return self.repair == ALWAYS or any(q in requested for q in self.queries)
 
 
 @dataclass(frozen=True)
 class Watch:
-    """What a query waits by, and its own fragment: the records that its controllers are told of."""
+    """The slack plan of a query, and the fragment whose records its controllers observe."""
 
     slack: SlackPlan
     fragment: Fragment
@@ -39,7 +39,7 @@ class Watch:
 class FragmentPlan:
     """A fragment to run, the policy by which its partials leave, and how it may be shed.
 
-    `begun`: it came while its stream was being read already. `until_us`: only slices before it are wanted.
+    `begun`: it was added while its stream was already being read. `until_us`: only slices before it are wanted.
     `weight`: its share of the link among its peers.
     """
 

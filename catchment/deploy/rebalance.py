@@ -1,19 +1,19 @@
-"""Moving queries to other fragments while they run: the center measures, decides, and writes what is wanted.
+"""Rebalancing moves queries to other fragments while they run: the center decides and writes a new deployment.
 
-Slices under way are finished where they began: `catchment.center.fragment_sources` says where the new fragment takes
-over, sites hear until where the old one is wanted, and it ends when the windows that it feeds are final.
+Open slices are finished by the fragment that began them: `catchment.center.fragment_sources` says where the new
+fragment takes over, sites learn until which slice the old one is wanted, and it ends when the windows that it feeds are
+final.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from catchment.center.core import CenterCore
 from catchment.deploy.deployment import Deployment
-from catchment.deploy.status import STATUS_FILE
+from catchment.deploy.role_files import read_status
 from catchment.deploy.watcher import DeploymentWatcher
 from catchment.optimizer.sharing.deployed import Deployed
 from catchment.optimizer.sharing.link_traffic import bytes_over_links
@@ -23,22 +23,22 @@ from catchment.optimizer.sharing.statistics import Statistics, fill_with_guesses
 from catchment.timeline import SECOND_US
 
 CHECK_EVERY_US = 10 * SECOND_US
-FIRST_CHECK_US = 60 * SECOND_US  # rates of the first minute are those of starting up
+FIRST_CHECK_US = 60 * SECOND_US  # rates measured while everything starts up are misleading
 
 
 @dataclass
 class Rebalancer:
-    """Checks every `CHECK_EVERY_US` whether another sharing would send less, from what the sites have measured."""
+    """Checks every `CHECK_EVERY_US`, from what the sites have measured, whether another sharing would send less."""
 
     watcher: DeploymentWatcher
     reoptimizer: SharingReoptimizer = field(default_factory=SharingReoptimizer)
     next_us: int | None = None
 
     def step(self, core: CenterCore, now_us: int) -> None:
-        """End the fragments that queries have left; move queries, if that has come to pay."""
+        """End the fragments that queries have left; move queries if that now pays."""
         deployed = self.watcher.deployment.deployed
         if deployed.leaving:
-            self._finish(core)
+            self._end_left_fragments(core)
         if self.next_us is None:
             self.next_us = now_us + FIRST_CHECK_US
         if now_us < self.next_us or not self.watcher.deployment.project.defaults.reoptimize:
@@ -53,8 +53,9 @@ class Rebalancer:
         if target is not None:
             self._change(lambda now: now.move(target) if now.version == deployed.version else now)
 
-    def _finish(self, core: CenterCore) -> None:
-        ends, needed = core.fragment_ends(), core.fragments
+    def _end_left_fragments(self, core: CenterCore) -> None:
+        ends = core.fragment_ends()
+        needed = core.fragments
         self._change(lambda now: now.bound(ends).retire(needed))
 
     def _change(self, make: Callable[[Deployed], Deployed]) -> None:
@@ -64,7 +65,7 @@ class Rebalancer:
 
 
 def known_statistics(deployment: Deployment) -> Statistics:
-    """What is declared, with what the sites of the project's state folder have measured of late."""
+    """Return the declared statistics, updated by what the sites in the project's state folder have measured."""
     return apply_measurements(
         fill_with_guesses(load_statistics(deployment.project, deployment.catalog), deployment.catalog),
         deployment.deployed.sharing.fragments,
@@ -73,15 +74,15 @@ def known_statistics(deployment: Deployment) -> Statistics:
 
 
 def site_statistics(deployment: Deployment) -> Mapping[str, Mapping[str, Any]]:
-    """What each site last wrote down of its streams."""
+    """Return the statistics that each site last wrote down of its streams."""
     return {site: status["statistics"] for site, status in _statuses(deployment).items() if "statistics" in status}
 
 
 def newest_event_us(deployment: Deployment) -> int | None:
-    """How far the streams are, in their own time: rates are by its seconds, and so is what a choice loses."""
+    """Return the newest event time that any site has read: rates and losses are per second of event time."""
     return max((s["newest_event_us"] for s in _statuses(deployment).values() if s["newest_event_us"]), default=None)
 
 
 def _statuses(deployment: Deployment) -> Mapping[str, Mapping[str, Any]]:
-    files = {s: deployment.project.site_folder(s) / STATUS_FILE for s in deployment.sites}
-    return {site: json.loads(path.read_text()) for site, path in files.items() if path.is_file()}
+    found = {site: read_status(deployment.project.site_folder(site)) for site in deployment.sites}
+    return {site: status for site, status in found.items() if status is not None}

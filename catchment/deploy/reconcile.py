@@ -1,8 +1,8 @@
-"""What brings the running cores to what is deployed: at a site, at the center, at a relay.
+"""Reconciling compares what runs at a site or a relay with what is deployed, and yields the changes.
 
 Nothing restarts and nothing waits. A fragment that begins during a run states the first instant from which on its site
-will have computed every record: just after the newest event time that was read before. Between two micro-batches of a
-stream that is exact; hence the lock of a stream.
+computes every record: just after the newest event time that was read before. That instant is exact only between two
+micro-batches of a stream, so callers hold the batch lock of the stream.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from catchment.timeline import START_OF_TIME_US
 def site_changes(
     core: SiteCore, stream: str, plans: Iterable[FragmentPlan], newest_us: int | None
 ) -> Iterator[site_events.Event]:
-    """What brings the fragments of one stream to what is wanted; nothing where they are there already."""
+    """Yield the events that bring the fragments of one stream to what is deployed; none if they already run so."""
     wanted = {p.fragment.name: p for p in plans if p.fragment.stream == stream}
     here = {f.name for f in core.definitions if f.stream == stream}
     yield from (FragmentDropped(name) for name in sorted(here - wanted.keys()))
@@ -40,12 +40,12 @@ def _runs_as_planned(running: RunningFragment, plan: FragmentPlan) -> bool:
 
 
 def _begin_us(newest_us: int | None) -> int:
-    """The first instant whose records are all yet to come; a stream of which nothing was read is all to come."""
+    """Return the first instant of which no record was read; the start of time if nothing was read at all."""
     return START_OF_TIME_US + 1 if newest_us is None else newest_us + 1
 
 
 def carried_by(deployment: Deployment, relay: str) -> Iterator[Carried]:
-    """The fragments that come through a relay, each with the sites that it comes from."""
+    """Yield the fragments that a relay passes on, each with the sites that it comes from."""
     routes = deployment.routes
     for plan, sites in deployment.fragment_plans():
         senders = ((site, routes.sender(relay, site)) for site in sites)

@@ -1,4 +1,4 @@
-"""The relays of a process: each listens for the sites that send over it, and sends on towards the center."""
+"""The relays of a process: each listens for the sites that send through it, and sends on towards the center."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from catchment.deploy.connections import listen_address
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.reconcile import carried_by
-from catchment.deploy.status import write_status
+from catchment.deploy.role_files import write_status
 from catchment.progress.admission import Admission
 from catchment.relay.pipeline import RelayPipeline
 from catchment.timeline import Clock
@@ -39,10 +39,10 @@ class Relays:
         self._known = self.deployment.deployed.known
 
     def start(self) -> None:
-        """Those near the center first, so that each finds someone to speak to."""
+        """Start all relays, those near the center first, so that each finds the next inbox listening."""
         for name in self.names:
             relay = RelayPipeline(
-                self.deployment.project, name, self._check, partial(self.make_sender, name), self.clock
+                self.deployment.project, name, self._admit, partial(self.make_sender, name), self.clock
             )
             self.running[name] = relay
             self._closing.callback(relay.stop)
@@ -54,15 +54,16 @@ class Relays:
             relay.start()
 
     def address(self, name: str) -> str | None:
-        """Where a relay of this process listens."""
+        """Return where a relay of this process listens; None if it does not run here."""
         if name not in self._servers:
             return None
         host, _ = listen_address(self.deployment.project, name)
         return f"{host}:{self._servers[name].port}"
 
     def follow(self, deployment: Deployment) -> None:
-        """Carry what is deployed now. A relay may know of a fragment before anyone sends it."""
-        self.deployment, self._known = deployment, deployment.deployed.known
+        """Carry what is deployed now; a relay may know a fragment before any site sends it."""
+        self.deployment = deployment
+        self._known = deployment.deployed.known
         for name, relay in self.running.items():
             relay.carry(tuple(carried_by(deployment, name)))
 
@@ -71,7 +72,7 @@ class Relays:
             relay.tick()
 
     def is_finished(self, once: bool) -> bool:
-        """Whether nothing more will go on; with `once`, whether all that there is now has."""
+        """Return whether nothing more will be sent on; with `once`, whether everything that is here now was."""
         if once:
             for relay in reversed(self.running.values()):  # those far from the center first
                 relay.flush()
@@ -87,5 +88,5 @@ class Relays:
     def close(self) -> None:
         self._closing.close()
 
-    def _check(self, segment: Segment) -> None:
+    def _admit(self, segment: Segment) -> None:
         Admission(self._known, self.deployment.routes, self.deployment.births).check(segment)

@@ -1,9 +1,9 @@
-"""What is deployed, on disk: one small record that `run`, `submit` and `drop` change and running processes follow.
+"""The record of what is deployed, on disk: `run`, `submit` and `drop` change it, and running processes follow it.
 
-The record says what is wanted; each role brings itself there between two of its micro-batches and journals what it
-did, so a process that is killed at any point comes back and goes on. A change is written whole or not at all, under a
-lock, and counts its versions. The center says up to which version it has come: sites begin new fragments only then,
-so that nothing is sent to a center that does not know it.
+The record says what is wanted. Each role applies it between two of its micro-batches and journals what it did, so a
+process that is killed at any point continues after its restart. A change is written whole or not at all, under a lock,
+and has a version of its own. The center writes down which version it has reached; sites begin new fragments only then,
+so that no site sends a fragment that the center does not know.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from catchment.storage.codec import decode, encode
 from catchment.storage.files import make_folder, read_record, write_record
 
 FILE = "deployment.json"
-REACHED = "deployment-center.json"
+CENTER_FILE = "deployment-center.json"  # the version that the center has reached
 
 
 class DeploymentStore:
-    """The record of one state folder."""
+    """Reads and changes the record of one state folder."""
 
     def __init__(self, state_folder: Path) -> None:
         self.folder = state_folder
 
     def read(self) -> Deployed | None:
-        """What is deployed; None before the first run."""
+        """Return what is deployed; None before the first run."""
         record = read_record(self.folder / FILE)
         if record is None:
             return None
@@ -37,11 +37,11 @@ class DeploymentStore:
         return deployed
 
     def keep(self, deployed: Deployed) -> None:
-        """Make this what is deployed, unless there is something newer."""
+        """Write this as what is deployed, unless the record is newer."""
         self.change(lambda now: deployed if now is None or now.version < deployed.version else now)
 
     def change(self, make: Callable[[Deployed | None], Deployed]) -> Deployed:
-        """Replace the record by what is made of it; one change at a time."""
+        """Replace the record by what `make` returns for it, one change at a time."""
         make_folder(self.folder)
         with FileLock(self.folder / f"{FILE}.lock"):
             now = self.read()
@@ -53,23 +53,23 @@ class DeploymentStore:
 
     @property
     def version(self) -> int:
-        """Of what is deployed; 0 before the first run."""
+        """The version of what is deployed; 0 before the first run."""
         record = read_record(self.folder / FILE)
         return 0 if record is None else int(record["version"])
 
     @property
     def stamp(self) -> int:
-        """Changes whenever the record may have; cheap to ask."""
+        """The modification time of the record in ns, by which a change is noticed cheaply; 0 before the first run."""
         path = self.folder / FILE
         return path.stat().st_mtime_ns if path.exists() else 0
 
     def acknowledge(self, version: int) -> None:
-        """Write down that the center has come to a version."""
+        """Write down that the center has reached a version."""
         make_folder(self.folder)
-        write_record(self.folder / REACHED, {"version": version})
+        write_record(self.folder / CENTER_FILE, {"version": version})
 
     @property
     def center_version(self) -> int | None:
-        """How far the center has come; None where its word is not in this folder."""
-        record = read_record(self.folder / REACHED)
+        """The version that the center has reached; None if the center does not write into this folder."""
+        record = read_record(self.folder / CENTER_FILE)
         return None if record is None else int(record["version"])

@@ -1,7 +1,7 @@
-"""Submitting and dropping queries while a project runs, or before it does.
+"""Queries are submitted and dropped here, while a project runs or before it does.
 
-Everything is checked first: the whole file is parsed, planned and shared in memory, and only what is found right is
-written. Running processes find it at their next tick; no process is told anything twice, and none has to be running.
+Everything is checked first: the whole file is parsed, planned and shared in memory, and the record of what is deployed
+is written only if all of it is right. Running processes find the change at their next tick; none has to be running.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ from catchment.query.sql.statements import View
 
 
 def submit(project: Project, path: Path) -> Mapping[str, Any]:
-    """Deploy the views of a file beside those that run; what they share, and what they begin."""
+    """Deploy the views of a file beside those that run; return which fragments they share and which are new."""
     if not path.is_file():
         raise QueryError(f"there is no file {path}", hint="give a file with CREATE MATERIALIZED VIEW statements")
-    views = _views(path)
+    views = _read_views(path)
     declared = load_catalog(project)
 
     def make(now: Deployed | None) -> Deployed:
         return Deployment.plan(declared, now).add(views).deployed
 
     made = DeploymentStore(project.state_folder).change(make)
-    return {"version": made.version, "queries": [_told(made, q) for v in views for q in made.parts(v.name)]}
+    return {"version": made.version, "queries": [_describe_query(made, q) for v in views for q in made.parts(v.name)]}
 
 
 def drop(project: Project, name: str) -> Mapping[str, Any]:
-    """Let a query go; its published answers stay."""
-    declared, ended = load_catalog(project), list[str]()
+    """Drop a query; its published answers stay."""
+    declared = load_catalog(project)
+    ended: list[str] = []
 
     def make(now: Deployed | None) -> Deployed:
         deployed = Deployment.plan(declared, now).deployed
@@ -51,7 +52,7 @@ def drop(project: Project, name: str) -> Mapping[str, Any]:
     return {"version": made.version, "dropped": name, "ended_fragments": ended}
 
 
-def _views(path: Path) -> list[View]:
+def _read_views(path: Path) -> list[View]:
     statements = parse_file(path)
     views = [s for s in statements if isinstance(s, View)]
     if len(views) != len(statements) or not views:
@@ -63,7 +64,7 @@ def _views(path: Path) -> list[View]:
     return views
 
 
-def _told(made: Deployed, name: str) -> Mapping[str, Any]:
+def _describe_query(made: Deployed, name: str) -> Mapping[str, Any]:
     fragment = made.derivation(name).fragment
     others = [u for u in made.sharing.users(fragment) if u != name]
     return {"query": name, "fragment": fragment, "shared_with": others, "new_fragment": not others}

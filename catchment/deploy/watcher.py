@@ -1,4 +1,4 @@
-"""Following what is deployed while it runs: what `submit` and `drop` write is found at the next tick."""
+"""The watcher follows what is deployed: it finds at the next tick what `submit` and `drop` have written."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from catchment.deploy.store import DeploymentStore
 
 @dataclass
 class DeploymentWatcher:
-    """Watches the record of one deployment for newer versions, and says which version the center has come to."""
+    """Watches the record of one deployment for newer versions, and writes down which one the center has reached."""
 
     deployment: Deployment
     stamp: int = field(default=0, init=False)
-    followed: int = field(default=0, init=False)  # the version that the sites of this process have come to
+    followed: int = field(default=0, init=False)  # the version that the sites of this process have reached
 
     def __post_init__(self) -> None:
         self.store = DeploymentStore(self.deployment.project.state_folder)
@@ -42,12 +42,12 @@ class DeploymentWatcher:
         return self.deployment
 
     def acknowledge(self) -> None:
-        """Write down that the center of this process has come to the newest version."""
+        """Write down that the center of this process has reached the newest version."""
         if self.store.center_version != self.version:
             self.store.acknowledge(self.version)
 
     def sites_may_follow(self) -> bool:
-        """Whether the sites of this process have yet to come to the newest version, and may: the center knows it."""
+        """Return once per version whether the sites of this process may follow it: the center must have reached it."""
         if self.followed == self.version:
             return False
         center = self.store.center_version

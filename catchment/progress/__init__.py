@@ -1,1 +1,1 @@
-"""What sites, relays and the center agree on: landed segments, how far each site is, who may send what."""
+"""The common ground of sites, relays and the center: landed segments, how far each site is, who may send what."""

@@ -21,7 +21,7 @@ from catchment.storage.host import Host
 from catchment.wire.inbox import Inbox
 from catchment.wire.messages import Segment, Updates, counted_in
 
-CAUSE = "inbox"  # of the journal entries that take landed segments
+CAUSE = "inbox"  # names the journal entries that take landed segments
 SEGMENTS_PER_ENTRY = 256
 
 Merge = Callable[[Fragment, pa.Table], pa.Table]
@@ -80,7 +80,7 @@ class InboxConsumer:
 
 @dataclass
 class _FragmentParts:
-    """What some segments hold of one fragment."""
+    """The partials and counts of one fragment in some segments."""
 
     tables: list[pa.Table] = field(default_factory=list)
     records: list[tuple[str, int, int]] = field(default_factory=list)
@@ -107,9 +107,9 @@ def gather(segments: Iterable[Segment], fragments: Mapping[str, Fragment], merge
         for name, origin, counts in counted_in(segment):
             if name in fragments:
                 found.setdefault(name, _FragmentParts()).add_counts(segment.origin, origin, counts)
-    return [_gathered(fragments[name], parts, merge) for name, parts in found.items()]
+    return [_make_gathered(fragments[name], parts, merge) for name, parts in found.items()]
 
 
-def _gathered(fragment: Fragment, parts: _FragmentParts, merge: Merge) -> Gathered:
+def _make_gathered(fragment: Fragment, parts: _FragmentParts, merge: Merge) -> Gathered:
     table = pa.concat_tables([fragment.schema.empty_table(), *parts.tables])
     return Gathered(fragment.name, merge(fragment, table), tuple(parts.records), tuple(sorted(parts.senders)))

@@ -40,7 +40,7 @@ class Landed:
 
     @classmethod
     def of(cls, segment: Segment) -> Landed:
-        """All of a segment but its partials."""
+        """Return everything that a segment holds except its partials."""
         rows: dict[str, int] = {}
         for update in segment.updates():
             rows[update.fragment] = rows.get(update.fragment, 0) + update.rows

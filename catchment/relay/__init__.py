@@ -1,1 +1,1 @@
-"""The relay: what other sites sent is merged where it meets, and goes on towards the center."""
+"""The relay merges what other sites sent, and sends it on towards the center."""

@@ -1,4 +1,4 @@
-"""The relay core: what sites sent comes in, and goes on towards the center, merged where it meets.
+"""The relay core takes in what sites sent, merges it, and sends it on towards the center.
 
 A site core does the work, as it does for records: partials of equal (fragment, slice, key) merge in its cache
 whichever site they are of, its policy decides when they leave, and its release gate lets a slice go when its time has
@@ -19,7 +19,7 @@ Exactly once, end to end: an inbox takes a segment (sender, epoch, number) once.
 the positions [a, b) of its inbox, named by b, and goes on from the newest b, so every landed segment is handled once.
 The core is deterministic and what it asks for is numbered, so after a crash the journal gives the same segments under
 the same numbers, and the outbox keeps those it has. The next inbox takes those once. By induction over the links of the
-way, each partial of a site is merged into its window once, whatever is killed where.
+route, each partial of a site is merged into its window once, whatever is killed where.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class RelayState:
 
 
 class RelayCore:
-    """Merges what several sites sent, and passes on what they state. Statements go out at a `Ticked`."""
+    """Merges what several sites sent, and passes on what they state, at each `Ticked`."""
 
     def __init__(self, wait_us: int, limits: CacheLimits | None = None) -> None:
         self.wait_us = wait_us
@@ -69,7 +69,7 @@ class RelayCore:
         self.origins: dict[str, Origins] = {}
         self.rows_in = 0
         self._sent: dict[str, int] = {}  # fragment -> rows that have left; kept when it ends
-        self._facts: list[Relayed] = []  # that wait for nothing but the link
+        self._facts: list[Relayed] = []  # facts that wait for nothing but the link
         self._blocked = False
 
     @property
@@ -106,7 +106,7 @@ class RelayCore:
         return ()
 
     def is_waiting(self, now_us: int) -> bool:
-        """Whether a `Ticked` would let something go though nothing landed."""
+        """Return whether a `Ticked` would let something go though nothing landed."""
         return any(o.is_due(now_us, self.wait_us, self.site.low_mark_us(f)) for f, o in self.origins.items())
 
     def senders_of(self, name: str) -> Mapping[str, str]:

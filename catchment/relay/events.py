@@ -1,4 +1,4 @@
-"""What a relay core is told: what it carries, what landed, what its link measures; and what it wants sent on."""
+"""The events of a relay core (what it carries, what landed, what its link measures), and what it asks to send on."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from catchment.wire.messages import Relayed, Updates
 @stored()
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """Partials of this fragment come through here from now on: of each origin, and by which neighbour."""
+    """Partials of this fragment come through here from now on, from these origins."""
 
     fragment: Fragment
     policy: Policy
-    origins: tuple[tuple[str, str], ...]  # (origin, the site that sends here what is of it)
+    origins: tuple[tuple[str, str], ...]  # (origin, the neighbour that sends its partials here)
     weight: float = 1.0
 
     def __post_init__(self) -> None:

@@ -1,6 +1,6 @@
-"""Of one fragment at a relay: whose records are in the partials that wait here, and what may be stated of each site.
+"""The origins of one fragment at a relay: whose records wait here, and what may be stated of each site.
 
-A partial that waits may be merged of several sites, so what is known is which neighbours have sent something of a
+A waiting partial may be merged from several sites, so it is only known which neighbours have sent something of a
 slice. A slice counts as waiting for every site behind those neighbours until nothing of it is here any more. Laws:
 every raw record is counted onwards exactly once, under its own site; a mark of a site is stated only when no slice that
 ends at or before it waits for the site.
@@ -15,7 +15,7 @@ from catchment.storage.codec import stored
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US, Slicing
 from catchment.wire.messages import Repaired
 
-MAX_FIRST_MARKS = 256  # that are remembered until the wait is over; at the bound the newest replaces the last
+MAX_FIRST_MARKS = 256  # first marks remembered until the wait is over; at the bound the newest replaces the last
 Counts = tuple[tuple[int, int], ...]
 
 
@@ -31,7 +31,9 @@ class Origins:
     complete_until: dict[str, dict[str, int]] = field(default_factory=dict)  # site -> query -> as the site stated it
     announced: dict[str, dict[str, int]] = field(default_factory=dict)  # site -> query -> as it was passed on
     first_marks: list[tuple[int, int]] = field(default_factory=list)  # (when, the mark of the site that was first)
-    repaired: list[tuple[str, Repaired, tuple[int, ...]]] = field(default_factory=list)  # until these slices have left
+    repaired: list[tuple[str, Repaired, tuple[int, ...]]] = field(
+        default_factory=list
+    )  # (site, repair, slices that must leave before it is stated)
 
     def take(self, records: Iterable[tuple[str, int, int]], senders: Iterable[tuple[str, int]]) -> Counts:
         """Take in records of (site, slice, count) and partials by (neighbour, slice); return the records per slice."""
@@ -45,7 +47,7 @@ class Origins:
         return tuple(total.items())
 
     def count_out(self, records: Counts) -> Iterator[tuple[str, Counts]]:
-        """Return whose the records of slices were that have left.
+        """Return the sites of the records in slices that have left.
 
         Which of the sites is counted first does not matter: the last release of a slice counts the rest.
         """
@@ -98,7 +100,7 @@ class Origins:
         return max(waited, min(marks.values()))
 
     def is_due(self, now_us: int, wait_us: int, reached_us: int) -> bool:
-        """Whether time alone would let something go."""
+        """Return whether time alone would let something go."""
         return any(now_us - at >= wait_us and mark > reached_us for at, mark in self.first_marks)
 
     def forget_first_marks(self, reached_us: int) -> None:

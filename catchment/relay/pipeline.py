@@ -17,12 +17,12 @@ from catchment.relay.core import RelayCore
 from catchment.relay.events import Action, Carried, Event, Flushed
 from catchment.site.events import FragmentDropped, LinkMeasured
 from catchment.site.meter import SiteMeter
+from catchment.site.outbox_writer import OutboxWriter
 from catchment.storage.host import Host
 from catchment.storage.journal import Journal
 from catchment.timeline import END_OF_TIME_US, Clock
 from catchment.wire.inbox import Inbox
-from catchment.wire.link_meter import WireSizes
-from catchment.wire.messages import Segment, segments_of
+from catchment.wire.messages import Segment
 from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
 
@@ -38,14 +38,16 @@ class RelayPipeline:
         make_sender: Callable[[Outbox], Sender],
         clock: Clock,
     ) -> None:
-        self.name, self.clock, self.folder = name, clock, project.relay_folder(name)
+        self.name = name
+        self.clock = clock
+        self.folder = project.relay_folder(name)
         self.link = outgoing_link(project, name)
         self.inbox = Inbox(self.folder / "inbox", admit=check)
         self.outbox = Outbox(self.folder / "outbox", name, self.link.destination, self.link.outbox_max_bytes)
+        self._writer = OutboxWriter(self.outbox)
         self.core = RelayCore(project.defaults.relay_wait_us)
         journal = Journal(self.folder / "journal")
         self.host: Host[Event, Action] = Host(self.core, journal, self._enact, clock)
-        self._sizes = WireSizes()
         self.host.recover(self.outbox.next_sequence)
         self.consumer = InboxConsumer(self.inbox, self.host)
         self.consumer.recover()
@@ -53,7 +55,7 @@ class RelayPipeline:
         self.sender = make_sender(self.outbox)
 
     def carry(self, wanted: Sequence[Carried]) -> None:
-        """Carry these fragments from now on; nothing where they are carried already."""
+        """Carry these fragments from now on; do nothing for those that are carried already."""
         here = {f.name: f for f in self.core.site.definitions}
         gone: list[Event] = [FragmentDropped(n) for n in here if n not in {c.fragment.name for c in wanted}]
         new = [c for c in wanted if c.fragment.name not in here or not self._is_carried(c)]
@@ -61,21 +63,21 @@ class RelayPipeline:
             self.host.submit("deploy", [*gone, *new])
 
     def tick(self) -> None:
-        """Take in what has landed, let what is due go on."""
+        """Take in what has landed, and send on what is due."""
         self.inbox.raise_failure()
         self.sender.raise_failure()
         while self._take_landed():
             self.sender.notify()
         self.meter.note_link(self.sender.snapshot(), self.outbox.size_bytes, self.clock.now_us())
-        measured = self._measure()
+        measured = self._measure_link()
         if self.core.site.pending_rows or measured.blocked or self.core.is_waiting(self.clock.now_us()):
             self.host.submit("tick", [measured, Ticked()])
             self.sender.notify()
 
     def flush(self) -> None:
-        """Nothing more will come for now: wait for nobody."""
+        """Send on everything that has landed: nothing more will come for now."""
         if self.consumer.is_drained and self.core.site.pending_rows:
-            self.host.submit("flush", [self._measure(), Flushed()])
+            self.host.submit("flush", [self._measure_link(), Flushed()])
             self.sender.notify()
 
     @property
@@ -85,12 +87,12 @@ class RelayPipeline:
 
     @property
     def finished(self) -> bool:
-        """Whether no site has more to say, and all was sent on."""
+        """Whether every site has ended and everything was sent on."""
         ended = (m == END_OF_TIME_US for name in self.core.origins for m in self.core.marks(name).values())
         return all(ended) and self.drained
 
     def status(self) -> dict[str, Any]:
-        """Return what came, what waits, what went over the link."""
+        """Return what came, what waits and what went over the link, as plain JSON."""
         return {
             "to": self.link.destination,
             "rows_in": self.core.rows_in,
@@ -106,7 +108,7 @@ class RelayPipeline:
         self.sender.start()
 
     def stop(self) -> None:
-        """What is not sent yet waits in the outbox."""
+        """Stop sending; what is not sent yet waits in the outbox."""
         self.sender.stop()
         self.host.journal.close()
 
@@ -117,20 +119,16 @@ class RelayPipeline:
         run = self.consumer.read({f.name: f for f in self.core.site.definitions})
         if run is None:
             return False
-        self.consumer.commit(run, [*run.events, self._measure(), Ticked()])
+        self.consumer.commit(run, [*run.events, self._measure_link(), Ticked()])
         return True
 
     def _enact(self, number: int, actions: Sequence[Action]) -> int:
-        updates, facts = (u for a in actions for u in a.updates), [f for a in actions for f in a.facts]
-        segments = segments_of(updates, facts)
-        for place, messages in enumerate(segments):
-            stored = self.outbox.append(number + place, messages)
-            self._sizes.note(messages, stored)
-        return len(segments)
+        updates = [u for action in actions for u in action.updates]
+        facts = [f for action in actions for f in action.facts]
+        return self._writer.append(number, updates, facts)
 
-    def _measure(self) -> LinkMeasured:
-        goodput, outbox, sizes = self.sender.snapshot().goodput_bytes_per_s, self.outbox, self._sizes
-        return LinkMeasured(goodput, outbox.size_bytes, outbox.full, sizes.ratio, sizes.frame_bytes)
+    def _measure_link(self) -> LinkMeasured:
+        return self._writer.measure(self.sender.snapshot())
 
     def _is_carried(self, carried: Carried) -> bool:
         name = carried.fragment.name

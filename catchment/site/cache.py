@@ -177,5 +177,5 @@ def _slots_in(table: pa.Table) -> Slots:
 
 
 def _has_repeats(slots: Slots) -> bool:
-    """Tell whether a slot stands twice; slots are small whole numbers, so counting them is cheapest."""
+    """Return whether a slot stands twice; slots are small whole numbers, so counting them is cheapest."""
     return bool(slots.size) and int(np.bincount(slots).max()) > 1

@@ -68,7 +68,7 @@ class SiteState:
 
 
 class SiteCore:
-    """Caches partials, asks policies, and says what to send."""
+    """Caches partials, asks policies what leaves, and says what to send."""
 
     def __init__(self, limits: CacheLimits | None = None) -> None:
         self.limits = limits or CacheLimits()
@@ -212,7 +212,7 @@ class SiteCore:
 
     @property
     def rows(self) -> int:
-        """How many keys it keeps in mind, sent or pending."""
+        """How many keys it remembers, sent or pending."""
         return sum(f.rows for f in self._fragments.values())
 
     @property
@@ -226,7 +226,7 @@ class SiteCore:
 
     @property
     def full(self) -> bool:
-        """Whether it is at its bound: the runner should not read more until this is false."""
+        """Whether the cache is at its bound: the runner should not read more until this is false."""
         return self.rows >= self.limits.max_rows or self.nbytes >= self.limits.max_bytes
 
     @property
@@ -252,7 +252,7 @@ class SiteCore:
         return self._clock(stream).low_mark_us
 
     def is_waiting(self, now_us: int) -> bool:
-        """Tell whether a `Ticked` would close a window though nothing was read."""
+        """Return whether a `Ticked` would close a window though nothing was read."""
         return any(slack.is_due(now_us) for f in self._fragments.values() for slack in f.slacks)
 
     def fragment_status(self) -> dict[str, dict[str, Any]]:

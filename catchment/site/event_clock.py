@@ -14,7 +14,7 @@ from catchment.timeline import END_OF_TIME_US, SECOND_US, START_OF_TIME_US
 
 _PACE_GAIN = 0.3  # share of the newest pair of marks in the moving average of the pace
 _MIN_PACE = 1e-3  # a stream that stands still has no useful pace
-_MAX_PACE = 1e6  # nor has one that is read from history
+_MAX_PACE = 1e6  # a stream that is read from history has none either
 
 
 @stored()

@@ -52,7 +52,7 @@ class SiteFragment:
 
     @classmethod
     def start(cls, added: FragmentAdded) -> SiteFragment:
-        """Return a fragment of which nothing has come yet."""
+        """Return a fragment that has taken nothing in yet."""
         return cls(
             policy=added.policy,
             cache=PartialCache.empty(added.fragment),
@@ -98,7 +98,7 @@ class SiteFragment:
 
     @property
     def rows(self) -> int:
-        """How many keys it keeps in mind, sent or pending."""
+        """How many keys it remembers, sent or pending."""
         return self.gate.slot_table.size
 
     @property

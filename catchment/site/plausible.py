@@ -31,13 +31,13 @@ class PlausibleTimes:
         return f"(({micros} >= {self.start_us}L AND {micros} < {self.end_us}L) OR {near})"
 
     def holds(self, instant_us: int) -> bool:
-        """Tell whether an event time is plausible."""
+        """Return whether an event time is plausible."""
         near = abs(instant_us - self.now_us) <= self.jump_us
         return near or self.start_us <= instant_us < self.end_us
 
 
 def needs_check(low_us: int, high_us: int, newest_us: int | None, jump_us: int) -> bool:
-    """Tell whether the extremes of a batch are so far apart, or so far from the stream, that it must be looked at."""
+    """Return whether the extremes of a batch are so far apart, or so far from the stream, that it must be looked at."""
     if newest_us is None:
         return high_us - low_us > jump_us
     return high_us > newest_us + jump_us or low_us < newest_us - MAX_AGE_US

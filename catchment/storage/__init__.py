@@ -1,1 +1,1 @@
-"""What survives a kill and a power cut: durable files, the lock of a folder, one versioned codec, journal and host."""
+"""Storage that survives a kill and a power cut: durable files, folder locks, one versioned codec, journal and host."""

@@ -30,7 +30,7 @@ Fields = dict[str, Any]
 Array = np.ndarray[Any, Any]
 Migration = Callable[[Fields], Fields]  # the fields of one version to those of the next
 
-_INTEGERS = range(-(2**63), 2**64)  # those that MessagePack carries
+_INTEGERS = range(-(2**63), 2**64)  # integers that MessagePack carries
 COMPRESS_ARRAYS_FROM_BYTES = 1024  # below it compression saves less than it costs
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
 

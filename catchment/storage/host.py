@@ -21,7 +21,7 @@ Action = TypeVar("Action", covariant=True)
 Answer = TypeVar("Answer")
 
 SNAPSHOT_EVERY_ENTRIES = 256  # a restart replays at most this many entries
-SNAPSHOT_EVERY_BYTES = 64 * 2**20  # of journal
+SNAPSHOT_EVERY_BYTES = 64 * 2**20  # nor more bytes of journal than this
 
 
 class Core(Protocol[Event, Action]):

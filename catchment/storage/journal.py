@@ -1,4 +1,4 @@
-"""The journal: what a core was told, on disk before anything follows from it.
+"""The journal holds the events that a core was given, on disk before anything follows from them.
 
 One file `journal-N.log` holds the entries since the snapshot `snapshot-N.bin`. Both begin with the version of their
 format; then come entries, each with a length and a checksum, each made durable by one fsync. A torn last entry was
@@ -29,7 +29,7 @@ VERSION = 1
 SECTOR_BYTES = 512  # what a disk writes whole or not at all
 
 _FORMAT = struct.Struct("<4sH")  # magic, version
-_LENGTHS = struct.Struct("<II")  # of the body: length, crc32
+_LENGTHS = struct.Struct("<II")  # length and crc32 of the body
 _CHECK = struct.Struct("<I")  # crc32 of what stands before it
 _FILE_HEAD_BYTES = _FORMAT.size + _CHECK.size
 _ENTRY_HEAD_BYTES = _LENGTHS.size + _CHECK.size

@@ -1,1 +1,1 @@
-"""What crosses a link, exactly once: messages, their bytes, and the outbox, sender, Flight call and inbox they pass."""
+"""Everything that crosses a link, exactly once: messages and their bytes, outbox, sender, Flight calls and inbox."""

@@ -41,7 +41,7 @@ from catchment.wire.limits import DEFAULT_LIMITS, WireLimits
 from catchment.wire.messages import Message, Relayed, Segment, Updates
 
 MAGIC = b"CTCH"
-VERSION = 2  # of the frame, the header and the layout of tables
+VERSION = 2  # grows whenever the frame, the header or the layout of tables changes
 ZSTD_LEVEL = 3
 
 _PREFIX = struct.Struct("<4sHI")  # magic, version, bytes of the header
@@ -68,7 +68,7 @@ class EncodedSegment:
     data: bytes = field(repr=False)
 
     def decode(self, limits: WireLimits = DEFAULT_LIMITS) -> Segment:
-        """Read the tables; what was encoded, or a WireError that says what is wrong with it."""
+        """Read the tables; return what was encoded, or raise a WireError that says what is wrong."""
         body = memoryview(self.data)[len(self.data) - _CHECKSUM.size - self.header.table_bytes : -_CHECKSUM.size]
         messages: list[Message] = []
         for entry in self.header.entries:
@@ -82,7 +82,7 @@ class EncodedSegment:
         return Segment(self.header.origin, self.header.epoch, self.header.sequence, tuple(messages))
 
     def fragment_bytes(self) -> dict[str, int]:
-        """Return the bytes of the frame that each fragment is the cause of; they add up to the whole frame.
+        """Return the bytes of the frame that each fragment causes; they add up to the whole frame.
 
         What is not tables is shared out evenly among the messages.
         """

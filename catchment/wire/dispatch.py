@@ -1,4 +1,4 @@
-"""What the lanes of a sender are doing: which segment each has, what was refused, whether the link is up.
+"""The state that the lanes of a sender share: which segment each has, what was refused, whether the link is up.
 
 `SendOrder` says which segment goes next: fresh ones first after an outage, the backlog beside them under a share of the
 link. `Dispatch` is safe for threads and does no I/O of its own; a segment is never given to two lanes at once.
@@ -14,7 +14,7 @@ from catchment.timeline import Clock
 from catchment.wire.link_meter import LinkCounters, LinkMeter
 from catchment.wire.outbox import Outbox, Pending
 
-BACKLOG_SHARE = 0.5  # of the bytes, while fresh segments are waiting too; the whole link when none are
+BACKLOG_SHARE = 0.5  # share of the bytes for the backlog while fresh segments wait too
 
 
 class SendOrder:
@@ -35,7 +35,7 @@ class SendOrder:
         self._fresh_bytes = 0
 
     def note_reconnected(self, next_sequence: int) -> None:
-        """The link is back: what is appended from now on is fresh."""
+        """Note that the link is back: what is appended from now on is fresh."""
         self._fresh_from = next_sequence
         self._backlog_bytes = 0
         self._fresh_bytes = 0
@@ -83,7 +83,7 @@ class Dispatch:
         self._held: dict[int, float] = {}  # refused segments, and when to try them again
         self._tried: set[int] = set()
         self._link_error: str | None = None
-        self._refusals: dict[int, str] = {}  # of segments that are still refused
+        self._refusals: dict[int, str] = {}  # why segments are still refused, by number
         self._fatal: BaseException | None = None
 
     def now_s(self) -> float:
@@ -107,13 +107,13 @@ class Dispatch:
             self._changed.notify_all()
 
     def hold(self, segment: Pending, error: CatchmentError, wait_s: float) -> None:
-        """The segment was refused; the others go on meanwhile."""
+        """Hold a refused segment back; the others go on meanwhile."""
         with self._changed:
             self._refusals[segment.sequence] = str(error)
             self._held[segment.sequence] = self.now_s() + wait_s
 
     def note_missing(self, sequence: int, error: CatchmentError) -> None:
-        """A segment cannot be sent because the outbox no longer has it."""
+        """Note that a segment cannot be sent because the outbox no longer has it."""
         with self._changed:
             self._refusals[sequence] = str(error)
 
@@ -124,7 +124,7 @@ class Dispatch:
             self._tried.add(segment.sequence)
 
     def note_acked(self, segment: Pending, start_s: float, sent_s: float) -> None:
-        """A lane took the link at `start_s`, had sent the whole segment at `sent_s`, and has its ack now."""
+        """Note an ack: a lane took the link at `start_s` and had sent the whole segment at `sent_s`."""
         with self._changed:
             self._count_ack(segment)
             self._meter.note_timing(segment.size_bytes, start_s, sent_s, self.now_s())
@@ -139,7 +139,7 @@ class Dispatch:
     # ---- the link
 
     def lane_up(self, lane: int, arrived: Iterable[Pending]) -> None:
-        """A lane is connected, and has learned of segments that arrived although no ack was heard."""
+        """Note that a lane is connected and has learned which segments arrived although no ack was heard."""
         with self._changed:
             for segment in arrived:
                 self._count_ack(segment)

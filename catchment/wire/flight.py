@@ -30,12 +30,12 @@ from catchment.wire.uplink import REASONS, LinkError, RefusedError
 
 CONNECT = "catchment.connect"  # the action that introduces a sender
 SEGMENT = "catchment.segment"  # the action that carries one segment
-MAX_REQUEST_BYTES = 4096  # of the introduction
+MAX_REQUEST_BYTES = 4096  # largest introduction of a sender
 MAX_ANSWER_BYTES = 64 * 1024
 CONNECT_TIMEOUT_S = 10.0
-SEND_TIMEOUT_S = 15.0  # beside the time that the segment takes on the slowest link that is waited for
+SEND_TIMEOUT_S = 15.0  # added to the time that the segment takes on the slowest supported link
 SLOWEST_BYTES_PER_S = 16 * 1024
-MAX_RECONNECT_MS = 2_000  # between two attempts of gRPC to connect
+MAX_RECONNECT_MS = 2_000  # longest pause between two attempts of gRPC to connect
 
 _TOKEN_HEADER = "authorization"
 _MIDDLEWARE = "site"

@@ -1,4 +1,4 @@
-"""The inbox: where segments of all sites arrive, once each, in an order that never changes.
+"""The inbox is where the segments of all sites arrive, once each, in an order that never changes.
 
 Invariants: a segment is acked only after it and its name are synced to disk; a segment (origin, epoch, sequence) is
 taken at most once; positions of arrival are dense from 0, and a position names the same segment for ever. Everything is
@@ -26,14 +26,14 @@ from catchment.wire.segment_folder import SegmentFolder
 from catchment.wire.uplink import RefusedError
 
 STATE_FILE = "inbox.json"
-DECODED_BYTES = 64 * 2**20  # of Arrow data of accepted segments, kept so that their consumer need not decode them again
+DECODED_BYTES = 64 * 2**20  # accepted segments kept decoded, so that their consumer need not decode them again
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class _Origin:
-    """What was seen of one site."""
+    """The segments that were seen of one site."""
 
     epoch: str
     seen: NumberSet = field(default_factory=NumberSet)

@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 from catchment.errors import WireError
 
 MIN_DICTIONARY_ROWS = 64  # below it a dictionary costs more than it saves
-MAX_DISTINCT_SHARE = 0.5  # of the rows; above it values do not repeat enough for a dictionary
+MAX_DISTINCT_SHARE = 0.5  # distinct values per row; above it a dictionary does not pay
 
 _Bytes = npt.NDArray[np.uint8]
 

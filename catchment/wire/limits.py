@@ -11,7 +11,7 @@ MAX_STRATA = 1000  # groups that one sampler may name with rates of their own
 
 @dataclass(frozen=True, slots=True)
 class WireLimits:
-    """What a receiver takes; beyond it a segment is refused and counted, never cut.
+    """The limits of a receiver; a segment beyond them is refused and counted, never cut.
 
     A site that might exceed `frame_bytes` or `rows` splits what it sends into several segments. `ahead_segments` is how
     far ahead of the lowest missing number an inbox takes segments of one origin: it bounds the memory of what was seen,
@@ -20,11 +20,11 @@ class WireLimits:
     """
 
     frame_bytes: int = 64 * 2**20
-    raw_bytes: int = 512 * 2**20  # of one segment's tables, decompressed
+    raw_bytes: int = 512 * 2**20  # all tables of one segment, decompressed
     header_bytes: int = 8 * 2**20
     rows: int = 4_000_000
     messages: int = 4096
-    slices: int = 100_000  # of one message: slices with counts, closings, sources of a closing
+    slices: int = 100_000  # items of one message: slices with counts, closings, sources of a closing
     name_bytes: int = 256
     origins: int = 1024
     ahead_segments: int = 65_536

@@ -1,8 +1,8 @@
 """What went over a link: totals, rates over the recent past, and what updates cost in bytes.
 
 Policies count in updates. A frame has a header, a checksum and the layout of its tables, whether it carries one row or
-ten thousand; were it spread over the rows, few rows would look expensive, and a link would look slow because little was
-sent. So `WireSizes` tells what each row costs from what each frame costs.
+ten thousand; if that were spread over the rows, few rows would look expensive, and a link would look slow because
+little was sent. So `WireSizes` separates what each row costs from what each frame costs.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from catchment.wire.codec import pack_table
 from catchment.wire.messages import Message, Updates
 from catchment.wire.outbox import Pending
 
-RECENT_SENDS = 64  # over which goodput and round trip are measured
+RECENT_SENDS = 64  # goodput and round trip are measured over this many sends
 
-_NEWEST_WEIGHT = 0.2  # of the newest segment in the smoothed sizes
+_NEWEST_WEIGHT = 0.2  # weight of the newest segment in the smoothed sizes
 _MIN_RATIO = 0.01  # wire bytes per Arrow byte: rows are never free
 
 
@@ -27,7 +27,7 @@ _MIN_RATIO = 0.01  # wire bytes per Arrow byte: rows are never free
 class LinkCounters:
     """A snapshot of one link.
 
-    `bytes_sent` counts every attempt, as does `fragment_bytes` by the fragment that is the cause of them; `bytes_acked`
+    `bytes_sent` counts every attempt, as does `fragment_bytes` by the fragment that causes them; `bytes_acked`
     and `segments` count each segment once. `goodput_bytes_per_s` is acked bytes over the time in which the link was in
     use, so an idle link does not lower it. The time that any ack takes however small its segment, the shortest recent
     round trip, is not counted as use of the link (but at most half of a send is left out for it). `round_trip_s` is
@@ -75,7 +75,7 @@ class LinkMeter:
         self.segments += 1
 
     def note_timing(self, size_bytes: int, start_s: float, sent_s: float, end_s: float) -> None:
-        """A segment took the link from `start_s`, was sent to its last byte at `sent_s` and acked at `end_s`."""
+        """Note that a segment took the link from `start_s`, was sent whole by `sent_s` and acked at `end_s`."""
         self._recent.append(_Sent(start_s, end_s, size_bytes, end_s - sent_s))
 
     def snapshot(self, *, queued_bytes: int, connected: bool, last_error: str | None) -> LinkCounters:
@@ -113,7 +113,7 @@ class WireSizes:
     ratio: float = 1.0
     frame_bytes: float = 0.0
     _has_ratio: bool = False
-    _one_row_bytes: dict[pa.Schema, int] = field(default_factory=dict)  # of a table, measured once per schema
+    _one_row_bytes: dict[pa.Schema, int] = field(default_factory=dict)  # wire bytes of a table with one row, by schema
 
     def note(self, messages: Sequence[Message], stored: Pending | None) -> None:
         """Learn from a segment that was put into an outbox, unless it has left it already."""

@@ -2,10 +2,10 @@
 
 Every message is a statement that stays true for ever, so duplicates, resends and any order are harmless: an `Updates`
 is a set of partials to be merged once, a `Progress` says how many of them there are, a `Shed` that some stand for more
-records than they hold, a `Repaired` that they no longer do, and a `Standing` what a site believed to lack of windows
-when it released them. What a relay states of other sites is `Relayed`, under the name of the site that it is true of. A
-`Segment` is the unit of durability and of acknowledgement: numbered without gaps per (origin, destination), merged
-once.
+records than they hold, a `Repaired` that they no longer do, and a `Standing` what a site believed that windows
+lacked when it released them. What a relay states of other sites is `Relayed`, under the name of the site that it is
+true of. A `Segment` is the unit of durability and of acknowledgement: numbered without gaps per (origin, destination),
+merged once.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Standing:
 @stored()
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Raw records of the origin, per slice, that the partials of this fragment stand for which a relay has sent."""
+    """How many raw records of the origin, per slice, stand behind the partials that a relay has sent of a fragment."""
 
     fragment: str
     records: tuple[tuple[int, int], ...]
@@ -166,7 +166,7 @@ class Relayed:
 
 Message = Updates | OwnFact | Relayed
 
-SEGMENT_BYTES = 32 * 2**20  # of Arrow data; well under what a receiver takes in one frame
+SEGMENT_BYTES = 32 * 2**20  # Arrow data per segment; well under what a receiver takes in one frame
 FACTS_PER_SEGMENT = 2_000  # half of the messages that a receiver takes in one segment
 
 

@@ -1,4 +1,4 @@
-"""The outbox: what a site has committed to send over one link, on disk until it is acknowledged.
+"""The outbox holds what a site has committed to send over one link, on disk until it is acknowledged.
 
 Invariant: every number below `next_sequence` is either acknowledged or a file in the folder; numbers have no gaps. An
 acknowledgement is recorded durably before the file is removed, so a kill between the two leaves a file that the next
@@ -30,7 +30,7 @@ STATE_FILE = "outbox.json"
 
 
 class Pending(NamedTuple):
-    """A segment that is not yet acknowledged, and what of its bytes are tables, and whose."""
+    """A segment that is not yet acknowledged, with its bytes by the fragment that causes them."""
 
     sequence: int
     path: Path

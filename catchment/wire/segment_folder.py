@@ -1,6 +1,6 @@
 """A folder of numbered segments, one file each, written durably and checked when they are read.
 
-Outbox and inbox stand on it: what a number means, which come next and which were seen is theirs.
+Outbox and inbox are built on it; what a number means, which comes next and which were seen is their concern.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from catchment.wire.codec import EncodedSegment, read_frame
 from catchment.wire.limits import WireLimits
 
 SEGMENT_SUFFIX = ".segment"
-DAMAGED_SUFFIX = ".damaged"  # of the name of a segment that was set aside
+DAMAGED_SUFFIX = ".damaged"  # ends the file name of a segment that was set aside
 
 
 class SegmentFolder:
@@ -49,7 +49,7 @@ class SegmentFolder:
         self.add(number, segment)
 
     def add(self, number: int, segment: EncodedSegment) -> None:
-        """Count a segment in whose file is there."""
+        """Count in a segment whose file is there."""
         self._sizes[number] = len(segment.data)
         self.size_bytes += len(segment.data)
 

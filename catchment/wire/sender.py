@@ -1,4 +1,4 @@
-"""The sender of one link: sends what is in the outbox until it is acked, however often the link fails.
+"""The sender of one link sends what is in the outbox until it is acked, however often the link fails.
 
 A few lanes (threads) share the link, so that one segment can be on the wire while others wait for their acks; each lane
 has its own uplink. Nothing is lost by stopping or killing it at any time: the outbox is the only state.
@@ -24,9 +24,9 @@ from catchment.wire.shaper import Shaper
 from catchment.wire.uplink import LinkError, RefusedError, Uplink
 
 LANES = 4  # segments under way at once
-FIRST_RETRY_S = 0.05  # after a link has failed; doubled with each further failure
+FIRST_RETRY_S = 0.05  # delay after a link has failed; doubled with each further failure
 MAX_RETRY_S = 2.0
-REFUSED_RETRY_S = 10.0  # after a refusal that the same bytes cannot overcome
+REFUSED_RETRY_S = 10.0  # delay after a refusal that the same bytes cannot overcome
 IDLE_CHECK_S = 0.5  # an append without a notify is found after this long
 
 

@@ -1,4 +1,4 @@
-"""What a sender sees of the far side: the interface of a connection, and the two ways in which a segment may fail.
+"""The far side as a sender sees it: the interface of a connection, and the two ways in which a segment may fail.
 
 The far side refuses it (`RefusedError`), with a reason that is one word of `REASONS`, so that it can be counted; or the
 link fails (`LinkError`), after which nobody knows whether it arrived, and it is sent again.

@@ -20,7 +20,7 @@ from catchment.aggregates import partials
 from catchment.center.events import EXACT, FINAL, ON_TIME
 from catchment.center.query import CenterQuery
 from catchment.cli.commands.repair import ask
-from catchment.deploy.requests import asked_repairs
+from catchment.deploy.role_files import requested_repairs
 from catchment.errors import ConfigError, QueryError
 from catchment.project.config import Project
 from catchment.query.catalog import load_catalog
@@ -201,7 +201,7 @@ def test_asking_for_a_repair_needs_a_view_that_may_be_shed_and_a_site_that_has_r
         ask(folder, "asked")
     (folder / "state" / "sites" / "a" / "journal").mkdir(parents=True)
     assert ask(folder, "asked") == {"query": "asked", "sites": ["a"]}
-    assert asked_repairs(folder / "state" / "sites" / "a") == {"asked"}
+    assert requested_repairs(folder / "state" / "sites" / "a") == {"asked"}
     sql = folder / "queries" / "q.sql"
     sql.write_text(sql.read_text().replace(", shed = true", ""))
     with pytest.raises(ConfigError, match="nothing of 'pages' is ever shed"):

@@ -1,9 +1,9 @@
-"""Answers over pairs, from the partials of both sides of a join: pure tables in, tables out.
+"""Answers over pairs, computed from the partials of both sides of a join: tables in, tables out.
 
 A pairing is a table of partials of both sides (`catchment.query.join`). Law: `answer` of the pairing of any records
-equals the aggregates over all pairs of a left and a right record of the window that agree in the join keys and compare
-as said; a null agrees and compares with nothing. Pairs are of partials, never of records, and are made in blocks of at
-most `MAX_PAIRS` (or those of one partial, if that has more), so that memory is bounded by the partials and the answers.
+equals the aggregates over all pairs of a left and a right record of the window with equal join keys that meet the
+comparisons of the join; a null equals and compares with nothing. Partials are paired, never records, in blocks of at
+most `MAX_PAIRS` (or the pairs of one partial, if it has more), so that memory is bounded by the partials and answers.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from catchment.aggregates.pair_states import compare, multiply, repeat
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.query.join import BOTH, LEFT, RIGHT, SIDE_COLUMN, SIDES, Join, PairAggregate, own_name
 
-MAX_PAIRS = 500_000
+MAX_PAIRS = 500_000  # pairs of partials per block
 
 Rows = NDArray[np.int64]
 
 
 def widen(join: Join, side: str, table: pa.Table) -> pa.Table:
-    """Partials of one side (slice, keys, states) as rows of the pairing."""
+    """Return the partials of one side (slice, keys, states) as rows of the pairing."""
     n = table.num_rows
     found = {own_name(side, c): table[c] for c in table.column_names if c != SLICE_COLUMN}
     found |= {SLICE_COLUMN: table[SLICE_COLUMN], SIDE_COLUMN: pa.array([side] * n, pa.string())}
@@ -35,12 +35,12 @@ def widen(join: Join, side: str, table: pa.Table) -> pa.Table:
 
 
 def answer(join: Join, rows: pa.Table) -> pa.Table:
-    """The answers (keys, states) of a window, of the pairing's rows in it."""
+    """Return the answers (keys, states) of a window from its rows of the pairing."""
     return pair(join, side_of(join, LEFT, rows), side_of(join, RIGHT, rows))
 
 
 def changed_answers(join: Join, rows: pa.Table, changed: pa.Table) -> pa.Table:
-    """Those of the answers that changed with some of the rows."""
+    """Return the answers that the changed rows have a part in."""
     touched = [
         pair(join, side_of(join, LEFT, changed), side_of(join, RIGHT, rows)),
         pair(join, side_of(join, LEFT, rows), side_of(join, RIGHT, changed)),
@@ -53,35 +53,37 @@ def changed_answers(join: Join, rows: pa.Table, changed: pa.Table) -> pa.Table:
 
 
 def side_of(join: Join, side: str, rows: pa.Table) -> pa.Table:
-    """A side's partials (keys, states) in its own names, those that can be paired."""
+    """Return the partials (keys, states) of a side that can be paired, under the side's own names."""
     mine = rows.filter(pc.equal(rows[SIDE_COLUMN], side))
     names = [f.name for f in join.side(side).schema if f.name != SLICE_COLUMN]
     table = mine.select([own_name(side, n) for n in names]).rename_columns(names)
-    for name in _on(join, side):
+    for name in _join_keys(join, side):
         table = table.filter(pc.is_valid(table[name]))
     return table
 
 
 def pair(join: Join, left: pa.Table, right: pa.Table) -> pa.Table:
-    """The answers over all pairs of two sides' partials."""
-    keys, aggregates = join.answers.key_names, join.answers.aggregates
+    """Return the answers over all pairs of the partials of two sides."""
+    keys = join.answers.key_names
+    aggregates = join.answers.aggregates
     schema = pa.schema([f for f in join.answers.schema if f.name != SLICE_COLUMN])
     found = ((left.take(pa.array(i)), right.take(pa.array(j))) for i, j in _matches(join, left, right))
-    blocks = (_block(join, *_compared(join, *both), schema) for both in found)
+    blocks = (_block(join, *_filter_compared(join, *both), schema) for both in found)
     parts = [partials.combine(block, keys, aggregates) for block in blocks if block.num_rows]
     return partials.combine(pa.concat_tables(parts), keys, aggregates) if parts else schema.empty_table()
 
 
-def _on(join: Join, side: str) -> list[str]:
+def _join_keys(join: Join, side: str) -> list[str]:
     return [names[SIDES.index(side)] for names in join.on]
 
 
 def _matches(join: Join, left: pa.Table, right: pa.Table) -> Iterator[tuple[Rows, Rows]]:
-    """The pairs of rows that agree, in blocks."""
+    """Yield the pairs of rows with equal join keys, in blocks."""
     names = [f"on_{i}" for i in range(len(join.on))]
-    asked = [t.select(_on(join, s)).rename_columns(names) for s, t in zip(SIDES, (left, right), strict=True)]
+    asked = [t.select(_join_keys(join, s)).rename_columns(names) for s, t in zip(SIDES, (left, right), strict=True)]
     codes, _ = partials.group_codes(pa.concat_tables(asked), names)
-    mine, theirs = codes[: left.num_rows], codes[left.num_rows :]
+    mine = codes[: left.num_rows]
+    theirs = codes[left.num_rows :]
     order = np.argsort(theirs, kind="stable")
     first = np.searchsorted(theirs[order], mine, side="left")
     count = np.searchsorted(theirs[order], mine, side="right") - first
@@ -92,23 +94,24 @@ def _matches(join: Join, left: pa.Table, right: pa.Table) -> Iterator[tuple[Rows
 
 
 def _blocks(count: Rows) -> Iterator[Rows]:
-    """Rows that have pairs, in runs of at most `MAX_PAIRS` of them."""
+    """Yield the rows that have pairs, in runs of at most `MAX_PAIRS` pairs."""
     rows = np.flatnonzero(count)
     if rows.size:
         ends = np.cumsum(count[rows])
         yield from np.split(rows, np.flatnonzero(np.diff(ends // MAX_PAIRS)) + 1)
 
 
-def _compared(join: Join, left: pa.Table, right: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Those pairs that compare as they must; a null compares with nothing."""
+def _filter_compared(join: Join, left: pa.Table, right: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Return the pairs that meet the comparisons of the join; a null compares with nothing."""
     for c in join.compared:
         holds = compare(partials.one_array(left[c.left]), c.operator, partials.one_array(right[c.right]))
-        left, right = left.filter(holds), right.filter(holds)
+        left = left.filter(holds)
+        right = right.filter(holds)
     return left, right
 
 
 def _block(join: Join, left: pa.Table, right: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The answers of single pairs, row by row."""
+    """Return one answer per pair."""
     sides = {LEFT: left, RIGHT: right}
     columns = [sides[k.side][k.source] for k in join.keys]
     columns += [state for p in join.pairs for state in _states(join, p, left, right)]
@@ -116,7 +119,8 @@ def _block(join: Join, left: pa.Table, right: pa.Table, schema: pa.Schema) -> pa
 
 
 def _states(join: Join, made: PairAggregate, left: pa.Table, right: pa.Table) -> Sequence[pa.Array]:
-    lefts, rights = _own_states(join, LEFT, made.left, left), _own_states(join, RIGHT, made.right, right)
+    lefts = _own_states(join, LEFT, made.left, left)
+    rights = _own_states(join, RIGHT, made.right, right)
     if made.carries == BOTH:
         return multiply(made.aggregate, lefts, rights)
     own, counts = (lefts, rights) if made.carries == LEFT else (rights, lefts)

@@ -20,7 +20,7 @@ from catchment.query.fragment import Fragment
 
 @dataclass(frozen=True, kw_only=True)
 class JoinedTables(ResultTables):
-    """The tables of one join; `pairing` is what the rows of both sides are."""
+    """The tables of one join; `pairing` is the fragment whose rows hold the partials of both sides."""
 
     pairing: Fragment
     kinds: ClassVar[tuple[str, ...]] = ("results", "windows", "sides")
@@ -41,5 +41,5 @@ class JoinedTables(ResultTables):
         )
 
     def recall(self, wanted: pa.Table) -> pa.Table:
-        """The newest partials of both sides of some windows: (window_start_us, the pairing's keys and states)."""
+        """Return the newest partials of both sides of some windows: (window_start_us, the pairing's keys, states)."""
         return self._recall("sides", self.pairing, wanted)

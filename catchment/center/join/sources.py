@@ -1,4 +1,4 @@
-"""The fragments of both sides of a join; what one side has before the other has begun waits for it."""
+"""The fragments of both sides of a join; arrivals of one side wait until the other has begun."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class JoinedSources:
         assert query.join is not None
         self.query = query
         self.parts = tuple(parts)
-        self.waiting = waiting or []  # until both sides have begun
+        self.waiting = waiting or []  # arrivals that wait until both sides have begun
         self._join = query.join
 
     @property
@@ -31,7 +31,7 @@ class JoinedSources:
 
     @property
     def start_us(self) -> int | None:
-        """From when on both sides are whole, if that is known."""
+        """The instant from which on both sides are complete, if it is known."""
         starts = [part.start_us for part in self.parts]
         return None if None in starts else max(s for s in starts if s is not None)
 

@@ -82,7 +82,7 @@ class LateRepair:
         self._state.expired.clear()
 
     def _is_repaired(self, window: Window) -> bool:
-        """Whether what comes late to a closed window is merged in the end."""
+        """Return whether what comes late to a closed window is merged in the end."""
         return self.query.repair is not None and window.end_us > self._state.final_us
 
     # --- repairing --------------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ class LateRepair:
         return {"every site has passed its end": whole} if whole else {}
 
     def _makes_whole(self, start_us: int, marks: SiteMarks) -> bool:
-        """Whether a repair now makes the window exact, or must come before it is final."""
+        """Return whether a repair now makes the window exact, or must come before it is final."""
         end_us = self.query.window_at(start_us).end_us
         least_us = min(marks.marks.values())
         if least_us == END_OF_TIME_US or end_us <= least_us - self.query.repair_horizon_us:

@@ -104,7 +104,7 @@ class ResultBounds:
         return np.asarray(rates[np.asarray(indices.fill_null(len(named)))])
 
     def _error(self, column: str, own: float | None, revision: Publish) -> float | None:
-        """Unknown while a site, or what it has shed, is missing; else what is late adds to what the sketch has."""
+        """Return the error of the sketch and of late records; None while a site or shed records are missing."""
         if revision.missing_sites or own is None or revision.lowest_rate < 1.0:
             return None
         late = self._late_error(column, revision)

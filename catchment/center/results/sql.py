@@ -41,7 +41,7 @@ def _check_select(session: duckdb.DuckDBPyConnection, statement: str) -> None:
 
 
 def _with_integers(found: duckdb.DuckDBPyRelation) -> pa.Table:
-    """The answer with DuckDB's 128 bit integers, which a sum gives, as 64 bit ones where they fit."""
+    """Return the answer with 128 bit integers, which DuckDB gives for sums, as 64 bit ones where they fit."""
     table = found.to_arrow_table()
     for place, (name, kind) in enumerate(zip(table.column_names, found.types, strict=True)):
         column = table.column(place)

@@ -43,7 +43,7 @@ from catchment.center.results.recent import RecentRows
 from catchment.errors import CenterError
 from catchment.query.fragment import Fragment
 
-APPLICATION = "catchment"  # under which Delta remembers the number of the last append
+APPLICATION = "catchment"  # the name under which Delta remembers the number of the last append
 COMPACT_ABOVE_FILES = 64
 
 Finish = Callable[[pa.Table], pa.Table]

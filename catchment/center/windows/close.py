@@ -43,7 +43,7 @@ class WindowCloser:
         self._watched = watched
 
     def is_due(self, marks: Mapping[str, int], now_us: int) -> bool:
-        """Whether the next window has waited for its missing sites as long as it may."""
+        """Return whether the next window has waited for its missing sites as long as it may."""
         window = next(iter(self._open.windows()), None)
         if window is None or self.query.freshness_us is None or max(marks.values()) < window.end_us:
             return False

@@ -34,7 +34,7 @@ class EarlyAnswers:
         self._watched = watched
 
     def is_due(self, now_us: int) -> bool:
-        """Whether early answers are due and an open window has changed since it was last published early."""
+        """Return whether early answers are due and an open window has changed since it was last published early."""
         return self._is_time(now_us) and any(self._has_changed(window) for window in self._open.windows())
 
     def publish(self, now_us: int) -> Iterator[Publish]:

@@ -76,7 +76,7 @@ class Outstanding:
         return window_start_us in self._by_window
 
     def awaits_repair(self, window_start_us: int) -> bool:
-        """Whether records that the window lacks may still come."""
+        """Return whether records that the window lacks may still come."""
         return any(not batch.gave_up for batch in self._batches_of(window_start_us))
 
     def lowest_rate(self, window_start_us: int) -> float:

@@ -63,7 +63,7 @@ class QueryWindows:
         yield from self.early.publish(now_us)
 
     def is_due(self, marks: Mapping[str, int], now_us: int) -> bool:
-        """Whether `settle` would publish something though nothing has landed."""
+        """Return whether `settle` would publish something though nothing has landed."""
         return self.early.is_due(now_us) or self.closer.is_due(marks, now_us)
 
     def snapshot(self) -> WindowsState:

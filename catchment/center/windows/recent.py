@@ -22,7 +22,7 @@ from catchment.storage.codec import stored
 
 RECENT = 20  # closed windows that are remembered
 
-Totals = tuple[float | None, ...]  # per watched quantity, its sum over all keys; None for what is not a sum
+Totals = tuple[float | None, ...]  # the sum of each watched quantity over all keys; None if it is not a sum
 
 
 @stored()

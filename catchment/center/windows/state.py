@@ -29,8 +29,8 @@ class WindowsState:
     outstanding: dict[SiteBatch, OutstandingBatch] = field(default_factory=dict)  # what sites have shed
     late: LateRegistry = field(default_factory=LateRegistry)
     expired: dict[int, list[pa.Table]] = field(default_factory=dict)  # window -> late partials that are not merged
-    late_records: int = 0  # that came to a closed window
-    unmerged_records: int = 0  # of these, registered for good
+    late_records: int = 0  # raw records that came to a closed window
+    unmerged_records: int = 0  # those of them that are registered for good
     recent: RecentWindows = field(default_factory=RecentWindows)
     early: dict[int, EarlyWindow] = field(default_factory=dict)
     early_at_us: int = START_OF_TIME_US  # when early answers were last published

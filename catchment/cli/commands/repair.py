@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from catchment.cli.output import JsonFlag, emit
-from catchment.deploy.requests import ask_repair
+from catchment.deploy.role_files import request_repairs
 from catchment.errors import ConfigError
 from catchment.project.config import Project
 from catchment.project.options import did_you_mean
@@ -43,5 +43,5 @@ def ask(project: Path, query: str) -> dict[str, Any]:
     if not sites:
         raise ConfigError("nothing has run here yet", where=str(loaded.state_folder), hint=f"catchment run {project}")
     for folder in sites:
-        ask_repair(folder, [query])
+        request_repairs(folder, [query])
     return {"query": query, "sites": [folder.name for folder in sites]}

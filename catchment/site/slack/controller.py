@@ -23,7 +23,7 @@ from catchment.site.slack.violation_budget import stall_charge
 from catchment.storage.codec import stored
 from catchment.timeline import START_OF_TIME_US
 
-MAX_CLOSINGS = 4096  # per advance; what is left closes in the next
+MAX_CLOSINGS = 4096  # windows that close in one advance; the others close in the next
 STALL_REASONS = (BUDGET, IDLE)  # reasons for which several windows close in one and the same stall
 
 
@@ -98,7 +98,7 @@ class SlackController:
         return self.unsettled[0].end_us - self.task.window.slide_us
 
     def is_due(self, now_us: int) -> bool:
-        """Tell whether the mere passing of time would close a window, or settle one."""
+        """Return whether the mere passing of time would close a window, or settle one."""
         if self.low_mark_us == START_OF_TIME_US:
             return False
         obs = self.observations

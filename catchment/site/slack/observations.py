@@ -18,7 +18,7 @@ from catchment.site.slack.violation_budget import ViolationBudget
 from catchment.storage.codec import stored
 
 MAX_OUTCOMES = 512  # recent windows whose outcome is kept
-TARGET_SHARE = 0.8  # of delta: the misses of bounds aimed at; the rest covers the noise of a finite run
+TARGET_SHARE = 0.8  # share of delta aimed at for misses of bounds; the rest covers the noise of a finite run
 TAIL_GAIN = 0.01  # how fast the share of recent windows beyond the bound follows the misses
 LEAST_TAIL = -1.0
 LARGEST_TAIL = 0.5
@@ -147,6 +147,6 @@ class Observations:
         self.recent.learn(settled)
 
     def is_settled(self, end_us: int, front_us: int) -> bool:
-        """Tell whether no more records are expected for a window, by the longest delay seen."""
+        """Return whether no more records are expected for a window, by the longest delay seen."""
         least = SETTLE_WINDOWS * self.task.window.size_us
         return front_us - end_us >= max(least, SETTLE_DELAYS * self.sources.max_delay_us)

@@ -134,7 +134,7 @@ class QuerySlack:
         self.ended_us = max(self.ended_us, mark_us)
 
     def is_due(self, now_us: int) -> bool:
-        """Tell whether the mere passing of time would close a window."""
+        """Return whether the mere passing of time would close a window."""
         return any(c.is_due(now_us) for c in self.controllers)
 
     def take_standings(self, fragment: str) -> list[Standing]:

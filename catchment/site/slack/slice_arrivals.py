@@ -21,7 +21,7 @@ from catchment.storage.codec import stored
 from catchment.timeline import END_OF_TIME_US, Slicing, WindowSpec
 
 MAX_SLICES = 65_536
-MAX_STEPS = 256  # per slice
+MAX_STEPS = 256  # steps of arrivals per slice
 
 Step = tuple[float, float, float]  # front_us, records, total
 

@@ -32,7 +32,7 @@ LAG_GAIN = 0.1  # weight of the newest lag in the usual lag
 GAP_RECORDS = 6.0  # a silence in which this many records were expected is a gap: a stall or a pause
 MAX_ROWS = 100_000.0  # rows counted before all counters per row are halved, so that they follow changes
 MAX_PACE_SHARE = 0.5  # largest weight of one micro-batch in the pace
-JUMPING_SHARE = 0.1  # of the sources must have jumped for a jump to be accepted, two at least if there are two
+JUMPING_SHARE = 0.1  # share of the sources, and at least two, that must have jumped for a jump to be accepted
 
 RECORDS, TOTAL, SQUARE, SPAN = range(4)  # columns of `sums`
 _DERIVED = {"stored": False}
@@ -86,7 +86,7 @@ class StreamFront:
     began_us: int = START_OF_TIME_US  # the newest event time of the first batch
     seen_at_us: int = START_OF_TIME_US  # the clock at the last batch
     pace: float = 1.0  # event time per time on the clock
-    longest_silence_us: float = 0.0  # of the whole stream
+    longest_silence_us: float = 0.0  # longest silence of the whole stream
 
     def move(self, newest_us: int, now_us: int, memory_us: float) -> None:
         """Follow a micro-batch; the pace is an average over `memory_us` of event time."""
@@ -140,8 +140,8 @@ class SourceTable:
     jumps: UnconfirmedJumps = field(default_factory=UnconfirmedJumps)
     newly_joined: int = 0  # sources that joined since rates were learned last: the last rows of the table
     _row_of: dict[str, int] = field(init=False, repr=False, metadata=_DERIVED)
-    _last_sources: tuple[str, ...] = field(init=False, repr=False, metadata=_DERIVED)  # of the last batch
-    _last_rows: Ints = field(init=False, repr=False, metadata=_DERIVED)  # of these sources; -1 for new ones
+    _last_sources: tuple[str, ...] = field(init=False, repr=False, metadata=_DERIVED)  # sources of the last batch
+    _last_rows: Ints = field(init=False, repr=False, metadata=_DERIVED)  # rows of these sources; -1 for new ones
     _some_left: bool = field(init=False, repr=False, metadata=_DERIVED)
 
     def __post_init__(self) -> None:

@@ -28,10 +28,10 @@ class ViolationBudget:
     balance: float = 0.0
     windows: int = 0
     settled: int = 0  # windows whose true answer is known
-    violations: int = 0  # of the settled windows
+    violations: int = 0  # settled windows that were off
 
     def can_afford(self, charge: float) -> bool:
-        """Tell whether a window can close at this charge without the balance falling below zero."""
+        """Return whether a window can close at this charge without the balance falling below zero."""
         return self.balance + self.delta - charge >= 0.0
 
     def windows_to_regain(self) -> int:
@@ -97,7 +97,7 @@ class Calibration:
 
 CLASSES_PER_DOUBLING = 2  # stalls are counted in classes of length, two per doubling
 MAX_DOUBLINGS = 24
-SHARE_FOR_STALLS = 0.9  # of the budget; the rest covers windows that close as safe and are not
+SHARE_FOR_STALLS = 0.9  # share of the budget; the rest covers windows that close as safe and are not
 
 
 @stored()
@@ -114,7 +114,7 @@ class StallThreshold:
     delta: float
     windows: float = 0.0
     windows_by_class: dict[int, float] = field(default_factory=dict)  # windows held up, by the length of their stall
-    stall_windows: int = 0  # of the stall that is being learned
+    stall_windows: int = 0  # windows held up by the stall that is being learned
     stall_longest_us: float = 0.0
 
     def learn(self, needed_us: float) -> None:

@@ -23,8 +23,7 @@ from catchment.deploy.connections import Connections, listen_address
 from catchment.deploy.deployment import Deployment, inbox_address
 from catchment.deploy.rebalance import Rebalancer
 from catchment.deploy.relays import Relays
-from catchment.deploy.status import write_status
-from catchment.deploy.view_fingerprints import refuse_redefined_views
+from catchment.deploy.role_files import refuse_redefined_views, write_status
 from catchment.deploy.watcher import DeploymentWatcher
 from catchment.progress.admission import Admission
 from catchment.project.routes import first_link, outgoing_link

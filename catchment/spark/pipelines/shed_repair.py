@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from catchment.aggregates import partials
 from catchment.deploy.fragment_plan import FragmentPlan
-from catchment.deploy.requests import asked_repairs, forget_repairs
+from catchment.deploy.role_files import forget_repair_requests, requested_repairs
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.shedding.debts import BatchRepaired, ShedDebt, ShedDebts
 from catchment.shedding.places import source_rule
@@ -66,8 +66,8 @@ class ShedRepairs:
 
     def next_repair(self) -> NextRepair | None:
         """Return the oldest batch of which something is to be repaired."""
-        asked = asked_repairs(self._folder)
-        wanted = {p.fragment.name for p in self.plans() if p.shed.is_repaired(asked)}
+        requested = requested_repairs(self._folder)
+        wanted = {p.fragment.name for p in self.plans() if p.shed.is_repaired(requested)}
         for state in self.states():
             if state.shedding is None:
                 continue
@@ -80,8 +80,8 @@ class ShedRepairs:
     def repair_next(self) -> bool:
         """Repair one batch, if the load allows; return whether there was one."""
         found = self.next_repair()
-        if found is None and asked_repairs(self._folder):
-            forget_repairs(self._folder)  # every stream is up, and nothing that was asked for is owed
+        if found is None and requested_repairs(self._folder):
+            forget_repair_requests(self._folder)  # every stream is up, and nothing that was asked for is owed
         if found is None or self.stopping.is_set():
             self._warm_up()
             return False

@@ -24,6 +24,7 @@ from catchment.shedding.monitor import LoadMonitor
 from catchment.site.core import SiteCore
 from catchment.site.events import Action, Event, LinkMeasured, LowMarkRaised
 from catchment.site.meter import SiteMeter
+from catchment.site.outbox_writer import OutboxWriter
 from catchment.spark.evaluation.evaluator import Evaluator
 from catchment.spark.pipelines.micro_batch import BatchReducer, StreamState, max_jump_us, slack_us
 from catchment.spark.pipelines.shed_repair import RepairThread, ShedRepairs
@@ -33,8 +34,7 @@ from catchment.spark.streaming import make_offsets_durable, refuse_lost_checkpoi
 from catchment.storage.host import Host
 from catchment.storage.journal import Journal
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US, Clock
-from catchment.wire.link_meter import WireSizes
-from catchment.wire.messages import Updates, segments_of
+from catchment.wire.messages import Updates
 from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
 
@@ -56,7 +56,6 @@ class SitePipeline:
     make_monitor: MakeMonitor = LoadMonitor
     _states: dict[str, StreamState] = field(default_factory=dict, init=False)
     _stopping: threading.Event = field(default_factory=threading.Event, init=False)
-    _sizes: WireSizes = field(default_factory=WireSizes, init=False)
     _once: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -64,6 +63,7 @@ class SitePipeline:
         self.link = first_link(self.project, self.site)
         to = Routes.of(self.project).next_inbox(self.site)
         self.outbox = Outbox(self.folder / "outbox", self.site, to, self.link.outbox_max_bytes)
+        self._writer = OutboxWriter(self.outbox)
         self.sender = self.make_sender(self.outbox)
         self.meter = SiteMeter()
         self.core = SiteCore()
@@ -252,20 +252,13 @@ class SitePipeline:
     # --- what leaves ----------------------------------------------------------------------------------------------
 
     def _enact(self, number: int, actions: Sequence[Action]) -> int:
-        """Append segments of the updates, none too large for the wire, and after them of the facts."""
         sent = [m for action in actions for m in action.messages]
         updates = [m for m in sent if isinstance(m, Updates)]
         facts = [m for m in sent if not isinstance(m, Updates)]
-        segments = segments_of(updates, facts)
-        for offset, messages in enumerate(segments):
-            stored = self.outbox.append(number + offset, messages)
-            self._sizes.note(messages, stored)
-        return len(segments)
+        return self._writer.append(number, updates, facts)
 
     def _measure_link(self) -> LinkMeasured:
-        goodput = self.sender.snapshot().goodput_bytes_per_s
-        sizes = self._sizes
-        return LinkMeasured(goodput, self.outbox.size_bytes, self.outbox.full, sizes.ratio, sizes.frame_bytes)
+        return self._writer.measure(self.sender.snapshot())
 
 
 def site_status(pipeline: SitePipeline) -> dict[str, Any]:

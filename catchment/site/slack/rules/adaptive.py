@@ -19,7 +19,7 @@ from catchment.site.slack.sources import RECORDS
 from catchment.site.slack.task import SlackTask
 from catchment.storage.codec import stored
 
-SPARSE_RECORDS = 1.0  # per source and window: with fewer, its silence tells nothing
+SPARSE_RECORDS = 1.0  # records per source and window; with fewer, silence tells nothing
 
 
 @stored()
@@ -60,7 +60,7 @@ class AdaptiveRule(Rule):
 
 
 def _is_orderly(obs: Observations) -> bool:
-    """Tell whether sources keep their own order and are heard often enough for their silence to mean something."""
+    """Return whether sources keep their own order and are heard often enough for their silence to mean something."""
     sources = obs.sources
     if sources.inverted_share() > ORDERLY_SHARE:
         return False

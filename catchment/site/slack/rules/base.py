@@ -38,7 +38,7 @@ class CloseDecision:
     slack_us: int
     idle: tuple[str, ...] = ()  # sources that are silent and not waited for
     missing: tuple[str, ...] = ()  # sources that are expected to have records of this window that are not in
-    missing_shares: tuple[float, ...] = ()  # of each of these, the share of the window that it lacks
+    missing_shares: tuple[float, ...] = ()  # the share of the window that each of these lacks
     predicted_risk: float = 1.0  # the risk before it was corrected by experience
     imputed_count: float = 0.0  # what the answer adds for missing records, by rules that estimate the whole window
     imputed_total: float = 0.0
@@ -63,7 +63,7 @@ class Rule(ABC):
         """Learn how a window turned out."""
 
     def is_settled(self, obs: Observations, end_us: int, front_us: int) -> bool:
-        """Tell whether no more records are expected for a window."""
+        """Return whether no more records are expected for a window."""
         return obs.is_settled(end_us, front_us)
 
 

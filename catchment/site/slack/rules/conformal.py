@@ -22,8 +22,8 @@ from catchment.storage.codec import stored
 
 MAX_WAITS = 512  # recent windows whose needed wait is kept
 LEAST_WAITS = 30  # before this many are known, K is the longest delay seen
-TARGET_SHARE = 0.8  # of delta: the misses aimed at; the rest covers the noise of a finite run
-OVERDRAWN_SHARE = 0.25  # of d, while the budget is overdrawn
+TARGET_SHARE = 0.8  # share of delta aimed at for misses; the rest covers the noise of a finite run
+OVERDRAWN_SHARE = 0.25  # share of d that is used while the budget is overdrawn
 GAIN = 0.01  # how fast d follows the misses
 LARGEST_LEVEL = 0.5
 

@@ -30,8 +30,8 @@ from catchment.site.slack.task import SlackTask
 from catchment.site.slack.violation_budget import Calibration, StallThreshold, stall_charge
 from catchment.storage.codec import stored
 
-SAFE_SHARE = 0.2  # of delta: a window of less risk than this closes at once
-MAX_PREDICTIONS = 16  # kept per window, for calibration
+SAFE_SHARE = 0.2  # a window whose risk is below this share of delta closes at once
+MAX_PREDICTIONS = 16  # predictions kept per window, for calibration
 ORDERLY_SHARE = 0.02  # inversions up to this share: a window has settled as soon as all sources are past it
 BOUND_GAIN = 0.05  # how fast the factor of the bounds follows their misses
 MAX_BOUND_FACTOR = 4.0
@@ -177,7 +177,7 @@ class ProgressRule(Rule):
             self.calibration.learn(made.bin_number, error >= contract.max_error)
 
     def is_settled(self, obs: Observations, end_us: int, front_us: int) -> bool:
-        """Tell whether all sources are past a window, or none can wait longer for it."""
+        """Return whether all sources are past a window, or none can wait longer for it."""
         if front_us - end_us >= obs.task.max_wait_us:
             return True
         if obs.sources.inverted_share() > ORDERLY_SHARE:

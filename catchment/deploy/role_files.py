@@ -1,0 +1,68 @@
+"""Small files in the folder of a role: its status, the views that its state belongs to, and requests of people."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from catchment.errors import ConfigError
+from catchment.query.plan import QueryPlan
+from catchment.storage.files import make_folder, read_record, write_record
+
+STATUS_FILE = "status.json"  # for the live table, for `show`, and for people who look into the folder
+VIEWS_FILE = "views.json"  # fingerprints of the views that the state in the folder belongs to
+REPAIRS_FILE = "repairs.json"  # queries whose repair was requested at a site
+
+
+def write_status(folder: Path, status: Mapping[str, Any]) -> None:
+    """Replace the status of a role; it need not survive a power cut."""
+    unfinished = folder / f"{STATUS_FILE}.tmp"
+    unfinished.write_text(json.dumps(status))
+    os.replace(unfinished, folder / STATUS_FILE)
+
+
+def read_status(folder: Path) -> Mapping[str, Any] | None:
+    """Return what a role last wrote as its status; None if it has written none."""
+    path = folder / STATUS_FILE
+    if not path.is_file():
+        return None
+    status: Mapping[str, Any] = json.loads(path.read_text())
+    return status
+
+
+def refuse_redefined_views(folder: Path, plans: Iterable[QueryPlan]) -> None:
+    """Refuse a view that was redefined since the state in the folder was made; remember new views.
+
+    The old partials of a redefined view would mean something else.
+    """
+    known = read_record(folder / VIEWS_FILE) or {}
+    now = {plan.name: hashlib.sha256(plan.to_text().encode()).hexdigest() for plan in plans}
+    changed = sorted(name for name, definition in now.items() if known.get(name, definition) != definition)
+    if changed:
+        raise ConfigError(
+            f"the definition of {', '.join(changed)} has changed since the state in {folder} was made",
+            hint="give the changed view another name, or start over with a new state folder",
+        )
+    if now.keys() - known.keys():
+        make_folder(folder)
+        write_record(folder / VIEWS_FILE, {**known, **now})
+
+
+def request_repairs(site_folder: Path, queries: Iterable[str]) -> None:
+    """Ask a running site to repair now what it has shed of these queries."""
+    write_record(site_folder / REPAIRS_FILE, {"queries": sorted({*requested_repairs(site_folder), *queries})})
+
+
+def requested_repairs(site_folder: Path) -> frozenset[str]:
+    """Return the queries whose repair was requested."""
+    known = read_record(site_folder / REPAIRS_FILE) or {}
+    return frozenset(known.get("queries", ()))
+
+
+def forget_repair_requests(site_folder: Path) -> None:
+    """Remove the requests: the site owes these queries nothing any more."""
+    (site_folder / REPAIRS_FILE).unlink(missing_ok=True)

@@ -1,0 +1,39 @@
+"""The outbox writer appends what the core of a site or a relay sends, and measures the link for its policies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from catchment.site.events import LinkMeasured
+from catchment.wire.link_meter import LinkCounters, WireSizes
+from catchment.wire.messages import Message, Updates, segments_of
+from catchment.wire.outbox import Outbox
+
+
+class OutboxWriter:
+    """Appends messages to an outbox, and learns from them what rows and frames cost on the wire."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self._sizes = WireSizes()
+
+    def append(self, number: int, updates: Iterable[Updates], facts: Sequence[Message]) -> int:
+        """Append segments of the updates, none too large for the wire, then of the facts; return how many.
+
+        They are numbered from `number` on; appending a number again changes nothing.
+        """
+        segments = segments_of(updates, facts)
+        for offset, messages in enumerate(segments):
+            stored = self._outbox.append(number + offset, messages)
+            self._sizes.note(messages, stored)
+        return len(segments)
+
+    def measure(self, counters: LinkCounters) -> LinkMeasured:
+        """Return the state of the link as a site core wants to know it."""
+        return LinkMeasured(
+            counters.goodput_bytes_per_s,
+            self._outbox.size_bytes,
+            self._outbox.full,
+            self._sizes.ratio,
+            self._sizes.frame_bytes,
+        )
