@@ -256,3 +256,59 @@ def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
         assert found.exists(), f"{target} is not there"
         if anchor and found.suffix == ".md":
             assert anchor in anchors(found), f"{target}: headings are {sorted(anchors(found))}"
+
+
+# --- the map ----------------------------------------------------------------------------------------------------
+
+PACKAGE = ROOT / "catchment"
+MAP = ROOT / "docs" / "architecture.md"
+PATH = re.compile(r"(?P<path>(?:\w+/)*(?:\w+\.py|\w+/))(?:: (?P<name>\w+))?")
+CLASS = re.compile(r"[A-Z]\w*[a-z]\w*")
+
+
+@cache
+def class_names(path: Path) -> frozenset[str]:
+    """Return the classes of a module, or of all modules below a folder."""
+    modules = path.rglob("*.py") if path.is_dir() else [path]
+    return frozenset(name for m in modules for name in re.findall(r"^class (\w+)", m.read_text(), re.MULTILINE))
+
+
+def find_path(name: str, line: str) -> Path | None:
+    """Return where a path of the map is: in the repository, in the package, or in the room that its row is about."""
+    row = re.match(r"\| `(\w+)/` \|", line)
+    below = sorted((PACKAGE / row[1]).rglob(name.rstrip("/"))) if row else []
+    return next((path for path in (ROOT / name, PACKAGE / name, *below) if path.exists()), None)
+
+
+def check_map(text: str) -> int:
+    """Check the paths and classes in backticks; return how many there are."""
+    checked = 0
+    for line in text.splitlines():
+        for quoted in re.findall(r"`([^`]+)`", line):
+            named = PATH.fullmatch(quoted)
+            if named is not None:
+                path = find_path(named["path"], line)
+                assert path is not None, f"{quoted} is not there"
+                assert named["name"] is None or named["name"] in class_names(path), f"{quoted}: there is no such class"
+            elif CLASS.fullmatch(quoted):
+                assert quoted in class_names(PACKAGE), f"there is no class {quoted}"
+            else:
+                continue
+            checked += 1
+    return checked
+
+
+def test_every_path_and_class_that_the_map_names_exists() -> None:
+    assert check_map(prose(MAP)) > 50
+
+
+def test_the_map_lists_every_room() -> None:
+    rooms = {p.parent.name for p in PACKAGE.glob("*/__init__.py")}
+    assert rooms == set(re.findall(r"^\| `(\w+)/` \|", prose(MAP), re.MULTILINE))
+
+
+def test_the_check_of_the_map_refuses_what_does_not_exist() -> None:
+    assert check_map("`site/core.py: SiteCore` and `SiteCore` in `catchment.toml`") == 2
+    for wrong in ("`site/heart.py`", "`site/core.py: CenterCore`", "`SiteHeart`", "| `wire/` | `host.py` |"):
+        with pytest.raises(AssertionError):
+            check_map(wrong)
