@@ -15,30 +15,22 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from catchment.center.join.results import JoinedTables
 from catchment.center.pipeline import CenterPipeline
-from catchment.center.results.bounds import own_errors, sources_of
-from catchment.center.results.write import ResultTables
-from catchment.deploy.connections import Connections, listen_address
+from catchment.deploy.connections import Connections
 from catchment.deploy.deployment import Deployment, inbox_address
 from catchment.deploy.rebalance import Rebalancer
 from catchment.deploy.relays import Relays
 from catchment.deploy.role_files import refuse_redefined_views, write_status
 from catchment.deploy.watcher import DeploymentWatcher
-from catchment.progress.admission import Admission
 from catchment.project.routes import first_link, outgoing_link
-from catchment.query.plan import QueryPlan
 from catchment.shedding.monitor import LoadMonitor
 from catchment.spark.evaluation.evaluator import SparkEvaluator
-from catchment.spark.evaluation.finish import make_finish
-from catchment.spark.evaluation.merge import make_merge
+from catchment.spark.pipelines.center_role import CenterRole
 from catchment.spark.pipelines.shedding import MakeMonitor
 from catchment.spark.pipelines.site import SitePipeline, site_status
 from catchment.spark.session import make_session
 from catchment.spark.sources.streams import read_table
-from catchment.timeline import END_OF_TIME_US, Clock, SystemClock
-from catchment.wire.flight import InboxServer
-from catchment.wire.inbox import Inbox
+from catchment.timeline import Clock, SystemClock
 from catchment.wire.messages import Segment
 from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
@@ -67,9 +59,8 @@ class Runner:
         self.project = self.deployment.project
         self._closing = ExitStack()
         self._stop = threading.Event()
-        self.center: CenterPipeline | None = None
+        self._center: CenterRole | None = None
         self.pipelines: list[SitePipeline] = []
-        self._server: InboxServer | None = None
         self.watcher = DeploymentWatcher(self.deployment)
         self.rebalancer = Rebalancer(self.watcher)
         self.connections = Connections(self.project, self.clock, self.wrap_uplink)
@@ -81,12 +72,19 @@ class Runner:
         """Bring up the center first, so that sites find someone to speak to; then the relays, then the sites."""
         self.watcher.begin()
         if self.with_center:
-            self._start_center()
+            self._center = CenterRole(self.deployment, self._session, self.clock, self.connections, self.on_segment)
+            self.watcher.acknowledge()
+            self._center.start(self._closing)
         self._closing.callback(self.relays.close)
         self.relays.start()
         for site in self.sites:
             if self.deployment.streams_at(site):
                 self._start_site(site)
+
+    @property
+    def center(self) -> CenterPipeline | None:
+        """The center, if it runs in this process."""
+        return None if self._center is None else self._center.pipeline
 
     @property
     def _session(self) -> SparkSession:
@@ -145,21 +143,12 @@ class Runner:
             return False
         if not self.relays.is_finished(self.once and bool(self.pipelines)):
             return False
-        if self.center is None:
-            return True
-        if not self.center.consumed:
-            if self.once and self.pipelines:
-                self.center.finish()
-            return False
-        ended = (
-            m == END_OF_TIME_US for q in list(self.center.core.queries) for m in self.center.core.marks(q).values()
-        )
-        return all(ended) or (self.once and bool(self.pipelines))
+        return self._center is None or self._center.is_finished(self.once and bool(self.pipelines))
 
     def status(self) -> Mapping[str, Any]:
         """Return the state of every role in this process."""
         sites = {p.site: site_status(p) for p in self.pipelines}
-        center = self.center.status() if self.center else None
+        center = None if self._center is None else self._center.status()
         return {"sites": sites, "relays": self.relays.status(), "center": center}
 
     def _follow(self) -> None:
@@ -168,14 +157,11 @@ class Runner:
         if found is not None:
             self.deployment = found
             self.relays.follow(found)
-            if self.center is not None:
-                refuse_redefined_views(self.center.folder, found.plans)
-                deployed = found.deployed
-                tables = {p.name: self.center.tables.get(p.name) or self._tables(p) for p in found.plans}
-                self.center.deploy(found.center_queries, deployed.known, deployed.begun, tables)
-        if self.center is not None:
+            if self._center is not None:
+                self._center.follow(found)
+        if self._center is not None:
             self.watcher.acknowledge()
-            self.rebalancer.step(self.center.core, self.clock.now_us())
+            self.rebalancer.step(self._center.pipeline.core, self.clock.now_us())
         if self.watcher.sites_may_follow():
             self._follow_sites()
 
@@ -194,59 +180,16 @@ class Runner:
             pipeline.sender.raise_failure()
             pipeline.tick()
         self.relays.tick()
-        if self.center is not None:
-            self.center.tick()
+        if self._center is not None:
+            self._center.pipeline.tick()
         self._write_status()
 
     def _write_status(self) -> None:
         for pipeline in self.pipelines:
             write_status(pipeline.folder, site_status(pipeline))
         self.relays.write_status()
-        if self.center is not None:
-            write_status(self.center.folder, self.center.status())
-
-    def _start_center(self) -> None:
-        folder = self.project.state_folder / "center"
-        deployed = self.deployment.deployed
-        inbox = Inbox(folder / "inbox", admit=self._take)
-        refuse_redefined_views(folder, self.deployment.plans)
-        tables = {p.name: self._tables(p) for p in self.deployment.plans}
-        queries = self.deployment.center_queries
-        self.center = CenterPipeline(
-            self.project,
-            inbox,
-            queries,
-            deployed.known,
-            deployed.begun,
-            tables,
-            self.clock,
-            make_merge(self._session),
-        )
-        self.watcher.acknowledge()
-        self._server = self.connections.make_server(inbox, *listen_address(self.project, self.project.center))
-        self._server.start()
-        self._closing.callback(self._server.close)
-        self.center.start()
-        self._closing.callback(self.center.stop)
-
-    def _tables(self, plan: QueryPlan) -> ResultTables:
-        finish = make_finish(self._session, plan)
-        given = (
-            self.project.state_folder,
-            plan.name,
-            plan.fragment,
-            finish,
-            own_errors(plan),
-            sources_of(plan),
-            1.0 - plan.options.confidence,
-            self.deployment.source_key(plan),
-        )
-        return JoinedTables(*given, pairing=plan.join.pairing) if plan.join is not None else ResultTables(*given)
-
-    def _take(self, segment: Segment) -> None:
-        assert self.center is not None
-        Admission(self.center.fragments, self.deployment.routes, self.deployment.births).check(segment)
-        self.on_segment(segment)
+        if self._center is not None:
+            self._center.write_status()
 
     def _sender(self, site: str, outbox: Outbox) -> Sender:
         address = self._address(self.deployment.routes.next_inbox(site))
@@ -258,9 +201,8 @@ class Runner:
 
     def _address(self, to: str) -> str:
         """Return where the inbox of the center or of a relay is: here, or at its declared address."""
-        if to == self.project.center and self._server is not None:
-            host, _ = listen_address(self.project, to)
-            return f"{host}:{self._server.port}"
+        if to == self.project.center and self._center is not None:
+            return self._center.address
         return self.relays.address(to) or inbox_address(self.project, to)
 
 

@@ -1,0 +1,118 @@
+"""The center as a role of a process: its inbox and server, its pipeline, and the result tables of every view."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from catchment.center.join.results import JoinedTables
+from catchment.center.pipeline import CenterPipeline
+from catchment.center.results.bounds import own_errors, sources_of
+from catchment.center.results.write import ResultTables
+from catchment.deploy.connections import Connections, listen_address
+from catchment.deploy.deployment import Deployment
+from catchment.deploy.role_files import refuse_redefined_views, write_status
+from catchment.progress.admission import Admission
+from catchment.query.plan import QueryPlan
+from catchment.spark.evaluation.finish import make_finish
+from catchment.spark.evaluation.merge import make_merge
+from catchment.timeline import END_OF_TIME_US, Clock
+from catchment.wire.flight import InboxServer
+from catchment.wire.inbox import Inbox
+from catchment.wire.messages import Segment
+
+
+class CenterRole:
+    """Runs the center of a project, which `start` makes reachable."""
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        spark: SparkSession,
+        clock: Clock,
+        connections: Connections,
+        on_segment: Callable[[Segment], None],
+    ) -> None:
+        self.deployment = deployment
+        self._spark = spark
+        self._connections = connections
+        self._on_segment = on_segment
+        self._server: InboxServer | None = None
+        project = deployment.project
+        folder = project.state_folder / "center"
+        self._inbox = Inbox(folder / "inbox", admit=self._admit)
+        refuse_redefined_views(folder, deployment.plans)
+        self.pipeline = CenterPipeline(
+            project,
+            self._inbox,
+            deployment.center_queries,
+            deployment.deployed.known,
+            deployment.deployed.begun,
+            {p.name: self._make_tables(p) for p in deployment.plans},
+            clock,
+            make_merge(spark),
+        )
+
+    def start(self, closing: ExitStack) -> None:
+        """Listen for sites and begin to consume what lands; `closing` ends both."""
+        project = self.deployment.project
+        self._server = self._connections.make_server(self._inbox, *listen_address(project, project.center))
+        self._server.start()
+        closing.callback(self._server.close)
+        self.pipeline.start()
+        closing.callback(self.pipeline.stop)
+
+    @property
+    def address(self) -> str:
+        """Where it listens, as host:port."""
+        assert self._server is not None, "the center listens from its start on"
+        project = self.deployment.project
+        host, _ = listen_address(project, project.center)
+        return f"{host}:{self._server.port}"
+
+    def follow(self, deployment: Deployment) -> None:
+        """Answer the queries that are deployed now."""
+        self.deployment = deployment
+        refuse_redefined_views(self.pipeline.folder, deployment.plans)
+        tables = {p.name: self.pipeline.tables.get(p.name) or self._make_tables(p) for p in deployment.plans}
+        deployed = deployment.deployed
+        self.pipeline.deploy(deployment.center_queries, deployed.known, deployed.begun, tables)
+
+    def is_finished(self, once: bool) -> bool:
+        """Return whether all that landed is answered and every site has ended; with `once`, ends are not waited for."""
+        if not self.pipeline.consumed:
+            if once:
+                self.pipeline.finish()
+            return False
+        core = self.pipeline.core
+        ended = (mark == END_OF_TIME_US for query in list(core.queries) for mark in core.marks(query).values())
+        return all(ended) or once
+
+    def status(self) -> Mapping[str, Any]:
+        """Return per query how far each site has come and what is closed."""
+        return self.pipeline.status()
+
+    def write_status(self) -> None:
+        """Write the status into the folder of the center."""
+        write_status(self.pipeline.folder, self.status())
+
+    def _make_tables(self, plan: QueryPlan) -> ResultTables:
+        finish = make_finish(self._spark, plan)
+        given = (
+            self.deployment.project.state_folder,
+            plan.name,
+            plan.fragment,
+            finish,
+            own_errors(plan),
+            sources_of(plan),
+            1.0 - plan.options.confidence,
+            self.deployment.source_key(plan),
+        )
+        return JoinedTables(*given, pairing=plan.join.pairing) if plan.join is not None else ResultTables(*given)
+
+    def _admit(self, segment: Segment) -> None:
+        Admission(self.pipeline.fragments, self.deployment.routes, self.deployment.births).check(segment)
+        self._on_segment(segment)
