@@ -74,7 +74,8 @@ class FragmentSource:
 
     def take_waiting(self) -> list[Arrival]:
         """Return what has waited for its start, once."""
-        waiting, self.waiting = self.waiting, []
+        waiting = self.waiting
+        self.waiting = []
         return [self.restrict(arrival) for arrival in waiting]
 
 

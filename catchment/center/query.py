@@ -38,7 +38,7 @@ class CenterQuery:
     """A query as the center runs it: its own fragment, its windows, the sites that it waits for and how long.
 
     With a `derivation` its partials are derived from those of a shared fragment; without one, its own fragment runs.
-    With a `contract` its sites say what they lack when they let a window go. `early_us`: how often open windows are
+    With a `contract` its sites say what they lack when they close a window. `early_us`: how often open windows are
     published early, if at all. Without `repair`, late records are registered and counted, not merged. `source_key` is
     the key, if any, that is the stream's source, so that coverage is known row by row. With a `join` it has two
     `sides`, each with a derivation of its own, and its fragment is the pairing of both.

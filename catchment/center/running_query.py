@@ -80,7 +80,7 @@ class RunningQuery:
         }
 
     def site_marks(self, frontiers: Mapping[str, Frontier]) -> SiteMarks:
-        """Return how far each site has come, and what it has stated of the windows that it let go."""
+        """Return how far each site has come, and what it has stated of the windows that it closed."""
         name = self.query.name
         unknown = Frontier()
         known = {site: frontiers.get(site, unknown) for site in self.query.sites}

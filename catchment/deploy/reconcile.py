@@ -40,7 +40,7 @@ def _runs_as_planned(running: RunningFragment, plan: FragmentPlan) -> bool:
 
 
 def _begin_us(newest_us: int | None) -> int:
-    """Return the first instant of which no record was read; the start of time if nothing was read at all."""
+    """Return the first instant that lies after every record read so far; the start of time if none was read."""
     return START_OF_TIME_US + 1 if newest_us is None else newest_us + 1
 
 

@@ -27,7 +27,7 @@ class Frontier:
     rows: dict[str, int] = field(default_factory=dict)  # fragment -> update rows that are in
     first_marks: dict[str, int] = field(default_factory=dict)  # fragment -> the first mark that was stated of it
     complete_until: dict[str, int] = field(default_factory=dict)  # query -> nothing more is expected before
-    closings: dict[str, dict[int, Closing]] = field(default_factory=dict)  # query -> window's end -> how it was let go
+    closings: dict[str, dict[int, Closing]] = field(default_factory=dict)  # query -> window's end -> closing
 
     def first_mark(self, fragment: str) -> int | None:
         """Return the first mark of a fragment: where the site began, if the fragment was begun during a run."""
@@ -78,7 +78,7 @@ class Frontier:
         return self.complete_until.get(query, START_OF_TIME_US)
 
     def forget_closings(self, query: str, closed_us: int) -> None:
-        """Drop the closings of windows that are closed and complete: nobody asks for them any more."""
+        """Drop the closings of windows that are closed and complete: they are not asked for any more."""
         known = self.closings.get(query, {})
         until_us = min(closed_us, self.complete_until_us(query))
         for end_us in [end for end in known if end <= until_us]:

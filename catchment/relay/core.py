@@ -139,7 +139,7 @@ class RelayCore:
                 self._note_standing(known, origin, fact)
 
     def _note_standing(self, known: Origins, origin: str, fact: Standing) -> None:
-        """Pass on at once how windows were let go; that they are complete, when all that is of them has left."""
+        """Pass on at once how windows were closed; that they are complete, when everything of them has left."""
         complete = known.complete_until.setdefault(origin, {})
         complete[fact.query] = max(complete.get(fact.query, START_OF_TIME_US), fact.complete_until_us)
         self.frontiers[origin].closings.pop(fact.query, None)

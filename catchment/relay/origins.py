@@ -79,7 +79,7 @@ class Origins:
         return tuple(s for s, senders in self.waiting.items() if self.senders.get(site) in senders)
 
     def take_repaired(self) -> list[tuple[str, Repaired]]:
-        """Remove and return the repairs of which everything has left."""
+        """Remove and return the repairs whose partials have all left."""
         ready = [r for r in self.repaired if not any(s in self.waiting for s in r[2])]
         self.repaired = [r for r in self.repaired if any(s in self.waiting for s in r[2])]
         return [(origin, fact) for origin, fact, _ in ready]

@@ -244,7 +244,7 @@ class SiteCore:
         return self._find(name).describe()
 
     def waiting_slices(self, name: str) -> frozenset[int]:
-        """Return the slices of a fragment of which something waits to be sent or to be reported."""
+        """Return the slices of a fragment with something that waits to be sent or to be reported."""
         return self._find(name).gate.waiting_slices()
 
     def low_mark_us(self, stream: str) -> int:

@@ -80,7 +80,9 @@ class Lift:
 
     def _chosen(self, records: pa.RecordBatch, places: Places | None) -> pa.Array | None:
         """Return which records are lifted; None: all of them."""
-        sampler, side, part = self.selection.sampler, self.selection.side, self.selection.part
+        sampler = self.selection.sampler
+        side = self.selection.side
+        part = self.selection.part
         masks = [] if self.condition is None else [records.column(self.condition).fill_null(False)]
         if part is not SparedPart.ALL:
             spared = self._spared(records)

@@ -142,7 +142,7 @@ class ReleaseGate:
         return max(min(low_mark_us, min(waiting, default=low_mark_us)), self.announced_us)
 
     def waiting_slices(self) -> frozenset[int]:
-        """Return the slices of which something waits to be sent or to be reported."""
+        """Return the slices with something that waits to be sent or to be reported."""
         return frozenset(start for start, s in self.open_slices.items() if not s.empty)
 
     def sweep(self) -> Slots | None:

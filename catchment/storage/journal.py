@@ -87,7 +87,7 @@ class Journal:
         return _decode(body, path)
 
     def compact(self, sequence: int, state: Any) -> None:
-        """Start anew from a state that contains every entry below `sequence`."""
+        """Start a new file from a state that contains every entry below `sequence`."""
         write_durably(self.folder / f"snapshot-{sequence}.bin", _file_head() + _with_checksums(encode(state)))
         self._log.close()
         self.base = sequence

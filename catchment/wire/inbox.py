@@ -1,7 +1,7 @@
 """The inbox is where the segments of all sites arrive, once each, in an order that never changes.
 
 Invariants: a segment is acked only after it and its name are synced to disk; a segment (origin, epoch, sequence) is
-taken at most once; positions of arrival are dense from 0, and a position names the same segment for ever. Everything is
+taken at most once; positions of arrival are dense from 0, and a position names the same segment forever. Everything is
 recovered from the files alone: what was seen is in the state file (for what has been discarded) and in the segments
 that are still here.
 """
@@ -40,7 +40,7 @@ class _Origin:
 
 
 class _Origins:
-    """Which segments of which sites were seen."""
+    """The segments that were seen, by site."""
 
     def __init__(self) -> None:
         self._origins: dict[str, _Origin] = {}

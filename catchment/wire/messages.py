@@ -1,9 +1,9 @@
 """What crosses a link: facts and progress.
 
-Every message is a statement that stays true for ever, so duplicates, resends and any order are harmless: an `Updates`
+Every message is a statement that stays true forever, so duplicates, resends and any order are harmless: an `Updates`
 is a set of partials to be merged once, a `Progress` says how many of them there are, a `Shed` that some stand for more
 records than they hold, a `Repaired` that they no longer do, and a `Standing` what a site believed that windows
-lacked when it released them. What a relay states of other sites is `Relayed`, under the name of the site that it is
+lacked when it closed them. What a relay states of other sites is `Relayed`, under the name of the site that it is
 true of. A `Segment` is the unit of durability and of acknowledgement: numbered without gaps per (origin, destination),
 merged once.
 """
@@ -113,7 +113,7 @@ class Closing:
 class Standing:
     """How the windows of one query stand at the origin.
 
-    No more is expected for those that end at or before `complete_until_us`; `closings` are those released since the
+    No more is expected for those that end at or before `complete_until_us`; `closings` are those closed since the
     last standing.
     """
 
@@ -157,7 +157,7 @@ class Relayed:
 
     def __post_init__(self) -> None:
         if not self.origin:
-            raise WireError(f"a relay passes on a {type(self.fact).__name__} of nobody")
+            raise WireError(f"a relay passes on a {type(self.fact).__name__} without the name of its site")
 
     @property
     def fragment(self) -> str:

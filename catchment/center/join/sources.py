@@ -67,7 +67,8 @@ class JoinedSources:
         """Yield what has waited and these arrivals, if both sides have begun; otherwise let them wait."""
         self.waiting.extend(arrivals)
         if self.start_us is not None:
-            ready, self.waiting = self.waiting, []
+            ready = self.waiting
+            self.waiting = []
             yield from ready
 
     def _part(self, query: str) -> FragmentSources:

@@ -57,12 +57,12 @@ def _published(folder: Path, kind: str, query: str) -> DeltaTable:
 
 
 def _with_newest_status(rows: pa.Table, log: pa.Table) -> pa.Table:
-    """Return rows with the newest word on their window; one whose window is not in the log yet keeps its own."""
+    """Return rows with the newest status of their window; one whose window is not in the log yet keeps its own."""
     newest = newest_windows(log)
     index = pc.index_in(rows["window_start"], value_set=newest["window_start"].combine_chunks())
     fresh = {"status": index, "missing_sites": index, "missing_sources": index}
     # A row's coverage and bound are its own, unless the window has become whole since, or a site was missing: then
-    # they are the window's. Its coverage does not tell: a row of which all is in may have waited for another batch.
+    # they are the window's. Its coverage does not tell: a row that has everything may have waited for another batch.
     whole = pc.take(pc.is_in(newest["status"], value_set=pa.array([EXACT, FINAL])), index).combine_chunks()
     stale = pc.or_(whole, pc.greater(pc.list_value_length(rows["missing_sites"]), 0).combine_chunks())
     fresh["coverage"] = fresh["bound"] = pc.if_else(pc.fill_null(stale, False), index.combine_chunks(), None)

@@ -1,7 +1,7 @@
 """What is remembered of a published window until it is final, and what its sites have stated of it.
 
 Invariant: the status follows from what is known. It is `on_time` while a site is missing, expects more or has shed
-records of the window, and for ever where the query asks for no repair; otherwise it is `exact`.
+records of the window, and forever where the query asks for no repair; otherwise it is `exact`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class SiteMarks:
     """How far the sites of a query have come.
 
     `marks`: everything before is normally sent. `complete_until`: nothing more is expected before. `closings`: what
-    each site lacked of the windows that it has let go, by the window's end.
+    each site lacked of the windows that it has closed, by the window's end.
     """
 
     marks: Mapping[str, int]

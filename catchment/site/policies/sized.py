@@ -113,7 +113,7 @@ def seen_and_to_come(arrivals: Floats, elapsed: float) -> Floats:
 
 
 def uniform(inputs: SizeInputs) -> float:
-    """Eager, all keys alike: the mean number of arrivals stands for every key."""
+    """Return the eager size where all keys are alike: the mean number of arrivals stands for every key."""
     if inputs.last_slice is None:
         return inf
     mean = np.array([inputs.last_slice.mean_arrivals])
@@ -121,7 +121,7 @@ def uniform(inputs: SizeInputs) -> float:
 
 
 def nonuniform(inputs: SizeInputs) -> float:
-    """Eager, each key by its own number of arrivals in the last slice."""
+    """Return the eager size where each key counts by its own number of arrivals in the last slice."""
     if inputs.last_slice is None:
         return inf
     chance = seen_and_to_come(inputs.last_slice.arrivals, inputs.moment.elapsed)
@@ -129,7 +129,7 @@ def nonuniform(inputs: SizeInputs) -> float:
 
 
 def eager_empirical(inputs: SizeInputs) -> float:
-    """Eager, as the last slice really went: keys between their first and last arrival."""
+    """Return the eager size as the last slice went: the keys between their first and last arrival."""
     if inputs.last_slice is None:
         return inf
     elapsed = inputs.moment.elapsed
@@ -138,17 +138,17 @@ def eager_empirical(inputs: SizeInputs) -> float:
 
 
 def lazy_pessimistic(inputs: SizeInputs) -> float:
-    """Lazy, every arrival still to come taken for a miss."""
+    """Return the lazy size that takes every arrival still to come for a miss."""
     return _drainable(inputs.moment) - _arrivals_to_come(inputs)
 
 
 def lazy_optimistic(inputs: SizeInputs) -> float:
-    """Lazy, misses to come at the recent miss rate."""
+    """Return the lazy size that expects misses at the recent miss rate."""
     return _drainable(inputs.moment) - inputs.miss_rate * _arrivals_to_come(inputs)
 
 
 def lazy_empirical(inputs: SizeInputs) -> float:
-    """Lazy, as the last slice should have gone: keys seen, less those that the lazy schedule had sent."""
+    """Return the lazy size by the last slice: keys seen, less those that the lazy schedule had sent."""
     last_slice = inputs.last_slice
     moment = inputs.moment
     rate = moment.link.believed_rate

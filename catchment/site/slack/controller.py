@@ -165,7 +165,7 @@ class SlackController:
         return max(steps, 0) * window.slide_us
 
     def _close(self, decision: CloseDecision) -> bool:
-        """Close a window; tell whether it held records."""
+        """Close a window; return whether it held records."""
         self.low_mark_us = decision.end_us
         count, total = self.observations.window_totals(decision.end_us)
         if not count:

@@ -124,7 +124,7 @@ class Observations:
 
     @classmethod
     def start(cls, task: SlackTask, sources: SourceTable | None = None) -> Observations:
-        """Return the observations of a stream of which nothing was seen yet."""
+        """Return the observations of a stream before its first record."""
         return cls(
             task,
             sources or SourceTable(task),

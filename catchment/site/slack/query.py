@@ -37,7 +37,7 @@ OTHERS = "(others)"  # the name of all sources beyond MAX_SOURCES
 MAX_QUEUED = 65_536
 MAX_PER_MESSAGE = 1024
 MAX_NAMED = 32  # sources that one closing names
-_REASONS = (COVERED, BUDGET, IDLE, LIMIT)  # the last one that applies is stated
+_REASONS = (COVERED, BUDGET, IDLE, LIMIT)  # in this order, the last one that applies is stated
 
 
 @stored()
@@ -95,7 +95,7 @@ class QuerySlack:
 
     @classmethod
     def start(cls, plan: SlackPlan) -> QuerySlack:
-        """Return the slack of a query of which nothing was observed yet."""
+        """Return the slack of a query before its first observation."""
         return cls(plan, plan.build_controllers())
 
     def resume(self, plan: SlackPlan) -> QuerySlack:

@@ -104,7 +104,7 @@ class StreamFront:
         """Return the newest event time seen, carried on by the clock while the stream is silent.
 
         It is carried no further than the longest silence so far, unless the silence exceeds the longest wait. A stream
-        of which less than a window was seen has not shown its pace yet; only the longest wait carries it on.
+        that has covered less than a window has not shown its pace yet; only the longest wait carries it on.
         """
         silent = now_us - self.seen_at_us
         if self.newest_us == START_OF_TIME_US or silent <= 0:

@@ -65,7 +65,7 @@ class ShedRepairs:
         return self.reducer.folder
 
     def next_repair(self) -> NextRepair | None:
-        """Return the oldest batch of which something is to be repaired."""
+        """Return the oldest batch that has something to repair."""
         requested = requested_repairs(self._folder)
         wanted = {p.fragment.name for p in self.plans() if p.shed.is_repaired(requested)}
         for state in self.states():

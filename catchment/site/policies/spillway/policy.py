@@ -42,7 +42,7 @@ _SAME_RATE = 0.01  # relative difference below which a reading of the rate says 
 @stored()
 @dataclass(frozen=True)
 class Spillway:
-    """`insurance` is how many times weaker the link may become during the drain without harm."""
+    """Configures the spillway: `insurance` is how many times weaker the link may become during the drain."""
 
     insurance: float = 1.0
 
@@ -75,7 +75,8 @@ class SliceLooks:
     def schedule_next(self, moment: Moment) -> None:
         """Take this moment as a look, and set the next one.
 
-        Until then a share of what is left may pass or, where the runner comes by less often, a pause as there were.
+        Until then a share of what is left may pass, or a pause as long as the recent ones where the runner calls less
+        often.
         """
         paused_s = (moment.now_us - self.last_us) / 1e6
         self.pause_s = max(paused_s, _PAUSE_DECAY * self.pause_s, _LOOK_SHARE * moment.left_s)
@@ -127,7 +128,7 @@ class SpillwayState:
         if looks is not None and looks.rates:
             self.capacity.learn(looks.rates, moment.now_us, moment.span_s)
             late_s = min(max((moment.now_us - looks.expected_due_us) / 1e6, 0.0), moment.span_s)
-            # A slice that was less late than usual counts in full: nothing is counted upon that may not come.
+            # A slice that was less late than usual counts in full: the policy must not rely on time that may not come.
             self.grace_s = min(late_s, move_average(self.grace_s, late_s, _GRACE_GAIN))
         self.forecaster.close(view, moment)
 

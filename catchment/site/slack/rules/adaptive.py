@@ -3,7 +3,7 @@
 Disorder in real streams is mostly between sources. There, progress tells what is missing, and nothing else comes near
 it. Where sources are out of order in themselves, or so sparse that their silence tells nothing, progress is worse than
 waiting as long as recent windows needed. Which of the two a stream is, is measured: by the share of inversions within
-sources, and by the records per source and window. Both rules learn all the time; one decides. The choice is made anew
+sources, and by the records per source and window. Both rules learn all the time; one decides. The choice is made again
 at each micro-batch, because the first may hold a single record, and on a busy machine there are few.
 """
 
