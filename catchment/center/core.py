@@ -164,11 +164,11 @@ class CenterCore:
         """Take a segment in; shed records count at once, repaired ones when everything sent before them is in too."""
         for origin, shed in shed_facts(landed):
             for running in self._using(shed.fragment):
-                running.windows.outstanding.shed(origin, shed)
+                running.windows.outstanding.add_shed(origin, shed)
         for origin, fact in apply_landed(self.frontiers, landed):
             if isinstance(fact, Repaired):
                 for running in self._using(fact.fragment):
-                    running.windows.outstanding.repaired(origin, fact)
+                    running.windows.outstanding.settle_repaired(origin, fact)
 
     def _settle(self, name: str, now_us: int) -> Iterator[Action]:
         running = self.queries[name]

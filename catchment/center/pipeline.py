@@ -107,7 +107,7 @@ class CenterPipeline:
         """Let time pass: a window may be due without a site that is missing. Raise what the loop has failed with."""
         self.inbox.raise_failure()
         if self._failure is not None:
-            raise self._stopped(self._failure) from self._failure
+            raise self._stopped_error(self._failure) from self._failure
         with self._turn:
             if self.core.is_waiting(self.clock.now_us()):
                 self.host.submit("tick", [Ticked()])
@@ -171,7 +171,7 @@ class CenterPipeline:
             self._committed_at_us = self.clock.now_us()
         return True
 
-    def _stopped(self, failure: BaseException) -> EngineError:
+    def _stopped_error(self, failure: BaseException) -> EngineError:
         path = self.folder / FAILURE_FILE
         path.write_text("".join(traceback.format_exception(failure)), encoding="utf-8")
         reason = str(failure).strip().partition("\n")[0] or type(failure).__name__

@@ -63,7 +63,7 @@ class Lift:
 
     def of(self, records: pa.RecordBatch, places: Places | None) -> pa.Table:
         """Return the partials of one batch of records."""
-        chosen = self._chosen(records, places)
+        chosen = self._select_records(records, places)
         columns = dict.fromkeys([column for _, column in self.keys] + [a for a in self.arguments if a is not None])
         rows = pa.table({c: records.column(c) if chosen is None else records.column(c).filter(chosen) for c in columns})
         given = {a.name: argument for a, argument in zip(self.aggregates, self.arguments, strict=True)}
@@ -78,14 +78,14 @@ class Lift:
         """Return the partials of all tables as one table."""
         return partials.combine(pa.concat_tables(tables), self.names, self.aggregates)
 
-    def _chosen(self, records: pa.RecordBatch, places: Places | None) -> pa.Array | None:
+    def _select_records(self, records: pa.RecordBatch, places: Places | None) -> pa.Array | None:
         """Return which records are lifted; None: all of them."""
         sampler = self.selection.sampler
         side = self.selection.side
         part = self.selection.part
         masks = [] if self.condition is None else [records.column(self.condition).fill_null(False)]
         if part is not SparedPart.ALL:
-            spared = self._spared(records)
+            spared = self._find_spared(records)
             masks.append(pa.array(spared if part is SparedPart.SPARED else ~spared))
         if places is not None and part is not SparedPart.SPARED and (sampler.sheds or side is Side.LEFT):
             passing = self._passing(records, places)
@@ -101,7 +101,7 @@ class Lift:
             return places.passing(self.selection.sampler.rate)
         return places.passing_each(groups.of(records.column(groups.key)))
 
-    def _spared(self, records: pa.RecordBatch) -> Mask:
+    def _find_spared(self, records: pa.RecordBatch) -> Mask:
         spared = np.zeros(records.num_rows, dtype=np.bool_)
         for column, limit in self.selection.sampler.spared:
             spared |= np.abs(floats_of(records.column(column))) > limit  # NaN is not large

@@ -150,7 +150,7 @@ def _pack_other(value: Any) -> Any:
             return msgspec.msgpack.Ext(int(_Kind.TYPE), bytes(pa.schema([pa.field("", value)]).serialize()))
         case Decimal():
             return _extension(_Kind.DECIMAL, str(value))
-    raise _unregistered(type(value))
+    raise _unregistered_error(type(value))
 
 
 def _pack_array(value: Array) -> msgspec.msgpack.Ext:
@@ -234,11 +234,11 @@ def _registration(name: str) -> _Registration:
 def _registered_name(wanted: type) -> str:
     known = _REGISTRY.get(wanted.__name__)
     if known is None or known.stored_class is not wanted:
-        raise _unregistered(wanted)
+        raise _unregistered_error(wanted)
     return wanted.__name__
 
 
-def _unregistered(wanted: type) -> StorageError:
+def _unregistered_error(wanted: type) -> StorageError:
     return StorageError(f"a {wanted.__name__} cannot be stored", hint="decorate its class with @stored")
 
 

@@ -103,7 +103,7 @@ class Host(Generic[Event, Action]):
         except CatchmentError as error:
             raise error.found_in(str(self.journal.folder)) from error.__cause__
 
-    def committed(self, cause: str, batch: int) -> bool:
+    def is_committed(self, cause: str, batch: int) -> bool:
         """Return whether a batch was handled, by this process or an earlier one."""
         return batch <= self.batches.get(cause, -1)
 
@@ -111,7 +111,7 @@ class Host(Generic[Event, Action]):
         """Make events durable, handle them and enact what follows; skip a batch that was handled before."""
         with self._lock:
             self._refuse_after_failure()
-            if batch is not None and self.committed(cause, batch):
+            if batch is not None and self.is_committed(cause, batch):
                 return
             entry = Entry(self.next_sequence, cause, batch, self.clock.now_us(), tuple(events))
             try:

@@ -53,7 +53,7 @@ class _Origins:
         known = self._origins.get(origin)
         return known.epoch if known else None
 
-    def expected(self, origin: str) -> int:
+    def lowest_missing(self, origin: str) -> int:
         """Return the lowest number of a site's segments that was not seen."""
         known = self._origins.get(origin)
         return known.seen.lowest_missing if known else 0
@@ -142,10 +142,10 @@ class Inbox:
         with self._lock:
             return dict(self._refused)
 
-    def expected(self, origin: str) -> int:
+    def lowest_missing(self, origin: str) -> int:
         """Return the lowest number of a site's segments that has not been seen."""
         with self._lock:
-            return self._origins.expected(origin)
+            return self._origins.lowest_missing(origin)
 
     def raise_failure(self) -> None:
         """Raise the disk's error if storing has failed: the process must end and recover from its files."""
@@ -158,7 +158,7 @@ class Inbox:
         """Check that a sender may send under this name; return the number from which it should go on."""
         with self._lock:
             self._check_sender(origin, epoch, peer)
-            return self.expected(origin)
+            return self.lowest_missing(origin)
 
     def accept(self, data: bytes, *, peer: str | None = None) -> int:
         """Store a segment durably unless it was seen before; return its number, which is the ack.
@@ -247,7 +247,7 @@ class Inbox:
             )
 
     def _check_segment(self, segment: Segment, size_bytes: int) -> None:
-        ahead = segment.sequence - self.expected(segment.origin)
+        ahead = segment.sequence - self.lowest_missing(segment.origin)
         if ahead >= self.limits.ahead_segments:
             raise self.refuse(
                 "too_far_ahead",

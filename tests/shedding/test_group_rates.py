@@ -82,23 +82,23 @@ def test_each_group_has_a_bound_of_its_own_that_holds_and_small_groups_are_exact
 
 def test_what_the_center_is_told_of_groups_is_the_lowest_rate_of_each_over_batches() -> None:
     outstanding = Outstanding(WINDOW, by_group=True)
-    outstanding.shed("a", Shed("f", 1, 0.05, ((0, 10),), (("1", 0.05), ("2", 0.4))))
+    outstanding.add_shed("a", Shed("f", 1, 0.05, ((0, 10),), (("1", 0.05), ("2", 0.4))))
     assert outstanding.group_rates(0) == (1.0, (("1", 0.05), ("2", 0.4)))
-    outstanding.shed("b", Shed("f", 1, 0.1, ((0, 10),), (("2", 0.1), ("5", 0.9))))
+    outstanding.add_shed("b", Shed("f", 1, 0.1, ((0, 10),), (("2", 0.1), ("5", 0.9))))
     assert outstanding.group_rates(0) == (1.0, (("1", 0.05), ("2", 0.1), ("5", 0.9)))
-    outstanding.shed("b", Shed("f", 2, 0.3, ((0, 10),)))  # all groups alike
+    outstanding.add_shed("b", Shed("f", 2, 0.3, ((0, 10),)))  # all groups alike
     assert outstanding.group_rates(0) == (0.3, (("1", 0.05), ("2", 0.1), ("5", 0.3)))
     again = replace(outstanding, batches=decode(encode(outstanding.batches)))
     assert again.group_rates(0) == outstanding.group_rates(0)
     for site, batch in (("a", 1), ("b", 1)):
-        outstanding.repaired(site, Repaired("f", batch))
+        outstanding.settle_repaired(site, Repaired("f", batch))
     assert outstanding.group_rates(0) is None
     assert outstanding.lowest_rate(0) == 0.3
 
 
 def test_a_query_whose_rows_are_not_the_groups_takes_the_lowest_rate_of_all() -> None:
     outstanding = Outstanding(WINDOW)
-    outstanding.shed("a", Shed("f", 1, 0.05, ((0, 10),), (("1", 0.05),)))
+    outstanding.add_shed("a", Shed("f", 1, 0.05, ((0, 10),), (("1", 0.05),)))
     assert outstanding.group_rates(0) is None
     assert outstanding.lowest_rate(0) == 0.05
 

@@ -308,7 +308,7 @@ def test_what_was_journalled_but_not_enacted_is_enacted_after_the_crash(tmp_path
     host.journal.close()
     again = open_host(tmp_path, effects)
     assert effects.done == {0: ["a"], 1: ["b"]}
-    assert again.committed("s", 1)
+    assert again.is_committed("s", 1)
     assert again.core.keys == ["a", "b"]  # type: ignore[attr-defined]
 
 

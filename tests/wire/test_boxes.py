@@ -211,7 +211,7 @@ def test_a_segment_lands_once_at_a_dense_position(tmp_path: Path) -> None:
     assert [s.sequence for s in landed_segments(inbox)] == [0, 1, 3, 2, 0]
     assert [s.origin for s in landed_segments(inbox)] == ["eu", "eu", "eu", "eu", "us"]
     assert inbox.last_position == 4
-    assert [inbox.expected(site) for site in ("eu", "us", "asia")] == [4, 1, 0]
+    assert [inbox.lowest_missing(site) for site in ("eu", "us", "asia")] == [4, 1, 0]
     assert inbox.size_bytes == sum(p.stat().st_size for p in tmp_path.glob(f"*{SEGMENT_SUFFIX}"))
 
 
@@ -221,7 +221,7 @@ def test_what_was_seen_is_known_after_discarding_and_reopening(tmp_path: Path) -
         inbox.accept(frame(sequence))
     inbox.discard(2)
     inbox = Inbox(tmp_path)
-    assert (len(landed_segments(inbox)), inbox.last_position, inbox.expected("eu")) == (1, 2, 2)
+    assert (len(landed_segments(inbox)), inbox.last_position, inbox.lowest_missing("eu")) == (1, 2, 2)
     inbox.discard(3)
     inbox.discard(1)
     inbox = Inbox(tmp_path)
@@ -272,7 +272,7 @@ def test_a_segment_too_far_ahead_is_refused_for_the_time_being(tmp_path: Path) -
     assert (error.reason, error.retryable) == ("too_far_ahead", True)
     for sequence in (2, 0, 1, 3):
         inbox.accept(frame(sequence))
-    assert inbox.expected("eu") == 4
+    assert inbox.lowest_missing("eu") == 4
 
 
 def test_a_full_inbox_refuses_for_the_time_being_and_still_acks_what_it_has(tmp_path: Path) -> None:
@@ -318,7 +318,7 @@ def test_a_damaged_or_missing_landed_file_is_found_at_the_start(tmp_path: Path) 
     with pytest.raises(WireError, match="position 1 is missing"):
         Inbox(tmp_path)
     middle.write_bytes(content)
-    assert Inbox(tmp_path).expected("eu") == 3
+    assert Inbox(tmp_path).lowest_missing("eu") == 3
 
 
 def test_threads_that_send_the_same_segments_land_each_once(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ class Story(RuleBasedStateMachine):
         assert self.outbox.missing() == []
         assert self.outbox.lowest_unacked == min(set(range(self.stored + 1)) - self.acked)
         assert self.inbox.last_position == len(self.landed) - 1
-        assert self.inbox.expected("eu") == min(set(range(self.stored + 1)) - set(self.landed))
+        assert self.inbox.lowest_missing("eu") == min(set(range(self.stored + 1)) - set(self.landed))
         here = [(s.sequence, next(s.progress()).updates_total) for s in landed_segments(self.inbox)]
         assert here == [(n, n) for n in self.landed[self.discarded :]]
 

@@ -46,11 +46,11 @@ class JoinedSources:
     def take(self, fragment: str, table: pa.Table, records: RecordCounts) -> Iterator[Arrival]:
         """Yield the rows of the pairing in what landed of a fragment; they wait until both sides have begun."""
         for part in self.parts:
-            yield from self._pass_on(self._widened(part, part.take(fragment, table, records)))
+            yield from self._pass_on(self._widen(part, part.take(fragment, table, records)))
 
     def find_starts(self, frontiers: Mapping[str, Frontier], newest: Mapping[str, int]) -> Iterator[Arrival]:
         """Learn where the sides start; yield what has waited for that."""
-        found = [a for part in self.parts for a in self._widened(part, part.find_starts(frontiers, newest))]
+        found = [a for part in self.parts for a in self._widen(part, part.find_starts(frontiers, newest))]
         yield from self._pass_on(found)
 
     def forget_final(self, final_us: int) -> None:
@@ -58,7 +58,7 @@ class JoinedSources:
         for part in self.parts:
             part.forget_final(final_us)
 
-    def _widened(self, part: FragmentSources, arrivals: Iterable[Arrival]) -> Iterator[Arrival]:
+    def _widen(self, part: FragmentSources, arrivals: Iterable[Arrival]) -> Iterator[Arrival]:
         """Yield a side's partials as rows of the pairing."""
         side = self._join.sides[part.query.name]
         return ((widen(self._join, side, table), records) for table, records in arrivals)

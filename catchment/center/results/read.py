@@ -22,7 +22,7 @@ def read_results(folder: Path, query: str, *, revisions: str = "latest", state: 
     """
     if revisions not in ("latest", "all"):
         raise CenterError(f"revisions are 'latest' or 'all', not {revisions!r}")
-    rows = _published(folder, "results", query).to_pyarrow_table()
+    rows = _open_published(folder, "results", query).to_pyarrow_table()
     if revisions == "latest":
         rows = newest_revisions(rows)
         rows = rows.filter(pc.invert(rows["retracted"])).drop_columns(["retracted"])
@@ -33,7 +33,7 @@ def read_results(folder: Path, query: str, *, revisions: str = "latest", state: 
 
 def read_windows(folder: Path, query: str) -> pa.Table:
     """Return every published revision and status of every window, oldest first."""
-    log = _published(folder, "windows", query).to_pyarrow_table()
+    log = _open_published(folder, "windows", query).to_pyarrow_table()
     return log.sort_by([("entry", "ascending"), ("step", "ascending")])
 
 
@@ -47,7 +47,7 @@ def published_queries(folder: Path) -> list[str]:
     return sorted(p.name for p in (folder / "results").glob("*") if DeltaTable.is_deltatable(str(p)))
 
 
-def _published(folder: Path, kind: str, query: str) -> DeltaTable:
+def _open_published(folder: Path, kind: str, query: str) -> DeltaTable:
     found = open_table(folder / kind / query)
     if found is None:
         names = ", ".join(published_queries(folder)) or "none"

@@ -63,7 +63,7 @@ class WindowCloser:
         state = self._state
         counts = self._open.counts(window)
         early = state.early.pop(window.start_us, None)
-        lacking = {site: self._expected(site, counts) for site in missing}
+        lacking = {site: self._expected_records(site, counts) for site in missing}
         known = ClosedWindow(early.revision if early else 0, counts, lacking, repaired=self.query.repair is not None)
         self.assess(window, known, marks)
         if not missing:
@@ -134,7 +134,7 @@ class WindowCloser:
         since = self._first_passed_us(window)
         return since is not None and self.query.freshness_us is not None and now_us - since >= self.query.freshness_us
 
-    def _expected(self, site: str, counts: Mapping[str, int]) -> int | None:
+    def _expected_records(self, site: str, counts: Mapping[str, int]) -> int | None:
         """Return how many records of a missing site are still expected; None where nothing is usual yet."""
         usual = self._state.usual.get(site)
         return None if usual is None else max(usual - counts.get(site, 0), 0)

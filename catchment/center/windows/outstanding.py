@@ -45,7 +45,7 @@ class Outstanding:
             for start_us in batch.lacking:
                 self._by_window.setdefault(start_us, set()).add(key)
 
-    def shed(self, site: str, fact: Shed) -> None:
+    def add_shed(self, site: str, fact: Shed) -> None:
         """Add the records that a site has left out of a batch."""
         key = site, fact.batch
         group_rates = dict(fact.groups) if self.by_group else {}
@@ -55,7 +55,7 @@ class Outstanding:
                 batch.lacking[window.start_us] = batch.lacking.get(window.start_us, 0) + records
                 self._by_window.setdefault(window.start_us, set()).add(key)
 
-    def repaired(self, site: str, fact: Repaired) -> None:
+    def settle_repaired(self, site: str, fact: Repaired) -> None:
         """Settle a batch whose rest a site has sent, or says that it never will."""
         key = site, fact.batch
         batch = self.batches.get(key)

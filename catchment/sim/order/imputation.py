@@ -91,7 +91,7 @@ class ImputingRule(ProgressRule):
     def _error_bound(self, obs: Observations, part: MissingPart) -> float:
         return relative_bound(obs.task.measure, normal_quantile(obs) * part.deviation, part)
 
-    def _imputed(self, part: MissingPart) -> tuple[float, float]:
+    def _impute(self, part: MissingPart) -> tuple[float, float]:
         return part.missing_count, part.missing_total
 
 

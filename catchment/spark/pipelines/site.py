@@ -222,7 +222,7 @@ class SitePipeline:
     def _on_batch(self, state: StreamState, batch: DataFrame, number: int) -> None:
         with state.batch_lock:
             self._refresh(state)
-            if not self.host.committed(state.stream.name, number):
+            if not self.host.is_committed(state.stream.name, number):
                 self._wait_for_room()
                 self._commit_batch(state, batch, number)
 

@@ -79,14 +79,14 @@ class LearnedForecaster:
         rates = estimate_rates(records, table.past_rate[slots], left, 1 - KEY_RATE_DECAY**self.finished_slices)
         age = (moment.now_us - table.last_us[slots]) / max(moment.left_s * 1e6, 1.0)
         cells = cells_of(rates, records, age)
-        followed = self._followed(view)
+        followed = self._follow(view)
         followed.samples[instant_of(left)] = _sample(cells, moment.now_us)
         new_key_rate = followed.new_key_rate.follow(len(slots), 1 - left)
         new_keys = self.new_keys.to_come(len(slots), left, new_key_rate)
         return SliceForecast(slots, self.returns.chance(rates, cells, left), new_keys)
 
     def close(self, view: SliceView, moment: Moment) -> None:
-        followed = self._followed(view)
+        followed = self._follow(view)
         slots = view.slots()
         self.finished_slices += 1
         del self.open_slices[view.start_us]
@@ -94,7 +94,7 @@ class LearnedForecaster:
             self._learn_returns(followed, view.slot_table.last_us[slots])
             self.new_keys.learn((moment.now_us - view.slot_table.first_us[slots]) / (moment.span_s * 1e6))
 
-    def _followed(self, view: SliceView) -> FollowedSlice:
+    def _follow(self, view: SliceView) -> FollowedSlice:
         followed = self.open_slices.setdefault(view.start_us, FollowedSlice())
         if followed.forgotten != view.slot_table.forgotten:
             followed.samples = {}

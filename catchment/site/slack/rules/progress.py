@@ -79,7 +79,7 @@ class ProgressRule(Rule):
         if reason == WAITING:
             reason, risk = self._without_lost_sources(obs, end_us, missing, risk)
         lacking = _lacking_sources(part, missing)
-        imputed_count, imputed_total = self._imputed(part)
+        imputed_count, imputed_total = self._impute(part)
         return CloseDecision(
             end_us,
             now_us,
@@ -144,7 +144,7 @@ class ProgressRule(Rule):
         distance = abs(part.mean) + normal_quantile(obs) * part.deviation
         return relative_bound(obs.task.measure, distance, part)
 
-    def _imputed(self, part: MissingPart) -> tuple[float, float]:
+    def _impute(self, part: MissingPart) -> tuple[float, float]:
         """Return the count and the total that the answer adds for missing records: none, it is made of what is in."""
         return 0.0, 0.0
 
