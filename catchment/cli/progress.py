@@ -68,7 +68,7 @@ def status_table(status: Mapping[str, Any], rates: Rates | None = None) -> Rende
             f"{site['pending_rows']:,} rows",
             Text(link),
         )
-    parts: list[RenderableType] = [sites, *_shedding(status["sites"])]
+    parts: list[RenderableType] = [sites, *_implausible_times(status["sites"]), *_shedding(status["sites"])]
     if any(site.get("fragments") for site in status["sites"].values()):
         parts += ["", _releases(status["sites"])]
     if status.get("relays"):
@@ -108,6 +108,14 @@ def _releases(sites: Mapping[str, Any]) -> RenderableType:
             why = ", ".join(f"{reason} {count:,}" for reason, count in ranked)
             table.add_row(site, name, fragment["policy"], f"{fragment['updates']:,}", Text(why or "-"))
     return table
+
+
+def _implausible_times(sites: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Name the sites that have read records whose event times are far from their stream."""
+    for name, site in sites.items():
+        count = site.get("implausible_times", 0)
+        if count:
+            yield Text(f"{name}: {count:,} records with event times far from their stream; they moved no window")
 
 
 def _shedding(sites: Mapping[str, Any]) -> Iterator[RenderableType]:

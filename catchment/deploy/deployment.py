@@ -29,6 +29,7 @@ from catchment.query.plan import QueryPlan
 from catchment.query.planning.build import plan_view
 from catchment.query.sql.statements import Stream, View
 from catchment.query.sql.view_options import ALWAYS, ANY, NEVER, ON_DEMAND, ViewOptions
+from catchment.site.plausible import far_us
 from catchment.site.policies.base import Policy
 from catchment.site.policies.basic import EarlyPolicy
 from catchment.site.policies.registry import policy_by_name
@@ -112,8 +113,8 @@ class Deployment:
         found = []
         for plan in self._fed_by(fragment):
             stream = self.catalog.streams[plan.fragment.stream]
-            jump = self.project.defaults.max_jump_us if stream.max_jump_us is None else stream.max_jump_us
-            slack = slack_plan(plan, stream, jump)
+            jump_us = self.project.defaults.resolve_jump_us(stream.max_jump_us)
+            slack = slack_plan(plan, stream, far_us(jump_us))
             if slack is not None:
                 found.append(Watch(slack, plan.fragment))
         return tuple(found)

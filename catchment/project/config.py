@@ -116,6 +116,9 @@ class Security:
             raise ConfigError("[security] has only one of tls_cert and tls_key", hint="TLS needs both files")
 
 
+LONGEST_DEFAULT_JUMP_US = 86400 * SECOND_US  # of `max_jump`, however long the repair horizon is
+
+
 @dataclass(frozen=True)
 class Defaults:
     """What holds for a stream or a view that does not say otherwise."""
@@ -131,10 +134,12 @@ class Defaults:
         kinds.duration(), 5 * SECOND_US, doc="late records are merged once their event times span more than this ..."
     )
     repair_after_us: int = option(kinds.duration(), 10 * SECOND_US, doc="... or the first of them has waited this long")
-    max_jump_us: int = option(
+    max_jump_us: int | None = option(
         kinds.duration(positive=True),
-        86400 * SECOND_US,
-        doc="a record further ahead of its stream than this is quarantined",
+        None,
+        doc="how far one record may move event time; further only where a tenth of the records, two at least, agree",
+        absent="the repair horizon, 1 day at most",
+        example=3600 * SECOND_US,
     )
     freshness_us: int | None = option(
         kinds.duration(none=True),
@@ -160,6 +165,16 @@ class Defaults:
     reoptimize: bool = option(
         kinds.flag(), True, doc="move queries to other shared fragments when measured rates make it pay"
     )
+
+    def resolve_jump_us(self, declared_us: int | None) -> int:
+        """Return `max_jump` of a stream: what it declares, else what holds for all, else the repair horizon.
+
+        Within the repair horizon, no record that one stray record made late is late for good.
+        """
+        chosen_us = self.max_jump_us if declared_us is None else declared_us
+        if chosen_us is not None:
+            return chosen_us
+        return min(max(self.repair_horizon_us, SECOND_US), LONGEST_DEFAULT_JUMP_US)
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ def _drop_implausible(times: Ints, jump_us: int) -> Ints:
         return times
     buckets, counts = np.unique(known // jump_us, return_counts=True)
     limits = find_plausible_times(
-        dict(zip(buckets.tolist(), counts.tolist(), strict=True)), None, int(known[0]), jump_us
+        dict(zip(buckets.tolist(), counts.tolist(), strict=True)), None, int(known.max()), jump_us
     )
     return np.where((times >= limits.start_us) & (times < limits.end_us), times, _UNREADABLE)
 

@@ -1,4 +1,4 @@
-"""Which event times are believed, against the definition written out: reachable without crossing a long gap.
+"""Which event times are believed, against the definition written out: reachable without crossing a gap alone.
 
 Catches: a far-away record that drags a stream's clock with it, or a good one that is put aside. Cannot catch: what the
 pipeline does with the verdict; `test_pipelines.py` runs that.
@@ -11,7 +11,8 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from catchment.site.plausible import MAX_AGE_US, find_plausible_times, needs_check
+from catchment.site.agreed_time import TimeBucket
+from catchment.site.plausible import MAX_AGE_US, count_far, far_us, find_plausible_times, needs_check
 from catchment.timeline import SECOND_US
 from tests.worlds.tiers import examples
 
@@ -36,16 +37,50 @@ def reachable(times: list[int], home: int) -> set[int]:
         reached |= more
 
 
+def goes_on_in(times: list[int], home: int) -> int:
+    """By the definition: where two records (a tenth of 25 at most is under three) or all lie beyond the gap."""
+    counts = buckets(times)
+    need = max(2, -(-max(counts.values()) // 10))
+    agreed = [b for b in counts if sum(t // JUMP >= b for t in times) >= need]
+    if agreed and max(agreed) > home:
+        return max(agreed)
+    if min(counts) > home:
+        return min(b for b, n in counts.items() if n == max(counts.values()))
+    return home
+
+
 @settings(max_examples=examples(200))
 @given(TIMES, st.integers(-3000, 3000))
-def test_ahead_of_a_running_stream_only_what_a_walk_without_a_gap_reaches_is_believed(
+def test_ahead_of_a_running_stream_a_walk_begins_where_the_stream_is_or_where_enough_records_are(
     times: list[int], newest: int
 ) -> None:
     limits = find_plausible_times(buckets(times), newest, NOW_FAR, JUMP)
-    reached = reachable(times, newest // JUMP)
+    last = max(reachable(times, goes_on_in(times, newest // JUMP)))
     for time in times:
         if time > newest:
-            assert limits.holds(time) == (time // JUMP in reached), time
+            assert limits.holds(time) == (time // JUMP <= last), time
+
+
+def test_no_number_of_records_is_believed_ahead_of_the_wall_clock() -> None:
+    for newest in (None, 150):
+        limits = find_plausible_times({1: 3, 90: 50}, newest, 1000, JUMP)
+        assert limits.holds(120)
+        assert not limits.holds(9_050)
+    assert not find_plausible_times({90: 50}, None, 1000, JUMP).holds(9_050)
+    assert needs_check(9_050, 9_050, None, 1000, JUMP), "a first batch is compared with the wall clock"
+
+
+def test_old_data_are_believed_however_old_they_are() -> None:
+    assert not needs_check(5, 95, None, NOW_FAR, JUMP)
+    assert find_plausible_times({0: 9}, None, NOW_FAR, JUMP).holds(50)
+
+
+def test_a_gap_is_far_from_a_day_on_in_whole_jumps() -> None:
+    hour = 3600 * SECOND_US
+    assert far_us(hour) == DAY_US
+    assert far_us(7 * hour) == 28 * hour
+    assert far_us(60 * DAY_US) == 60 * DAY_US
+    assert count_far({0: TimeBucket(2, 5), 23: TimeBucket(1, 5), 24: TimeBucket(4, 5)}, hour) == {0: 3, 1: 4}
 
 
 @settings(max_examples=examples(200))
@@ -79,7 +114,7 @@ def test_a_far_future_record_never_raises_the_low_mark(newest: int, steps: list[
 def clock_after(times: list[int], newest: int | None) -> int:
     """The newest event time of a stream after a batch, as the site pipeline computes it."""
     believed = times
-    if needs_check(min(times), max(times), newest, JUMP):
+    if needs_check(min(times), max(times), newest, NOW_FAR, JUMP):
         limits = find_plausible_times(buckets(times), newest, NOW_FAR, JUMP)
         believed = [t for t in times if limits.holds(t)]
     return max([*believed, *([] if newest is None else [newest])])
@@ -91,7 +126,7 @@ def test_where_the_quick_check_sees_no_need_nothing_would_be_put_aside(
     base: int, steps: list[int], running: bool
 ) -> None:
     times, newest = [base + step for step in steps], base if running else None
-    assert not needs_check(min(times), max(times), newest, JUMP)
+    assert not needs_check(min(times), max(times), newest, NOW_FAR, JUMP)
     limits = find_plausible_times(buckets(times), newest, NOW_FAR, JUMP)
     assert all(limits.holds(t) for t in times)
 
@@ -101,8 +136,8 @@ def test_the_past_is_believed_for_a_year_and_a_day_behind_a_running_stream() -> 
     limits = find_plausible_times({500: 1}, newest, NOW_FAR, jump)
     assert limits.holds(newest - MAX_AGE_US)
     assert not limits.holds(newest - MAX_AGE_US - 1)
-    assert needs_check(newest - MAX_AGE_US - 1, newest, newest, jump)
-    assert not needs_check(newest - MAX_AGE_US, newest + jump, newest, jump)
+    assert needs_check(newest - MAX_AGE_US - 1, newest, newest, NOW_FAR, jump)
+    assert not needs_check(newest - MAX_AGE_US, newest + jump, newest, NOW_FAR, jump)
 
 
 def test_the_sql_form_says_what_the_core_says() -> None:
@@ -112,7 +147,10 @@ def test_the_sql_form_says_what_the_core_says() -> None:
         assert eval(sql) == limits.holds(time), time
 
 
-def test_a_stream_that_was_silent_for_days_goes_on_at_the_wall_clock() -> None:
+def test_a_stream_that_was_silent_for_days_goes_on_at_the_wall_clock_or_where_all_its_records_are() -> None:
     newest, now = 100 * DAY_US, 130 * DAY_US
-    assert find_plausible_times({130: 5}, newest, now, DAY_US).holds(now - SECOND_US)
-    assert not find_plausible_times({130: 5}, newest, NOW_FAR, DAY_US).holds(now - SECOND_US)
+    again = now - SECOND_US
+    assert find_plausible_times({100: 99, 129: 1}, newest, now, DAY_US).holds(again)
+    assert not find_plausible_times({100: 99, 129: 1}, newest, NOW_FAR, DAY_US).holds(again)
+    for records in (1, 5):
+        assert find_plausible_times({129: records}, newest, NOW_FAR, DAY_US).holds(again)

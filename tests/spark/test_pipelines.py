@@ -76,6 +76,7 @@ def test_bad_records_are_set_aside_with_a_reason_and_the_counts_add_up(spark: Sp
     check_numbers(folder / "state", good)
     assert status["sites"]["a"]["rows"] == len(lines)
     assert status["sites"]["a"]["quarantined"] == sum(len(b) for b in bad.values())
+    assert status["sites"]["a"]["implausible_times"] == 2
     kept = spark.read.parquet(str(folder / "state" / "sites" / "a" / "quarantine" / "hits")).collect()
     found: dict[str, list[str]] = {}
     for row in kept:

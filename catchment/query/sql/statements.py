@@ -88,7 +88,7 @@ class Stream(DeclaredRelation):
     max_jump_us: int | None = option(
         kinds.duration(positive=True),
         None,
-        doc="a record further ahead of its stream than this is quarantined",
+        doc="how far one record may move event time; further only where a tenth of the records, two at least, agree",
         absent=IN_DEFAULTS,
     )
     history: bool | None = option(

@@ -26,8 +26,9 @@ from catchment.query.fragment import Fragment
 from catchment.query.sql.statements import Stream
 from catchment.shedding.debts import EventTimeLimits
 from catchment.shedding.reader_filter import ROW
+from catchment.site.agreed_time import AgreedTime, BatchTimes, Buckets, TimeBucket
 from catchment.site.events import Absorbed, Event, Observed
-from catchment.site.plausible import PlausibleTimes, find_plausible_times, needs_check
+from catchment.site.plausible import PlausibleTimes, count_far, far_us, find_plausible_times, needs_check
 from catchment.site.slack import watched_values
 from catchment.spark.evaluation.evaluator import UNKNOWN_ROWS, Evaluator, Reduced
 from catchment.spark.evaluation.observe import observe_sources
@@ -50,9 +51,10 @@ class StreamState:
     stream: Stream
     opened: OpenedStream
     plans: Sequence[FragmentPlan]  # all that are deployed at the site
-    newest_us: int | None = None
+    agreed_time: AgreedTime
     rows: int = 0
     quarantined: int = 0
+    far_records: int = 0  # quarantined for their event times
     last_rows: int = 0
     query: StreamingQuery | None = None
     is_finished: bool = False
@@ -68,13 +70,18 @@ class StreamState:
     def fragments(self) -> tuple[Fragment, ...]:
         return tuple(plan.fragment for plan in self.own_plans)
 
-    def add(self, stats: BatchStats) -> None:
-        """Count a batch that was reduced."""
-        self.rows += stats.rows
-        self.quarantined += stats.bad
-        self.last_rows = stats.rows
-        if stats.high_us is not None:
-            self.newest_us = stats.high_us if self.newest_us is None else max(self.newest_us, stats.high_us)
+    @property
+    def newest_us(self) -> int | None:
+        """The newest event time, as far as the records of the stream agree on it."""
+        return self.agreed_time.newest_us
+
+    def add(self, batch: ReducedBatch, now_us: int) -> None:
+        """Count a batch that was reduced, and advance event time by it."""
+        self.rows += batch.stats.rows
+        self.quarantined += batch.stats.bad
+        self.last_rows = batch.stats.rows
+        if batch.times is not None:
+            self.agreed_time.follow(batch.times, now_us)
 
     @property
     def has_ended(self) -> bool:
@@ -100,7 +107,7 @@ class StreamState:
         if self.is_over:
             return END_OF_TIME_US
         sizes = [w.size_us for f in self.fragments for w in f.windows]
-        return (self.newest_us or 0) + max(sizes, default=0)
+        return (self.agreed_time.newest_at_end_us() or 0) + max(sizes, default=0)
 
 
 @dataclass(frozen=True)
@@ -109,6 +116,15 @@ class ReducedBatch:
 
     events: list[Event]
     stats: BatchStats
+    times: BatchTimes | None  # of the good records that were read; None if there are none
+
+
+@dataclass(frozen=True)
+class CheckedTimes:
+    """What a look at the event times of a batch has found."""
+
+    limits: PlausibleTimes | None = None  # if the batch has event times beyond them
+    buckets: Buckets | None = None  # if they were counted
 
 
 @dataclass(frozen=True)
@@ -158,27 +174,28 @@ class BatchReducer:
 
     def _reduce_history(self, state: StreamState, records: DataFrame, number: int) -> ReducedBatch:
         """Write a batch to history and reduce it from there: one read of the source, however many fragments."""
-        stats, limits = self._write_plausible(state, records, number)
+        stats, checked = self._write_plausible(state, records, number)
         shedding = state.shedding
         if shedding is None:
-            return ReducedBatch(self._reduce_fragments(state, self.read_history(state.stream, number)), stats)
+            events = self._reduce_fragments(state, self.read_history(state.stream, number))
+            return ReducedBatch(events, stats, _times_of(stats, checked))
         sample = shedding.sample_history(number, stats.rows)
         rows = self.read_history(state.stream, number, numbered=sample is not None)
         found = shedding.reduce(rows, state.fragments, sample, stats.rows)
-        return self._finish(state, shedding, sample, found, stats, limits)
+        return self._finish(state, shedding, sample, found, stats, checked)
 
-    def _write_plausible(
-        self, state: StreamState, records: DataFrame, number: int
-    ) -> tuple[BatchStats, PlausibleTimes | None]:
+    def _write_plausible(self, state: StreamState, records: DataFrame, number: int) -> tuple[BatchStats, CheckedTimes]:
         """Write the good records to history, and the bad ones to quarantine."""
         stats = self._write_good(state, records, number)
-        limits = self.find_limits(state, lambda: self.read_history(state.stream, number), stats)
-        if limits is not None:
-            records = mark_implausible(records, state.stream.event_time, limits)
+        checked = self.check_times(state, lambda: self.read_history(state.stream, number), stats)
+        if checked.limits is not None:
+            bad = stats.bad
+            records = mark_implausible(records, state.stream.event_time, checked.limits)
             stats = self._write_good(state, records, number)
+            state.far_records += stats.bad - bad
         if stats.bad:
             self.write_quarantine(state.stream, records, number)
-        return stats, limits
+        return stats, checked
 
     def _write_good(self, state: StreamState, records: DataFrame, number: int) -> BatchStats:
         began = time.monotonic()
@@ -193,52 +210,61 @@ class BatchReducer:
         assert sample.source_rows is not None
         start, end = sample.source_rows
         rows = end - start
-        found, stats, limits = self._reduce_plausible(
+        found, stats, checked = self._reduce_plausible(
             state, shedding.reread_rows(sample), lambda good: shedding.reduce(good, state.fragments, sample, rows)
         )
-        return self._finish(state, shedding, sample, found, replace(stats, bad=0), limits, rows)
+        return self._finish(state, shedding, sample, found, stats, checked, rows)
 
     def _reduce_unwritten(self, state: StreamState, records: DataFrame, number: int) -> ReducedBatch:
         """Reduce a batch that is not written to history."""
-        events, stats, limits = self._reduce_plausible(state, records, lambda good: self._reduce_fragments(state, good))
+        events, stats, checked = self._reduce_plausible(
+            state, records, lambda good: self._reduce_fragments(state, good)
+        )
         if stats.bad:
-            self.write_quarantine(state.stream, mark_implausible(records, state.stream.event_time, limits), number)
-        return ReducedBatch(events, stats)
+            marked = mark_implausible(records, state.stream.event_time, checked.limits)
+            self.write_quarantine(state.stream, marked, number)
+        return ReducedBatch(events, stats, _times_of(stats, checked))
 
     def _reduce_plausible(
         self, state: StreamState, records: DataFrame, reduce: Callable[[DataFrame], Result]
-    ) -> tuple[Result, BatchStats, PlausibleTimes | None]:
+    ) -> tuple[Result, BatchStats, CheckedTimes]:
         """Reduce the good records; where some have implausible event times, reduce once more without them."""
         event_time = state.stream.event_time
         observation, good = observe_good_records(records, event_time)
         found = reduce(good)
         stats = stats_of(observation)
-        limits = self.find_limits(state, lambda: good, stats)
-        if limits is not None:
-            observation, good = observe_good_records(mark_implausible(records, event_time, limits), event_time)
+        checked = self.check_times(state, lambda: good, stats)
+        if checked.limits is not None:
+            bad = stats.bad
+            observation, good = observe_good_records(mark_implausible(records, event_time, checked.limits), event_time)
             found = reduce(good)
             stats = stats_of(observation)
-        return found, stats, limits
+            state.far_records += stats.bad - bad
+        return found, stats, checked
 
     # --- parts of them -----------------------------------------------------------------------------------------
 
-    def find_limits(
-        self, state: StreamState, read_good: Callable[[], DataFrame], stats: BatchStats
-    ) -> PlausibleTimes | None:
+    def check_times(self, state: StreamState, read_good: Callable[[], DataFrame], stats: BatchStats) -> CheckedTimes:
         """Return the limits of plausible event times, if the batch has event times beyond them.
 
-        The good records are read only where the observed event times call for it, which is rare.
+        The good records are read only where the observed event times call for it, which is rare: where the batch goes
+        further than `max_jump` beyond what the stream has agreed on.
         """
-        if stats.low_us is None or stats.high_us is None:
-            return None
-        jump_us = max_jump_us(self.project, state.stream)
-        if not needs_check(stats.low_us, stats.high_us, state.newest_us, jump_us):
-            return None
-        bucket = F.expr(f"floor(unix_micros(`{state.stream.event_time}`) / {jump_us}L)").cast("long")
-        counts = read_good().groupBy(bucket.alias("bucket")).count().collect()
-        buckets = {r["bucket"]: r["count"] for r in counts}
-        limits = find_plausible_times(buckets, state.newest_us, self.clock.now_us(), jump_us)
-        return None if limits.holds(stats.low_us) and limits.holds(stats.high_us) else limits
+        times = _times_of(stats, CheckedTimes())
+        if times is None:
+            return CheckedTimes()
+        jump_us = state.agreed_time.jump_us
+        now_us = self.clock.now_us()
+        is_far = needs_check(times.low_us, times.high_us, state.newest_us, now_us, far_us(jump_us))
+        if not is_far and not state.agreed_time.needs_buckets(times, now_us):
+            return CheckedTimes()
+        buckets = _count_times(read_good(), state.stream.event_time, jump_us)
+        if not is_far:
+            return CheckedTimes(None, buckets)
+        limits = find_plausible_times(count_far(buckets, jump_us), state.newest_us, now_us, far_us(jump_us))
+        if limits.holds(times.low_us) and limits.holds(times.high_us):
+            return CheckedTimes(None, buckets)
+        return CheckedTimes(limits, {n: b for n, b in buckets.items() if limits.holds(b.newest_us)})
 
     def _reduce_fragments(self, state: StreamState, records: DataFrame) -> list[Event]:
         """Return the partials of each fragment, and what the slack controllers of its queries observe."""
@@ -262,7 +288,7 @@ class BatchReducer:
         sample: BatchSample | None,
         found: Sequence[Reduced],
         stats: BatchStats,
-        limits: PlausibleTimes | None,
+        checked: CheckedTimes,
         rows: int | None = None,
     ) -> ReducedBatch:
         """Learn from a batch that may have been sampled; `rows` are those that arrived, if not all were read."""
@@ -271,15 +297,29 @@ class BatchReducer:
         low_us = newest_us if stats.low_us is None else stats.low_us
         high_us = newest_us if stats.high_us is None else stats.high_us
         shedding.learn(state.fragments, found, arrived, (high_us - low_us) / 1e6)
-        believed: EventTimeLimits | None = None if limits is None else astuple(limits)
-        events = list(shedding.events(state.fragments, found, sample, (low_us, high_us), believed))
+        limits: EventTimeLimits | None = None if checked.limits is None else astuple(checked.limits)
+        events = list(shedding.events(state.fragments, found, sample, (low_us, high_us), limits))
         shedding.finish_batch(arrived, stats.rows, sample)
-        return ReducedBatch(events, replace(stats, rows=arrived))
+        is_deferred = rows is not None  # the bad records of a sample are counted when its batch is repaired
+        counted = replace(stats, rows=arrived, bad=0 if is_deferred else stats.bad)
+        return ReducedBatch(events, counted, _times_of(stats, checked))
 
 
-def max_jump_us(project: Project, stream: Stream) -> int:
-    """Return by how much event times of a stream may jump ahead and be plausible."""
-    return project.defaults.max_jump_us if stream.max_jump_us is None else stream.max_jump_us
+def _times_of(stats: BatchStats, checked: CheckedTimes) -> BatchTimes | None:
+    """Return the event times of the good records of a batch."""
+    if stats.low_us is None or stats.high_us is None:
+        return None
+    return BatchTimes(stats.rows - stats.bad, stats.low_us, stats.high_us, checked.buckets)
+
+
+def _count_times(records: DataFrame, event_time: str, jump_us: int) -> Buckets:
+    """Return how many of the records are in each stretch of `max_jump`."""
+    micros = F.expr(f"unix_micros(`{event_time}`)")
+    bucket = F.expr(f"floor(unix_micros(`{event_time}`) / {jump_us}L)").cast("long")
+    counted = records.groupBy(bucket.alias("bucket")).agg(
+        F.count(F.lit(1)).alias("count"), F.max(micros).alias("newest")
+    )
+    return {row["bucket"]: TimeBucket(row["count"], row["newest"]) for row in counted.collect()}
 
 
 def slack_us(project: Project, stream: Stream) -> int:

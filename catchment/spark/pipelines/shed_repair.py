@@ -121,7 +121,7 @@ class ShedRepairs:
         rows.persist()
         rows.count()
         stats = stats_of(observation)
-        found = None if limits is not None else self.reducer.find_limits(state, lambda: rows, stats)
+        found = None if limits is not None else self.reducer.check_times(state, lambda: rows, stats).limits
         if found is not None:  # event times that are not plausible are among what was left out
             records = mark_implausible(records, stream.event_time, found)
             was_sampled = F.expr(source_rule(stream.name).keep_sql(debt.highest_rate))

@@ -21,12 +21,14 @@ from catchment.project.config import Project
 from catchment.project.routes import Routes, first_link
 from catchment.query.sql.statements import Stream
 from catchment.shedding.monitor import LoadMonitor
+from catchment.site.agreed_time import AgreedTime
 from catchment.site.core import SiteCore
 from catchment.site.events import Action, Event, LinkMeasured, LowMarkRaised
 from catchment.site.meter import SiteMeter
 from catchment.site.outbox_writer import OutboxWriter
+from catchment.site.plausible import far_us
 from catchment.spark.evaluation.evaluator import Evaluator
-from catchment.spark.pipelines.micro_batch import BatchReducer, StreamState, max_jump_us, slack_us
+from catchment.spark.pipelines.micro_batch import BatchReducer, StreamState, slack_us
 from catchment.spark.pipelines.shed_repair import RepairThread, ShedRepairs
 from catchment.spark.pipelines.shedding import MakeMonitor, StreamShedding, stream_shedding
 from catchment.spark.sources.streams import OpenedStream, open_stream
@@ -140,10 +142,11 @@ class SitePipeline:
     # --- streams ------------------------------------------------------------------------------------------------
 
     def _start_stream(self, stream: Stream) -> None:
-        jump_us = max_jump_us(self.project, stream)
-        opened = open_stream(self.spark, stream, self.site, self.project.folder, self.folder / "spool", jump_us)
-        state = StreamState(stream, opened, self.plans)
-        state.newest_us = self._newest_read_us(stream.name)
+        jump_us = self.project.defaults.resolve_jump_us(stream.max_jump_us)
+        spools = self.folder / "spool"
+        opened = open_stream(self.spark, stream, self.site, self.project.folder, spools, far_us(jump_us))
+        state = StreamState(stream, opened, self.plans, AgreedTime(jump_us))
+        state.agreed_time.resume(self._newest_read_us(stream.name))
         if stream.shed:
             state.shedding = self._make_shedding(state, opened)
         self._states[stream.name] = state
@@ -231,7 +234,7 @@ class SitePipeline:
         reduced = self.reducer.reduce(state, batch, number)
         events = reduced.events
         stats = reduced.stats
-        state.add(stats)
+        state.add(reduced, self.clock.now_us())
         span_us = None if stats.low_us is None or state.newest_us is None else (stats.low_us, state.newest_us)
         self.meter.note_batch(name, stats.rows, state.fragments, events, self.clock.now_us(), span_us)
         if state.newest_us is not None:
@@ -267,6 +270,7 @@ def site_status(pipeline: SitePipeline) -> dict[str, Any]:
     return {
         "rows": sum(s.rows for s in pipeline.states),
         "quarantined": sum(s.quarantined for s in pipeline.states),
+        "implausible_times": sum(s.far_records + s.agreed_time.held_records for s in pipeline.states),
         "newest_event_us": max((s.newest_us for s in pipeline.states if s.newest_us is not None), default=None),
         "pending_rows": pipeline.core.pending_rows,
         "fragments": pipeline.core.fragment_status(),
