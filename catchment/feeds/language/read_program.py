@@ -12,9 +12,10 @@ from sqlglot import exp
 
 from catchment.errors import FeedError
 from catchment.feeds.language.functions import BUILT_IN, Functions
-from catchment.feeds.language.plan_template import FeedCatalog, plan_template
+from catchment.feeds.language.plan_template import plan_template
 from catchment.feeds.language.statements import Declared, Statement, ViewStatement, read_statements
 from catchment.feeds.language.template import DEVICES, FeedProgram
+from catchment.feeds.language.view_scope import FeedCatalog
 
 
 def read_program(text: str, functions: Functions = BUILT_IN, file: str = "<program>") -> FeedProgram:
