@@ -24,7 +24,7 @@ from benchmarks.sharing.live import REPORT_EVERY_S, session
 from benchmarks.sharing.world import DAY_RECORDS, SITES, Edits, Layout, edits_of, views
 from catchment.center.results.read import read_results, read_windows
 from catchment.errors import ConfigError
-from catchment.optimizer.sharing.share import Strength
+from catchment.optimizer.choices import Strength
 from catchment.project.config import Project
 
 HOURS = 24

@@ -33,10 +33,10 @@ from catchment.center.core import CenterCore
 from catchment.center.events import Publish, QueryAdded
 from catchment.center.query import CenterQuery
 from catchment.errors import ConfigError
+from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.demand import queries_of_plan
 from catchment.optimizer.sharing.deployed import Deployed
 from catchment.optimizer.sharing.first_deployment import deploy_first
-from catchment.optimizer.sharing.share import Strength
 from catchment.progress.events import Gathered, Landed, Ticked
 from catchment.project.config import Link, Project, Site
 from catchment.query.catalog import Catalog

@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks.sharing.world import CENTER, DAY_RECORDS, HUB, Edits, Layout, edits_of
 from catchment.errors import ConfigError
-from catchment.optimizer.sharing.share import Strength
+from catchment.optimizer.choices import Strength
 
 SPAN_S = 30.0
 FIRST_HOUR, HOURS = 12, 1

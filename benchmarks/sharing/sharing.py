@@ -23,15 +23,16 @@ from rich.console import Group, RenderableType
 from benchmarks.sharing.arrivals import run_arrivals
 from benchmarks.sharing.live import run_dense, run_live, run_relay
 from benchmarks.sharing.tables import LIVE_TABLES, PLANNED_TABLES
+from catchment.optimizer.choices import Planner, Strength
 from catchment.optimizer.placement.cost import throughput
 from catchment.optimizer.placement.exact import place_exactly
 from catchment.optimizer.placement.greedy import WanPlacement, place_greedily
 from catchment.optimizer.placement.local_search import improve
 from catchment.optimizer.placement.operators import query_operators
-from catchment.optimizer.placement.planner import Planner, WanPlan, place_shared, plan_wan, queries_of_catalog
+from catchment.optimizer.placement.planner import WanPlan, place_shared, plan_wan, queries_of_catalog
 from catchment.optimizer.placement.topology import Topology
 from catchment.optimizer.sharing.demand import SharedQuery, query_of_plan
-from catchment.optimizer.sharing.share import SharingState, Strength, share
+from catchment.optimizer.sharing.share import SharingState, share
 from catchment.optimizer.sharing.statistics import Statistics, load_statistics
 from catchment.project.config import Project
 from catchment.query.catalog import Catalog, load_catalog

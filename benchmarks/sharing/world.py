@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from benchmarks.data import data_file
-from catchment.optimizer.sharing.share import Strength
+from catchment.optimizer.choices import Strength
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "wan_workload"
 SITES = ("ohio", "ireland", "mumbai")

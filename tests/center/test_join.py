@@ -27,13 +27,14 @@ from catchment.center.join import pairing
 from catchment.center.join.results import JoinedTables
 from catchment.center.late.registry import WINDOW_COLUMN
 from catchment.errors import AggregateError
+from catchment.optimizer.choices import Strength
 from catchment.optimizer.normal_form.normalize import fingerprint
 from catchment.optimizer.placement.plan_json import write_plan
 from catchment.optimizer.placement.planner import plan_wan
 from catchment.optimizer.placement.topology import Topology
 from catchment.optimizer.sharing.deployed import Deployed
 from catchment.optimizer.sharing.first_deployment import deploy_first
-from catchment.optimizer.sharing.share import SharingState, Strength, share
+from catchment.optimizer.sharing.share import SharingState, share
 from catchment.optimizer.sharing.statistics import fill_with_guesses, load_statistics
 from catchment.query.explain import explain, explain_data
 from catchment.query.fragment import SLICE_COLUMN

@@ -20,10 +20,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catchment.errors import PlanError
+from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.demand import SharedQuery
 from catchment.optimizer.sharing.deployed import Deployed
 from catchment.optimizer.sharing.first_deployment import deploy_first
-from catchment.optimizer.sharing.share import Strength, share
+from catchment.optimizer.sharing.share import share
 from catchment.timeline import START_OF_TIME_US, ManualClock
 from catchment.wire.messages import Progress
 from tests.worlds.live_world import LiveCenter, LiveSite, expected_answers

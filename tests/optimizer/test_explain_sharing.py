@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.explain_sharing import explain_sharing, explain_text
 from catchment.optimizer.sharing.first_deployment import deploy_first
-from catchment.optimizer.sharing.share import Strength
 from catchment.project.config import Link, Site
 from tests.worlds.query_support import make_project
 from tests.worlds.sharing_support import DENSE, SPARSE, make_queries, select, site_rates

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from catchment.optimizer.choices import Strength
 from catchment.optimizer.move_account import PATIENCE
 from catchment.optimizer.sharing.deployed import Deployed
 from catchment.optimizer.sharing.first_deployment import deploy_first
 from catchment.optimizer.sharing.measured_statistics import apply_measurements
 from catchment.optimizer.sharing.reoptimize import SharingReoptimizer, redeployment_bytes
-from catchment.optimizer.sharing.share import Strength, share
+from catchment.optimizer.sharing.share import share
 from catchment.optimizer.sharing.statistics import Statistics
 from catchment.site.meter import RecentRate, SiteMeter
 from tests.worlds.sharing_support import DENSE, SECOND, SPARSE, known, make_queries, select, site_rates

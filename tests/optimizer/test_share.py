@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catchment.errors import PlanError
+from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.demand import FragmentDemand
 from catchment.optimizer.sharing.derive import derive
 from catchment.optimizer.sharing.generalize import generalize
-from catchment.optimizer.sharing.share import SharingState, Strength, share
+from catchment.optimizer.sharing.share import SharingState, share
 from tests.worlds.sharing_support import (
     answers,
     is_close,

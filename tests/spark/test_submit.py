@@ -16,8 +16,9 @@ import pytest
 from catchment.center.results.read import read_results, read_windows
 from catchment.deploy.store import DeploymentStore
 from catchment.errors import CatchmentError
+from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.deployed import Deployed
-from catchment.optimizer.sharing.share import Strength, share
+from catchment.optimizer.sharing.share import share
 from catchment.project.config import Project
 from tests.worlds.projects import (
     ANOTHER_VIEW,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from catchment.cli.output import JsonFlag, emit
+from catchment.optimizer.choices import Planner, Strength
 from catchment.units import format_bandwidth
 
 _EPILOG = """Examples:
@@ -26,23 +26,6 @@ catchment plan my-project --planner run
 Nothing is run. Rates are declared in statistics.toml of the project. How it works: docs/sharing.md"""
 
 
-class Sharing(StrEnum):
-    """How much queries share."""
-
-    NONE = "none"
-    STRICT = "strict"
-    FULL = "full"
-    MAX = "max"
-
-
-class PlannerName(StrEnum):
-    """How operators are placed."""
-
-    GREEDY = "greedy"
-    EXACT = "exact"
-    RUN = "run"
-
-
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command("plan", epilog=_EPILOG)(plan)
@@ -51,38 +34,37 @@ def register(app: typer.Typer) -> None:
 def plan(
     folder: Annotated[Path, typer.Argument(help="The project folder.", show_default=False)],
     sharing: Annotated[
-        Sharing,
+        Strength,
         typer.Option(
             help="What queries share: none, strict (equal parts), full (derived parts too), max (all they can)."
         ),
-    ] = Sharing.FULL,
+    ] = Strength.FULL,
     planner: Annotated[
-        PlannerName,
+        Planner,
         typer.Option(help="greedy; exact, for up to 15 sites and 12 queries; or run, as a run places them."),
-    ] = PlannerName.GREEDY,
+    ] = Planner.GREEDY,
     as_json: JsonFlag = False,
 ) -> None:
     """Show what queries would share, where they would run and what would cross each link, at declared rates."""
     from catchment.optimizer.placement.plan_json import write_plan
-    from catchment.optimizer.placement.planner import Planner, check_plan_contracts, plan_wan, queries_of_catalog
+    from catchment.optimizer.placement.planner import check_plan_contracts, plan_wan, queries_of_catalog
     from catchment.optimizer.placement.topology import Topology
     from catchment.optimizer.sharing.link_traffic import bytes_over_links
-    from catchment.optimizer.sharing.share import Strength
     from catchment.optimizer.sharing.statistics import load_statistics
     from catchment.project.config import Project
     from catchment.project.routes import Routes
     from catchment.query.catalog import load_catalog
 
     project = Project.load(folder)
-    catalog = load_catalog(project, star=planner is PlannerName.RUN)  # a run answers at the center
+    catalog = load_catalog(project, star=planner is Planner.RUN)  # a run answers at the center
     statistics = load_statistics(project, catalog)
     made = plan_wan(
         queries_of_catalog(catalog),
         Topology.of_project(project),
         statistics,
-        Strength(sharing.value),
-        Planner(planner.value),
-        bytes_of=bytes_over_links(Routes.of(project), statistics) if planner is PlannerName.RUN else None,
+        sharing,
+        planner,
+        bytes_of=bytes_over_links(Routes.of(project), statistics) if planner is Planner.RUN else None,
     )
     check_plan_contracts(made)
     emit(write_plan(made), as_json, _render)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 
+from catchment.optimizer.choices import Planner, Strength
 from catchment.optimizer.contracts import LinkLoad, check_contract
 from catchment.optimizer.placement.cost import query_flows
 from catchment.optimizer.placement.exact import TIME_LIMIT_S, place_exactly
@@ -19,20 +19,12 @@ from catchment.optimizer.placement.operators import operators_of
 from catchment.optimizer.placement.topology import Topology
 from catchment.optimizer.sharing import demand
 from catchment.optimizer.sharing.demand import SharedQuery
-from catchment.optimizer.sharing.share import BytesOf, SharingState, Strength, share
+from catchment.optimizer.sharing.share import BytesOf, SharingState, share
 from catchment.optimizer.sharing.statistics import Statistics
 from catchment.query.catalog import Catalog
 from catchment.query.planning.build import plan_views
 
 MAX_SEARCHED = 600  # most placed operators for a local search, whose rounds take time in their square
-
-
-class Planner(StrEnum):
-    """How operators are placed."""
-
-    GREEDY = "greedy"  # the greedy, then a local search from where it ends
-    EXACT = "exact"  # the integer program
-    RUN = "run"  # as a run does it: sites compute their partials, sites on the route merge, the sink answers
 
 
 @dataclass(frozen=True)

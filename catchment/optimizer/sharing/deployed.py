@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from catchment.errors import PlanError
+from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.demand import FragmentDemand, SharedQuery
 from catchment.optimizer.sharing.derive import Derivation
-from catchment.optimizer.sharing.share import SharingState, Strength
+from catchment.optimizer.sharing.share import SharingState
 from catchment.query.fragment import Fragment
 from catchment.storage.codec import stored
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.demand import SharedQuery
 from catchment.optimizer.sharing.deployed import Deployed
 from catchment.optimizer.sharing.derive import describe_derivation, is_derivable
 from catchment.optimizer.sharing.generalize import generalize
 from catchment.optimizer.sharing.link_traffic import bytes_over_links, fragment_traffic, link_traffic
-from catchment.optimizer.sharing.share import BytesOf, Strength
+from catchment.optimizer.sharing.share import BytesOf
 from catchment.optimizer.sharing.statistics import Statistics
 from catchment.project.config import Project
 from catchment.project.routes import Routes

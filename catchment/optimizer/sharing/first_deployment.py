@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.demand import SharedQuery
 from catchment.optimizer.sharing.deployed import Deployed
-from catchment.optimizer.sharing.share import BytesOf, Strength, share
+from catchment.optimizer.sharing.share import BytesOf, share
 from catchment.query.catalog import Catalog
 from catchment.query.sql.parse import parse_sql
 from catchment.query.sql.statements import DropView

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from catchment.optimizer.choices import Strength
 from catchment.optimizer.move_account import MoveAccount
 from catchment.optimizer.sharing.deployed import Deployed
-from catchment.optimizer.sharing.share import BytesOf, SharingState, Strength, share
+from catchment.optimizer.sharing.share import BytesOf, SharingState, share
 from catchment.timeline import SECOND_US
 
 LEAST_GAIN = 0.1  # share of the present bytes per second that a better plan must save

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 
 from catchment.errors import PlanError
+from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.demand import FragmentDemand, SharedQuery
 from catchment.optimizer.sharing.derive import Derivation, derivation_of, is_derivable
 from catchment.optimizer.sharing.generalize import generalize
@@ -28,14 +28,7 @@ MAX_WIDENED = 8  # how many groups, the most similar first, a query of a batch t
 BytesOf = Callable[[FragmentDemand], float]
 
 
-@stored()
-class Strength(StrEnum):
-    """How much is shared."""
-
-    NONE = "none"  # nothing
-    STRICT = "strict"  # equal fragments are one (IN-OP)
-    FULL = "full"  # and what can be derived is not computed again, where that sends fewer bytes
-    MAX = "max"  # and whatever can be shared is, without looking at bytes or bandwidth
+stored()(Strength)  # a sharing state holds one; commands offer it without importing storage
 
 
 @stored()
