@@ -83,7 +83,7 @@ def workload(part: str, quick: bool) -> Workload:
     """The stream of a part."""
     if part != "flights":
         return Workload(
-            part, generate(LIKE[part].shortened(23_000 if quick else GAME_TUPLES), SEED), 2.0, 1.0, GAME_SPEED
+            part, generate(LIKE[part].shorten(23_000 if quick else GAME_TUPLES), SEED), 2.0, 1.0, GAME_SPEED
         )
     flights = read_recorded_trace("flights", data_file("flights").parents[1])
     first = flights.event_us < flights.event_us.min() + FLIGHT_DAYS * 86_400 * SECOND_US

@@ -83,7 +83,7 @@ def contract(name: str, report: Report, quick: bool) -> list[dict[str, Any]]:
 
 def change(seed: int, report: Report, quick: bool) -> list[dict[str, Any]]:
     """A stream whose delays become ten times as long half-way."""
-    calm = replace(LIKE["game1"].shortened(SHORT if quick else 250_000), max_delay_s=6.0)
+    calm = replace(LIKE["game1"].shorten(SHORT if quick else 250_000), max_delay_s=6.0)
     rough = replace(calm, mean_delay_s=10 * calm.mean_delay_s, max_delay_s=30.0)
     first, second = generate(calm, seed), generate(rough, seed + 1000)
     trace, at_us = _joined(first, second)
@@ -102,7 +102,7 @@ def repair_costs(report: Report, quick: bool) -> list[dict[str, Any]]:
 
 
 def _game(like: str, seed: int, quick: bool) -> ArrivalTrace:
-    return generate(LIKE[like].shortened(SHORT) if quick else LIKE[like], seed)
+    return generate(LIKE[like].shorten(SHORT) if quick else LIKE[like], seed)
 
 
 def _simulate(

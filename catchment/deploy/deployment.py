@@ -13,7 +13,7 @@ from pathlib import Path
 from catchment.center.query import CenterQuery
 from catchment.center.results.layout import RESERVED
 from catchment.deploy.contracts import check_slack, contract_of, find_source_key, repair_rule, slack_plan
-from catchment.deploy.fragment_plan import FragmentPlan, ShedChoice, Watch
+from catchment.deploy.fragment_plan import FragmentPlan, Watch
 from catchment.deploy.store import DeploymentStore
 from catchment.errors import ConfigError, QueryError
 from catchment.optimizer.choices import Strength
@@ -29,6 +29,7 @@ from catchment.query.plan import QueryPlan
 from catchment.query.planning.build import plan_view
 from catchment.query.sql.statements import Stream, View
 from catchment.query.sql.view_options import ALWAYS, ANY, NEVER, ON_DEMAND, ViewOptions
+from catchment.shedding.sheddable import ShedChoice
 from catchment.site.plausible import far_us
 from catchment.site.policies.base import Policy
 from catchment.site.policies.basic import EarlyPolicy

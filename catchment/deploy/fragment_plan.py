@@ -5,26 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from catchment.query.fragment import Fragment
-from catchment.query.sql.view_options import ALWAYS
+from catchment.shedding.sheddable import ShedChoice
 from catchment.site.policies.base import Policy
 from catchment.site.slack import SlackPlan
-
-
-@dataclass(frozen=True)
-class ShedChoice:
-    """What the queries of a fragment allow: the error of answers, their weight, and when shed records are repaired."""
-
-    max_error: float | None = None
-    confidence: float = 0.95
-    weight: float = 1.0
-    any_aggregate: bool = False  # sample also aggregates whose sampled answers have no bound
-    repair: str = ALWAYS
-    queries: tuple[str, ...] = ()
-    never: bool = False  # some query forbids sampling
-
-    def is_repaired(self, requested: frozenset[str]) -> bool:
-        """Return whether shed records are repaired, given the queries whose repair was requested."""
-        return self.repair == ALWAYS or any(q in requested for q in self.queries)
 
 
 @dataclass(frozen=True)

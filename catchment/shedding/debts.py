@@ -105,7 +105,7 @@ class ShedDebts:
         # Repairs look from another thread: iterate over a copy.
         return tuple(debt for (owner, _), debt in list(self.debts.items()) if owner == stream)
 
-    def shed(self, event: BatchShed) -> Iterator[Shed | Repaired]:
+    def add(self, event: BatchShed) -> Iterator[Shed | Repaired]:
         """Add the debt of a batch and yield the facts that the center must hear."""
         for sample in event.samples:
             yield _shed_fact(event.batch, sample)
@@ -118,7 +118,7 @@ class ShedDebts:
         while len(self.debts) > MAX_DEBTS:
             yield from self._give_up_oldest()
 
-    def repaired(self, event: BatchRepaired) -> Iterator[Repaired]:
+    def settle(self, event: BatchRepaired) -> Iterator[Repaired]:
         """Settle what fragments have received and yield the facts that the center must hear."""
         key = event.stream, event.batch
         debt = self.debts.get(key)

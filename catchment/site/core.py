@@ -110,9 +110,9 @@ class SiteCore:
             case LinkMeasured():
                 self._link = event
             case BatchShed():
-                self._shed_facts += self.debts.shed(event)
+                self._shed_facts += self.debts.add(event)
             case BatchRepaired():
-                self._shed_facts += self.debts.repaired(event)
+                self._shed_facts += self.debts.settle(event)
             case Ticked():
                 self._tick(now_us)
 

@@ -108,7 +108,7 @@ def test_rates_of_groups_and_limits_survive_the_journal_a_snapshot_and_the_wire(
     event = BatchShed("s", 3, (FragmentSample("f", sampler, ((0, 9),)),), (0, 50))
     assert decode(encode(event)) == event
     debts = ShedDebts()
-    facts = tuple(debts.shed(event))
+    facts = tuple(debts.add(event))
     assert facts == (Shed("f", 3, 0.05, ((0, 9),), (("1", 0.05), ("2", 0.4), ("3", 1.0))),)
     assert decode(encode(debts)) == debts
     assert dict(debts.of("s")[0].samplers) == {"f": sampler}

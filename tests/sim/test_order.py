@@ -29,7 +29,7 @@ RAW = ("mp-k-slack", "pd", "adaptive", "fixed:0.3")
 
 @cache
 def game(like: str, seed: int, name: str, controllers: tuple[str, ...] = RAW) -> Simulation:
-    trace = generate(LIKE[like].shortened(TUPLES), seed)
+    trace = generate(LIKE[like].shorten(TUPLES), seed)
     question = Question(WINDOW, Measure.parse(name), Contract(0.05), step_us=20_000)
     return simulate(trace, question, [parse_simulated_slack(c) for c in controllers])
 
@@ -103,7 +103,7 @@ def test_sources_that_are_not_in_order_in_themselves_are_waited_for_as_recent_wi
 
 
 def test_with_keys_the_answers_of_every_key_are_judged_too() -> None:
-    plain = generate(LIKE["game1"].shortened(3_000), 2)
+    plain = generate(LIKE["game1"].shorten(3_000), 2)
     keyed = ArrivalTrace(
         plain.event_us, plain.arrival_us, plain.value, plain.source, plain.sources, plain.source, plain.sources
     )
@@ -173,7 +173,7 @@ def test_wrong_options_are_errors_that_say_what_is_possible(
     command: typer.Typer, tmp_path: Path, options: list[str], message: str
 ) -> None:
     trace = tmp_path / "t.csv"
-    write_trace(generate(LIKE["game1"].shortened(1500), 0), trace)
+    write_trace(generate(LIKE["game1"].shorten(1500), 0), trace)
     done = CliRunner().invoke(command, ["order", str(trace), "--controllers", "fixed:1", *options])
     assert isinstance(done.exception, CatchmentError)
     assert message in str(done.exception)

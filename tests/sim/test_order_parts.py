@@ -55,7 +55,7 @@ def test_a_generated_stream_has_the_figures_of_the_measured_one(like: str) -> No
 
 
 def test_a_generated_stream_is_in_order_within_sources_and_the_same_for_the_same_seed() -> None:
-    wanted = LIKE["game2"].shortened(20_000)
+    wanted = LIKE["game2"].shorten(20_000)
     made, again, other = (generate(wanted, seed) for seed in (1, 1, 2))
     assert np.array_equal(made.event_us, again.event_us)
     assert not np.array_equal(made.event_us, other.event_us)
@@ -203,7 +203,7 @@ def test_steps_hold_every_record_once_and_the_clock_goes_on_between_them() -> No
 
 
 def test_a_trace_comes_back_from_a_file_as_it_was_written(tmp_path: Path) -> None:
-    made = generate(LIKE["game1"].shortened(5_000), seed=5)
+    made = generate(LIKE["game1"].shorten(5_000), seed=5)
     for name in ("t.csv", "t.parquet"):
         write_trace(made, tmp_path / name)
         back = read_trace(tmp_path / name)

@@ -117,7 +117,7 @@ def trace(
     from catchment.sim.order.trace import write_trace
 
     if like in LIKE:
-        made = generate(LIKE[like] if tuples is None else LIKE[like].shortened(tuples), seed)
+        made = generate(LIKE[like] if tuples is None else LIKE[like].shorten(tuples), seed)
     elif like in measured_names():
         made = read_recorded_trace(like, data or Path(os.environ.get(DATA_VARIABLE, "data")), speed)
     else:

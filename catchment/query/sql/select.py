@@ -20,7 +20,7 @@ def read_select(cursor: Cursor, form: str) -> exp.Select:
     tokens = cursor.rest
     source = cursor.source
     if not tokens:
-        raise cursor.unexpected("SELECT ...")
+        raise cursor.error_here("SELECT ...")
     head = tokens[0].text.upper()
     try:
         parsed = CatchmentSpark().parser().parse(tokens, source.text)[0] if head in _HEADS else None

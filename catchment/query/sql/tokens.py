@@ -75,7 +75,7 @@ class Cursor:
         """Read one of these words."""
         found = self.peek()
         if found is None or found not in words:
-            raise self.unexpected(possible)
+            raise self.error_here(possible)
         self.position += 1
         return found
 
@@ -87,7 +87,7 @@ class Cursor:
     def name(self, what: str) -> str:
         """Read the name of a stream, table or view."""
         if self.position >= len(self.tokens):
-            raise self.unexpected(f"the name of a {what}")
+            raise self.error_here(f"the name of a {what}")
         self.position += 1
         return self.checked_name(self.tokens[self.position - 1], f"a {what}")
 
@@ -99,12 +99,12 @@ class Cursor:
     def end(self) -> None:
         """Check that the statement ends here."""
         if self.position < len(self.tokens):
-            raise self.unexpected("the end of the statement (;)")
+            raise self.error_here("the end of the statement (;)")
 
     def group(self, form: str) -> list[list[Token]]:
         """Read a list in parentheses, and return its parts between the commas."""
         if self.peek() != "(":
-            raise self.unexpected(form)
+            raise self.error_here(form)
         opened, depth = self.tokens[self.position], 0
         parts: list[list[Token]] = [[]]
         for token in self.rest:
@@ -156,7 +156,7 @@ class Cursor:
             hint=f"a value is one text in quotes, one number or one word; {OPTION_FORM}",
         )
 
-    def unexpected(self, possible: str) -> QueryError:
+    def error_here(self, possible: str) -> QueryError:
         """Return an error that says what stands here, and what is possible."""
         if self.position < len(self.tokens):
             token = self.tokens[self.position]

@@ -60,7 +60,7 @@ class Disorder:
     def duration_s(self) -> float:
         return self.tuples / self.rate_hz
 
-    def shortened(self, tuples: int) -> Disorder:
+    def shorten(self, tuples: int) -> Disorder:
         """Return the same rates and shares in a shorter stream; the longest stall shrinks with it."""
         part = tuples / self.tuples
         return replace(

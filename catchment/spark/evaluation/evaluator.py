@@ -77,7 +77,7 @@ class SparkEvaluator:
         began = time.monotonic()
         fragment = take.fragment
         rows = self.rows(records, fragment)
-        micros = f"unix_micros({qualified(fragment, fragment.event_time)})"
+        micros = f"unix_micros({qualify(fragment, fragment.event_time)})"
         keys = [F.expr(fragment.slicing.sql(micros)).alias(SLICE_COLUMN)]
         keys += [F.expr(key.sql).alias(key.name) for key in fragment.keys]
         found = rows.groupBy(*keys).agg(*lift_columns(aggregates_with_counts(fragment, take.has_moments))).toArrow()
@@ -190,7 +190,7 @@ def merge_columns(aggregates: tuple[Aggregate, ...]) -> list[Column]:
     return [F.expr(sql).alias(s.name) for a in aggregates for s, sql in zip(a.states, a.merge_sql(), strict=True)]
 
 
-def qualified(fragment: Fragment, column: str) -> str:
+def qualify(fragment: Fragment, column: str) -> str:
     """Return a column of the fragment's stream as Spark SQL."""
     return f"`{fragment.stream}`.`{column}`"
 

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from catchment.query.fragment import SLICE_COLUMN, Fragment
-from catchment.spark.evaluation.evaluator import Evaluator, qualified
+from catchment.spark.evaluation.evaluator import Evaluator, qualify
 
 ONE_SOURCE = "stream"  # the source of all records, where a stream has no source column
 
@@ -18,10 +18,8 @@ def observe_sources(
     evaluator: Evaluator, records: DataFrame, fragment: Fragment, source: str | None, values: Sequence[str]
 ) -> pa.Table:
     """Return rows (source, slice_us, newest_us, oldest_us, count, total_N, square_N) of what a fragment takes."""
-    micros = f"unix_micros({qualified(fragment, fragment.event_time)})"
-    name = (
-        F.coalesce(F.expr(qualified(fragment, source)).cast("string"), F.lit("null")) if source else F.lit(ONE_SOURCE)
-    )
+    micros = f"unix_micros({qualify(fragment, fragment.event_time)})"
+    name = F.coalesce(F.expr(qualify(fragment, source)).cast("string"), F.lit("null")) if source else F.lit(ONE_SOURCE)
     sums = []
     for index, value in enumerate(values):
         number = f"coalesce({value}, 0.0D)"

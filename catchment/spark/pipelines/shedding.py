@@ -24,7 +24,7 @@ from catchment.arrays import Floats
 from catchment.deploy.fragment_plan import FragmentPlan
 from catchment.query.fragment import Fragment
 from catchment.query.sql.view_options import NEVER
-from catchment.shedding.conditions import read_requests
+from catchment.shedding.conditions import condition_of, read_requests
 from catchment.shedding.cost_book import FILTER, HISTORY, PREPARE
 from catchment.shedding.debts import BatchShed, EventTimeLimits, FragmentSample, LackingRecords
 from catchment.shedding.fragment_stats import SheddableFragment, ValueMoments
@@ -32,10 +32,10 @@ from catchment.shedding.monitor import Arrivals, Decision, LoadMonitor
 from catchment.shedding.places import SamplingRule, history_rule, source_rule
 from catchment.shedding.reader_filter import Condition
 from catchment.shedding.sampler import TAKE_ALL, Selection
+from catchment.shedding.sheddable import VisibleColumns, sheddable_fragment
 from catchment.site.events import Absorbed, Event
 from catchment.spark.evaluation.evaluator import SIZE, Evaluator, RecordCounts, Reduced
 from catchment.spark.evaluation.one_pass import Take
-from catchment.spark.pipelines.sheddable import reader_conditions, sheddable_fragment
 from catchment.spark.sources.streams import OpenedStream
 from catchment.spark.streaming import rows_of_batch
 from catchment.timeline import Clock, Slicing
@@ -132,7 +132,7 @@ class StreamShedding:
     def follow(self, plans: Sequence[FragmentPlan], make_monitor: MakeMonitor) -> None:
         """Change to other fragments; what is known of those that stay is kept."""
         known = self.monitor
-        self.conditions = reader_conditions(self.opened, plans)
+        self.conditions = _reader_conditions(self.opened, plans)
         self.monitor = _make_monitor(self.stream, plans, self.conditions, self.opened, make_monitor)
         self.monitor.adopt(known)
         self.repaired = _whether_repaired(plans)
@@ -310,12 +310,18 @@ def stream_shedding(
     make_monitor: MakeMonitor = LoadMonitor,
 ) -> StreamShedding:
     """Return the shedding of one stream with these fragments."""
-    conditions = reader_conditions(opened, plans)
+    conditions = _reader_conditions(opened, plans)
     monitor = _make_monitor(stream, plans, conditions, opened, make_monitor)
     timer = BatchTimer(trigger_s)
     return StreamShedding(
         stream, monitor, opened, evaluator, checkpoint, clock, timer, _whether_repaired(plans), conditions, is_paced
     )
+
+
+def _reader_conditions(opened: OpenedStream, plans: Sequence[FragmentPlan]) -> dict[str, Condition | None]:
+    """Return the part of each fragment's condition that the reader can evaluate."""
+    columns = opened.columns
+    return {p.fragment.name: None if columns is None else condition_of(p.fragment, columns) for p in plans}
 
 
 def _make_monitor(
@@ -325,9 +331,13 @@ def _make_monitor(
     opened: OpenedStream,
     make_monitor: MakeMonitor,
 ) -> LoadMonitor:
-    fragments = [sheddable_fragment(plan, conditions, opened) for plan in plans]
+    visible = VisibleColumns(opened.columns, are_reread=opened.reread_rows is not None)
+    fragments = [
+        sheddable_fragment(p.fragment, p.shed, visible, filterable=conditions[p.fragment.name] is not None)
+        for p in plans
+    ]
     delta = min((1.0 - plan.shed.confidence for plan in plans), default=0.05)
-    return make_monitor(stream, fragments, delta, opened.reread_rows is not None)
+    return make_monitor(stream, fragments, delta, visible.are_reread)
 
 
 def _whether_repaired(plans: Sequence[FragmentPlan]) -> dict[str, bool]:
