@@ -18,11 +18,11 @@ from catchment.arrays import Floats, Index, Ints, Mask
 from catchment.errors import AggregateError
 
 DECIMAL_DIGITS = 38  # of the widest decimal that Spark and Arrow have in common
-_EXACT_DIGITS = 15  # whole numbers of so many digits are exact as doubles
+_EXACT_DIGITS = 15  # whole numbers of this many digits are exact as doubles
 _EXACT_POWER = 22  # and so are powers of ten up to this one
 _INT64_MAX = 2**63 - 1
 _HALF_BITS = 32
-_DIGIT_BITS = 16  # numpy sorts numbers of so many bits by radix
+_DIGIT_BITS = 16  # numpy sorts numbers of this many bits by radix
 _DIGIT = 2**_DIGIT_BITS - 1
 
 

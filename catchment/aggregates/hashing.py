@@ -29,7 +29,7 @@ _P1, _P2, _P3, _P4, _P5 = (
     0x27D4EB2F165667C5,
 )
 _BLOCK_ROWS = 16_384  # few enough for a core's cache: twice as fast as all rows at once
-_LONG_DECIMAL_DIGITS = 18  # a decimal of up to so many digits is one 64 bit word in Spark
+_LONG_DECIMAL_DIGITS = 18  # a decimal of up to this many digits is one 64 bit word in Spark
 
 
 def hash_rows(columns: Sequence[pa.Array], seed: int = SPARK_SEED) -> Words:

@@ -1,7 +1,7 @@
-"""When a running plan gives way to a better one: what staying has lost, weighed against what a move costs.
+"""When a running plan is replaced by a better one: what staying has lost, weighed against what a move costs.
 
 Whoever runs a plan books what it has lost against the best plan in hindsight since the account was opened. A loss that
-ends is forgotten: the account is opened anew. When the loss exceeds `patience` times the cost of moving to the better
+ends is forgotten: the account is reset. When the loss exceeds `patience` times the cost of moving to the better
 plan, it is time to move.
 
 The rule is that of Chandramouli et al. (RACE, VLDB'13, section 4.5), who act as soon as the loss exceeds the cost
@@ -29,7 +29,7 @@ class MoveAccount:
     def should_move(self, lost: float, move_cost: float) -> bool:
         """Book the loss since the account was opened, and return whether it now justifies a move.
 
-        The account is opened anew when nothing was lost, and when it is time to move.
+        The account is reset when nothing was lost, and when it is time to move.
         """
         self.lost = lost
         self.move_cost = move_cost
@@ -42,6 +42,6 @@ class MoveAccount:
         return True
 
     def reset(self) -> None:
-        """Open the account anew: nothing was lost yet."""
+        """Reset the account: nothing was lost yet."""
         self.lost = 0.0
         self.move_cost = 0.0

@@ -144,7 +144,7 @@ class Defaults:
     freshness_us: int | None = option(
         kinds.duration(none=True),
         60 * SECOND_US,
-        doc="how long a window waits for a missing site once another has passed its end; none: for ever",
+        doc="how long a window waits for a missing site once another has passed its end; none: forever",
     )
     relay_wait_us: int = option(
         kinds.duration(),

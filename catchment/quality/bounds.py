@@ -16,7 +16,7 @@ are functions of the same fixed facts, so the best of them misses no more often 
 - Distinct counts: none. Any estimator from a sample of records can be off by sqrt(1 / rate) (Charikar et
   al., PODS'00).
 
-The facts given are taken for true. Where they are estimates (from the window before, say), so is the bound.
+The given facts are assumed to be true. Where they are estimates (from the window before, say), so is the bound.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The reference of all options, `docs/options.md`, made of their declarations.
 
-`python -m catchment.query.options_reference > docs/options.md` writes it anew; a test holds that it is up to date.
+`python -m catchment.query.options_reference > docs/options.md` writes it; a test holds that it is up to date.
 """
 
 from __future__ import annotations

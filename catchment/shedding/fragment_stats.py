@@ -30,8 +30,8 @@ class SheddableFragment:
     """A fragment as the planner sees it, its aggregates as (name, function).
 
     `fixed`: it is never sampled. `filterable`: the reader can tell which records concern it. `spareable`: the
-    aggregates whose argument, as Spark SQL, whoever samples sees, so that records with large values can all be taken.
-    `group_key`: its only key, as Spark SQL, where whoever samples sees that.
+    aggregates whose argument, as Spark SQL, is visible where records are sampled, so that records with large values can
+    all be taken. `group_key`: its only key, as Spark SQL, where that is visible there.
     """
 
     name: str
@@ -99,7 +99,7 @@ class ValueMoments:
         return replace(self, square=max(min(self.square, limit * abs(self.mean_of_all)), self.mean**2))
 
     def population(self, count: float, function: str) -> Population:
-        """Return a population of so many values, with the mean of all and the spread of what may be left out.
+        """Return a population of this many values, with the mean of all and the spread of what may be left out.
 
         An error is relative to the whole answer.
         """
@@ -151,7 +151,7 @@ class FragmentStats:
         return self.typical / self.reached if self.reached else 1.0
 
     def learn_sizes(self, rows: float, groups: Floats, mass: float) -> None:
-        """Learn how many records (scaled) of each group reached the fragment, of so many rows."""
+        """Learn how many records (scaled) of each group reached the fragment, of this many rows."""
         reached = float(groups.sum())
         self.rows = _DECAY * self.rows + rows
         self.reached = _DECAY * self.reached + reached
@@ -229,7 +229,7 @@ class Portion:
         return min(1.0, self.stats.selectivity if self.fragment.filterable else 1.0) * self.share
 
     def queries(self, arriving_per_s: float, rate: float) -> tuple[QueryNode, ...]:
-        """Return its queries while so many rows arrive, about this share of which can be taken."""
+        """Return its queries while this many rows arrive, about this share of which can be taken."""
         fragment = self.fragment
         unseen = self.stats.rows > 0 and not self.stats.reached
         if fragment.fixed or (unseen and fragment.filterable):  # an unseen fragment costs nothing if it is filtered

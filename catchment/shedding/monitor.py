@@ -108,7 +108,7 @@ class LoadMonitor:
         self.costs.learn_sampled(rows, rates, seconds, rows_read)
 
     def learn_sizes(self, name: str, rows: float, groups: Floats, event_span_s: float) -> None:
-        """Learn how many records reached a fragment (scaled), by group, of so many rows over a span of event time."""
+        """Learn how many records reached a fragment (scaled), by group, of this many rows over a span of event time."""
         if rows <= 0:
             return
         stats = self.stats[name]

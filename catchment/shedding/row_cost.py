@@ -29,7 +29,7 @@ class RowCost:
     seconds: float
 
     def learn(self, rows: float, seconds: float) -> None:
-        """Learn from a job over so many rows that took so long."""
+        """Learn from a job over this many rows that took this many seconds."""
         self.rows = self.rows / 2 + rows
         self.seconds = self.seconds / 2 + seconds
 
@@ -51,7 +51,7 @@ class CostModel:
     _seconds_seconds: float = 0.0
 
     def learn(self, rows: float, seconds: float) -> None:
-        """Learn from a job over so many rows that took so long."""
+        """Learn from a job over this many rows that took this many seconds."""
         self.seen += 1
         if self.seen <= COLD_JOBS:
             return

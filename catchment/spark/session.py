@@ -111,7 +111,7 @@ def make_session(
 
 
 def _start_patiently(settings: Mapping[str, str]) -> SparkSession:
-    """Start a session; try again where that fails, and say why when it goes on failing."""
+    """Start a session; try again where that fails, and say why if it keeps failing."""
     reason = ""
     for attempt in range(1, STARTS + 1):
         try:

@@ -1,4 +1,4 @@
-"""The cloud: a control plane over a data plane, and the account that says when to place views anew. Pure."""
+"""The cloud: a control plane over a data plane, and the account that says when to move views. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class FeedCloud(Protocol):
 
     @property
     def redeployed(self) -> int:
-        """How often a review has placed views anew."""
+        """How often a review has moved views."""
 
     def deploy(self, hosts: Hosts) -> list[Deliver]:
         """Bring views to these hosts."""

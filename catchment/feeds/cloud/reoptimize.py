@@ -1,4 +1,4 @@
-"""When to place views anew: keep an account of what the present placement has lost, and move when that is too much.
+"""When to move views: keep an account of what the present placement has lost, and move when that is too much.
 
 The account holds, for the events counted since it was opened, the cost of the present placement less that of the best
 fixed one for the same events. Costs are linear in the counts, so one optimisation over the sums gives the best one. The
@@ -104,7 +104,7 @@ class ViewReoptimizer:
         return best if move else None
 
     def open_account(self) -> None:
-        """Open the account anew: nothing was lost yet."""
+        """Reset the account: nothing was lost yet."""
         self.account.reset()
         self.events.clear()
         self.open_s = 0.0

@@ -77,7 +77,7 @@ class MqttConfig:
 
 
 class MqttClient:
-    """One client with a persistent session, driven by hand."""
+    """One client with a persistent session, which works only while it is called."""
 
     def __init__(
         self, config: MqttConfig, name: str, user: str, listen: str, arrived: Callable[[str, bytes], None]

@@ -1,6 +1,6 @@
 """The state of a running fleet, for people who watch it: traffic second by second, and who computes what.
 
-A board is sampled by the thread that drives the run and gives plain data; whoever shows it (a page, a log, a table)
+A board is sampled by the thread that drives the run and gives plain data; what shows it (a page, a log, a table)
 holds copies only. Its memory is bounded: `HISTORY` samples, `TOP` devices.
 """
 

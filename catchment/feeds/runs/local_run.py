@@ -69,7 +69,7 @@ class LocalRun:
         self.now_us = 0
         self.produced: list[DeviceRecord] | None = None  # set to [] to keep every record for an oracle
         self.scheduled: list[_Scheduled] = []
-        self.numbers = itertools.count()  # acts at one instant are done in the order they were asked for
+        self.numbers = itertools.count()  # actions at one instant run in the order in which they were scheduled
         self.ahead: DeviceRecord | None = None  # read from the workload, not yet due
         self.before_step: Callable[[int], None] | None = None  # a paced run sleeps here
 

@@ -42,7 +42,7 @@ QUIET_S = 6  # after the last record in any case, for messages that are under wa
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What to run; `change_at_s` changes the rates in mid-run and lets the cloud place views anew."""
+    """What to run; `change_at_s` changes the rates in mid-run and lets the cloud move views."""
 
     seconds: int = 60
     strategy: str = "ours"

@@ -62,9 +62,7 @@ def predict_traffic(
 
 
 def message_sizes(graph: ViewGraph, workload: Workload, from_us: int, boot: int = 0) -> dict[str, float]:
-    """Return the bytes per message of each feed: those of an early event, encoded and numbered as after a while of
-    running.
-    """
+    """Return the bytes per message of each feed, by an early event that is numbered as after a while of running."""
     compiled = compile_program(graph.program.text, graph.program.functions)
     number = boot + 100
     sizes: dict[str, float] = {}

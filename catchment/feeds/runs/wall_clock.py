@@ -1,4 +1,4 @@
-"""Runs that keep to the wall clock: a live run waits for each instant, and goes on carrying messages meanwhile."""
+"""Runs that keep to the wall clock: a live run waits for each instant, and keeps carrying messages meanwhile."""
 
 from __future__ import annotations
 

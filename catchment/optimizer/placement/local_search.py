@@ -128,7 +128,7 @@ class _Trial:
                 rates[flow[1]] = rates.get(flow[1], 0.0) + step * rate
 
     def to_placement(self) -> WanPlacement:
-        # Rates are summed anew, so that no rounding errors of the moves remain.
+        # Rates are summed from scratch, so that no rounding errors of the moves remain.
         fresh = _Trial(self.placement, self.sites, {}, {}, {})._with(self.flows, self.sites)
         return replace(self.placement, sites=self.sites, users=fresh.users, rates=fresh.rates)
 

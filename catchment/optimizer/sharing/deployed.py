@@ -2,7 +2,7 @@
 
 Queries are added and dropped while everything runs; each change gives another value. Invariants: adding or dropping a
 query leaves the derivations of all others as they were; the name of a fragment (it ends with the version that began it)
-or of a dropped query is never used again, because what was sent and published under it would be taken for something
+or of a dropped query is never used again, because what was sent and published under it would be mistaken for something
 else.
 """
 

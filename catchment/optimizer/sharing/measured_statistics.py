@@ -18,7 +18,7 @@ from catchment.optimizer.normal_form.expressions import columns_of
 from catchment.optimizer.sharing.demand import FragmentDemand
 from catchment.optimizer.sharing.statistics import Statistics, short_name
 
-# A condition that has kept no record so far may keep some later: its selectivity is not taken for 0.
+# A condition that has kept no record so far may keep some later: its selectivity is not assumed to be 0.
 LEAST_SELECTIVITY = 1e-4
 
 

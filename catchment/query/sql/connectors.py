@@ -61,7 +61,7 @@ class GeneratorConnector:
     keys: int = option(kinds.integer(1), 100, doc="how many distinct keys there are")
     seed: int = option(kinds.integer(0), 0, doc="equal seeds give equal records")
     duration_us: int | None = option(
-        kinds.duration(positive=True), None, doc="for how long records are made", absent="for ever"
+        kinds.duration(positive=True), None, doc="for how long records are made", absent="forever"
     )
     kind: ClassVar[str] = "generator"
 

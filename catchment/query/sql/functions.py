@@ -1,10 +1,9 @@
-"""The scalar functions that a query may call: an allow-list, checked on the very text that Spark will be given.
+"""The scalar functions that a query may call: an allow-list, checked on exactly the text that Spark will be given.
 
-Whoever may submit a query must not thereby run code, read files or learn secrets of the machine that evaluates it. So
-Spark's functions are not open as a whole: `reflect` and `java_method` call any static Java method, `from_protobuf` and
-`xpath` read what is not the record's, others tell the user, the file or the partition. What is listed here depends on
-its arguments alone, so that a record that is read again gives the same answer. Aggregate functions have a catalogue of
-their own.
+A query must not be able to run code, read files or learn secrets of the machine that evaluates it. So not all of
+Spark's functions are allowed: `reflect` and `java_method` call any static Java method, `from_protobuf` and `xpath` read
+what is not in the record, others reveal the user, the file or the partition. A listed function depends on its arguments
+alone, so that a record that is read again gives the same answer. Aggregate functions have a catalogue of their own.
 """
 
 from __future__ import annotations

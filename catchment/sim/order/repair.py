@@ -52,7 +52,7 @@ class RepairOutcome:
     repaired_windows: int
     revisions: int
     items: int
-    reread_items: int  # what reading the touched windows anew would have cost
+    reread_items: int  # what reading the touched windows again would have cost
     final_exact: bool
 
 

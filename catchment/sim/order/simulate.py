@@ -1,6 +1,6 @@
 """Order, contract, repair in simulation: one trace, one query, several slack controllers side by side.
 
-Each controller is driven through the trace micro-batch by micro-batch by the very code that a site runs; its closings
+Each controller is driven through the trace micro-batch by micro-batch by the same code that a site runs; its closings
 are judged against answers computed from all records; its late records are repaired to the end. Beside them stands the
 clairvoyant lower bound.
 """

@@ -58,7 +58,7 @@ class Evaluator(Protocol):
     def reduce_all(
         self, records: DataFrame, takes: Sequence[Take], rows: int, rule: SamplingRule | None = None, hold: bool = False
     ) -> list[Reduced]:
-        """Return the partials of each take, of about so many records.
+        """Return the partials of each take, of about this many records.
 
         `rule` is needed where a take is sampled. With `hold` the records are costly to read, and are read only once.
         """

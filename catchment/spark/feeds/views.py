@@ -253,12 +253,12 @@ def _fault(name: str, example: str, template: FeedTemplate) -> FeedError:
     if name == "self":
         return FeedError(f"a self edge: a device is joined with itself in {example}", where=where)
     alias = template.inputs[int(name[-1])].alias
-    told = {
+    messages = {
         "share": f"the share of {alias!r} must be over 0 and at most 1 in {example}",
         "device": f"a reference row names no device for {alias!r}: {example}",
         "unknown": f"unknown device for {alias!r} in {example}",
     }
-    return FeedError(told[name[:-1]], where=where)
+    return FeedError(messages[name[:-1]], where=where)
 
 
 def _physical_view(row: Row, program: FeedProgram) -> PhysicalView:

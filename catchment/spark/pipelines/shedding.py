@@ -3,7 +3,7 @@
 `LoadMonitor` decides; this is the Spark side. A stream whose records can be read again (a replayed log) is sampled in
 the tasks that read it, and its history waits until the batch is repaired; any other stream is written to history first
 and sampled from there. The sampling rule is the same. What was decided is journalled with the partials that follow from
-it: a batch that Spark replays is decided anew, a batch in the journal never again.
+it: a batch that Spark replays is decided again, a batch in the journal never again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from catchment.spark.streaming import rows_of_batch
 from catchment.timeline import Clock, Slicing
 from catchment.wire.limits import MAX_STRATA
 
-IDLE_S = 3.0  # a stream without a micro-batch for so long has room for repairs
+IDLE_S = 3.0  # a stream without a micro-batch for this long has room for repairs
 WARM_UP_ROWS = 100_000
 WARM_UP_RATE = 0.5
 MAX_LACKING_SLICES = 2_000  # slices that one fact names; beyond the bound, the newest
@@ -168,7 +168,7 @@ class StreamShedding:
         return None if decision is None else BatchSample(decision, number, rows)
 
     def sample_history(self, number: int, rows: int) -> BatchSample | None:
-        """Return how a batch of so many rows is sampled that is in history, if it must be shed."""
+        """Return how a batch of this many rows is sampled that is in history, if it must be shed."""
         if self.monitor.deferrable:
             return None
         decision = self._decide(rows, None)
@@ -212,7 +212,7 @@ class StreamShedding:
     def reduce(
         self, good: DataFrame, fragments: Sequence[Fragment], sample: BatchSample | None, rows: int
     ) -> list[Reduced]:
-        """Return the partials of every fragment as decided, of a batch of so many rows; record what its parts took."""
+        """Return the partials of every fragment as decided, of a batch of this many rows, and time its parts."""
         spent_s = self.timer.spent_s
         began = time.monotonic()
         filter_began_s = self.opened.filter_cpu_s()
@@ -229,7 +229,7 @@ class StreamShedding:
     def evaluate(
         self, good: DataFrame, fragments: Sequence[Fragment], sample: BatchSample | None, rows: int
     ) -> list[Reduced]:
-        """Return the partials of every fragment as decided, of a batch of so many rows."""
+        """Return the partials of every fragment as decided, of a batch of this many rows."""
         if sample is None:
             with_moments = self.monitor.wants_moments(rows)
             return self.evaluator.reduce_all(good, [Take(f, with_moments=with_moments) for f in fragments], rows)
@@ -240,7 +240,7 @@ class StreamShedding:
         )
 
     def learn(self, fragments: Sequence[Fragment], found: Sequence[Reduced], rows: int, span_s: float) -> None:
-        """Learn from what a batch of so many rows, over a span of event time, was reduced to."""
+        """Learn from what a batch of this many rows, over a span of event time, was reduced to."""
         for fragment, reduced in zip(fragments, found, strict=True):
             self.learn_fragment(fragment, reduced, rows, span_s)
 
@@ -375,7 +375,7 @@ def moments_of(reduced: Reduced, states: Sequence[StateColumn]) -> ValueMoments:
 
 
 def _weighted_moments(states: pa.Table, weights: Floats) -> tuple[float, float, float]:
-    """Return number, mean and mean square over rows, each of which stands for so many records."""
+    """Return number, mean and mean square over rows, each of which stands for this many records."""
     n, mean, m2 = (np.nan_to_num(np.asarray(column, dtype=np.float64)) for column in states.columns)
     weights = np.where(n > 0, weights, 0.0)
     total = float(weights.sum())

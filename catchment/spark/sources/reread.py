@@ -25,7 +25,7 @@ MIN_ROWS_PER_PARTITION = 20_000
 
 @dataclass(frozen=True)
 class RangeReader:
-    """Reads a range of rows of a spool with their numbers (`ROW`), in about so many tasks.
+    """Reads a range of rows of a spool with their numbers (`ROW`), in about this many tasks.
 
     The rows that are `wanted` pass, by the sampling rule of `stream`.
     """
