@@ -27,7 +27,7 @@ from catchment.aggregates.sketches import SketchAggregate, read_sketch
 from catchment.errors import AggregateError
 from catchment.storage.codec import stored
 
-DEFAULT_LG_K = 12
+DEFAULT_LG_K = 12  # binary logarithm of the number of registers
 MIN_LG_K, MAX_LG_K = 4, 21
 _HASHED_DIGITS = 18  # a decimal of up to 18 digits is one 64 bit word in Spark
 _DEVIATIONS = 2  # the published error is that of two standard deviations, about 95% of the answers

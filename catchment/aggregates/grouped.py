@@ -17,11 +17,11 @@ from catchment.aggregates.base import Groups
 from catchment.arrays import Floats, Index, Ints, Mask
 from catchment.errors import AggregateError
 
-DECIMAL_DIGITS = 38  # of the widest decimal that Spark and Arrow have in common
+DECIMAL_DIGITS = 38  # digits of the widest decimal that Spark and Arrow have in common
 _EXACT_DIGITS = 15  # whole numbers of this many digits are exact as doubles
-_EXACT_POWER = 22  # and so are powers of ten up to this one
+_EXACT_POWER = 22  # powers of ten up to this one are exact as doubles
 _INT64_MAX = 2**63 - 1
-_HALF_BITS = 32
+_HALF_BITS = 32  # of a 64 bit integer
 _DIGIT_BITS = 16  # numpy sorts numbers of this many bits by radix
 _DIGIT = 2**_DIGIT_BITS - 1
 

@@ -27,8 +27,8 @@ from catchment.aggregates.totals import split_doubles
 from catchment.arrays import Ints, Mask
 from catchment.errors import AggregateError
 
-_INT64_DIGITS = 19
-_WIDE_DIGITS = 76  # of Arrow's widest decimal
+_INT64_DIGITS = 19  # digits of the largest 64 bit integer
+_WIDE_DIGITS = 76  # digits of Arrow's widest decimal
 _COMPARISONS = {
     "<": pc.less,
     "<=": pc.less_equal,

@@ -20,7 +20,7 @@ from catchment.aggregates.totals import check_number
 from catchment.errors import AggregateError
 from catchment.storage.codec import stored
 
-DEFAULT_K = 200
+DEFAULT_K = 200  # default size of a sketch
 MIN_K, MAX_K = 8, 65535
 
 

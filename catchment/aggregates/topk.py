@@ -26,11 +26,11 @@ from catchment.aggregates.sketches import SketchAggregate, read_sketch
 from catchment.errors import AggregateError
 from catchment.storage.codec import stored
 
-DEFAULT_K = 5
-DEFAULT_MAX_ITEMS = 10_000
+DEFAULT_K = 5  # how many items are returned
+DEFAULT_MAX_ITEMS = 10_000  # how many distinct items are tracked
 MAX_MAX_ITEMS = 1_000_000
 _LOAD = 0.75  # share of the map that the sketch fills before it drops its rarest items
-_MIN_LG_MAP = 3
+_MIN_LG_MAP = 3  # binary logarithm of the smallest map of a sketch
 _NULLS = struct.Struct(">q")
 
 

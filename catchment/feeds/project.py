@@ -33,7 +33,7 @@ from catchment.project.toml_file import TomlFile
 PROGRAM_FILE = "feeds.sql"
 SETTINGS_FILE = "feeds.toml"
 FUNCTIONS_FILE = "functions.py"
-MAX_ROWS = 5_000_000  # of one file: it is held in memory
+MAX_ROWS = 5_000_000  # rows per file, which is held in memory
 RECORDING = "recording"  # streams are recorded in CSV files of the project
 NEARBY = "nearby"  # users, friends and positions are made by catchment
 

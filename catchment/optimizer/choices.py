@@ -10,8 +10,8 @@ class Strength(StrEnum):
 
     NONE = "none"  # nothing
     STRICT = "strict"  # equal fragments are one (IN-OP)
-    FULL = "full"  # and what can be derived is not computed again, where that sends fewer bytes
-    MAX = "max"  # and whatever can be shared is, without looking at bytes or bandwidth
+    FULL = "full"  # also what can be derived from another fragment, where that sends fewer bytes
+    MAX = "max"  # everything that can be shared, whatever it sends
 
 
 class Planner(StrEnum):

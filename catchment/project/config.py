@@ -23,7 +23,7 @@ from catchment.units import SECOND_US
 PROJECT_FILE = "catchment.toml"
 QUERIES_FOLDER = "queries"
 TABLES = ("project", "sites", "links", "spark", "security", "defaults")
-OUTBOX_MAX_BYTES = 10**9
+OUTBOX_MAX_BYTES = 10**9  # default bound of what waits for a link
 _FILE = kinds.text("the path of a file")
 
 # Spark's own settings have any names: they are read as one table.

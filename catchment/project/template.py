@@ -9,7 +9,7 @@ from typing import Any
 from catchment.project.config import Defaults, Link, Project, Security, Site, SparkConfig
 from catchment.project.options import Option, options_of
 
-_COMMENT_COLUMN = 31
+_COMMENT_COLUMN = 31  # where comments begin
 _HEAD = """\
 # catchment.toml: the sites of a project, the links between them, and how they run.
 # Every setting is here. Those behind a single "#" show their default, or an example: remove it to change the value.

@@ -36,7 +36,7 @@ RateFactor = Callable[[ArrayLike], Floats]
 # The largest |y| of any record that may have been shed: at t = 0, and by how much it grows with t.
 Reach = tuple[Floats | float, float]
 
-_MOMENT_SHARE = 1 / 8  # of delta, paid for each of the two second moments being larger than the sample shows
+_MOMENT_SHARE = 1 / 8  # share of delta for each of the two second moments being larger than in the sample
 
 
 def bound_widths(

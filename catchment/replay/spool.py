@@ -14,7 +14,7 @@ import pyarrow as pa
 from catchment.arrays import Ints
 
 ARRIVAL = "arrival_us"  # the column of arrival times
-ROWS_PER_BATCH = 65_536
+ROWS_PER_BATCH = 65_536  # rows per record batch of a spool
 
 
 def read_rows(spool: Path, start: int, end: int) -> Iterator[pa.RecordBatch]:

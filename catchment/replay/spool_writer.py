@@ -29,7 +29,7 @@ from catchment.replay.spool import ARRIVAL, ROWS_PER_BATCH
 from catchment.site.plausible import find_plausible_times
 from catchment.storage.files import sync_folder
 
-_FINGERPRINT = b"catchment.fingerprint"
+_FINGERPRINT = b"catchment.fingerprint"  # metadata key of what a spool was made from
 _UNREADABLE = np.iinfo(np.int64).min
 _MAX_SECONDS = 1e12  # a larger number is not a time in seconds
 

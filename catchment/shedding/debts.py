@@ -15,7 +15,7 @@ from catchment.shedding.sampler import Sampler
 from catchment.storage.codec import stored
 from catchment.wire.messages import Repaired, Shed
 
-MAX_DEBTS = 10_000
+MAX_DEBTS = 10_000  # debts of a site; at the bound the oldest is given up
 
 LackingRecords = tuple[tuple[int, int], ...]  # (slice, about how many records it lacks)
 EventTimeLimits = tuple[int, int, int, int]  # the fields of `catchment.site.plausible.PlausibleTimes`

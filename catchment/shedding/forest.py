@@ -17,7 +17,7 @@ from catchment.shedding.laws import AnyNeed, Law, make_need
 from catchment.shedding.strata import group_needs
 
 WHOLE = ""  # the one stratum of a stream that is not stratified
-_SHARES_TOLERANCE = 1e-6
+_SHARES_TOLERANCE = 1e-6  # how far the shares of strata may be from 1 in all
 _HINTS = {
     "rate": "a rate is in tuples per second",
     "selectivity": "a selectivity is tuples out per tuple in",

@@ -29,7 +29,7 @@ from scipy import special
 from catchment.quality.needs import Need, SampledAggregate, needed_rate
 from catchment.quality.populations import Population, parse_aggregate
 
-NORMAL_KURTOSIS = 3.0
+NORMAL_KURTOSIS = 3.0  # assumed where no kurtosis is known
 AnyNeed: TypeAlias = "Need | VarianceNeed"
 
 

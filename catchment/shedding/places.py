@@ -30,7 +30,7 @@ from catchment.wire.limits import MAX_STRATA
 
 __all__ = ["PLACES", "ROW", "SamplingRule", "history_rule", "number_sql", "source_rule", "stratum_rate_sql", "text_sql"]
 
-_DROPPED_BITS = 64 - 53
+_DROPPED_BITS = 64 - 53  # bits of a hash that a place does not use
 
 
 @dataclass(frozen=True)

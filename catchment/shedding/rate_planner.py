@@ -22,7 +22,7 @@ from catchment.shedding.planner import ShedPlan, make_plan, shed_load, wanted_sh
 from catchment.shedding.sampler import TAKE_ALL, GroupRates, Sampler
 
 TARGET_LOAD = 0.65  # the load that samplers hold, which leaves room to work off a backlog
-MIN_RATE = 0.002
+MIN_RATE = 0.002  # the rate of every fragment where no plan fits the load
 MIN_CAPACITY = 0.05  # load for the samplers to divide, where what cannot be shed takes everything
 GROUP_MASS = 0.9  # share of the records whose groups the planned error is about, where small groups are too many
 SMALL_GROUPS_MAX_COST = 1.1  # factor by which the error may grow so that small groups count too

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 # Bisection searches the error between these.
 MIN_ERROR = 1e-12
 MAX_ERROR = 1e12
-_MAX_STEPS = 200
+_MAX_STEPS = 200  # steps of the bisection
 
 
 @dataclass(frozen=True, slots=True)

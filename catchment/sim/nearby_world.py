@@ -46,12 +46,12 @@ DECLARED = {
 }
 DATA_VARIABLE = "CATCHMENT_DATA"  # names the folder of the data sets
 RADIUS_M = 10_000.0  # aircraft fly this in about 45 s
-MIN_SHARE = 0.02
+MIN_SHARE = 0.02  # least share of a feed that a friend demands
 ZIPF_UNITS = np.arange(1, 11)
 GRAPH_FILE = Path("social-graph-facebook", "facebook_combined.txt.zst")
 TRACKS_FILE = Path("positions-adsb", "adsb_switzerland.csv.zst")
 _TRACKS_USED = 400  # distinct trajectories that users share, each from its own starting point
-_MEETING_TIMES = 150
+_MEETING_TIMES = 150  # instants at which it is checked who is near whom
 
 Track = list[tuple[float, float, float]]  # seconds from its start, lat, lon
 Friend = tuple[int, int, float, float, float]  # user, friend, share of each one's feed, radius

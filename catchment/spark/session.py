@@ -41,7 +41,7 @@ LARGE_STACKS = "-Xss16m"
 PATIENCE = {
     "spark.network.timeout": "800s",
     "spark.executor.heartbeatInterval": "60s",
-    "spark.python.authenticate.socketTimeout": "600s",  # of a Python worker that connects
+    "spark.python.authenticate.socketTimeout": "600s",  # for a Python worker to connect
     "spark.sql.broadcastTimeout": "1800",
 }
 
@@ -51,7 +51,7 @@ SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.adaptive.enabled": "false",  # replanning costs more than it saves on micro-batches
     "spark.sql.shuffle.partitions": "2",
-    "spark.sql.streaming.checkpointFileManagerClass":  # a third of a small trigger's time goes into the default one
+    "spark.sql.streaming.checkpointFileManagerClass":  # the default one takes a third of a small trigger's time
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
     "spark.sql.streaming.minBatchesToRetain": "20",
     "spark.sql.streaming.numRecentProgressUpdates": "20",

@@ -24,7 +24,7 @@ from catchment.errors import EngineError
 from catchment.storage.files import sync_files
 
 STARTS = 60  # attempts of ten seconds each: ten minutes in which a machine may be too busy
-POLL_S = 0.05
+POLL_S = 0.05  # how often a starting query is checked
 FAILURE_FILE = "failure.txt"
 _TOO_SLOW = ("failed to connect back", "waiting for the Python worker to connect back")
 

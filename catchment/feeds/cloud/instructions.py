@@ -30,7 +30,7 @@ class InstructionQueue:
     """What is to be said to each device, and what devices have yet to confirm."""
 
     def __init__(self) -> None:
-        self.boots: dict[str, int] = {}  # of each device that has said hello
+        self.boots: dict[str, int] = {}  # boot number of each device that has said hello
         self.pending: dict[int, PendingInstruction] = {}
         self.queued: dict[str, list[Instruction]] = {}
         self.sent = 0

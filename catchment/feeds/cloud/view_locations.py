@@ -15,7 +15,7 @@ class ViewLocations:
         self.graph = graph
         self.views: dict[str, PhysicalView] = {}
         self.hosts: dict[str, list[str]] = {}
-        self.readers: dict[str, set[str]] = {}  # of a feed, or of a view's output
+        self.readers: dict[str, set[str]] = {}  # feed or view -> the views that read it
         self.installed: dict[str, set[str]] = {}  # host -> its views
         self.retired: dict[str, list[str]] = {}  # view -> devices that have not yet confirmed its end
 

@@ -34,7 +34,7 @@ class DeviceRecord:
     device: str
     stream: str
     row: tuple[Any, ...]
-    boot: int = 0  # of the device when it recorded this; events are numbered from it
+    boot: int = 0  # boot of the device when it recorded this, from which its events are numbered
 
 
 class DeviceTransport(Protocol):

@@ -14,7 +14,7 @@ from catchment.feeds.device.view_host import HostLimits, Match, ViewHost
 from catchment.feeds.language.evaluate import CompiledProgram
 from catchment.feeds.protocol.messages import FeedEvent, Notice
 
-MAX_SEEN = 20_000
+MAX_SEEN = 20_000  # how many notices a device remembers
 
 
 class RecentlySeen:

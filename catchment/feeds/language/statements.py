@@ -25,7 +25,7 @@ from catchment.query.sql.tokens import Cursor, SqlText
 from catchment.query.sql.tokens import read_statements as read_cursors
 
 COLUMN_TYPES = ("BIGINT", "INT", "DOUBLE", "STRING", "BOOLEAN")
-MAX_TEXT_CHARS = 1_000_000
+MAX_TEXT_CHARS = 1_000_000  # length of a program
 FORMS = (
     "CREATE STREAM name (columns) WITH (device = 'column'), CREATE TABLE name (columns), "
     "CREATE FEED VIEW name [WITH (...)] AS SELECT ..."

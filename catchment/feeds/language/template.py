@@ -26,7 +26,7 @@ from catchment.errors import FeedError
 from catchment.feeds.language.functions import BUILT_IN, Functions
 from catchment.feeds.language.statements import Declared
 
-DEFAULT_LIFETIME_US = 60_000_000
+DEFAULT_LIFETIME_US = 60_000_000  # how far apart two events may be that meet
 DEVICES = "devices"  # the implicit table of all known devices, with one column of the same name
 FEED_COLUMN = "__feed"  # in the relation of a view: the name of its physical view
 NOTIFIED_COLUMN = "__notified"  # in the relation of a view: the device that it notifies

@@ -16,7 +16,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 
 from catchment.arrays import Floats
 
-LARGEST_COST = 1e5
+LARGEST_COST = 1e5  # costs are scaled so that this is the largest
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,7 @@ from catchment.feeds.protocol.channel import (
 )
 from catchment.feeds.protocol.messages import Downward, Upward
 
-MAX_QUEUED = 10_000
+MAX_QUEUED = 10_000  # messages that wait for a device; past the bound new data is dropped
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Bus:
 
     def __init__(self, max_queued: int = MAX_QUEUED, first_number: int = 0) -> None:
         self.max_queued = max_queued
-        self.first_number = first_number  # of the messages on each link
+        self.first_number = first_number  # number of the first message on each link
         self.sessions: dict[str, BusSession] = {}
         self.busy_up: dict[str, None] = {}  # devices with messages under way to the cloud
         self.busy_down: dict[str, None] = {}  # connected devices with messages under way to them

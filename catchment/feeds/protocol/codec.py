@@ -29,7 +29,7 @@ from catchment.feeds.protocol.messages import (
     Uninstall,
 )
 
-MAX_MESSAGE_BYTES = 1_000_000
+MAX_MESSAGE_BYTES = 1_000_000  # longer messages are refused
 
 _Fields = list[Any]
 

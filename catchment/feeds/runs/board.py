@@ -17,8 +17,8 @@ from catchment.feeds.placement.costs import LinkCosts
 from catchment.feeds.protocol.channel import CONTROL, NOTICE, LinkTraffic
 from catchment.feeds.runs.traffic import Totals, predict_traffic
 
-HISTORY = 600
-TOP = 15
+HISTORY = 600  # samples that are kept
+TOP = 15  # devices that are shown, those with most views first
 SMOOTHED_S = 5  # measured rates are over this many samples
 PREDICT_EVERY = 5  # samples between two predictions: they cost more than a sample
 

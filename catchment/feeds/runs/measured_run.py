@@ -30,12 +30,12 @@ from catchment.feeds.runs.oracle import naive_notices
 from catchment.feeds.runs.traffic import Totals, message_sizes, predict_traffic, relative_gap
 from catchment.feeds.runs.wall_clock import carry_over_mqtt, pace
 from catchment.feeds.runs.workload import Workload
+from catchment.units import SECOND_US
 
-SECOND_US = 1_000_000
 EPOCH_US = 1_700_000_000 * SECOND_US  # where virtual time begins: instants have as many digits as real ones
 BOOT = boot_number(EPOCH_US)
 WARM_UP_S = 5  # views are deployed and first events are out before a phase is measured
-LONGEST_WARM_UP_S = 60  # of a cloud that takes its time, before the first phase begins anyway
+LONGEST_WARM_UP_S = 60  # after which the first phase begins, even if the cloud is not ready
 FINISH_S = 60  # after the last record, in which moves end
 QUIET_S = 6  # after the last record in any case, for messages that are under way
 
@@ -74,7 +74,7 @@ class FeedRun:
         self.bus = bus or Bus(first_number=BOOT)
         configs = [DeviceConfig(d, BOOT, options.report_every_s * SECOND_US) for d in world.rates]
         self.fleet = Fleet(configs, self.bus, graph.program.functions)
-        self.cpu_s = 0.0  # of the cloud alone, when it runs in this thread
+        self.cpu_s = 0.0  # processor time of the cloud, if it runs in this thread
         self.run = LocalRun(cloud, self.fleet, self.bus)
         self.run.answer = self._answer_timed
         self.run.now_us = EPOCH_US

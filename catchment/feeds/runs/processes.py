@@ -23,7 +23,7 @@ from catchment.feeds.runs.local_run import TICK_US
 from catchment.timeline import Clock
 
 POLL_S = 0.02  # how long a poll waits for messages
-TAKE_EVERY_S = 1.0  # a cloud on Spark writes a file each time
+TAKE_EVERY_S = 1.0  # how often waiting answers are taken; a cloud on Spark writes a file each time
 
 
 class Every:

@@ -27,7 +27,7 @@ _MIRRORED = {
     exp.NullSafeEQ: exp.NullSafeEQ,
 }
 _NEGATED = {exp.LT: exp.GTE, exp.GTE: exp.LT, exp.GT: exp.LTE, exp.LTE: exp.GT, exp.EQ: exp.NEQ, exp.NEQ: exp.EQ}
-_INT_LIMIT = 2**31  # a literal below it is an INT in Spark, and so must be what it folds to
+_INT_LIMIT = 2**31  # literals below it are INTs in Spark, and constants are folded only to INTs
 _ARITHMETIC: dict[type[exp.Expr], Callable[[int, int], int]] = {
     exp.Add: lambda a, b: a + b,
     exp.Sub: lambda a, b: a - b,

@@ -25,9 +25,9 @@ from catchment.optimizer.placement.local_search import relocate
 from catchment.optimizer.placement.operators import OperatorGraph, WanOperator
 from catchment.optimizer.placement.topology import LinkName, Topology
 
-OVERLOAD_PRICE = 1_000.0  # of a byte beyond the capacity of a link; a byte within it costs 1
-MAX_VARIABLES = 60_000
-TIME_LIMIT_S = 120.0
+OVERLOAD_PRICE = 1_000.0  # price of a byte beyond the capacity of a link; a byte within it costs 1
+MAX_VARIABLES = 60_000  # of the largest program that is solved
+TIME_LIMIT_S = 120.0  # default time limit of the solver
 GAP = 1e-6  # the relative gap at which a solution counts as optimal
 
 

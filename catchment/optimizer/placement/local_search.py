@@ -20,7 +20,7 @@ from catchment.optimizer.placement.greedy import WanPlacement
 from catchment.optimizer.placement.operators import OperatorGraph
 from catchment.optimizer.placement.topology import LinkName
 
-MAX_ROUNDS = 20
+MAX_ROUNDS = 20  # rounds of a search, each of which tries every move
 
 Sites = dict[tuple[str, str], str]
 Keys = frozenset[tuple[str, str]]

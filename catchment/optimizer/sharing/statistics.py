@@ -44,7 +44,7 @@ FILE = "statistics.toml"
 
 DEFAULT_ROWS_PER_S = 1_000.0  # at each site of a stream about which nothing is declared or measured
 DEFAULT_DISTINCT = 100  # distinct values of a column about which nothing is declared
-DEFAULT_SELECTIVITY = 1 / 3  # of a condition that is not an equality
+DEFAULT_SELECTIVITY = 1 / 3  # selectivity of a condition that is not an equality
 SLICE_BYTES = 8  # size of the slice column of a partial
 
 _TABLE = OptionKind("a table of numbers", dict)

@@ -42,7 +42,7 @@ MAX_DRIFT = 1.0  # largest relative variance of a rate
 class DriftingSources(SourceTable):
     """A source table that also follows how far recent rates stray from the long-term ones."""
 
-    recent_sums: Floats = field(default_factory=lambda: np.zeros((0, 4)))  # as `sums`, fading faster
+    recent_sums: Floats = field(default_factory=lambda: np.zeros((0, 4)))  # like `sums`, with a shorter memory
     rate_variance: Floats = field(default_factory=lambda: np.zeros(0))  # mean square of the relative drift
 
     def _join(self, batch: SourceBatch, new: Ints) -> None:

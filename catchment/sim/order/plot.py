@@ -18,7 +18,7 @@ from catchment.sim.order.simulate import Run, Simulation
 from catchment.sim.plotting import picture
 from catchment.timeline import SECOND_US
 
-SAMPLES = 60
+SAMPLES = 60  # moments at which the accuracy is drawn
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ class _LatePairs:
     record: Ints
     window: Ints
     partial: Ints
-    partial_window: Ints  # of each partial, the window it is merged into
+    partial_window: Ints  # window that each partial is merged into
     revisions: int
     read_once: int
     reread: int

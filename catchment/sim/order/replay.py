@@ -19,8 +19,8 @@ from catchment.sim.order.trace import ArrivalTrace
 from catchment.site.slack import CloseDecision, SlackController, SourceBatch
 from catchment.timeline import Slicing, WindowSpec
 
-MAX_STEPS = 1_000_000
-NEVER = 2**62
+MAX_STEPS = 1_000_000  # steps of the clock in one replay
+NEVER = 2**62  # when a window that never closed was closed
 
 
 @dataclass(frozen=True)

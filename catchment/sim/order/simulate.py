@@ -58,7 +58,7 @@ class Run:
     bounds: Floats
     max_error: float
     delta: float
-    keyed_errors: Floats | None = None  # of every (window, key), where the trace has keys
+    keyed_errors: Floats | None = None  # error of every (window, key), where the trace has keys
 
     @property
     def latency_s(self) -> Floats:

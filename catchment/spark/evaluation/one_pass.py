@@ -105,7 +105,7 @@ def _one_job(
     sampled = any(take.selection.is_sampled for take, _ in pairs)
     assert rule is not None or not sampled, "sampling needs a rule"
     place = rule.place_sql if rule is not None and sampled else None
-    columns: dict[str, str] = {}  # of the projection: expression -> name
+    columns: dict[str, str] = {}  # expression of the projection -> name
     conditions: dict[str, str] = {}
     lifts = [_lift(take, aggregates, columns, conditions) for take, aggregates in pairs]
     marks = Marks(tuple(conditions.items()), place)

@@ -45,7 +45,7 @@ from catchment.spark.feeds.views import register_functions, view_graph_on
 from catchment.spark.session import make_session
 from catchment.spark.streaming import start_query
 
-DEFAULT_RETENTION_US = 120_000_000
+DEFAULT_RETENTION_US = 120_000_000  # event time for which processed events are kept
 
 
 class SparkPlane:

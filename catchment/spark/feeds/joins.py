@@ -42,7 +42,7 @@ class FeedJoins:
         self.version = -1
         self.routes: DataFrame | None = None
         self.views: dict[str, DataFrame] = {}
-        self.types: dict[str, list[str]] = {}  # of the outputs of each template
+        self.types: dict[str, list[str]] = {}  # template -> types of its outputs
         self.queries: dict[tuple[str, tuple[str, ...]], str] = {}
         self._analyse_types()
 

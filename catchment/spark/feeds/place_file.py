@@ -23,7 +23,7 @@ from catchment.spark.feeds.place import SparkPlacement, place_edges
 from catchment.spark.session import make_session
 
 PARTITION_BYTES = 16 * 2**20  # input per partition: more input makes more partitions, not larger ones
-COPY_BYTES = 8 * 2**20
+COPY_BYTES = 8 * 2**20  # buffer for copying the parts of a CSV file
 
 
 def place_file(

@@ -36,7 +36,7 @@ from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
 from catchment.wire.uplink import Uplink
 
-TICK_S = 0.25
+TICK_S = 0.25  # how often pipelines are ticked
 
 Report = Callable[[Mapping[str, Any]], None]
 

@@ -35,7 +35,7 @@ from catchment.spark.pipelines.shedding import WARM_UP_ROWS, sampling_rule
 from catchment.spark.sources.records import mark_implausible, observe_good_records, stats_of
 from catchment.spark.sources.streams import PROBLEM
 
-CHECK_S = 0.25
+CHECK_S = 0.25  # how often the thread checks whether there is something to repair
 
 _log = logging.getLogger(__name__)
 

@@ -42,7 +42,7 @@ from catchment.timeline import Clock, Slicing
 from catchment.wire.limits import MAX_STRATA
 
 IDLE_S = 3.0  # a stream without a micro-batch for this long has room for repairs
-WARM_UP_ROWS = 100_000
+WARM_UP_ROWS = 100_000  # rows of a warm-up sample, before sampling
 WARM_UP_RATE = 0.5
 MAX_LACKING_SLICES = 2_000  # slices that one fact names; beyond the bound, the newest
 MakeMonitor = Callable[[str, Sequence[SheddableFragment], float, bool], LoadMonitor]

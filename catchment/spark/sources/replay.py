@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 from catchment.arrays import Ints
 from catchment.replay.spool import read_arrivals, read_rows, write_beginning
 
-ROWS_PER_PARTITION = 250_000
+ROWS_PER_PARTITION = 250_000  # rows per task
 MAX_ROWS_PER_BATCH = 16_000_000
 
 

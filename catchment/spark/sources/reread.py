@@ -20,7 +20,7 @@ from catchment.replay.spool import read_rows
 from catchment.shedding.reader_filter import ROW, ReadRequest, is_wanted, takes_all
 from catchment.spark.sources.replay import ROWS_PER_PARTITION, RowRange
 
-MIN_ROWS_PER_PARTITION = 20_000
+MIN_ROWS_PER_PARTITION = 20_000  # fewest rows that are worth a task
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ class _Sacks:
 
     gain: Floats
     load: Floats
-    owner: Ints  # of each row, a position in `limit`
+    owner: Ints  # device of each row, as a position in `limit`
     limit: Floats
     pair: Ints  # rows of one pair have one number
 

@@ -33,7 +33,7 @@ class CloudTree:
 
     parent: Ints
     link_cost: Floats
-    gateway: Ints  # of each device
+    gateway: Ints  # cloud node of each device
 
     @classmethod
     def of(cls, parent: ArrayLike, link_cost: ArrayLike, gateway: ArrayLike) -> CloudTree:

@@ -129,7 +129,7 @@ def device_trees(hierarchy: Hierarchy) -> Trees:
     sources = np.flatnonzero(hierarchy.home >= 0)
     none = np.full(sources.shape[0], -1, dtype=np.int64)
     levels = [Trees(hierarchy.home[sources], sources, none, none)]
-    first = np.zeros(hierarchy.vertices, dtype=np.int64)  # of each vertex: its nodes are contiguous
+    first = np.zeros(hierarchy.vertices, dtype=np.int64)  # first node of each vertex, whose nodes are contiguous
     count = np.zeros(hierarchy.vertices, dtype=np.int64)
     first[sources] = np.arange(sources.shape[0])
     count[sources] = 1
