@@ -14,9 +14,10 @@ from catchment.center.core import CenterCore
 from catchment.center.events import FINAL, Publish
 from catchment.center.query import CenterQuery, RepairRule
 from catchment.deploy.store import DeploymentStore
+from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.deployed import Deployed
 from catchment.optimizer.sharing.first_deployment import deploy_first
-from catchment.optimizer.sharing.share import Strength, share
+from catchment.optimizer.sharing.share import share
 from catchment.progress.consumer import InboxConsumer
 from catchment.progress.events import Ticked
 from catchment.query.plan import QueryPlan
