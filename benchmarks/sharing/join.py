@@ -35,8 +35,7 @@ from catchment.center.query import CenterQuery
 from catchment.errors import ConfigError
 from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.demand import queries_of_plan
-from catchment.optimizer.sharing.deployed import Deployed
-from catchment.optimizer.sharing.first_deployment import deploy_first
+from catchment.optimizer.sharing.deployed import Deployed, deploy_first
 from catchment.progress.events import Gathered, Landed, Ticked
 from catchment.project.config import Link, Project, Site
 from catchment.query.catalog import Catalog

@@ -18,8 +18,7 @@ from catchment.deploy.store import DeploymentStore
 from catchment.errors import ConfigError, QueryError
 from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.demand import queries_of_plan
-from catchment.optimizer.sharing.deployed import Deployed
-from catchment.optimizer.sharing.first_deployment import current_catalog, deploy_again, deploy_first
+from catchment.optimizer.sharing.deployed import Deployed, current_catalog, deploy_again, deploy_first
 from catchment.optimizer.sharing.link_traffic import bytes_over_links, check_contracts
 from catchment.optimizer.sharing.statistics import fill_with_guesses, load_statistics
 from catchment.project.config import PROJECT_FILE, QUERIES_FOLDER, Project

@@ -56,7 +56,7 @@ class Rebalancer:
     def _end_left_fragments(self, core: CenterCore) -> None:
         ends = core.fragment_ends()
         needed = core.fragments
-        self._change(lambda now: now.bound(ends).retire(needed))
+        self._change(lambda now: now.with_ends(ends).retire(needed))
 
     def _change(self, make: Callable[[Deployed], Deployed]) -> None:
         deployed = self.watcher.deployment.deployed

@@ -43,7 +43,7 @@ def size_classes(sizes: Mapping[Name, float], mass: float = 1.0) -> tuple[SizeCl
     """
     total = math.fsum(sizes.values())
     rows = {str(name): Population(size) for name, size in sizes.items()}
-    chosen = frozenset(carrying(rows, mass))
+    chosen = frozenset(largest_groups(rows, mass))
     by_step: dict[int, list[Name]] = {}
     for name, size in sizes.items():
         if str(name) in chosen:
@@ -59,7 +59,7 @@ def _size_class(
     return SizeClass(tuple(names), math.fsum(sizes[name] for name in names) / total, least / total)
 
 
-def carrying(groups: Mapping[str, Population], mass: float) -> tuple[str, ...]:
+def largest_groups(groups: Mapping[str, Population], mass: float) -> tuple[str, ...]:
     """Return the fewest groups that together hold at least the share `mass` of all records, largest first."""
     if not 0.0 < mass <= 1.0:
         raise QualityError(f"the mass that groups carry is a share above 0 and at most 1, not {mass!r}")
@@ -79,7 +79,7 @@ def group_needs(
     aggregate: str, groups: Mapping[str, Population], delta: float, mass: float = 1.0, law: Law = Law.HOEFFDING
 ) -> dict[str, AnyNeed]:
     """Return what each group needs; one that is not among those that carry the mass needs what the largest does."""
-    chosen = carrying(groups, mass)
+    chosen = largest_groups(groups, mass)
     return {name: make_need(law, aggregate, groups[name if name in chosen else chosen[0]], delta) for name in groups}
 
 

@@ -32,8 +32,7 @@ from catchment.optimizer.normal_form.normalize import fingerprint
 from catchment.optimizer.placement.plan_json import write_plan
 from catchment.optimizer.placement.planner import plan_wan
 from catchment.optimizer.placement.topology import Topology
-from catchment.optimizer.sharing.deployed import Deployed
-from catchment.optimizer.sharing.first_deployment import deploy_first
+from catchment.optimizer.sharing.deployed import Deployed, deploy_first
 from catchment.optimizer.sharing.share import SharingState, share
 from catchment.optimizer.sharing.statistics import fill_with_guesses, load_statistics
 from catchment.query.explain import explain, explain_data
@@ -390,7 +389,7 @@ def test_a_join_whose_sides_move_to_other_fragments_answers_the_same(
     town.deploy(plans, deployed)
     for _ in range(12):
         town.step()
-        deployed = deployed.bound(town.center.core.fragment_ends()).retire(town.center.core.fragments)
+        deployed = deployed.with_ends(town.center.core.fragment_ends()).retire(town.center.core.fragments)
         town.deploy(plans, deployed)
     town.finish()
     running = town.center.core.queries

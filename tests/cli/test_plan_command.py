@@ -18,7 +18,7 @@ from catchment.errors import CatchmentError, ConfigError, PlanError, QueryError
 from catchment.optimizer.choices import Strength
 from catchment.optimizer.placement.planner import plan_wan, queries_of_catalog
 from catchment.optimizer.placement.topology import Topology
-from catchment.optimizer.sharing.first_deployment import deploy_first
+from catchment.optimizer.sharing.deployed import deploy_first
 from catchment.optimizer.sharing.link_traffic import bytes_over_links, link_traffic
 from catchment.optimizer.sharing.statistics import load_statistics
 from catchment.project.config import Project

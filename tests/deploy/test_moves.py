@@ -22,8 +22,7 @@ from hypothesis import strategies as st
 from catchment.errors import PlanError
 from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.demand import SharedQuery
-from catchment.optimizer.sharing.deployed import Deployed
-from catchment.optimizer.sharing.first_deployment import deploy_first
+from catchment.optimizer.sharing.deployed import Deployed, deploy_first
 from catchment.optimizer.sharing.share import share
 from catchment.timeline import START_OF_TIME_US, ManualClock
 from catchment.wire.messages import Progress
@@ -80,7 +79,7 @@ class Town:
 
     def follow(self, deployed: Deployed) -> Deployed:
         """What a runner does after a move: bound what is left, end what is over."""
-        newer = deployed.bound(self.center.core.fragment_ends()).retire(self.center.core.fragments)
+        newer = deployed.with_ends(self.center.core.fragment_ends()).retire(self.center.core.fragments)
         if newer is not deployed:
             self.deploy(newer)
         return newer

@@ -32,7 +32,7 @@ def both_ways(a: str, b: str, bandwidth: float = 100 * MB, latency_s: float = 0.
 @pytest.mark.parametrize(("strength", "expected"), [("none", 75 * MB), ("strict", 55 * MB), ("full", 50 * MB)])
 def test_the_papers_figure_one(strength: str, expected: float) -> None:
     topology, graph = figure_one()
-    asked = graph.apart() if strength == "none" else graph
+    asked = graph.unshare() if strength == "none" else graph
     placed = place_greedily(WanPlacement(topology, multicast=strength == "full"), asked)
     assert placed.cost.wan_bytes_per_s == pytest.approx(expected)
     assert placed.rates == pytest.approx(link_rates(asked, placed.sites, topology, strength == "full"))

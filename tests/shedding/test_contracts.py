@@ -13,9 +13,9 @@ from catchment.shedding.demand import ordinary_demands
 from catchment.shedding.forest import OperatorNode, QueryNode, ShedForest, StreamNode
 from catchment.shedding.planner import load_at, shed_load, targets
 from catchment.shedding.strata import (
-    carrying,
     group_rates,
     kept_share,
+    largest_groups,
     rates_within,
     single_rate,
 )
@@ -189,7 +189,7 @@ def test_the_smallest_group_no_longer_forbids_shedding() -> None:
 
 def test_a_contract_on_the_groups_that_carry_the_mass_keeps_less_still() -> None:
     groups = zipf()
-    chosen = carrying(groups, 0.9)
+    chosen = largest_groups(groups, 0.9)
     assert sum(groups[g].count for g in chosen) >= 0.9 * sum(g.count for g in groups.values())
     assert sum(groups[g].count for g in chosen[:-1]) < 0.9 * sum(g.count for g in groups.values())
     full, part = (group_rates("sum", groups, 0.1, DELTA, mass) for mass in (1.0, 0.9))

@@ -15,8 +15,7 @@ from catchment.center.events import FINAL, Publish
 from catchment.center.query import CenterQuery, RepairRule
 from catchment.deploy.store import DeploymentStore
 from catchment.optimizer.choices import Strength
-from catchment.optimizer.sharing.deployed import Deployed
-from catchment.optimizer.sharing.first_deployment import deploy_first
+from catchment.optimizer.sharing.deployed import Deployed, deploy_first
 from catchment.optimizer.sharing.share import share
 from catchment.progress.consumer import InboxConsumer
 from catchment.progress.events import Ticked
@@ -239,7 +238,7 @@ class SharedWorld(QueriesWorld):
     def consume(self) -> None:
         super().consume()
         core = self.center.core
-        newer = self.deployed.bound(core.fragment_ends()).retire(core.fragments)
+        newer = self.deployed.with_ends(core.fragment_ends()).retire(core.fragments)
         if self.step == self.MOVE_STEP:
             newer = newer.move(share(newer.sharing.queries.values(), Strength.MAX, size))
         if newer is not self.deployed:

@@ -76,7 +76,7 @@ class OperatorGraph:
         queries = {**self.queries, **other.queries}
         return OperatorGraph({**self.operators, **other.operators}, queries, frozenset(queries))
 
-    def apart(self) -> OperatorGraph:
+    def unshare(self) -> OperatorGraph:
         """Return the same queries with nothing shared but the sources."""
         return OperatorGraph.of({q: [self._rename(n, q) for n in names] for q, names in self.queries.items()})
 

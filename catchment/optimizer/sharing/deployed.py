@@ -1,22 +1,25 @@
 """What is deployed: the sharing that runs, and what must still be known of what no longer runs.
 
-Queries are added and dropped while everything runs; each change gives another value. Invariants: adding or dropping a
-query leaves the derivations of all others as they were; the name of a fragment (it ends with the version that began it)
-or of a dropped query is never used again, because what was sent and published under it would be mistaken for something
-else.
+A project is deployed when it first runs, and brought up to date with its views at every later run. Queries are added
+and dropped while everything runs; each change gives another value. Invariants: adding or dropping a query leaves the
+derivations of all others as they were; the name of a fragment (it ends with the version that began it) or of a dropped
+query is never used again, because what was sent and published under it would be mistaken for something else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from catchment.errors import PlanError
 from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.demand import FragmentDemand, SharedQuery
 from catchment.optimizer.sharing.derive import Derivation
-from catchment.optimizer.sharing.share import SharingState
+from catchment.optimizer.sharing.share import BytesOf, SharingState, share
+from catchment.query.catalog import Catalog
 from catchment.query.fragment import Fragment
+from catchment.query.sql.parse import parse_sql
+from catchment.query.sql.statements import DropView
 from catchment.storage.codec import stored
 
 # Definitions of ended fragments are kept, so that segments of them that are still in flight are accepted and ignored.
@@ -76,7 +79,7 @@ class Deployed:
             self, sharing=sharing, begun=(*self.begun, *new), leaving={**self.leaving, **left}, version=self.version + 1
         )
 
-    def bound(self, ends: Mapping[str, int]) -> Deployed:
+    def with_ends(self, ends: Mapping[str, int]) -> Deployed:
         """Return the deployment with the instants until which the fragments that are being left are wanted."""
         known = {f: ends.get(f, until) for f, until in self.leaving.items()}
         return self if known == self.leaving else replace(self, leaving=known, version=self.version + 1)
@@ -126,3 +129,29 @@ class Deployed:
             retired=dict([*self.retired.items(), *over.items()][-MAX_RETIRED:]),
             leaving={f: until for f, until in self.leaving.items() if f not in over},
         )
+
+
+def current_catalog(declared: Catalog, deployed: Deployed | None) -> Catalog:
+    """Return the declared views with those that were submitted, without those that were dropped."""
+    if deployed is None:
+        return declared
+    dropped = [DropView(name) for name in deployed.dropped if name in declared.views]
+    submitted = [sql for name, sql in deployed.submitted.items() if name not in declared.views]
+    added = [statement for sql in submitted for statement in parse_sql(sql, "submitted")]
+    return declared.add(*dropped, *added)
+
+
+def deploy_first(queries: Iterable[SharedQuery], strength: Strength, bytes_of: BytesOf) -> Deployed:
+    """Return the first deployment of a project, in which all queries are shared at once."""
+    return Deployed(share(queries, strength, bytes_of))
+
+
+def deploy_again(deployed: Deployed, queries: Sequence[SharedQuery], strength: Strength) -> Deployed:
+    """Return the deployment after views were added to the project, or removed from it, between two runs."""
+    wanted = {q.view or q.name for q in queries}
+    changed = replace(deployed, sharing=replace(deployed.sharing, strength=strength))
+    for name in [v for v in deployed.views if v not in wanted]:
+        changed = changed.drop(name)
+    for query in (q for q in queries if q.name not in deployed.sharing.queries):
+        changed = changed.add(query)
+    return changed
