@@ -77,10 +77,11 @@ class AgreedTime:
         for number in sorted(buckets):
             self._take(buckets[number], now_us)
 
-    def newest_at_end_us(self) -> int | None:
-        """Return the newest event time once reading has ended: nothing can contradict held records any more.
+    def newest_read_us(self) -> int | None:
+        """Return the newest event time that was read, held records included unless they are ahead of the wall clock.
 
-        Those ahead of the wall clock are left out even then.
+        It is where reading has ended, when nothing can contradict held records any more, and what a fragment that is
+        added now has missed.
         """
         return self.newest_us if self.held_us is None else _later(self.newest_us, self.held_us)
 

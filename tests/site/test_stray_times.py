@@ -160,7 +160,7 @@ def test_without_strays_and_long_gaps_event_time_is_the_newest_record(steps: lis
     times = [sum(steps[: i + 1]) for i in range(len(steps))]
     for first in range(0, len(times) - 1, size):
         follow(clock, times[first : first + size])
-    assert clock.newest_at_end_us() == max(times[: first + size])
+    assert clock.newest_read_us() == max(times[: first + size])
 
 
 def test_a_stream_that_was_silent_goes_on_with_the_first_batch_that_is_wholly_beyond_the_gap() -> None:
@@ -206,7 +206,7 @@ def test_at_the_end_of_reading_a_held_record_counts_unless_it_is_ahead_of_the_wa
         clock = AgreedTime(HORIZON)
         follow(clock, [*range(10), 4000], now)
         assert clock.newest_us == 9
-        assert clock.newest_at_end_us() == end
+        assert clock.newest_read_us() == end
 
 
 def test_after_a_restart_the_stream_goes_on_where_it_stood() -> None:

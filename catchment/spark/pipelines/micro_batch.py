@@ -107,7 +107,7 @@ class StreamState:
         if self.is_over:
             return END_OF_TIME_US
         sizes = [w.size_us for f in self.fragments for w in f.windows]
-        return (self.agreed_time.newest_at_end_us() or 0) + max(sizes, default=0)
+        return (self.agreed_time.newest_read_us() or 0) + max(sizes, default=0)
 
 
 @dataclass(frozen=True)

@@ -201,7 +201,7 @@ class SitePipeline:
         if state.plans is self.plans:
             return
         plans = self.plans
-        self._apply_deployment(state.stream.name, state.newest_us)
+        self._apply_deployment(state.stream.name, state.agreed_time.newest_read_us())
         state.plans = plans
         if state.shedding is not None:
             state.shedding.follow(state.own_plans, self.make_monitor)
@@ -235,7 +235,9 @@ class SitePipeline:
         events = reduced.events
         stats = reduced.stats
         state.add(reduced, self.clock.now_us())
-        span_us = None if stats.low_us is None or state.newest_us is None else (stats.low_us, state.newest_us)
+        span_us = None
+        if stats.low_us is not None and state.newest_us is not None:
+            span_us = (min(stats.low_us, state.newest_us), state.newest_us)
         self.meter.note_batch(name, stats.rows, state.fragments, events, self.clock.now_us(), span_us)
         if state.newest_us is not None:
             events = [*events, LowMarkRaised(name, state.newest_us - slack_us(self.project, state.stream))]
