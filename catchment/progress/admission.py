@@ -87,7 +87,9 @@ def _check_updates(sender: str, updates: Updates, fragment: Fragment) -> None:
             hint="the view differs between the site and the center",
         )
     if updates.rows and not _is_within_time(updates):
-        raise WireError(f"{sender!r} sends fragment {fragment.name!r} with slices outside of time")
+        raise WireError(
+            f"{sender!r} sends fragment {fragment.name!r} with a slice before the start of time or after its end"
+        )
     _check_counts(sender, updates.records, fragment)
 
 
@@ -100,4 +102,6 @@ def _is_within_time(updates: Updates) -> bool:
 def _check_counts(sender: str, records: tuple[tuple[int, int], ...], fragment: Fragment) -> None:
     negative = [slice_us for slice_us, count in records if count < 0]
     if negative:
-        raise WireError(f"{sender!r} counts fewer than no records of {fragment.name!r} in the slice {negative[0]}")
+        raise WireError(
+            f"{sender!r} counts a negative number of records of {fragment.name!r} in the slice {negative[0]}"
+        )

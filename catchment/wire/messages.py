@@ -56,7 +56,9 @@ class Progress:
 
     def __post_init__(self) -> None:
         if not self.fragment or self.updates_total < 0:
-            raise WireError(f"a progress of {self.fragment!r} counts {self.updates_total} updates")
+            raise WireError(
+                f"a progress names fragment {self.fragment!r} and counts {self.updates_total} updates, not 0 or more"
+            )
 
 
 @stored()
@@ -76,7 +78,9 @@ class Shed:
 
     def __post_init__(self) -> None:
         if not self.fragment or self.batch < 0 or not 0.0 < self.rate < 1.0:
-            raise WireError(f"a shed batch {self.batch} of {self.fragment!r} has the rate {self.rate}")
+            raise WireError(
+                f"a shed batch has fragment {self.fragment!r}, number {self.batch} and rate {self.rate}, not in (0, 1)"
+            )
 
 
 @stored()
@@ -90,7 +94,7 @@ class Repaired:
 
     def __post_init__(self) -> None:
         if not self.fragment or self.batch < 0:
-            raise WireError(f"a repair of batch {self.batch} of {self.fragment!r} names nothing")
+            raise WireError(f"a repair names fragment {self.fragment!r} and batch {self.batch}, not one of 0 or more")
 
 
 @stored()
@@ -124,7 +128,9 @@ class Standing:
 
     def __post_init__(self) -> None:
         if not self.fragment or not self.query:
-            raise WireError(f"a standing names fragment {self.fragment!r} and query {self.query!r}")
+            raise WireError(
+                f"a standing names fragment {self.fragment!r} and query {self.query!r}; neither may be empty"
+            )
 
 
 @stored()
@@ -137,7 +143,7 @@ class Counted:
 
     def __post_init__(self) -> None:
         if not self.fragment or not self.records:
-            raise WireError(f"a count of {self.fragment!r} counts nothing")
+            raise WireError(f"a count of fragment {self.fragment!r} names no slice")
 
 
 OwnFact = Progress | Shed | Repaired | Standing  # what a site states of itself
@@ -181,7 +187,10 @@ class Segment:
 
     def __post_init__(self) -> None:
         if not self.origin or not self.epoch or self.sequence < 0:
-            raise WireError(f"a segment from {self.origin!r} has epoch {self.epoch!r} and number {self.sequence}")
+            raise WireError(
+                f"a segment from {self.origin!r} has epoch {self.epoch!r} and number {self.sequence}; "
+                "names may not be empty, nor numbers negative"
+            )
 
     def updates(self) -> Iterator[Updates]:
         return (m for m in self.messages if isinstance(m, Updates))

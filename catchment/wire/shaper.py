@@ -30,7 +30,10 @@ class TokenBucket:
 
     def __post_init__(self) -> None:
         if self.bytes_per_s <= 0 or self.burst_bytes < 0:
-            raise WireError(f"a bandwidth of {self.bytes_per_s} bytes/s, burst {self.burst_bytes}: must be positive")
+            raise WireError(
+                f"a bandwidth must be positive and a burst not negative, not {self.bytes_per_s} bytes/s "
+                f"and {self.burst_bytes} bytes"
+            )
         self._level = self.burst_bytes
 
     def take(self, size_bytes: int, now_s: float) -> float:

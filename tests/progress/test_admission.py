@@ -62,8 +62,8 @@ def test_a_relay_sends_for_the_sites_behind_it_alone() -> None:
 
 
 def test_counts_of_records_are_not_negative() -> None:
-    assert "fewer than no records" in refuse("a", partials(0, records=((0, -1),)))
-    assert "fewer than no records" in refuse("hub", Relayed("a", Counted("q", ((0, -1),))))
+    assert "a negative number of records" in refuse("a", partials(0, records=((0, -1),)))
+    assert "a negative number of records" in refuse("hub", Relayed("a", Counted("q", ((0, -1),))))
 
 
 def test_what_is_refused_is_counted_not_stored_and_harms_nobody_else(tmp_path: Path) -> None:
