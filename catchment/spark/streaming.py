@@ -53,13 +53,18 @@ def retry_slow_start(what: str, start: Callable[[], T]) -> T:
         try:
             return start()
         except (PySparkException, Py4JError) as failure:
-            if not any(words in str(failure) for words in _TOO_SLOW):
+            if not is_slow_worker(failure):
                 raise EngineError(f"{what} could not be started: {reason_of(str(failure))}") from failure
             _log.warning("the machine is busy: starting %s again (attempt %d of %d)", what, attempt + 1, STARTS)
     raise EngineError(
         f"{what} could not be started: in {STARTS} attempts no Python process came up within the ten seconds of Spark",
         hint="the machine has far more work than it can do: stop other work on it, or run fewer sites per machine",
     )
+
+
+def is_slow_worker(failure: BaseException) -> bool:
+    """Return whether something failed only because a Python worker did not come up in the time that Spark gives it."""
+    return any(words in str(failure) for words in _TOO_SLOW)
 
 
 def make_offsets_durable(checkpoint: Path, batch: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -114,3 +114,30 @@ def test_a_view_that_was_redefined_over_old_state_is_refused(spark: SparkSession
     path.write_text(path.read_text().replace("min(ms) AS low", "min(ms + 1) AS low"))
     with pytest.raises(ConfigError, match="the definition of numbers has changed"):
         run_project(spark, folder)
+
+
+def test_a_stream_whose_worker_was_too_slow_goes_on_from_its_checkpoint(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark gives a worker ten seconds: on a busy machine a batch fails for that alone, before or after its entry."""
+    from catchment.spark.pipelines.site import SitePipeline
+
+    handle = SitePipeline._on_batch
+    failures = iter(["before", "after", "before"])
+
+    def slow(self: SitePipeline, state: Any, batch: Any, number: int) -> None:
+        when = next(failures, None)
+        if when == "before":
+            raise RuntimeError("Python worker failed to connect back.")
+        handle(self, state, batch, number)
+        if when == "after":
+            raise RuntimeError("Python worker failed to connect back.")
+
+    monkeypatch.setattr(SitePipeline, "_on_batch", slow)
+    records = {name: make_records(200, seed) for seed, name in enumerate(["a", "b"])}
+    folder = write_project(tmp_path / "p", list(records), {n: as_lines(r) for n, r in records.items()})
+    run_project(spark, folder)
+    assert next(failures, None) is None
+    expected = expected_numbers([r for mine in records.values() for r in mine])
+    rows = read_results(folder / "state", "numbers").to_pylist()
+    assert {(r["start"], r["page"]): r["n"] for r in rows} == {place: row["n"] for place, row in expected.items()}

@@ -58,6 +58,7 @@ class StreamState:
     last_rows: int = 0
     query: StreamingQuery | None = None
     is_finished: bool = False
+    restarts: int = 0  # because a Python worker was too slow to come up
     batch_lock: threading.Lock = field(default_factory=threading.Lock)  # held during a batch, and to change fragments
     shedding: StreamShedding | None = None
 

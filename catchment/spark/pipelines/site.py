@@ -7,6 +7,7 @@ outbox. The journal entry is the commit: before it, Spark replays the batch; aft
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +33,13 @@ from catchment.spark.pipelines.micro_batch import BatchReducer, StreamState, sla
 from catchment.spark.pipelines.shed_repair import RepairThread, ShedRepairs
 from catchment.spark.pipelines.shedding import MakeMonitor, StreamShedding, stream_shedding
 from catchment.spark.sources.streams import OpenedStream, open_stream
-from catchment.spark.streaming import make_offsets_durable, refuse_lost_checkpoint, start_query, stopped_error
+from catchment.spark.streaming import (
+    is_slow_worker,
+    make_offsets_durable,
+    refuse_lost_checkpoint,
+    start_query,
+    stopped_error,
+)
 from catchment.storage.host import Host
 from catchment.storage.journal import Journal
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US, Clock
@@ -40,7 +47,9 @@ from catchment.wire.messages import Updates
 from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
 
+MAX_RESTARTS = 60  # of one stream, where a busy machine is the only reason that it stopped
 ROOM_CHECK_S = 0.2  # how often a full cache is checked for room
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -150,13 +159,17 @@ class SitePipeline:
         if stream.shed:
             state.shedding = self._make_shedding(state, opened)
         self._states[stream.name] = state
-        checkpoint = self.folder / "checkpoints" / stream.name
+        self._start_query(state)
+
+    def _start_query(self, state: StreamState) -> None:
+        name = state.stream.name
+        checkpoint = self.folder / "checkpoints" / name
         writer = (
-            opened.records.writeStream.queryName(f"{self.site}.{stream.name}")
+            state.opened.records.writeStream.queryName(f"{self.site}.{name}")
             .option("checkpointLocation", str(checkpoint))
             .foreachBatch(lambda batch, number: self._on_batch(state, batch, number))
         )
-        refuse_lost_checkpoint(checkpoint, self.host.batches.get(stream.name))
+        refuse_lost_checkpoint(checkpoint, self.host.batches.get(name))
         interval = f"{self.project.defaults.trigger_us // 1000} milliseconds"
         writer = writer.trigger(availableNow=True) if self._once else writer.trigger(processingTime=interval)
         state.query = start_query(writer)
@@ -185,7 +198,12 @@ class SitePipeline:
         failure = state.query.exception() if state.query is not None else None
         if failure is not None:
             what = f"stream {state.stream.name!r} at site {self.site!r}"
-            raise stopped_error(what, failure, self.folder) from failure
+            if not is_slow_worker(failure) or state.restarts >= MAX_RESTARTS:
+                raise stopped_error(what, failure, self.folder) from failure
+            state.restarts += 1
+            _log.warning("the machine is busy: %s goes on from its checkpoint (restart %d)", what, state.restarts)
+            self._start_query(state)
+            return
         if state.plans is not self.plans and state.batch_lock.acquire(blocking=False):
             try:
                 self._refresh(state)  # an idle stream has no batch that would do it
