@@ -155,7 +155,7 @@ def _is_hashed(type_: pa.DataType) -> bool:
 
 
 def _sketch_input_sql(x: str, type_: pa.DataType | None) -> str:
-    """Return the Spark SQL of what Spark's sketch is fed with."""
+    """Return the Spark SQL of the values for Spark's sketch."""
     if pa.types.is_string(type_) or pa.types.is_large_string(type_):
         return f"CASE WHEN {x} = '' THEN char(0) ELSE {x} END"
     if pa.types.is_date32(type_):
@@ -174,7 +174,7 @@ def _hash_sql(x: str, type_: str) -> str:
 
 
 def _sketch_input(values: pa.Array) -> pa.Array:
-    """Return what the core's sketch is fed with: the same as Spark's, from values without nulls."""
+    """Return the values for the core's sketch, from values without nulls: the same as Spark's."""
     type_ = values.type
     if pa.types.is_string(type_) or pa.types.is_large_string(type_):
         return pc.if_else(pc.equal(values, ""), "\0", values)

@@ -39,7 +39,7 @@ class SketchAggregate(Aggregate):
 
     @abstractmethod
     def prepare(self, values: pa.Array) -> pa.Array:
-        """Return what the sketches are fed with, from values without nulls."""
+        """Return the values to put into sketches, from values without nulls."""
 
     @abstractmethod
     def sketch(self, values: pa.Array) -> bytes:

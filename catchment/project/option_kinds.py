@@ -100,9 +100,7 @@ def site_name() -> OptionKind:
 
 
 def duration(*, none: bool = False, positive: bool = False) -> OptionKind:
-    """Return the kind of option that is a duration, held in microseconds; with `none`, the words none and off give
-    None.
-    """
+    """Return the kind of option that is a duration, in microseconds; with `none`, the words none and off give None."""
 
     def read(value: Any) -> int | None:
         if none and _text(value).lower() in ("none", "off"):

@@ -127,7 +127,7 @@ class WatchedQuantity:
 
 
 def watched_quantities(aggregates: Sequence[Aggregate]) -> tuple[WatchedQuantity, ...]:
-    """Return what is watched of a query's aggregates, each distinct quantity once, in their order."""
+    """Return the quantities that a contract on these aggregates watches, each once, in their order."""
     columns: dict[tuple[Measure, str | None, bool], list[str]] = {}
     for aggregate in aggregates:
         columns.setdefault(_quantity_of(aggregate), []).append(aggregate.name)

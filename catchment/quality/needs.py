@@ -81,9 +81,7 @@ class Need(SampledAggregate):
 
     @cached_property
     def slope(self) -> float | None:
-        """Return C, where the needed rate is C / error; 0 where every record is needed, None where the curve is
-        another.
-        """
+        """Return C, where the needed rate is C / error; 0 where every record is needed, else None."""
         if self.needs_every_record:
             return 0.0
         return self._spread * math.sqrt(self._unit) if self.kind.law in ("count", "sum") else None

@@ -44,7 +44,7 @@ class Catalog:
         return catalog
 
     def find(self, name: str) -> Stream | Table | View | None:
-        """Return what has a name, whatever its case."""
+        """Return the stream, table or view of a name, whatever its case."""
         everything: dict[str, Stream | Table | View] = {**self.streams, **self.tables, **self.views}
         return next((d for n, d in everything.items() if n.lower() == name.lower()), None)
 

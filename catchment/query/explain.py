@@ -85,7 +85,7 @@ def _site_lines(plan: QueryPlan, project: Project) -> list[str]:
 
 
 def _shed(plan: QueryPlan) -> str:
-    """Return what happens to the view when its sites are overloaded."""
+    """Return what is done with the view when its sites are overloaded."""
     terms = terms_in(plan.fragment.aggregates)
     options = plan.options
     if not terms:

@@ -109,7 +109,7 @@ class _Fields:
         return value
 
     def each(self, key: str, noun: str, make: Callable[[object, str], Made]) -> tuple[Made, ...]:
-        """Return what is made of the objects of a list; a missing list is empty."""
+        """Return what `make` makes of each object of a list; a missing list is empty."""
         values = self.values.get(key)
         if values is None:
             return ()

@@ -102,9 +102,7 @@ class NearbyWorld:
             heapq.heapreplace(heap, (at_us + round(1e6 / self.rates[device]), device))
 
     def change_rates(self) -> None:
-        """Change the rates as the paper does in mid-run: half of the users report 5 times as often, the others 2.33
-        times less.
-        """
+        """Change the rates as the paper does: half of the users report 5 times as often, the others 2.33 times less."""
         for device in self.rates:
             self.rates[device] *= 5.0 if self._chance("change", device) < 0.5 else 1 / 2.33
 

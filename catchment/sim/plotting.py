@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def panels(path: Path, title: str, count: int, size: tuple[float, float] = (8, 8)) -> Iterator[list[Axes]]:
-    """Yield this many axes, one below another, that share their horizontal axis; save the drawing to the file
-    afterwards.
-    """
+    """Yield this many axes, one below another, with one horizontal axis; save the drawing to the file afterwards."""
     import matplotlib
 
     matplotlib.use("Agg")

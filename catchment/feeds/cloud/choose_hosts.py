@@ -128,7 +128,7 @@ def _place_hierarchy(graph: ViewGraph, rates: Rates, costs: LinkCosts) -> dict[s
 
 
 def _added_cost(graph: ViewGraph, hosts: Mapping[str, str], added: Instance, rates: Rates, costs: LinkCosts) -> float:
-    """Return what one more view costs, given those that are placed."""
+    """Return the cost of one more view, given those that are placed."""
     cost = 0.0
     for feed in added[0].inputs:
         source = [source_of(graph, hosts, feed)]

@@ -128,8 +128,10 @@ class FeedController:
         return self._take()
 
     def admits(self, device: str, event: FeedEvent) -> bool:
-        """Return whether a device may send an event: of its own feed, with values of the declared types, or of a
-        view that it computes."""
+        """Return whether a device may send an event.
+
+        It may if the event is of its own feed, with values of the declared types, or of a view that it computes.
+        """
         source = self.graph.feeds.get(event.feed)
         if source is None:
             allowed = self.locations.computes(device, event.feed)

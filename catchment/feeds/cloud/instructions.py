@@ -52,7 +52,7 @@ class InstructionQueue:
             self.queued.setdefault(device, []).append(message)
 
     def confirm(self, device: str, token: int) -> PendingInstruction | None:
-        """Return what a device confirms by this token; None when it was already confirmed, or is another's."""
+        """Return the instruction that a device confirms by this token; None unless it awaits this confirmation."""
         pending = self.pending.get(token)
         if pending is None or pending.device != device:
             return None

@@ -1,5 +1,4 @@
-"""The data plane of the cloud on one machine: routes feeds to the devices that download them, and computes
-the views that are placed at the cloud. Pure.
+"""The data plane of the cloud on one machine: it routes feeds and computes the views placed at the cloud. Pure.
 
 A route says which share of a feed a device downloads; an uploaded event goes to every route whose share its
 rank is below (Chandramouli et al., VLDB'13, section 2.3). Duplicates of an event are recognised by its key

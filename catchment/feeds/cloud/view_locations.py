@@ -39,7 +39,7 @@ class ViewLocations:
                 yield self.views[name], host
 
     def needed_routes(self, feed: str) -> FeedRoutes:
-        """Return what must be sent of a feed; a host that was told to stop may still have matches under way."""
+        """Return the routes that a feed needs; a host that was told to stop may still have matches under way."""
         return routes_of(feed, [*self.sources(feed), *self.retired.get(feed, ())], self.instances(feed))
 
     def add(self, view: PhysicalView, host: str) -> None:

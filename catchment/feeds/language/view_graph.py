@@ -122,7 +122,7 @@ class ViewGraph:
         return self._origins[name]
 
     def delta_to(self, newer: ViewGraph) -> ViewDelta:
-        """Return what must change to get from this graph to a newer one."""
+        """Return the changes that lead from this graph to a newer one."""
         old = self.views
         new = newer.views
         return ViewDelta(

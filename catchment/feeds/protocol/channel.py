@@ -30,7 +30,7 @@ CONTROL = "control"
 
 
 def traffic_class(message: Message) -> str:
-    """Return what the message is counted as: data is what placement decides about."""
+    """Return the class that a message is counted in: data is what placement decides about."""
     if isinstance(message, FeedEvent):
         return DATA
     return NOTICE if isinstance(message, Notice) else CONTROL

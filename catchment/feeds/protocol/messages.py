@@ -33,8 +33,10 @@ class FeedEvent:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A view has something for a device: the match with this key, or, of a view that notifies once per period,
-    the period whose number is the key."""
+    """A view has something for a device.
+
+    Its key is that of the match or, for a view that notifies once per period, the number of the period.
+    """
 
     view: str
     notified: str

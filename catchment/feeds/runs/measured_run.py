@@ -178,7 +178,7 @@ class FeedRun:
                 break
 
     def totals(self) -> Totals:
-        """Return what has crossed the wire so far."""
+        """Return the traffic so far."""
         return Totals.of(self.bus.traffic().values(), self.run.now_us)
 
     def report(self) -> dict[str, Any]:

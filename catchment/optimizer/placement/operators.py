@@ -176,7 +176,7 @@ class _Merging:
 
 
 def merge_name(fragment: str) -> str:
-    """Return what the names of all merges of a fragment begin with."""
+    """Return the common beginning of the names of all merges of a fragment."""
     return f"merge {fragment}"
 
 

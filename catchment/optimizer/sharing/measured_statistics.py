@@ -25,7 +25,7 @@ LEAST_SELECTIVITY = 1e-4
 def apply_measurements(
     known: Statistics, fragments: Mapping[str, FragmentDemand], sites: Mapping[str, Mapping[str, Any]]
 ) -> Statistics:
-    """Return what is known of streams, replaced by what the sites that read them have measured."""
+    """Return the statistics with what sites have measured in place of what is declared."""
     streams = dict(known.streams)
     for name in {d.source.stream for d in fragments.values()} & streams.keys():
         mine = {f: d for f, d in fragments.items() if d.source.stream == name}

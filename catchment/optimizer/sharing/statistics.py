@@ -76,7 +76,7 @@ class Statistics:
     streams: Mapping[str, StreamStatistics]
 
     def of(self, stream: str) -> StreamStatistics:
-        """Return what is known about a stream, or raise an error where that is nothing."""
+        """Return the statistics of a stream, or raise an error where there are none."""
         if stream not in self.streams:
             raise PlanError(
                 f"no rates are declared for stream {stream!r}",
@@ -161,7 +161,7 @@ def short_name(column: str, stream: str) -> str:
 
 
 def load_statistics(project: Project, catalog: Catalog) -> Statistics:
-    """Return what a project declares about its streams; a generator knows its own rate."""
+    """Return the statistics that a project declares; a generator knows its own rate."""
     path = project.folder / FILE
     declared = _read_file(path, catalog) if path.is_file() else {}
     generated = {
@@ -173,7 +173,7 @@ def load_statistics(project: Project, catalog: Catalog) -> Statistics:
 
 
 def fill_with_guesses(known: Statistics, catalog: Catalog) -> Statistics:
-    """Return what is known, and a guess for streams about which nothing is: enough to compare ways of sharing."""
+    """Return the statistics with guesses for the other streams: enough to compare ways of sharing."""
     guessed = {
         s.name: StreamStatistics(dict.fromkeys(s.sites or (), DEFAULT_ROWS_PER_S), _raw_bytes(s))
         for s in catalog.streams.values()

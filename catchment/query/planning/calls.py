@@ -136,7 +136,7 @@ class AggregateSet:
 
 
 def restrict(value: TypedExpression | None, condition: exp.Expr | None) -> TypedExpression | None:
-    """Return what is aggregated where a condition holds; without a value every record counts."""
+    """Return a value that is null where the condition does not hold; without a value, 1 per record."""
     if condition is None:
         return value
     then = value or TypedExpression("1", pa.int32())

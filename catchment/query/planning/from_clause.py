@@ -67,7 +67,7 @@ def read_from(view: View, catalog: Catalog) -> FromClause:
 
 
 def _read_join(join: exp.Join, read: FromClause, view: View, catalog: Catalog) -> FromClause:
-    """Return what is read with one more relation."""
+    """Return the FROM clause with one more relation."""
     table, scope = _table(join.this, view), read.scope
     declared = _find_declared(table, view, catalog)
     if isinstance(declared, View):

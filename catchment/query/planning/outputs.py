@@ -132,7 +132,7 @@ class SelectOutputs:
         return self._resolve_ungrouped(node, position, aliases_win) if isinstance(node, exp.Column) else node
 
     def _resolve_ungrouped(self, column: exp.Column, position: int, aliases_win: bool) -> exp.Expr:
-        """Return what a column that is no key stands for: an alias, or it is a mistake."""
+        """Return the expression of an alias that a column names; any other column that is not a key is refused."""
         if len(column.parts) == 1 and (aliases_win or not self.scope.knows(column.name)):
             for before, item in enumerate(self.items[:position]):
                 if item.alias.lower() == column.name.lower():

@@ -78,7 +78,7 @@ def table_options() -> tuple[Option, ...]:
 
 
 def read_view_options(given: Given, name: str, where: Where) -> ViewOptions:
-    """Return what a view promises, and how it runs."""
+    """Return the options of a view."""
     read = _read(given, options_of(ViewOptions), f"view {name!r}", where)
     if "confidence" in given and "max_error" not in given:
         raise QueryError(

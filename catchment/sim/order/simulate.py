@@ -78,7 +78,7 @@ class Run:
         return float(lengths[over].sum()) / SECOND_US
 
     def figures(self, records: int) -> dict[str, Any]:
-        """Return what the command prints of it."""
+        """Return the figures of the run, as a JSON document."""
         keyed = {} if self.keyed_errors is None else {"keyed_violations": self._share_off(self.keyed_errors)}
         return {
             "name": self.name,

@@ -1,5 +1,4 @@
-"""The cloud side of feeds on Spark: micro-batches route uploaded events and compute the cloud's views
-natively.
+"""The cloud side of feeds on Spark: micro-batches route uploaded events and compute the cloud's views natively.
 
 Uploaded events are landed in Parquet files; a Structured Streaming query reads them, and each micro-batch
 (`foreachBatch`) does one Spark job: join the new events with the routes (who downloads which share), join

@@ -45,7 +45,7 @@ def observe_good_records(records: DataFrame, event_time: str) -> tuple[Observati
 
 
 def stats_of(observation: Observation) -> BatchStats:
-    """Return what was observed, once an action has run over the records."""
+    """Return the observed statistics, once an action has run over the records."""
     found = observation.get
     return BatchStats(found["rows"], found["bad"], found["low"], found["high"])
 

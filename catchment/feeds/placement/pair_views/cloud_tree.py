@@ -1,5 +1,4 @@
-"""Placement inside the cloud, the second step: which of the cloud's nodes computes each view placed at
-the cloud.
+"""Placement inside the cloud, the second step: which of its nodes computes each view placed at the cloud.
 
 The cloud's nodes form a tree (regions, data centres, racks); each device is attached to one of them, its
 gateway. A feed crosses a link once, at the highest rate that is wanted beyond it. Costs inside the cloud

@@ -57,7 +57,7 @@ class LiftProblem:
         return LiftProblem(start, self.cost[levels], renumber[self.left[inside]], renumber[self.right[inside]])
 
     def cost_of(self, reached: Ints) -> float:
-        """Return what a choice costs: `reached[d]` levels of node d, 0 for none."""
+        """Return the cost of a choice: `reached[d]` levels of node d, 0 for none."""
         lifted = np.flatnonzero(reached)
         return float(self.cost[self.start[lifted] + reached[lifted] - 1].sum())
 

@@ -64,7 +64,7 @@ class DemandGraph:
         return self.edges // 2
 
     def name(self, device: int) -> str:
-        """Return what the user calls a device."""
+        """Return the name that the user gave a device."""
         return str(device if self.names is None else self.names[device])
 
     @classmethod

@@ -68,7 +68,7 @@ class DeviceLinks:
         return sent
 
     def cost(self, inside: Mask, nodes: Mask | None = None) -> float:
-        """Return what the devices (of some nodes) pay when `inside` says what each computes."""
+        """Return the cost of the devices (of some nodes) when `inside` says what each computes."""
         of = inside if nodes is None else inside & nodes
         uploads = float((self.upload * self.upload_rates(inside))[of].sum())
         rows = np.flatnonzero(of[self.reader])
