@@ -43,17 +43,17 @@ Report = Callable[[Mapping[str, Any]], None]
 
 @dataclass
 class Runner:
-    """Some roles of a project in this process."""
+    """Runs some roles of a project in this process."""
 
     deployment: Deployment
-    spark: SparkSession | None  # none where all that runs here is a relay
+    spark: SparkSession | None  # None where only relays run here
     sites: Sequence[str]
     with_center: bool
     clock: Clock = field(default_factory=SystemClock)
     once: bool = False
-    on_segment: Callable[[Segment], None] = lambda segment: None  # hears of every segment that is about to land
+    on_segment: Callable[[Segment], None] = lambda segment: None  # called with every segment that is about to land
     wrap_uplink: Callable[[Uplink], Uplink] = lambda uplink: uplink  # where a test puts faults onto the wire
-    make_monitor: MakeMonitor = LoadMonitor  # who decides what is shed
+    make_monitor: MakeMonitor = LoadMonitor  # makes what decides how streams are shed
 
     def __post_init__(self) -> None:
         self.project = self.deployment.project
@@ -69,7 +69,7 @@ class Runner:
         self.relays = Relays(self.deployment, relays, self.clock, self._relay_sender, self.connections.make_server)
 
     def start(self) -> None:
-        """Bring up the center first, so that sites find someone to speak to; then the relays, then the sites."""
+        """Start the center first, so that sites find it listening; then the relays, then the sites."""
         self.watcher.begin()
         if self.with_center:
             self._center = CenterRole(self.deployment, self._session, self.clock, self.connections, self.on_segment)
