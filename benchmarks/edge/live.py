@@ -5,11 +5,11 @@ where a cell says so: a window then has three times as many micro-batches, neare
 queries of the first table of Heintz et al. (HPDC'15): small (sum by country and status), medium (moments by client),
 large (distinct clients by company). For each query the link is shaped to a multiple of what streaming needs, which is
 measured first on links that are not shaped. All policies of a cell run at the same time, each as sites of its own with
-links of their own, so that noise meets all alike; three sites share one cell's bandwidth and records. Staleness is from
-the end of a window, by the pace of the replay, to the landing of its last update at the center; the least possible is
-that of the offline optimum of the paper on the same arrivals and link, to which every live run adds its micro-batches.
-The first window, in which policies have nothing to go by, is left out. A window after the end of the log the run is
-cut: what still waits then counts as sent, and as landing at that moment (`waiting` rows).
+links of their own, so that noise affects all alike; three sites share one cell's bandwidth and records. Staleness is
+from the end of a window, by the pace of the replay, to the landing of its last update at the center; the least
+possible is that of the offline optimum of the paper on the same arrivals and link, to which every live run adds its
+micro-batches. The first window, in which policies have nothing to go by, is left out. A window after the end of the
+log the run is cut: what still waits then counts as sent, and as landing at that moment (`waiting` rows).
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def _member(policy: str, setting: Setting, number: int, bandwidth: float) -> Mem
 
 
 def streaming_needs(spark: Any, records: Records, settings: Sequence[Setting]) -> dict[Setting, float]:
-    """Bytes a second that streaming sends when nothing holds it back, by setting (whatever its factor)."""
+    """Bytes per second that streaming sends when nothing holds it back, by setting (whatever its factor)."""
     kinds = list(dict.fromkeys(replace(setting, factor=0.0) for setting in settings))
     members = [_member("streaming", kind, i, UNSHAPED * kind.sites) for i, kind in enumerate(kinds)]
     some = [r for r in records if r["hour_us"] == records[0]["hour_us"]]

@@ -1,7 +1,7 @@
 """Edge policies in the simulator: traffic and staleness over link capacities, wrong beliefs and a weakening link.
 
-Capacity c is the link's rate in units of the distinct keys of a mean window. Excess is traffic above one update a key;
-staleness is in units of the window; `ok` is the share of windows whose staleness is at most 1.1 times the offline
+Capacity c is the link's rate in units of the distinct keys of a mean window. Excess is traffic above one update per
+key; staleness is in units of the window; `ok` is the share of windows whose staleness is at most 1.1 times the offline
 optimum, or within one service time of it. The first window, in which nothing is known yet, is left out. `halved`: the
 link has half its rate from the middle of the drain on, in every window; `halved at times`: in every sixth window.
 """

@@ -25,7 +25,7 @@ DAY_US = 86_400_000_000
 
 @dataclass(frozen=True)
 class NamedTrace:
-    """A trace, the window to aggregate it by, and the true rates (records a window) where there are any."""
+    """A trace, the window to aggregate it by, and the true rates (records per window) where there are any."""
 
     name: str
     trace: KeyTrace

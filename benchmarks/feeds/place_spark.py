@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.table import Table
 
-DESCRIPTION = "Placement of 10M and 50M demand edges on Spark: seconds, and memory a task needs, in one heap."
+DESCRIPTION = "Placement of 10M and 50M demand edges on Spark: seconds, and memory per task, in one heap."
 HEAP = "1g"
 FRIENDS = 100  # of each user
 SIZES = (10_000_000, 50_000_000)  # demand edges, one direction each

@@ -1,4 +1,4 @@
-"""A live deployment for the feeds benchmark: a broker, a cloud on Spark and fleets of devices, processes all.
+"""A live deployment for the feeds benchmark: a broker, a cloud on Spark and fleets of devices, each a process.
 
 Everything is measured at the cloud, from its log; notices and records are what the fleets wrote down.
 """

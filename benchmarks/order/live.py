@@ -1,14 +1,14 @@
-"""Slack controllers live: three sites on Spark, a stream that is out of order, one view a controller.
+"""Slack controllers live: three sites on Spark, a stream that is out of order, one view per controller.
 
-All controllers run in one deployment, each as a view of its own over the same records, so that noise meets all alike.
-The streams: real departures, reported at landing (their time runs `FLIGHT_SPEED` times as fast), spread over three
-sites by carrier; and a stream generated after Table 1 of Yang et al. (HPM), its sensors spread over three sites, its
-time slowed down so that its stalls are long against a micro-batch. Latency is on the wall clock, from the moment at
-which the last site's replay reaches a window's end to the publishing of its first answer. It has micro-batches in it,
-which no controller can save: `fixed:0`, which waits for nothing, shows how much that is. Violations are judged against
-a recomputation from the raw records, which the final answers must equal; and so is, for each controller, in which share
-of the windows the first answer was further off than its stated bound. The part `repair` is about the cost of repair
-alone: a stream that is in order but for one record in a thousand (`_order_repair.py`).
+All controllers run in one deployment, each as a view of its own over the same records, so that noise affects all
+alike. The streams: real departures, reported at landing (their time runs `FLIGHT_SPEED` times as fast), spread over
+three sites by carrier; and a stream generated after Table 1 of Yang et al. (HPM), its sensors spread over three sites,
+its time slowed down so that its stalls are long against a micro-batch. Latency is on the wall clock, from the moment
+at which the last site's replay reaches a window's end to the publishing of its first answer. It includes
+micro-batches, which no controller can avoid: `fixed:0`, which waits for nothing, shows how much that is. Violations
+are judged against a recomputation from the raw records, which the final answers must equal; and so is, for each
+controller, in which share of the windows the first answer was further off than its stated bound. The part `repair` is
+about the cost of repair alone: a stream that is in order except for one record in a thousand (`repair.py`).
 """
 
 from __future__ import annotations

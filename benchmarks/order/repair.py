@@ -1,4 +1,4 @@
-"""What repair costs live: a stream that is in order but for one record in a thousand, which comes 20 to 60 s late.
+"""What repair costs live: a stream that is in order except for one record in a thousand, which comes 20 to 60 s late.
 
 Two views ask the same of it: one is repaired, one registers late records and leaves them. So what the center spends on
 fetching published states, on merging into them, and on publishing the first view more than the second, is the cost of

@@ -1,11 +1,11 @@
 """The twelve queries of examples/wan_workload submitted ten seconds apart while everything runs.
 
-A day of edits is made two hours (so that a slice holds several records of a site) and replayed so that these last three
-minutes. The first view is there at the start; each
-further one comes through `submit` when `EVERY_S` more seconds have passed since the first record. Without sharing and
-with it, on links that are not shaped: what crosses the WAN over time, what each query's own fragments sent, and whether
-every answer is right. The oracle is DuckDB over the raw edits: each view has answered every window from the first that
-it published to the end of the edits, once, and equal to the oracle's.
+A day of edits is made two hours (so that a slice holds several records of a site) and replayed so that these last
+three minutes. The first view is there at the start; each further one comes through `submit` when `EVERY_S` more
+seconds have passed since the first record. Without sharing and with it, on links that are not shaped: what crosses the
+WAN over time, what each query's own fragments sent, and whether every answer is right. The oracle is DuckDB over the
+raw edits: each view has answered every window from the first that it published to the end of the edits, once, and
+equal to the oracle's.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ def _ranked(row: tuple[Any, ...], columns: Sequence[str]) -> tuple[Any, ...]:
 
 
 def plot(runs: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Bytes over the WAN against time, a line a run, a mark where a query came."""
+    """Bytes over the WAN against time, one line per run, a mark where a query came."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -36,7 +36,7 @@ Report = Callable[[str], None]
 
 
 def run_live(report: Report) -> list[dict[str, Any]]:
-    """Bytes over the WAN and records a second of each strength, links being the bottleneck."""
+    """Bytes over the WAN and records per second of each strength, links being the bottleneck."""
     return _compared(edits_of(HOURS, first=FIRST_HOUR), DAY_RECORDS / DAY_S, report)
 
 

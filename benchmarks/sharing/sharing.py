@@ -4,7 +4,7 @@ Planned: the strengths of sharing on the twelve queries, where source sites cann
 they can, on links of plenty and slowed; two hundred random draws of twelve queries in a star, as catchment runs; the
 queries arriving one by one; the greedy rules and the local search against the exact program on random worlds; and how
 long many queries take to plan. Workload, draws and seeds were fixed before any of them was planned. Live (`live`,
-`dense`, `relay`, `arrivals`): see `_sharing_live.py` and `_sharing_arrivals.py`.
+`dense`, `relay`, `arrivals`): see `live.py` and `arrivals.py`.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _planned(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
     worlds = {"sources do not compute": topology, "sources compute": edge, **(slow if not quick else {})}
     report("sharing of the twelve queries")
     return {
-        "compared": "planned bytes a second over the WAN, and planned throughput (worst link on a query's way)",
+        "compared": "planned bytes per second over the WAN, and planned throughput (worst link on a query's route)",
         "strengths": [
             row
             for name, world in worlds.items()
@@ -113,7 +113,7 @@ def _drawn(catalog: Catalog, draw: int) -> list[SharedQuery]:
 
 
 def _star_draws(catalog: Catalog, known: Statistics, count: int) -> list[dict[str, float]]:
-    """Bytes a second that leave the sites of a star, as catchment runs: partials of every fragment, once."""
+    """Bytes per second that leave the sites of a star, as catchment runs: partials of every fragment, once."""
     rows = []
     for draw in range(count):
         queries = _drawn(catalog, draw)

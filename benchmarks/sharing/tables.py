@@ -1,4 +1,4 @@
-"""What `catchment bench sharing` shows a person: a function a table, by part."""
+"""What `catchment bench sharing` shows a person: one function per table, by part."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Layout:
     """A project to write down: how much is shared, over which links, read how, at which pace the statistics say."""
 
     sharing: Strength
-    speeds: Mapping[str, float] = field(default_factory=dict)  # bytes a second of a site's link; absent: not shaped
+    speeds: Mapping[str, float] = field(default_factory=dict)  # bytes per second of a site's link; absent: not shaped
     hub: str | None = None
     connector: str = FILES
     views: Sequence[str] = field(default_factory=views)

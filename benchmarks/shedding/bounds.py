@@ -125,7 +125,7 @@ def _classes(values: Floats, rates: Floats) -> Kept:
 
 
 def _groups(aggregate: str, error: float) -> dict[str, Any]:
-    """One rate for all groups, a rate a group, and a rate a group for those that carry 90% of the records."""
+    """One rate for all groups, one rate per group, and one rate per group for those that carry 90% of the records."""
     shares = np.arange(1, 1_001) ** -1.1
     groups = {str(i): Population(max(1, round(1e6 * s / shares.sum())), 10, 5) for i, s in enumerate(shares)}
     each, most = (group_rates(aggregate, groups, error, DELTA, mass) for mass in (1.0, 0.9))

@@ -74,7 +74,7 @@ def run_project(spark: Any, folder: Path, monitor: Callable[..., Planned], secon
 
 
 def capacity_of(spark: Any, scratch: Path, log: Log, report: Callable[[str], None]) -> dict[str, float]:
-    """Rows a second that the site can take whole: one over the slope of the line through the seconds of whole batches
+    """Rows per second that the site can take whole: one over the slope of the line through the seconds of whole batches
     by their rows. A first run of the same kind warms the JVM up: what it takes says nothing."""
     made: list[Planned] = []
     write_log(scratch / "calibrate.parquet", log, CALIBRATION)

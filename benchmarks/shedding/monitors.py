@@ -1,4 +1,4 @@
-"""Those who decide what is shed: as planned, one rate for all, and nobody. They note what each batch was."""
+"""Monitors that decide what is shed: as planned, at one rate for all, or never. They record every batch."""
 
 from __future__ import annotations
 

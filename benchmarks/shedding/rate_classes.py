@@ -83,7 +83,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class Answers:
-    """One value a group, and its bound. `half_widths` are in the unit of the values, `errors` relative to
+    """One value per group, and its bound. `half_widths` are in the unit of the values, `errors` relative to
     the truth."""
 
     values: Floats

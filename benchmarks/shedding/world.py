@@ -72,13 +72,13 @@ def read_log(hours: Sequence[int] = BURST_HOURS) -> Log:
 
 
 def phases_of(capacity: float, times: float, burst_s: float) -> list[tuple[float, float]]:
-    """Calm of an uneven kind, then `times` the capacity, then calm again: (rows a second, seconds)."""
+    """Calm of an uneven kind, then `times` the capacity, then calm again: (rows per second, seconds)."""
     calm = [(CALM_SHARE * capacity * share, BEFORE_S / 3) for share in (0.3, 1.0, 0.6)]
     return [*calm, (times * capacity, burst_s), (CALM_SHARE * capacity, AFTER_S)]
 
 
 def make_table(log: Log, phases: Sequence[tuple[float, float]], start_s: int = START_S) -> pa.Table:
-    """Records in the log's order, arriving in phases of (rows a second, seconds); event time is arrival time."""
+    """Records in the log's order, arriving in phases of (rows per second, seconds); event time is arrival time."""
     arrivals, at = [], float(start_s)
     for rate, seconds in phases:
         count = int(rate * seconds)

@@ -1,4 +1,4 @@
-"""Rows a second of one site pipeline against plain Spark Structured Streaming doing the same windowed aggregate.
+"""Rows per second of one site pipeline against plain Spark Structured Streaming doing the same windowed aggregate.
 
 Same Parquet files, same session, same run, one after the other, best of `REPEATS`: plain Spark with its own stateful
 operator (update mode, no output); a catchment site, which also journals, caches, encodes and delivers its partials
@@ -69,7 +69,7 @@ def run(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
 def measure(
     spark: Any, scratch: Path, data: Path, keys: int, rows: int, report: Callable[[str], None], repeats: int
 ) -> dict[str, Any]:
-    """Rows a second of each variant, best of the repeats, taking turns so that noise meets all alike."""
+    """Rows per second of each variant, best of the repeats, taking turns so that noise affects all alike."""
     variants: dict[str, Callable[[], float]] = {
         "plain_spark": lambda: plain_spark(spark, data, scratch),
         "site": lambda: site_pipeline(spark, data, scratch, history=False),
@@ -186,7 +186,7 @@ def bare_pyarrow(data: Path) -> float:
 
 
 def render(result: Mapping[str, Any]) -> RenderableType:
-    """Millions of rows a second, and the ratios."""
+    """Millions of rows per second, and the ratios."""
     table = Table(
         "keys",
         "plain Spark",
