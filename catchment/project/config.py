@@ -265,7 +265,8 @@ class _Reader:
         head = self.table("project", options_of(Project), required=True)
         sites = self.sites()
         links = self.links(sites)
-        spark, security = self.spark(), self.security(root)
+        spark = self.spark()
+        security = self.security(root)
         defaults = Defaults(**self.table("defaults", options_of(Defaults)))
         try:
             return Project(

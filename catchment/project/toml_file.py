@@ -51,7 +51,8 @@ class TomlFile:
         return f"{self.path}:{line}" if line else str(self.path)
 
     def _line(self, table: str, key: str | None, index: int) -> int | None:
-        seen, here = -1, False
+        seen = -1
+        here = False
         for number, line in enumerate(self.text.splitlines(), start=1):
             header = _HEADER.match(line)
             if header:

@@ -47,7 +47,7 @@ def units_of_records(count: float, total: float, square: float) -> Units:
         raise QualityError(f"a population of records needs 1 record or more, not {count}")
     mean = total / count
     variance = max(square / count - mean * mean, 0.0)
-    return Units(float(count), sqrt(variance) / abs(mean) if mean else (inf if variance else 0.0))
+    return Units(float(count), _variation(sqrt(variance), mean))
 
 
 def units_of_sources(measure: Measure, totals: Floats, counts: Floats) -> Units:
@@ -61,7 +61,14 @@ def units_of_sources(measure: Measure, totals: Floats, counts: Floats) -> Units:
     mean = float(np.mean(weights))
     excess = totals - totals.sum() / max(counts.sum(), 1e-300) * counts if measure.name == "avg" else weights - mean
     spread = float(np.sqrt(np.mean(np.square(excess))))
-    return Units(len(totals), spread / abs(mean) if mean else (inf if spread else 0.0))
+    return Units(len(totals), _variation(spread, mean))
+
+
+def _variation(std: float, mean: float) -> float:
+    """Return the coefficient of variation; units that are all 0 do not vary."""
+    if std == 0.0:
+        return 0.0
+    return std / abs(mean) if mean else inf
 
 
 def needed_coverage(measure: Measure, contract: Contract, units: Units) -> float:

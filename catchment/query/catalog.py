@@ -119,7 +119,8 @@ class Catalog:
             )
 
     def _check_sink(self, view: View) -> None:
-        sink, center = view.options.sink, self.project.center
+        sink = view.options.sink
+        center = self.project.center
         known = sink in self.project.sites
         if sink is not None and sink != center and (self.star or not known):
             raise QueryError(

@@ -22,7 +22,8 @@ def explain(plan: QueryPlan, project: Project) -> str:
 
 def explain_data(plan: QueryPlan, project: Project) -> dict[str, Any]:
     """Return the explanation as a JSON document."""
-    fragment, options = plan.fragment, plan.options
+    fragment = plan.fragment
+    options = plan.options
     return {
         "view": plan.name,
         "plan": plan.to_text(),

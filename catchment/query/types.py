@@ -81,9 +81,10 @@ def arrow_type(type_: exp.DataType | None) -> pa.DataType | None:
 
 
 def _decimal_type(digits: list[str]) -> pa.DataType | None:
-    if not all(d.isdigit() for d in digits):
+    if len(digits) > 2 or not all(d.isdigit() for d in digits):
         return None
-    precision, scale = (*map(int, digits), *(DEFAULT_PRECISION, DEFAULT_SCALE)[len(digits) :])
+    precision = int(digits[0]) if digits else DEFAULT_PRECISION
+    scale = int(digits[1]) if len(digits) > 1 else DEFAULT_SCALE
     return pa.decimal128(precision, scale) if 0 <= scale <= precision <= 38 and precision else None
 
 

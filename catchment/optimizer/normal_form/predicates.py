@@ -60,9 +60,11 @@ def read_comparison(condition: str) -> ConstantComparison | None:
     """Return the comparison with constants that a condition in normal form is, if it is one."""
     node = parse_bare(condition)
     if isinstance(node, exp.In) and node.expressions:
-        operator, constants = "in", node.expressions
+        operator = "in"
+        constants = node.expressions
     elif isinstance(node, exp.Binary) and type(node) in _ORDERED:
-        operator, constants = _ORDERED[type(node)], [node.right]
+        operator = _ORDERED[type(node)]
+        constants = [node.right]
     else:
         return None
     values = [_value(c) for c in constants]

@@ -195,7 +195,8 @@ class QueryArrival:
             yield self._choice(operator, site, self._kind(operator, site, needed), needed)
 
     def _reaches(self, operator: WanOperator, site: str) -> bool:
-        route, sink = self.base.topology.route, self.ahead[operator.name][1]
+        route = self.base.topology.route
+        sink = self.ahead[operator.name][1]
         arrives = all(route(self.sites[self.query, i], site) is not None for i in operator.inputs)
         return arrives and (sink is None or route(site, sink) is not None)
 

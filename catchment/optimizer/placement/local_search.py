@@ -46,7 +46,8 @@ def _starts(placement: WanPlacement) -> list[_Trial]:
 
 def _all_at(trial: _Trial, target: str | None) -> _Trial | None:
     """Return the trial with every free operator at one site (None: at its query's sink); None if a route is missing."""
-    graph, topology = trial.placement.graph, trial.placement.topology
+    graph = trial.placement.graph
+    topology = trial.placement.topology
     sites = dict(trial.sites)
     for query, name in trial.sites:
         if graph.operators[name].site is None:

@@ -107,7 +107,8 @@ def query_operators(
     With `as_run` each is pinned to where a run has it: partials at their sites, merges on the route.
     """
     fragment = state.derivations[query].fragment
-    demand, asked = state.fragments[fragment], state.queries[query]
+    demand = state.fragments[fragment]
+    asked = state.queries[query]
     sites = demand.source.sites
     sources = [
         WanOperator(f"read {demand.source.stream} at {s}", (), statistics.raw_bytes_per_s(demand.source.stream, s), s)

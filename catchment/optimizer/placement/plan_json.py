@@ -40,7 +40,8 @@ def _origins(plan: WanPlan, fragment: str) -> tuple[str, ...]:
 
 def _fragment(plan: WanPlan, name: str, origin: str) -> dict[str, Any]:
     """Return one fragment over the records of one site: where it is computed, and what else was possible."""
-    demand, users = plan.sharing.fragments[name], plan.sharing.users(name)
+    demand = plan.sharing.fragments[name]
+    users = plan.sharing.users(name)
     operator = f"aggregate {name} of {origin}"
     first = plan.placement.decisions[users[0], operator]
     return {

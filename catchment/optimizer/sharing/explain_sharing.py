@@ -75,7 +75,8 @@ def _merges(query: str, deployed: Deployed, statistics: Statistics, project: Pro
 
 def _choices(query: SharedQuery, deployed: Deployed, bytes_of: BytesOf) -> Iterator[dict[str, Any]]:
     """Yield the choices that there are if the query is added last; the one in force is marked."""
-    sharing, chosen = deployed.sharing, deployed.derivation(query.name).fragment
+    sharing = deployed.sharing
+    chosen = deployed.derivation(query.name).fragment
     for name, demand in sharing.fragments.items():
         others = [u for u in sharing.users(name) if u != query.name]
         if not others or name in deployed.leaving:

@@ -46,7 +46,8 @@ def read_call(node: exp.Expr, text: SqlText) -> ParsedCall | None:
         return None
     if not isinstance(node, exp.Anonymous):
         raise text.error(f"{show(node)} is not possible here", node, hint="write a plain call, such as sum(x)")
-    name, arguments = str(node.this).lower(), list(node.expressions)
+    name = str(node.this).lower()
+    arguments = list(node.expressions)
     if name == "count_if" and len(arguments) == 1:
         return ParsedCall(node, "count", None, (), arguments[0])
     if arguments and isinstance(arguments[0], exp.Distinct):

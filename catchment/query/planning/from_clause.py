@@ -68,7 +68,8 @@ def read_from(view: View, catalog: Catalog) -> FromClause:
 
 def _read_join(join: exp.Join, read: FromClause, view: View, catalog: Catalog) -> FromClause:
     """Return the FROM clause with one more relation."""
-    table, scope = _table(join.this, view), read.scope
+    table = _table(join.this, view)
+    scope = read.scope
     declared = _find_declared(table, view, catalog)
     if isinstance(declared, View):
         raise view.text.error(

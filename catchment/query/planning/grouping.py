@@ -108,8 +108,10 @@ def _read_window(call: exp.Expr, scope: Scope, streams: Mapping[str, Stream]) ->
         raise scope.text.error(f"window(...) has {len(arguments)} argument(s)", call, hint=f"write {WINDOW_FORM}")
     _check_event_time(arguments[0], scope, streams)
     lengths = [_duration(a, scope.text) for a in arguments[1:]]
+    size = lengths[0]
+    slide = lengths[1] if len(lengths) > 1 else size
+    offset = lengths[2] if len(lengths) > 2 else 0
     try:
-        size, slide, offset = (*lengths, *(lengths[0], 0)[len(lengths) - 1 :])
         spec = WindowSpec(size, slide, offset)
     except TimelineError as cause:
         raise scope.text.error(cause.message, call, hint=cause.hint or f"write {WINDOW_FORM}") from cause

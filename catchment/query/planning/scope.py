@@ -89,7 +89,8 @@ class Scope:
                 )
             field = fields[name.lower()]
             column = exp.Dot(this=column, expression=exp.to_identifier(field.name, quoted=True))
-            column.type, type_ = read_type(sql_type(field.type)), field.type
+            column.type = read_type(sql_type(field.type))
+            type_ = field.type
         return column
 
 

@@ -105,7 +105,8 @@ class Cursor:
         """Read a list in parentheses, and return its parts between the commas."""
         if self.peek() != "(":
             raise self.error_here(form)
-        opened, depth = self.tokens[self.position], 0
+        opened = self.tokens[self.position]
+        depth = 0
         parts: list[list[Token]] = [[]]
         for token in self.rest:
             self.position += 1
@@ -131,7 +132,8 @@ class Cursor:
         values: dict[str, Any] = {}
         places: dict[str | None, str] = {}
         for part in self.group("(name = value, ...)"):
-            name, at = part[0].text.lower(), part[0].start
+            name = part[0].text.lower()
+            at = part[0].start
             if len(part) < 3 or part[1].text != "=":
                 raise self.source.error(f"the option {name!r} has no value", at, hint=OPTION_FORM)
             if name in values:
