@@ -47,7 +47,7 @@ class OpenSlices:
         counts[site] = counts.get(site, 0) + count
 
     def rows(self, window: Window) -> pa.Table:
-        """Return what is in of a window, merged: (keys, states)."""
+        """Return the merged partials of a window: (keys, states)."""
         inside = sorted(s for s in self._state.slices if window.start_us <= s < window.end_us)
         for slice_us in inside:
             self._merge_slice(slice_us)
