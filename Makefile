@@ -4,8 +4,9 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-# Tests run in as many processes as there are cores; all that need a JVM run one after another in one of them.
-PYTEST := $(BIN)/pytest -n auto --dist loadgroup
+# Tests without a JVM run in as many processes as there are cores; those with one run after them, one at a time.
+PURE  := $(BIN)/pytest -n auto
+SPARK := $(BIN)/pytest
 
 .PHONY: help demo quick test integration soak check coverage bench docs lint format types clean
 
@@ -33,19 +34,22 @@ demo: $(VENV)/.ready
 	@$(BIN)/catchment demo
 
 quick: $(VENV)/.ready-dev
-	@$(PYTEST) --hypothesis-profile=quick -m "not spark and not e2e and not integration and not soak"
+	@$(PURE) --hypothesis-profile=quick -m "not spark and not e2e and not integration and not soak"
 
 test: $(VENV)/.ready-dev
-	@$(PYTEST) -m "not integration and not soak"
+	@$(PURE) -m "not spark and not e2e and not integration and not soak"
+	@$(SPARK) -m "(spark or e2e) and not integration and not soak"
 
 integration: $(VENV)/.ready-dev
 	@$(BIN)/pytest -m integration
 
 soak: $(VENV)/.ready-dev
-	@$(PYTEST) --hypothesis-profile=soak
+	@$(PURE) --hypothesis-profile=soak -m "not spark and not e2e"
+	@$(SPARK) --hypothesis-profile=soak -m "spark or e2e"
 
 coverage: $(VENV)/.ready-dev
-	@$(PYTEST) -m "not integration and not soak" --cov --cov-report=term
+	@$(PURE) -m "not spark and not e2e and not integration and not soak" --cov --cov-report=
+	@$(SPARK) -m "(spark or e2e) and not integration and not soak" --cov --cov-append --cov-report=term
 
 check: lint types test
 

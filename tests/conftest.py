@@ -33,15 +33,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.stop()
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Hold the rule that a test which starts a JVM says so, and run all of those in one process.
-
-    Where tests run in parallel (`pytest -n 2 --dist loadgroup`), they share one session that way, and at most one test
-    keeps Spark busy at a time.
-    """
+    """Hold the rule that a test which starts a JVM says so: such tests run one at a time, and share one session."""
     for item in items:
-        if item.get_closest_marker("spark"):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-        elif "spark" in getattr(item, "fixturenames", ()):
+        if "spark" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("spark"):
             raise pytest.UsageError(f"{item.nodeid} uses the spark fixture and lacks @pytest.mark.spark")
