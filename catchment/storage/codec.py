@@ -32,6 +32,19 @@ Migration = Callable[[Fields], Fields]  # the fields of one version to those of 
 
 _INTEGERS = range(-(2**63), 2**64)  # integers that MessagePack carries
 COMPRESS_ARRAYS_FROM_BYTES = 1024  # below it compression saves less than it costs
+# What reading bytes that this codec did not write can end in.
+_MALFORMED = (
+    msgspec.DecodeError,
+    pa.ArrowException,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
@@ -92,7 +105,7 @@ def decode(data: bytes) -> Any:
     """Return the value of a document."""
     try:
         return msgspec.msgpack.decode(data, ext_hook=_read_extension)
-    except (msgspec.DecodeError, pa.ArrowException, ValueError, TypeError, RecursionError) as error:
+    except _MALFORMED as error:
         raise StorageError(f"the bytes are not a document of catchment: {error}") from error
 
 

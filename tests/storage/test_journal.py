@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -105,6 +106,11 @@ plain = st.recursive(
 )
 
 
+def forge_extension(kind_and_content: tuple[int, Any]) -> bytes:
+    kind, content = kind_and_content
+    return msgspec.msgpack.encode(msgspec.msgpack.Ext(kind, msgspec.msgpack.encode(content)))
+
+
 def type_tree(value: Any) -> Any:
     """The types of a value and of all that is in it: equality alone does not tell a list from what compares equal."""
     if isinstance(value, dict):
@@ -179,10 +185,28 @@ def test_an_older_version_is_migrated_step_by_step_and_a_newer_one_is_refused_by
         del codec._REGISTRY["Grown"]
 
 
-@given(st.binary(max_size=200))
-def test_bytes_that_are_no_document_are_refused(data: bytes) -> None:
+contents = st.recursive(
+    st.none() | st.integers(-(2**63), 2**63) | st.text(max_size=5) | st.binary(max_size=5),
+    lambda inner: st.lists(inner, max_size=4),
+    max_leaves=6,
+)
+
+
+@given(st.binary(max_size=200) | st.tuples(st.integers(0, 20), contents).map(forge_extension))
+def test_bytes_that_nobody_wrote_are_read_or_refused_and_never_break_the_reader(data: bytes) -> None:
     with contextlib.suppress(StorageError):  # whatever else is raised fails
         decode(data)
+
+
+@pytest.mark.parametrize("kind", range(1, 21))
+def test_an_extension_without_content_is_refused_or_empty(kind: int) -> None:
+    """The kinds that hold items may be empty; all others need their parts."""
+    empty: dict[int, Any] = {3: (), 4: set(), 5: frozenset(), 7: Counter(), 8: {}}
+    if kind in empty:
+        assert decode(forge_extension((kind, []))) == empty[kind]
+    else:
+        with pytest.raises(StorageError):
+            decode(forge_extension((kind, [])))
 
 
 def test_entries_survive_a_restart_in_order(tmp_path: Path) -> None:
