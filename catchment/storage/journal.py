@@ -1,38 +1,39 @@
 """The journal holds the events that a core was given, on disk before anything follows from them.
 
-One file `journal-N.log` holds the entries since the snapshot `snapshot-N.bin`. Both begin with the version of their
-format; then come entries, each with a length and a checksum, each made durable by one fsync. A torn last entry was
-never acknowledged to anyone and is cut off; a damaged entry, the last one included, is refused. If an fsync fails the
-process must end and replay: the kernel may have marked the lost pages clean, so trying again would lie.
+One file `journal-N.log` holds the entries from number N on; `snapshot-N.bin` is the state that contains every entry
+below N (`catchment.storage.journal_file` has their format). Each entry is made durable by one fsync. If an fsync fails
+the process must end and replay: the kernel may have marked the lost pages clean, so trying again would lie.
 
-    file:   magic "CTJL" | version u16 | crc32 of both | entry | entry | ...
-    entry:  length u32 | crc32 of the body | crc32 of those two | body
+Two generations are kept: the newest snapshot with the entries since, and the snapshot before it with the entries
+between the two. If the newest snapshot is damaged, the state is made again from the one before, and `warnings` says so.
 """
 
 from __future__ import annotations
 
+import logging
 import os
-import struct
-import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from io import BufferedWriter
 from pathlib import Path
 from typing import Any
 
-from catchment.errors import StorageError
-from catchment.storage.codec import decode, encode, stored
-from catchment.storage.files import check_version, sync_folder, write_durably
+from catchment.storage.codec import encode, stored
+from catchment.storage.files import TEMPORARY, sync_folder, write_durably
+from catchment.storage.journal_file import (
+    ENTRY_HEAD_BYTES,
+    FILE_HEAD_BYTES,
+    DamagedFileError,
+    file_head,
+    read_bodies,
+    read_document,
+    read_snapshot_body,
+    with_checksums,
+)
 
-MAGIC = b"CTJL"
-VERSION = 1
-SECTOR_BYTES = 512  # what a disk writes whole or not at all
-
-_FORMAT = struct.Struct("<4sH")  # magic, version
-_LENGTHS = struct.Struct("<II")  # length and crc32 of the body
-_CHECK = struct.Struct("<I")  # crc32 of what stands before it
-_FILE_HEAD_BYTES = _FORMAT.size + _CHECK.size
-_ENTRY_HEAD_BYTES = _LENGTHS.size + _CHECK.size
+_NAME = re.compile(r"(snapshot|journal)-([0-9]+)\.(?:bin|log)(\.tmp)?")
+_log = logging.getLogger(__name__)
 
 
 @stored()
@@ -51,22 +52,86 @@ class Entry:
     events: tuple[Any, ...]
 
 
+@dataclass(frozen=True)
+class JournalFiles:
+    """The files of a journal that are to be read: a snapshot, if there is one, and the entries since, oldest first.
+
+    `base` is the number of the first entry after the snapshot. `damaged` are newer snapshots that cannot be read.
+    """
+
+    folder: Path
+    base: int
+    logs: tuple[int, ...]
+    damaged: tuple[Path, ...] = ()
+    has_snapshot: bool = False
+
+    @classmethod
+    def find(cls, folder: Path) -> JournalFiles:
+        """Return the files to read, without changing any; the newest snapshot that is whole is taken."""
+        snapshots = sorted(_numbers(folder, "snapshot"), reverse=True)
+        logs = sorted(_numbers(folder, "journal"))
+        damaged = []
+        failure: DamagedFileError | None = None
+        for number in snapshots:
+            path = snapshot_path(folder, number)
+            try:
+                read_snapshot_body(path)
+            except DamagedFileError as error:
+                damaged.append(path)
+                failure = failure or error
+                continue
+            return cls(folder, number, _since(folder, number, logs), tuple(damaged), True)
+        if failure is not None and 0 not in logs:
+            raise failure  # nothing older is left to make the state from
+        return cls(folder, 0, _since(folder, 0, logs), tuple(damaged))
+
+    def snapshot(self) -> Any | None:
+        """Return the state of the snapshot; None if there is none."""
+        if not self.has_snapshot:
+            return None
+        path = snapshot_path(self.folder, self.base)
+        return read_document(read_snapshot_body(path), path)
+
+    def bodies(self) -> Iterator[tuple[bytes, Path]]:
+        """Yield the entries since the snapshot, each checked; a file that others follow must not lack its end."""
+        for number, following in zip(self.logs, (*self.logs[1:], None), strict=True):
+            path = log_path(self.folder, number)
+            end = number
+            for body in read_bodies(path.read_bytes(), path) if path.exists() else ():
+                end += 1
+                yield body, path
+            if following is not None and end != following:
+                raise _gap(path, end, following)
+
+    @property
+    def names(self) -> set[str]:
+        """The names of the files."""
+        return {snapshot_path(self.folder, self.base).name, *(log_path(self.folder, n).name for n in self.logs)}
+
+
 class Journal:
     """Entries since the newest snapshot, and that snapshot."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        self.base = max((int(p.stem.split("-")[1]) for p in folder.glob("snapshot-*.bin")), default=0)
+        found = JournalFiles.find(folder)
+        self._files = replace(found, logs=found.logs or (found.base,))
+        self.warnings = [self._warn_of(path) for path in self._files.damaged]
         self._failure: OSError | None = None
         self._log = self._open()
+
+    @property
+    def base(self) -> int:
+        """The number of the first entry after the newest snapshot."""
+        return self._files.base
 
     def append(self, entry: Entry) -> None:
         """Add an entry; it is durable when this returns."""
         if self._failure is not None:
             raise self._failure  # what follows a half-written entry would be taken for damage
         try:
-            self._log.write(_with_checksums(encode(entry)))
+            self._log.write(with_checksums(encode(entry)))
             self._log.flush()
             os.fsync(self._log.fileno())
         except OSError as failure:
@@ -75,117 +140,90 @@ class Journal:
 
     def entries(self) -> Iterator[Entry]:
         """Read the entries since the snapshot, oldest first."""
-        for body in self._bodies():
-            yield _decode(body, self._path)
+        for body, path in self._files.bodies():
+            yield read_document(body, path)
 
     def snapshot(self) -> Any | None:
         """Return the state at the newest snapshot, or None if there is none."""
-        path = self.folder / f"snapshot-{self.base}.bin"
-        if not path.exists():
-            return None
-        (body,) = _read_bodies(path.read_bytes(), path)
-        return _decode(body, path)
+        return self._files.snapshot()
 
     def compact(self, sequence: int, state: Any) -> None:
-        """Start a new file from a state that contains every entry below `sequence`."""
-        write_durably(self.folder / f"snapshot-{sequence}.bin", _file_head() + _with_checksums(encode(state)))
+        """Start a new file from a state that contains every entry below `sequence`; keep the generation before it."""
+        write_durably(snapshot_path(self.folder, sequence), file_head() + with_checksums(encode(state)))
         self._log.close()
-        self.base = sequence
+        before = self._files
+        self._files = JournalFiles(self.folder, sequence, (sequence,), has_snapshot=True)
         self._log = self._open()
+        for old in _files(self.folder):
+            if old.name not in before.names | self._files.names:
+                old.unlink()
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the file of entries."""
+        """Bytes of the newest file of entries."""
         return int(self._log.tell())
 
     def close(self) -> None:
         self._log.close()
 
-    @property
-    def _path(self) -> Path:
-        return self.folder / f"journal-{self.base}.log"
-
-    def _bodies(self) -> Iterator[bytes]:
-        return _read_bodies(self._path.read_bytes(), self._path) if self._path.exists() else iter(())
-
     def _open(self) -> BufferedWriter:
-        for old in self.folder.iterdir():
-            if old.stem.split("-")[-1] != str(self.base):
-                old.unlink()  # older than the snapshot, or half of a newer one
-        whole = [_ENTRY_HEAD_BYTES + len(body) for body in self._bodies()]
-        log = open(self._path, "ab")  # noqa: SIM115 - kept open for the journal's life
-        log.truncate(_FILE_HEAD_BYTES + sum(whole) if whole else 0)
+        """Open the newest file of entries to append to it; cut off what is torn."""
+        for remnant in _files(self.folder):
+            if remnant.suffix == TEMPORARY:
+                remnant.unlink()
+        path = log_path(self.folder, self._files.logs[-1])
+        whole = [ENTRY_HEAD_BYTES + len(body) for body, found in self._files.bodies() if found == path]
+        log = open(path, "ab")  # noqa: SIM115 - kept open for the journal's life
+        log.truncate(FILE_HEAD_BYTES + sum(whole) if whole else 0)
         if not whole:
-            log.write(_file_head())
+            log.write(file_head())
             log.flush()
         os.fsync(log.fileno())
         sync_folder(self.folder)
         return log
 
-
-def _file_head() -> bytes:
-    head = _FORMAT.pack(MAGIC, VERSION)
-    return head + _CHECK.pack(zlib.crc32(head))
-
-
-def _with_checksums(body: bytes) -> bytes:
-    head = _LENGTHS.pack(len(body), zlib.crc32(body))
-    return head + _CHECK.pack(zlib.crc32(head)) + body
+    def _warn_of(self, damaged: Path) -> str:
+        told = (
+            f"{damaged} is damaged: the state was made again from the snapshot before it, and nothing is lost; "
+            f"look at the disk"
+        )
+        _log.warning("%s", told)
+        return told
 
 
-def _read_bodies(data: bytes, path: Path) -> Iterator[bytes]:
-    """Read the entries of a file, each checked; stop at a torn end, raise at anything else that is not as written.
-
-    Torn is only what an interrupted append can leave: an entry cut short, or sectors of zeros that were never filled.
-    The length has a checksum of its own, so that an altered length is not taken for an entry cut short.
-    """
-    if len(data) < _FILE_HEAD_BYTES or not any(data):
-        return
-    _check_file_head(data, path)
-    at = _FILE_HEAD_BYTES
-    while at < len(data):
-        head = data[at : at + _ENTRY_HEAD_BYTES]
-        if len(head) < _ENTRY_HEAD_BYTES or not any(data[at:]):
-            return
-        length, checksum = _LENGTHS.unpack_from(head)
-        if _CHECK.unpack_from(head, _LENGTHS.size)[0] != zlib.crc32(head[: _LENGTHS.size]):
-            raise _damage(path, at)
-        begin = at
-        body = data[at + _ENTRY_HEAD_BYTES : at + _ENTRY_HEAD_BYTES + length]
-        at += _ENTRY_HEAD_BYTES + length
-        if at > len(data):
-            return
-        if zlib.crc32(body) != checksum:
-            if at == len(data) and _has_unfilled_sector(data, begin):
-                return
-            raise _damage(path, begin)
-        yield body
+def snapshot_path(folder: Path, number: int) -> Path:
+    """Return the file of the snapshot that contains every entry below a number."""
+    return folder / f"snapshot-{number}.bin"
 
 
-def _decode(body: bytes, path: Path) -> Any:
-    try:
-        return decode(body)
-    except StorageError as error:
-        raise error.found_in(str(path)) from error.__cause__
+def log_path(folder: Path, number: int) -> Path:
+    """Return the file of the entries from a number on."""
+    return folder / f"journal-{number}.log"
 
 
-def _has_unfilled_sector(data: bytes, begin: int) -> bool:
-    """Return whether a sector of the file's end, or the part of one that belongs to it, is all zeros."""
-    first = begin - begin % SECTOR_BYTES
-    sectors = (data[max(start, begin) : start + SECTOR_BYTES] for start in range(first, len(data), SECTOR_BYTES))
-    return any(not any(sector) for sector in sectors)
+def _since(folder: Path, base: int, logs: Sequence[int]) -> tuple[int, ...]:
+    """Return the files of entries that follow a snapshot; the first must begin where the snapshot ends."""
+    found = tuple(number for number in logs if number >= base)
+    if found and found[0] != base:
+        raise _gap(log_path(folder, found[0]), base, found[0])
+    return found
 
 
-def _check_file_head(data: bytes, path: Path) -> None:
-    magic, version = _FORMAT.unpack_from(data)
-    if magic != MAGIC or _CHECK.unpack_from(data, _FORMAT.size)[0] != zlib.crc32(data[: _FORMAT.size]):
-        raise _damage(path, 0)
-    check_version(version, VERSION, path)
-
-
-def _damage(path: Path, at: int) -> StorageError:
-    return StorageError(
-        f"damaged near byte {at}: a checksum does not match",
+def _gap(path: Path, end: int, following: int) -> DamagedFileError:
+    return DamagedFileError(
+        f"the entries from number {end} to {following} are missing",
         where=str(path),
-        hint="the disk altered an acknowledged entry; restore this state folder from a copy",
+        hint="entries that were acknowledged are gone; restore this state folder from a copy",
     )
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Yield the files of a journal, half-written ones included; whatever else is in its folder is left alone."""
+    yield from (path for path in list(folder.iterdir()) if _NAME.fullmatch(path.name) and path.is_file())
+
+
+def _numbers(folder: Path, kind: str) -> Iterator[int]:
+    for path in _files(folder) if folder.is_dir() else ():
+        named = _NAME.fullmatch(path.name)
+        if named is not None and named[1] == kind and named[3] is None:
+            yield int(named[2])

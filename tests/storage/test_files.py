@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from catchment.errors import StorageError
-from catchment.storage import journal as journal_module
+from catchment.storage import journal_file as journal_module
 from catchment.storage.files import read_record, write_record
 from catchment.storage.journal import Entry, Journal
 from catchment.storage.lock import lock_folder

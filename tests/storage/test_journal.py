@@ -22,7 +22,8 @@ from catchment.storage import codec
 from catchment.storage import host as host_module
 from catchment.storage.codec import decode, encode, stored
 from catchment.storage.host import Host
-from catchment.storage.journal import SECTOR_BYTES, Entry, Journal
+from catchment.storage.journal import Entry, Journal
+from catchment.storage.journal_file import SECTOR_BYTES
 from catchment.timeline import ManualClock
 
 
@@ -358,4 +359,83 @@ def test_a_snapshot_stands_for_everything_before_it(tmp_path: Path, monkeypatch:
     assert host.core.keys == keys  # type: ignore[attr-defined]
     assert [a for n in sorted(effects.done) for a in effects.done[n]] == keys
     assert sorted(effects.done) == list(range(15))
-    assert len(list(tmp_path.iterdir())) == 2, "older journals are removed"
+    assert len(list(tmp_path.iterdir())) == 4, "the newest snapshot and the one before it, each with its entries"
+
+
+def write_generations(folder: Path, entries: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Effects, list[str]]:
+    """A host that took a snapshot every four entries and was stopped."""
+    monkeypatch.setattr(host_module, "SNAPSHOT_EVERY_ENTRIES", 4)
+    effects = Effects()
+    host = open_host(folder, effects)
+    keys = [f"key {n}" for n in range(entries)]
+    for n, key in enumerate(keys):
+        host.submit("s", [put(key)], batch=n)
+    host.journal.close()
+    return effects, keys
+
+
+def damage(path: Path, how: str) -> None:
+    data = path.read_bytes()
+    middle = len(data) // 2
+    altered = data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+    path.write_bytes({"altered": altered, "empty": b"", "cut short": data[:-3], "zeros": bytes(len(data))}[how])
+
+
+@pytest.mark.parametrize("how", ["altered", "empty", "cut short", "zeros"])
+@pytest.mark.parametrize("entries", [4, 6, 8, 11, 12])
+def test_a_damaged_snapshot_is_made_again_from_the_one_before(
+    tmp_path: Path, entries: int, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    effects, keys = write_generations(tmp_path, entries, monkeypatch)
+    newest = tmp_path / f"snapshot-{entries // 4 * 4}.bin"
+    damage(newest, how)
+    warnings = []
+    for life in range(7):  # long enough to take further snapshots
+        host = open_host(tmp_path, effects)
+        warnings.append(host.journal.warnings)
+        assert host.core.keys == keys  # type: ignore[attr-defined]
+        keys.append(f"more {life}")
+        host.submit("s", [put(keys[-1])])
+        host.journal.close()
+    assert newest.name in warnings[0][0], "the operator is told"
+    assert warnings[-1] == [], "once, until a new snapshot is there"
+    assert [a for n in sorted(effects.done) for a in effects.done[n]] == keys
+
+
+def test_two_damaged_snapshots_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_generations(tmp_path, 9, monkeypatch)
+    for number in (4, 8):
+        damage(tmp_path / f"snapshot-{number}.bin", "altered")
+    with pytest.raises(StorageError, match="checksum") as refused:
+        Journal(tmp_path)
+    assert "snapshot-8.bin" in str(refused.value.where)
+
+
+def test_a_snapshot_is_not_taken_up_when_entries_after_it_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_generations(tmp_path, 9, monkeypatch)
+    damage(tmp_path / "snapshot-8.bin", "altered")
+    (tmp_path / "journal-4.log").unlink()
+    with pytest.raises(StorageError, match="the entries from number 4 to 8 are missing"):
+        Journal(tmp_path)
+
+
+def test_an_end_that_is_torn_before_a_later_snapshot_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_generations(tmp_path, 9, monkeypatch)
+    damage(tmp_path / "snapshot-8.bin", "altered")
+    damage(tmp_path / "journal-4.log", "cut short")
+    with pytest.raises(StorageError, match="the entries from number 7 to 8 are missing"):
+        Journal(tmp_path)
+
+
+def test_what_does_not_belong_to_a_journal_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A journal may have a disk of its own, whose root has a folder of the file system in it."""
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / "notes-1.txt").write_text("mine")
+    (tmp_path / "snapshot-new.bin").write_text("mine")
+    (tmp_path / "snapshot-3.bin.tmp").write_bytes(b"half")
+    effects, keys = write_generations(tmp_path, 9, monkeypatch)
+    assert open_host(tmp_path, effects).core.keys == keys  # type: ignore[attr-defined]
+    assert {"lost+found", "notes-1.txt", "snapshot-new.bin"} <= {path.name for path in tmp_path.iterdir()}
+    assert not (tmp_path / "snapshot-3.bin.tmp").exists()
