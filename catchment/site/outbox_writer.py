@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from catchment.site.events import LinkMeasured
 from catchment.wire.link_meter import LinkCounters, WireSizes
-from catchment.wire.messages import Message, Updates, segments_of
+from catchment.wire.messages import Message, Updates
 from catchment.wire.outbox import Outbox
+from catchment.wire.segmenting import segments_of
 
 
 class OutboxWriter:
@@ -22,7 +23,7 @@ class OutboxWriter:
 
         They are numbered from `number` on; appending a number again changes nothing.
         """
-        segments = segments_of(updates, facts)
+        segments = segments_of(updates, facts, self._outbox.limits)
         for offset, messages in enumerate(segments):
             stored = self._outbox.append(number + offset, messages)
             self._sizes.note(messages, stored)

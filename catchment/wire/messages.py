@@ -10,7 +10,7 @@ merged once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -172,9 +172,6 @@ class Relayed:
 
 Message = Updates | OwnFact | Relayed
 
-SEGMENT_BYTES = 32 * 2**20  # Arrow data per segment; well under what a receiver takes in one frame
-FACTS_PER_SEGMENT = 2_000  # half of the messages that a receiver takes in one segment
-
 
 @dataclass(frozen=True, slots=True)
 class Segment:
@@ -214,36 +211,3 @@ def counted_in(segment: Segment) -> Iterator[tuple[str, str, tuple[tuple[int, in
     for relayed in segment.relayed():
         if isinstance(relayed.fact, Counted):
             yield relayed.fragment, relayed.origin, relayed.fact.records
-
-
-def split_updates(updates: Updates, max_bytes: int) -> Iterator[Updates]:
-    """Yield the same updates in pieces of about `max_bytes` of Arrow data; the first carries the record counts."""
-    pieces = max(1, -(-updates.table.nbytes // max_bytes))
-    step = max(1, -(-updates.rows // pieces))
-    for start in range(0, max(updates.rows, 1), step):
-        yield Updates(updates.fragment, updates.table.slice(start, step), updates.records if start == 0 else ())
-
-
-def _group(messages: Iterable[Updates], max_bytes: int) -> Iterator[list[Message]]:
-    """Yield messages in groups of about `max_bytes`, in order."""
-    group: list[Message] = []
-    size_bytes = 0
-    for message in messages:
-        if group and size_bytes + message.table.nbytes > max_bytes:
-            yield group
-            group = []
-            size_bytes = 0
-        group.append(message)
-        size_bytes += message.table.nbytes
-    if group:
-        yield group
-
-
-def segments_of(updates: Iterable[Updates], facts: Sequence[Message]) -> list[list[Message]]:
-    """Return what to send as segments, at least one: updates, none too large for the wire, and after them the facts."""
-    pieces = (piece for update in updates for piece in split_updates(update, SEGMENT_BYTES))
-    segments = [*_group(pieces, SEGMENT_BYTES)] or [[]]
-    segments[-1] += facts[:FACTS_PER_SEGMENT]
-    for start in range(FACTS_PER_SEGMENT, len(facts), FACTS_PER_SEGMENT):
-        segments.append([*facts[start : start + FACTS_PER_SEGMENT]])
-    return segments

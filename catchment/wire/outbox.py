@@ -83,7 +83,7 @@ class Outbox:
         self.origin = origin
         self.destination = destination
         self.max_bytes = max_bytes
-        self._limits = limits
+        self.limits = limits
         self._lock = threading.RLock()
         self._segments = SegmentFolder(folder, limits)
         self._state = _LinkState(folder / STATE_FILE, origin, destination)
@@ -187,7 +187,7 @@ class Outbox:
     def _encode(self, segment: Segment) -> EncodedSegment:
         """Make the frame; what no receiver would take is refused here, where the mistake is."""
         try:
-            return encode_segment(segment, self._limits)
+            return encode_segment(segment, self.limits)
         except WireError as error:
             raise self._error(
                 f"segment {segment.sequence} would be refused at the far side: {error.message}",

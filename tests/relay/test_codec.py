@@ -8,7 +8,6 @@ from catchment.errors import WireError
 from catchment.quality.merge_sites import SiteEstimate
 from catchment.wire.codec import decode_segment, encode_segment
 from catchment.wire.messages import (
-    FACTS_PER_SEGMENT,
     Closing,
     Counted,
     Fact,
@@ -18,8 +17,8 @@ from catchment.wire.messages import (
     Segment,
     Shed,
     Standing,
-    segments_of,
 )
+from catchment.wire.segmenting import FACTS_PER_SEGMENT, segments_of
 from tests.worlds.wire_support import forged
 
 FACTS: list[Fact] = [
