@@ -1,5 +1,7 @@
 """Answers as tables for people, narrow enough for 80 columns; no cell is taken for markup.
 
+Rows that are too wide for the terminal are shown one below the other, a line per column.
+
 What all rows have in common is shown once: the date above the times, the length of windows in the title. What is left
 out (microseconds, bounds of zero) is in the JSON form, which is complete.
 """
@@ -13,16 +15,21 @@ from decimal import Decimal
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import RenderableType
+from rich.cells import cell_len
+from rich.console import Group, RenderableType
+from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from catchment.cli.output import console
 from catchment.units import format_duration
 
 Row = Mapping[str, Any]
 
+MIN_TEXT_WIDTH = 12  # a column of text is folded in a table down to this many characters, not below
+
 # The columns that every result has; the others are those of the view.
-_META = {
+ENGINE_COLUMNS = {
     "window_start",
     "window_end",
     "bound",
@@ -37,7 +44,7 @@ _META = {
 
 def result_table(rows: Sequence[Row], title: str) -> RenderableType:
     """Show rows of a result: the window, the columns of the view with their bounds, and the status."""
-    own = [c for c in (rows[0] if rows else ()) if c not in _META and not _repeats_window(rows, c)]
+    own = [c for c in (rows[0] if rows else ()) if c not in ENGINE_COLUMNS and not _repeats_window(rows, c)]
     shown = [
         {
             "window": row["window_start"],
@@ -65,18 +72,50 @@ def window_table(rows: Sequence[Row], title: str) -> RenderableType:
 
 
 def plain_table(rows: Sequence[Row], title: str) -> RenderableType:
-    """Show rows as a table, or only the title if there are none."""
+    """Show rows as a table, one below the other where they are too wide for it, or only the title if there are none."""
     if not rows:
         return Text(f"{title}: nothing", style="bold")
-    table = Table(title=Text(title), title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
-    columns = []
-    for name in rows[0]:
-        header, cells, number = _column(name, [row[name] for row in rows])
+    columns = [_column(name, [row[name] for row in rows]) for name in rows[0]]
+    if _table_width(columns) > console.width:
+        return _one_below_the_other(rows, title)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for header, _, number in columns:
         table.add_column(Text(header), justify="right" if number else "left", no_wrap=number, overflow="fold")
-        columns.append(cells)
-    for line in zip(*columns, strict=True):
+    for line in zip(*(cells for _, cells, _ in columns), strict=True):
         table.add_row(*(Text(text) for text in line))
-    return table
+    return Group(Text(title, style="bold"), table)
+
+
+def hide_engine_columns(rows: Sequence[Row]) -> Sequence[Row]:
+    """Return the rows of a whole result with the view's own columns, the window and the status only."""
+    if not rows or not set(rows[0]) >= ENGINE_COLUMNS:
+        return rows
+    hidden = ENGINE_COLUMNS - {"status"}
+    if not any(_repeats_window(rows, name) for name in rows[0] if name not in ENGINE_COLUMNS):
+        hidden -= {"window_start"}
+    return [{name: value for name, value in row.items() if name not in hidden} for row in rows]
+
+
+def _table_width(columns: Sequence[tuple[str, list[str], bool]]) -> int:
+    """Return the width of a table whose columns of text are folded as far as they may be."""
+    widths = []
+    for header, cells, number in columns:
+        natural = max(cell_len(text) for text in (*header.split("\n"), *cells))
+        widths.append(natural if number else min(natural, MIN_TEXT_WIDTH))
+    return sum(widths) + 2 * (len(widths) - 1)
+
+
+def _one_below_the_other(rows: Sequence[Row], title: str) -> RenderableType:
+    parts: list[RenderableType] = [Text(title, style="bold")]
+    for number, row in enumerate(rows, start=1):
+        parts.append(Rule(f"row {number}", align="left", style="dim", characters="─"))
+        lines = Table(box=None, show_header=False, pad_edge=False)
+        lines.add_column(no_wrap=True)
+        lines.add_column(overflow="fold")
+        for name, value in row.items():
+            lines.add_row(Text(name, style="bold"), Text(cell(value)))
+        parts.append(lines)
+    return Group(*parts)
 
 
 class _Bounded:

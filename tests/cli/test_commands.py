@@ -184,6 +184,33 @@ def test_sql_answers_from_the_latest_revisions(shell: Shell, published: Path) ->
     assert "nothing" in shell("sql", "SELECT 1 AS one WHERE false", "-p", published)
 
 
+def test_select_star_is_readable_in_80_columns_and_hides_what_the_engine_adds(shell: Shell, published: Path) -> None:
+    table = shell("sql", "SELECT * FROM traffic", "-p", published)
+    assert all(len(line) <= WIDTH for line in table.splitlines())
+    assert "--all adds coverage" in table
+    assert "published_at" not in table
+    whole = shell("sql", "SELECT * FROM traffic", "--all", "-p", published)
+    assert all(len(line) <= WIDTH for line in whole.splitlines())
+    assert "published_at" in whole, "every column has a line of its own where they do not fit beside each other"
+    assert whole.count("row ") == 4
+
+
+def test_a_name_that_is_not_there_is_answered_with_those_that_are(shell: Shell, published: Path) -> None:
+    code, _, err = shell.ends("sql", "SELECT * FROM trafic", "-p", published)
+    assert code == 2
+    assert "no view 'trafic' has published" in err
+    assert "did you mean 'traffic'?" in err
+    code, _, err = shell.ends("sql", "SELECT nonsense(1)", "-p", published)
+    assert code == 2
+    assert "nonsense does not exist" in err
+
+
+def test_rows_of_a_window_are_sorted_by_the_columns_of_the_view(shell: Shell, published: Path) -> None:
+    rows = shell.json("show", "results", "traffic", "-p", published)["rows"]
+    first_window = [r["country"] for r in rows if r["window_start"][11:16] == "02:00"]
+    assert first_window == sorted(first_window)
+
+
 def test_explain_shows_the_plan_as_it_is(shell: Shell, published: Path) -> None:
     text = shell("explain", published, "traffic")
     assert "Scan requests [ts, country, code, bytes] at us, eu" in text, "brackets are not markup"
@@ -416,7 +443,7 @@ def mistakes() -> Iterator[Any]:
         "not a time", "show revisions traffic soon -p {p}", "cannot read the time 'soon'", "", "2017-01-01 02:00"
     )
     yield case("bad results SQL", "sql SELEC -p {p}", "syntax error", "SELEC", "views are: audience, traffic")
-    yield case("unknown table", "sql SELECT~*~FROM~trafic -p {p}", "trafic", "trafic", "views are: audience, traffic")
+    yield case("unknown table", "sql SELECT~*~FROM~trafic -p {p}", "trafic", "trafic", "audience, traffic")
     yield case("no SELECT", "sql DROP~VIEW~traffic -p {p}", "one SELECT was expected", "DROP", "views are")
     busy = "sites that have something to do: us, eu"
     yield case("unknown site", "site mars -p {p}", "site 'mars' has nothing to do", "", busy)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import duckdb
@@ -10,6 +12,9 @@ import pyarrow.compute as pc
 
 from catchment.center.results.read import published_queries, read_results
 from catchment.errors import QueryError
+from catchment.project.options import did_you_mean
+
+_UNKNOWN_TABLE = re.compile(r"Catalog Error: Table with name (\S+) does not exist")
 
 # Results only: no files, no network, no Python variables that happen to have a table's name.
 SETTINGS: dict[str, str | bool | int | float | list[str]] = {
@@ -28,9 +33,25 @@ def query_results(state: Path, statement: str) -> pa.Table:
                 session.register(name, read_results(state, name))
                 session.register(f"{name}__revisions", read_results(state, name, revisions="all"))
             return _with_integers(session.sql(statement))
+        except duckdb.CatalogException as error:
+            raise _unknown_name(str(error), statement, names) from error
         except (duckdb.Error, ValueError) as error:
             views = ", ".join(names) or "none has published yet"
             raise QueryError(str(error).strip(), where=statement, hint=f"views are: {views}") from error
+
+
+def _unknown_name(said: str, statement: str, names: Sequence[str]) -> QueryError:
+    """Return an error for a table or function that is not there, with a hint from the views that are."""
+    unknown = _UNKNOWN_TABLE.match(said)
+    if unknown is None:
+        return QueryError(said.splitlines()[0], where=statement)
+    if not names:
+        return QueryError(
+            f"{unknown[1]!r} cannot be read: no view has published a window yet",
+            where=statement,
+            hint="results are there after `catchment run`; until then `catchment show status` tells what is happening",
+        )
+    return QueryError(f"no view {unknown[1]!r} has published", where=statement, hint=did_you_mean(unknown[1], names))
 
 
 def _check_select(session: duckdb.DuckDBPyConnection, statement: str) -> None:

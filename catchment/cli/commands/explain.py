@@ -10,9 +10,6 @@ import typer
 
 from catchment.cli.output import JsonFlag, emit
 from catchment.project.config import Project
-from catchment.query.catalog import load_catalog
-from catchment.query.explain import explain as explain_text
-from catchment.query.explain import explain_data
 
 
 def register(app: typer.Typer) -> None:
@@ -32,6 +29,9 @@ def explain(
     from catchment.deploy.rebalance import known_statistics
     from catchment.optimizer.sharing.explain_sharing import explain_sharing
     from catchment.optimizer.sharing.explain_sharing import explain_text as sharing_text
+    from catchment.query.catalog import load_catalog
+    from catchment.query.explain import explain as explain_text
+    from catchment.query.explain import explain_data
 
     project = Project.load(folder)
     deployment = Deployment.plan(load_catalog(project))

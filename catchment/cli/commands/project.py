@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,12 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from catchment.cli.output import JsonFlag, emit, notes
-from catchment.cli.progress import size, watching
+from catchment.cli.progress import size
+from catchment.cli.running import INTERRUPTED, Roles, check_unused, run_roles
 from catchment.cli.tables import result_table
 from catchment.errors import ConfigError
 from catchment.project.config import PROJECT_FILE, QUERIES_FOLDER, Project
 from catchment.project.template import template
-from catchment.storage.lock import LOCK_FILE, lock_folder
 
 if TYPE_CHECKING:
     from catchment.deploy.deployment import Deployment
@@ -74,7 +73,7 @@ def run(
 ) -> None:
     """Run every site and the center of a project in one process, connected by sockets on loopback."""
     deployment = _load(folder)
-    _run(deployment, deployment.sites, True, folder, once=once, seconds=seconds, as_json=as_json)
+    _run(Roles(deployment, deployment.sites, True), folder, once=once, seconds=seconds, as_json=as_json)
 
 
 def site(
@@ -93,14 +92,14 @@ def site(
             hint=f"sites that have something to do: {', '.join(possible)}",
         )
     _check_addresses(deployment, name)
-    _run(deployment, (name,), False, project, seconds=seconds, as_json=as_json)
+    _run(Roles(deployment, (name,), False), project, seconds=seconds, as_json=as_json)
 
 
 def center(project: ProjectOption = Path(), seconds: Seconds = None, as_json: JsonFlag = False) -> None:
     """Run the center of a project, which merges what its sites send and publishes the answers."""
     deployment = _load(project)
     _check_addresses(deployment, deployment.project.center)
-    _run(deployment, (), True, project, seconds=seconds, as_json=as_json)
+    _run(Roles(deployment, (), True), project, seconds=seconds, as_json=as_json)
 
 
 def demo(
@@ -112,8 +111,10 @@ def demo(
     started = f"Replaying a web log at three sites, 600 times faster than it was recorded, in {folder}."
     notes.print(started, markup=False, highlight=False, soft_wrap=True)
     deployment = _load(folder)
-    status = _drive(deployment, deployment.sites, True, quiet=as_json)
-    emit(_demo_answer(folder, deployment, status), as_json, _render_demo)
+    ended = run_roles(Roles(deployment, deployment.sites, True), quiet=as_json)
+    if ended.is_interrupted:
+        raise typer.Exit(INTERRUPTED)
+    emit(_demo_answer(folder, deployment, ended.status), as_json, _render_demo)
 
 
 def _lay_out_demo(folder: Path) -> None:
@@ -123,20 +124,9 @@ def _lay_out_demo(folder: Path) -> None:
         if folder.is_file() or (folder.is_dir() and any(folder.iterdir()) and not is_demo):
             hint = "choose another folder with --folder"
             raise ConfigError(f"{folder} already exists and is not the demo", where=str(folder), hint=hint)
-        _check_free(folder / "state")
+        check_unused(folder / "state")
         shutil.rmtree(folder / "state", ignore_errors=True)
         shutil.copytree(shipped, folder, dirs_exist_ok=True)
-
-
-class _Holder:
-    """Own the locks of folders: they are locked as long as it lives."""
-
-
-def _check_free(folder: Path) -> None:
-    """Check that no other process uses anything in a folder, before Spark is started in vain."""
-    holder = _Holder()
-    for lock in sorted(folder.rglob(LOCK_FILE)):
-        lock_folder(lock.parent, holder)
 
 
 def _check_addresses(deployment: Deployment, site: str) -> None:
@@ -154,66 +144,24 @@ def _load(folder: Path) -> Deployment:
     return Deployment.load(folder)
 
 
-def _drive(
-    deployment: Deployment,
-    sites: Sequence[str],
-    with_center: bool,
-    *,
-    once: bool = False,
-    seconds: float | None = None,
-    quiet: bool = False,
-) -> Mapping[str, Any]:
-    """Run until done, stopped, or out of time, and return the last status."""
-    from catchment.spark.pipelines.runner import Runner
-    from catchment.spark.session import make_session
-
-    project = deployment.project
-    for role in (
-        *(project.site_folder(s) for s in sites),
-        *(project.relay_folder(s) for s in (deployment.routes.relays if with_center and sites else sites)),
-        *([project.state_folder / "center"] if with_center else []),
-    ):
-        _check_free(role)
-    master = project.sites[sites[0]].spark_master if len(sites) == 1 and not with_center else None
-    needs_spark = with_center or any(deployment.streams_at(s) for s in sites)
-    with notes.status("starting Spark"):
-        warehouse = project.state_folder / "warehouse"
-        spark = make_session(project.name, project.spark, master=master, warehouse=warehouse) if needs_spark else None
-    runner = Runner(deployment, spark, sites, with_center, once=once)
-    signal.signal(signal.SIGTERM, lambda *_: runner.stop())
-    try:
-        with notes.status("starting the streams"):
-            runner.start()
-        with watching(quiet) as report:
-            runner.run(report, seconds)
-        return runner.status()
-    finally:
-        runner.close()
-        if spark is not None:
-            spark.stop()
-
-
-def _run(
-    deployment: Deployment,
-    sites: Sequence[str],
-    with_center: bool,
-    folder: Path,
-    *,
-    as_json: bool,
-    once: bool = False,
-    seconds: float | None = None,
-) -> None:
-    status = _drive(deployment, sites, with_center, once=once, seconds=seconds, quiet=as_json)
+def _run(roles: Roles, folder: Path, *, as_json: bool, once: bool = False, seconds: float | None = None) -> None:
+    ended = run_roles(roles, once=once, seconds=seconds, quiet=as_json)
     answer = {
-        "status": status,
-        "queries": [p.name for p in deployment.plans],
-        "results": str(deployment.project.state_folder),
+        "status": ended.status,
+        "queries": [p.name for p in roles.deployment.plans],
+        "results": str(roles.deployment.project.state_folder),
+        "interrupted": ended.is_interrupted,
     }
-    emit(
-        answer,
-        as_json,
-        lambda a: f"results are in {a['results']}\nnext: catchment show results {a['queries'][0]} -p {folder}",
-    )
+    emit(answer, as_json, lambda a: _say_where(a, folder))
+    if ended.is_interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _say_where(answer: Mapping[str, Any], folder: Path) -> str:
+    """Say where the results are, and what to do next."""
+    kept = "; the same command continues where it stopped" if answer["interrupted"] else ""
+    view = answer["queries"][0]
+    return f"results and state are in {answer['results']}{kept}\nnext: catchment show results {view} -p {folder}"
 
 
 def _demo_answer(folder: Path, deployment: Deployment, status: Mapping[str, Any]) -> dict[str, Any]:

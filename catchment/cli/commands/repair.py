@@ -8,11 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from catchment.cli.output import JsonFlag, emit
-from catchment.deploy.role_files import request_repairs
 from catchment.errors import ConfigError
 from catchment.project.config import Project
 from catchment.project.options import did_you_mean
-from catchment.query.catalog import load_catalog
 
 
 def register(app: typer.Typer) -> None:
@@ -31,6 +29,9 @@ def repair(
 
 def ask(project: Path, query: str) -> dict[str, Any]:
     """Leave the request in the folder of every site that has run here."""
+    from catchment.deploy.role_files import request_repairs
+    from catchment.query.catalog import load_catalog
+
     loaded = Project.load(project)
     catalog = load_catalog(loaded)
     view = catalog.views.get(query)

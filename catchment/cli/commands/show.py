@@ -7,19 +7,20 @@ from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import typer
 from rich.console import RenderableType
 
 from catchment.cli.commands import show_order
 from catchment.cli.output import JsonFlag, emit
 from catchment.cli.progress import status_table
-from catchment.cli.tables import plain_table, result_table, window_table
+from catchment.cli.tables import ENGINE_COLUMNS, plain_table, result_table, window_table
 from catchment.errors import ConfigError
 from catchment.project.config import Project
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 ProjectOption = Annotated[Path, typer.Option("--project", "-p", help="The project folder.")]
 Query = Annotated[str, typer.Argument(help="The name of a materialized view.")]
@@ -56,7 +57,7 @@ def results(query: Query, project: ProjectOption = Path(), limit: Limit = 20, as
     from catchment.center.results.read import read_results
 
     table = read_results(Project.load(project).state_folder, query)
-    newest = table.sort_by([("window_start", "descending")]).slice(0, limit)
+    newest = _by_window_and_key(table).slice(0, limit)
     emit(
         {"query": query, "rows": newest.to_pylist()},
         as_json,
@@ -91,6 +92,8 @@ def revisions(
     as_json: JsonFlag = False,
 ) -> None:
     """Show every published revision of a view's windows, and why each was made."""
+    import pyarrow.compute as pc
+
     from catchment.center.results.read import read_windows
 
     log = read_windows(Project.load(project).state_folder, query)
@@ -132,7 +135,17 @@ def _render_quarantine(answer: Mapping[str, Any]) -> RenderableType:
     return plain_table(answer["records"], f"quarantine: {counts}" if counts else "quarantine")
 
 
+def _by_window_and_key(rows: pa.Table) -> pa.Table:
+    """Return rows with the newest windows first, and those of one window by the columns of the view."""
+    from pyarrow.types import is_nested
+
+    own = [field.name for field in rows.schema if field.name not in ENGINE_COLUMNS and not is_nested(field.type)]
+    return rows.sort_by([("window_start", "descending"), *((name, "ascending") for name in own)])
+
+
 def _instant(text: str) -> pa.Scalar:
+    import pyarrow as pa
+
     try:
         read = datetime.fromisoformat(text.strip())
     except ValueError as error:

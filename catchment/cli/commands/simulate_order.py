@@ -14,7 +14,7 @@ from rich.table import Table
 
 from catchment.cli.output import JsonFlag, emit, notes
 from catchment.errors import SimulationError
-from catchment.timeline import SECOND_US
+from catchment.units import SECOND_US
 
 _ORDER_EXAMPLES = """Examples:
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.console import RenderableType
 
 from catchment.cli.commands.show import ProjectOption
 from catchment.cli.output import JsonFlag, emit
-from catchment.cli.tables import plain_table
+from catchment.cli.tables import hide_engine_columns, plain_table
 from catchment.project.config import Project
 
 
@@ -26,10 +28,21 @@ def sql(
         str, typer.Argument(help="A SELECT over views: NAME has the latest revision of each row, NAME__revisions all.")
     ],
     project: ProjectOption = Path(),
+    with_all: Annotated[
+        bool, typer.Option("--all", help="Show every column of SELECT *, also those that the engine adds.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Query published results with one SELECT in DuckDB's SQL, without starting Spark."""
     from catchment.center.results.sql import query_results
 
     found = query_results(Project.load(project).state_folder, statement)
-    emit({"rows": found.to_pylist()}, as_json, lambda a: plain_table(a["rows"], f"{found.num_rows} rows"))
+    emit({"rows": found.to_pylist()}, as_json, lambda a: _render(a["rows"], with_all))
+
+
+def _render(rows: Sequence[Mapping[str, Any]], with_all: bool) -> RenderableType:
+    shown = rows if with_all else hide_engine_columns(rows)
+    title = "1 row" if len(rows) == 1 else f"{len(rows):,} rows"
+    if shown is not rows:
+        title += " (--all adds coverage, bounds, revisions and what is missing)"
+    return plain_table(shown, title)

@@ -1,0 +1,145 @@
+"""Running some roles of a project in this process: checked first, watched while it lasts, stopped without loss."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from catchment.cli.library_output import divert_library_output
+from catchment.cli.output import notes
+from catchment.cli.progress import watching
+from catchment.storage.lock import LOCK_FILE, lock_folder
+
+if TYPE_CHECKING:
+    from catchment.deploy.deployment import Deployment
+
+INTERRUPTED = 130  # the exit code after Ctrl-C, as shells have it
+LOGS = "logs"  # the folder of a state folder that holds what Java and other libraries printed
+
+
+@dataclass(frozen=True)
+class Roles:
+    """What one process runs of a project."""
+
+    deployment: Deployment
+    sites: Sequence[str]
+    with_center: bool
+
+    @property
+    def name(self) -> str:
+        """The name of the process, which is that of its log."""
+        if not self.with_center:
+            return f"site-{self.sites[0]}"
+        return "run" if self.sites else "center"
+
+    @property
+    def log(self) -> Path:
+        return self.deployment.project.state_folder / LOGS / f"{self.name}.log"
+
+    @property
+    def needs_spark(self) -> bool:
+        return self.with_center or any(self.deployment.streams_at(s) for s in self.sites)
+
+    @property
+    def spark_master(self) -> str | None:
+        """The Spark master of the one site that runs here, if it declares one of its own."""
+        if self.with_center or len(self.sites) != 1:
+            return None
+        return self.deployment.project.sites[self.sites[0]].spark_master
+
+    @property
+    def folders(self) -> Sequence[Path]:
+        """The state folders that this process alone may use."""
+        project = self.deployment.project
+        relays = self.deployment.routes.relays if self.with_center and self.sites else self.sites
+        return (
+            *(project.site_folder(s) for s in self.sites),
+            *(project.relay_folder(s) for s in relays),
+            *([project.state_folder / "center"] if self.with_center else []),
+        )
+
+
+@dataclass(frozen=True)
+class EndedRun:
+    """The last status of a run, and whether a person interrupted it."""
+
+    status: Mapping[str, Any]
+    is_interrupted: bool
+
+
+def run_roles(roles: Roles, *, once: bool = False, seconds: float | None = None, quiet: bool = False) -> EndedRun:
+    """Run until all is done, a signal comes or the time is over."""
+    _check(roles)
+    with divert_library_output(roles.log):
+        return _run(roles, once, seconds, quiet)
+
+
+def _check(roles: Roles) -> None:
+    """Find what would make the run fail, before the seconds that Spark takes to start."""
+    from catchment.deploy.preflight import check_sources
+
+    for folder in roles.folders:
+        check_unused(folder)
+    check_sources(roles.deployment, roles.sites)
+    if roles.needs_spark:
+        from catchment.spark.session import find_java
+
+        find_java()
+
+
+def _run(roles: Roles, once: bool, seconds: float | None, quiet: bool) -> EndedRun:
+    from catchment.spark.pipelines.runner import Runner
+    from catchment.spark.session import make_session
+
+    project = roles.deployment.project
+    spark = None
+    if roles.needs_spark:
+        with notes.status("starting Spark"):
+            warehouse = project.state_folder / "warehouse"
+            spark = make_session(project.name, project.spark, master=roles.spark_master, warehouse=warehouse)
+    runner = Runner(roles.deployment, spark, roles.sites, roles.with_center, once=once)
+    try:
+        with stop_on_signals(runner.stop) as interrupts:
+            with notes.status("starting the streams"):
+                runner.start()
+            with watching(quiet) as report:
+                runner.run(report, seconds)
+            return EndedRun(runner.status(), bool(interrupts))
+    finally:
+        runner.close()
+        if spark is not None:
+            spark.stop()
+
+
+@contextmanager
+def stop_on_signals(stop: Callable[[], None]) -> Iterator[Sequence[int]]:
+    """Stop at SIGTERM and at a first Ctrl-C; give the interrupts seen so far. A second Ctrl-C interrupts at once."""
+    interrupts: list[int] = []
+
+    def interrupt(number: int, frame: object) -> None:
+        interrupts.append(number)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        notes.print("stopping: what has been read is kept (Ctrl-C again ends without waiting)", highlight=False)
+        stop()
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    signal.signal(signal.SIGTERM, lambda *_: stop())
+    try:
+        yield interrupts
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class _Holder:
+    """Own the locks of folders: they are locked as long as it lives."""
+
+
+def check_unused(folder: Path) -> None:
+    """Check that no other process uses anything in a folder."""
+    holder = _Holder()
+    for lock in sorted(folder.rglob(LOCK_FILE)):
+        lock_folder(lock.parent, holder)
