@@ -12,7 +12,6 @@ nothing lands.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import traceback
@@ -39,6 +38,7 @@ from catchment.progress.consumer import InboxConsumer, Merge, merge_here
 from catchment.progress.events import Ticked
 from catchment.project.config import Project
 from catchment.query.fragment import Fragment
+from catchment.storage.disk import current_disk
 from catchment.storage.host import Host
 from catchment.storage.journal import Journal
 from catchment.timeline import SECOND_US, START_OF_TIME_US, Clock
@@ -201,7 +201,7 @@ class CenterPipeline:
         """Before the journal forgets what it can repeat: tables on the disk, and not in too many pieces."""
         for tables in self.tables.values():
             tables.compact()
-        os.sync()
+        current_disk().sync_everything()
 
 
 def query_changes(core: CenterCore, queries: Iterable[CenterQuery], begun: Collection[str]) -> Iterator[Event]:

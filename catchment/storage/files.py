@@ -21,20 +21,22 @@ from pathlib import Path
 from typing import Any
 
 from catchment.errors import StorageError
+from catchment.storage.disk import current_disk
 
 TEMPORARY = ".tmp"  # suffix of a file that is being written; found at start, it is a remnant and is removed
 
 
 def write_durably(path: Path, data: bytes) -> None:
     """Put `data` at `path`, replacing what is there, durably and in one step."""
+    disk = current_disk()
     temporary = path.with_name(path.name + TEMPORARY)
-    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    file = disk.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
-        _write_all(file, data)
-        os.fsync(file)
+        write_all(file, data)
+        disk.fsync(file)
     finally:
-        os.close(file)
-    os.replace(temporary, path)
+        disk.close(file)
+    disk.replace(temporary, path)
     sync_folder(path.parent)
 
 
@@ -54,27 +56,26 @@ def sync_files(paths: Iterable[Path]) -> None:
 
 def make_folder(folder: Path) -> None:
     """Create a folder and its parents durably, if they are missing."""
-    missing = [f for f in (folder, *folder.parents) if not f.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    for made in reversed(missing):
-        sync_folder(made.parent)
+    for missing in reversed([f for f in (folder, *folder.parents) if not f.exists()]):
+        current_disk().make_folder(missing)
+        sync_folder(missing.parent)
 
 
 def remove_file(path: Path) -> None:
     """Remove a file if it is there; after a power cut it may be back, which its owner must tolerate."""
     if path.exists():
-        os.unlink(path)
+        current_disk().unlink(path)
 
 
 def rename_file(old: Path, new: Path) -> None:
     """Rename a file; after a power cut it may have its old name, which its owner must tolerate."""
-    os.replace(old, new)
+    current_disk().replace(old, new)
 
 
 def remove_remnants(folder: Path) -> None:
     """Remove what a killed writer left half written."""
     for remnant in folder.glob(f"*{TEMPORARY}"):
-        os.unlink(remnant)
+        current_disk().unlink(remnant)
 
 
 def write_record(path: Path, record: Mapping[str, Any], version: int = 1) -> None:
@@ -111,15 +112,17 @@ def check_version(written: str | int, known: int, path: Path) -> None:
     )
 
 
-def _sync(path: Path) -> None:
-    file = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
-
-
-def _write_all(file: int, data: bytes) -> None:
+def write_all(file: int, data: bytes) -> None:
+    """Write all of the data to an open file."""
     rest = memoryview(data)
     while rest:
-        rest = rest[os.write(file, rest) :]
+        rest = rest[current_disk().write(file, rest) :]
+
+
+def _sync(path: Path) -> None:
+    disk = current_disk()
+    file = disk.open(path, os.O_RDONLY)
+    try:
+        disk.fsync(file)
+    finally:
+        disk.close(file)

@@ -15,12 +15,12 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from io import BufferedWriter
 from pathlib import Path
 from typing import Any
 
 from catchment.storage.codec import encode, stored
-from catchment.storage.files import TEMPORARY, sync_folder, write_durably
+from catchment.storage.disk import current_disk
+from catchment.storage.files import TEMPORARY, make_folder, remove_file, sync_folder, write_all, write_durably
 from catchment.storage.journal_file import (
     ENTRY_HEAD_BYTES,
     FILE_HEAD_BYTES,
@@ -114,12 +114,14 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         found = JournalFiles.find(folder)
         self._files = replace(found, logs=found.logs or (found.base,))
         self.warnings = [self._warn_of(path) for path in self._files.damaged]
         self._failure: OSError | None = None
-        self._log = self._open()
+        self._log: int | None = None
+        self._size_bytes = 0
+        self._open()
 
     @property
     def base(self) -> int:
@@ -130,13 +132,15 @@ class Journal:
         """Add an entry; it is durable when this returns."""
         if self._failure is not None:
             raise self._failure  # what follows a half-written entry would be taken for damage
+        assert self._log is not None, "the journal is closed"
+        data = with_checksums(encode(entry))
         try:
-            self._log.write(with_checksums(encode(entry)))
-            self._log.flush()
-            os.fsync(self._log.fileno())
+            write_all(self._log, data)
+            current_disk().fsync(self._log)
         except OSError as failure:
             self._failure = failure
             raise
+        self._size_bytes += len(data)
 
     def entries(self) -> Iterator[Entry]:
         """Read the entries since the snapshot, oldest first."""
@@ -150,37 +154,40 @@ class Journal:
     def compact(self, sequence: int, state: Any) -> None:
         """Start a new file from a state that contains every entry below `sequence`; keep the generation before it."""
         write_durably(snapshot_path(self.folder, sequence), file_head() + with_checksums(encode(state)))
-        self._log.close()
+        self.close()
         before = self._files
         self._files = JournalFiles(self.folder, sequence, (sequence,), has_snapshot=True)
-        self._log = self._open()
+        self._open()
         for old in _files(self.folder):
             if old.name not in before.names | self._files.names:
-                old.unlink()
+                remove_file(old)
 
     @property
     def size_bytes(self) -> int:
         """Bytes of the newest file of entries."""
-        return int(self._log.tell())
+        return self._size_bytes
 
     def close(self) -> None:
-        self._log.close()
+        """Close the file; nothing can be appended any more."""
+        if self._log is not None:
+            current_disk().close(self._log)
+            self._log = None
 
-    def _open(self) -> BufferedWriter:
+    def _open(self) -> None:
         """Open the newest file of entries to append to it; cut off what is torn."""
         for remnant in _files(self.folder):
             if remnant.suffix == TEMPORARY:
-                remnant.unlink()
+                remove_file(remnant)
         path = log_path(self.folder, self._files.logs[-1])
         whole = [ENTRY_HEAD_BYTES + len(body) for body, found in self._files.bodies() if found == path]
-        log = open(path, "ab")  # noqa: SIM115 - kept open for the journal's life
-        log.truncate(FILE_HEAD_BYTES + sum(whole) if whole else 0)
+        self._size_bytes = FILE_HEAD_BYTES + sum(whole)
+        disk = current_disk()
+        self._log = disk.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        disk.truncate(self._log, self._size_bytes if whole else 0)
         if not whole:
-            log.write(file_head())
-            log.flush()
-        os.fsync(log.fileno())
+            write_all(self._log, file_head())
+        disk.fsync(self._log)
         sync_folder(self.folder)
-        return log
 
     def _warn_of(self, damaged: Path) -> str:
         told = (

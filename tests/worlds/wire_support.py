@@ -15,11 +15,10 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pytest
 from hypothesis import strategies as st
 
 from catchment.quality.merge_sites import SiteEstimate
-from catchment.storage import files
+from catchment.storage.disk import Disk, use_disk
 from catchment.wire import codec
 from catchment.wire.codec import decode_segment
 from catchment.wire.inbox import Inbox
@@ -161,8 +160,8 @@ class Killed(BaseException):
     """The process is gone: nothing that handles errors may run its course."""
 
 
-class FailingDisk:
-    """Stands in for `os` where files are written, and ends the process at call number `at`.
+class FailingDisk(Disk):
+    """Ends the process at call number `at`.
 
     `kill`: what was written stays. `names`: a power cut after which every rename and removal since the last
     sync of the folder is undone. `content`: a power cut after which files that were not synced are cut to
@@ -170,20 +169,15 @@ class FailingDisk:
     made: what it means is modelled.
     """
 
-    CALLS = ("open", "write", "fsync", "replace", "unlink")
-
     def __init__(self, at: int, mode: str) -> None:
         self.at, self.mode, self.calls, self.dead = at, mode, 0, False
         self._open: dict[int, Path] = {}
         self._unsynced: set[Path] = set()
         self._undo: list[tuple[Path, Callable[[], None]]] = []  # folder, and how to take a change of a name back
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(os, name)
-
-    def open(self, path: Path, flags: int, mode: int = 0o777) -> int:
+    def open(self, path: Path, flags: int) -> int:
         self._step()
-        file = os.open(path, flags, mode)
+        file = super().open(path, flags)
         self._open[file] = Path(path)
         return file
 
@@ -248,8 +242,7 @@ def _put_back(path: Path, content: bytes | None) -> None:
 @contextmanager
 def failing_disk(disk: FailingDisk) -> Iterator[FailingDisk]:
     """Every durable write goes through the disk; ends quietly when the process is 'killed'."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "os", disk)
+    with use_disk(disk):
         try:
             yield disk
         except Killed:
