@@ -24,12 +24,13 @@ from hypothesis import strategies as st
 from catchment.aggregates import make_aggregate, partials
 from catchment.center.events import EXACT, FINAL, ON_TIME, Expired, Publish
 from catchment.center.late.registry import WINDOW_COLUMN
-from catchment.center.results import write as results_module
+from catchment.center.results import store as results_module
 from catchment.center.results.layout import open_table
 from catchment.center.results.read import newest_windows, read_results, read_windows
 from catchment.center.results.recent import RecentRows
 from catchment.center.results.sql import query_results
-from catchment.center.results.write import APPLICATION, ResultTables
+from catchment.center.results.store import APPLICATION
+from catchment.center.results.write import ResultTables
 from catchment.errors import CenterError, QueryError
 from catchment.query.fragment import Fragment, Key
 from catchment.timeline import Window, WindowSpec

@@ -24,11 +24,16 @@ def read_results(folder: Path, query: str, *, revisions: str = "latest", state: 
         raise CenterError(f"revisions are 'latest' or 'all', not {revisions!r}")
     rows = _open_published(folder, "results", query).to_pyarrow_table()
     if revisions == "latest":
-        rows = newest_revisions(rows)
-        rows = rows.filter(pc.invert(rows["retracted"])).drop_columns(["retracted"])
-        rows = _with_newest_status(rows, read_windows(folder, query))
+        rows = latest_rows(rows, read_windows(folder, query))
     rows = rows.sort_by([("window_start", "ascending"), ("revision", "ascending")])
     return rows if state else rows.drop_columns(["state"])
+
+
+def latest_rows(rows: pa.Table, windows: pa.Table) -> pa.Table:
+    """Return the newest revision of each row of a result table, given the log of its windows, oldest entry first."""
+    rows = newest_revisions(rows)
+    rows = rows.filter(pc.invert(rows["retracted"])).drop_columns(["retracted"])
+    return _with_newest_status(rows, windows)
 
 
 def read_windows(folder: Path, query: str) -> pa.Table:

@@ -5,8 +5,8 @@ with the aggregate state that late partials are merged into. `windows/<query>`: 
 of a window, with its reason. A third, `late/<query>`, registers partials that are not merged: they came after the
 repair horizon, or the query asks for no repair.
 
-Every append carries the number of the enactment it belongs to as its application transaction, so that enacting again
-writes nothing.
+Every append carries the number of the enactment it belongs to, so that enacting again writes nothing
+(`catchment.center.results.store`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from catchment.aggregates import partials
 from catchment.arrays import Floats
@@ -27,24 +26,20 @@ from catchment.center.events import Expired, Publish
 from catchment.center.late.registry import WINDOW_COLUMN
 from catchment.center.results.bounds import DELTA, ResultBounds
 from catchment.center.results.layout import (
-    INSTANT,
     NAMES,
     flatten_states,
     instants,
     late_rows,
     newest_revisions,
-    open_table,
     recalled_schema,
     source_names,
     state_of,
     window_rows,
 )
 from catchment.center.results.recent import RecentRows
+from catchment.center.results.store import DeltaStore, TableStore
 from catchment.errors import CenterError
 from catchment.query.fragment import Fragment
-
-APPLICATION = "catchment"  # the name under which Delta remembers the number of the last append
-COMPACT_ABOVE_FILES = 64
 
 Finish = Callable[[pa.Table], pa.Table]
 
@@ -66,6 +61,7 @@ class ResultTables:
     delta: float = DELTA  # the chance that a sampled answer misses its bound
     source_key: str | None = None  # the key that is the source of the records, if one is
     recent: RecentRows = field(default_factory=RecentRows, compare=False)
+    store: TableStore | None = field(default=None, compare=False)  # None: Delta tables in the folder
     kinds: ClassVar[tuple[str, ...]] = ("results", "windows")  # the tables that grow with every window
 
     def publish(self, sequence: int, revisions: Sequence[Publish]) -> None:
@@ -95,9 +91,11 @@ class ResultTables:
     def compact(self) -> None:
         """Fold many small files into few; readers are not disturbed."""
         for kind in self.kinds:
-            table = self._open(kind)
-            if table is not None and len(table.file_uris()) > COMPACT_ABOVE_FILES:
-                table.optimize.compact()
+            self._store.compact(kind, self.query)
+
+    @cached_property
+    def _store(self) -> TableStore:
+        return self.store or DeltaStore(self.folder)
 
     @cached_property
     def _bounds(self) -> ResultBounds:
@@ -105,13 +103,10 @@ class ResultTables:
 
     def _recall(self, kind: str, fragment: Fragment, wanted: pa.Table) -> pa.Table:
         schema = recalled_schema(fragment)
-        table = self._open(kind)
-        if table is None:
+        starts = pc.unique(wanted[WINDOW_COLUMN])
+        found = self._store.read(kind, self.query, ["window_start", "revision", "state"], starts)
+        if found is None:
             return schema.empty_table()
-        starts = pc.unique(wanted[WINDOW_COLUMN]).cast(pa.timestamp("us")).cast(INSTANT)
-        found = table.to_pyarrow_table(
-            columns=["window_start", "revision", "state"], filters=pc.field("window_start").isin(starts)
-        )
         return partials.select_matching(flatten_states(newest_revisions(found)), wanted).cast(schema)
 
     def _result_rows(self, revisions: Sequence[Publish]) -> pa.Table:
@@ -158,30 +153,8 @@ class ResultTables:
 
     def next_number(self) -> int:
         """Return the number after the newest enactment that is in the tables."""
-        tables = (self._open(kind) for kind in ("results", "windows", "late"))
-        done = [table.transaction_version(APPLICATION) for table in tables if table is not None]
+        done = [self._store.newest_number(kind, self.query) for kind in ("results", "windows", "late")]
         return max((number + 1 for number in done if number is not None), default=0)
 
-    def _open(self, kind: str) -> DeltaTable | None:
-        return open_table(self.folder / kind / self.query)
-
     def _append(self, kind: str, sequence: int, make: Callable[[], pa.Table]) -> None:
-        table = self._open(kind)
-        done = table.transaction_version(APPLICATION) if table is not None else None
-        if done is not None and done >= sequence:
-            return
-        write_deltalake(
-            self.folder / kind / self.query,
-            _in_fresh_buffers(make()),
-            mode="append",
-            schema_mode="merge",
-            commit_properties=CommitProperties(app_transactions=[Transaction(APPLICATION, sequence)]),
-        )
-
-
-def _in_fresh_buffers(table: pa.Table) -> pa.Table:
-    """Copy a table: deltalake aborts the process on nested columns that are views into others."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return pa.ipc.open_stream(sink.getvalue()).read_all()
+        self._store.append(kind, self.query, sequence, make)

@@ -1,0 +1,86 @@
+"""Where the tables of queries are stored: Delta tables in a folder, which any engine reads.
+
+Every append carries a number as its application transaction, so that appending a number again writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from catchment.center.results.layout import INSTANT, open_table
+
+APPLICATION = "catchment"  # the name under which Delta remembers the number of the last append
+COMPACT_ABOVE_FILES = 64
+
+
+class TableStore(Protocol):
+    """Tables by kind (results, windows, late, sides) and query."""
+
+    def append(self, kind: str, query: str, number: int, make: Callable[[], pa.Table]) -> None:
+        """Append rows under a number; do nothing, and make none, if that number or a higher one was appended."""
+        ...
+
+    def read(self, kind: str, query: str, columns: Sequence[str], starts: pa.Array) -> pa.Table | None:
+        """Return some columns of the windows that start at these instants; None before the first append."""
+        ...
+
+    def newest_number(self, kind: str, query: str) -> int | None:
+        """Return the newest number that was appended; None before the first."""
+        ...
+
+    def compact(self, kind: str, query: str) -> None:
+        """Fold many small pieces into few; readers are not disturbed."""
+        ...
+
+
+@dataclass(frozen=True)
+class DeltaStore:
+    """Delta tables in a folder, `<kind>/<query>` each."""
+
+    folder: Path
+
+    def append(self, kind: str, query: str, number: int, make: Callable[[], pa.Table]) -> None:
+        newest = self.newest_number(kind, query)
+        if newest is not None and newest >= number:
+            return
+        write_deltalake(
+            self.folder / kind / query,
+            _in_fresh_buffers(make()),
+            mode="append",
+            schema_mode="merge",
+            commit_properties=CommitProperties(app_transactions=[Transaction(APPLICATION, number)]),
+        )
+
+    def read(self, kind: str, query: str, columns: Sequence[str], starts: pa.Array) -> pa.Table | None:
+        table = self._open(kind, query)
+        if table is None:
+            return None
+        wanted = starts.cast(pa.timestamp("us")).cast(INSTANT)
+        return table.to_pyarrow_table(columns=list(columns), filters=pc.field("window_start").isin(wanted))
+
+    def newest_number(self, kind: str, query: str) -> int | None:
+        table = self._open(kind, query)
+        return None if table is None else table.transaction_version(APPLICATION)
+
+    def compact(self, kind: str, query: str) -> None:
+        table = self._open(kind, query)
+        if table is not None and len(table.file_uris()) > COMPACT_ABOVE_FILES:
+            table.optimize.compact()
+
+    def _open(self, kind: str, query: str) -> DeltaTable | None:
+        return open_table(self.folder / kind / query)
+
+
+def _in_fresh_buffers(table: pa.Table) -> pa.Table:
+    """Copy a table: deltalake aborts the process on nested columns that are views into others."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return pa.ipc.open_stream(sink.getvalue()).read_all()
