@@ -29,7 +29,7 @@ from catchment.center.results.layout import open_table
 from catchment.center.results.read import newest_windows, read_results, read_windows
 from catchment.center.results.recent import RecentRows
 from catchment.center.results.sql import query_results
-from catchment.center.results.store import APPLICATION
+from catchment.center.results.store import APPLICATION, DeltaStore
 from catchment.center.results.write import ResultTables
 from catchment.errors import CenterError, QueryError
 from catchment.query.fragment import Fragment, Key
@@ -476,7 +476,7 @@ def test_a_repair_of_what_was_just_published_does_not_read_the_table(
 ) -> None:
     tables = make_tables(tmp_path)
     tables.publish(1, [publish(tables, 0, [("nl", 200, 5)])])
-    monkeypatch.setattr(ResultTables, "_open", lambda self, kind: pytest.fail(f"{kind} was opened"))
+    monkeypatch.setattr(DeltaStore, "read", lambda self, kind, *asked: pytest.fail(f"{kind} was opened"))
     assert tables.recall(wanted(tables, [(0, "nl", 200)]))["total__sum"].to_pylist() == [5]
     with pytest.raises(pytest.fail.Exception):
         tables.recall(wanted(tables, [(0, "de", 200)]))
