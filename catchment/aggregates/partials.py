@@ -19,6 +19,8 @@ from catchment.errors import AggregateError
 
 # Two columns are packed into one 64 bit code while the product of their cardinalities is below this.
 _MAX_PACKED = 2**62
+# Codes are counted in an array of one entry per possible code while there are at most this many per row.
+_SPREAD_PER_ROW = 4
 
 
 def group_codes(table: pa.Table, columns: Sequence[str]) -> tuple[Index, pa.Table]:
@@ -32,17 +34,43 @@ def group_codes(table: pa.Table, columns: Sequence[str]) -> tuple[Index, pa.Tabl
     for column in columns:
         codes, count = _encode(_normal(one_array(table[column])))
         if cardinality * count > _MAX_PACKED:
-            packed, cardinality = _encode(pa.array(packed))
-        packed, cardinality = packed * count + codes, cardinality * count
-    dense, count = _encode(pa.array(packed))
-    first = np.empty(count, dtype=np.int64)
-    first[dense[::-1]] = np.arange(table.num_rows - 1, -1, -1)
-    return dense.astype(np.intp), table.select(list(columns)).take(pa.array(first))
+            packed, cardinality = _hash_codes(pa.array(packed))
+        packed = codes if cardinality == 1 else packed * count + codes
+        cardinality *= count
+    dense, first = _number_by_appearance(packed, cardinality)
+    return dense, table.select(list(columns)).take(pa.array(first))
 
 
 def _encode(values: pa.Array) -> tuple[Ints, int]:
+    """Return a code for each value, equal for equal values, and a number above all codes.
+
+    Whole numbers that lie close together are their own codes, which takes no hashing.
+    """
+    if pa.types.is_signed_integer(values.type) and values.null_count == 0 and len(values):
+        numbers = np.asarray(values)
+        low = int(numbers.min())
+        spread = int(numbers.max()) - low + 1
+        if spread <= _SPREAD_PER_ROW * len(values):
+            return numbers.astype(np.int64) - low, spread
+    return _hash_codes(values)
+
+
+def _hash_codes(values: pa.Array) -> tuple[Ints, int]:
     encoded = values.dictionary_encode(null_encoding="encode")
     return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), len(encoded.dictionary)
+
+
+def _number_by_appearance(codes: Ints, cardinality: int) -> tuple[Index, Ints]:
+    """Return the codes renumbered in the order of their first appearance, without gaps, and the rows of these."""
+    rows = len(codes)
+    if cardinality > _SPREAD_PER_ROW * rows:
+        codes, cardinality = _hash_codes(pa.array(codes))
+    first = np.full(cardinality, -1, dtype=np.int64)
+    first[codes[::-1]] = np.arange(rows - 1, -1, -1)
+    is_first = np.zeros(rows, dtype=np.bool_)
+    is_first[first[first >= 0]] = True
+    numbers = np.cumsum(is_first) - 1  # by row: the number of the group that appears there first
+    return numbers[first[codes]].astype(np.intp, copy=False), np.flatnonzero(is_first)
 
 
 def _normal(values: pa.Array) -> pa.Array:

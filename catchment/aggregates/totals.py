@@ -3,9 +3,9 @@
 An integer total is one 64 bit integer, a decimal total one decimal of 38 digits: both exact, and an overflow is an
 error as in Spark's ANSI mode. A total of doubles is a pair: each number is split into its upper 24 bits (the number in
 single precision) and the rest, at most 29 bits, and the two are added separately, so that sixteen million numbers of
-similar size are added without any rounding; the core also carries the rounding errors of the upper sum into the lower
-one (TwoSum). The error is far below 1e-12 of the sum of the absolute values, which matters where large numbers of both
-signs cancel and a small sum remains.
+similar size are added without any rounding. The core also adds numbers of very different sizes apart, and carries the
+rounding errors of upper sums into the lower one (TwoSum). The error is far below 1e-12 of the sum of the absolute
+values, which matters where large numbers of both signs cancel and a small sum remains.
 """
 
 from __future__ import annotations
@@ -20,18 +20,17 @@ import pyarrow as pa
 from catchment.aggregates.base import Aggregate, Groups, StateColumn
 from catchment.aggregates.grouped import (
     DECIMAL_DIGITS,
+    SINGLE_LIMIT,
     count_rows,
     floats_of,
     nullable,
     sum_decimals,
     sum_integers,
     sum_pairs,
+    sum_split,
 )
 from catchment.arrays import Floats
 from catchment.errors import AggregateError
-
-# A number beyond this has no single precision form: all of it goes into the upper sum, as for NaN.
-SPLIT_LIMIT = 3e38
 
 
 class Total(Protocol):
@@ -128,23 +127,21 @@ class DoubleTotal:
 
     def lift_sql(self, number: str) -> tuple[str, ...]:
         x = f"CAST({number} AS DOUBLE)"
-        upper = f"IF(abs({x}) <= {SPLIT_LIMIT}D, CAST(CAST({x} AS FLOAT) AS DOUBLE), {x})"
+        upper = f"IF(abs({x}) <= {SINGLE_LIMIT}D, CAST(CAST({x} AS FLOAT) AS DOUBLE), {x})"
         return (f"sum({upper})", f"sum(nanvl({x} - {upper}, 0D))")
 
     def merge_sql(self) -> tuple[str, ...]:
         return tuple(f"sum({state.sql})" for state in self.states)
 
     def lift(self, values: pa.Array, groups: Groups, size: int) -> list[pa.Array]:
+        missing = count_rows(values, groups, size) == 0
         high, low = split_doubles(floats_of(values))
-        return self._sum(high, low, values, groups, size)
+        return [nullable(part, missing) for part in sum_split(high, low, groups, size)]
 
     def combine(self, states: Sequence[pa.Array], groups: Groups, size: int) -> list[pa.Array]:
         high, low = states
-        return self._sum(floats_of(high), floats_of(low), high, groups, size)
-
-    def _sum(self, high: Floats, low: Floats, values: pa.Array, groups: Groups, size: int) -> list[pa.Array]:
-        missing = count_rows(values, groups, size) == 0
-        return [nullable(part, missing) for part in sum_pairs(high, low, groups, size)]
+        missing = count_rows(high, groups, size) == 0
+        return [nullable(part, missing) for part in sum_pairs(floats_of(high), floats_of(low), groups, size)]
 
     def lower(self, states: Sequence[pa.Array]) -> pa.Array:
         high, low = states
@@ -152,9 +149,12 @@ class DoubleTotal:
 
 
 def split_doubles(numbers: Floats) -> tuple[Floats, Floats]:
-    """Return the upper 24 bits of each number, and the rest; their sum is the number."""
+    """Return the upper 24 bits of each number, and the rest; their sum is the number.
+
+    All of a number beyond single precision is in the upper part, as for NaN.
+    """
     with np.errstate(invalid="ignore", over="ignore"):
-        splits = np.abs(numbers) <= SPLIT_LIMIT
+        splits = np.abs(numbers) <= SINGLE_LIMIT
         upper = np.where(splits, numbers.astype(np.float32).astype(np.float64), numbers)
         return upper, np.where(splits, numbers - upper, 0.0)
 

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catchment.aggregates import Aggregate, make_aggregate, partials
+from catchment.aggregates.grouped import sum_split
 from catchment.errors import AggregateError
 from tests.worlds.aggregate_cases import TYPES, close, every_aggregate, identical, records
 from tests.worlds.tiers import examples
@@ -129,6 +130,17 @@ def test_a_sum_of_any_doubles_is_close_to_the_exact_sum(data: st.DataObject, val
 def test_a_long_sum_of_doubles_is_the_correctly_rounded_one(values: list[float]) -> None:
     parts = np.random.default_rng(5).integers(0, 100, len(values)).tolist()
     assert total(values, parts) == pytest.approx(math.fsum(values), rel=DOUBLE_SUM_ERROR, abs=0.0)
+
+
+@settings(max_examples=examples(50))
+@given(data=st.data(), values=st.lists(st.floats(-1e38, 1e38, width=32), max_size=30))
+def test_split_numbers_are_summed_as_exactly_as_pairs_are(data: st.DataObject, values: list[float]) -> None:
+    groups = np.array(data.draw(st.lists(st.integers(0, 2), min_size=len(values), max_size=len(values))), np.intp)
+    highs, lows = sum_split(np.array(values, np.float64), np.zeros(len(values)), groups, 3)
+    for group in range(3):
+        mine = [Fraction(v) for v, g in zip(values, groups, strict=True) if g == group]
+        error = abs(Fraction(highs[group]) + Fraction(lows[group]) - sum(mine))
+        assert error <= Fraction(1e-15) * sum(abs(v) for v in mine)
 
 
 @pytest.mark.parametrize(

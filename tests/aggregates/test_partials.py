@@ -19,6 +19,8 @@ from tests.worlds.tiers import examples
 
 KEYS: dict[pa.DataType, st.SearchStrategy[object]] = {
     pa.int64(): st.sampled_from([-1, 0, 2**63 - 1]),
+    pa.int32(): st.integers(-3, 3),
+    pa.int8(): st.sampled_from([-128, 127]),
     pa.string(): st.sampled_from(["", "a", "ä", "a\0"]),
     pa.float64(): st.sampled_from([0.0, -0.0, math.nan, -math.nan, math.inf, 1.5]),
     pa.bool_(): st.booleans(),
@@ -34,7 +36,8 @@ TOTALS = [make_aggregate("sum", "x", pa.int64(), name="x"), make_aggregate("coun
 def key_tables(draw: st.DrawFn) -> pa.Table:
     rows = draw(st.integers(0, 20))
     types = draw(st.lists(st.sampled_from(list(KEYS)), min_size=0, max_size=4))
-    columns = [pa.array(draw(st.lists(st.none() | KEYS[t], min_size=rows, max_size=rows)), t) for t in types]
+    values = [draw(st.sampled_from([KEYS[t], st.none() | KEYS[t]])) for t in types]
+    columns = [pa.array(draw(st.lists(v, min_size=rows, max_size=rows)), t) for t, v in zip(types, values, strict=True)]
     names = [f"k{i}" for i in range(len(types))]
     return pa.table([*columns, pa.array(range(rows), pa.int64())], names=[*names, "row"])
 
