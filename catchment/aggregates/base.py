@@ -59,7 +59,8 @@ class Aggregate(ABC):
     """An aggregate function over one argument, named as its column in the results.
 
     `function` is the canonical name, `argument` the Spark SQL text of what is aggregated (None: every row
-    counts), `argument_type` its Arrow type. Nulls are skipped as in SQL.
+    counts), `argument_type` its Arrow type. Functions of two arguments are over one struct of both. Nulls are
+    skipped as in SQL.
     """
 
     name: str
@@ -123,3 +124,8 @@ class Aggregate(ABC):
 def quote(name: str) -> str:
     """Return an identifier, quoted for Spark SQL."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def fields_of(type_: pa.DataType | None) -> dict[str, pa.DataType]:
+    """Return the fields of a struct; none where a type is no struct."""
+    return {field.name: field.type for field in type_} if isinstance(type_, pa.StructType) else {}

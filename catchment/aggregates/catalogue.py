@@ -10,11 +10,15 @@ from types import MappingProxyType
 import pyarrow as pa
 
 from catchment.aggregates.base import Aggregate, AggregateCall
+from catchment.aggregates.bits import Bits
+from catchment.aggregates.covariation import Covariation
 from catchment.aggregates.distinct import ApproxCountDistinct
 from catchment.aggregates.quantiles import ApproxPercentile
-from catchment.aggregates.simple import Average, Count, Extreme, Sum
+from catchment.aggregates.shape import Shape
+from catchment.aggregates.simple import AllOrAny, Average, Count, Extreme, Sum
 from catchment.aggregates.spread import RawMoments, Spread
 from catchment.aggregates.topk import ApproxTopK
+from catchment.aggregates.value_by import ValueBy
 from catchment.errors import AggregateError
 
 Maker = Callable[[AggregateCall], Aggregate]
@@ -22,17 +26,25 @@ Maker = Callable[[AggregateCall], Aggregate]
 
 @dataclass(frozen=True)
 class FunctionHelp:
-    """An aggregate function: how it is called, what it gives, which other names it has."""
+    """An aggregate function: how it is called, what it gives, which other names it has.
+
+    A function of two arguments is over one struct of both, whose fields are `fields`, in the order of the call.
+    """
 
     signature: str
     help: str
     make: Maker
     aliases: tuple[str, ...] = ()
     parameters: int = 0  # how many constants may follow the argument
+    fields: tuple[str, ...] = ()  # the names of two arguments
 
 
 def _plain(kind: type[Aggregate]) -> Maker:
     return lambda call: kind(*call.head)
+
+
+def _of_pair(name: str, help_: str, fields: tuple[str, ...] = ("y", "x")) -> FunctionHelp:
+    return FunctionHelp(f"{name}({', '.join(fields)})", help_, _plain(Covariation), fields=fields)
 
 
 FUNCTIONS: Mapping[str, FunctionHelp] = MappingProxyType(
@@ -47,6 +59,43 @@ FUNCTIONS: Mapping[str, FunctionHelp] = MappingProxyType(
         "stddev_samp": FunctionHelp("stddev_samp(x)", "the sample deviation", _plain(Spread), ("stddev", "std")),
         "stddev_pop": FunctionHelp("stddev_pop(x)", "the population deviation", _plain(Spread)),
         "moments": FunctionHelp("moments(x)", "the first five raw moments, as an array", _plain(RawMoments)),
+        "skewness": FunctionHelp("skewness(x)", "the skewness", _plain(Shape)),
+        "kurtosis": FunctionHelp("kurtosis(x)", "the excess kurtosis", _plain(Shape)),
+        "first": FunctionHelp(
+            "first(x[, true])",
+            "the value of the earliest record by event time; with true, of those that are not null",
+            _plain(ValueBy),
+            ("first_value", "any_value"),
+        ),
+        "last": FunctionHelp(
+            "last(x[, true])",
+            "the value of the latest record by event time; with true, of those that are not null",
+            _plain(ValueBy),
+            ("last_value",),
+        ),
+        "min_by": FunctionHelp(
+            "min_by(x, y)", "the value of x where y is least", _plain(ValueBy), fields=("value", "by")
+        ),
+        "max_by": FunctionHelp(
+            "max_by(x, y)", "the value of x where y is greatest", _plain(ValueBy), fields=("value", "by")
+        ),
+        "bool_and": FunctionHelp("bool_and(c)", "whether all are true", _plain(AllOrAny), ("every",)),
+        "bool_or": FunctionHelp("bool_or(c)", "whether any is true", _plain(AllOrAny), ("any", "some")),
+        "bit_and": FunctionHelp("bit_and(x)", "the bits that all integers have", _plain(Bits)),
+        "bit_or": FunctionHelp("bit_or(x)", "the bits that any integer has", _plain(Bits)),
+        "bit_xor": FunctionHelp("bit_xor(x)", "the bits that an odd number of integers have", _plain(Bits)),
+        "covar_pop": _of_pair("covar_pop", "the population covariance", ("x", "y")),
+        "covar_samp": _of_pair("covar_samp", "the sample covariance", ("x", "y")),
+        "corr": _of_pair("corr", "the correlation", ("x", "y")),
+        "regr_count": _of_pair("regr_count", "how many pairs have no null"),
+        "regr_avgx": _of_pair("regr_avgx", "the mean of x over those pairs"),
+        "regr_avgy": _of_pair("regr_avgy", "the mean of y over those pairs"),
+        "regr_sxx": _of_pair("regr_sxx", "the sum of squared distances of x from its mean"),
+        "regr_syy": _of_pair("regr_syy", "the sum of squared distances of y from its mean"),
+        "regr_sxy": _of_pair("regr_sxy", "the sum of products of both distances"),
+        "regr_slope": _of_pair("regr_slope", "the slope of the line through the pairs"),
+        "regr_intercept": _of_pair("regr_intercept", "where that line meets x = 0"),
+        "regr_r2": _of_pair("regr_r2", "the share of the variance of y that it explains"),
         "approx_count_distinct": FunctionHelp(
             "approx_count_distinct(x[, lgK or deviation])",
             "about how many distinct values (HLL)",

@@ -19,16 +19,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from catchment.aggregates.base import Aggregate
+from catchment.aggregates.bits import Bits
+from catchment.aggregates.covariation import Covariation
 from catchment.aggregates.distinct import ApproxCountDistinct
 from catchment.aggregates.grouped import DECIMAL_DIGITS, floats_of, nullable, valid_rows
+from catchment.aggregates.shape import Shape
 from catchment.aggregates.simple import Average, Count, Extreme, Sum
 from catchment.aggregates.spread import RawMoments, Spread
 from catchment.aggregates.totals import split_doubles
+from catchment.aggregates.value_by import ValueBy
 from catchment.arrays import Ints, Mask
 from catchment.errors import AggregateError
 
 _INT64_DIGITS = 19  # digits of the largest 64 bit integer
 _WIDE_DIGITS = 76  # digits of Arrow's widest decimal
+_UNCHANGED = (Extreme, ApproxCountDistinct, ValueBy)  # what does not change when records come more than once
+_CENTRAL = (Spread, Shape, Covariation)  # a number of records, means, and sums of distances from these
 _COMPARISONS = {
     "<": pc.less,
     "<=": pc.less_equal,
@@ -41,17 +47,18 @@ _COMPARISONS = {
 
 def can_repeat(aggregate: Aggregate) -> bool:
     """Return whether the law of `repeat` holds for an aggregate."""
-    return isinstance(aggregate, Count | Sum | Extreme | Spread | RawMoments | ApproxCountDistinct)
+    return isinstance(aggregate, (*_UNCHANGED, *_CENTRAL, Count, Sum, RawMoments, Bits))
 
 
 def repeat(aggregate: Aggregate, states: Sequence[pa.Array], times: Ints) -> list[pa.Array]:
     """Return the states of each row, as if its records were there `times` times."""
     assert can_repeat(aggregate), aggregate
-    if isinstance(aggregate, Extreme | ApproxCountDistinct):
+    if isinstance(aggregate, _UNCHANGED):
         return [_null_where(times == 0, state) for state in states]
-    if isinstance(aggregate, Spread):
-        n, mean, m2 = states
-        return [_repeat_count(n, times), _means(mean, times), pa.array(floats_of(m2) * times)]
+    if isinstance(aggregate, _CENTRAL):
+        return [_repeat_central(s.name, state, times) for s, state in zip(aggregate.states, states, strict=True)]
+    if isinstance(aggregate, Bits):
+        return [_repeat_bits(aggregate, states[0], times)]
     repeated = [_repeat_total(state, times) for state in states]
     return [
         r.fill_null(0) if s.name.endswith("__count") else r for s, r in zip(aggregate.states, repeated, strict=True)
@@ -103,6 +110,23 @@ def _repeat_decimals(state: pa.Array, times: Ints) -> pa.Array:
 
 def _repeat_count(count: pa.Array, times: Ints) -> pa.Array:
     return _multiply(count.fill_null(0), pa.array(times))
+
+
+def _repeat_central(name: str, state: pa.Array, times: Ints) -> pa.Array:
+    if name.endswith("__n"):
+        return _repeat_count(state, times)
+    is_mean = "__mean" in name
+    with np.errstate(invalid="ignore"):
+        return _means(state, times) if is_mean else pa.array(np.where(times == 0, 0.0, floats_of(state) * times))
+
+
+def _repeat_bits(aggregate: Bits, bits: pa.Array, times: Ints) -> pa.Array:
+    """Return bits as they are; those that an odd number of integers have vanish where integers come in pairs."""
+    kept = _null_where(times == 0, bits)
+    if aggregate.function != "bit_xor":
+        return kept
+    zeros = pc.multiply(kept, pa.scalar(0, kept.type))
+    return pc.if_else(pa.array(times % 2 == 0), zeros, kept)
 
 
 def _means(mean: pa.Array, times: Ints) -> pa.Array:

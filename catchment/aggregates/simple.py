@@ -27,7 +27,7 @@ from catchment.storage.codec import stored
 # Spark gives an average of decimals four digits more after the point than the decimals have.
 _AVERAGE_DIGITS = 4
 # Added to a float, to make -0.0 the same as 0.0 in whatever order they come.
-_ZEROS = {pa.float32(): " + 0F", pa.float64(): " + 0D"}
+ZEROS = {pa.float32(): " + 0F", pa.float64(): " + 0D"}
 
 
 @stored()
@@ -164,29 +164,53 @@ class Extreme(Aggregate):
             )
 
     @property
+    def which(self) -> str:
+        """Which value is wanted: min or max."""
+        return self.function
+
+    @property
     def states(self) -> tuple[StateColumn, ...]:
-        return (self.column(self.function, self.argument_type),)
+        return (self.column(self.which, self.argument_type),)
 
     @property
     def result_type(self) -> pa.DataType:
         return self.argument_type
 
     def lift_sql(self) -> tuple[str, ...]:
-        zero = _ZEROS.get(self.argument_type, "")
-        return (f"{self.function}(({self.argument}){zero})",)
+        zero = ZEROS.get(self.argument_type, "")
+        return (f"{self.which}(({self.argument}){zero})",)
 
     def merge_sql(self) -> tuple[str, ...]:
-        return (f"{self.function}({self.states[0].sql})",)
+        return (f"{self.which}({self.states[0].sql})",)
 
     def lift(self, values: pa.Array | None, groups: Groups, size: int) -> list[pa.Array]:
         assert values is not None
-        return [extreme(values, groups, size, self.function)]
+        return [extreme(values, groups, size, self.which)]
 
     def combine(self, states: Sequence[pa.Array], groups: Groups, size: int) -> list[pa.Array]:
-        return [extreme(states[0], groups, size, self.function)]
+        return [extreme(states[0], groups, size, self.which)]
 
     def lower(self, states: Sequence[pa.Array]) -> pa.Array:
         return states[0]
+
+
+@stored()
+@dataclass(frozen=True)
+class AllOrAny(Extreme):
+    """Whether a condition holds for all values (bool_and), or for any (bool_or); null for none."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not pa.types.is_boolean(self.argument_type):
+            raise AggregateError(
+                f"{self.function} needs a condition, and was given {self.argument_type}",
+                where=self.name,
+                hint="a condition is true or false, such as x > 100",
+            )
+
+    @property
+    def which(self) -> str:
+        return "min" if self.function == "bool_and" else "max"
 
 
 def is_ordered(type_: pa.DataType | None) -> bool:

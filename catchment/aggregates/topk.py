@@ -3,7 +3,8 @@
 The state is what Spark's `approx_top_k_accumulate` puts into its field `sketch`: the bytes of a DataSketches
 frequent-items sketch of strings, then the number of nulls as 8 bytes, big end first (Spark counts null as an item, and
 so does the core). For a merge in Spark the other fields of its struct, which are constants, are added again. Items of
-other types than strings are counted by their text and returned in their own type.
+other types than strings are counted by their text and returned in their own type. Because null is an item, the argument
+of a call with FILTER is STRUCT(item), which is null where a record does not count.
 """
 
 from __future__ import annotations
@@ -18,14 +19,16 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from datasketches import frequent_items_error_type, frequent_strings_sketch
 
-from catchment.aggregates.base import AggregateCall, Groups, quote
+from catchment.aggregates.base import AggregateCall, Groups, fields_of, quote
 from catchment.aggregates.grouped import valid_rows
 from catchment.aggregates.sketches import SketchAggregate, read_sketch
 from catchment.errors import AggregateError
 from catchment.storage.codec import stored
 
+ITEM = "item"
 DEFAULT_K = 5  # how many items are returned
 DEFAULT_MAX_ITEMS = 10_000  # how many distinct items are tracked
 MAX_MAX_ITEMS = 1_000_000
@@ -55,9 +58,9 @@ class ApproxTopK(SketchAggregate):
                 f"max_items {self.max_items}",
                 where=self.name,
             )
-        if not _has_faithful_text(self.argument_type):
+        if not _has_faithful_text(self.item_type):
             raise AggregateError(
-                f"approx_top_k takes strings, integers, booleans, dates, and was given {self.argument_type}",
+                f"approx_top_k takes strings, integers, booleans, dates, and was given {self.item_type}",
                 where=self.name,
                 hint="count CAST(x AS STRING)",
             )
@@ -68,8 +71,17 @@ class ApproxTopK(SketchAggregate):
         return cls(*call.head, *(_whole(p, call.name) for p in call.parameters))
 
     @property
+    def is_filtered(self) -> bool:
+        """Whether only some records count."""
+        return bool(pa.types.is_struct(self.argument_type))
+
+    @property
+    def item_type(self) -> pa.DataType:
+        return fields_of(self.argument_type).get(ITEM, self.argument_type)
+
+    @property
     def result_type(self) -> pa.DataType:
-        return pa.list_(pa.struct([("item", self.argument_type), ("count", pa.int64())]))
+        return pa.list_(pa.struct([(ITEM, self.item_type), ("count", pa.int64())]))
 
     @property
     def relative_error(self) -> None:
@@ -86,7 +98,10 @@ class ApproxTopK(SketchAggregate):
         return float(frequent_strings_sketch.get_epsilon_for_lg_size(self.lg_map))
 
     def lift_sql(self) -> tuple[str, ...]:
-        return (f"approx_top_k_accumulate(CAST(({self.argument}) AS STRING), {self.max_items}).sketch",)
+        if not self.is_filtered:
+            return (f"approx_top_k_accumulate(CAST(({self.argument}) AS STRING), {self.max_items}).sketch",)
+        items = f"approx_top_k_accumulate(CAST(({self.argument}).{ITEM} AS STRING), {self.max_items})"
+        return (f"({items} FILTER (WHERE ({self.argument}) IS NOT NULL)).sketch",)
 
     def merge_sql(self) -> tuple[str, ...]:
         state = quote(self.states[0].name)
@@ -101,6 +116,9 @@ class ApproxTopK(SketchAggregate):
 
     def lift(self, values: pa.Array | None, groups: Groups, size: int) -> list[pa.Array]:
         assert values is not None
+        if self.is_filtered:
+            counted = valid_rows(values)
+            values, groups = pc.struct_field(values, ITEM).filter(pa.array(counted)), groups[counted]
         nulls = np.bincount(groups[~valid_rows(values)], minlength=size).tolist()
         bodies = super().lift(values, groups, size)[0].to_pylist()
         return [pa.array([body + _NULLS.pack(n) for body, n in zip(bodies, nulls, strict=True)], pa.binary())]
@@ -125,7 +143,7 @@ class ApproxTopK(SketchAggregate):
             return []
         read, nulls = self._read(sketch)
         found = read.get_frequent_items(frequent_items_error_type.NO_FALSE_NEGATIVES)
-        read_item = _reader(self.argument_type)
+        read_item = _reader(self.item_type)
         items = [(read_item(text), count) for text, count, *_ in found]
         ranked = sorted(items, key=lambda pair: (-pair[1], pair[0]))
         missing = [(None, nulls)] if nulls else []

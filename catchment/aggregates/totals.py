@@ -162,13 +162,18 @@ def split_doubles(numbers: Floats) -> tuple[Floats, Floats]:
 def check_number(aggregate: Aggregate) -> None:
     """Refuse an argument that is no number."""
     type_ = aggregate.argument_type
-    if pa.types.is_signed_integer(type_) or isinstance(type_, pa.Decimal128Type) or is_double(type_):
+    if is_number(type_):
         return
     raise AggregateError(
         f"{aggregate.function} needs numbers, and was given {aggregate.argument}, which is {type_}",
         where=aggregate.name,
         hint=f"convert it: {aggregate.function}(CAST({aggregate.argument} AS DOUBLE))",
     )
+
+
+def is_number(type_: pa.DataType | None) -> bool:
+    """Return whether values of a type can be added."""
+    return bool(pa.types.is_signed_integer(type_) or isinstance(type_, pa.Decimal128Type) or is_double(type_))
 
 
 def total_of(prefix: str, type_: pa.DataType) -> Total:

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catchment.aggregates import Aggregate
-from tests.worlds.aggregate_cases import TYPES, every_aggregate, same_state, same_value
+from tests.worlds.aggregate_cases import ALL_TYPES, STRUCTS, every_aggregate, same_state, same_value
 from tests.worlds.tiers import examples
 
 AGGREGATES = every_aggregate()
@@ -35,6 +35,19 @@ VALUES: dict[str, st.SearchStrategy[object]] = {
     "day": st.dates(dt.date(1900, 1, 1), dt.date(2100, 1, 1)),
     "ts": st.datetimes(dt.datetime(1960, 1, 1), dt.datetime(2100, 1, 1)).map(lambda t: t.replace(tzinfo=dt.UTC)),
 }
+VALUES |= {
+    name: st.fixed_dictionaries(
+        {f.name: st.none() | strategy for f, strategy in zip(STRUCTS[name], parts, strict=True)}
+    )
+    for name, parts in {
+        "xy": (quarters, st.integers(-50, 50)),
+        "far_xy": (VALUES["far"], quarters),
+        "text_by": (st.text(max_size=2), st.integers(0, 3)),
+        "number_by": (st.sampled_from([-0.0, 0.0, 1.5, float("nan")]), st.sampled_from([-0.0, 0.0, 2.0, float("nan")])),
+        "day_by": (VALUES["day"], VALUES["ts"]),
+        "wrapped": (st.text(max_size=1),),
+    }.items()
+}
 State = list[pa.Array]
 
 
@@ -43,7 +56,7 @@ def some_values(data: st.DataObject, aggregate: Aggregate, at_most: int = 12) ->
     if aggregate.argument is None:
         return pa.nulls(data.draw(st.integers(0, at_most)), pa.int8())
     drawn = data.draw(st.lists(st.none() | VALUES[aggregate.argument], max_size=at_most))
-    return pa.array(drawn, TYPES[aggregate.argument])
+    return pa.array(drawn, ALL_TYPES[aggregate.argument])
 
 
 def lift(aggregate: Aggregate, values: pa.Array) -> State:
@@ -95,7 +108,7 @@ def test_merging_the_parts_equals_lifting_the_whole(aggregate: Aggregate, data: 
 @given(data=st.data())
 def test_the_state_of_no_values_is_the_identity(aggregate: Aggregate, data: st.DataObject) -> None:
     some = lift(aggregate, some_values(data, aggregate))
-    none = lift(aggregate, pa.array([], TYPES.get(aggregate.argument or "", pa.int8())))
+    none = lift(aggregate, pa.array([], ALL_TYPES.get(aggregate.argument or "", pa.int8())))
     assert_same(aggregate, merge(aggregate, some, none), some)
     assert_same(aggregate, merge(aggregate, none, some), some)
 
@@ -116,7 +129,7 @@ def test_groups_do_not_touch_each_other(aggregate: Aggregate, data: st.DataObjec
 @every
 def test_no_rows_at_all_give_no_groups(aggregate: Aggregate) -> None:
     empty = np.empty(0, np.intp)
-    states = aggregate.lift(pa.array([], TYPES.get(aggregate.argument or "", pa.int8())), empty, 0)
+    states = aggregate.lift(pa.array([], ALL_TYPES.get(aggregate.argument or "", pa.int8())), empty, 0)
     assert [s.type for s in states] == [s.type for s in aggregate.states]
     assert [len(s) for s in aggregate.combine(states, empty, 0)] == [0] * len(states)
     assert aggregate.lower(states).type == aggregate.result_type

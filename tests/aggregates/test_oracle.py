@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import operator
 from collections import Counter
 from decimal import ROUND_HALF_UP, Decimal
 from fractions import Fraction
+from functools import reduce
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +19,16 @@ from hypothesis import strategies as st
 from catchment.aggregates import Aggregate, make_aggregate, partials
 from catchment.aggregates.grouped import sum_split
 from catchment.errors import AggregateError
-from tests.worlds.aggregate_cases import TYPES, close, every_aggregate, identical, records
+from tests.worlds.aggregate_cases import (
+    COVARIATIONS,
+    SHAPES,
+    TYPES,
+    close,
+    every_aggregate,
+    identical,
+    records,
+    same_value,
+)
 from tests.worlds.tiers import examples
 
 AGGREGATES = every_aggregate()
@@ -47,6 +58,56 @@ def naive_top(values: list[object]) -> list[dict[str, object]]:
     return [{"item": item, "count": count} for item, count in counted[:3]]
 
 
+def naive_shape(function: str, values: list[Fraction]) -> float | None:
+    mean = sum(values) / len(values)
+    m2, m3, m4 = (sum((v - mean) ** power for v in values) for power in (2, 3, 4))
+    if not m2:
+        return None
+    if function == "skewness":
+        return math.sqrt(len(values)) * float(m3) / float(m2) ** 1.5
+    return float(len(values) * m4 / (m2 * m2)) - 3.0
+
+
+def naive_pairs(function: str, values: list[dict[str, object] | None]) -> object:
+    """The measures of pairs by their textbook definitions, in fractions."""
+    known = [v for v in values if v is not None and v["x"] is not None and v["y"] is not None]
+    x, y = ([Fraction(v[field]) for v in known] for field in ("x", "y"))  # type: ignore[arg-type]
+    n = len(known)
+    if function == "regr_count":
+        return n
+    if not n or (function == "covar_samp" and n == 1):
+        return None
+    mean_x, mean_y = sum(x) / n, sum(y) / n
+    sxx, syy = sum((v - mean_x) ** 2 for v in x), sum((v - mean_y) ** 2 for v in y)
+    sxy = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True))
+    plain = {"regr_avgx": mean_x, "regr_avgy": mean_y, "regr_sxx": sxx, "regr_syy": syy, "regr_sxy": sxy}
+    plain |= {"covar_pop": sxy / n, "covar_samp": sxy / max(n - 1, 1)}
+    if function in plain:
+        return float(plain[function])
+    if not sxx or (function == "corr" and not syy):
+        return None
+    if function == "corr":
+        return float(sxy) / math.sqrt(sxx * syy)
+    lines = {"regr_slope": sxy / sxx, "regr_intercept": mean_y - sxy / sxx * mean_x}
+    return float(lines[function]) if function in lines else float(sxy**2 / (sxx * syy)) if syy else 1.0
+
+
+def naive_value_by(function: str, values: list[dict[str, object] | None]) -> object:
+    """Sorted by `by`, then by value, any value before null: the first, or the last from the other end."""
+    known = [v for v in values if v is not None and v["by"] is not None]
+    pick = min if function in ("first", "min_by") else max
+    if not known:
+        return None
+    best = pick(v["by"] for v in known)  # type: ignore[type-var]
+    tied = [v["value"] for v in known if v["by"] == best and v["value"] is not None]
+    return pick(tied) if tied else None  # type: ignore[type-var]
+
+
+def naive_bits(function: str, values: list[int]) -> int:
+    combine = {"bit_and": operator.and_, "bit_or": operator.or_, "bit_xor": operator.xor}[function]
+    return reduce(combine, values)
+
+
 def naive(aggregate: Aggregate, values: list[object]) -> object:
     """The value of an aggregate over the raw values of one group, nulls included."""
     function, present = aggregate.function, [v for v in values if v is not None]
@@ -55,11 +116,20 @@ def naive(aggregate: Aggregate, values: list[object]) -> object:
     if function == "approx_count_distinct":
         return len(set(present))
     if function == "approx_top_k":
-        return naive_top(values)
+        counted = [v["item"] for v in present] if aggregate.argument == "wrapped" else values  # type: ignore[index]
+        return naive_top(counted)
+    if function in COVARIATIONS:
+        return naive_pairs(function, values)  # type: ignore[arg-type]
+    if function in ("first", "last", "min_by", "max_by"):
+        return naive_value_by(function, values)  # type: ignore[arg-type]
     if not present:
         return None
     if function in ("min", "max"):
         return min(present) if function == "min" else max(present)  # type: ignore[type-var]
+    if function in ("bool_and", "bool_or"):
+        return all(present) if function == "bool_and" else any(present)
+    if function.startswith("bit_"):
+        return naive_bits(function, present)  # type: ignore[arg-type]
     if function == "percentile_approx":
         ranked = sorted(float(str(v)) for v in present)
         return [ranked[max(math.ceil(p * len(ranked)) - 1, 0)] for p in (0.0, 0.25, 0.5, 1.0)]
@@ -75,6 +145,8 @@ def naive_arithmetic(aggregate: Aggregate, exact: list[Fraction]) -> object:
         return naive_average(exact, pa.types.is_decimal(aggregate.result_type))
     if aggregate.function == "moments":
         return [float(sum(v**k for v in exact) / len(exact)) for k in range(1, 6)]
+    if aggregate.function in SHAPES:
+        return naive_shape(aggregate.function, exact)
     return naive_spread(aggregate.function, exact)
 
 
@@ -82,6 +154,8 @@ def agrees(aggregate: Aggregate, found: object, expected: object) -> bool:
     if aggregate.function in ("avg", "moments") or (aggregate.function == "sum" and isinstance(found, float)):
         pairs = zip(found, expected, strict=True) if isinstance(found, list) else [(found, expected)]  # type: ignore[call-overload]
         return all(close(a, b, DOUBLE_SUM_ERROR) for a, b in pairs)
+    if aggregate.function in (*SHAPES, *COVARIATIONS):
+        return same_value(aggregate, found, expected)
     if aggregate.argument == "far":
         return close(found, expected, 1e-6)
     return close(found, expected, 1e-12)

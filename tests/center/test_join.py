@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from catchment.aggregates import make_aggregate, partials
+from catchment.aggregates import Aggregate, make_aggregate, partials
 from catchment.aggregates.pair_states import can_repeat, compare, multiply, repeat
 from catchment.center.events import EARLY, EXACT, FINAL, ON_TIME, Publish
 from catchment.center.join import pairing
@@ -40,6 +40,8 @@ from catchment.query.fragment import SLICE_COLUMN
 from catchment.query.join import SIDES
 from catchment.query.plan import QueryPlan
 from catchment.timeline import ManualClock, Window
+from tests.worlds.aggregate_cases import every_aggregate, tolerance
+from tests.worlds.aggregate_cases import records as raw_records
 from tests.worlds.join_world import (
     HORIZON_US,
     SITES,
@@ -171,6 +173,30 @@ def test_columns_compare_as_in_spark(operator: str) -> None:
 
     expected = [None not in (a, b) and holds(rank(a), rank(b)) for a, b in pairs]
     assert compare(left, operator, right).to_pylist() == expected
+
+
+@pytest.mark.parametrize("aggregate", [a for a in every_aggregate() if can_repeat(a)], ids=lambda a: a.name)
+@settings(max_examples=examples(5))
+@given(seed=st.integers(0, 10**6))
+def test_every_state_that_can_be_repeated_is_that_of_as_many_copies(aggregate: Aggregate, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    given = raw_records(40, seed)
+    groups, times = np.sort(rng.integers(0, 6, 40)).astype(np.intp), rng.integers(0, 5, 6)
+    column = None if aggregate.argument is None else given[aggregate.argument].combine_chunks()
+    states = aggregate.lift(column, groups, 6)
+    copies = np.repeat(np.arange(6), times)
+    expected = aggregate.combine([s.take(pa.array(copies)) for s in states], copies.astype(np.intp), 6)
+    found = aggregate.lower(repeat(aggregate, states, times)).to_pylist()
+    for mine, other in zip(found, aggregate.lower(expected).to_pylist(), strict=True):
+        assert same_repeated(aggregate, mine, other), (mine, other)
+
+
+def same_repeated(aggregate: Aggregate, left: Any, right: Any) -> bool:
+    if isinstance(left, list) and isinstance(right, list):
+        return bool(np.allclose(left, right))
+    if isinstance(left, float) and isinstance(right, float):
+        return bool(np.isclose(left, right, rtol=1e-9 + tolerance(aggregate), atol=1e-9))
+    return bool(left == right)
 
 
 def test_sketches_of_ranks_and_of_frequencies_have_no_law_of_repetition() -> None:

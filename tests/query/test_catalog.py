@@ -165,7 +165,9 @@ def documented() -> str:
 
 def test_the_examples_of_the_sql_page_are_planned() -> None:
     catalog = Catalog(make_project()).add(*parse_sql(documented(), "docs/sql.md"))
-    assert set(plan_views(catalog)) == {"bytes_by_provider", "audience", "bought_after_seen"}
+    views = set(re.findall(r"CREATE MATERIALIZED VIEW (\w+)", documented()))
+    dropped = set(re.findall(r"DROP MATERIALIZED VIEW (\w+)", documented()))
+    assert set(plan_views(catalog)) == views - dropped
 
 
 def test_the_sql_page_names_every_aggregate_and_reserved_column() -> None:

@@ -12,7 +12,11 @@ import pytest
 from catchment.aggregates import Aggregate, make_aggregate, partials
 from catchment.aggregates.quantiles import ApproxPercentile
 from catchment.aggregates.topk import ApproxTopK
+from catchment.aggregates.value_by import ValueBy
 from tests.worlds.aggregate_cases import (
+    COVARIATIONS,
+    REGRESSIONS,
+    SHAPES,
     SPREADS,
     TYPES,
     close,
@@ -132,6 +136,14 @@ def own_sql(aggregate: Aggregate) -> str:
         return f"IF(count({x}) > 0, array({', '.join(f'avg({power})' for power in powers)}), NULL)"
     if aggregate.function == "percentile_approx":
         return f"percentile_approx(CAST({x} AS DOUBLE), array(0.0, 0.25, 0.5, 1.0))"
+    if aggregate.argument == "wrapped":
+        return "approx_top_k(wrapped.item, 100, 100) FILTER (WHERE wrapped IS NOT NULL)"
+    if aggregate.function in COVARIATIONS:
+        pair = f"{x}.y, {x}.x" if aggregate.function in REGRESSIONS else f"{x}.x, {x}.y"
+        return f"{aggregate.function}({pair})"
+    if isinstance(aggregate, ValueBy):  # Spark's own takes any value of those with an equal `by`
+        tied = f"filter(collect_list({x}), e -> e.by = {aggregate.which}({x}.by))"
+        return f"array_{aggregate.which}(transform({tied}, e -> e.value))"
     return f"approx_top_k({x}, 100, 100)" if aggregate.function == "approx_top_k" else f"{aggregate.function}({x})"
 
 
@@ -143,6 +155,8 @@ def agrees(aggregate: Aggregate, mine: object, own: object) -> bool:
         return mine == ranked[:3]
     if isinstance(mine, list) and isinstance(own, list):
         return all(close(a, b, 1e-12) for a, b in zip(mine, own, strict=True))
+    if aggregate.function in (*SHAPES, *COVARIATIONS):
+        return same_value(aggregate, mine, own)
     return close(mine, own, tolerance(aggregate))
 
 

@@ -2,8 +2,8 @@
 
 Two demands are comparable when they read the same stream through the same look-ups. Keys and aggregates are named by
 what they compute, so the union of two demands never confuses them. An aggregate is replaced by its *atoms*, so that
-each state is carried once: avg is a sum and a count, all variances and deviations are one kind of state, quantiles of
-one sketch are that sketch.
+each state is carried once: avg is a sum and a count, all variances and deviations are one kind of state, so are
+correlations and regressions, quantiles of one sketch are that sketch.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from functools import cache, cached_property
 import pyarrow as pa
 
 from catchment.aggregates import Aggregate, make_aggregate, quote
+from catchment.aggregates.covariation import COVARIANCES, Covariation
 from catchment.aggregates.quantiles import ApproxPercentile
-from catchment.aggregates.simple import Average
+from catchment.aggregates.simple import AllOrAny, Average
 from catchment.aggregates.spread import Spread
 from catchment.aggregates.topk import ApproxTopK
+from catchment.aggregates.value_by import ValueBy
 from catchment.optimizer.normal_form.expressions import normal_text
 from catchment.optimizer.normal_form.normalize import aggregate_name, digest, key_name, normalize
 from catchment.query.catalog import Catalog
@@ -184,6 +186,12 @@ def atoms_of(aggregate: Aggregate) -> tuple[Aggregate, ...]:
         parts = [make_aggregate(f, normal.argument, normal.argument_type, name="atom") for f in ("sum", "count")]
     elif isinstance(normal, Spread):
         parts = [replace(normal, function="var_pop")]
+    elif isinstance(normal, AllOrAny):
+        parts = [make_aggregate(normal.which, normal.argument, normal.argument_type, name="atom")]
+    elif isinstance(normal, ValueBy):
+        parts = [replace(normal, function=f"{normal.which}_by")]
+    elif isinstance(normal, Covariation):
+        parts = [replace(normal, function="covar_pop" if normal.function in COVARIANCES else "corr")]
     elif isinstance(normal, ApproxPercentile):
         parts = [replace(normal, ranks=(0.5,), many=False)]
     elif isinstance(normal, ApproxTopK):

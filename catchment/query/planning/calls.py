@@ -4,32 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 from sqlglot import exp
 
-from catchment.aggregates import FUNCTIONS, Aggregate, canonical_name, make_aggregate
+from catchment.aggregates import FUNCTIONS, Aggregate, canonical_name, make_aggregate, quote
+from catchment.aggregates.topk import ITEM
 from catchment.errors import AggregateError, QueryError
 from catchment.query.planning.scope import Scope, TypedExpression, infer_type, make_typed
-from catchment.query.sql.dialect import AGGREGATE_NAMES, render, show
+from catchment.query.sql.dialect import AGGREGATE_NAMES, CatchmentSpark, render, show
+from catchment.query.sql.statements import Stream
 from catchment.query.sql.tokens import SqlText
+
+BY_EVENT_TIME = ("first", "last")
+COUNTING_NULLS = ("approx_top_k",)  # where a record that FILTER leaves out must differ from one with null
+OF_STRUCTS = (*BY_EVENT_TIME, *(name for name, function in FUNCTIONS.items() if function.fields))
 
 
 @dataclass(frozen=True)
 class ParsedCall:
-    """An aggregate call as written: f([DISTINCT] argument, parameters...) [FILTER (WHERE condition)]."""
+    """An aggregate call as written: f([DISTINCT] argument, parameters...) [FILTER (WHERE condition)].
+
+    Several arguments are one struct. `skips_nulls` is for first and last, which otherwise take null for a value.
+    """
 
     node: exp.Expr
     function: str
     argument: exp.Expr | None
     parameters: tuple[object, ...] = ()
     condition: exp.Expr | None = None
+    skips_nulls: bool = False
 
 
 def is_aggregate(node: exp.Expr) -> bool:
     """Return whether a node is itself a call of an aggregate function, known here or not."""
-    if isinstance(node, exp.AggFunc):
+    if isinstance(node, exp.AggFunc | exp.Any):
         return True
     name = str(node.this) if isinstance(node, exp.Anonymous) else None
     return name is not None and (name.upper() in AGGREGATE_NAMES or canonical_name(name) is not None)
@@ -41,20 +51,60 @@ def read_call(node: exp.Expr, text: SqlText) -> ParsedCall | None:
         inner = read_call(node.this, text)
         if inner is None:
             raise text.error("FILTER belongs behind an aggregate", node, hint="write sum(x) FILTER (WHERE ...)")
-        return ParsedCall(node, inner.function, inner.argument, inner.parameters, _both(inner, node.expression.this))
-    if not is_aggregate(node):
-        return None
+        return replace(inner, node=node, condition=_both(inner, node.expression.this))
+    if isinstance(node, exp.IgnoreNulls):
+        inner = read_call(node.this, text)
+        if inner is None or canonical_name(inner.function) not in BY_EVENT_TIME:
+            raise text.error(
+                f"{show(node.this)} has no IGNORE NULLS", node, hint="leave it out: only first and last take nulls"
+            )
+        return replace(inner, node=node, skips_nulls=True)
+    return _read_plain(node, text) if is_aggregate(node) else None
+
+
+def _name_and_arguments(node: exp.Expr, text: SqlText) -> tuple[str, list[exp.Expr]]:
+    if isinstance(node, exp.Any):  # any(c), which is also the word of "x = ANY (...)"
+        return "any", [node.this.unnest()]
     if not isinstance(node, exp.Anonymous):
         raise text.error(f"{show(node)} is not possible here", node, hint="write a plain call, such as sum(x)")
-    name = str(node.this).lower()
-    arguments = list(node.expressions)
+    return str(node.this).lower(), list(node.expressions)
+
+
+def _read_plain(node: exp.Expr, text: SqlText) -> ParsedCall:
+    name, arguments = _name_and_arguments(node, text)
     if name == "count_if" and len(arguments) == 1:
         return ParsedCall(node, "count", None, (), arguments[0])
     if arguments and isinstance(arguments[0], exp.Distinct):
         return ParsedCall(node, f"{name}_distinct", next(iter(arguments[0].expressions), None))
+    if canonical_name(name) in BY_EVENT_TIME:
+        return _read_by_event_time(node, name, arguments, text)
+    fields = FUNCTIONS[canonical_name(name) or "count"].fields
+    if fields:
+        if len(arguments) != len(fields):
+            raise text.error(
+                f"{name} has {len(arguments)} argument(s)", node, hint=f"write {FUNCTIONS[name].signature}"
+            )
+        return ParsedCall(node, name, make_struct(dict(zip(fields, arguments, strict=True))))
     counts_rows = name == "count" and (not arguments or isinstance(arguments[0], exp.Star | exp.Literal))
     argument = None if counts_rows or not arguments else arguments[0]
     return ParsedCall(node, name, argument, tuple(_constant(a, text) for a in arguments[1:]))
+
+
+def _read_by_event_time(node: exp.Expr, name: str, arguments: list[exp.Expr], text: SqlText) -> ParsedCall:
+    """Read first(x) or last(x); what it is ordered by is added where the stream is known."""
+    value, *rest = arguments or [exp.null()]
+    flags = [_constant(a, text) for a in rest]
+    if not arguments or len(rest) > 1 or not all(isinstance(f, bool) for f in flags):
+        raise text.error(f"{show(node)} is not a call of {name}", node, hint=f"write {name}(x), or {name}(x, true)")
+    if isinstance(value, exp.IgnoreNulls):
+        return ParsedCall(node, name, value.this, skips_nulls=True)
+    return ParsedCall(node, name, value, skips_nulls=any(flags))
+
+
+def make_struct(fields: dict[str, exp.Expr]) -> exp.Struct:
+    """Return the struct that a function of several arguments is over."""
+    named = (exp.PropertyEQ(this=exp.to_identifier(n), expression=value.copy()) for n, value in fields.items())
+    return exp.Struct(expressions=list(named))
 
 
 def _both(inner: ParsedCall, condition: exp.Expr) -> exp.Expr:
@@ -104,7 +154,8 @@ class AggregateSet:
 
     def add(self, call: ParsedCall, preferred: str | None = None) -> Aggregate:
         """Return the aggregate of a call, made unless an equal one exists."""
-        return self.put(call, self._argument(call), preferred)
+        ordered = self._by_event_time(call) if canonical_name(call.function) in BY_EVENT_TIME else call
+        return self.put(ordered, self._argument(ordered), preferred)
 
     def put(self, call: ParsedCall, argument: TypedExpression | None, preferred: str | None = None) -> Aggregate:
         """Return the aggregate of a call with this argument, its condition included."""
@@ -115,16 +166,44 @@ class AggregateSet:
             self.taken.add(name.lower())
         return self.found[identity]
 
+    def _by_event_time(self, call: ParsedCall) -> ParsedCall:
+        """Return a call of first or last over (value, event time); without an event time a record does not count."""
+        streams = {name: r for name, r in self.scope.relations.items() if isinstance(r, Stream)}
+        if len(streams) > 1:
+            raise self.scope.text.error(
+                f"{call.function} of a join could be by the event time of either stream",
+                call.node,
+                hint="say which: max_by(a.x, a.ts) for the last, min_by(a.x, a.ts) for the first",
+            )
+        assert call.argument is not None
+        ((name, stream),) = streams.items()
+        time: exp.Expr = exp.column(stream.event_time, table=name, quoted=True)
+        if call.skips_nulls:
+            known = exp.Not(this=exp.Is(this=exp.paren(call.argument), expression=exp.null()))
+            time = exp.cast(exp.Case(ifs=[exp.If(this=known, true=time)]), "TIMESTAMP", dialect=CatchmentSpark)
+        return replace(call, argument=make_struct({"value": call.argument, "by": time}))
+
     def _argument(self, call: ParsedCall) -> TypedExpression | None:
         what = f"an argument of {call.function}"
         condition = resolve_inputs(call.condition, self.scope, what) if call.condition else None
         value = self.value(call, resolve_inputs(call.argument, self.scope, what)) if call.argument else None
+        if value is not None and condition is not None and call.function in COUNTING_NULLS:
+            value = TypedExpression(f"STRUCT({value.sql} AS {quote(ITEM)})", pa.struct([(ITEM, value.type)]))
         return restrict(value, condition)
 
     def value(self, call: ParsedCall, value: exp.Expr) -> TypedExpression:
         if call.function == "count" and infer_type(value) is None:
             return TypedExpression(f"{render(exp.paren(value))} IS NOT NULL OR NULL", pa.bool_())
+        if isinstance(value, exp.Struct) and canonical_name(call.function) in OF_STRUCTS:
+            return self._typed_struct(call, value)
         return make_typed(value, self.scope.text, f"the argument of {call.function},")
+
+    def _typed_struct(self, call: ParsedCall, struct: exp.Struct) -> TypedExpression:
+        """Return the struct of several arguments, each with a certain type."""
+        what = f"an argument of {call.function},"
+        made = {e.name: make_typed(e.expression, self.scope.text, what) for e in struct.expressions}
+        fields = ", ".join(f"{typed.sql} AS {quote(name)}" for name, typed in made.items())
+        return TypedExpression(f"STRUCT({fields})", pa.struct([(name, typed.type) for name, typed in made.items()]))
 
     def _make(self, call: ParsedCall, argument: TypedExpression | None, name: str) -> Aggregate:
         sql, type_ = (argument.sql, argument.type) if argument else (None, None)

@@ -44,7 +44,7 @@ class PairAggregates(AggregateSet):
             raise self.scope.text.error(
                 f"{call.function} of a join cannot be computed from its two streams",
                 call.node,
-                hint="possible: count, sum, avg, min, max, variances, approx_count_distinct; or a view of one stream",
+                hint="quantiles and top-k are for views of one stream; every other aggregate is possible in a join",
             )
         what = f"an argument of {call.function}"
         condition = resolve_inputs(call.condition, self.scope, what) if call.condition else None
