@@ -10,7 +10,8 @@ Invariants:
   without the sites that are missing. A site's mark counts only when every segment up to the one that states it is in.
 - A query that comes or goes changes nothing of another (`catchment.center.fragment_sources` says where it begins).
 - A window's status never goes back: early (still open), on_time (a site is missing, expects more, or has shed records
-  of it), exact (nothing outstanding), final (the horizon has passed too). Revisions of a window count 1, 2, 3, ...
+  of it), exact (nothing outstanding), final (the horizon has passed too: it changes no more, and names the sites that
+  stayed away). Revisions of a window count 1, 2, 3, ...
 - A record is of one of three classes (Yang et al., HPM, section 2): its window is open, and it is merged; closed, and
   it is registered until a repair merges it (`catchment.center.late`); or final, and it is registered for good. None is
   silently dropped.

@@ -15,7 +15,7 @@ from catchment.center.events import Action, Expired, Publish
 from catchment.center.late.registry import WINDOW_COLUMN, LatePartials
 from catchment.center.query import CenterQuery, RepairRule
 from catchment.center.windows.close import WindowCloser
-from catchment.center.windows.closed import ClosedWindow, SiteMarks
+from catchment.center.windows.closed import SiteMarks
 from catchment.center.windows.open import OpenSlices
 from catchment.center.windows.outstanding import Outstanding
 from catchment.center.windows.publish import WindowPublisher
@@ -65,6 +65,8 @@ class LateRepair:
             self._state.late.count(repaired, count)
         else:
             self._state.unmerged_records += count
+            of_sites = self._state.unmerged_of_sites
+            of_sites[site] = of_sites.get(site, 0) + count
         for window in windows:
             known = self._state.closed.get(window.start_us)
             if known is not None:
@@ -102,7 +104,7 @@ class LateRepair:
         """Return whether a repair now makes the window exact, or must come before it is final."""
         end_us = self.query.window_at(start_us).end_us
         least_us = min(marks.marks.values())
-        if least_us == END_OF_TIME_US or end_us <= least_us - self.query.repair_horizon_us:
+        if least_us == END_OF_TIME_US or end_us <= max(least_us - self.query.repair_horizon_us, self._state.final_us):
             return True
         known = self._state.closed.get(start_us)
         if known is None or not known.is_lacking or self._outstanding.lacks_records(start_us):
@@ -127,7 +129,7 @@ class LateRepair:
         window = self.query.window_at(start_us)
         changed = self._open.combine([late.partials])
         rows = self._open.combine([published.cast(self._publisher.row_schema), changed])
-        known = self._state.closed.setdefault(start_us, ClosedWindow(0, {}))
+        known = self._closer.find_closed(start_us, now_us)
         self._closer.assess(window, known, marks)
         number = f"{changed.num_rows} {'row' if changed.num_rows == 1 else 'rows'}"
         told = f"late: {late.records} records in {number}; {reason}"

@@ -2,6 +2,12 @@
 
 A window closes when every site has passed its end, or `freshness` after the first one did, without the sites that are
 missing. It is then completed when these have passed it too, and final when the repair horizon has passed as well.
+
+A site may be away for longer than that. A window that was published a repair horizon ago, by the clock and by the event
+time of the furthest site, is final without those that are still missing, and names them; so what is kept for a site
+that is away is bounded, and what it brings later is registered, counted and not merged.
+
+Each step costs what has changed since the one before, not what is kept.
 """
 
 from __future__ import annotations
@@ -13,12 +19,13 @@ from catchment.center.events import FINAL, Publish
 from catchment.center.query import CenterQuery
 from catchment.center.windows.closed import ClosedWindow, SiteMarks
 from catchment.center.windows.early import EarlyAnswers
+from catchment.center.windows.instants import SortedInstants
 from catchment.center.windows.open import OpenSlices
 from catchment.center.windows.outstanding import Outstanding
 from catchment.center.windows.publish import WindowPublisher
 from catchment.center.windows.state import WindowsState
 from catchment.quality.contract import WatchedQuantity
-from catchment.timeline import Window
+from catchment.timeline import START_OF_TIME_US, Window
 
 
 class WindowCloser:
@@ -41,10 +48,13 @@ class WindowCloser:
         self._publisher = publisher
         self._early = early
         self._watched = watched
+        self._closed = SortedInstants(state.closed)
+        self._lacking = SortedInstants(start for start, known in state.closed.items() if known.is_lacking)
+        self._assessed: SiteMarks | None = None  # how far the sites had come when windows were last assessed
 
     def is_due(self, marks: Mapping[str, int], now_us: int) -> bool:
         """Return whether the next window has waited for its missing sites as long as it may."""
-        window = next(iter(self._open.windows()), None)
+        window = self._open.first_window()
         if window is None or self.query.freshness_us is None or max(marks.values()) < window.end_us:
             return False
         since = self._first_passed_us(window)
@@ -53,7 +63,7 @@ class WindowCloser:
     def close(self, marks: SiteMarks, now_us: int) -> Iterator[Publish]:
         """Close and publish, in order of time, the windows that are complete or have waited long enough."""
         self._note_furthest(max(marks.marks.values()), now_us)
-        for window in self._open.windows():
+        while (window := self._open.first_window()) is not None:
             missing = [site for site, mark in marks.marks.items() if mark < window.end_us]
             if missing and not self._has_waited(window, now_us):
                 return
@@ -65,10 +75,11 @@ class WindowCloser:
         early = state.early.pop(window.start_us, None)
         lacking = {site: self._expected_records(site, counts) for site in missing}
         known = ClosedWindow(early.revision if early else 0, counts, lacking, repaired=self.query.repair is not None)
+        known.closed_at_us = now_us
+        state.closed[window.start_us] = known
         self.assess(window, known, marks)
         if not missing:
             state.usual = counts
-        state.closed[window.start_us] = known
         rows = self._open.rows(window)
         self._early.note_closed(sum(counts.values()), rows)
         state.closed_us = max(state.closed_us, window.end_us)
@@ -78,33 +89,78 @@ class WindowCloser:
 
     def complete(self, marks: SiteMarks, now_us: int) -> Iterator[Publish]:
         """Publish the closed windows that a missing site has passed, or that have the last of what they lacked."""
-        for start_us, known in self._state.closed.items():
-            if known.is_lacking and start_us not in self._state.late:
-                window = self.query.window_at(start_us)
-                if self.assess(window, known, marks):
-                    who = "a missing site" if known.missing else "every site"
-                    yield self._publisher.publish_status(window, known, f"{who} has passed its end", now_us)
+        for start_us in self._windows_to_assess(marks):
+            if start_us in self._state.late:
+                continue  # its repair, which is due when it makes the window whole, assesses it
+            window = self.query.window_at(start_us)
+            known = self._state.closed[start_us]
+            if self.assess(window, known, marks):
+                who = "a missing site" if known.missing else "every site"
+                yield self._publisher.publish_status(window, known, f"{who} has passed its end", now_us)
+
+    def _windows_to_assess(self, marks: SiteMarks) -> list[int]:
+        """Return the lacking windows of which something may have changed since this was last asked, in order."""
+        changed = {start_us for start_us in self._outstanding.take_changed() if start_us in self._lacking}
+        before = self._assessed
+        self._assessed = marks
+        if before is None or (self.query.contract is not None and before != marks):
+            return list(self._lacking)
+        size_us = self.query.window.size_us
+        for site, mark_us in marks.marks.items():
+            passed_us = before.marks.get(site, START_OF_TIME_US)
+            if mark_us > passed_us:
+                changed.update(self._lacking.between(passed_us - size_us + 1, mark_us - size_us + 1))
+        return sorted(changed)
+
+    def find_closed(self, start_us: int, now_us: int) -> ClosedWindow:
+        """Return what is remembered of a closed window; one that nobody had records of is remembered from now on."""
+        known = self._state.closed.setdefault(start_us, ClosedWindow(0, {}, closed_at_us=now_us))
+        self._closed.add(start_us)
+        return known
 
     def finalize(self, marks: SiteMarks, now_us: int) -> Iterator[Publish]:
         """Publish as final, and forget, the windows that the repair horizon has passed."""
         state = self._state
-        horizon_us = min(marks.marks.values()) - self.query.repair_horizon_us
-        awaited_us = self._outstanding.earliest_awaited_us()  # what was shed is repaired however old it has grown
-        state.final_us = max(state.final_us, horizon_us if awaited_us is None else min(horizon_us, awaited_us))
-        for start_us in [s for s, known in state.closed.items() if self._is_final(s, known)]:
+        state.final_us = max(state.final_us, self._final_us(marks, now_us))
+        for start_us in self._closed.before(state.final_us - self.query.window.size_us + 1):
+            if start_us in state.late:
+                continue  # its repair is due first
             known = state.closed.pop(start_us)
+            self._closed.discard(start_us)
+            self._lacking.discard(start_us)
             owed = self._outstanding.lacks_records(start_us)
             self._outstanding.forget(start_us)
             if not owed:
                 yield self._finalize(self.query.window_at(start_us), known, now_us)
-        self._open.forget_final()
+
+    def _final_us(self, marks: SiteMarks, now_us: int) -> int:
+        """Return until when windows are final: not while a site that is here may still repair what it has shed."""
+        horizon_us = self.query.repair_horizon_us
+        waited_us = min(self._waited_until_us(now_us), max(marks.marks.values()) - horizon_us)
+        away = [site for site, mark_us in marks.marks.items() if mark_us < waited_us]
+        final_us = max(min(marks.marks.values()) - horizon_us, waited_us)
+        awaited_us = self._outstanding.earliest_awaited_us(away)  # is repaired however old it has grown
+        return final_us if awaited_us is None else min(final_us, awaited_us)
+
+    def _waited_until_us(self, now_us: int) -> int:
+        """Return the end of the newest window that was published a repair horizon ago, as were all before it."""
+        waited_us = START_OF_TIME_US
+        for start_us in self._closed:
+            known = self._state.closed[start_us]
+            if known.closed_at_us is None:
+                known.closed_at_us = now_us
+            if now_us - known.closed_at_us < self.query.repair_horizon_us:
+                break
+            waited_us = self.query.window_at(start_us).end_us
+        return waited_us
 
     def _finalize(self, window: Window, known: ClosedWindow, now_us: int) -> Publish:
         if known.awaited:  # what the horizon has passed is not waited for any more
             known.stop_awaiting()
         if known.unmerged:
             return self._publisher.publish_status(window, known, "the horizon has passed; late records are out", now_us)
-        return self._publisher.publish_status(window, known, "the repair horizon has passed", now_us, FINAL)
+        without = f" without {', '.join(sorted(known.missing))}" if known.missing else ""
+        return self._publisher.publish_status(window, known, f"the repair horizon has passed{without}", now_us, FINAL)
 
     def assess(self, window: Window, known: ClosedWindow, marks: SiteMarks) -> bool:
         """Take in what is known by now; return whether anything that is published of the window has changed."""
@@ -112,11 +168,12 @@ class WindowCloser:
         known.owed = self._outstanding.lacks_records(window.start_us)
         known.shed = self._outstanding.lacking(window.start_us)
         known.assess(window.end_us, self._watched, marks, self.query.contract is not None)
+        self._closed.add(window.start_us)
+        if known.is_lacking:
+            self._lacking.add(window.start_us)
+        else:
+            self._lacking.discard(window.start_us)
         return before != (known.status, tuple(known.missing))
-
-    def _is_final(self, start_us: int, known: ClosedWindow) -> bool:
-        end_us = self.query.window_at(start_us).end_us
-        return end_us <= self._state.final_us and not known.missing and start_us not in self._state.late
 
     def _note_furthest(self, mark_us: int, now_us: int) -> None:
         """Remember when the furthest site came how far: every open window waits from then on, all at the same time."""

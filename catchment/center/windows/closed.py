@@ -43,7 +43,7 @@ class SiteMarks:
         return self.closings.get(site, {}).get(end_us)
 
 
-@stored()
+@stored(version=2, migrations={1: lambda fields: fields | {"closed_at_us": None}})
 @dataclass
 class ClosedWindow:
     """A published window that may still change."""
@@ -59,6 +59,7 @@ class ClosedWindow:
     unmerged: int = 0  # late records that no repair merges
     owed: bool = False  # whether a site has shed records of it
     shed: int = 0  # about how many
+    closed_at_us: int | None = None  # when it was published first; None if it is not known yet
 
     @property
     def is_lacking(self) -> bool:

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from catchment.aggregates import partials
 from catchment.center.query import CenterQuery
+from catchment.center.windows.instants import SortedInstants
 from catchment.center.windows.state import WindowsState
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.timeline import START_OF_TIME_US, Window
@@ -21,6 +22,8 @@ class OpenSlices:
         self.query = query
         self.from_us = START_OF_TIME_US  # windows that start before it are not answered
         self._state = state
+        self._slices = SortedInstants(state.slices)
+        self._counted = SortedInstants(state.records)
         self._keys = list(query.fragment.key_names)
 
     def windows_of(self, slice_us: int) -> list[Window]:
@@ -31,24 +34,35 @@ class OpenSlices:
         """Return those that are closed already: what comes for them is late."""
         return [w for w in self.windows_of(slice_us) if w.end_us <= self._state.closed_us]
 
-    def windows(self) -> list[Window]:
-        """Return the open windows that have partials, in the order they end."""
-        found = {w for s in self._state.slices for w in self.windows_of(s) if w.end_us > self._state.closed_us}
-        return sorted(found, key=lambda w: w.end_us)
+    def windows(self) -> Iterator[Window]:
+        """Yield the open windows that have partials, in the order they end."""
+        newest_end_us = self._state.closed_us
+        for slice_us in self._slices:
+            for window in self.windows_of(slice_us):  # what contains a later slice alone ends later
+                if window.end_us > newest_end_us:
+                    newest_end_us = window.end_us
+                    yield window
+
+    def first_window(self) -> Window | None:
+        """Return the open window that ends first; None if no partials are here."""
+        return next(self.windows(), None)
 
     def add(self, slice_us: int, rows: pa.Table) -> None:
         """Keep partials of a slice for every open window that contains it."""
-        if any(w.end_us > self._state.closed_us for w in self.windows_of(slice_us)):
+        if self._has_open_window(slice_us):
             self._state.slices.setdefault(slice_us, []).append(rows)
+            self._slices.add(slice_us)
 
     def count(self, site: str, slice_us: int, count: int) -> None:
         """Count raw records of a slice, which stand behind partials that were added."""
-        counts = self._state.records.setdefault(slice_us, {})
-        counts[site] = counts.get(site, 0) + count
+        if self._has_open_window(slice_us):
+            counts = self._state.records.setdefault(slice_us, {})
+            counts[site] = counts.get(site, 0) + count
+            self._counted.add(slice_us)
 
     def rows(self, window: Window) -> pa.Table:
         """Return the merged partials of a window: (keys, states)."""
-        inside = sorted(s for s in self._state.slices if window.start_us <= s < window.end_us)
+        inside = self._slices.between(window.start_us, window.end_us)
         for slice_us in inside:
             self._merge_slice(slice_us)
         tables = [t.drop_columns([SLICE_COLUMN]) for s in inside for t in self._state.slices[s]]
@@ -61,28 +75,29 @@ class OpenSlices:
     def counts(self, window: Window) -> dict[str, int]:
         """Return the raw records of a window that are in, per site."""
         total: dict[str, int] = {}
-        for slice_us, counts in self._state.records.items():
-            if window.start_us <= slice_us < window.end_us:
-                for site, count in counts.items():
-                    total[site] = total.get(site, 0) + count
+        for slice_us in self._counted.between(window.start_us, window.end_us):
+            for site, count in self._state.records[slice_us].items():
+                total[site] = total.get(site, 0) + count
         return total
 
     def forget_closed(self, window: Window) -> None:
         """Drop the slices that only closed windows contain, now that one more is closed."""
-        for slice_us in [s for s in self._state.slices if s < window.end_us]:
-            if len(self.closed_windows_of(slice_us)) == len(self.windows_of(slice_us)):
+        for slice_us in self._slices.before(window.end_us):
+            if not self._has_open_window(slice_us):
                 del self._state.slices[slice_us]
-
-    def forget_final(self) -> None:
-        """Drop the counts of slices whose windows are all final."""
-        oldest_us = self._state.final_us - self.query.window.size_us
-        for slice_us in [s for s in self._state.records if s not in self._state.slices and s < oldest_us]:
-            del self._state.records[slice_us]
+                self._slices.discard(slice_us)
+        for slice_us in self._counted.before(window.end_us):
+            if not self._has_open_window(slice_us):
+                del self._state.records[slice_us]
+                self._counted.discard(slice_us)
 
     def merge_all(self) -> None:
         """Leave one table per slice, so that writing the state down is cheap."""
         for slice_us in self._state.slices:
             self._merge_slice(slice_us)
+
+    def _has_open_window(self, slice_us: int) -> bool:
+        return any(w.end_us > self._state.closed_us for w in self.windows_of(slice_us))
 
     def _merge_slice(self, slice_us: int) -> None:
         tables = self._state.slices[slice_us]

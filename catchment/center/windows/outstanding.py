@@ -6,6 +6,7 @@ site sent before it is in. What a site gave up never comes: such a window is nev
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from catchment.center.events import GroupLowest
@@ -41,6 +42,7 @@ class Outstanding:
 
     def __post_init__(self) -> None:
         self._by_window: dict[int, set[SiteBatch]] = {}
+        self._changed: set[int] = set()
         for key, batch in self.batches.items():
             for start_us in batch.lacking:
                 self._by_window.setdefault(start_us, set()).add(key)
@@ -54,6 +56,13 @@ class Outstanding:
             for window in self.window.containing(slice_us):
                 batch.lacking[window.start_us] = batch.lacking.get(window.start_us, 0) + records
                 self._by_window.setdefault(window.start_us, set()).add(key)
+                self._changed.add(window.start_us)
+
+    def take_changed(self) -> set[int]:
+        """Return the windows of which something was shed or repaired since this was last asked."""
+        changed = self._changed
+        self._changed = set()
+        return changed
 
     def settle_repaired(self, site: str, fact: Repaired) -> None:
         """Settle a batch whose rest a site has sent, or says that it never will."""
@@ -62,6 +71,7 @@ class Outstanding:
         if batch is None:
             return
         batch.gave_up = fact.gave_up
+        self._changed.update(batch.lacking)
         if not fact.gave_up:
             for start_us in list(batch.lacking):
                 self._drop(start_us, key)
@@ -74,10 +84,6 @@ class Outstanding:
 
     def lacks_records(self, window_start_us: int) -> bool:
         return window_start_us in self._by_window
-
-    def awaits_repair(self, window_start_us: int) -> bool:
-        """Return whether records that the window lacks may still come."""
-        return any(not batch.gave_up for batch in self._batches_of(window_start_us))
 
     def lowest_rate(self, window_start_us: int) -> float:
         return min((batch.rate for batch in self._batches_of(window_start_us)), default=1.0)
@@ -101,9 +107,14 @@ class Outstanding:
         """Return the sites that the window lacks records of."""
         return tuple(sorted({site for site, _ in self._by_window.get(window_start_us, ())}))
 
-    def earliest_awaited_us(self) -> int | None:
-        """Return the start of the earliest window that may still be repaired."""
-        return min((start_us for start_us in self._by_window if self.awaits_repair(start_us)), default=None)
+    def earliest_awaited_us(self, away: Collection[str] = ()) -> int | None:
+        """Return the start of the earliest window that may still be repaired by a site that is not away."""
+        awaited = (
+            min(batch.lacking)
+            for (site, _), batch in self.batches.items()
+            if batch.lacking and not batch.gave_up and site not in away
+        )
+        return min(awaited, default=None)
 
     def __len__(self) -> int:
         return len(self._by_window)

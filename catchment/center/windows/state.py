@@ -14,13 +14,13 @@ from catchment.storage.codec import stored
 from catchment.timeline import START_OF_TIME_US
 
 
-@stored()
+@stored(version=2, migrations={1: lambda fields: fields | {"unmerged_of_sites": {}}})
 @dataclass
 class WindowsState:
     """Open slices and published windows of one query. Windows are named by their start."""
 
     slices: dict[int, list[pa.Table]] = field(default_factory=dict)  # partials of open slices
-    records: dict[int, dict[str, int]] = field(default_factory=dict)  # slice -> site -> raw records
+    records: dict[int, dict[str, int]] = field(default_factory=dict)  # open slice -> site -> raw records
     closed: dict[int, ClosedWindow] = field(default_factory=dict)
     closed_us: int = START_OF_TIME_US  # every window that ends here or before is closed
     final_us: int = START_OF_TIME_US  # every window that ends here or before is final
@@ -31,6 +31,7 @@ class WindowsState:
     expired: dict[int, list[pa.Table]] = field(default_factory=dict)  # window -> late partials that are not merged
     late_records: int = 0  # raw records that came to a closed window
     unmerged_records: int = 0  # those of them that are registered for good
+    unmerged_of_sites: dict[str, int] = field(default_factory=dict)  # site -> those of them that it sent
     recent: RecentWindows = field(default_factory=RecentWindows)
     early: dict[int, EarlyWindow] = field(default_factory=dict)
     early_at_us: int = START_OF_TIME_US  # when early answers were last published
