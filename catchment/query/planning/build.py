@@ -16,8 +16,8 @@ from catchment.query.planning.calls import AggregateSet
 from catchment.query.planning.from_clause import FromClause, read_from
 from catchment.query.planning.grouping import read_grouping
 from catchment.query.planning.joined import plan_joined
-from catchment.query.planning.select import OWN_NAMES, aggregate_stream, read_keys, read_results, read_where
-from catchment.query.sql.dialect import conjuncts, render
+from catchment.query.planning.select import OWN_NAMES, aggregate_stream, read_conditions, read_keys, read_results
+from catchment.query.sql.dialect import render
 from catchment.query.sql.functions import refuse_unlisted_functions
 from catchment.query.sql.statements import View
 from catchment.query.sql.view_options import NEVER
@@ -41,8 +41,7 @@ def _plan_one_stream(view: View, catalog: Catalog, read: FromClause) -> QueryPla
     keys = read_keys(view, grouping, read.scope)
     aggregates = AggregateSet(read.scope, {*OWN_NAMES, *(k.name.lower() for k in keys.values())})
     columns, having = read_results(view, grouping, keys, aggregates)
-    where = read_where(view, read.scope)
-    conditions = tuple(dict.fromkeys(render(part) for part in conjuncts(where)))
+    conditions = tuple(dict.fromkeys(render(part) for part in read_conditions(view, read)))
     found = tuple(aggregates.found.values())
     sheds = read.stream.shed and view.options.shed != NEVER
     aggregate = aggregate_stream(

@@ -14,7 +14,6 @@ from catchment.aggregates.topk import ITEM
 from catchment.errors import AggregateError, QueryError
 from catchment.query.planning.scope import Scope, TypedExpression, infer_type, make_typed
 from catchment.query.sql.dialect import AGGREGATE_NAMES, CatchmentSpark, render, show
-from catchment.query.sql.statements import Stream
 from catchment.query.sql.tokens import SqlText
 
 BY_EVENT_TIME = ("first", "last")
@@ -168,16 +167,15 @@ class AggregateSet:
 
     def _by_event_time(self, call: ParsedCall) -> ParsedCall:
         """Return a call of first or last over (value, event time); without an event time a record does not count."""
-        streams = {name: r for name, r in self.scope.relations.items() if isinstance(r, Stream)}
-        if len(streams) > 1:
+        if len(self.scope.streams) > 1:
             raise self.scope.text.error(
                 f"{call.function} of a join could be by the event time of either stream",
                 call.node,
                 hint="say which: max_by(a.x, a.ts) for the last, min_by(a.x, a.ts) for the first",
             )
         assert call.argument is not None
-        ((name, stream),) = streams.items()
-        time: exp.Expr = exp.column(stream.event_time, table=name, quoted=True)
+        (stream,) = self.scope.streams
+        time: exp.Expr = self.scope.event_time(stream)
         if call.skips_nulls:
             known = exp.Not(this=exp.Is(this=exp.paren(call.argument), expression=exp.null()))
             time = exp.cast(exp.Case(ifs=[exp.If(this=known, true=time)]), "TIMESTAMP", dialect=CatchmentSpark)

@@ -1,4 +1,8 @@
-"""FROM and JOIN: the one or two streams that a view reads, the tables that it looks up, and their names in the plan."""
+"""FROM and JOIN: the one or two streams that a view reads, the tables that it looks up, and their names in the plan.
+
+A subquery, or a query of WITH, that only filters and computes columns is read through: its columns are expressions over
+the streams and tables that it reads, and its conditions are conditions of the view.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from catchment.query.catalog import Catalog
 from catchment.query.fragment import Lookup
 from catchment.query.planning.calls import fresh_name, resolve_inputs
 from catchment.query.planning.scope import Scope
+from catchment.query.planning.subqueries import NamedQueries, QuerySource, derive_relation, find_query, named_queries
 from catchment.query.sql.dialect import conjuncts, render, show
 from catchment.query.sql.statements import DeclaredRelation, Stream, Table, View
 
@@ -27,63 +32,119 @@ class StreamJoin:
 
 @dataclass(frozen=True)
 class FromClause:
-    """What a SELECT reads; `owners` is the stream that each relation belongs to, by their names in the plan."""
+    """What a SELECT reads; `owners` is the stream that each relation belongs to, by their names in the plan.
+
+    `conditions` are those of the subqueries that it reads (resolved).
+    """
 
     stream: Stream
+    canonical: str
     scope: Scope
     lookups: tuple[Lookup, ...] = ()
     joined: StreamJoin | None = None
     owners: Mapping[str, str] = field(default_factory=dict)
+    conditions: tuple[exp.Expr, ...] = ()
 
     @property
-    def streams(self) -> dict[str, Stream]:
+    def streams(self) -> Mapping[str, Stream]:
         """The streams by their names in the plan."""
-        other = {self.joined.canonical: self.joined.stream} if self.joined else {}
-        return {self.stream.name: self.stream, **other}
+        return self.scope.streams
 
 
 def read_from(view: View, catalog: Catalog) -> FromClause:
     """Return the streams and the lookups of a view."""
-    clause = view.select.args.get("from_")
-    if clause is None:
-        raise view.text.error(
-            f"view {view.name!r} reads nothing",
-            view.select,
-            hint=f"add FROM and a stream; {did_you_mean('', catalog.streams)}",
-        )
-    table = _table(clause.this, view)
-    stream = _find_declared(table, view, catalog)
-    if not isinstance(stream, Stream):
-        raise view.text.error(
-            f"{table.name!r} is a {_kind(stream)}, and a view reads FROM a stream",
-            table,
-            hint=did_you_mean(table.name, catalog.streams),
-        )
-    scope = Scope(view.text, {table.alias_or_name: stream}, {table.alias_or_name: stream.name})
-    read = FromClause(stream, scope, owners={stream.name: stream.name})
-    for join in view.select.args.get("joins") or ():
-        read = _read_join(join, read, view, catalog)
-    return read
+    return _FromReader(view, catalog).read(view.select, {}, frozenset())
 
 
-def _read_join(join: exp.Join, read: FromClause, view: View, catalog: Catalog) -> FromClause:
-    """Return the FROM clause with one more relation."""
-    table = _table(join.this, view)
-    scope = read.scope
-    declared = _find_declared(table, view, catalog)
-    if isinstance(declared, View):
-        raise view.text.error(
-            f"{table.name!r} is a view: joining it is not possible",
-            table,
-            hint=f"a stream is joined with a STREAM or a TABLE; {did_you_mean(table.name, catalog.tables)}",
-        )
-    alias = table.alias_or_name
+@dataclass(frozen=True)
+class _FromReader:
+    """Reads the FROM clauses of a view and of its subqueries."""
+
+    view: View
+    catalog: Catalog
+
+    def read(self, select: exp.Select, named: NamedQueries, taken: frozenset[str]) -> FromClause:
+        """Return what a SELECT reads; `named` are the queries of WITH around it, `taken` the names in use around it."""
+        clause = select.args.get("from_")
+        if clause is None:
+            raise self.view.text.error(
+                f"view {self.view.name!r} reads nothing",
+                select,
+                hint=f"add FROM and a stream; {did_you_mean('', self.catalog.streams)}",
+            )
+        known = named_queries(select, named, self.view.text)
+        source = find_query(clause.this, known, self.view.text)
+        read = self._read_query(source, taken) if source else self._read_stream(clause.this, taken)
+        for join in select.args.get("joins") or ():
+            read = self._read_join(join, read, known, taken)
+        return read
+
+    def _read_query(self, source: QuerySource, taken: frozenset[str]) -> FromClause:
+        """Return what a subquery reads, with its columns in place of the relations that it reads."""
+        inner = self.read(source.select, source.named, taken)
+        relation, conditions = derive_relation(source, inner.scope)
+        scope = replace(inner.scope, relations={source.alias: relation}, canonical={source.alias: inner.canonical})
+        return replace(inner, scope=scope, conditions=(*inner.conditions, *conditions))
+
+    def _read_stream(self, node: object, taken: frozenset[str]) -> FromClause:
+        table = _table(node, self.view)
+        stream = _find_declared(table, self.view, self.catalog)
+        if not isinstance(stream, Stream):
+            raise self.view.text.error(
+                f"{table.name!r} is a {_kind(stream)}, and a view reads FROM a stream",
+                table,
+                hint=did_you_mean(table.name, self.catalog.streams),
+            )
+        canonical = fresh_name(stream.name, taken)
+        alias = table.alias_or_name
+        scope = Scope(self.view.text, {alias: stream}, {alias: canonical}, {canonical: stream})
+        return FromClause(stream, canonical, scope, owners={canonical: canonical})
+
+    def _read_join(self, join: exp.Join, read: FromClause, named: NamedQueries, taken: frozenset[str]) -> FromClause:
+        """Return the FROM clause with one more relation."""
+        view = self.view
+        in_use = taken | {name.lower() for name in read.owners}
+        source = find_query(join.this, named, view.text)
+        if source is not None:
+            _check_alias(source.alias, join.this, read.scope, view)
+            return _with_subquery(join, read, source, self._read_query(source, in_use), view)
+        table = _table(join.this, view)
+        declared = _find_declared(table, view, self.catalog)
+        if isinstance(declared, View):
+            raise view.text.error(
+                f"{table.name!r} is a view: joining it is not possible",
+                table,
+                hint=f"a stream is joined with a STREAM or a TABLE; {did_you_mean(table.name, self.catalog.tables)}",
+            )
+        _check_alias(table.alias_or_name, table, read.scope, view)
+        canonical = fresh_name(declared.name, in_use)
+        wider = replace(read, scope=_with_relation(read.scope, table.alias_or_name, declared, canonical))
+        add = _with_stream if isinstance(declared, Stream) else _with_lookup
+        return add(join, wider, canonical, view)
+
+
+def _check_alias(alias: str, at: exp.Expr, scope: Scope, view: View) -> None:
     if alias.lower() in (a.lower() for a in scope.relations):
-        raise view.text.error(f"{alias!r} names two relations", table, hint=f"write {table.name} AS other_name")
-    canonical = fresh_name(declared.name, [c.lower() for c in scope.canonical.values()])
-    wider = replace(read, scope=_with_relation(scope, alias, declared, canonical))
-    add = _with_stream if isinstance(declared, Stream) else _with_lookup
-    return add(join, wider, canonical, view)
+        raise view.text.error(f"{alias!r} names two relations", at, hint=f"write {at.name or '(...)'} AS other_name")
+
+
+def _with_subquery(join: exp.Join, read: FromClause, source: QuerySource, inner: FromClause, view: View) -> FromClause:
+    """Add a subquery of a second stream."""
+    if inner.joined is not None or read.joined is not None:
+        raise _third_stream(join, view)
+    _check_inner(join, view)
+    (relation,) = inner.scope.relations.values()
+    scope = _with_relation(read.scope, source.alias, relation, inner.canonical)
+    scope = replace(scope, streams={**scope.streams, **inner.scope.streams})
+    on = resolve_inputs(_condition(join, view, "a.column = b.column"), scope, "JOIN ON")
+    return replace(
+        read,
+        scope=scope,
+        lookups=(*read.lookups, *inner.lookups),
+        joined=StreamJoin(inner.stream, inner.canonical, on),
+        owners={**read.owners, **inner.owners},
+        conditions=(*read.conditions, *inner.conditions),
+    )
 
 
 def _with_lookup(join: exp.Join, read: FromClause, canonical: str, view: View) -> FromClause:
@@ -106,23 +167,34 @@ def _with_stream(join: exp.Join, read: FromClause, canonical: str, view: View) -
     stream = read.scope.relations[join.this.alias_or_name]
     assert isinstance(stream, Stream)
     if read.joined is not None:
-        raise view.text.error(
-            f"{join.this.name!r} is the third stream of this view",
-            join.this,
-            hint="a view joins two streams, and any number of tables",
-        )
+        raise _third_stream(join, view)
+    _check_inner(join, view)
+    scope = replace(read.scope, streams={**read.scope.streams, canonical: stream})
+    on = resolve_inputs(_condition(join, view, "a.column = b.column"), scope, "JOIN ON")
+    joined = StreamJoin(stream, canonical, on)
+    return replace(read, scope=scope, joined=joined, owners={**read.owners, canonical: canonical})
+
+
+def _third_stream(join: exp.Join, view: View) -> Exception:
+    return view.text.error(
+        f"{join.this.name or join.this.alias!r} is the third stream of this view",
+        join.this,
+        hint="a view joins two streams, and any number of tables",
+    )
+
+
+def _check_inner(join: exp.Join, view: View) -> None:
     if _words(join) not in ([], ["INNER"]):
         raise view.text.error(
             f"{' '.join(_words(join))} JOIN of two streams is not possible",
             join,
             hint="write JOIN: pairs of records of one window; LEFT JOIN is for tables",
         )
-    on = resolve_inputs(_condition(join, view, "a.column = b.column"), read.scope, "JOIN ON")
-    return replace(read, joined=StreamJoin(stream, canonical, on), owners={**read.owners, canonical: canonical})
 
 
 def _with_relation(scope: Scope, alias: str, relation: DeclaredRelation, canonical: str) -> Scope:
-    return Scope(scope.text, {**scope.relations, alias: relation}, {**scope.canonical, alias: canonical})
+    relations = {**scope.relations, alias: relation}
+    return replace(scope, relations=relations, canonical={**scope.canonical, alias: canonical})
 
 
 def _words(join: exp.Join) -> list[str]:

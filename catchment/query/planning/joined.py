@@ -21,7 +21,7 @@ from catchment.query.planning.from_clause import FromClause
 from catchment.query.planning.grouping import Grouping, read_grouping
 from catchment.query.planning.pairs import PairAggregates
 from catchment.query.planning.scope import TypedExpression, make_typed
-from catchment.query.planning.select import OWN_NAMES, aggregate_stream, read_keys, read_results, read_where
+from catchment.query.planning.select import OWN_NAMES, aggregate_stream, read_conditions, read_keys, read_results
 from catchment.query.planning.sides import JoinConditions, JoinSides
 from catchment.query.sql.dialect import render, show
 from catchment.query.sql.statements import View
@@ -37,7 +37,9 @@ def plan_joined(view: View, catalog: Catalog, read: FromClause) -> QueryPlan:
     sides = JoinSides(read)
     grouping = read_grouping(view.select, read.scope, read.streams)
     keys = read_keys(view, grouping, read.scope)
-    conditions = JoinConditions(sides).add(read.joined.on).add(read_where(view, read.scope))
+    conditions = JoinConditions(sides).add(read.joined.on)
+    for condition in read_conditions(view, read):
+        conditions.add(condition)
     if not conditions.equal:
         raise view.text.error(
             "these streams are joined without an equality",

@@ -12,7 +12,7 @@ scale is easily lost, the user is asked for a CAST.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 from sqlglot import exp
@@ -20,21 +20,48 @@ from sqlglot.optimizer.annotate_types import annotate_types
 
 from catchment.project.options import did_you_mean
 from catchment.query.sql.dialect import CatchmentSpark, render, show
-from catchment.query.sql.statements import Column, DeclaredRelation
+from catchment.query.sql.statements import Column, DeclaredRelation, Stream
 from catchment.query.sql.tokens import SqlText
-from catchment.query.types import arrow_type, read_type, sql_type
+from catchment.query.types import TIMESTAMP, arrow_type, read_type, sql_type
+
+RESOLVED = "resolved"  # marks a column that no scope needs to resolve
+
+
+UNKNOWN_TYPE = pa.null()  # of a derived column whose expression does not show its type
+
+
+@dataclass(frozen=True)
+class DerivedRelation(DeclaredRelation):
+    """The columns of a subquery: each is an expression over the columns of what the subquery reads (resolved)."""
+
+    expressions: Mapping[str, exp.Expr] = field(default_factory=dict, compare=False)  # by the name of the column
+
+    def expression(self, column: Column) -> exp.Expr:
+        """Return what stands for a column, in parentheses unless it is one column itself."""
+        found = self.expressions[column.name].copy()
+        return found if isinstance(found, exp.Column | exp.Dot | exp.Cast | exp.Paren) else exp.paren(found, copy=False)
 
 
 @dataclass(frozen=True)
 class Scope:
-    """The relations of one FROM clause, by the user's names."""
+    """The relations of one FROM clause, by the user's names; the streams behind them, by their names in the plan."""
 
     text: SqlText
     relations: Mapping[str, DeclaredRelation]  # by the user's alias, in order
     canonical: Mapping[str, str]  # the user's alias to the alias in the plan
+    streams: Mapping[str, Stream] = field(default_factory=dict)
+
+    def event_time(self, stream: str) -> exp.Column:
+        """Return the event time of a stream, resolved."""
+        column = exp.column(self.streams[stream].event_time, table=stream, quoted=True)
+        column.type = read_type(sql_type(TIMESTAMP))
+        column.meta[RESOLVED] = True
+        return column
 
     def resolve(self, column: exp.Column) -> exp.Expr:
         """Return the input column (or field of a struct column) that a name means."""
+        if RESOLVED in column.meta:
+            return column
         parts = [p.name for p in column.parts]
         alias = next((a for a in self.relations if a.lower() == parts[0].lower()), None) if len(parts) > 1 else None
         if alias is not None:
@@ -71,7 +98,10 @@ class Scope:
             f"there is no column {name!r} in {' or '.join(among)}", at, hint=did_you_mean(name, names)
         )
 
-    def _input_column(self, alias: str, declared: Column, at: exp.Expr) -> exp.Column:
+    def _input_column(self, alias: str, declared: Column, at: exp.Expr) -> exp.Expr:
+        relation = self.relations[alias]
+        if isinstance(relation, DerivedRelation):
+            return relation.expression(declared)
         column = exp.column(declared.name, table=self.canonical[alias], quoted=True)
         column.this.meta.update(next((n.meta for n in at.walk() if "start" in n.meta), {}))
         column.type = read_type(sql_type(declared.type))

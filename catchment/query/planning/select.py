@@ -21,10 +21,11 @@ from catchment.query.plan import (
     WindowAggregate,
 )
 from catchment.query.planning.calls import AggregateSet, ParsedCall, fresh_name, input_text, resolve_inputs
+from catchment.query.planning.from_clause import FromClause
 from catchment.query.planning.grouping import Grouping
 from catchment.query.planning.outputs import SelectOutputs, check_boolean
 from catchment.query.planning.scope import Scope, make_typed
-from catchment.query.sql.dialect import read_expression, render
+from catchment.query.sql.dialect import conjuncts, read_expression, render
 from catchment.query.sql.statements import Stream, View
 from catchment.query.types import sql_type
 from catchment.timeline import WindowSpec
@@ -63,14 +64,15 @@ def _columns(text: str) -> tuple[tuple[str, str], ...]:
     return tuple((c.parts[0].name, c.parts[1].name) for c in found if len(c.parts) > 1)
 
 
-def read_where(view: View, scope: Scope) -> exp.Expr | None:
-    """Return the condition of WHERE, resolved."""
+def read_conditions(view: View, read: FromClause) -> list[exp.Expr]:
+    """Return the conditions on records, resolved: of the subqueries that are read, then of WHERE."""
+    found = list(read.conditions)
     where = view.select.args.get("where")
-    if where is None:
-        return None
-    resolved = resolve_inputs(where.this, scope, "WHERE")
-    check_boolean(resolved, where.this, scope, "WHERE")
-    return resolved
+    if where is not None:
+        resolved = resolve_inputs(where.this, read.scope, "WHERE")
+        check_boolean(resolved, where.this, read.scope, "WHERE")
+        found += conjuncts(resolved)
+    return found
 
 
 def read_results(

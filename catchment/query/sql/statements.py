@@ -5,7 +5,7 @@ Law: parsing what a statement prints gives an equal statement (`where`, its plac
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -185,8 +185,8 @@ class View:
 
     @cached_property
     def tables(self) -> tuple[exp.Table, ...]:
-        """Where it names streams and tables."""
-        return tuple(self.select.find_all(exp.Table, bfs=False))
+        """Where it names streams, tables and views."""
+        return tuple(_named_relations(self.select, frozenset()))
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -218,6 +218,26 @@ class Explain:
 
     def to_sql(self) -> str:
         return f"EXPLAIN {quote(self.name)}"
+
+
+def _named_relations(select: exp.Expr, hidden: frozenset[str]) -> Iterator[exp.Table]:
+    """Yield what a SELECT names in FROM and JOIN, in its subqueries too; `hidden` are the names of WITH around it."""
+    clause = select.args.get("with_")
+    for query in clause.expressions if clause is not None else ():
+        yield from _named_relations(query.this, hidden)
+        hidden = hidden | {query.alias.lower()}
+    if isinstance(select, exp.Subquery | exp.SetOperation):
+        for part in (select.this, select.args.get("expression")):
+            if part is not None:
+                yield from _named_relations(part, hidden)
+        return
+    start = select.args.get("from_")
+    sources = [start.this] if start is not None else []
+    for source in [*sources, *(join.this for join in select.args.get("joins") or ())]:
+        if isinstance(source, exp.Table) and source.name.lower() not in hidden:
+            yield source
+        elif not isinstance(source, exp.Table):
+            yield from _named_relations(source, hidden)
 
 
 Statement = Stream | Table | View | DropView | Explain

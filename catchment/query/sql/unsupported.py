@@ -11,7 +11,6 @@ from catchment.query.sql.tokens import SqlText
 
 _LATER = "results are a table: do it when you read them"
 REFUSED_CLAUSES = {
-    "with_": ("WITH ... AS", "write the inner query as a view of its own"),
     "distinct": ("SELECT DISTINCT", "GROUP BY the columns that should be distinct"),
     "order": ("ORDER BY", _LATER),
     "limit": ("LIMIT", f"{_LATER}; approx_top_k(x, k) gives the most frequent values"),
@@ -27,7 +26,7 @@ REFUSED_CLAUSES = {
     "kind": ("SELECT AS", "list the columns"),
 }
 REFUSED_NODES: dict[type[exp.Expr], tuple[str, str]] = {
-    exp.Query: ("a subquery", "a view reads streams and tables by their names"),
+    exp.Query: ("a subquery in an expression", "a subquery stands in FROM; of tables use JOIN"),
     exp.Window: ("OVER (...)", "windows are made with GROUP BY window(event_time, 'size')"),
     exp.Lambda: ("a lambda", "use plain expressions"),
     exp.Parameter: ("a parameter", "write its value"),
@@ -44,18 +43,14 @@ UNREPEATABLE_NAMES = frozenset(
 
 def refuse_unsupported(select: exp.Select, text: SqlText) -> None:
     """Refuse a SELECT that a continuous query cannot be, with a hint at what to write instead."""
-    for name, (clause, way_out) in REFUSED_CLAUSES.items():
-        value = select.args.get(name)
-        if value:
-            at = value[0] if isinstance(value, list) else value
-            raise text.error(
-                f"{clause} is not possible in a view", at if isinstance(at, exp.Expr) else select, hint=way_out
-            )
+    _refuse_clauses(select, text)
     for node in select.walk():
-        if isinstance(node, exp.Alias) and node.parent is not select:
+        if isinstance(node, exp.Select) and node is not select:
+            _refuse_clauses(node, text)
+        if isinstance(node, exp.Alias) and not isinstance(node.parent, exp.Select):
             raise text.error("a name (AS) stands inside an expression", node, hint="name whole columns of SELECT")
         kind = next((k for k in REFUSED_NODES if isinstance(node, k)), None)
-        if kind and node is not select:
+        if kind and node is not select and not _is_relation(node):
             found, way_out = REFUSED_NODES[kind]
             raise text.error(f"{found} is not possible in a view", node, hint=way_out)
     for node in _unrepeatable(select):
@@ -64,6 +59,26 @@ def refuse_unsupported(select: exp.Select, text: SqlText) -> None:
             node,
             hint="use the columns of the record, such as its event time",
         )
+
+
+def _is_relation(node: exp.Expr) -> bool:
+    """Return whether a query stands where a relation does: in FROM, in JOIN or in WITH."""
+    if not isinstance(node, exp.Query):
+        return False
+    parent = node.parent
+    if isinstance(parent, exp.Subquery | exp.SetOperation):
+        return _is_relation(parent)
+    return isinstance(parent, exp.From | exp.CTE) or (isinstance(parent, exp.Join) and parent.this is node)
+
+
+def _refuse_clauses(select: exp.Select, text: SqlText) -> None:
+    for name, (clause, way_out) in REFUSED_CLAUSES.items():
+        value = select.args.get(name)
+        if value:
+            at = value[0] if isinstance(value, list) else value
+            raise text.error(
+                f"{clause} is not possible in a view", at if isinstance(at, exp.Expr) else select, hint=way_out
+            )
 
 
 def _unrepeatable(select: exp.Select) -> Iterator[exp.Expr]:

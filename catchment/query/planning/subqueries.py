@@ -1,0 +1,129 @@
+"""Subqueries in FROM and the queries of WITH that only filter and compute columns: relations of expressions.
+
+What such a query selects becomes a relation whose columns stand for expressions over what it reads, so a view over it
+has the plan that it would have without it. A subquery that aggregates would need windows of its own, and is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from catchment.query.planning.calls import is_aggregate, resolve_inputs
+from catchment.query.planning.outputs import check_boolean
+from catchment.query.planning.scope import UNKNOWN_TYPE, DerivedRelation, Scope, infer_type
+from catchment.query.sql.dialect import conjuncts, show
+from catchment.query.sql.statements import Column
+from catchment.query.sql.tokens import SqlText
+
+AGGREGATED = "aggregate in the outer SELECT: a subquery filters and computes columns"
+_NAMELESS = "subquery"  # the name of a subquery that was given none
+
+
+@dataclass(frozen=True)
+class QuerySource:
+    """A query that stands for a relation: its SELECT, the name that it is known by, and the queries it may name."""
+
+    select: exp.Select
+    alias: str
+    named: NamedQueries = field(repr=False)
+
+
+NamedQueries = Mapping[str, QuerySource]  # by name, in lower case
+
+
+def named_queries(select: exp.Select, around: NamedQueries, text: SqlText) -> NamedQueries:
+    """Return the queries that a SELECT may name: those of its own WITH, each with those before it, and those around."""
+    known = dict(around)
+    clause = select.args.get("with_")
+    if clause is None:
+        return known
+    for query in clause.expressions:
+        name = query.alias
+        if clause.args.get("recursive"):
+            raise text.error(
+                "WITH RECURSIVE is not possible in a view", query, hint="a query of WITH reads those before it"
+            )
+        if query.args["alias"].columns:
+            raise text.error(f"{name!r} lists its columns", query, hint="name them inside: SELECT ... AS name")
+        known[name.lower()] = QuerySource(_check_plain(query.this, text), name, dict(known))
+    return known
+
+
+def find_query(node: object, named: NamedQueries, text: SqlText) -> QuerySource | None:
+    """Return the query that a relation of FROM is, or None where it is the name of a stream, a table or a view."""
+    if isinstance(node, exp.Subquery):
+        return QuerySource(_check_plain(node.this, text), node.alias or _NAMELESS, named)
+    if isinstance(node, exp.Table) and not node.args.get("db") and node.name.lower() in named:
+        found = named[node.name.lower()]
+        return QuerySource(found.select, node.alias_or_name, found.named)
+    return None
+
+
+def _check_plain(query: exp.Expr, text: SqlText) -> exp.Select:
+    """Return the SELECT that a subquery is, if it only filters and computes columns."""
+    select = query.unnest() if isinstance(query, exp.Subquery) else query
+    if not isinstance(select, exp.Select):
+        raise text.error("UNION is not possible in a view", query, hint="a subquery is one SELECT")
+    for name in ("group", "having", "distinct", "order", "limit", "offset"):
+        clause = select.args.get(name)
+        if clause:
+            word = {"group": "GROUP BY", "order": "ORDER BY"}.get(name, name.upper())
+            at = clause if isinstance(clause, exp.Expr) else select
+            raise text.error(f"{word} is not possible in a subquery", at, hint=AGGREGATED)
+    return select
+
+
+def derive_relation(source: QuerySource, scope: Scope) -> tuple[DerivedRelation, tuple[exp.Expr, ...]]:
+    """Return the relation that a query stands for, and its conditions; `scope` is that of its own FROM."""
+    columns: dict[str, exp.Expr] = {}
+    for name, expression in _selected(source.select, scope):
+        if name.lower() in (known.lower() for known in columns):
+            raise scope.text.error(
+                f"two columns of {source.alias!r} are named {name!r}", source.select, hint="name one ... AS other_name"
+            )
+        columns[name] = expression
+    where = source.select.args.get("where")
+    conditions: tuple[exp.Expr, ...] = ()
+    if where is not None:
+        resolved = resolve_inputs(where.this, scope, "WHERE")
+        check_boolean(resolved, where.this, scope, "WHERE")
+        conditions = tuple(conjuncts(resolved))
+    typed = tuple(Column(name, infer_type(e.copy()) or UNKNOWN_TYPE) for name, e in columns.items())
+    return DerivedRelation(source.alias, typed, expressions=columns), conditions
+
+
+def _selected(select: exp.Select, scope: Scope) -> Iterator[tuple[str, exp.Expr]]:
+    """Yield the columns of a SELECT list: their names and what they stand for (resolved)."""
+    for item in select.selects:
+        if item.is_star:
+            yield from _all_columns(item, scope)
+        else:
+            yield _name_of(item, scope), _resolve_plain(item.unalias(), scope)
+
+
+def _all_columns(star: exp.Expr, scope: Scope) -> Iterator[tuple[str, exp.Expr]]:
+    owner = star.table if isinstance(star, exp.Column) else ""
+    if any(star.args.get(k) for k in ("except_", "except", "replace", "rename")):
+        raise scope.text.error(f"{show(star)} is not possible in a view", star, hint="list the columns")
+    for alias, relation in scope.relations.items():
+        if owner.lower() in ("", alias.lower()):
+            for column in relation.columns:
+                yield column.name, scope.resolve(exp.column(column.name, table=alias))
+
+
+def _name_of(item: exp.Expr, scope: Scope) -> str:
+    if item.alias:
+        return str(item.alias)
+    if isinstance(item, exp.Column | exp.Dot):
+        return str(item.expression.name if isinstance(item, exp.Dot) else item.name)
+    raise scope.text.error(f"the column {show(item)} has no name", item, hint="write ... AS name")
+
+
+def _resolve_plain(expression: exp.Expr, scope: Scope) -> exp.Expr:
+    called = next((n for n in expression.walk() if is_aggregate(n)), None)
+    if called is not None:
+        raise scope.text.error(f"{show(called)} is an aggregate in a subquery", called, hint=AGGREGATED)
+    return resolve_inputs(expression, scope, "a subquery")
