@@ -11,7 +11,8 @@ Invariants:
 - A query that comes or goes changes nothing of another (`catchment.center.fragment_sources` says where it begins).
 - A window's status never goes back: early (still open), on_time (a site is missing, expects more, or has shed records
   of it), exact (nothing outstanding), final (the horizon has passed too: it changes no more, and names the sites that
-  stayed away). Revisions of a window count 1, 2, 3, ...
+  stayed away). Only what a suspended fragment has skipped makes a window that was exact `suspended`, which it stays.
+  Revisions of a window count 1, 2, 3, ...
 - A record is of one of three classes (Yang et al., HPM, section 2): its window is open, and it is merged; closed, and
   it is registered until a repair merges it (`catchment.center.late`); or final, and it is registered for good. None is
   silently dropped.
@@ -29,11 +30,11 @@ from catchment.center.events import Action, Event, QueryAdded, QueryDropped, Que
 from catchment.center.running_query import QueryState, RunningQuery
 from catchment.errors import CenterError
 from catchment.progress.events import Gathered, Landed, Ticked
-from catchment.progress.frontier import Frontier, apply_landed, shed_facts
+from catchment.progress.frontier import Frontier, apply_landed, lacking_facts
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.storage.codec import stored
 from catchment.timeline import START_OF_TIME_US
-from catchment.wire.messages import Repaired
+from catchment.wire.messages import Repaired, Shed, Suspended
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,16 @@ class CenterCore:
         """Return how far each site of a query has come."""
         return self._query(name).marks(self.frontiers)
 
+    def suspensions(self, name: str) -> dict[str, Suspended]:
+        """Return the sites where a fragment of a query is suspended, and why."""
+        running = self._query(name)
+        return {
+            site: frontier.suspended[fragment]
+            for site, frontier in self.frontiers.items()
+            for fragment in running.sources.fragments
+            if fragment in frontier.suspended
+        }
+
     @property
     def fragments(self) -> frozenset[str]:
         """The fragments that some query takes something from."""
@@ -162,14 +173,17 @@ class CenterCore:
             self.newest[event.fragment] = max(self.newest.get(event.fragment, START_OF_TIME_US), newest)
 
     def _note_landed(self, landed: Landed) -> None:
-        """Take a segment in; shed records count at once, repaired ones when everything sent before them is in too."""
-        for origin, shed in shed_facts(landed):
-            for running in self._using(shed.fragment):
-                running.windows.outstanding.add_shed(origin, shed)
-        for origin, fact in apply_landed(self.frontiers, landed):
-            if isinstance(fact, Repaired):
-                for running in self._using(fact.fragment):
-                    running.windows.outstanding.settle_repaired(origin, fact)
+        """Take a segment in; shed and skipped records count at once, repaired ones when all sent before them is in."""
+        for origin, fact in lacking_facts(landed):
+            for running in self._using(fact.fragment):
+                if isinstance(fact, Shed):
+                    running.windows.outstanding.add_shed(origin, fact)
+                else:
+                    running.windows.skipped.add(origin, fact)
+        for origin, stated in apply_landed(self.frontiers, landed):
+            if isinstance(stated, Repaired):
+                for running in self._using(stated.fragment):
+                    running.windows.outstanding.settle_repaired(origin, stated)
 
     def _settle(self, name: str, now_us: int) -> Iterator[Action]:
         running = self.queries[name]

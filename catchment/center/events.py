@@ -12,8 +12,9 @@ from catchment.progress.events import Gathered, Landed, Ticked
 from catchment.storage.codec import stored
 from catchment.timeline import Window
 
-# How far along a published window is. A status never goes back.
+# How far along a published window is. A status never goes back, except to `suspended`.
 EARLY, ON_TIME, EXACT, FINAL = "early", "on_time", "exact", "final"
+SUSPENDED = "suspended"  # closed, without records that a suspended fragment has skipped
 
 GroupLowest = tuple[float, tuple[tuple[str, float], ...]]  # the lowest rate of groups not named, and of those named
 

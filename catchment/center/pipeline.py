@@ -43,6 +43,7 @@ from catchment.storage.host import Host
 from catchment.storage.journal import Journal
 from catchment.timeline import SECOND_US, START_OF_TIME_US, Clock
 from catchment.wire.inbox import Inbox
+from catchment.wire.messages import Suspended
 
 REPAIR_ALONE_AFTER_US = 2 * SECOND_US  # how long a repair that is due waits for landed segments to go with
 STOP_WITHIN_S = 60.0  # how long `stop` waits for the entry under way
@@ -145,6 +146,8 @@ class CenterPipeline:
             "outstanding_records": windows.state.late.records,
             "unmerged_records": windows.state.unmerged_records,
             "shed_windows": len(windows.outstanding),
+            "suspended": {site: _describe_suspension(fact) for site, fact in self.core.suspensions(name).items()},
+            "suspended_windows": len(windows.state.skipped),
         }
 
     # --- the loop ---------------------------------------------------------------------------------------------
@@ -218,6 +221,17 @@ def query_changes(core: CenterCore, queries: Iterable[CenterQuery], begun: Colle
                 and core.queries[name].sources.newest_fragment(part.name) != part.source_fragment
             ):
                 yield QueryMoved(name, part.derivation, part.source_fragment in begun)
+
+
+def _describe_suspension(fact: Suspended) -> dict[str, Any]:
+    return {
+        "fragment": fact.fragment,
+        "batch": fact.batch,
+        "from_us": fact.from_us,
+        "reason": fact.reason,
+        "expression": fact.expression,
+        "record": fact.record,
+    }
 
 
 def _if_known(instant_us: int) -> int | None:

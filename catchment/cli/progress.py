@@ -78,8 +78,15 @@ def status_table(status: Mapping[str, Any], rates: Rates | None = None) -> Rende
         for name, query in status["center"]["queries"].items():
             slowest = min(query["marks_us"], key=lambda s: query["marks_us"][s] or -(2**62))
             queries.add_row(name, when(query["closed_us"]), slowest, str(query["open_slices"]))
-        parts += ["", queries]
+        parts += ["", queries, *_suspensions(status["center"]["queries"])]
     return Group(*parts)
+
+
+def _suspensions(queries: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Name the views that are suspended, where and why."""
+    for name, query in queries.items():
+        for site, suspension in query.get("suspended", {}).items():
+            yield Text(f"{name} is suspended at {site}: {suspension['reason']} (catchment show queries tells more)")
 
 
 def _relays(relays: Mapping[str, Any]) -> RenderableType:

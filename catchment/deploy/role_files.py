@@ -15,6 +15,7 @@ from catchment.storage.files import make_folder, read_record, write_record
 
 STATUS_FILE = "status.json"  # for the live table, for `show`, and for people who look into the folder
 VIEWS_FILE = "views.json"  # fingerprints of the views that the state in the folder belongs to
+RESUMPTIONS_FILE = "resume.json"  # what was asked to be resumed: fragments at a site, views at the center
 REPAIRS_FILE = "repairs.json"  # queries whose repair was requested at a site
 
 
@@ -66,3 +67,19 @@ def requested_repairs(site_folder: Path) -> frozenset[str]:
 def forget_repair_requests(site_folder: Path) -> None:
     """Remove the requests: the site owes these queries nothing any more."""
     (site_folder / REPAIRS_FILE).unlink(missing_ok=True)
+
+
+def request_resumption(folder: Path, names: Iterable[str]) -> None:
+    """Ask a role to resume these fragments or views at its next tick."""
+    write_record(folder / RESUMPTIONS_FILE, {"names": sorted({*requested_resumptions(folder), *names})})
+
+
+def requested_resumptions(folder: Path) -> frozenset[str]:
+    """Return what a role was asked to resume."""
+    known = read_record(folder / RESUMPTIONS_FILE) or {}
+    return frozenset(known.get("names", ()))
+
+
+def forget_resumptions(folder: Path) -> None:
+    """Remove the requests: they were followed, or there was nothing to resume."""
+    (folder / RESUMPTIONS_FILE).unlink(missing_ok=True)

@@ -16,7 +16,7 @@ from catchment.errors import WireError
 from catchment.project.routes import Routes
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US
-from catchment.wire.messages import Counted, Relayed, Segment, Updates
+from catchment.wire.messages import Counted, Relayed, Segment, Skipped, Updates
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,9 @@ class Admission:
                 self._check_relayed(segment.origin, message, fragment)
             else:
                 self._check_birth(segment.origin, segment.origin, fragment)
+            stated = message.fact if isinstance(message, Relayed) else message
+            if isinstance(stated, Skipped):
+                _check_skipped(segment.origin, stated)
 
     def _check_partials(self, sender: str, updates: Updates, fragment: Fragment) -> None:
         if not any(self.routes.may_speak_for(sender, site) for site in self._births_of(fragment)):
@@ -97,6 +100,14 @@ def _is_within_time(updates: Updates) -> bool:
     span = pc.min_max(updates.table[SLICE_COLUMN])
     low, high = span["min"].as_py(), span["max"].as_py()
     return low is not None and bool(low > START_OF_TIME_US and high < END_OF_TIME_US)
+
+
+def _check_skipped(sender: str, skipped: Skipped) -> None:
+    if any(not START_OF_TIME_US < slice_us < END_OF_TIME_US for slice_us, _ in skipped.lacking):
+        raise WireError(
+            f"{sender!r} has skipped records of {skipped.fragment!r} in a slice before the start of time or after its "
+            "end"
+        )
 
 
 def _check_counts(sender: str, records: tuple[tuple[int, int], ...], fragment: Fragment) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from catchment.storage.codec import stored
-from catchment.wire.messages import Progress, Relayed, Repaired, Segment, Shed, Standing
+from catchment.wire.messages import Progress, Relayed, Repaired, Segment, Shed, Standing, SuspensionFact
 
 
 @stored()
@@ -24,11 +24,11 @@ class Gathered:
     senders: tuple[tuple[str, int], ...] = ()
 
 
-@stored()
+@stored(version=2, migrations={1: dict})  # version 2 has suspensions
 @dataclass(frozen=True, slots=True)
 class Landed:
     """A segment is in: how many update rows it held per fragment, and what it states: progress, shedding, standings,
-    and where its sender is a relay the facts of other sites."""
+    suspensions, and where its sender is a relay the facts of other sites."""
 
     origin: str
     sequence: int
@@ -37,6 +37,7 @@ class Landed:
     shed: tuple[Shed | Repaired, ...] = ()
     standings: tuple[Standing, ...] = ()
     relayed: tuple[Relayed, ...] = ()
+    suspensions: tuple[SuspensionFact, ...] = ()
 
     @classmethod
     def of(cls, segment: Segment) -> Landed:
@@ -44,8 +45,16 @@ class Landed:
         rows: dict[str, int] = {}
         for update in segment.updates():
             rows[update.fragment] = rows.get(update.fragment, 0) + update.rows
-        facts = tuple(segment.progress()), tuple(segment.shed()), tuple(segment.standings()), tuple(segment.relayed())
-        return cls(segment.origin, segment.sequence, tuple(rows.items()), *facts)
+        return cls(
+            segment.origin,
+            segment.sequence,
+            tuple(rows.items()),
+            tuple(segment.progress()),
+            tuple(segment.shed()),
+            tuple(segment.standings()),
+            tuple(segment.relayed()),
+            tuple(segment.suspensions()),
+        )
 
 
 @stored()

@@ -13,10 +13,10 @@ from catchment.errors import CenterError
 from catchment.progress.events import Landed
 from catchment.storage.codec import stored
 from catchment.timeline import START_OF_TIME_US
-from catchment.wire.messages import Closing, Fact, Progress, Shed, Standing
+from catchment.wire.messages import Closing, Fact, Progress, Resumed, Shed, Skipped, Standing, Suspended
 
 
-@stored()
+@stored(version=2, migrations={1: dict})  # version 2 has suspended
 @dataclass
 class Frontier:
     """The contiguous prefix of one site's segments, and what waits beyond it."""
@@ -28,6 +28,7 @@ class Frontier:
     first_marks: dict[str, int] = field(default_factory=dict)  # fragment -> the first mark that was stated of it
     complete_until: dict[str, int] = field(default_factory=dict)  # query -> nothing more is expected before
     closings: dict[str, dict[int, Closing]] = field(default_factory=dict)  # query -> window's end -> closing
+    suspended: dict[str, Suspended] = field(default_factory=dict)  # fragments that take nothing in there, and why
 
     def first_mark(self, fragment: str) -> int | None:
         """Return the first mark of a fragment: where the site began, if the fragment was begun during a run."""
@@ -57,7 +58,7 @@ class Frontier:
                     f"{landed.origin!r} states {stated.updates_total} updates of {stated.fragment!r} up to segment "
                     f"{landed.sequence}, but {self.rows.get(stated.fragment, 0)} are in"
                 )
-        own: tuple[Fact, ...] = (*landed.progress, *landed.standings)
+        own: tuple[Fact, ...] = (*landed.progress, *landed.standings, *landed.suspensions)
         for fact in own:
             self.note(fact)
 
@@ -68,6 +69,10 @@ class Frontier:
             self.marks[fact.fragment] = max(self.mark(fact.fragment), fact.low_mark_us)
         elif isinstance(fact, Standing):
             self._note_standing(fact)
+        elif isinstance(fact, Suspended):
+            self.suspended[fact.fragment] = fact
+        elif isinstance(fact, Resumed):
+            self.suspended.pop(fact.fragment, None)
 
     def _note_standing(self, standing: Standing) -> None:
         self.complete_until[standing.query] = max(self.complete_until_us(standing.query), standing.complete_until_us)
@@ -94,10 +99,10 @@ def apply_landed(frontiers: dict[str, Frontier], landed: Landed) -> list[tuple[s
 
 
 def _facts(landed: Landed) -> list[tuple[str, Fact]]:
-    own: tuple[Fact, ...] = (*landed.progress, *landed.shed, *landed.standings)
+    own: tuple[Fact, ...] = (*landed.progress, *landed.shed, *landed.standings, *landed.suspensions)
     return [*((landed.origin, fact) for fact in own), *((r.origin, r.fact) for r in landed.relayed)]
 
 
-def shed_facts(landed: Landed) -> list[tuple[str, Shed]]:
-    """Return what a segment states of shedding, whatever is still missing before it."""
-    return [(origin, fact) for origin, fact in _facts(landed) if isinstance(fact, Shed)]
+def lacking_facts(landed: Landed) -> list[tuple[str, Shed | Skipped]]:
+    """Return what a segment states of records that were left out, whatever is still missing before it."""
+    return [(origin, fact) for origin, fact in _facts(landed) if isinstance(fact, Shed | Skipped)]

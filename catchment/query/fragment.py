@@ -7,7 +7,7 @@ looked up; each column is qualified by the name of its stream, or by the alias o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import pyarrow as pa
@@ -85,3 +85,8 @@ class Fragment:
             + [pa.field(k.name, k.type) for k in self.keys]
             + [pa.field(s.name, s.type) for s in states]
         )
+
+
+def count_only(fragment: Fragment, where: str | None) -> Fragment:
+    """Return a fragment that only counts records per slice, those that meet a condition if there is one."""
+    return replace(fragment, keys=(), aggregates=(), where=where, lookups=())

@@ -12,7 +12,8 @@ Invariants:
   the center sees the sites, not the relay, so it names the one that is missing. What the relay waits for holds no mark
   of a site that has nothing waiting here.
 - The first mark of a site for a fragment is passed on as it is: it says where the site began.
-- What was shed is passed on at once; that it was repaired, when all that had come of the site before has left.
+- What was shed or skipped is passed on at once, and that a fragment is suspended or resumed; that something was
+  repaired, when all that had come of the site before has left.
 - Nothing is stated while the link is blocked, and nothing is forgotten for that.
 
 Exactly once, end to end: an inbox takes a segment (sender, epoch, number) once. The relay's journal has an entry for
@@ -42,7 +43,7 @@ from catchment.site.events import (
 from catchment.site.events import Event as SiteEvent
 from catchment.storage.codec import stored
 from catchment.timeline import START_OF_TIME_US, Slicing
-from catchment.wire.messages import Counted, Progress, Relayed, Repaired, Shed, Standing, Updates
+from catchment.wire.messages import Counted, Progress, Relayed, Repaired, Shed, Standing, SuspensionFact, Updates
 
 
 @stored()
@@ -131,7 +132,7 @@ class RelayCore:
             known = self.origins.get(fact.fragment)
             if known is None:
                 continue
-            if isinstance(fact, Shed):
+            if isinstance(fact, Shed | SuspensionFact):
                 self._facts.append(Relayed(origin, fact))
             elif isinstance(fact, Repaired):
                 known.repaired.append((origin, fact, known.waiting_of(origin)))

@@ -35,6 +35,7 @@ from catchment.site.events import (
 )
 from catchment.site.fragment import RunningFragment, SiteFragment
 from catchment.site.policies.base import LinkView
+from catchment.site.suspension import BatchSkipped, FragmentResumed, FragmentSuspended
 from catchment.storage.codec import stored
 from catchment.wire.messages import Progress, Repaired, Shed, Updates
 
@@ -113,6 +114,12 @@ class SiteCore:
                 self._shed_facts += self.debts.add(event)
             case BatchRepaired():
                 self._shed_facts += self.debts.settle(event)
+            case FragmentSuspended(fragment=name):
+                self._find(name).suspension.suspend(event)
+            case BatchSkipped(fragment=name):
+                self._find(name).skip(event)
+            case FragmentResumed(fragment=name):
+                self._find(name).suspension.resume()
             case Ticked():
                 self._tick(now_us)
 
@@ -126,13 +133,13 @@ class SiteCore:
 
     def _raise(self, event: LowMarkRaised, now_us: int) -> None:
         self._clock(event.stream).raise_to(event.low_mark_us, now_us)
-        if not event.ended:
-            return
-        for fragment in self._fragments.values():
-            if fragment.fragment.stream == event.stream:
+        for fragment in (f for f in self._fragments.values() if f.fragment.stream == event.stream):
+            if event.ended:
                 for slack in fragment.slacks:
                     slack.end(event.low_mark_us)
                 self._follow_slacks(fragment, now_us)
+            elif fragment.is_suspended:  # its controllers observe nothing
+                self._clock_of(fragment).raise_to(event.low_mark_us, now_us)
 
     def _observe(self, event: Observed, now_us: int) -> None:
         fragment = self._find(event.fragment)
@@ -142,7 +149,7 @@ class SiteCore:
         self._follow_slacks(fragment, now_us)
 
     def _tick(self, now_us: int) -> None:
-        for fragment in self._fragments.values():
+        for fragment in (f for f in self._fragments.values() if not f.is_suspended):
             for slack in fragment.slacks:
                 slack.tick(now_us)
             self._follow_slacks(fragment, now_us)
@@ -165,7 +172,7 @@ class SiteCore:
         progress: list[Progress] = []
         standings: list[SentMessage] = []
         for fragment in self._fragments.values():
-            standings += fragment.take_standings()
+            standings += [*fragment.take_standings(), *fragment.suspension.take_facts(fragment.name)]
             progress += fragment.take_progress(self._clock_of(fragment).low_mark_us)
         shed_facts = self._shed_facts
         self._shed_facts = []
@@ -243,6 +250,12 @@ class SiteCore:
         """Return how a fragment runs here."""
         return self._find(name).describe()
 
+    @property
+    def suspended(self) -> dict[str, FragmentSuspended]:
+        """The fragments that take nothing in, and why."""
+        events = {name: fragment.suspension.current for name, fragment in self._fragments.items()}
+        return {name: event for name, event in events.items() if event is not None}
+
     def waiting_slices(self, name: str) -> frozenset[int]:
         """Return the slices of a fragment with something that waits to be sent or to be reported."""
         return self._find(name).gate.waiting_slices()
@@ -253,7 +266,8 @@ class SiteCore:
 
     def is_waiting(self, now_us: int) -> bool:
         """Return whether a `Ticked` would close a window though nothing was read."""
-        return any(slack.is_due(now_us) for f in self._fragments.values() for slack in f.slacks)
+        running = (f for f in self._fragments.values() if not f.is_suspended)
+        return any(slack.is_due(now_us) for f in running for slack in f.slacks)
 
     def fragment_status(self) -> dict[str, dict[str, Any]]:
         """Return the status of each fragment, as plain JSON."""

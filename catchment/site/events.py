@@ -16,8 +16,9 @@ from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.shedding.debts import BatchRepaired, BatchShed
 from catchment.site.policies.base import Policy
 from catchment.site.slack import SlackPlan
+from catchment.site.suspension import BatchSkipped, FragmentResumed, FragmentSuspended
 from catchment.storage.codec import stored
-from catchment.wire.messages import Progress, Repaired, Shed, Standing, Updates
+from catchment.wire.messages import Progress, Repaired, Shed, Standing, SuspensionFact, Updates
 
 
 @stored()
@@ -133,11 +134,14 @@ Event = (
     | LinkMeasured
     | BatchShed
     | BatchRepaired
+    | FragmentSuspended
+    | BatchSkipped
+    | FragmentResumed
     | Ticked
 )
 
 
-SentMessage = Updates | Progress | Standing | Shed | Repaired
+SentMessage = Updates | Progress | Standing | Shed | Repaired | SuspensionFact
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ their slot numbers cannot come apart.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from catchment.site.policies.base import LinkView, Policy
 from catchment.site.release import Release, ReleaseGate
 from catchment.site.slack import QuerySlack, SlackPlan
 from catchment.site.slot_table import Slots
+from catchment.site.suspension import BatchSkipped, Suspension
 from catchment.storage.codec import stored
 from catchment.timeline import END_OF_TIME_US
 from catchment.wire.messages import Progress, Standing, Updates
@@ -37,7 +38,7 @@ class RunningFragment:
     until_us: int
 
 
-@stored()
+@stored(version=2, migrations={1: dict})  # version 2 has suspension
 @dataclass(eq=False)
 class SiteFragment:
     """Takes partials in and gives updates and progress out, for one fragment."""
@@ -49,6 +50,7 @@ class SiteFragment:
     slacks: tuple[QuerySlack, ...] = ()
     begin_us: int | None = None  # the first mark, until it is stated; None where the stream is read from its beginning
     until_us: int = END_OF_TIME_US  # slices that start here or later are not wanted
+    suspension: Suspension = field(default_factory=Suspension)
 
     @classmethod
     def start(cls, added: FragmentAdded) -> SiteFragment:
@@ -106,6 +108,11 @@ class SiteFragment:
         """How many partials wait to be sent."""
         return self.gate.slot_table.pending_rows
 
+    @property
+    def is_suspended(self) -> bool:
+        """Whether it takes nothing in, because an expression of it has failed."""
+        return self.suspension.current is not None
+
     def describe(self) -> RunningFragment:
         """Return how it runs."""
         return RunningFragment(self.fragment, self.policy, self.weight, self.plans, self.until_us)
@@ -124,6 +131,7 @@ class SiteFragment:
             "reasons": dict(self.gate.reasons.updates),
             "last_reason": self.gate.reasons.last or None,
             "refused": self.gate.refused,
+            **self.suspension.status(),
         }
 
     def absorb(self, event: Absorbed, clock: EventClock, now_us: int) -> None:
@@ -138,6 +146,11 @@ class SiteFragment:
             self.gate.admit(slots, slices_us, identities, arrivals, clock, now_us)
             self.cache.absorb(slots, partials, self.pending_rows)
         self.gate.note_records(event.records, clock)
+
+    def skip(self, event: BatchSkipped) -> None:
+        """Count a micro-batch of which it has taken nothing, as far as somebody wants it."""
+        wanted = tuple(r for r in event.records if r[0] < self.until_us)
+        self.suspension.skip(replace(event, records=wanted))
 
     def release(self, clock: EventClock, link: LinkView, now_us: int) -> list[Updates]:
         """Return the updates that leave now."""

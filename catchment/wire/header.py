@@ -17,7 +17,19 @@ from msgspec import Meta
 from catchment.errors import WireError
 from catchment.quality.merge_sites import SiteEstimate
 from catchment.wire.limits import MAX_STRATA, WireLimits
-from catchment.wire.messages import Closing, Counted, OwnFact, Progress, Relayed, Repaired, Shed, Standing
+from catchment.wire.messages import (
+    Closing,
+    Counted,
+    OwnFact,
+    Progress,
+    Relayed,
+    Repaired,
+    Resumed,
+    Shed,
+    Skipped,
+    Standing,
+    Suspended,
+)
 
 _MAX_INT64 = 2**63 - 1
 _MAX_FLOAT = 1.7976931348623157e308
@@ -25,6 +37,7 @@ _MAX_FLOAT = 1.7976931348623157e308
 Int64 = Annotated[int, Meta(ge=-(2**63), le=_MAX_INT64)]
 Count = Annotated[int, Meta(ge=0, le=_MAX_INT64)]
 Name = Annotated[str, Meta(min_length=1)]
+Text = Annotated[str, Meta(max_length=2000)]  # for people: beyond the limit of names
 Share = Annotated[float, Meta(ge=0, le=1)]
 Finite = Annotated[float, Meta(ge=-_MAX_FLOAT, le=_MAX_FLOAT)]
 FiniteSize = Annotated[float, Meta(ge=0, le=_MAX_FLOAT)]
@@ -90,6 +103,30 @@ class RepairedEntry(_FragmentEntry, frozen=True, tag="r"):
     gave_up: bool
 
 
+class SuspendedEntry(_FragmentEntry, frozen=True, tag="x"):
+    """A `Suspended`."""
+
+    batch: Count
+    from_us: Int64
+    reason: Annotated[Text, Meta(min_length=1)]
+    expression: Text
+    record: Text
+
+
+class SkippedEntry(_FragmentEntry, frozen=True, tag="y"):
+    """A `Skipped`."""
+
+    batch: Count
+    lacking: tuple[tuple[Int64, Count], ...]
+
+    def collections(self) -> Iterator[Collection[object]]:
+        yield self.lacking
+
+
+class ResumedEntry(_FragmentEntry, frozen=True, tag="z"):
+    """A `Resumed`."""
+
+
 class CountedEntry(_FragmentEntry, frozen=True, tag="c"):
     """A `Counted`, which only relays state."""
 
@@ -130,7 +167,7 @@ class StandingEntry(_FragmentEntry, frozen=True, tag="w"):
         yield from (closing.sources for closing in self.closings)
 
 
-OwnFactEntry = ProgressEntry | ShedEntry | RepairedEntry | StandingEntry
+OwnFactEntry = ProgressEntry | ShedEntry | RepairedEntry | StandingEntry | SuspendedEntry | SkippedEntry | ResumedEntry
 
 
 class RelayedEntry(_Array, frozen=True, tag="f"):
@@ -219,6 +256,12 @@ def pack_fact(fact: OwnFact) -> OwnFactEntry:
             return StandingEntry(
                 fact.fragment, fact.query, fact.complete_until_us, tuple(map(_pack_closing, fact.closings))
             )
+        case Suspended():
+            return SuspendedEntry(fact.fragment, fact.batch, fact.from_us, fact.reason, fact.expression, fact.record)
+        case Skipped():
+            return SkippedEntry(fact.fragment, fact.batch, fact.lacking)
+        case Resumed():
+            return ResumedEntry(fact.fragment)
 
 
 def unpack_fact(entry: OwnFactEntry) -> OwnFact:
@@ -234,6 +277,12 @@ def unpack_fact(entry: OwnFactEntry) -> OwnFact:
             return Standing(
                 entry.fragment, entry.query, entry.complete_until_us, tuple(map(_unpack_closing, entry.closings))
             )
+        case SuspendedEntry():
+            return Suspended(entry.fragment, entry.batch, entry.from_us, entry.reason, entry.expression, entry.record)
+        case SkippedEntry():
+            return Skipped(entry.fragment, entry.batch, entry.lacking)
+        case ResumedEntry():
+            return Resumed(entry.fragment)
 
 
 def pack_relayed(relayed: Relayed) -> RelayedEntry:

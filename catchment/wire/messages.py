@@ -3,9 +3,10 @@
 Every message is a statement that stays true forever, so duplicates, resends and any order are harmless: an `Updates`
 is a set of partials to be merged once, a `Progress` says how many of them there are, a `Shed` that some stand for more
 records than they hold, a `Repaired` that they no longer do, and a `Standing` what a site believed that windows
-lacked when it closed them. What a relay states of other sites is `Relayed`, under the name of the site that it is
-true of. A `Segment` is the unit of durability and of acknowledgement: numbered without gaps per (origin, destination),
-merged once.
+lacked when it closed them. A `Suspended` says that a fragment takes nothing in at a site, because its expression failed
+there, a `Skipped` what it therefore lacks, and a `Resumed` that it takes part again. What a relay states of other sites
+is `Relayed`, under the name of the site that it is true of. A `Segment` is the unit of durability and of
+acknowledgement: numbered without gaps per (origin, destination), merged once.
 """
 
 from __future__ import annotations
@@ -146,7 +147,63 @@ class Counted:
             raise WireError(f"a count of fragment {self.fragment!r} names no slice")
 
 
-OwnFact = Progress | Shed | Repaired | Standing  # what a site states of itself
+@stored()
+@dataclass(frozen=True, slots=True)
+class Suspended:
+    """From a micro-batch on, the origin takes nothing into this fragment: an expression of it has failed on a record.
+
+    Slices from `from_us` on may lack records. What is not known of the expression and the record is empty.
+    """
+
+    fragment: str
+    batch: int
+    from_us: int
+    reason: str
+    expression: str = ""
+    record: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.fragment or self.batch < 0 or not self.reason:
+            raise WireError(
+                f"a suspension names fragment {self.fragment!r}, batch {self.batch} and reason {self.reason!r}; "
+                "names may not be empty, nor numbers negative"
+            )
+
+
+@stored()
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """The origin, where this fragment is suspended, has read these records per slice since the last such statement.
+
+    None of them is in the fragment's partials. `batch` is the newest micro-batch that they are of.
+    """
+
+    fragment: str
+    batch: int
+    lacking: tuple[tuple[int, int], ...]
+
+    def __post_init__(self) -> None:
+        if not self.fragment or self.batch < 0 or any(count < 0 for _, count in self.lacking):
+            raise WireError(
+                f"what was skipped has fragment {self.fragment!r}, batch {self.batch} and counts of 0 or more, "
+                f"not {self.lacking}"
+            )
+
+
+@stored()
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """This fragment takes part again at the origin."""
+
+    fragment: str
+
+    def __post_init__(self) -> None:
+        if not self.fragment:
+            raise WireError("a resumption names no fragment")
+
+
+SuspensionFact = Suspended | Skipped | Resumed
+OwnFact = Progress | Shed | Repaired | Standing | SuspensionFact  # what a site states of itself
 Fact = OwnFact | Counted
 
 
@@ -200,6 +257,9 @@ class Segment:
 
     def standings(self) -> Iterator[Standing]:
         return (m for m in self.messages if isinstance(m, Standing))
+
+    def suspensions(self) -> Iterator[SuspensionFact]:
+        return (m for m in self.messages if isinstance(m, SuspensionFact))
 
     def relayed(self) -> Iterator[Relayed]:
         return (m for m in self.messages if isinstance(m, Relayed))

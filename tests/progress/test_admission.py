@@ -14,7 +14,20 @@ from catchment.project.routes import Routes
 from catchment.timeline import WindowSpec
 from catchment.wire.codec import encode_segment
 from catchment.wire.inbox import Inbox
-from catchment.wire.messages import Counted, Message, Progress, Relayed, Repaired, Segment, Shed, Standing, Updates
+from catchment.wire.messages import (
+    Counted,
+    Message,
+    Progress,
+    Relayed,
+    Repaired,
+    Resumed,
+    Segment,
+    Shed,
+    Skipped,
+    Standing,
+    Suspended,
+    Updates,
+)
 from tests.worlds.world import make_fragment
 
 FRAGMENT = make_fragment(WindowSpec.tumbling(10))
@@ -35,6 +48,9 @@ OWN_FACTS: list[Message] = [
     Shed("q", 1, 0.5, ((0, 3),)),
     Repaired("q", 1),
     Standing("q", "view", 10),
+    Suspended("q", 1, 0, "not a number"),
+    Skipped("q", 1, ((0, 3),)),
+    Resumed("q"),
 ]
 
 

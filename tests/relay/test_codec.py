@@ -14,9 +14,12 @@ from catchment.wire.messages import (
     Progress,
     Relayed,
     Repaired,
+    Resumed,
     Segment,
     Shed,
+    Skipped,
     Standing,
+    Suspended,
 )
 from catchment.wire.segmenting import FACTS_PER_SEGMENT, segments_of
 from tests.worlds.wire_support import forged
@@ -27,6 +30,9 @@ FACTS: list[Fact] = [
     Repaired("q", 3, True),
     Standing("q", "view", 40, (Closing(40, "slack", (SiteEstimate(0.9, 0.1, 5.0, 7.0),), (("phone", 0.5),)),)),
     Counted("q", ((0, 4), (10, 1))),
+    Suspended("q", 3, 40, "not a number", "CAST(t AS INT)", "x"),
+    Skipped("q", 3, ((40, 2),)),
+    Resumed("q"),
 ]
 
 

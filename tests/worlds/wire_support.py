@@ -28,9 +28,12 @@ from catchment.wire.messages import (
     Progress,
     Relayed,
     Repaired,
+    Resumed,
     Segment,
     Shed,
+    Skipped,
     Standing,
+    Suspended,
     Updates,
 )
 from catchment.wire.segment_folder import SEGMENT_SUFFIX
@@ -101,7 +104,9 @@ _SOURCES = st.lists(st.tuples(st.text(), _SHARES), max_size=3).map(tuple)
 _CLOSINGS = st.builds(Closing, _INTEGERS, _NAMES, st.lists(_ESTIMATES, max_size=3).map(tuple), _SOURCES)
 _STANDINGS = st.builds(Standing, _NAMES, _NAMES, _INTEGERS, st.lists(_CLOSINGS, max_size=3).map(tuple))
 _COUNTED = st.builds(Counted, _NAMES, st.lists(st.tuples(_INTEGERS, _COUNTS), min_size=1, max_size=3).map(tuple))
-_FACTS = _PROGRESS | _SHED | _REPAIRED | _STANDINGS
+_SUSPENDED = st.builds(Suspended, _NAMES, _COUNTS, _INTEGERS, _NAMES, st.text(), st.text())
+_SUSPENSIONS = _SUSPENDED | st.builds(Skipped, _NAMES, _COUNTS, _SLICES) | st.builds(Resumed, _NAMES)
+_FACTS = _PROGRESS | _SHED | _REPAIRED | _STANDINGS | _SUSPENSIONS
 _RELAYED = st.builds(Relayed, _NAMES, _FACTS | _COUNTED)
 _MESSAGES = st.lists(_UPDATES | _FACTS | _RELAYED, max_size=4).map(tuple)
 segments = st.builds(Segment, _NAMES, _NAMES, _COUNTS, _MESSAGES)

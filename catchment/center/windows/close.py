@@ -23,6 +23,7 @@ from catchment.center.windows.instants import SortedInstants
 from catchment.center.windows.open import OpenSlices
 from catchment.center.windows.outstanding import Outstanding
 from catchment.center.windows.publish import WindowPublisher
+from catchment.center.windows.skipped import SkippedRecords
 from catchment.center.windows.state import WindowsState
 from catchment.quality.contract import WatchedQuantity
 from catchment.timeline import START_OF_TIME_US, Window
@@ -37,6 +38,7 @@ class WindowCloser:
         state: WindowsState,
         open_slices: OpenSlices,
         outstanding: Outstanding,
+        skipped: SkippedRecords,
         publisher: WindowPublisher,
         early: EarlyAnswers,
         watched: Sequence[WatchedQuantity],
@@ -45,6 +47,7 @@ class WindowCloser:
         self._state = state
         self._open = open_slices
         self._outstanding = outstanding
+        self._skipped = skipped
         self._publisher = publisher
         self._early = early
         self._watched = watched
@@ -78,10 +81,11 @@ class WindowCloser:
         known.closed_at_us = now_us
         state.closed[window.start_us] = known
         self.assess(window, known, marks)
-        if not missing:
+        if not missing and not known.skipped:
             state.usual = counts
         rows = self._open.rows(window)
-        self._early.note_closed(sum(counts.values()), rows)
+        if not known.skipped:
+            self._early.note_closed(sum(counts.values()), rows)
         state.closed_us = max(state.closed_us, window.end_us)
         state.furthest = [(mark, at) for mark, at in state.furthest if mark > state.closed_us]
         self._open.forget_closed(window)
@@ -94,17 +98,18 @@ class WindowCloser:
                 continue  # its repair, which is due when it makes the window whole, assesses it
             window = self.query.window_at(start_us)
             known = self._state.closed[start_us]
+            skipped = known.skipped
             if self.assess(window, known, marks):
-                who = "a missing site" if known.missing else "every site"
-                yield self._publisher.publish_status(window, known, f"{who} has passed its end", now_us)
+                yield self._publisher.publish_status(window, known, _why_changed(known, skipped), now_us)
 
     def _windows_to_assess(self, marks: SiteMarks) -> list[int]:
-        """Return the lacking windows of which something may have changed since this was last asked, in order."""
+        """Return the windows whose status may have changed since this was last asked, in order."""
         changed = {start_us for start_us in self._outstanding.take_changed() if start_us in self._lacking}
+        changed |= {start_us for start_us in self._skipped.take_changed() if start_us in self._closed}
         before = self._assessed
         self._assessed = marks
         if before is None or (self.query.contract is not None and before != marks):
-            return list(self._lacking)
+            return sorted({*self._lacking, *changed})
         size_us = self.query.window.size_us
         for site, mark_us in marks.marks.items():
             passed_us = before.marks.get(site, START_OF_TIME_US)
@@ -130,7 +135,8 @@ class WindowCloser:
             self._lacking.discard(start_us)
             owed = self._outstanding.lacks_records(start_us)
             self._outstanding.forget(start_us)
-            if not owed:
+            self._skipped.forget(start_us)
+            if not owed and not known.skipped:
                 yield self._finalize(self.query.window_at(start_us), known, now_us)
 
     def _final_us(self, marks: SiteMarks, now_us: int) -> int:
@@ -164,16 +170,17 @@ class WindowCloser:
 
     def assess(self, window: Window, known: ClosedWindow, marks: SiteMarks) -> bool:
         """Take in what is known by now; return whether anything that is published of the window has changed."""
-        before = (known.status, tuple(known.missing))
+        before = (known.status, tuple(known.missing), known.skipped)
         known.owed = self._outstanding.lacks_records(window.start_us)
         known.shed = self._outstanding.lacking(window.start_us)
+        known.skipped = self._skipped.of(window.start_us)
         known.assess(window.end_us, self._watched, marks, self.query.contract is not None)
         self._closed.add(window.start_us)
         if known.is_lacking:
             self._lacking.add(window.start_us)
         else:
             self._lacking.discard(window.start_us)
-        return before != (known.status, tuple(known.missing))
+        return before != (known.status, tuple(known.missing), known.skipped)
 
     def _note_furthest(self, mark_us: int, now_us: int) -> None:
         """Remember when the furthest site came how far: every open window waits from then on, all at the same time."""
@@ -197,7 +204,17 @@ class WindowCloser:
         return None if usual is None else max(usual - counts.get(site, 0), 0)
 
 
+def _why_changed(known: ClosedWindow, skipped: Mapping[str, int]) -> str:
+    if known.skipped != skipped:
+        return f"suspended at {', '.join(sorted(known.skipped))}"
+    who = "a missing site" if known.missing else "every site"
+    return f"{who} has passed its end"
+
+
 def _why_closed(window: Window, known: ClosedWindow, marks: SiteMarks) -> str:
+    if known.skipped:
+        without = f", without {', '.join(known.missing)}" if known.missing else ""
+        return f"closed while suspended at {', '.join(sorted(known.skipped))}{without}"
     if known.missing:
         return f"closed without {', '.join(known.missing)}"
     closings = [marks.closing(site, window.end_us) for site in known.awaited]

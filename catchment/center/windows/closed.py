@@ -1,7 +1,8 @@
 """What is remembered of a published window until it is final, and what its sites have stated of it.
 
-Invariant: the status follows from what is known. It is `on_time` while a site is missing, expects more or has shed
-records of the window, and forever where the query asks for no repair; otherwise it is `exact`.
+Invariant: the status follows from what is known. It is `suspended` where a suspended fragment has skipped records of
+the window. Else it is `on_time` while a site is missing, expects more or has shed records of the window, and forever
+where the query asks for no repair; otherwise it is `exact`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from catchment.center.events import EXACT, ON_TIME
+from catchment.center.events import EXACT, ON_TIME, SUSPENDED
 from catchment.quality.contract import WatchedQuantity
 from catchment.quality.merge_sites import SiteEstimate, expected_count, whole_bound
 from catchment.storage.codec import stored
@@ -43,7 +44,7 @@ class SiteMarks:
         return self.closings.get(site, {}).get(end_us)
 
 
-@stored(version=2, migrations={1: lambda fields: fields | {"closed_at_us": None}})
+@stored(version=2, migrations={1: lambda fields: fields | {"closed_at_us": None, "skipped": {}}})
 @dataclass
 class ClosedWindow:
     """A published window that may still change."""
@@ -60,21 +61,29 @@ class ClosedWindow:
     owed: bool = False  # whether a site has shed records of it
     shed: int = 0  # about how many
     closed_at_us: int | None = None  # when it was published first; None if it is not known yet
+    skipped: dict[str, int] = field(default_factory=dict)  # site -> its records that a suspended fragment has skipped
 
     @property
     def is_lacking(self) -> bool:
         """Whether something that belongs to it is not in yet."""
-        return bool(self.missing or self.awaited or self.owed)
+        return bool(self.missing or self.awaited or self.owed or self.skipped)
+
+    @property
+    def absent_sites(self) -> tuple[str, ...]:
+        """The sites that it was published without, or without a part of their records."""
+        return tuple(sorted(self.missing.keys() | self.skipped.keys()))
 
     @property
     def status(self) -> str:
+        if self.skipped:
+            return SUSPENDED
         return ON_TIME if self.is_lacking or not self.repaired else EXACT
 
     @property
     def coverage(self) -> float:
         """The share of the window's records that are in: counted where known, else by the share of sites."""
         got = sum(self.counts.values())
-        lacking = float(self.shed + self.unmerged)
+        lacking = float(self.shed + self.unmerged + sum(self.skipped.values()))
         if any(expected is None for expected in self.missing.values()):
             sites = len(self.counts.keys() | self.missing.keys())
             return (sites - len(self.missing)) / sites * (got / (got + lacking) if got else 1.0)

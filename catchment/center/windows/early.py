@@ -59,7 +59,9 @@ class EarlyAnswers:
         rows = self._open.rows(window)
         recent = self._state.recent
         errors = recent.errors(self._watched, records, self._totals(rows))
-        return self._publisher.publish_early(window, known.revision, recent.coverage(records), errors, rows, now_us)
+        coverage = recent.coverage(records)
+        suspended = tuple(sorted(self._state.skipped.get(window.start_us, {})))
+        return self._publisher.publish_early(window, known.revision, coverage, errors, rows, now_us, suspended)
 
     def _is_time(self, now_us: int) -> bool:
         return self.query.early_us is not None and now_us - self._state.early_at_us >= self.query.early_us

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,6 +27,7 @@ class OpenSlices:
         self._slices = SortedInstants(state.slices)
         self._counted = SortedInstants(state.records)
         self._keys = list(query.fragment.key_names)
+        self._row_schema = pa.schema([f for f in query.fragment.schema if f.name != SLICE_COLUMN])
 
     def windows_of(self, slice_us: int) -> list[Window]:
         """Return the answered windows that contain a slice, earliest first."""
@@ -35,7 +38,13 @@ class OpenSlices:
         return [w for w in self.windows_of(slice_us) if w.end_us <= self._state.closed_us]
 
     def windows(self) -> Iterator[Window]:
-        """Yield the open windows that have partials, in the order they end."""
+        """Yield the open windows that have partials, or lack what was skipped, in the order they end."""
+        skipped = (self.query.window_at(start_us) for start_us in sorted(self._state.skipped))
+        still_open = (window for window in skipped if window.end_us > self._state.closed_us)
+        found = heapq.merge(self._windows_with_partials(), still_open, key=lambda window: window.end_us)
+        return (window for window, _ in groupby(found))
+
+    def _windows_with_partials(self) -> Iterator[Window]:
         newest_end_us = self._state.closed_us
         for slice_us in self._slices:
             for window in self.windows_of(slice_us):  # what contains a later slice alone ends later
@@ -66,7 +75,7 @@ class OpenSlices:
         for slice_us in inside:
             self._merge_slice(slice_us)
         tables = [t.drop_columns([SLICE_COLUMN]) for s in inside for t in self._state.slices[s]]
-        return self.combine(tables)
+        return self.combine(tables) if tables else self._row_schema.empty_table()
 
     def combine(self, tables: Sequence[pa.Table]) -> pa.Table:
         """Merge tables of (keys, states)."""

@@ -52,7 +52,14 @@ class WindowPublisher:
         return replace(revision, status=status or known.status, group_rates=None)
 
     def publish_early(
-        self, window: Window, revision: int, coverage: float, errors: ColumnErrors, rows: pa.Table, now_us: int
+        self,
+        window: Window,
+        revision: int,
+        coverage: float,
+        errors: ColumnErrors,
+        rows: pa.Table,
+        now_us: int,
+        suspended: tuple[str, ...] = (),
     ) -> Publish:
         """Publish what an open window holds so far."""
         return Publish(
@@ -61,7 +68,7 @@ class WindowPublisher:
             revision=revision,
             status=EARLY,
             coverage=coverage,
-            missing_sites=(),
+            missing_sites=suspended,
             reason="early: the window is still open",
             rows=self.answers(rows),
             published_us=now_us,
@@ -81,7 +88,7 @@ class WindowPublisher:
             revision=known.revision,
             status=known.status,
             coverage=known.coverage,
-            missing_sites=tuple(sorted(known.missing)),
+            missing_sites=known.absent_sites,
             reason=reason,
             rows=rows,
             published_us=now_us,

@@ -19,6 +19,7 @@ from catchment.center.windows.early import EarlyAnswers
 from catchment.center.windows.open import OpenSlices, split_by_slice
 from catchment.center.windows.outstanding import Outstanding
 from catchment.center.windows.publish import WindowPublisher
+from catchment.center.windows.skipped import SkippedRecords
 from catchment.center.windows.state import WindowsState
 from catchment.quality.contract import watched_quantities
 
@@ -37,8 +38,11 @@ class QueryWindows:
         self.outstanding = Outstanding(query.window, len(query.fragment.keys) == 1, self.state.outstanding)
         publisher = make_publisher(query, self.outstanding)
         self.open = OpenSlices(query, self.state)
+        self.skipped = SkippedRecords(self.state, self.open)
         self.early = EarlyAnswers(query, self.state, self.open, publisher, watched)
-        self.closer = WindowCloser(query, self.state, self.open, self.outstanding, publisher, self.early, watched)
+        self.closer = WindowCloser(
+            query, self.state, self.open, self.outstanding, self.skipped, publisher, self.early, watched
+        )
         self.late = LateRepair(query, self.state, self.open, self.outstanding, publisher, self.closer)
 
     def begin(self, start_us: int) -> None:

@@ -14,7 +14,7 @@ from catchment.storage.codec import stored
 from catchment.timeline import START_OF_TIME_US
 
 
-@stored(version=2, migrations={1: lambda fields: fields | {"unmerged_of_sites": {}}})
+@stored(version=2, migrations={1: lambda fields: fields | {"unmerged_of_sites": {}, "skipped": {}}})
 @dataclass
 class WindowsState:
     """Open slices and published windows of one query. Windows are named by their start."""
@@ -27,6 +27,7 @@ class WindowsState:
     furthest: list[tuple[int, int]] = field(default_factory=list)  # mark of the furthest site, and when it was there
     usual: dict[str, int] = field(default_factory=dict)  # site -> its records in the newest complete window
     outstanding: dict[SiteBatch, OutstandingBatch] = field(default_factory=dict)  # what sites have shed
+    skipped: dict[int, dict[str, int]] = field(default_factory=dict)  # window -> site -> records that it has skipped
     late: LateRegistry = field(default_factory=LateRegistry)
     expired: dict[int, list[pa.Table]] = field(default_factory=dict)  # window -> late partials that are not merged
     late_records: int = 0  # raw records that came to a closed window

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from catchment.deploy.fragment_plan import FragmentPlan
 from catchment.project.config import Project
-from catchment.query.fragment import Fragment
+from catchment.query.fragment import Fragment, count_only
 from catchment.query.sql.statements import Stream
 from catchment.shedding.debts import EventTimeLimits
 from catchment.shedding.reader_filter import ROW
@@ -30,6 +30,7 @@ from catchment.site.agreed_time import AgreedTime, BatchTimes, Buckets, TimeBuck
 from catchment.site.events import Absorbed, Event, Observed
 from catchment.site.plausible import PlausibleTimes, count_far, far_us, find_plausible_times, needs_check
 from catchment.site.slack import watched_values
+from catchment.site.suspension import BatchSkipped
 from catchment.spark.evaluation.evaluator import UNKNOWN_ROWS, Evaluator, Reduced
 from catchment.spark.evaluation.observe import observe_sources
 from catchment.spark.evaluation.one_pass import Take
@@ -61,6 +62,8 @@ class StreamState:
     restarts: int = 0  # because a Python worker was too slow to come up
     batch_lock: threading.Lock = field(default_factory=threading.Lock)  # held during a batch, and to change fragments
     shedding: StreamShedding | None = None
+    suspended: dict[str, str] = field(default_factory=dict)  # suspended fragments, with the expression that failed
+    counted_whole: set[str] = field(default_factory=set)  # suspended fragments whose condition fails too
 
     @property
     def own_plans(self) -> list[FragmentPlan]:
@@ -68,8 +71,35 @@ class StreamState:
         return [plan for plan in self.plans if plan.fragment.stream == self.stream.name]
 
     @property
+    def active_plans(self) -> list[FragmentPlan]:
+        """Return the plans of those that are not suspended."""
+        return [plan for plan in self.own_plans if plan.fragment.name not in self.suspended]
+
+    @property
     def fragments(self) -> tuple[Fragment, ...]:
-        return tuple(plan.fragment for plan in self.own_plans)
+        """The fragments of this stream that take part in a micro-batch."""
+        return tuple(plan.fragment for plan in self.active_plans)
+
+    @property
+    def skipping(self) -> tuple[Fragment, ...]:
+        """The suspended fragments of this stream, each reduced to a count of what it would take per slice.
+
+        A condition that cannot be trusted, because it failed or its look-up may have, is left out: then every record
+        of the stream counts.
+        """
+        found = (plan.fragment for plan in self.own_plans if plan.fragment.name in self.suspended)
+        return tuple(count_only(f, self._trusted_where(f)) for f in found)
+
+    def _trusted_where(self, fragment: Fragment) -> str | None:
+        failed = self.suspended[fragment.name]
+        is_trusted = failed and failed != fragment.where and fragment.name not in self.counted_whole
+        return fragment.where if is_trusted and not fragment.lookups else None
+
+    def count_all_skipped(self) -> bool:
+        """Count every record for the suspended fragments; return whether some were counted by their conditions."""
+        fresh = {f.name for f in self.skipping if f.where is not None}
+        self.counted_whole |= fresh
+        return bool(fresh)
 
     @property
     def newest_us(self) -> int | None:
@@ -107,7 +137,7 @@ class StreamState:
         """
         if self.is_over:
             return END_OF_TIME_US
-        sizes = [w.size_us for f in self.fragments for w in f.windows]
+        sizes = [w.size_us for plan in self.own_plans for w in plan.fragment.windows]
         return (self.agreed_time.newest_read_us() or 0) + max(sizes, default=0)
 
 
@@ -165,6 +195,11 @@ class BatchReducer:
         """Write the bad ones of the records of a batch to quarantine."""
         BatchFolder(self.folder / "quarantine" / stream.name).write(bad_records(records, self.site), number)
 
+    def written_history(self, state: StreamState, number: int) -> DataFrame | None:
+        """Return the records of a batch in history; None where they are not written, or not yet."""
+        is_written = self._history(state.stream).has(number)
+        return self.read_history(state.stream, number) if is_written else None
+
     def _history(self, stream: Stream) -> BatchFolder:
         return BatchFolder(self.folder / "history" / stream.name)
 
@@ -178,12 +213,13 @@ class BatchReducer:
         stats, checked = self._write_plausible(state, records, number)
         shedding = state.shedding
         if shedding is None:
-            events = self._reduce_fragments(state, self.read_history(state.stream, number))
+            events = self._reduce_fragments(state, self.read_history(state.stream, number), number)
             return ReducedBatch(events, stats, _times_of(stats, checked))
         sample = shedding.sample_history(number, stats.rows)
         rows = self.read_history(state.stream, number, numbered=sample is not None)
         found = shedding.reduce(rows, state.fragments, sample, stats.rows)
-        return self._finish(state, shedding, sample, found, stats, checked)
+        skipped = self._count_skipped(state, rows, number)
+        return self._finish(state, shedding, sample, found, skipped, stats, checked)
 
     def _write_plausible(self, state: StreamState, records: DataFrame, number: int) -> tuple[BatchStats, CheckedTimes]:
         """Write the good records to history, and the bad ones to quarantine."""
@@ -211,15 +247,22 @@ class BatchReducer:
         assert sample.source_rows is not None
         start, end = sample.source_rows
         rows = end - start
-        found, stats, checked = self._reduce_plausible(
-            state, shedding.reread_rows(sample), lambda good: shedding.reduce(good, state.fragments, sample, rows)
+        (found, skipped), stats, checked = self._reduce_plausible(
+            state,
+            shedding.reread_rows(sample),
+            lambda good: (
+                shedding.reduce(good, state.fragments, sample, rows),
+                self._count_skipped(state, good, sample.batch),
+            ),
         )
-        return self._finish(state, shedding, sample, found, stats, checked, rows)
+        share = rows / max(stats.rows, 1)
+        counted = [replace(e, records=tuple((s, round(n * share)) for s, n in e.records)) for e in skipped]
+        return self._finish(state, shedding, sample, found, counted, stats, checked, rows)
 
     def _reduce_unwritten(self, state: StreamState, records: DataFrame, number: int) -> ReducedBatch:
         """Reduce a batch that is not written to history."""
         events, stats, checked = self._reduce_plausible(
-            state, records, lambda good: self._reduce_fragments(state, good)
+            state, records, lambda good: self._reduce_fragments(state, good, number)
         )
         if stats.bad:
             marked = mark_implausible(records, state.stream.event_time, checked.limits)
@@ -267,13 +310,17 @@ class BatchReducer:
             return CheckedTimes(None, buckets)
         return CheckedTimes(limits, {n: b for n, b in buckets.items() if limits.holds(b.newest_us)})
 
-    def _reduce_fragments(self, state: StreamState, records: DataFrame) -> list[Event]:
+    def _reduce_fragments(self, state: StreamState, records: DataFrame, number: int) -> list[Event]:
         """Return the partials of each fragment, and what the slack controllers of its queries observe."""
-        plans = state.own_plans
-        takes = [Take(plan.fragment) for plan in plans]
+        plans = state.active_plans
+        skipping = state.skipping
+        takes = [*(Take(plan.fragment) for plan in plans), *(Take(f) for f in skipping)]
         found = self.evaluator.reduce_all(records, takes, state.last_rows or UNKNOWN_ROWS)
-        events: list[Event] = []
-        for plan, reduced in zip(plans, found, strict=True):
+        events: list[Event] = [
+            BatchSkipped(f.name, number, counted.records)
+            for f, counted in zip(skipping, found[len(plans) :], strict=True)
+        ]
+        for plan, reduced in zip(plans, found[: len(plans)], strict=True):
             name = plan.fragment.name
             events.append(Absorbed(name, reduced.table, reduced.records))
             for watch in plan.watches:
@@ -282,12 +329,19 @@ class BatchReducer:
                 events.append(Observed(name, watch.slack.query, table))
         return events
 
+    def _count_skipped(self, state: StreamState, records: DataFrame, number: int) -> list[BatchSkipped]:
+        """Return what the suspended fragments of a stream that may be shed do not take of a batch."""
+        takes = [Take(f) for f in state.skipping]
+        found = self.evaluator.reduce_all(records, takes, state.last_rows or UNKNOWN_ROWS) if takes else []
+        return [BatchSkipped(t.fragment.name, number, c.records) for t, c in zip(takes, found, strict=True)]
+
     def _finish(
         self,
         state: StreamState,
         shedding: StreamShedding,
         sample: BatchSample | None,
         found: Sequence[Reduced],
+        skipped: Sequence[BatchSkipped],
         stats: BatchStats,
         checked: CheckedTimes,
         rows: int | None = None,
@@ -299,7 +353,7 @@ class BatchReducer:
         high_us = newest_us if stats.high_us is None else stats.high_us
         shedding.learn(state.fragments, found, arrived, (high_us - low_us) / 1e6)
         limits: EventTimeLimits | None = None if checked.limits is None else astuple(checked.limits)
-        events = list(shedding.events(state.fragments, found, sample, (low_us, high_us), limits))
+        events = [*skipped, *shedding.events(state.fragments, found, sample, (low_us, high_us), limits)]
         shedding.finish_batch(arrived, stats.rows, sample)
         is_deferred = rows is not None  # the bad records of a sample are counted when its batch is repaired
         counted = replace(stats, rows=arrived, bad=0 if is_deferred else stats.bad)

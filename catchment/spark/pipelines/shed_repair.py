@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -28,7 +29,9 @@ from catchment.shedding.sampler import Selection, Side
 from catchment.shedding.terms import negate_terms
 from catchment.site.events import Absorbed, Event
 from catchment.site.plausible import PlausibleTimes
+from catchment.site.suspension import FragmentSuspended
 from catchment.spark.evaluation.evaluator import UNKNOWN_ROWS, Evaluator
+from catchment.spark.evaluation.failures import failure_of, find_record, is_data_error
 from catchment.spark.evaluation.one_pass import Take
 from catchment.spark.pipelines.micro_batch import BatchReducer, StreamState
 from catchment.spark.pipelines.shedding import WARM_UP_ROWS, sampling_rule
@@ -57,6 +60,7 @@ class ShedRepairs:
     debts: Callable[[], ShedDebts]
     states: Callable[[], Sequence[StreamState]]
     plans: Callable[[], Sequence[FragmentPlan]]
+    suspended: Callable[[], Collection[str]]  # fragments that are not repaired until they are resumed
     submit: Callable[[list[Event]], None]  # journals a repair and sends what follows from it
     stopping: threading.Event
 
@@ -67,14 +71,15 @@ class ShedRepairs:
     def next_repair(self) -> NextRepair | None:
         """Return the oldest batch that has something to repair."""
         requested = requested_repairs(self._folder)
-        wanted = {p.fragment.name for p in self.plans() if p.shed.is_repaired(requested)}
+        wanted = {p.fragment.name for p in self.plans() if p.shed.is_repaired(requested)} - {*self.suspended()}
         for state in self.states():
             if state.shedding is None:
                 continue
             for debt in self.debts().of(state.stream.name):
                 names = wanted & debt.fragments
                 if names or not debt.is_in_history:
-                    return NextRepair(state, debt, tuple(f for f in state.fragments if f.name in names))
+                    own = (plan.fragment for plan in state.own_plans)
+                    return NextRepair(state, debt, tuple(f for f in own if f.name in names))
         return None
 
     def repair_next(self) -> bool:
@@ -90,11 +95,32 @@ class ShedRepairs:
             return False
         rows = self._whole_batch(state, found.debt)
         try:
-            events = repair_events(state.stream.name, found.debt, rows, found.fragments, self.reducer.evaluator)
+            self.submit(self._repair(found, rows))
         finally:
             rows.unpersist()
-        self.submit(events)
         return True
+
+    def _repair(self, found: NextRepair, rows: DataFrame) -> list[Event]:
+        """Return the events that repair a batch; where a fragment fails on it, that the fragment is suspended."""
+        stream = found.state.stream.name
+
+        def repair(*fragments: Fragment) -> list[Event]:
+            return repair_events(stream, found.debt, rows, fragments, self.reducer.evaluator)
+
+        try:
+            return repair(*found.fragments)
+        except Exception as failure:  # what is no fragment's fault is raised
+            alone = [failure_of(f, partial(repair, f)) for f in found.fragments] if is_data_error(failure) else []
+            failures = [find_record(self.reducer.evaluator, rows, f) for f in alone if f is not None]
+            if not failures:
+                raise
+            batch = found.debt.batch
+            # No slice lacks more than before: what is owed of the batch stays owed.
+            from_us = found.state.newest_us or 0
+            return [
+                FragmentSuspended(stream, batch, f.fragment.name, from_us, f.reason, f.expression, f.record)
+                for f in failures
+            ]
 
     def _warm_up(self) -> None:
         """Reduce one sample per stream and process, so that no burst waits for JIT compilation."""

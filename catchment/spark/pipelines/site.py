@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from catchment.deploy.fragment_plan import FragmentPlan
 from catchment.deploy.reconcile import site_changes
+from catchment.deploy.role_files import forget_resumptions, requested_resumptions
 from catchment.progress.events import Ticked
 from catchment.project.config import Project
 from catchment.project.routes import Routes, first_link
@@ -28,7 +29,9 @@ from catchment.site.events import Action, Event, LinkMeasured, LowMarkRaised
 from catchment.site.meter import SiteMeter
 from catchment.site.outbox_writer import OutboxWriter
 from catchment.site.plausible import far_us
+from catchment.site.suspension import FragmentResumed, FragmentSuspended
 from catchment.spark.evaluation.evaluator import Evaluator
+from catchment.spark.pipelines.isolation import IsolatingReducer
 from catchment.spark.pipelines.micro_batch import BatchReducer, StreamState, slack_us
 from catchment.spark.pipelines.shed_repair import RepairThread, ShedRepairs
 from catchment.spark.pipelines.shedding import MakeMonitor, StreamShedding, stream_shedding
@@ -84,11 +87,13 @@ class SitePipeline:
         for stream in {f.stream for f in self.core.definitions} | {s.name for s in self.streams}:
             self._apply_deployment(stream, self._newest_read_us(stream))
         self.reducer = BatchReducer(self.spark, self.project, self.site, self.folder, self.evaluator, self.clock)
+        self.isolating = IsolatingReducer(self.reducer, self._suspended)
         self.repairs = ShedRepairs(
             self.reducer,
             lambda: self.core.debts,
             lambda: self.states,
             lambda: self.plans,
+            self._suspended,
             self._submit_repair,
             self._stopping,
         )
@@ -119,6 +124,7 @@ class SitePipeline:
     def tick(self) -> None:
         """Let time pass: find ended streams, feed the link's measurements back, let the policy send."""
         self._repair_thread.raise_failure()
+        self._resume_requested()
         for state in self.states:
             self._tick_stream(state)
         self.meter.note_link(self.sender.snapshot(), self.outbox.size_bytes, self.clock.now_us())
@@ -249,7 +255,7 @@ class SitePipeline:
 
     def _commit_batch(self, state: StreamState, batch: DataFrame, number: int) -> None:
         name = state.stream.name
-        reduced = self.reducer.reduce(state, batch, number)
+        reduced = self.isolating.reduce(state, batch, number)
         events = reduced.events
         stats = reduced.stats
         state.add(reduced, self.clock.now_us())
@@ -267,6 +273,20 @@ class SitePipeline:
         """Read nothing more while the cache is full, until the link has taken something away."""
         while self.core.full and not self._stopping.wait(ROOM_CHECK_S):
             self.host.submit("tick", [self._measure_link(), Ticked()])
+
+    def _suspended(self) -> Mapping[str, FragmentSuspended]:
+        """Return the fragments that take nothing in, and why."""
+        return self.host.look(lambda: self.core.suspended)
+
+    def _resume_requested(self) -> None:
+        """Resume the suspended fragments that somebody has asked to be resumed."""
+        requested = requested_resumptions(self.folder)
+        if requested:
+            resumed = [FragmentResumed(name) for name in self._suspended() if name in requested]
+            if resumed:
+                self.host.submit("resume", resumed)
+                self.sender.notify()
+            forget_resumptions(self.folder)
 
     def _submit_repair(self, events: list[Event]) -> None:
         self.host.submit("repair", [*events, self._measure_link()])

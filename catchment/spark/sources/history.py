@@ -45,6 +45,10 @@ class BatchFolder:
         rows.write.mode("overwrite").option("compression", "zstd").parquet(str(target))
         sync_files(target.glob("*.parquet"))
 
+    def has(self, batch_id: int) -> bool:
+        """Return whether a batch was written."""
+        return any(self._path(batch_id).glob("*.parquet"))
+
     def batch(self, spark: SparkSession, batch_id: int, schema: str) -> DataFrame:
         """Return these columns of a batch that was written."""
         return spark.read.schema(schema).parquet(str(self._path(batch_id)))

@@ -44,6 +44,12 @@ def observe_good_records(records: DataFrame, event_time: str) -> tuple[Observati
     return observation, observed.where(F.col(PROBLEM).isNull()).drop(RAW, PROBLEM)
 
 
+def good_records(records: DataFrame, *, with_raw: bool = False) -> DataFrame:
+    """Return the good records, with their raw text if that is wanted."""
+    good = records.where(F.col(PROBLEM).isNull()).drop(PROBLEM)
+    return good if with_raw else good.drop(RAW)
+
+
 def stats_of(observation: Observation) -> BatchStats:
     """Return the observed statistics, once an action has run over the records."""
     found = observation.get

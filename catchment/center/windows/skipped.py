@@ -1,0 +1,43 @@
+"""What the windows of one query lack because a fragment is suspended at a site: records that were read and not taken.
+
+They count as soon as the statement lands, and a window that lacks them is `suspended`, not exact. They stay missing
+after the fragment was resumed; only a window that is forgotten, because it is final, forgets them too.
+"""
+
+from __future__ import annotations
+
+from catchment.center.windows.open import OpenSlices
+from catchment.center.windows.state import WindowsState
+from catchment.wire.messages import Skipped
+
+
+class SkippedRecords:
+    """The skipped records of one query, per window and site."""
+
+    def __init__(self, state: WindowsState, open_slices: OpenSlices) -> None:
+        self._state = state
+        self._open = open_slices
+        self._changed: set[int] = set()
+
+    def add(self, site: str, fact: Skipped) -> None:
+        """Add what a site has skipped; what is of final windows changes nothing any more."""
+        for slice_us, count in fact.lacking:
+            for window in self._open.windows_of(slice_us):
+                if window.end_us > self._state.final_us:
+                    counts = self._state.skipped.setdefault(window.start_us, {})
+                    counts[site] = counts.get(site, 0) + count
+                    self._changed.add(window.start_us)
+
+    def take_changed(self) -> set[int]:
+        """Return the windows that have come to lack more since this was last asked."""
+        changed = self._changed
+        self._changed = set()
+        return changed
+
+    def of(self, start_us: int) -> dict[str, int]:
+        """Return how many records of a window each site has skipped."""
+        return dict(self._state.skipped.get(start_us, {}))
+
+    def forget(self, start_us: int) -> None:
+        """Stop following a window."""
+        self._state.skipped.pop(start_us, None)

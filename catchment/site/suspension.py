@@ -1,0 +1,149 @@
+"""A suspended fragment: one whose expression has failed on a record, and which takes nothing in until it is resumed.
+
+Only the fragment whose expression failed is suspended; whatever else reads the stream goes on. What a suspended
+fragment does not take in is counted per slice, and the center is told before any mark that covers these slices. So a
+window that lacks records for this reason is never called exact, and it closes when its time has come.
+
+Bound: while the link is blocked, what was skipped is summed per slice, and of the changes only the newest is stated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from catchment.errors import SiteError
+from catchment.storage.codec import stored
+from catchment.wire.messages import Resumed, Skipped, Suspended
+
+MAX_TEXT = 500  # characters of a reason, an expression or a record that are remembered and sent
+SLICES_PER_FACT = 10_000  # slices that one fact names; more go in several
+
+
+@stored()
+@dataclass(frozen=True, slots=True)
+class RecordPlace:
+    """The record on which an expression failed: its text and, as far as known, its file and its number."""
+
+    text: str
+    file: str = ""
+    row: int | None = None
+
+    def __str__(self) -> str:
+        where = " ".join(part for part in (self.file, "" if self.row is None else f"row {self.row}") if part)
+        return f"{where}: {self.text}" if where else self.text
+
+
+@stored()
+@dataclass(frozen=True, slots=True)
+class FragmentSuspended:
+    """An expression of this fragment has failed on a record of a micro-batch: from this batch on it takes nothing in.
+
+    Slices from `from_us` on may lack records. The expression and the record are unknown where they were not found.
+    """
+
+    stream: str
+    batch: int
+    fragment: str
+    from_us: int
+    reason: str
+    expression: str = ""
+    record: RecordPlace | None = None
+
+
+@stored()
+@dataclass(frozen=True, slots=True)
+class FragmentResumed:
+    """A suspended fragment takes part again from the next micro-batch on."""
+
+    fragment: str
+
+
+@stored()
+@dataclass(frozen=True, slots=True)
+class BatchSkipped:
+    """A suspended fragment has taken nothing of a micro-batch; `records` counts what it would have taken, per slice."""
+
+    fragment: str
+    batch: int
+    records: tuple[tuple[int, int], ...]
+
+    def __post_init__(self) -> None:
+        if self.batch < 0 or any(count < 0 for _, count in self.records):
+            raise SiteError(
+                f"a skipped batch has number {self.batch} and counts {self.records}; none of them may be negative",
+                where=f"fragment {self.fragment!r}",
+            )
+
+
+@stored()
+@dataclass
+class Suspension:
+    """Whether one fragment is suspended, what it has skipped, and what the center has not been told of it."""
+
+    current: FragmentSuspended | None = None
+    skipped_records: int = 0  # in the fragment's life
+    missed: tuple[int, int] | None = None  # the first and the last slice that were skipped in this suspension
+    newest_batch: int = -1  # the newest batch that was skipped
+    is_unstated: bool = False  # whether the center does not know yet that it is suspended, or that it is not
+    unstated: dict[int, int] = field(default_factory=dict)  # slice -> skipped records that the center does not know of
+
+    def suspend(self, event: FragmentSuspended) -> None:
+        """Take nothing in from now on; a fragment that is suspended already stays so for its first reason."""
+        if self.current is None:
+            self.current = event
+            self.missed = None
+            self.is_unstated = True
+
+    def resume(self) -> None:
+        """Take part again."""
+        if self.current is not None:
+            self.current = None
+            self.is_unstated = True
+
+    def skip(self, event: BatchSkipped) -> None:
+        """Count a micro-batch of which nothing was taken in."""
+        self.newest_batch = max(self.newest_batch, event.batch)
+        for slice_us, count in event.records:
+            self.skipped_records += count
+            self.unstated[slice_us] = self.unstated.get(slice_us, 0) + count
+            first_us, last_us = self.missed or (slice_us, slice_us)
+            self.missed = min(first_us, slice_us), max(last_us, slice_us)
+
+    def status(self) -> dict[str, Any]:
+        """Return why it is suspended, since when, and what it has missed so far, as plain JSON."""
+        event = self.current
+        if event is None:
+            return {"suspended": None, "skipped_records": self.skipped_records}
+        suspended = {
+            "batch": event.batch,
+            "from_us": event.from_us,
+            "reason": event.reason,
+            "expression": event.expression,
+            "record": "" if event.record is None else str(event.record),
+            "missed_us": self.missed,
+        }
+        return {"suspended": suspended, "skipped_records": self.skipped_records}
+
+    def take_facts(self, fragment: str) -> Iterator[Suspended | Skipped | Resumed]:
+        """Yield what the center has not been told, and take it as told."""
+        if self.is_unstated and self.current is not None:
+            yield _suspended_fact(self.current)
+        slices = sorted(self.unstated.items())
+        self.unstated = {}
+        for start in range(0, len(slices), SLICES_PER_FACT):
+            yield Skipped(fragment, self.newest_batch, tuple(slices[start : start + SLICES_PER_FACT]))
+        if self.is_unstated and self.current is None:
+            yield Resumed(fragment)
+        self.is_unstated = False
+
+
+def _suspended_fact(event: FragmentSuspended) -> Suspended:
+    record = "" if event.record is None else str(event.record)
+    return Suspended(event.fragment, event.batch, event.from_us, event.reason, event.expression, record)
+
+
+def shorten(text: str) -> str:
+    """Return a text as far as it is remembered."""
+    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 3]}..."

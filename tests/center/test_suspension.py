@@ -1,0 +1,166 @@
+"""A fragment that is suspended at a site, without Spark: what the windows of its views say, and those of others.
+
+Catches: a window that is called exact though a site has skipped records of it, a lost or doubled count of these, marks
+that stand still, facts that depend on their order. Cannot catch: how Spark finds the failing fragment
+(`tests/spark/test_isolation.py`).
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from catchment.center.events import EXACT, FINAL, SUSPENDED
+from catchment.center.query import CenterQuery
+from catchment.timeline import END_OF_TIME_US, ManualClock, WindowSpec
+from tests.worlds.suspension_world import SuspendableSite
+from tests.worlds.tiers import examples
+from tests.worlds.world import Center, Record, deliver_some, make_fragment, naive
+
+TEN = WindowSpec.tumbling(10)
+
+
+def world(
+    folder: Path, sites: int = 2, window: WindowSpec = TEN, horizon: int = 1000
+) -> tuple[Center, list[SuspendableSite], ManualClock]:
+    clock = ManualClock()
+    fragment = make_fragment(window)
+    names = tuple(f"site{i}" for i in range(sites))
+    center = Center(folder / "center", CenterQuery("q", fragment, window, names, horizon), clock)
+    return center, [SuspendableSite(folder / n, n, fragment, "batching", clock) for n in names], clock
+
+
+def deliver(center: Center, *sites: SuspendableSite) -> None:
+    for site in sites:
+        deliver_some(site, center, random.Random(0), all_of_it=True)
+    center.consume()
+
+
+def test_a_window_that_lacks_skipped_records_is_suspended_and_says_how_much_is_in(tmp_path: Path) -> None:
+    center, (a, b), _ = world(tmp_path)
+    a.poison([(1, "a", 5), (2, "a", 6), (3, "b", 7)], 10)
+    b.batch([(1, "a", 1)], 10)
+    deliver(center, a, b)
+    (published,) = center.tables.published
+    assert (published.status, published.coverage, published.missing_sites) == (SUSPENDED, 0.25, ("site0",))
+    assert published.reason == "closed while suspended at site0"
+    assert center.tables.answer() == {(0, "a"): (1, 1)}
+    (suspended,) = center.core.suspensions("q").values()
+    assert (suspended.reason, suspended.batch, suspended.from_us) == ("the value 'x' is not a number", 0, 0)
+    assert suspended.expression == "CAST(t AS INT)"
+    assert suspended.record == "part0.json row 7: x"
+
+
+def test_a_window_of_which_everything_was_skipped_is_published_without_rows(tmp_path: Path) -> None:
+    center, (a,), _ = world(tmp_path, sites=1)
+    a.poison([(1, "a", 5)], 20)
+    deliver(center, a)
+    (published,) = center.tables.published
+    assert (published.status, published.coverage, published.rows.num_rows) == (SUSPENDED, 0.0, 0)
+
+
+def test_a_suspended_window_is_never_called_exact_or_final(tmp_path: Path) -> None:
+    center, (a, b), _ = world(tmp_path, horizon=20)
+    a.poison([(1, "a", 5)], 10)
+    b.batch([(1, "a", 1)], 10)
+    deliver(center, a, b)
+    a.resume()
+    for site in (a, b):
+        site.batch([(11, "a", 1)], 100)
+    deliver(center, a, b)
+    by_window = {p.window.start_us: p.status for p in center.tables.published}
+    assert by_window == {0: SUSPENDED, 10: FINAL}
+    assert center.core.suspensions("q") == {}
+    assert not center.core.queries["q"].windows.state.skipped, "a window that is forgotten forgets what it lacks"
+
+
+def test_a_window_that_was_exact_becomes_suspended_when_late_records_of_it_are_skipped(tmp_path: Path) -> None:
+    center, (a, b), _ = world(tmp_path)
+    for site in (a, b):
+        site.batch([(1, "a", 5)], 10)
+    deliver(center, a, b)
+    assert center.tables.published[-1].status == EXACT
+    a.poison([(2, "a", 5), (12, "a", 5)], 15)
+    deliver(center, a)
+    last = center.tables.published[-1]
+    assert (last.status, last.revision, last.rows.num_rows, last.window.start_us) == (SUSPENDED, 1, 0, 0)
+    assert last.coverage == pytest.approx(2 / 3)
+
+
+def test_a_blocked_link_holds_back_what_was_skipped_and_loses_none_of_it(tmp_path: Path) -> None:
+    center, (a, b), _ = world(tmp_path)
+    a.block(True)
+    a.poison([(1, "a", 5)], 3)
+    a.poison([(2, "a", 5)], 10)
+    assert not a.outbox.pending()
+    a.block(False)
+    b.batch([(1, "a", 1)], 10)
+    deliver(center, a, b)
+    assert center.tables.published[-1].coverage == pytest.approx(1 / 3)
+
+
+def test_an_account_is_given_of_every_skipped_record(tmp_path: Path) -> None:
+    _, (a, _), _ = world(tmp_path)
+    a.poison([(1, "a", 5), (25, "a", 6)], 10)
+    status = a.core.fragment_status()["q"]
+    assert (status["skipped_records"], status["suspended"]["missed_us"]) == (2, (0, 20))
+    a.crash()
+    assert a.core.fragment_status()["q"] == status, "it is journalled"
+    a.resume()
+    status = a.core.fragment_status()["q"]
+    assert (status["skipped_records"], status["suspended"]) == (2, None)
+
+
+records = st.lists(st.tuples(st.integers(0, 60), st.sampled_from("ab"), st.integers(0, 9)), max_size=40)
+
+
+@settings(max_examples=examples(40))
+@given(data=records, window=st.sampled_from([TEN, WindowSpec(10, 5)]), seed=st.integers(0, 10_000))
+def test_whatever_the_order_and_the_crashes_every_window_holds_what_was_taken_and_counts_what_was_not(
+    data: list[Record], window: WindowSpec, seed: int
+) -> None:
+    """The oracle: the naive answer over the records of batches that were not skipped, and the number of the others."""
+    chance = random.Random(seed)
+    taken: list[Record] = []
+    skipped: list[Record] = []
+    with tempfile.TemporaryDirectory() as folder:
+        center, sites, clock = world(Path(folder), 3, window, horizon=10_000)
+        newest = dict.fromkeys(range(3), -1)
+        for start in range(0, len(data), 4):
+            number = chance.randrange(3)
+            site = sites[number]
+            batch = data[start : start + 4]
+            newest[number] = max(newest[number], *(ts for ts, _, _ in batch))
+            if site.is_suspended and chance.random() < 0.4:
+                site.resume()
+            if site.is_suspended or chance.random() < 0.3:
+                site.poison(batch, newest[number])
+                skipped += batch
+            else:
+                site.batch(batch, newest[number])
+                taken += batch
+            clock.advance(1)
+            deliver_some(chance.choice(sites), center, chance)
+            if chance.random() < 0.5:
+                center.consume(discard=chance.random() < 0.5)
+            if chance.random() < 0.2:
+                roles: list[Center | SuspendableSite] = [center, *sites]
+                chance.choice(roles).crash()
+        for site in sites:
+            site.batch([], END_OF_TIME_US)
+            deliver_some(site, center, chance, all_of_it=True)
+        center.consume()
+        assert center.tables.answer() == naive(window, taken)
+        lacking = {start for start, _ in naive(window, skipped)}
+        last = {p.window.start_us: p for p in center.tables.published}
+        assert {start for start, p in last.items() if p.status == SUSPENDED} == lacking
+        assert all(p.status == FINAL for start, p in last.items() if start not in lacking)
+        for start in lacking:
+            inside = [r for r in (*taken, *skipped) if start <= r[0] < start + window.size_us]
+            there = sum(start <= ts < start + window.size_us for ts, _, _ in taken)
+            assert last[start].coverage == pytest.approx(there / len(inside))

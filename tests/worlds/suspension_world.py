@@ -1,0 +1,41 @@
+"""A site of `tests.worlds.world` whose fragment can be suspended and resumed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from catchment.site.events import LinkMeasured, LowMarkRaised
+from catchment.site.suspension import BatchSkipped, FragmentResumed, FragmentSuspended, RecordPlace
+from tests.worlds.world import Record, Site
+
+
+class SuspendableSite(Site):
+    """Takes batches on which its fragment fails, as the pipeline of a site journals them."""
+
+    @property
+    def is_suspended(self) -> bool:
+        return "q" in self.core.suspended
+
+    def poison(self, records: Sequence[Record], mark: int) -> None:
+        """A batch of which the fragment takes nothing: it fails on it, or was suspended before."""
+        counts = tuple(Counter(self.fragment.slicing.start_of(ts) for ts, _, _ in records).items())
+        place = RecordPlace("x", "part0.json", 7)
+        why = "the value 'x' is not a number"
+        from_us = min(slice_us for slice_us, _ in counts)
+        first = FragmentSuspended("s", self.batches, "q", from_us, why, "CAST(t AS INT)", place)
+        events = [
+            *([] if self.is_suspended else [first]),
+            BatchSkipped("q", self.batches, counts),
+            LowMarkRaised("s", mark),
+        ]
+        for _ in range(2):  # Spark may replay a batch: it must change nothing
+            self.host.submit("s", events, batch=self.batches)
+        self.batches += 1
+        self.core.validate()
+
+    def resume(self) -> None:
+        self.host.submit("resume", [FragmentResumed("q")])
+
+    def block(self, blocked: bool) -> None:
+        self.host.submit("tick", [LinkMeasured(None, 0, blocked)])
