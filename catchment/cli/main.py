@@ -10,7 +10,20 @@ import sys
 import typer
 
 import catchment
-from catchment.cli.commands import bench, explain, plan, project, repair, resume, shed, show, simulate, sql, submit
+from catchment.cli.commands import (
+    bench,
+    dashboard,
+    explain,
+    plan,
+    project,
+    repair,
+    resume,
+    shed,
+    show,
+    simulate,
+    sql,
+    submit,
+)
 from catchment.cli.commands.feeds import feeds
 from catchment.cli.output import report
 from catchment.errors import CatchmentError, ConfigError
@@ -39,7 +52,22 @@ def _root(
     """Wide-area streaming analytics on Spark: fast now, exact later, few bytes."""
 
 
-for group in (project, submit, explain, plan, show, sql, simulate, feeds, shed, repair, resume, bench):
+GROUPS = (
+    project,
+    submit,
+    explain,
+    plan,
+    show,
+    sql,
+    dashboard,
+    resume,
+    simulate,
+    feeds,
+    shed,
+    repair,
+    bench,
+)
+for group in GROUPS:
     group.register(app)
 
 
@@ -50,6 +78,8 @@ EXTRAS = {
     "duckdb": "spark",
     "scipy": "plan",
     "matplotlib": "plots",
+    "starlette": "page",
+    "uvicorn": "page",
 }
 
 

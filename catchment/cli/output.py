@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping
-from datetime import date
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +11,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from catchment.errors import CatchmentError
+from catchment.serve.plain_json import to_plain_json
 
 console = Console()
 notes = Console(stderr=True)  # progress and remarks: never mixed into a program's JSON
@@ -23,7 +22,7 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document 
 def emit(answer: Mapping[str, Any], as_json: bool, render: Callable[[Mapping[str, Any]], RenderableType]) -> None:
     """Print an answer in the form that was asked for."""
     if as_json:
-        typer.echo(json.dumps(_plain(answer), indent=2, allow_nan=False))
+        typer.echo(json.dumps(to_plain_json(answer), indent=2, allow_nan=False))
         return
     shown = render(answer)
     if isinstance(shown, str):  # a plan or a path: nothing in it is markup, and its lines are its own
@@ -38,21 +37,3 @@ def report(error: CatchmentError) -> None:
     for name, text in (("at", error.where), ("hint", error.hint)):
         if text:
             notes.print(f"  {name}: {text}", highlight=False, markup=False, soft_wrap=True)
-
-
-def _plain(value: Any) -> Any:
-    """Convert a value to plain JSON types; NaN and infinity become null."""
-    match value:
-        case Mapping():
-            return {str(k): _plain(v) for k, v in value.items()}
-        case list() | tuple():
-            return [_plain(v) for v in value]
-        case float():
-            return value if math.isfinite(value) else None
-        case date():
-            return value.isoformat()
-        case bytes():
-            return value.hex()
-        case None | bool() | int() | str():
-            return value
-    return str(value)

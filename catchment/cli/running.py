@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from catchment.storage.lock import LOCK_FILE, lock_folder
 
 if TYPE_CHECKING:
     from catchment.deploy.deployment import Deployment
+    from catchment.project.config import Project
 
 INTERRUPTED = 130  # the exit code after Ctrl-C, as shells have it
 LOGS = "logs"  # the folder of a state folder that holds what Java and other libraries printed
@@ -71,11 +72,23 @@ class EndedRun:
     is_interrupted: bool
 
 
-def run_roles(roles: Roles, *, once: bool = False, seconds: float | None = None, quiet: bool = False) -> EndedRun:
-    """Run until all is done, a signal comes or the time is over."""
+def run_roles(
+    roles: Roles, *, once: bool = False, seconds: float | None = None, quiet: bool = False, page_port: int | None = None
+) -> EndedRun:
+    """Run until all is done, a signal comes or the time is over; with a port, serve the dashboard meanwhile."""
     _check(roles)
-    with divert_library_output(roles.log):
+    with ExitStack() as stack:
+        if page_port is not None:
+            _serve_page(stack, roles.deployment.project, page_port)
+        stack.enter_context(divert_library_output(roles.log))
         return _run(roles, once, seconds, quiet)
+
+
+def _serve_page(stack: ExitStack, project: Project, port: int) -> None:
+    from catchment.serve.dashboard import DashboardServer
+
+    server = stack.enter_context(DashboardServer(project, port=port))
+    notes.print(f"dashboard: {server.url()}", highlight=False, soft_wrap=True)
 
 
 def _check(roles: Roles) -> None:

@@ -28,6 +28,10 @@ Folder = Annotated[Path, typer.Argument(help="The project folder.", show_default
 Seconds = Annotated[
     float | None, typer.Option("--seconds", help="Stop after this many seconds. State is kept; a later run continues.")
 ]
+PagePort = Annotated[
+    int | None,
+    typer.Option("--page", help="Serve the dashboard meanwhile, at this port of this machine; 0 takes a free one."),
+]
 ProjectOption = Annotated[Path, typer.Option("--project", "-p", help="The project folder.")]
 
 FIRST_QUERY = """\
@@ -69,11 +73,12 @@ def run(
         bool, typer.Option("--once", help="Read the records that exist now, publish their answers, and stop.")
     ] = False,
     seconds: Seconds = None,
+    page: PagePort = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Run every site and the center of a project in one process, connected by sockets on loopback."""
     deployment = _load(folder)
-    _run(Roles(deployment, deployment.sites, True), folder, once=once, seconds=seconds, as_json=as_json)
+    _run(Roles(deployment, deployment.sites, True), folder, once=once, seconds=seconds, page=page, as_json=as_json)
 
 
 def site(
@@ -95,15 +100,18 @@ def site(
     _run(Roles(deployment, (name,), False), project, seconds=seconds, as_json=as_json)
 
 
-def center(project: ProjectOption = Path(), seconds: Seconds = None, as_json: JsonFlag = False) -> None:
+def center(
+    project: ProjectOption = Path(), seconds: Seconds = None, page: PagePort = None, as_json: JsonFlag = False
+) -> None:
     """Run the center of a project, which merges what its sites send and publishes the answers."""
     deployment = _load(project)
     _check_addresses(deployment, deployment.project.center)
-    _run(Roles(deployment, (), True), project, seconds=seconds, as_json=as_json)
+    _run(Roles(deployment, (), True), project, seconds=seconds, page=page, as_json=as_json)
 
 
 def demo(
     folder: Annotated[Path, typer.Option(help="Where to put the demo project.")] = Path("demo"),
+    page: PagePort = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Replay ten hours of a real web log through three sites and a center, and show the answers and what they cost."""
@@ -111,7 +119,7 @@ def demo(
     started = f"Replaying a web log at three sites, 600 times faster than it was recorded, in {folder}."
     notes.print(started, markup=False, highlight=False, soft_wrap=True)
     deployment = _load(folder)
-    ended = run_roles(Roles(deployment, deployment.sites, True), quiet=as_json)
+    ended = run_roles(Roles(deployment, deployment.sites, True), quiet=as_json, page_port=page)
     if ended.is_interrupted:
         raise typer.Exit(INTERRUPTED)
     emit(_demo_answer(folder, deployment, ended.status), as_json, _render_demo)
@@ -144,8 +152,16 @@ def _load(folder: Path) -> Deployment:
     return Deployment.load(folder)
 
 
-def _run(roles: Roles, folder: Path, *, as_json: bool, once: bool = False, seconds: float | None = None) -> None:
-    ended = run_roles(roles, once=once, seconds=seconds, quiet=as_json)
+def _run(
+    roles: Roles,
+    folder: Path,
+    *,
+    as_json: bool,
+    once: bool = False,
+    seconds: float | None = None,
+    page: int | None = None,
+) -> None:
+    ended = run_roles(roles, once=once, seconds=seconds, quiet=as_json, page_port=page)
     answer = {
         "status": ended.status,
         "queries": [p.name for p in roles.deployment.plans],

@@ -1,0 +1,69 @@
+"""The overview of a deployment as Prometheus metrics, in their text format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+# name -> (kind, what it says)
+METRICS: Mapping[str, tuple[str, str]] = {
+    "catchment_site_up": ("gauge", "whether a site writes its status, and its link is up (1) or not (0)"),
+    "catchment_site_status_age_seconds": ("gauge", "how long ago a site last wrote its status"),
+    "catchment_site_rows_total": ("counter", "records that a site has read since it started"),
+    "catchment_site_quarantined_total": ("counter", "records that a site could not use"),
+    "catchment_site_implausible_times_total": ("counter", "records whose event time is far from their stream"),
+    "catchment_site_pending_rows": ("gauge", "partials that wait at a site to be sent"),
+    "catchment_link_sent_bytes_total": ("counter", "bytes that were sent over a link since its site started"),
+    "catchment_link_queued_bytes": ("gauge", "bytes that wait on disk for a link"),
+    "catchment_link_capacity_bytes_per_second": ("gauge", "the declared bandwidth of a link"),
+    "catchment_view_closed_seconds": ("gauge", "the event time up to which a view has closed its windows"),
+    "catchment_view_open_slices": ("gauge", "slices of a view that are not closed yet"),
+    "catchment_view_late_records_total": ("counter", "records of a view that came after their window was published"),
+    "catchment_view_newest_coverage": ("gauge", "the share of records in the newest published window of a view"),
+    "catchment_center_refused_total": ("counter", "messages that the center refused, by reason"),
+}
+
+
+def write_metrics(overview: Mapping[str, Any]) -> str:
+    """Return the metrics of an overview."""
+    samples: dict[str, list[str]] = {name: [] for name in METRICS}
+    for name, labels, value in _samples(overview):
+        if value is not None:
+            written = ",".join(f'{key}="{_escape(text)}"' for key, text in labels.items())
+            samples[name].append(f"{name}{{{written}}} {float(value):.17g}")
+    lines: list[str] = []
+    for name, (kind, meaning) in METRICS.items():
+        if samples[name]:
+            lines += [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}", *samples[name]]
+    return "\n".join(lines) + "\n"
+
+
+def _samples(overview: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, str], float | None]]:
+    for site in overview["sites"]:
+        at = {"site": site["name"]}
+        yield "catchment_site_up", at, float(site["state"] in ("running", "finished"))
+        yield "catchment_site_status_age_seconds", at, site["age_s"]
+        yield "catchment_site_rows_total", at, site["rows"]
+        yield "catchment_site_quarantined_total", at, site["quarantined"]
+        yield "catchment_site_implausible_times_total", at, site["implausible_times"]
+        yield "catchment_site_pending_rows", at, site["pending_rows"]
+    for link in overview["links"]:
+        between = {"from": link["from"], "to": link["to"]}
+        yield "catchment_link_sent_bytes_total", between, link["bytes_sent"]
+        yield "catchment_link_queued_bytes", between, link["queued_bytes"]
+        yield "catchment_link_capacity_bytes_per_second", between, link["capacity_bytes_per_s"]
+    for view in overview["views"]:
+        of = {"view": view["name"]}
+        closed_us = view["closed_us"]
+        yield "catchment_view_closed_seconds", of, None if closed_us is None else closed_us / 1e6
+        yield "catchment_view_open_slices", of, view["open_slices"]
+        yield "catchment_view_late_records_total", of, view["late_records"]
+        yield "catchment_view_newest_coverage", of, view["newest"] and view["newest"]["coverage"]
+    for reason, count in overview["refused"].items():
+        yield "catchment_center_refused_total", {"reason": str(reason)}, float(count)
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

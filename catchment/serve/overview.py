@@ -1,0 +1,140 @@
+"""What a deployment is doing, read from its state folder: sites, links, views and their newest windows.
+
+Everything here is read from files that the running processes write, so that looking disturbs nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from catchment.deploy.role_files import STATUS_FILE, read_status
+from catchment.deploy.store import DeploymentStore
+from catchment.project.config import Link, Project
+from catchment.project.routes import Routes
+from catchment.query.catalog import load_catalog
+from catchment.serve.window_log import WindowLog
+
+SILENT_AFTER_S = 5.0  # a role that writes its status four times per second and has not for this long is silent
+
+
+class OverviewReader:
+    """Reads the overview of one project, again and again, at the cost of what has changed."""
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        self._state = project.state_folder
+        self._routes = Routes.of(project)
+        self._windows: dict[str, WindowLog] = {}
+
+    def read(self) -> dict[str, Any]:
+        """Return the overview as it is now, in plain data."""
+        center = self._role(self._state / "center")
+        sites = {name: self._site(name, center) for name in self.project.sites}
+        return {
+            "project": self.project.name,
+            "center": self.project.center,
+            "center_age_s": center["age_s"],
+            "is_center_silent": center["is_silent"],
+            "sites": list(sites.values()),
+            "links": [self._link(link, sites) for link in self._used_links()],
+            "views": [self._view(name, center["status"]) for name in self._view_names()],
+            "refused": center["status"].get("refused", {}),
+        }
+
+    def windows(self, view: str) -> Sequence[Mapping[str, Any]]:
+        """Return the newest windows of a view, oldest first."""
+        if view not in self._windows:
+            self._windows[view] = WindowLog(self._state, view)
+        return self._windows[view].poll()
+
+    def _view_names(self) -> list[str]:
+        """Return the views that run, those of the project's folder before the first run."""
+        deployed = DeploymentStore(self._state).read()
+        return sorted(deployed.views if deployed is not None else load_catalog(self.project).views)
+
+    def _site(self, name: str, center: Mapping[str, Any]) -> dict[str, Any]:
+        is_center = name == self.project.center
+        source = self._role(self.project.site_folder(name))
+        relay = self._role(self.project.relay_folder(name))
+        role = source if source["status"] else relay if relay["status"] else center if is_center else source
+        status = role["status"]
+        return {
+            "name": name,
+            "is_center": is_center,
+            "is_relay": name in self._routes.relays,
+            "state": _state_of(center if is_center else role, has_link=not is_center),
+            "age_s": center["age_s"] if is_center else role["age_s"],
+            "rows": status.get("rows", 0),
+            "rows_per_s": sum(status.get("statistics", {}).get("rows_per_s", {}).values()),
+            "newest_event_us": status.get("newest_event_us"),
+            "pending_rows": status.get("pending_rows", 0),
+            "quarantined": status.get("quarantined", 0),
+            "implausible_times": status.get("implausible_times", 0),
+            "bytes_sent": status.get("bytes_sent", 0),
+            "sent_bytes_per_s": status.get("sent_bytes_per_s") or 0.0,
+            "queued_bytes": status.get("queued_bytes", 0),
+            "round_trip_s": status.get("round_trip_s"),
+            "connected": status.get("connected", False),
+            "last_error": status.get("last_error"),
+            "shedding": {s: d for s, d in status.get("shedding", {}).items() if d["shedding"] or d["owed_batches"]},
+            "contracts": status.get("contracts", {}),
+            "fragments": status.get("fragments", {}),
+        }
+
+    def _used_links(self) -> list[Link]:
+        hops = set(self._routes.hops.items())
+        return [link for link in self.project.links.values() if (link.origin, link.destination) in hops]
+
+    @staticmethod
+    def _link(link: Link, sites: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        sender = sites[link.origin]
+        return {
+            "from": link.origin,
+            "to": link.destination,
+            "capacity_bytes_per_s": link.bandwidth_bytes_per_s,
+            "bytes_per_s": sender["sent_bytes_per_s"],
+            "bytes_sent": sender["bytes_sent"],
+            "queued_bytes": sender["queued_bytes"],
+            "state": "up" if sender["connected"] and sender["state"] == "running" else sender["state"],
+        }
+
+    def _view(self, name: str, center: Mapping[str, Any]) -> dict[str, Any]:
+        told = center.get("queries", {}).get(name, {})
+        windows = self.windows(name)
+        newest = windows[-1] if windows else None
+        marks = told.get("marks_us", {})
+        return {
+            "name": name,
+            "newest": newest and {key: value for key, value in newest.items() if key != "history"},
+            "closed_us": told.get("closed_us"),
+            "open_slices": told.get("open_slices", 0),
+            "late_records": told.get("late_records", 0),
+            "waits_for": min(marks, key=lambda site: marks[site] or 0) if marks else None,
+            "windows": [
+                {"start": w["window_start"], "status": w["status"], "coverage": w["coverage"], "rev": w["revision"]}
+                for w in windows[-60:]
+            ],
+        }
+
+    def _role(self, folder: Path) -> dict[str, Any]:
+        """Return what a role last wrote, and how old that is."""
+        status = read_status(folder)
+        if status is None:
+            return {"status": {}, "age_s": None, "is_silent": True}
+        age_s = max(0.0, time.time() - (folder / STATUS_FILE).stat().st_mtime)
+        return {"status": status, "age_s": round(age_s, 1), "is_silent": age_s > SILENT_AFTER_S}
+
+
+def _state_of(role: Mapping[str, Any], *, has_link: bool) -> str:
+    """Return the state of a role in a word or two."""
+    status = role["status"]
+    if not status:
+        return "never started"
+    if status.get("finished"):
+        return "finished"
+    if role["is_silent"]:
+        return "silent"
+    return "running" if not has_link or status.get("connected") else "link down"

@@ -1,0 +1,86 @@
+"""The dashboard in a real browser: it loads without errors, shows the project, and its numbers move."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from catchment.project.config import Project
+from catchment.serve.access import AccessRole
+from catchment.serve.dashboard import DashboardServer
+from tests.worlds.published import publish_project
+
+BROWSER = next((b for b in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if b), None)
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(BROWSER is None, reason="needs a browser: apt-get install chromium"),
+]
+QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+PICTURES = os.environ.get("CATCHMENT_PICTURES")  # a folder: the screenshots of the documentation are written to it
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return publish_project(tmp_path / "p")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as play:
+        started = play.chromium.launch(executable_path=BROWSER, args=QUIET)
+        yield started
+        started.close()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1180, "light"), (390, "dark")], ids=["desktop", "phone"])
+def test_the_page_shows_a_project_and_follows_it(browser: Any, folder: Path, width: int, scheme: Any) -> None:
+    problems: list[str] = []
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    with DashboardServer(Project.load(folder)) as server:
+        page.goto(server.url())
+        page.wait_for_selector("#views td button")
+        page.click("#views td button:text('traffic')")
+        page.wait_for_selector("#revisions td")
+        assert "late: 1 row changed" in page.inner_text("#revisions")
+        page.fill("#statement", "SELECT sum(bytes) AS bytes FROM traffic")
+        page.press("#statement", "Control+Enter")
+        page.wait_for_selector("#answer td")
+        assert "1,235,024" in page.inner_text("#answer")
+        assert page.is_hidden("#change"), "a reader is offered no changes"
+        _move_numbers(folder, rows=99_999)
+        page.wait_for_selector("#sites td:text('99,999')", state="attached")
+        if PICTURES:
+            page.screenshot(path=Path(PICTURES, f"dashboard-{width}.png"), full_page=True)
+    assert problems == []
+    page.close()
+
+
+def test_an_operator_submits_and_drops_in_the_page(browser: Any, folder: Path) -> None:
+    page = browser.new_page()
+    with DashboardServer(Project.load(folder)) as server:
+        page.goto(server.url(AccessRole.OPERATOR))
+        page.wait_for_selector("#views td button")
+        page.fill(
+            "#definition",
+            "CREATE MATERIALIZED VIEW extra AS SELECT window.start, count(*) AS n FROM requests"
+            " GROUP BY window(ts, '1 minute')",
+        )
+        page.click("#submit button")
+        page.wait_for_selector("#change-said:text('running: extra')")
+        page.wait_for_selector("#views td button:text('extra')")
+    page.close()
+
+
+def _move_numbers(folder: Path, rows: int) -> None:
+    path = folder / "state" / "sites" / "us" / "status.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "rows": rows}))
