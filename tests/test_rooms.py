@@ -17,6 +17,7 @@ ROOMS = (
     "",
     "storage",
     "project",
+    "keys",
     "aggregates",
     "quality",
     "query",

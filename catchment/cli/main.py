@@ -14,6 +14,7 @@ from catchment.cli.commands import (
     bench,
     dashboard,
     explain,
+    keys,
     plan,
     project,
     repair,
@@ -65,6 +66,7 @@ GROUPS = (
     feeds,
     shed,
     repair,
+    keys,
     bench,
 )
 for group in GROUPS:

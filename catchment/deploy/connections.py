@@ -1,15 +1,23 @@
-"""The connections of a process: servers for inboxes and senders for outboxes, secured as `[security]` says."""
+"""The connections of a process: servers for inboxes and senders for outboxes, secured as `[security]` says.
+
+Each server and each sender uses the files of its own site. Where nothing is configured, processes of one user on one
+machine find a common secret in the state folder.
+"""
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 from catchment.errors import ConfigError
-from catchment.project.config import Link, Project
+from catchment.keys.tls import TlsFiles, find_expiry_us
+from catchment.keys.tokens import LoopbackTokens, TokenCheck, TokenFile, read_token
+from catchment.project.config import Link, Project, SecurityFiles
+from catchment.project.option_kinds import join_address
 from catchment.timeline import Clock
-from catchment.wire.flight import FlightUplink, InboxServer, Tls
+from catchment.wire.grpc_server import InboxServer, is_loopback
+from catchment.wire.grpc_uplink import GrpcUplink
 from catchment.wire.inbox import Inbox
 from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
@@ -27,16 +35,51 @@ class Connections:
     clock: Clock
     wrap_uplink: Callable[[Uplink], Uplink] = lambda uplink: uplink
 
-    def make_server(self, inbox: Inbox, host: str, port: int) -> InboxServer:
-        """Return a server that lets sites send to an inbox."""
-        return InboxServer(inbox, host, port, _tls(self.project), _tokens(self.project))
+    def make_server(self, site: str, inbox: Inbox) -> InboxServer:
+        """Return a server at a site that lets other sites send to an inbox."""
+        files = self._files(site)
+        return InboxServer(
+            inbox,
+            *listen_address(self.project, site),
+            _tls(files),
+            self._token_check(files),
+            client_certificates=files.uses_tls and self.project.security.asks_for_certificates,
+        )
 
     def make_sender(self, link: Link, site: str, address: str, outbox: Outbox) -> Sender:
         """Return the sender of a site's outbox to an address, with the declared bandwidth and latency of the link."""
-        tls = _tls(self.project)
-        token = (_tokens(self.project) or {}).get(site)
+        files = self._files(site)
+        _check_encrypted(files, site, address)
+        tls = _tls(files)
+        self._read_token(files, site)
+
+        def open_uplink() -> Uplink:  # the files are read for every connection: they may have been replaced
+            return self.wrap_uplink(GrpcUplink(address, self._read_token(files, site), tls))
+
         shaper = Shaper(link.bandwidth_bytes_per_s, link.latency_us / 1e6)
-        return Sender(outbox, lambda: self.wrap_uplink(FlightUplink(address, token, tls)), shaper, self.clock)
+        return Sender(outbox, open_uplink, shaper, self.clock)
+
+    def certificate_expiry_us(self, site: str) -> int | None:
+        """Return when the certificate of a site ends to be valid; None if it has none."""
+        files = self._files(site)
+        return find_expiry_us(files.tls_cert.read_bytes()) if files.tls_cert and files.tls_cert.is_file() else None
+
+    def _files(self, site: str) -> SecurityFiles:
+        return self.project.security.files_of(site, self.project.folder)
+
+    def _token_check(self, files: SecurityFiles) -> TokenCheck | None:
+        if files.tokens is not None:
+            return TokenFile(files.tokens)
+        return None if files.uses_tls else self._loopback
+
+    def _read_token(self, files: SecurityFiles, site: str) -> str | None:
+        if files.token is not None:
+            return read_token(files.token)
+        return None if files.uses_tls else self._loopback.token_of(site)
+
+    @cached_property
+    def _loopback(self) -> LoopbackTokens:
+        return LoopbackTokens(self.project.state_folder)
 
 
 def listen_address(project: Project, site: str) -> tuple[str, int]:
@@ -44,20 +87,21 @@ def listen_address(project: Project, site: str) -> tuple[str, int]:
     return project.sites[site].listen or (LOOPBACK, 0)
 
 
-def _tls(project: Project) -> Tls | None:
-    files = project.security
-    if files.tls_cert is None and files.tls_ca is None:
-        return None
-    return Tls.from_files(files.tls_cert, files.tls_key, files.tls_ca)
+def reached_at(project: Project, site: str, server: InboxServer) -> str:
+    """Return host:port of a server of this process."""
+    host, _ = listen_address(project, site)
+    return join_address(host, server.port)
 
 
-def _tokens(project: Project) -> Mapping[str, str] | None:
-    """Return one token per site, from a TOML file of site = "token" lines."""
-    path = project.security.tokens
-    if path is None:
-        return None
-    tokens = tomllib.loads(path.read_text())
-    wrong = [s for s, t in tokens.items() if s not in project.sites or not isinstance(t, str)]
-    if wrong:
-        raise ConfigError(f"these are not tokens of declared sites: {wrong}", where=str(path))
-    return tokens
+def _tls(files: SecurityFiles) -> TlsFiles | None:
+    return TlsFiles(files.tls_cert, files.tls_key, files.tls_ca) if files.uses_tls else None
+
+
+def _check_encrypted(files: SecurityFiles, site: str, address: str) -> None:
+    """Refuse to send to another machine in plain text."""
+    host = address.rpartition(":")[0].strip("[]")
+    if not files.uses_tls and not is_loopback(host):
+        raise ConfigError(
+            f"site {site!r} would send to {address} without TLS",
+            hint="make keys with `catchment keys init` and set keys in [security]",
+        )

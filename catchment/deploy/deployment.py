@@ -22,6 +22,7 @@ from catchment.optimizer.sharing.deployed import Deployed, current_catalog, depl
 from catchment.optimizer.sharing.link_traffic import bytes_over_links, check_contracts
 from catchment.optimizer.sharing.statistics import fill_with_guesses, load_statistics
 from catchment.project.config import PROJECT_FILE, QUERIES_FOLDER, Project
+from catchment.project.option_kinds import join_address
 from catchment.project.routes import Routes
 from catchment.query.catalog import Catalog, load_catalog
 from catchment.query.plan import QueryPlan
@@ -247,7 +248,7 @@ def inbox_address(project: Project, site: str) -> str:
             where=str(project.folder / PROJECT_FILE),
             hint=f'set listen = "host:port" in [sites.{site}], or run all in one process: catchment run',
         )
-    return f"{listen[0]}:{listen[1]}"
+    return join_address(*listen)
 
 
 def check_plan(plan: QueryPlan, catalog: Catalog) -> None:

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from catchment.deploy.connections import listen_address
+from catchment.deploy.connections import reached_at
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.reconcile import carried_by
 from catchment.deploy.role_files import write_status
 from catchment.progress.admission import Admission
 from catchment.relay.pipeline import RelayPipeline
 from catchment.timeline import Clock
-from catchment.wire.flight import InboxServer
+from catchment.wire.grpc_server import InboxServer
 from catchment.wire.inbox import Inbox
 from catchment.wire.messages import Segment
 from catchment.wire.outbox import Outbox
@@ -30,7 +30,7 @@ class Relays:
     names: Sequence[str]
     clock: Clock
     make_sender: Callable[[str, Outbox], Sender]
-    make_server: Callable[[Inbox, str, int], InboxServer]
+    make_server: Callable[[str, Inbox], InboxServer]
     running: dict[str, RelayPipeline] = field(default_factory=dict, init=False)
     _servers: dict[str, InboxServer] = field(default_factory=dict, init=False)
     _closing: ExitStack = field(default_factory=ExitStack, init=False)
@@ -47,7 +47,7 @@ class Relays:
             self.running[name] = relay
             self._closing.callback(relay.stop)
             relay.carry(tuple(carried_by(self.deployment, name)))
-            server = self.make_server(relay.inbox, *listen_address(self.deployment.project, name))
+            server = self.make_server(name, relay.inbox)
             self._servers[name] = server
             server.start()
             self._closing.callback(server.close)
@@ -57,8 +57,7 @@ class Relays:
         """Return where a relay of this process listens; None if it does not run here."""
         if name not in self._servers:
             return None
-        host, _ = listen_address(self.deployment.project, name)
-        return f"{host}:{self._servers[name].port}"
+        return reached_at(self.deployment.project, name, self._servers[name])
 
     def follow(self, deployment: Deployment) -> None:
         """Carry what is deployed now; a relay may know a fragment before any site sends it."""

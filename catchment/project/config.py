@@ -8,7 +8,7 @@ declared once, as a field of the class that holds it; `catchment.project.templat
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -24,7 +24,7 @@ PROJECT_FILE = "catchment.toml"
 QUERIES_FOLDER = "queries"
 TABLES = ("project", "sites", "links", "spark", "security", "defaults")
 OUTBOX_MAX_BYTES = 10**9  # default bound of what waits for a link
-_FILE = kinds.text("the path of a file")
+_SITE_FILE = kinds.path_of_site()
 
 # Spark's own settings have any names: they are read as one table.
 _SPARK_SETTINGS = Option(
@@ -99,21 +99,77 @@ class SparkConfig:
 
 
 @dataclass(frozen=True)
-class Security:
-    """Files of certificates and tokens; absent ones leave that protection off."""
+class SecurityFiles:
+    """The files of one site: its own certificate, key and token, and what it needs to check the others."""
 
-    tls_cert: Path | None = option(_FILE, None, doc="certificate of this machine", example="tls/site.pem")
-    tls_key: Path | None = option(_FILE, None, doc="its private key", example="tls/site.key")
-    tls_ca: Path | None = option(
-        _FILE, None, doc="who signs the certificates of the others (mutual TLS)", example="tls/ca.pem"
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_ca: Path | None = None
+    token: Path | None = None
+    tokens: Path | None = None
+
+    @property
+    def uses_tls(self) -> bool:
+        """Return whether links are encrypted."""
+        return self.tls_cert is not None or self.tls_ca is not None
+
+
+@dataclass(frozen=True)
+class Security:
+    """Files of certificates and tokens; absent ones leave that protection off.
+
+    Every site has files of its own: `{site}` in a path is its name, and `keys` is a folder with one folder per site. A
+    machine needs the files of the sites that run on it, and no others.
+    """
+
+    keys: str | None = option(
+        kinds.text("the path of a folder"),
+        None,
+        doc="folder made by `catchment keys init`: the next five settings name its files where they are absent",
+        example="keys",
     )
-    tokens: Path | None = option(
-        _FILE, None, doc="one token per site, where there are no client certificates", example="tokens.toml"
+    tls_cert: str | None = option(_SITE_FILE, None, doc="certificate of a site", example="tls/{site}.pem")
+    tls_key: str | None = option(_SITE_FILE, None, doc="its private key", example="tls/{site}.key")
+    tls_ca: str | None = option(_SITE_FILE, None, doc="who signs the certificates of the others", example="tls/ca.pem")
+    token: str | None = option(_SITE_FILE, None, doc="the token that a site shows", example="tls/{site}.token")
+    tokens: str | None = option(
+        _SITE_FILE, None, doc="the tokens that inboxes know, one per site, or hashes of them", example="tokens.toml"
+    )
+    client_certificates: bool | None = option(
+        kinds.flag(),
+        None,
+        doc="whether inboxes ask callers for a certificate that names their site",
+        absent="with `keys`, or with tls_ca and without tokens",
+        example=True,
     )
 
     def __post_init__(self) -> None:
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("[security] has only one of tls_cert and tls_key", hint="TLS needs both files")
+        if (self.token is None) != (self.tokens is None):
+            hint = "sites show their own token, inboxes know the tokens of all: set both"
+            raise ConfigError("[security] has only one of token and tokens", hint=hint)
+
+    @property
+    def asks_for_certificates(self) -> bool:
+        """Return whether inboxes ask callers for a certificate."""
+        if self.client_certificates is not None:
+            return self.client_certificates
+        return self.keys is not None or (self.tls_ca is not None and self.tokens is None)
+
+    def files_of(self, site: str, root: Path) -> SecurityFiles:
+        """Return the files of a site of the project in a folder."""
+        made = SecurityFiles() if self.keys is None else key_files(root / self.keys, site)
+        named = {file.name: getattr(self, file.name) for file in fields(SecurityFiles)}
+        return replace(made, **{n: root / path.replace("{site}", site) for n, path in named.items() if path})
+
+
+def key_files(keys: Path, site: str) -> SecurityFiles:
+    """Return where the files of a site are in a folder of keys."""
+    folder = keys / site
+    return SecurityFiles(
+        folder / "cert.pem", folder / "key.pem", folder / "ca.pem", folder / "token", folder / "tokens.toml"
+    )
 
 
 LONGEST_DEFAULT_JUMP_US = 86400 * SECOND_US  # of `max_jump`, however long the repair horizon is
@@ -357,14 +413,15 @@ class _Reader:
 
     def security(self, root: Path) -> Security:
         read = self.table("security", options_of(Security))
-        for name, value in read.items():
-            if value is not None and not (root / value).is_file():
+        for name in ("tls_cert", "tls_key", "tls_ca"):
+            value = read[name]
+            if value is not None and "{site}" not in value and not (root / value).is_file():
                 raise ConfigError(
                     f"[security]: {name} = {value!r} is not a file",
                     where=self.file.at("security", name),
                     hint="paths are relative to the project folder",
                 )
         try:
-            return Security(**{name: root / value if value else None for name, value in read.items()})
+            return Security(**read)
         except ConfigError as cause:
             raise ConfigError(cause.message, where=self.file.at("security", None), hint=cause.hint) from cause

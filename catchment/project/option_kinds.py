@@ -146,7 +146,12 @@ def address() -> OptionKind:
         return host.strip("[]"), int(port)
 
     expected = "an address host:port such as '127.0.0.1:9410' (port 0: any free one)"
-    return OptionKind(expected, read, lambda value: f"{value[0]}:{value[1]}")
+    return OptionKind(expected, read, lambda value: join_address(*value))
+
+
+def join_address(host: str, port: int) -> str:
+    """Return host:port; an IPv6 address is put in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def policy() -> OptionKind:

@@ -20,7 +20,8 @@ One table per link. Every site where a stream is born needs a route to the cente
 sites, which merge what meets there and send it on. The route with the fewest links is taken."""
 SPARK_SETTINGS_DOC = "passed to Spark unchanged"
 SECURITY_DOC = """\
-Paths are relative to the project folder. Without these files a link is neither encrypted nor authenticated."""
+Paths are relative to the project folder; {site} in them is the name of a site. Without these files sites can be reached
+on their own machine only, and links are not encrypted. `catchment keys init` makes all of them: docs/security.md."""
 DEFAULTS_DOC = "What holds for streams and views that do not say otherwise in their WITH (...)."
 
 

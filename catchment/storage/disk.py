@@ -13,10 +13,10 @@ from pathlib import Path
 
 
 class Disk:
-    """The disk of the operating system."""
+    """The disk of the operating system; only the owner may read what is created."""
 
     def open(self, path: Path, flags: int) -> int:
-        return os.open(path, flags, 0o644)
+        return os.open(path, flags, 0o600)
 
     def write(self, file: int, data: memoryview) -> int:
         """Write some of the data; return how many bytes."""
@@ -40,7 +40,7 @@ class Disk:
 
     def make_folder(self, folder: Path) -> None:
         """Create one folder; its parent is there."""
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
 
     def sync_everything(self) -> None:
         """Make everything durable that any library of this process has written."""

@@ -1,7 +1,7 @@
 """Files that survive a kill and a power cut.
 
 A file appears whole or not at all: it is written under another name, synced, renamed, and the folder is synced. Only
-when `write_durably` has returned may anyone be told that the data is safe.
+when `write_durably` has returned may anyone be told that the data is safe. Only their owner may read the files.
 
 After a failed fsync the kernel may have marked the lost pages clean, so that a second fsync would succeed without the
 data being on disk (Rebello et al., ATC'20). So nothing here retries: the OSError goes up, the process must end, and
@@ -55,7 +55,7 @@ def sync_files(paths: Iterable[Path]) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder and its parents durably, if they are missing."""
+    """Create a folder and its parents durably, if they are missing; only their owner may enter them."""
     for missing in reversed([f for f in (folder, *folder.parents) if not f.exists()]):
         current_disk().make_folder(missing)
         sync_folder(missing.parent)

@@ -1,1 +1,1 @@
-"""Everything that crosses a link, exactly once: messages and their bytes, outbox, sender, Flight calls and inbox."""
+"""Everything that crosses a link, exactly once: messages and their bytes, outbox, sender, gRPC calls and inbox."""

@@ -77,6 +77,26 @@ class _Origins:
         return origins
 
 
+class _WaitingBytes:
+    """Bytes that have arrived and are not yet discarded, by site."""
+
+    def __init__(self) -> None:
+        self._segments: dict[int, tuple[str, int]] = {}
+        self._size_bytes: Counter[str] = Counter()
+
+    def add(self, position: int, segment: EncodedSegment) -> None:
+        origin = segment.header.origin
+        self._segments[position] = origin, len(segment.data)
+        self._size_bytes[origin] += len(segment.data)
+
+    def remove(self, position: int) -> None:
+        origin, size_bytes = self._segments.pop(position, ("", 0))
+        self._size_bytes[origin] -= size_bytes
+
+    def of(self, origin: str) -> int:
+        return self._size_bytes[origin]
+
+
 class _DecodedSegments:
     """Segments between being accepted and being discarded, as long as there is room for them."""
 
@@ -118,6 +138,7 @@ class Inbox:
         self._failure: OSError | None = None
         self._segments = SegmentFolder(folder, limits)
         self._decoded = _DecodedSegments(DECODED_BYTES)
+        self._waiting = _WaitingBytes()
         state = read_record(folder / STATE_FILE) or {"discarded": 0, "origins": {}}
         self._first: int = state["discarded"]  # the lowest position that is not discarded
         self._origins = _Origins.from_record(state["origins"])
@@ -210,6 +231,7 @@ class Inbox:
             self._first = position
             for gone in consumed:
                 self._decoded.remove(gone)
+                self._waiting.remove(gone)
                 self._segments.remove(gone)
 
     # ---- accepting
@@ -239,9 +261,10 @@ class Inbox:
         if known is None and len(self._origins) >= self.limits.origins:
             raise self.refuse("too_many_origins", f"{origin!r} would be site {len(self._origins) + 1}")
         if known is not None and known != epoch:
+            # The answer does not tell the known epoch: with it, anyone could continue the site's numbers.
             raise self.refuse(
                 "wrong_epoch",
-                f"the state folder of {origin!r} was replaced: its epoch was {known}, now it is {epoch}",
+                f"the state folder of {origin!r} was replaced: {epoch!r:.80} is not its epoch",
                 hint="restore the site's state folder, or run the site under a new name: "
                 "its old numbers cannot be told from its new ones",
             )
@@ -256,6 +279,11 @@ class Inbox:
             )
         if self.size_bytes + size_bytes > self.limits.inbox_bytes:
             raise self.refuse("full", f"{self.size_bytes} bytes wait to be consumed; send again later")
+        waiting_bytes = self._waiting.of(segment.origin)
+        if waiting_bytes + size_bytes > self.limits.origin_bytes:
+            raise self.refuse(
+                "full", f"{waiting_bytes} bytes of {segment.origin!r} wait to be consumed; send again later"
+            )
         if self._admit is not None:
             try:
                 self._admit(segment)
@@ -270,6 +298,7 @@ class Inbox:
             self._failure = error
             raise
         self._origins.add(encoded)
+        self._waiting.add(position, encoded)
         self._decoded.add(position, segment)
 
     # ---- reading
@@ -289,6 +318,7 @@ class Inbox:
                 raise self._error(f"position {self.last_position + 1} is missing", hint)
             encoded = self._load(position)
             self._segments.add(position, encoded)
+            self._waiting.add(position, encoded)
             self._origins.add(encoded)
 
     def _load(self, position: int) -> EncodedSegment:

@@ -16,7 +16,8 @@ class WireLimits:
     A site that might exceed `frame_bytes` or `rows` splits what it sends into several segments. `ahead_segments` is how
     far ahead of the lowest missing number an inbox takes segments of one origin: it bounds the memory of what was seen,
     and a sender never goes beyond it. `inbox_bytes` is how much an inbox holds that is not consumed: at the bound it
-    refuses for the time being, and the segments wait in the senders' outboxes.
+    refuses for the time being, and the segments wait in the senders' outboxes. What one origin has there, and how many
+    calls and bytes per second one peer may make, is bounded too, so that no site can shut out the others.
     """
 
     frame_bytes: int = 64 * 2**20
@@ -29,6 +30,9 @@ class WireLimits:
     origins: int = 1024
     ahead_segments: int = 65_536
     inbox_bytes: int = 4 * 2**30
+    origin_bytes: int = 2**30  # of `inbox_bytes`, what one origin may take
+    peer_calls_per_s: int = 2_000
+    peer_bytes_per_s: int = 512 * 2**20
 
     def __post_init__(self) -> None:
         for limit in fields(self):

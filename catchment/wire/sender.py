@@ -160,6 +160,8 @@ class Sender:
         try:
             acked = uplink.send(data)
         except RefusedError as error:
+            if error.reason == "unauthenticated":  # a new connection reads the token and the certificate again
+                raise
             self._dispatch.hold(segment, error, MAX_RETRY_S if error.retryable else REFUSED_RETRY_S)
             return
         if acked != segment.sequence:

@@ -22,6 +22,7 @@ REASONS = {
     "unfit": False,  # a fragment, a schema or slices that the receiver has no use for
     "too_far_ahead": True,  # too far ahead of the lowest number not yet seen
     "full": True,  # the receiver has no room until it has consumed some
+    "too_fast": True,  # more calls or bytes per second than one peer may make
     "closed": True,  # the receiver is going down, or its disk failed
 }
 

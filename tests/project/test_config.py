@@ -80,7 +80,7 @@ def test_every_setting_shown_in_the_template_may_be_switched_on(tmp_path: Path) 
     jump_us = Defaults().resolve_jump_us(None)  # it follows from the repair horizon; the template shows what follows
     assert project.defaults == Defaults(max_jump_us=jump_us)
     assert project.links["edge", "center"].bandwidth_bytes_per_s == 2e6
-    assert project.security.tls_ca == tmp_path / "tls/ca.pem"
+    assert project.security.files_of("eu", tmp_path).tls_ca == tmp_path / "tls/ca.pem"
     assert project.spark.settings == {"spark.sql.shuffle.partitions": "2"}
 
 

@@ -16,7 +16,8 @@ from catchment.deploy.reconcile import carried_by
 from catchment.deploy.relays import Relays
 from catchment.relay.pipeline import RelayPipeline
 from catchment.timeline import END_OF_TIME_US, ManualClock, SystemClock, WindowSpec
-from catchment.wire.flight import FlightUplink, InboxServer
+from catchment.wire.grpc_server import InboxServer
+from catchment.wire.grpc_uplink import GrpcUplink
 from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
 from tests.worlds.projects import write_project
@@ -37,7 +38,7 @@ def test_segments_pass_a_tree_of_real_servers_and_senders(tmp_path: Path) -> Non
         server.start()
 
     def sender(name: str, outbox: Outbox) -> Sender:
-        return Sender(outbox, lambda: FlightUplink(f"127.0.0.1:{servers[HOPS[name]].port}"), clock=SystemClock())
+        return Sender(outbox, lambda: GrpcUplink(f"127.0.0.1:{servers[HOPS[name]].port}"), clock=SystemClock())
 
     everyone: dict[str, Site | Relay] = {**tree.sites, **tree.relays}
     senders = [sender(name, role.outbox) for name, role in everyone.items()]
@@ -79,7 +80,7 @@ def test_a_relay_that_is_killed_again_and_again_loses_nothing_and_doubles_nothin
     sites = {s: Site(tmp_path / s, s, fragment, "streaming", clock) for s in ("a", "b")}
     server = InboxServer(center.inbox, "127.0.0.1", 0)
     server.start()
-    senders = [Sender(s.outbox, lambda: FlightUplink(f"127.0.0.1:{port}"), clock=SystemClock()) for s in sites.values()]
+    senders = [Sender(s.outbox, lambda: GrpcUplink(f"127.0.0.1:{port}"), clock=SystemClock()) for s in sites.values()]
     script = Path(__file__).parents[1] / "worlds" / "relay_process.py"
     command = [sys.executable, str(script), str(tmp_path), str(port), str(server.port)]
     relay, data, kills = subprocess.Popen(command), [], 0
@@ -135,9 +136,15 @@ def test_relays_of_a_process_listen_follow_and_end(deployment: Deployment) -> No
 
     def make_sender(name: str, outbox: Outbox) -> Sender:
         made.append(name)
-        return Sender(outbox, lambda: FlightUplink("127.0.0.1:1"), clock=SystemClock())
+        return Sender(outbox, lambda: GrpcUplink("127.0.0.1:1"), clock=SystemClock())
 
-    relays = Relays(deployment, deployment.routes.relays, SystemClock(), make_sender, InboxServer)
+    relays = Relays(
+        deployment,
+        deployment.routes.relays,
+        SystemClock(),
+        make_sender,
+        lambda site, inbox: InboxServer(inbox, "127.0.0.1", 0),
+    )
     relays.start()
     try:
         assert made == ["near", "far"]

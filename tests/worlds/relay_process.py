@@ -10,7 +10,8 @@ from catchment.progress.admission import Admission
 from catchment.project.routes import Routes
 from catchment.relay.pipeline import RelayPipeline
 from catchment.timeline import SystemClock, WindowSpec
-from catchment.wire.flight import FlightUplink, InboxServer
+from catchment.wire.grpc_server import InboxServer
+from catchment.wire.grpc_uplink import GrpcUplink
 from catchment.wire.sender import Sender
 from tests.worlds.relay_world import PAIR, carried, project_of
 from tests.worlds.world import make_fragment
@@ -26,7 +27,7 @@ def main(folder: str, port: str, to: str) -> None:
         project,
         "hub",
         Admission({"q": fragment}, routes, {fragment.stream: tuple(routes.hops)}).check,
-        lambda outbox: Sender(outbox, lambda: FlightUplink(f"127.0.0.1:{to}"), clock=SystemClock()),
+        lambda outbox: Sender(outbox, lambda: GrpcUplink(f"127.0.0.1:{to}"), clock=SystemClock()),
         SystemClock(),
     )
     relay.carry([carried(fragment, routes, "hub", ("a", "b"), "batching")])

@@ -6,7 +6,8 @@ import sys
 import time
 from pathlib import Path
 
-from catchment.wire.flight import FlightUplink, InboxServer
+from catchment.wire.grpc_server import InboxServer
+from catchment.wire.grpc_uplink import GrpcUplink
 from catchment.wire.inbox import Inbox
 from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
@@ -16,7 +17,7 @@ from tests.worlds.wire_messages import some_messages
 def run_site(folder: Path, port: int, segments: int) -> None:
     """Store what is not stored yet, send until all is acked."""
     outbox = Outbox(folder, "eu", "center", 10**9)
-    sender = Sender(outbox, lambda: FlightUplink(f"127.0.0.1:{port}"))
+    sender = Sender(outbox, lambda: GrpcUplink(f"127.0.0.1:{port}"))
     sender.start()
     for number in range(segments):  # a journal that begins again at its start
         outbox.append(number, some_messages(number))

@@ -12,7 +12,7 @@ from catchment.center.join.results import JoinedTables
 from catchment.center.pipeline import CenterPipeline
 from catchment.center.results.bounds import own_errors, sources_of
 from catchment.center.results.write import ResultTables
-from catchment.deploy.connections import Connections, listen_address
+from catchment.deploy.connections import Connections, reached_at
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.role_files import refuse_redefined_views, write_status
 from catchment.progress.admission import Admission
@@ -20,7 +20,7 @@ from catchment.query.plan import QueryPlan
 from catchment.spark.evaluation.finish import make_finish
 from catchment.spark.evaluation.merge import make_merge
 from catchment.timeline import END_OF_TIME_US, Clock
-from catchment.wire.flight import InboxServer
+from catchment.wire.grpc_server import InboxServer
 from catchment.wire.inbox import Inbox
 from catchment.wire.messages import Segment
 
@@ -58,8 +58,7 @@ class CenterRole:
 
     def start(self, closing: ExitStack) -> None:
         """Listen for sites and begin to consume what lands; `closing` ends both."""
-        project = self.deployment.project
-        self._server = self._connections.make_server(self._inbox, *listen_address(project, project.center))
+        self._server = self._connections.make_server(self.deployment.project.center, self._inbox)
         self._server.start()
         closing.callback(self._server.close)
         self.pipeline.start()
@@ -70,8 +69,7 @@ class CenterRole:
         """Where it listens, as host:port."""
         assert self._server is not None, "the center listens from its start on"
         project = self.deployment.project
-        host, _ = listen_address(project, project.center)
-        return f"{host}:{self._server.port}"
+        return reached_at(project, project.center, self._server)
 
     def follow(self, deployment: Deployment) -> None:
         """Answer the queries that are deployed now."""

@@ -1,20 +1,24 @@
-"""Real Flight over loopback: restarts, wrong credentials, wrong names, certificates, sizes, silence."""
+"""Real gRPC over loopback: restarts, wrong credentials, wrong names, certificates, sizes, silence."""
 
 from __future__ import annotations
 
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from pathlib import Path
 
+import grpc
 import pytest
 import trustme
-from pyarrow import flight
 
-from catchment.errors import WireError
-from catchment.wire import flight as wire_flight
+from catchment.errors import ConfigError, WireError
+from catchment.keys.tls import Tls, TlsFiles, TlsSource
+from catchment.keys.tokens import TokenCheck
+from catchment.wire import grpc_server, grpc_uplink
 from catchment.wire.codec import encode_segment
-from catchment.wire.flight import FlightUplink, InboxServer, Tls
+from catchment.wire.grpc_server import InboxServer
+from catchment.wire.grpc_uplink import GrpcUplink
 from catchment.wire.inbox import Inbox
 from catchment.wire.limits import WireLimits
 from catchment.wire.messages import Segment
@@ -29,7 +33,7 @@ HOST = "127.0.0.1"
 TOKENS = {"eu": "eu-secret", "us": "us-secret"}
 
 Serve = Callable[..., InboxServer]
-Call = Callable[..., FlightUplink]
+Call = Callable[..., GrpcUplink]
 
 
 def frame(sequence: int, origin: str = "eu") -> bytes:
@@ -45,8 +49,14 @@ def inbox(tmp_path: Path) -> Inbox:
 def serve(inbox: Inbox) -> Iterator[Serve]:
     servers: list[InboxServer] = []
 
-    def start(port: int = 0, tls: Tls | None = None, tokens: dict[str, str] | None = None) -> InboxServer:
-        servers.append(InboxServer(inbox, HOST, port, tls, tokens))
+    def start(
+        port: int = 0,
+        tls: TlsSource | None = None,
+        tokens: dict[str, str] | TokenCheck | None = None,
+        client_certificates: bool | None = None,
+        host: str = HOST,
+    ) -> InboxServer:
+        servers.append(InboxServer(inbox, host, port, tls, tokens, client_certificates=client_certificates))
         servers[-1].start()
         return servers[-1]
 
@@ -57,10 +67,10 @@ def serve(inbox: Inbox) -> Iterator[Serve]:
 
 @pytest.fixture
 def call() -> Iterator[Call]:
-    uplinks: list[FlightUplink] = []
+    uplinks: list[GrpcUplink] = []
 
-    def open_uplink(server: InboxServer, token: str | None = None, tls: Tls | None = None) -> FlightUplink:
-        uplinks.append(FlightUplink(f"{HOST}:{server.port}", token, tls))
+    def open_uplink(server: InboxServer, token: str | None = None, tls: Tls | None = None) -> GrpcUplink:
+        uplinks.append(GrpcUplink(f"{HOST}:{server.port}", token, tls))
         return uplinks[-1]
 
     yield open_uplink
@@ -89,6 +99,7 @@ def test_a_refusal_arrives_with_its_reason_message_and_hint(inbox: Inbox, serve:
     error = refusal(lambda: uplink.send(other))
     assert (error.reason, error.retryable) == ("wrong_epoch", False)
     assert "replaced" in error.message
+    assert "'life'" not in error.message, "whoever learns the epoch can go on with the numbers of the site"
     assert "new name" in str(error.hint)
     assert refusal(lambda: uplink.send(b"junk")).reason == "corrupt"
     assert uplink.send(frame(1)) == 1
@@ -98,7 +109,7 @@ def test_an_oversized_segment_is_stopped_on_either_side(inbox: Inbox, serve: Ser
     server = serve()
     big = b"x" * 100_001
     assert refusal(lambda: call(server).send(big)).reason == "oversized"
-    careful = FlightUplink(f"{HOST}:{server.port}", limits=WireLimits(frame_bytes=100_000))
+    careful = GrpcUplink(f"{HOST}:{server.port}", limits=WireLimits(frame_bytes=100_000))
     assert refusal(lambda: careful.send(big)).reason == "oversized"
     careful.close()
     assert inbox.refused == {"oversized": 1}
@@ -108,7 +119,7 @@ def test_a_sender_survives_restarts_of_the_server_in_the_middle(tmp_path: Path, 
     outbox = Outbox(tmp_path / "out", "eu", "center", 10**9)
     server = serve()
     port = server.port
-    sender = Sender(outbox, lambda: FlightUplink(f"{HOST}:{port}"))
+    sender = Sender(outbox, lambda: GrpcUplink(f"{HOST}:{port}"))
     sender.start()
     for number in range(60):
         outbox.append(number, some_messages(number))
@@ -131,33 +142,37 @@ def test_nobody_there_is_a_link_error(serve: Serve, call: Call) -> None:
 
 
 def test_a_far_side_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire_flight, "CONNECT_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(grpc_uplink, "CONNECT_TIMEOUT_S", 0.2)
     with socket.create_server((HOST, 0)) as silent:
-        uplink = FlightUplink(f"{HOST}:{silent.getsockname()[1]}")
+        uplink = GrpcUplink(f"{HOST}:{silent.getsockname()[1]}")
         with pytest.raises(LinkError):
             uplink.connect("eu", "life")
         uplink.close()
 
 
 def test_an_answer_that_makes_no_sense_is_a_link_error() -> None:
-    class Strange(flight.FlightServerBase):
-        def do_action(self, context: object, action: object) -> list[flight.Result]:
-            return [flight.Result(b'{"refused": "bad mood", "message": "", "hint": null}')]
+    class Strange(grpc.GenericRpcHandler):
+        def service(self, details: object) -> object:
+            return grpc.unary_unary_rpc_method_handler(
+                lambda data, context: b'{"refused": "bad mood", "message": "", "hint": null}'
+            )
 
-    server = Strange((HOST, 0))
-    uplink = FlightUplink(f"{HOST}:{server.port}")
+    server = grpc.server(futures.ThreadPoolExecutor(1), handlers=(Strange(),))
+    port = server.add_insecure_port(f"{HOST}:0")
+    server.start()
+    uplink = GrpcUplink(f"{HOST}:{port}")
     with pytest.raises(LinkError, match="cannot be read"):
         uplink.connect("eu", "life")
     uplink.close()
-    server.shutdown()
+    server.stop(None).wait()
 
 
 def test_requests_that_are_not_known_are_refused_and_counted(inbox: Inbox, serve: Serve) -> None:
-    client = flight.FlightClient(f"grpc+tcp://{HOST}:{serve().port}")
-    for kind, body in [("other", b""), (wire_flight.CONNECT, b"{"), (wire_flight.CONNECT, b"[1]" * 5000)]:
-        (answer,) = client.do_action(flight.Action(kind, body))
-        assert b"corrupt" in bytes(answer.body)
-    client.close()
+    with grpc.insecure_channel(f"{HOST}:{serve().port}") as channel:
+        for body in (b"{", b"[1]" * 5000):
+            assert b"corrupt" in channel.unary_unary(grpc_server.CONNECT)(body)
+        with pytest.raises(grpc.RpcError, match="UNIMPLEMENTED"):
+            channel.unary_unary("/another/Call")(b"")
     assert inbox.refused == {"corrupt": 3}
 
 
@@ -253,7 +268,7 @@ def test_a_site_does_not_talk_to_a_server_of_another_authority(
 def test_with_tls_and_tokens_both_must_name_the_same_site(
     inbox: Inbox, serve: Serve, call: Call, certificates: Certificates
 ) -> None:
-    server = serve(tls=certificates.issue(HOST), tokens=TOKENS)
+    server = serve(tls=certificates.issue(HOST), tokens=TOKENS, client_certificates=True)
     eu = certificates.issue("eu")
     assert call(server, "eu-secret", eu).send(frame(0)) == 0
     assert refusal(lambda: call(server, "us-secret", eu).send(frame(0, "us"))).reason == "wrong_site"
@@ -261,22 +276,91 @@ def test_with_tls_and_tokens_both_must_name_the_same_site(
 
 
 def test_tls_with_tokens_needs_no_client_certificate(serve: Serve, call: Call, certificates: Certificates) -> None:
-    own = certificates.issue(HOST)
-    server = serve(tls=Tls(own.certificate, own.key), tokens=TOKENS)
+    """A relay has an authority, to check the server it sends to, and tokens, to check those that send to it."""
+    server = serve(tls=certificates.issue(HOST), tokens=TOKENS)
     assert call(server, "eu-secret", Tls(authority=certificates.authority)).send(frame(0)) == 0
+
+
+def test_a_token_that_is_unknown_is_refused_before_the_content_is_received(
+    inbox: Inbox, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    received: list[object] = []
+    monkeypatch.setattr(inbox, "accept", lambda data, peer: received.append(peer))
+    with grpc.insecure_channel(f"{HOST}:{serve(tokens=TOKENS).port}") as channel:
+        with pytest.raises(grpc.RpcError, match="UNAUTHENTICATED"):
+            channel.unary_unary(grpc_server.SEGMENT)(b"x" * 3_000_000)  # thirty times what is taken of anyone
+        with pytest.raises(grpc.RpcError, match="larger than max"):
+            channel.unary_unary(grpc_server.SEGMENT)(
+                b"x" * 3_000_000, metadata=((grpc_server.TOKEN_HEADER, "Bearer eu-secret"),)
+            )
+    assert received == []
+
+
+def test_a_segment_beyond_what_the_far_side_receives_is_a_refusal(serve: Serve, call: Call) -> None:
+    assert refusal(lambda: call(serve(tokens=TOKENS), "eu-secret").send(b"x" * 3_000_000)).reason == "oversized"
+
+
+def test_a_peer_that_sends_too_much_is_refused_for_the_time_being(
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = WireLimits(peer_calls_per_s=1)
+    server = InboxServer(Inbox(tmp_path / "few", limits), HOST, 0, None, TOKENS)
+    server.start()
+    try:
+        eu, us = call(server, "eu-secret"), call(server, "us-secret")
+        assert [eu.send(frame(n)) for n in range(4)] == [0, 1, 2, 3]
+        error = refusal(lambda: [eu.send(frame(n)) for n in range(4, 40)])
+        assert (error.reason, error.retryable) == ("too_fast", True)
+        assert us.send(frame(0, origin="us")) == 0
+    finally:
+        server.close()
+
+
+def write_files(folder: Path, tls: Tls) -> TlsFiles:
+    for name, content in (("c", tls.certificate), ("k", tls.key), ("a", tls.authority)):
+        (folder / name).write_bytes(content or b"")
+        (folder / name).chmod(0o600)
+    return TlsFiles(folder / "c", folder / "k", folder / "a")
 
 
 def test_certificates_are_read_from_files(tmp_path: Path, certificates: Certificates) -> None:
     tls = certificates.issue("eu")
-    for name, content in (("c", tls.certificate), ("k", tls.key), ("a", tls.authority)):
-        (tmp_path / name).write_bytes(content or b"")
-    assert Tls.from_files(tmp_path / "c", tmp_path / "k", tmp_path / "a") == tls
+    assert write_files(tmp_path, tls).read() == tls
     assert b"KEY" in (tls.key or b"")
     assert "KEY" not in repr(tls)
-    with pytest.raises(WireError, match="cannot read"):
-        Tls.from_files(tmp_path / "absent")
-    with pytest.raises(WireError, match="needs its key"):
+    with pytest.raises(ConfigError, match="cannot read"):
+        TlsFiles(tmp_path / "absent").read()
+    with pytest.raises(ConfigError, match="needs its key"):
         Tls(certificate=b"x")
+    (tmp_path / "k").chmod(0o644)
+    with pytest.raises(ConfigError, match="can be read by other users"):
+        TlsFiles(tmp_path / "c", tmp_path / "k").read()
+
+
+def test_a_replaced_certificate_is_used_by_the_next_connection_without_a_restart(
+    tmp_path: Path, serve: Serve, call: Call, certificates: Certificates
+) -> None:
+    files = write_files(tmp_path, certificates.issue(HOST))
+    server = serve(tls=files, tokens=TOKENS)
+    trust_old = Tls(authority=certificates.authority)
+    assert call(server, "eu-secret", trust_old).connect("eu", "life") == 0
+
+    renewed = Certificates()
+    half = renewed.issue(HOST)
+    (tmp_path / "c").write_bytes(half.certificate or b"")  # the key has not been copied yet
+    assert call(server, "eu-secret", trust_old).connect("eu", "life") == 0
+    write_files(tmp_path, half)
+    assert call(server, "eu-secret", Tls(authority=renewed.authority)).connect("eu", "life") == 0
+    with pytest.raises(LinkError, match="CERTIFICATE_VERIFY_FAILED"):
+        call(server, "eu-secret", trust_old).connect("eu", "life")
+
+
+def test_ipv6_loopback_is_served(serve: Serve) -> None:
+    if not socket.has_ipv6:
+        pytest.skip("this machine has no IPv6")
+    uplink = GrpcUplink(f"[::1]:{serve(host='::1', tokens=TOKENS).port}", "eu-secret")
+    assert uplink.connect("eu", "life") == 0
+    uplink.close()
 
 
 # ---- safe by default
@@ -295,7 +379,7 @@ def test_settings_that_authenticate_nobody_are_refused(inbox: Inbox, certificate
     with pytest.raises(WireError, match="certificate"):
         InboxServer(inbox, HOST, 0, Tls(authority=certificates.authority))
     for tokens in ({}, {"eu": ""}, {"eu": "same", "us": "same"}):
-        with pytest.raises(WireError, match="token"):
+        with pytest.raises(ConfigError, match="token"):
             InboxServer(inbox, HOST, 0, None, tokens)
 
 

@@ -1,0 +1,153 @@
+"""`catchment keys`: a private authority, and the certificates and tokens of a project's sites."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from catchment.cli.commands.show import ProjectOption
+from catchment.cli.output import JsonFlag, emit
+from catchment.errors import ConfigError
+from catchment.keys.key_folder import (
+    AUTHORITY_DAYS,
+    CERTIFICATE_DAYS,
+    DAY_US,
+    GRACE_DAYS,
+    IssuedKeys,
+    KeyFolder,
+)
+from catchment.project.config import PROJECT_FILE, Project
+from catchment.project.options import did_you_mean
+
+DEFAULT_FOLDER = "keys"
+
+SiteArgument = Annotated[str, typer.Argument(help="The site, as catchment.toml names it.")]
+Days = Annotated[int, typer.Option(min=1, help="How long the certificate is valid.")]
+Hosts = Annotated[
+    list[str] | None,
+    typer.Option("--host", help="A further name or address at which other sites find this one; may be repeated."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    keys = typer.Typer(help="Make and replace the certificates and tokens of sites.", no_args_is_help=True)
+    keys.command(name="init", epilog="Example: catchment keys init -p my-project")(make)
+    keys.command(epilog="Example: catchment keys issue eu -p my-project --host eu.example.org")(issue)
+    keys.command(epilog="Example: catchment keys rotate eu -p my-project")(rotate)
+    keys.command(name="list", epilog="Example: catchment keys list -p my-project")(show)
+    app.add_typer(keys, name="keys")
+
+
+def make(project: ProjectOption = Path(), days: Days = CERTIFICATE_DAYS, as_json: JsonFlag = False) -> None:
+    """Make an authority, and a certificate and a token for every site of a project."""
+    given = Project.load(project)
+    folder = _folder(given)
+    folder.create(given.name, max(days, AUTHORITY_DAYS))
+    issued = [folder.issue(site, _hosts(given, site), days) for site in given.sites]
+    emit({"folder": str(folder.folder), "keys": _rows(issued)}, as_json, lambda a: _next_steps(given, a))
+
+
+def issue(
+    site: SiteArgument,
+    project: ProjectOption = Path(),
+    host: Hosts = None,
+    days: Days = CERTIFICATE_DAYS,
+    as_json: JsonFlag = False,
+) -> None:
+    """Give a site that has none a certificate and a token."""
+    given = Project.load(project)
+    issued = _folder(given).issue(_declared(given, site), [*(host or ()), *_hosts(given, site)], days)
+    emit({"keys": _rows([issued])}, as_json, lambda _: _copy_hint(given, site))
+
+
+def rotate(
+    site: SiteArgument,
+    project: ProjectOption = Path(),
+    host: Hosts = None,
+    days: Days = CERTIFICATE_DAYS,
+    grace_days: Annotated[
+        int, typer.Option(min=0, help="How long the previous token is still taken; 0 if it was stolen.")
+    ] = GRACE_DAYS,
+    as_json: JsonFlag = False,
+) -> None:
+    """Replace the certificate and the token of a site; running processes take up the new files."""
+    given = Project.load(project)
+    issued = _folder(given).rotate(_declared(given, site), [*(host or ()), *_hosts(given, site)], days, grace_days)
+    emit({"keys": _rows([issued])}, as_json, lambda _: _copy_hint(given, site))
+
+
+def show(project: ProjectOption = Path(), as_json: JsonFlag = False) -> None:
+    """List the keys of all sites and when they end to be valid."""
+    folder = _folder(Project.load(project))
+    answer = {"authority_expires": _instant(folder.authority_expires_us), "keys": _rows(folder.list_keys())}
+    emit(answer, as_json, _table)
+
+
+def _folder(project: Project) -> KeyFolder:
+    return KeyFolder(project.folder / (project.security.keys or DEFAULT_FOLDER))
+
+
+def _declared(project: Project, site: str) -> str:
+    if site not in project.sites:
+        where = str(project.folder / PROJECT_FILE)
+        raise ConfigError(f"there is no site {site!r}", where=where, hint=did_you_mean(site, project.sites))
+    return site
+
+
+def _hosts(project: Project, site: str) -> list[str]:
+    """Return the host at which other sites find a site, if it is declared."""
+    listen = project.sites[site].listen
+    return [] if listen is None or listen[0] in ("0.0.0.0", "::") else [listen[0]]
+
+
+def _rows(issued: Iterable[IssuedKeys]) -> list[dict[str, Any]]:
+    return [
+        {
+            "site": keys.site,
+            "folder": str(keys.folder),
+            "certificate_expires": _instant(keys.certificate_expires_us),
+            "days_left": _days_left(keys.certificate_expires_us),
+            "previous_token_until": _instant(keys.previous_token_until_us) if keys.previous_token_until_us else None,
+        }
+        for keys in issued
+    ]
+
+
+def _instant(at_us: int) -> str:
+    return datetime.fromtimestamp(at_us // 1_000_000, UTC).isoformat()
+
+
+def _days_left(at_us: int) -> int:
+    return (at_us - time.time_ns() // 1_000) // DAY_US
+
+
+def _next_steps(project: Project, answer: Mapping[str, Any]) -> str:
+    folder = Path(answer["folder"])
+    lines = [f"made {folder}: an authority, and keys for {', '.join(row['site'] for row in answer['keys'])}"]
+    if project.security.keys is None:
+        lines.append(f'next: in {project.folder / PROJECT_FILE} set keys = "{DEFAULT_FOLDER}" in [security]')
+    lines.append(f"then copy {folder}/SITE to the machine of each site, to the same place; copy nothing else of it")
+    return "\n".join(lines)
+
+
+def _copy_hint(project: Project, site: str) -> str:
+    folder = _folder(project).folder
+    receivers = f"and the tokens.toml in {folder}/{project.center} (and of relays) to theirs"
+    return f"next: copy {folder / site} to the machine of {site}, {receivers}"
+
+
+def _table(answer: Mapping[str, Any]) -> Table:
+    table = Table("site", "certificate ends", "days left", "previous token until", title_justify="left")
+    for row in answer["keys"]:
+        left = row["days_left"]
+        shown = f"{left}" if left >= 0 else "expired"
+        table.add_row(row["site"], row["certificate_expires"], shown, row["previous_token_until"] or "-")
+    table.caption = f"the authority's own certificate ends {answer['authority_expires']}"
+    return table

@@ -1,0 +1,224 @@
+"""The server of an inbox: every segment is one gRPC call with opaque bytes, answered by its number or a refusal.
+
+Plain gRPC, not Arrow Flight: a segment is many small tables and facts under one checksum, it is stored as it came, and
+its acknowledgement means that it is on disk. Flight's streams of record batches would be parsed and encoded again on
+the way, and its server in Python bounds no message and cannot change its certificate.
+
+Deny by default: a call without a valid token is ended before its content is received; what is received is bounded
+before memory is allocated for it; without TLS the server listens on loopback only; with TLS a site must show a
+certificate or a token; and a site may write only under the name that it showed. Certificates and tokens are read again
+when their files are replaced: tokens with the next call, certificates with the next connection.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections.abc import Callable, Mapping
+from concurrent import futures
+from typing import Any
+
+import grpc
+
+from catchment.errors import WireError
+from catchment.keys.tls import Tls, TlsSource
+from catchment.keys.tokens import TokenCheck, TokenTable
+from catchment.project.option_kinds import join_address
+from catchment.wire.inbox import Inbox
+from catchment.wire.peer_quota import PeerQuotas
+from catchment.wire.uplink import RefusedError
+
+CONNECT = "/catchment.Inbox/Connect"  # the call that introduces a sender
+SEGMENT = "/catchment.Inbox/Segment"  # the call that carries one segment
+TOKEN_HEADER = "authorization"
+BEARER = "Bearer "
+MAX_REQUEST_BYTES = 4096  # largest introduction of a sender
+WORKERS = 16  # calls that are answered at once
+MAX_CALLS = 64  # calls that are under way at once; further ones fail and are sent again
+STOP_GRACE_S = 10.0  # how long calls under way are waited for at the end
+MIN_PING_MS = 10_000  # senders that ask more often whether the link still holds are cut off
+
+
+class InboxServer:
+    """Listen for the senders of other sites and give what they send to an inbox.
+
+    With TLS, callers are asked for a certificate if `client_certificates` is set; if it is not given, they are if there
+    is an authority and there are no tokens.
+    """
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        host: str,
+        port: int,
+        tls: TlsSource | None = None,
+        tokens: TokenCheck | Mapping[str, str] | None = None,
+        *,
+        client_certificates: bool | None = None,
+    ) -> None:
+        self._tokens = TokenTable.of(tokens) if isinstance(tokens, Mapping) else tokens
+        found = None if tls is None else tls.read()
+        has_authority = found is not None and found.authority is not None
+        asked = has_authority and self._tokens is None if client_certificates is None else client_certificates
+        _check_safety(host, found, asked, self._tokens)
+        self._inbox = inbox
+        self._host = host
+        self._port = port
+        self._tls = tls
+        self._client_certificates = asked
+        self._server: Any = None
+
+    @property
+    def port(self) -> int:
+        """The port it listens on; the one that the system chose if 0 was asked for."""
+        return self._port
+
+    def start(self) -> None:
+        assert self._server is None, "started twice"
+        calls = _Calls(self._inbox, self._tokens, self._client_certificates)
+        server = grpc.server(
+            futures.ThreadPoolExecutor(WORKERS, thread_name_prefix="inbox"),
+            handlers=(calls,),
+            options=[
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", self._inbox.limits.frame_bytes + MAX_REQUEST_BYTES),
+                ("grpc.http2.min_recv_ping_interval_without_data_ms", MIN_PING_MS),
+            ],
+            maximum_concurrent_rpcs=MAX_CALLS,
+        )
+        address = join_address(self._host, self._port)
+        try:
+            if self._tls is None:
+                self._port = server.add_insecure_port(address)
+            else:
+                self._port = server.add_secure_port(address, _make_credentials(self._tls, self._client_certificates))
+            server.start()
+        except RuntimeError as error:
+            raise WireError(
+                f"cannot listen: {error}",
+                where=address,
+                hint="choose another port, or end the process that uses it",
+            ) from error
+        self._server = server
+
+    def close(self) -> None:
+        """Stop listening, after the calls under way have been answered."""
+        if self._server is not None:
+            self._server.stop(STOP_GRACE_S).wait()
+            self._server = None
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine only."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _make_credentials(tls: TlsSource, client_certificates: bool) -> Any:
+    """Return credentials that are looked up anew for every connection."""
+    used: list[Tls] = [tls.read()]
+
+    def configure(found: Tls) -> Any:
+        authority = found.authority if client_certificates else None
+        return grpc.ssl_server_certificate_configuration([(found.key, found.certificate)], authority)
+
+    def fetch() -> Any:
+        found = tls.read()
+        if found == used[0]:
+            return None
+        used[0] = found
+        return configure(found)
+
+    return grpc.dynamic_ssl_server_credentials(configure(used[0]), fetch, client_certificates)
+
+
+class _Calls(grpc.GenericRpcHandler):
+    """The two calls, each answered by one JSON document."""
+
+    def __init__(self, inbox: Inbox, tokens: TokenCheck | None, client_certificates: bool) -> None:
+        self._inbox = inbox
+        self._tokens = tokens
+        self._client_certificates = client_certificates
+        self._quotas = PeerQuotas(inbox.limits)
+
+    def service(self, details: Any) -> Any:
+        """Return what handles a call, before its content is received."""
+        given = dict(details.invocation_metadata).get(TOKEN_HEADER, "")
+        site = self._tokens.find_site(given.removeprefix(BEARER)) if self._tokens else None
+        if self._tokens is not None and site is None:
+            self._inbox.refuse("unauthenticated", "no known token")
+            return _end_call(grpc.StatusCode.UNAUTHENTICATED, "no token, or one that is not known here")
+        if details.method == SEGMENT:
+            return self._handler(site, self._take)
+        if details.method == CONNECT:
+            return self._handler(site, self._greet)
+        self._inbox.refuse("corrupt", f"no such call: {details.method!r:.80}")
+        return _end_call(grpc.StatusCode.UNIMPLEMENTED, "no such call")
+
+    def _handler(self, site: str | None, answer: Callable[[bytes, str | None], int]) -> Any:
+        def handle(data: bytes, context: Any) -> bytes:
+            try:
+                peer = self._prove(site, context)
+                self._check_quota(peer or context.peer(), len(data))
+                document: dict[str, Any] = {"number": answer(data, peer)}
+            except RefusedError as error:
+                document = {"refused": error.reason, "message": error.message, "hint": error.hint}
+            return json.dumps(document).encode()
+
+        return grpc.unary_unary_rpc_method_handler(handle)
+
+    def _take(self, data: bytes, peer: str | None) -> int:
+        return self._inbox.accept(data, peer=peer)
+
+    def _greet(self, data: bytes, peer: str | None) -> int:
+        try:
+            if len(data) > MAX_REQUEST_BYTES:
+                raise ValueError(f"{len(data)} bytes")
+            origin, epoch = json.loads(data)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise self._inbox.refuse("corrupt", f"an introduction that cannot be read: {error}") from error
+        return self._inbox.greet(str(origin), str(epoch), peer=peer)
+
+    def _prove(self, token_site: str | None, context: Any) -> str | None:
+        """Return the name that the caller has proved; both proofs must agree where both are asked for."""
+        if not self._client_certificates:
+            return token_site
+        named = next(iter(context.peer_identities() or ()), b"").decode()
+        if self._tokens is not None and named != token_site:
+            raise self._inbox.refuse("wrong_site", f"the certificate says {named!r}, the token {token_site!r}")
+        return named
+
+    def _check_quota(self, peer: str, size_bytes: int) -> None:
+        if not self._quotas.take(peer, size_bytes):
+            raise self._inbox.refuse("too_fast", f"{peer!r} sends more than its share; send again later")
+
+
+def _end_call(code: Any, message: str) -> Any:
+    """Return a handler that ends a call at once; of a stream that nobody reads, nothing is received."""
+
+    def end(requests: Any, context: Any) -> bytes:
+        context.abort(code, message)
+        return b""
+
+    return grpc.stream_unary_rpc_method_handler(end)
+
+
+def _check_safety(host: str, tls: Tls | None, client_certificates: bool, tokens: TokenCheck | None) -> None:
+    if tls is None:
+        if not is_loopback(host):
+            raise WireError(
+                f"listening on {host!r} without TLS would let anyone read and write",
+                hint="make keys with `catchment keys init` and set keys in [security], or listen on 127.0.0.1",
+            )
+        return
+    if tls.certificate is None:
+        raise WireError("a server with TLS needs a certificate and its key")
+    if client_certificates and tls.authority is None:
+        raise WireError("client certificates need the authority that signs them", hint="set tls_ca")
+    if not client_certificates and tokens is None:
+        raise WireError(
+            "TLS alone does not tell which site is calling",
+            hint="give an authority for client certificates, or a token for each site",
+        )
