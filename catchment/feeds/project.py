@@ -1,7 +1,7 @@
 """A feed project: a folder with a program, its settings, its functions and its reference tables.
 
     feeds.sql        CREATE STREAM, CREATE TABLE and CREATE FEED VIEW statements
-    feeds.toml       optional: what a message costs each way, and a made-up world in place of recorded streams
+    feeds.toml       optional: what a message costs each way, a made-up world in place of recorded streams, a broker
     functions.py     optional: FUNCTIONS, a tuple of black-box functions that views may call
     <table>.csv      a header with the declared columns, one line per reference row
 
@@ -26,6 +26,7 @@ from catchment.feeds.language.reference import ReferenceData, Row
 from catchment.feeds.language.statements import Declared
 from catchment.feeds.language.template import FeedProgram
 from catchment.feeds.placement.costs import LinkCosts
+from catchment.feeds.protocol.mqtt_config import MqttConfig
 from catchment.project import option_kinds as kinds
 from catchment.project.options import Option, read_options
 from catchment.project.toml_file import TomlFile
@@ -51,6 +52,12 @@ _WORLD_OPTIONS = (
     Option("users", kinds.integer(0, 10**9), 100),
     Option("rate_unit", kinds.number(high=1e9), 0.1),
     Option("seed", kinds.integer(0, 10**9), 7),
+)
+_MQTT_OPTIONS = (
+    Option("broker", kinds.text("a broker such as 'mqtts://broker.example.org:8883'")),
+    Option("user", kinds.text("the user name of all clients")),
+    Option("password_file", kinds.text("the path of a file, in which {client} stands for the name of the client")),
+    Option("ca", kinds.text("the path of a file")),
 )
 
 
@@ -78,7 +85,7 @@ class FeedProject:
 def open_project(folder: Path, upload_cost: float | None = None, download_cost: float | None = None) -> FeedProject:
     """Open a folder; costs that are given take the place of the project's own."""
     functions = load_functions(folder)
-    costs, world = _read_settings(folder)
+    costs, world, _ = _read_settings(folder)
     link_costs = LinkCosts(
         costs["upload"] if upload_cost is None else upload_cost,
         costs["download"] if download_cost is None else download_cost,
@@ -86,19 +93,38 @@ def open_project(folder: Path, upload_cost: float | None = None, download_cost: 
     return FeedProject(folder, read_program_file(folder, functions), link_costs, world)
 
 
-def _read_settings(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read and check the tables [costs] and [world]."""
+def read_broker(folder: Path, app: str = "catchment", **given: str | None) -> MqttConfig | None:
+    """Return the broker in [mqtt] of a project, with what is given in place of its settings; None if none is named."""
+    _, _, settings = _read_settings(folder)
+    chosen = {**settings, **{name: value for name, value in given.items() if value is not None}}
+    if chosen["broker"] is None:
+        return None
+    return MqttConfig.parse(
+        chosen["broker"],
+        app,
+        username=chosen["user"],
+        password_file=_in_folder(folder, chosen["password_file"]),
+        ca_certs=_in_folder(folder, chosen["ca"]),
+    )
+
+
+def _in_folder(folder: Path, path: str | None) -> Path | None:
+    return None if path is None else folder / path
+
+
+def _read_settings(folder: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Read and check the tables [costs], [world] and [mqtt]."""
     path = folder / SETTINGS_FILE
     file = TomlFile.load(path) if path.is_file() else TomlFile(path, "", {})
     for name, table in file.tables.items():
-        if name not in ("costs", "world") or not isinstance(table, dict):
-            raise FeedError(f"found {name!r}; possible: [costs] and [world]", where=file.at(None, name))
+        if name not in ("costs", "world", "mqtt") or not isinstance(table, dict):
+            raise FeedError(f"found {name!r}; possible: [costs], [world] and [mqtt]", where=file.at(None, name))
 
     def read(name: str, options: tuple[Option, ...]) -> dict[str, Any]:
         given = file.tables.get(name, {})
         return read_options(given, options, what=f"[{name}]", error=FeedError, where=partial(file.at, name))
 
-    return read("costs", _COST_OPTIONS), read("world", _WORLD_OPTIONS)
+    return read("costs", _COST_OPTIONS), read("world", _WORLD_OPTIONS), read("mqtt", _MQTT_OPTIONS)
 
 
 def read_program_file(folder: Path, functions: Functions = BUILT_IN) -> FeedProgram:

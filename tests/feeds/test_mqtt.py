@@ -17,7 +17,8 @@ from catchment.feeds.device.fleet import Fleet
 from catchment.feeds.language.evaluate import compile_program
 from catchment.feeds.language.functions import BUILT_IN
 from catchment.feeds.protocol.messages import Confirmed, FeedEvent
-from catchment.feeds.protocol.mqtt import MqttBus, MqttCloud, MqttConfig, MqttDevices
+from catchment.feeds.protocol.mqtt import MqttBus, MqttCloud, MqttDevices
+from catchment.feeds.protocol.mqtt_config import MqttConfig
 from catchment.feeds.runs.local_run import LocalRun
 from catchment.feeds.runs.oracle import naive_notices
 from catchment.feeds.runs.wall_clock import carry_over_mqtt, pace
@@ -172,5 +173,5 @@ def test_a_broker_that_is_not_there_is_tried_again_and_nothing_fails() -> None:
 
 
 def test_a_wrong_configuration_is_refused() -> None:
-    with pytest.raises(FeedError, match="cannot use app"):
+    with pytest.raises(FeedError, match="an app cannot be called"):
         MqttConfig(app="a/b")

@@ -8,19 +8,17 @@ sendings holds, which the numbers rely on. Devices that were there before the cl
 `FeedController.restart`, which tells them to say hello again.
 
 One thread serves many clients through a selector: `poll` reads and writes what is ready. Nothing here starts a
-thread. With `ca_certs` the link is TLS; the broker should let a device write only its own topic, e.g. mosquitto's
+thread. The broker should ask for TLS and passwords and let a device write only its own topic, e.g. mosquitto's
 `pattern write catchment/up/%u` and `pattern read catchment/down/%u` with the device's name as user name.
 """
 
 from __future__ import annotations
 
-import re
 import selectors
 import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
@@ -35,45 +33,13 @@ from catchment.feeds.protocol.channel import (
     at_device,
 )
 from catchment.feeds.protocol.messages import Downward, Upward
+from catchment.feeds.protocol.mqtt_config import MqttConfig, check_topic_name
 
 QOS = 1
 RETRY_S = 1.0  # between two attempts to reach the broker
 PATIENCE_S = 15.0  # how long a start waits for the broker
 MAX_IN_FLIGHT = 200  # messages of a client that the broker has not acknowledged
 MAX_PACKETS = 200  # read from one client before the next one has its turn
-_NAME = re.compile(r"[^/+#\x00]{1,64}")
-
-
-@dataclass(frozen=True)
-class MqttConfig:
-    """How to reach a broker."""
-
-    host: str = "127.0.0.1"
-    port: int = 1883
-    app: str = "catchment"
-    keepalive_s: int = 30
-    max_unsent: int = 10_000  # messages of a client that wait for the broker; past it publishing is an error
-    username: str | None = None  # without one, and with a password, a client logs in by its own name
-    password: str | None = None
-    ca_certs: str | None = None
-
-    def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.app) or not 0 < self.port < 65536:
-            raise FeedError(f"cannot use app {self.app!r} and port {self.port} for MQTT")
-
-    @classmethod
-    def parse(cls, text: str, app: str = "catchment") -> MqttConfig:
-        """Return the broker that a person writes as HOST:PORT or HOST."""
-        host, _, port = text.partition(":")
-        if not host or (port and not port.isdigit()):
-            raise FeedError(f"cannot read {text!r} as a broker", hint="write HOST:PORT, such as 127.0.0.1:1883")
-        return cls(host=host, port=int(port or 1883), app=app)
-
-    def up(self, device: str) -> str:
-        return f"{self.app}/up/{device}"
-
-    def down(self, device: str) -> str:
-        return f"{self.app}/down/{device}"
 
 
 class MqttClient:
@@ -89,14 +55,16 @@ class MqttClient:
         self.subscribed = False  # before its first subscription a client's messages are kept by nobody
         self.wanted = False
         self.tried_s = float("-inf")
+        self.last_error = ""  # why the broker could not be reached
         self.client = paho.Client(CallbackAPIVersion.VERSION2, f"{config.app}-{name}", clean_session=False)
         self.client.max_queued_messages_set(config.max_unsent)
         self.client.max_inflight_messages_set(MAX_IN_FLIGHT)
         self.client.connect_timeout = 5.0
-        if config.password is not None:
-            self.client.username_pw_set(config.username or user, config.password)
-        if config.ca_certs is not None:
-            self.client.tls_set(ca_certs=config.ca_certs)
+        login = config.login_of(user)
+        if login is not None:
+            self.client.username_pw_set(*login)
+        if config.tls:
+            self.client.tls_set(ca_certs=None if config.ca_certs is None else str(config.ca_certs))
         self.client.on_connect = self._on_connect
         self.client.on_disconnect = self._on_disconnect
         self.client.on_subscribe = self._on_subscribe
@@ -104,7 +72,8 @@ class MqttClient:
 
     def _on_connect(self, client: paho.Client, data: object, flags: object, reason: object, more: object) -> None:
         if getattr(reason, "is_failure", False):
-            raise FeedError(f"the broker refused a client: {reason}", where=f"{self.config.host}:{self.config.port}")
+            hint = "compare user name, password file and authority with those of the broker"
+            raise FeedError(f"the broker refused a client: {reason}", where=self.config.address, hint=hint)
         client.subscribe(self.listen, qos=QOS)
         self.connected = True
 
@@ -120,8 +89,8 @@ class MqttClient:
         self.tried_s = now_s
         try:
             self.client.connect(self.config.host, self.config.port, self.config.keepalive_s)
-        except OSError:
-            return  # the broker cannot be reached; `service` retries
+        except OSError as error:  # `service` tries again
+            self.last_error = str(error)
 
     def disconnect(self) -> None:
         """Disconnect without ending the session."""
@@ -207,8 +176,7 @@ class MqttDevices:
 
     def add(self, device: str, boot: int) -> None:
         """Add a device with its session; `boot` numbers its messages, so it must grow from life to life."""
-        if not _NAME.fullmatch(device):
-            raise FeedError(f"a device cannot be called {device!r} on MQTT: 1 to 64 characters without / + #")
+        check_topic_name(device, "a device")
         self.waiting[device] = deque()
         self.senders[device] = ChannelSender(boot)
         self.receivers[device] = at_device()
@@ -305,8 +273,10 @@ def reach_broker(cloud: MqttCloud, patience_s: float = PATIENCE_S) -> None:
     deadline = time.monotonic() + patience_s
     while not cloud.client.subscribed:
         if time.monotonic() > deadline:
-            where = f"{cloud.config.host}:{cloud.config.port}"
-            raise FeedError("no MQTT broker answers", where=where, hint="start one, such as mosquitto")
+            why = f": {cloud.client.last_error}" if cloud.client.last_error else ""
+            raise FeedError(
+                f"no MQTT broker answers{why}", where=cloud.config.address, hint="start one, such as mosquitto"
+            )
         cloud.poll(0.05)
 
 

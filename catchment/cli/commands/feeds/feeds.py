@@ -25,6 +25,7 @@ from catchment.cli.commands.feeds.options import (
     cloud_for,
     graph_of,
     load_workload,
+    open_broker,
 )
 from catchment.cli.commands.feeds.page import open_page, page_data
 from catchment.cli.commands.feeds.tables import follow_runs, render_explained, render_runs
@@ -156,7 +157,8 @@ def _play(
 
     transport = f"MQTT through {mqtt}" if mqtt else "in-process bus"
     with ExitStack() as stack:
-        runs = [_prepare(world, option, kind, mqtt, stack) for world, option in zip(worlds, options, strict=True)]
+        pairs = zip(worlds, options, strict=True)
+        runs = [_prepare(folder, world, option, kind, mqtt, stack) for world, option in pairs]
         show = stack.enter_context(follow_runs(quiet))
         live_page = open_page(page, stack)
         first = runs[0]
@@ -176,14 +178,16 @@ def _play(
         return [run.report() for run in runs]
 
 
-def _prepare(world: Workload, option: RunOptions, kind: CloudKind, mqtt: str | None, stack: ExitStack) -> FeedRun:
+def _prepare(
+    folder: Path, world: Workload, option: RunOptions, kind: CloudKind, mqtt: str | None, stack: ExitStack
+) -> FeedRun:
     from catchment.feeds.runs.measured_run import BOOT, FeedRun
 
     cloud = stack.enter_context(cloud_for(world, kind))
     bus = None
     if mqtt is not None:
-        from catchment.feeds.protocol.mqtt import MqttBus, MqttConfig
+        from catchment.feeds.protocol.mqtt import MqttBus
 
-        bus = MqttBus(MqttConfig.parse(mqtt, app=f"catchment-run-{option.strategy}"), BOOT)
+        bus = MqttBus(open_broker(folder, mqtt, None, None, None, f"catchment-run-{option.strategy}"), BOOT)
         stack.callback(bus.close)
     return FeedRun(cloud.graph, world, cloud, option, bus)

@@ -13,6 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from catchment.cli.commands.feeds.options import (
+    Broker,
+    BrokerAuthority,
+    BrokerPassword,
+    BrokerUser,
     CloudKind,
     CloudOption,
     Folder,
@@ -23,6 +27,7 @@ from catchment.cli.commands.feeds.options import (
     Users,
     cloud_for,
     load_workload,
+    open_broker,
 )
 from catchment.cli.commands.feeds.page import open_page, page_data
 from catchment.cli.commands.feeds.tables import follow_runs
@@ -37,7 +42,7 @@ _CLOUD_EPILOG = """Examples:
 
 catchment feeds cloud examples/nearby_friends --mqtt 127.0.0.1:1883 --page 8765
 
-catchment feeds cloud my-feeds --mqtt broker:1883 --cloud spark --seconds 600 --json
+catchment feeds cloud my-feeds --mqtt mqtts://broker:8883 --cloud spark --seconds 600 --json
 
 It ends after --seconds or when interrupted. Changes to the CSV file of a reference table take effect at once."""
 
@@ -50,7 +55,6 @@ catchment feeds devices examples/nearby_friends --mqtt 127.0.0.1:1883 --part 2/4
 Devices have persistent sessions: messages for a device that is away wait at the broker, and its own records wait on
 the device."""
 
-MqttBroker = Annotated[str, typer.Option("--mqtt", help="The MQTT broker, HOST:PORT.", show_default=False)]
 Seconds = Annotated[float | None, typer.Option(help="Stop after this many seconds; by default when interrupted.")]
 
 
@@ -62,7 +66,10 @@ def register(feeds: typer.Typer) -> None:
 
 def cloud(
     folder: Folder,
-    mqtt: MqttBroker,
+    mqtt: Broker = None,
+    mqtt_user: BrokerUser = None,
+    mqtt_password_file: BrokerPassword = None,
+    mqtt_ca: BrokerAuthority = None,
     seconds: Seconds = None,
     strategy: Annotated[
         StrategyChoice, typer.Option(help="Who computes the views: ours or cloud.")
@@ -78,16 +85,17 @@ def cloud(
     """Run the cloud of a live deployment: place views, route feeds and compute the cloud's views."""
     from catchment.feeds.cloud.choose_hosts import STRATEGIES
     from catchment.feeds.device.device import boot_number
-    from catchment.feeds.protocol.mqtt import MqttCloud, MqttConfig
+    from catchment.feeds.protocol.mqtt import MqttCloud
     from catchment.feeds.runs.cloud_watch import CloudWatch
     from catchment.feeds.runs.processes import serve_cloud
 
     if strategy is StrategyChoice.BOTH:
         raise FeedError("one cloud follows one strategy", hint="give --strategy ours or --strategy cloud")
+    broker = open_broker(folder, mqtt, mqtt_user, mqtt_password_file, mqtt_ca)
     world = load_workload(folder, users, seed, rate_unit, needs_records=False)
     with ExitStack() as stack:
         served = stack.enter_context(cloud_for(world, cloud))
-        links = MqttCloud(MqttConfig.parse(mqtt), boot_number(time.time_ns() // 1000))
+        links = MqttCloud(broker, boot_number(time.time_ns() // 1000))
         stack.callback(links.close)
         written = None if log is None else stack.enter_context(log.open("a", buffering=1, encoding="utf-8"))
         watch = CloudWatch(folder, world, served, links, strategy.value, say=_say, usage=usage, log=written)
@@ -98,7 +106,7 @@ def cloud(
             snapshot = watch.sample()
             show([snapshot], watch.second, None)
             if live_page is not None:
-                transport = f"MQTT through {links.config.host}"
+                transport = f"MQTT through {links.config.address}"
                 live_page.show(
                     page_data(folder, world, served.graph, [snapshot], transport=transport, cloud=cloud.value)
                 )
@@ -115,7 +123,10 @@ def cloud(
 
 def devices(
     folder: Folder,
-    mqtt: MqttBroker,
+    mqtt: Broker = None,
+    mqtt_user: BrokerUser = None,
+    mqtt_password_file: BrokerPassword = None,
+    mqtt_ca: BrokerAuthority = None,
     part: Annotated[str, typer.Option(help="Which devices: K/N is the K-th of N equal parts.")] = "1/1",
     seconds: Seconds = None,
     begin_at: Annotated[
@@ -133,7 +144,7 @@ def devices(
     """Run many light devices in one process, which record their feeds, compute their views and notify."""
     from catchment.feeds.device.device import DeviceConfig, boot_number
     from catchment.feeds.device.fleet import Fleet
-    from catchment.feeds.protocol.mqtt import MqttConfig, MqttDevices
+    from catchment.feeds.protocol.mqtt import MqttDevices
     from catchment.feeds.runs.processes import FleetLog, serve_fleet
     from catchment.feeds.runs.workload import with_change
     from catchment.timeline import SystemClock
@@ -142,7 +153,7 @@ def devices(
     mine = _part_of(list(world.rates), part)
     clock = SystemClock()
     boot = boot_number(time.time_ns() // 1000)
-    links = MqttDevices(MqttConfig.parse(mqtt))
+    links = MqttDevices(open_broker(folder, mqtt, mqtt_user, mqtt_password_file, mqtt_ca))
     written = None if log is None else FleetLog(log)
     configs = [DeviceConfig(name, boot, report_every_us=5_000_000) for name in mine]
     fleet = Fleet(configs, links, world.program.functions, written.notice if written else None)

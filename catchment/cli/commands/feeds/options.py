@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from catchment.feeds.cloud.cloud import FeedCloud
     from catchment.feeds.language.view_graph import ViewGraph
     from catchment.feeds.project import FeedProject
+    from catchment.feeds.protocol.mqtt_config import MqttConfig
     from catchment.feeds.runs.workload import Workload
 
 
@@ -44,7 +45,24 @@ Seed = Annotated[int | None, typer.Option(help="Seed of a made-up world.")]
 UploadCost = Annotated[float | None, typer.Option(help="Cost of one uploaded message, in place of the project's.")]
 DownloadCost = Annotated[float | None, typer.Option(help="Cost of one downloaded message.")]
 CloudOption = Annotated[CloudKind, typer.Option(help="What the cloud runs on: this process, or Spark.")]
-Broker = Annotated[str | None, typer.Option("--mqtt", help="An MQTT broker, HOST:PORT.")]
+Broker = Annotated[
+    str | None,
+    typer.Option("--mqtt", help="An MQTT broker: HOST:PORT, or mqtts://HOST:PORT for TLS; else that of feeds.toml."),
+]
+BrokerUser = Annotated[
+    str | None, typer.Option("--mqtt-user", help="Log in by this name; by default each client by its own.")
+]
+BrokerPassword = Annotated[
+    str | None,
+    typer.Option(
+        "--mqtt-password-file",
+        help="A file with the password, in whose path {client} is the name of the client; "
+        "by default the password is in CATCHMENT_MQTT_PASSWORD.",
+    ),
+]
+BrokerAuthority = Annotated[
+    str | None, typer.Option("--mqtt-ca", help="Who signed the broker's certificate; by default who the system trusts.")
+]
 Page = Annotated[
     int | None, typer.Option(help="Serve a live page on this port of the loopback address; 0 takes any free port.")
 ]
@@ -66,6 +84,29 @@ def load_workload(
 
     project = WorldChoice(users, seed, rate_unit).apply(open_project(folder, upload_cost, download_cost))
     return open_workload(project, _make_world, needs_records=needs_records)
+
+
+def open_broker(
+    folder: Path,
+    broker: str | None,
+    user: str | None,
+    password_file: str | None,
+    ca: str | None,
+    app: str = "catchment",
+) -> MqttConfig:
+    """Return the broker of a command: what the command line says, else what the project says."""
+    from catchment.errors import FeedError
+    from catchment.feeds.project import read_broker
+
+    found = read_broker(folder, app, broker=broker, user=user, password_file=_absolute(password_file), ca=_absolute(ca))
+    if found is None:
+        hint = "give --mqtt HOST:PORT, or set broker in [mqtt] of feeds.toml"
+        raise FeedError("no MQTT broker is named", where=str(folder), hint=hint)
+    return found
+
+
+def _absolute(path: str | None) -> str | None:
+    return None if path is None else str(Path(path).absolute())
 
 
 def _make_world(project: FeedProject) -> Workload:
