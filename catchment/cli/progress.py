@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from catchment.cli.output import notes
+from catchment.deploy.expiry import WARN_BEFORE_US, days_left
 
 LINE_EVERY_S = 5.0
 
@@ -68,7 +69,8 @@ def status_table(status: Mapping[str, Any], rates: Rates | None = None) -> Rende
             f"{site['pending_rows']:,} rows",
             Text(link),
         )
-    parts: list[RenderableType] = [sites, *_implausible_times(status["sites"]), *_shedding(status["sites"])]
+    notices = (*_implausible_times(status["sites"]), *_ending_certificates(status["sites"]))
+    parts: list[RenderableType] = [sites, *notices, *_shedding(status["sites"])]
     if any(site.get("fragments") for site in status["sites"].values()):
         parts += ["", _releases(status["sites"])]
     if status.get("relays"):
@@ -123,6 +125,16 @@ def _implausible_times(sites: Mapping[str, Any]) -> Iterator[RenderableType]:
         count = site.get("implausible_times", 0)
         if count:
             yield Text(f"{name}: {count:,} records with event times far from their stream; they moved no window")
+
+
+def _ending_certificates(sites: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Name the sites whose certificate ends soon."""
+    now_us = time.time_ns() // 1_000
+    for name, site in sites.items():
+        expires_us = site.get("certificate_expires_us")
+        if expires_us is not None and expires_us - now_us < WARN_BEFORE_US:
+            ends = f"its certificate ends in {days_left(expires_us, now_us)} days ({when(expires_us)})"
+            yield Text(f"{name}: {ends}: catchment keys rotate {name}")
 
 
 def _shedding(sites: Mapping[str, Any]) -> Iterator[RenderableType]:

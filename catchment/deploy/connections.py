@@ -61,8 +61,11 @@ class Connections:
 
     def certificate_expiry_us(self, site: str) -> int | None:
         """Return when the certificate of a site ends to be valid; None if it has none."""
-        files = self._files(site)
-        return find_expiry_us(files.tls_cert.read_bytes()) if files.tls_cert and files.tls_cert.is_file() else None
+        certificate = self._files(site).tls_cert
+        try:
+            return None if certificate is None else find_expiry_us(certificate.read_bytes())
+        except (OSError, ValueError):  # it is being replaced
+            return None
 
     def _files(self, site: str) -> SecurityFiles:
         return self.project.security.files_of(site, self.project.folder)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
+import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,16 @@ STATUS_FILE = "status.json"  # for the live table, for `show`, and for people wh
 VIEWS_FILE = "views.json"  # fingerprints of the views that the state in the folder belongs to
 RESUMPTIONS_FILE = "resume.json"  # what was asked to be resumed: fragments at a site, views at the center
 REPAIRS_FILE = "repairs.json"  # queries whose repair was requested at a site
+
+_log = logging.getLogger(__name__)
+
+
+def open_state_folder(folder: Path) -> None:
+    """Make the state folder, which only its owner may enter; warn if it is there and others may."""
+    make_folder(folder)
+    mode = stat.S_IMODE(folder.stat().st_mode)
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        _log.warning("other users can look into %s, which has mode %04o: chmod 700 %s", folder, mode, folder)
 
 
 def write_status(folder: Path, status: Mapping[str, Any]) -> None:

@@ -28,7 +28,7 @@ from catchment.center.results import store as results_module
 from catchment.center.results.layout import open_table
 from catchment.center.results.read import newest_windows, read_results, read_windows
 from catchment.center.results.recent import RecentRows
-from catchment.center.results.sql import query_results
+from catchment.center.results.sql import SqlLimits, query_results
 from catchment.center.results.store import APPLICATION, DeltaStore
 from catchment.center.results.write import ResultTables
 from catchment.errors import CenterError, QueryError
@@ -436,6 +436,24 @@ def test_sql_reads_nothing_but_the_views(queried: Path) -> None:
         with pytest.raises(QueryError):
             query_results(queried, statement)
     assert not (queried / "out.csv").exists()
+
+
+def test_sql_that_takes_too_long_or_too_much_ends_with_the_limit_and_leaves_no_file(
+    queried: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    limits = SqlLimits(memory_bytes=50_000_000, time_s=0.2)
+    endless = "SELECT count(*) AS n FROM range(1000000000) a, range(1000000) b"
+    with pytest.raises(QueryError, match=r"no answer within 0\.2 s"):
+        query_results(queried, endless, limits)
+    patient = SqlLimits(memory_bytes=50_000_000, time_s=60)
+    sorted_pairs = "SELECT a.range, b.range AS b FROM range(1000000) a, range(1000) b ORDER BY 1, 2"
+    for statement in (sorted_pairs, "SELECT * FROM range(1000000000)"):
+        with pytest.raises(QueryError, match="more than 50 MB of memory"):
+            query_results(queried, statement, patient)
+    assert list(here.iterdir()) == []
 
 
 # --- recent rows --------------------------------------------------------------------------------------------------

@@ -14,11 +14,13 @@ from pathlib import Path
 import pytest
 
 from catchment.deploy.connections import Connections, reached_at
+from catchment.deploy.expiry import ExpiryWatch, days_left
+from catchment.deploy.role_files import open_state_folder
 from catchment.errors import ConfigError
-from catchment.keys.key_folder import KeyFolder
+from catchment.keys.key_folder import DAY_US, KeyFolder
 from catchment.keys.tokens import LOOPBACK_FILE, read_token
 from catchment.project.config import Link, Project
-from catchment.timeline import SystemClock
+from catchment.timeline import ManualClock, SystemClock
 from catchment.wire.grpc_uplink import GrpcUplink
 from catchment.wire.inbox import Inbox
 from catchment.wire.outbox import Outbox
@@ -192,3 +194,39 @@ def test_an_uplink_says_why_a_certificate_is_not_taken(tmp_path: Path) -> None:
         with pytest.raises(LinkError, match="CERTIFICATE_VERIFY_FAILED"):
             uplink.connect("a", "life")
         uplink.close()
+
+
+def test_a_certificate_that_ends_soon_is_named_once_a_day_and_forgotten_when_it_is_replaced(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = make_keys(tmp_path)
+    clock = ManualClock(SystemClock().now_us())
+    watch = ExpiryWatch(Connections(make_project(tmp_path, SECURED["certificates and tokens"]), clock), clock)
+    expires_us = watch.expiry_us("a")
+    assert expires_us is not None
+    assert days_left(expires_us, clock.now_us()) == 364
+    assert not caplog.records
+    clock.advance(340 * DAY_US)
+    for _ in range(3):
+        watch.expiry_us("a")
+    assert [r.getMessage() for r in caplog.records] == [
+        "the certificate of site a ends in 24 days: replace it with `catchment keys rotate a`"
+    ]
+    keys.rotate("a", days=500)
+    clock.advance(2 * DAY_US)
+    watch.expiry_us("a")
+    assert len(caplog.records) == 1
+    nothing = ExpiryWatch(Connections(make_project(tmp_path, ""), clock), clock)
+    assert nothing.expiry_us("a") is None
+
+
+def test_a_state_folder_is_made_private_and_one_that_is_not_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    open_state_folder(tmp_path / "state")
+    assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
+    assert not caplog.records
+    (tmp_path / "state").chmod(0o755)
+    open_state_folder(tmp_path / "state")
+    assert "chmod 700" in caplog.text
+    assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o755, "who opened it may have a reason"

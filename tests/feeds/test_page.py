@@ -6,6 +6,7 @@ import http.client
 import json
 import re
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -22,9 +23,16 @@ def page() -> Iterator[FeedsPage]:
         yield served
 
 
+def port_of(page: FeedsPage) -> int:
+    found = urlsplit(page.url).port
+    assert found is not None
+    return found
+
+
 def get(page: FeedsPage, path: str, host: str | None = None) -> tuple[int, str, str]:
-    connection = http.client.HTTPConnection(page.url.removeprefix("http://"), timeout=60)
-    connection.request("GET", path, headers={"Host": host} if host else {})
+    connection = http.client.HTTPConnection("127.0.0.1", port_of(page), timeout=60)
+    shown = path if "token=" in path else f"{path}{'&' if '?' in path else '?'}token={page.token}"
+    connection.request("GET", shown, headers={"Host": host} if host else {})
     answer = connection.getresponse()
     return answer.status, answer.headers["Content-Type"], answer.read().decode()
 
@@ -51,8 +59,16 @@ def test_other_paths_and_other_names_are_refused(page: FeedsPage, path: str, hos
     assert get(page, path, host)[0] == status
 
 
+@pytest.mark.parametrize("path", ["/?token=", "/feeds.json?token=guess", "/?token=%C3%A9", "/secret?token="])
+def test_who_does_not_know_the_token_of_the_run_is_told_nothing(page: FeedsPage, path: str) -> None:
+    status, _, text = get(page, path)
+    assert status == 401
+    assert page.token not in text
+    assert page.url.endswith(f"/?token={page.token}")
+
+
 def test_a_port_that_is_taken_is_named(page: FeedsPage) -> None:
-    port = int(page.url.rpartition(":")[2])
+    port = port_of(page)
     with pytest.raises(FeedError, match=f"127.0.0.1:{port}"):
         FeedsPage(port)
 

@@ -13,6 +13,7 @@ from catchment.cli.commands.show import ProjectOption
 from catchment.cli.output import JsonFlag, emit
 from catchment.cli.tables import hide_engine_columns, plain_table
 from catchment.project.config import Project
+from catchment.units import parse_size
 
 
 def register(app: typer.Typer) -> None:
@@ -31,12 +32,15 @@ def sql(
     with_all: Annotated[
         bool, typer.Option("--all", help="Show every column of SELECT *, also those that the engine adds.")
     ] = False,
+    memory_limit: Annotated[str, typer.Option(help="How much memory the statement may take.")] = "2 GB",
+    time_limit: Annotated[float, typer.Option(min=0.001, help="How many seconds it may take.")] = 60.0,
     as_json: JsonFlag = False,
 ) -> None:
     """Query published results with one SELECT in DuckDB's SQL, without starting Spark."""
-    from catchment.center.results.sql import query_results
+    from catchment.center.results.sql import SqlLimits, query_results
 
-    found = query_results(Project.load(project).state_folder, statement)
+    limits = SqlLimits(parse_size(memory_limit), time_limit)
+    found = query_results(Project.load(project).state_folder, statement, limits)
     emit({"rows": found.to_pylist()}, as_json, lambda a: _render(a["rows"], with_all))
 
 

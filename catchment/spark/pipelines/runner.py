@@ -18,9 +18,10 @@ from pyspark.sql import SparkSession
 from catchment.center.pipeline import CenterPipeline
 from catchment.deploy.connections import Connections
 from catchment.deploy.deployment import Deployment, inbox_address
+from catchment.deploy.expiry import ExpiryWatch
 from catchment.deploy.rebalance import Rebalancer
 from catchment.deploy.relays import Relays
-from catchment.deploy.role_files import refuse_redefined_views, write_status
+from catchment.deploy.role_files import open_state_folder, refuse_redefined_views, write_status
 from catchment.deploy.watcher import DeploymentWatcher
 from catchment.project.routes import first_link, outgoing_link
 from catchment.shedding.monitor import LoadMonitor
@@ -64,12 +65,14 @@ class Runner:
         self.watcher = DeploymentWatcher(self.deployment)
         self.rebalancer = Rebalancer(self.watcher)
         self.connections = Connections(self.project, self.clock, self.wrap_uplink)
+        self._expiry = ExpiryWatch(self.connections, self.clock)
         whole = self.with_center and bool(self.sites)
         relays = [r for r in self.deployment.routes.relays if whole or r in self.sites]
         self.relays = Relays(self.deployment, relays, self.clock, self._relay_sender, self.connections.make_server)
 
     def start(self) -> None:
         """Start the center first, so that sites find it listening; then the relays, then the sites."""
+        open_state_folder(self.project.state_folder)
         self.watcher.begin()
         if self.with_center:
             self._center = CenterRole(self.deployment, self._session, self.clock, self.connections, self.on_segment)
@@ -147,9 +150,12 @@ class Runner:
 
     def status(self) -> Mapping[str, Any]:
         """Return the state of every role in this process."""
-        sites = {p.site: site_status(p) for p in self.pipelines}
+        sites = {p.site: self._site_status(p) for p in self.pipelines}
         center = None if self._center is None else self._center.status()
         return {"sites": sites, "relays": self.relays.status(), "center": center}
+
+    def _site_status(self, pipeline: SitePipeline) -> Mapping[str, Any]:
+        return {**site_status(pipeline), "certificate_expires_us": self._expiry.expiry_us(pipeline.site)}
 
     def _follow(self) -> None:
         """Bring every role of this process to what is deployed now, the center first."""
@@ -186,7 +192,7 @@ class Runner:
 
     def _write_status(self) -> None:
         for pipeline in self.pipelines:
-            write_status(pipeline.folder, site_status(pipeline))
+            write_status(pipeline.folder, self._site_status(pipeline))
         self.relays.write_status()
         if self._center is not None:
             self._center.write_status()
