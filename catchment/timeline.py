@@ -24,6 +24,9 @@ from catchment.units import format_duration
 
 END_OF_TIME_US = 2**62  # the low mark of a source that will never send again
 START_OF_TIME_US = -(2**62)
+# Between them, with room for the longest windows, an instant is a date that every table and language can hold.
+EARLIEST_DATE_US = -(10**16)  # in the year 1653
+LATEST_DATE_US = 2 * 10**17  # in the year 8307
 
 MAX_CUTS = 4096  # of a slicing in one period; above it the windows fit together too badly
 

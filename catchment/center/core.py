@@ -8,6 +8,7 @@ Invariants:
 - A partial is merged into each window that contains its slice exactly once.
 - A window closes when the mark of every site has passed its end, or, `freshness` after the first site passed it,
   without the sites that are missing. A site's mark counts only when every segment up to the one that states it is in.
+- A site that is blocked (`catchment.progress.blocking`) is missing from then on, and nothing else changes.
 - A query that comes or goes changes nothing of another (`catchment.center.fragment_sources` says where it begins).
 - A window's status never goes back: early (still open), on_time (a site is missing, expects more, or has shed records
   of it), exact (nothing outstanding), final (the horizon has passed too: it changes no more, and names the sites that
@@ -29,6 +30,7 @@ import pyarrow.compute as pc
 from catchment.center.events import Action, Event, QueryAdded, QueryDropped, QueryMoved, Recalled
 from catchment.center.running_query import QueryState, RunningQuery
 from catchment.errors import CenterError
+from catchment.progress.blocking import Blocked, SiteBlocked, SiteResumed, note_blocking
 from catchment.progress.events import Gathered, Landed, Ticked
 from catchment.progress.frontier import Frontier, apply_landed, lacking_facts
 from catchment.query.fragment import SLICE_COLUMN
@@ -47,7 +49,7 @@ class Repair:
     reason: str
 
 
-@stored()
+@stored(version=2, migrations={1: lambda fields: {**fields, "blocked": {}}})
 @dataclass
 class CenterState:
     """All that a center core remembers, the definitions of its queries included."""
@@ -55,6 +57,7 @@ class CenterState:
     frontiers: dict[str, Frontier]
     newest: dict[str, int]
     queries: dict[str, QueryState]
+    blocked: Blocked
 
 
 class CenterCore:
@@ -63,6 +66,7 @@ class CenterCore:
     def __init__(self) -> None:
         self.frontiers: dict[str, Frontier] = {}
         self.queries: dict[str, RunningQuery] = {}
+        self.blocked: Blocked = {}
         self.newest: dict[str, int] = {}  # fragment -> the newest slice that was merged of it
 
     def handle_all(self, events: Sequence[Event], now_us: int) -> tuple[Action, ...]:
@@ -87,6 +91,8 @@ class CenterCore:
                 self._merge(event, now_us)
             case Landed():
                 self._note_landed(event)
+            case SiteBlocked() | SiteResumed():
+                note_blocking(self.blocked, event, now_us)
             case Ticked():
                 return tuple(action for name in self.queries for action in self._settle(name, now_us))
         return ()
@@ -144,12 +150,13 @@ class CenterCore:
     def snapshot(self) -> CenterState:
         """Return all its state."""
         queries = {name: running.snapshot() for name, running in self.queries.items()}
-        return CenterState(self.frontiers, self.newest, queries)
+        return CenterState(self.frontiers, self.newest, queries, self.blocked)
 
     def restore(self, state: CenterState) -> None:
         """Take back the state of a snapshot. A query that is here already keeps its definition."""
         self.frontiers = state.frontiers
         self.newest = state.newest
+        self.blocked = state.blocked
         for name, query_state in state.queries.items():
             known = self.queries.get(name)
             self.queries[name] = RunningQuery(query_state, known.query if known is not None else None)

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from catchment.center.query import CenterQuery
 from catchment.optimizer.sharing.derive import Derivation
+from catchment.progress.blocking import SiteBlocked, SiteResumed
 from catchment.progress.events import Gathered, Landed, Ticked
 from catchment.storage.codec import stored
 from catchment.timeline import Window
@@ -60,7 +61,7 @@ class Recalled:
     reason: str = ""
 
 
-Event = QueryAdded | QueryDropped | QueryMoved | Recalled | Gathered | Landed | Ticked
+Event = QueryAdded | QueryDropped | QueryMoved | Recalled | Gathered | Landed | SiteBlocked | SiteResumed | Ticked
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,7 +135,12 @@ class CenterPipeline:
     def status(self) -> dict[str, Any]:
         """Return per query how far each site has come and what is closed."""
         queries = {name: self._query_status(name, q.windows) for name, q in list(self.core.queries.items())}
-        return {"published": self.published, "refused": dict(self.inbox.refused), "queries": queries}
+        return {
+            "published": self.published,
+            "refused": dict(self.inbox.refused),
+            "blocked": self.consumer.blocked_status(),
+            "queries": queries,
+        }
 
     def _query_status(self, name: str, windows: QueryWindows) -> dict[str, Any]:
         return {
@@ -165,6 +170,8 @@ class CenterPipeline:
 
     def consume(self) -> bool:
         """Commit one run of landed segments; return whether there was any."""
+        with self._turn:
+            self.consumer.resume_requested()
         run = self.consumer.read(self.fragments)
         if run is None:
             return False

@@ -1,21 +1,26 @@
 """The consumer of an inbox, which the center and every relay have: landed segments become entries of the journal.
 
 One entry takes a run of landed segments, at most `SEGMENTS_PER_ENTRY`, and is numbered by the position behind the last
-of them. Law: every landed segment is in exactly one entry. The newest number in the journal says from where to go on,
-also after a crash; segments are discarded from the inbox only when the journal has them.
+of them. Law: every landed segment is in exactly one entry, or is set aside. The newest number in the journal says from
+where to go on, also after a crash; segments are discarded from the inbox only when the journal has them.
+
+A segment that cannot be merged blocks its site (`catchment.progress.blocking`), and nobody else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from catchment.aggregates import partials
+from catchment.errors import CatchmentError
+from catchment.progress.blocking import SegmentSieve, SiteBlocked, SiteResumed, TakesSegments
 from catchment.progress.events import Gathered, Landed
+from catchment.progress.frontier import Frontier
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.storage.host import Host
 from catchment.wire.inbox import Inbox
@@ -34,19 +39,24 @@ def merge_here(fragment: Fragment, table: pa.Table) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class LandedRun:
-    """Consecutive segments of an inbox as events; `end` is the position behind the last of them."""
+    """Consecutive segments of an inbox as events; `end` is the position behind the last of them.
+
+    `set_aside` are the positions that are not among the events, because their sites are blocked.
+    """
 
     end: int
-    events: tuple[Gathered | Landed, ...]
+    events: tuple[Gathered | Landed | SiteBlocked, ...]
+    set_aside: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
 class InboxConsumer:
     """Reads what has landed and commits it to a host. `merge` combines the partials of one fragment."""
 
-    inbox: Inbox
-    host: Host[Any, Any]
-    merge: Merge = merge_here
+    def __init__(self, inbox: Inbox, host: Host[Any, Any], merge: Merge = merge_here) -> None:
+        self.inbox = inbox
+        self.host = host
+        self.merge = merge
+        self._unchecked_end = 0  # segments below this position were not checked when they landed
 
     @property
     def position(self) -> int:
@@ -59,8 +69,22 @@ class InboxConsumer:
         return self.position > self.inbox.last_position
 
     def recover(self) -> None:
-        """Discard what the journal already has; a crash may have come between the two."""
+        """Discard what the journal already has, and block who is blocked; a crash may have come between."""
         self.inbox.discard(self.position)
+        for origin, blockage in self._core.blocked.items():
+            self.inbox.block(origin, blockage.sequence, blockage.reason, blockage.since_us)
+        for origin in self.inbox.set_aside.origins():
+            if origin not in self._core.blocked:
+                self._take_back(origin)
+        self._unchecked_end = self.inbox.last_position + 1
+
+    def resume_requested(self) -> None:
+        """Take the blocked sites again that a person has asked for."""
+        if not self._core.blocked:
+            return
+        for origin in list(self.inbox.set_aside.resume_requests()):
+            self.host.submit("resume", [SiteResumed(origin)])
+            self._take_back(origin)
 
     def read(self, fragments: Mapping[str, Fragment]) -> LandedRun | None:
         """Return the next run of landed segments, with the partials of these fragments; None if nothing has landed."""
@@ -68,14 +92,70 @@ class InboxConsumer:
         end = min(self.inbox.last_position + 1, start + SEGMENTS_PER_ENTRY)
         if end <= start:
             return None
-        segments = self.inbox.read_segments(start, end)
-        gathered = gather(segments, fragments, self.merge)
-        return LandedRun(end, (*gathered, *(Landed.of(segment) for segment in segments)))
+        landed = dict(enumerate(self.inbox.read_segments(start, end), start))
+        sieve = SegmentSieve(self._core, fragments)
+        taken = {p: s for p, s in landed.items() if sieve.takes(s, self._was_checked(p))}
+        try:
+            gathered = gather(taken.values(), fragments, self.merge)
+        except Exception as failure:  # noqa: BLE001 - whatever merges may be an engine with errors of its own
+            taken = _without_poison(taken, fragments, sieve, failure)
+            gathered = gather(taken.values(), fragments, self.merge)
+        events: list[Gathered | Landed | SiteBlocked] = [*gathered, *map(Landed.of, taken.values())]
+        return LandedRun(end, (*events, *sieve.newly_blocked), tuple(p for p in landed if p not in taken))
 
     def commit(self, run: LandedRun, events: Sequence[Any]) -> None:
         """Make the events that a run has led to one entry of the journal; then discard its segments."""
+        for blocked in (event for event in run.events if isinstance(event, SiteBlocked)):
+            self.inbox.block(blocked.origin, blocked.sequence, blocked.reason, self.host.clock.now_us())
+        for position in run.set_aside:
+            self.inbox.keep_aside(position)
         self.host.submit(CAUSE, events, batch=run.end)
         self.inbox.discard(run.end)
+
+    def blocked_status(self) -> dict[str, dict[str, Any]]:
+        """Return the sites that are blocked: since when and why, and what a person can do about it."""
+        return {
+            origin: {
+                "since_us": blockage.since_us,
+                "segment": blockage.sequence,
+                "reason": blockage.reason,
+                **self.inbox.set_aside.describe(origin),
+            }
+            for origin, blockage in list(self._core.blocked.items())
+        }
+
+    @property
+    def _core(self) -> TakesSegments:
+        return cast(TakesSegments, self.host.core)
+
+    def _was_checked(self, position: int) -> bool:
+        return self.inbox.checks_content and position >= self._unchecked_end
+
+    def _take_back(self, origin: str) -> None:
+        frontier = self._core.frontiers.get(origin, Frontier())
+        self.inbox.take_back(origin, frontier.has)
+        self._unchecked_end = self.inbox.last_position + 1
+
+
+def _without_poison(
+    taken: Mapping[int, Segment], fragments: Mapping[str, Fragment], sieve: SegmentSieve, failure: Exception
+) -> dict[int, Segment]:
+    """Return the segments that can be merged with those before them; block the sites of the others.
+
+    Where all can be merged here, the engine that merges large tables has failed, and not a segment.
+    """
+    kept: dict[int, Segment] = {}
+    for position, segment in taken.items():
+        if sieve.is_blocked(segment.origin):
+            continue
+        try:
+            gather([*kept.values(), segment], fragments)
+            kept[position] = segment
+        except (CatchmentError, pa.ArrowException) as error:
+            sieve.block(segment, error)
+    if len(kept) == len(taken):
+        raise failure
+    return kept
 
 
 @dataclass

@@ -7,7 +7,7 @@ the relay's segments, and are true of the site that they name.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from catchment.errors import CenterError
 from catchment.progress.events import Landed
@@ -39,7 +39,7 @@ class Frontier:
 
     def add(self, landed: Landed) -> list[Landed]:
         """Take a segment in; return the segments that are in order because of it, oldest first."""
-        if landed.sequence < self.next_sequence or landed.sequence in self.ahead:
+        if self.has(landed.sequence):
             raise CenterError(f"segment {landed.sequence} of {landed.origin!r} reached the core twice")
         self.ahead[landed.sequence] = landed
         passed = []
@@ -48,6 +48,22 @@ class Frontier:
             self._advance(passed[-1])
             self.next_sequence += 1
         return passed
+
+    def has(self, sequence: int) -> bool:
+        """Return whether a segment is in."""
+        return sequence < self.next_sequence or sequence in self.ahead
+
+    def copy_for_trial(self) -> Frontier:
+        """Return a frontier that segments can be added to without changing this one; closings are left out."""
+        return replace(
+            self,
+            ahead=dict(self.ahead),
+            marks=dict(self.marks),
+            rows=dict(self.rows),
+            first_marks=dict(self.first_marks),
+            complete_until=dict(self.complete_until),
+            closings={},
+        )
 
     def _advance(self, landed: Landed) -> None:
         for fragment, rows in landed.updates:

@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from catchment.progress.blocking import Blocked, SiteBlocked, SiteResumed, note_blocking
 from catchment.progress.events import Gathered, Landed, Ticked
 from catchment.progress.frontier import Frontier, apply_landed
 from catchment.relay.events import Action, Carried, Event, Flushed, Forward
@@ -46,7 +47,7 @@ from catchment.timeline import START_OF_TIME_US, Slicing
 from catchment.wire.messages import Counted, Progress, Relayed, Repaired, Shed, Standing, SuspensionFact, Updates
 
 
-@stored()
+@stored(version=2, migrations={1: lambda fields: {**fields, "blocked_sites": {}}})
 @dataclass
 class RelayState:
     """All that a relay core remembers."""
@@ -57,7 +58,8 @@ class RelayState:
     rows_in: int
     sent: dict[str, int]
     facts: list[Relayed]
-    blocked: bool
+    blocked: bool  # whether the link is
+    blocked_sites: Blocked
 
 
 class RelayCore:
@@ -71,7 +73,8 @@ class RelayCore:
         self.rows_in = 0
         self._sent: dict[str, int] = {}  # fragment -> rows that have left; kept when it ends
         self._facts: list[Relayed] = []  # facts that wait for nothing but the link
-        self._blocked = False
+        self._link_is_blocked = False
+        self.blocked: Blocked = {}
 
     @property
     def rows_out(self) -> int:
@@ -98,8 +101,10 @@ class RelayCore:
             case Landed():
                 self._note_landed(event)
             case LinkMeasured(blocked=blocked):
-                self._blocked = blocked
+                self._link_is_blocked = blocked
                 return self._handle_at_site(event, now_us)
+            case SiteBlocked() | SiteResumed():
+                note_blocking(self.blocked, event, now_us)
             case Ticked():
                 return self._settle(now_us, self.wait_us)
             case Flushed():
@@ -171,7 +176,7 @@ class RelayCore:
                 actions += self._handle_at_site(LowMarkRaised(name, due_us), now_us)
             known.forget_first_marks(self.site.low_mark_us(name))
             known.keep_waiting(self.site.waiting_slices(name))
-        if self._blocked:
+        if self._link_is_blocked:
             return actions
         facts = [*self._facts, *(f for name in self.origins for f in self._statements(name))]
         self._facts = []
@@ -209,7 +214,8 @@ class RelayCore:
             self.rows_in,
             self._sent,
             self._facts,
-            self._blocked,
+            self._link_is_blocked,
+            self.blocked,
         )
 
     def restore(self, state: RelayState) -> None:
@@ -220,7 +226,8 @@ class RelayCore:
         self.rows_in = state.rows_in
         self._sent = state.sent
         self._facts = state.facts
-        self._blocked = state.blocked
+        self._link_is_blocked = state.blocked
+        self.blocked = state.blocked_sites
 
     def validate(self) -> None:
         """Assert the invariants that can be seen from inside."""

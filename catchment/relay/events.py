@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from catchment.errors import SiteError
+from catchment.progress.blocking import SiteBlocked, SiteResumed
 from catchment.progress.events import Gathered, Landed, Ticked
 from catchment.query.fragment import Fragment
 from catchment.site.events import FragmentDropped, LinkMeasured
@@ -34,7 +35,7 @@ class Flushed:
     """Nothing more will come for now: do not wait for sites that are behind."""
 
 
-Event = Carried | FragmentDropped | Gathered | Landed | LinkMeasured | Ticked | Flushed
+Event = Carried | FragmentDropped | Gathered | Landed | SiteBlocked | SiteResumed | LinkMeasured | Ticked | Flushed
 
 
 @dataclass(frozen=True, slots=True)

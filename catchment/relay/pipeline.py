@@ -66,6 +66,7 @@ class RelayPipeline:
         """Take in what has landed, and send on what is due."""
         self.inbox.raise_failure()
         self.sender.raise_failure()
+        self.consumer.resume_requested()
         while self._take_landed():
             self.sender.notify()
         self.meter.note_link(self.sender.snapshot(), self.outbox.size_bytes, self.clock.now_us())
@@ -100,6 +101,7 @@ class RelayPipeline:
             "pending_rows": self.core.site.pending_rows,
             "inbox_bytes": self.inbox.size_bytes,
             "refused": dict(self.inbox.refused),
+            "blocked": self.consumer.blocked_status(),
             **self.meter.link_status(self.sender.snapshot(), self.outbox.size_bytes, self.link.bandwidth_bytes_per_s),
             "finished": self.finished,
         }

@@ -20,9 +20,11 @@ from catchment.errors import WireError
 from catchment.storage.files import read_record, write_record
 from catchment.storage.numbers import NumberSet
 from catchment.wire.codec import EncodedSegment, UnknownVersionError, read_frame
+from catchment.wire.header import FrameHeader
 from catchment.wire.limits import DEFAULT_LIMITS, WireLimits
 from catchment.wire.messages import Segment
 from catchment.wire.segment_folder import SegmentFolder
+from catchment.wire.set_aside import SetAside
 from catchment.wire.uplink import RefusedError
 
 STATE_FILE = "inbox.json"
@@ -139,6 +141,8 @@ class Inbox:
         self._segments = SegmentFolder(folder, limits)
         self._decoded = _DecodedSegments(DECODED_BYTES)
         self._waiting = _WaitingBytes()
+        self._blocked: dict[str, str] = {}  # sites of which nothing is taken, and why
+        self.set_aside = SetAside(folder)
         state = read_record(folder / STATE_FILE) or {"discarded": 0, "origins": {}}
         self._first: int = state["discarded"]  # the lowest position that is not discarded
         self._origins = _Origins.from_record(state["origins"])
@@ -162,6 +166,11 @@ class Inbox:
         """How many segments and connections were refused since the start, by reason."""
         with self._lock:
             return dict(self._refused)
+
+    @property
+    def checks_content(self) -> bool:
+        """Whether segments are checked before they are stored."""
+        return self._admit is not None
 
     def lowest_missing(self, origin: str) -> int:
         """Return the lowest number of a site's segments that has not been seen."""
@@ -193,9 +202,11 @@ class Inbox:
             if self._origins.has_seen(header.origin, header.sequence):
                 return header.sequence
         segment = self._decode(encoded)
+        self._check_content(segment)
         with self._lock:
             if not self._origins.has_seen(segment.origin, segment.sequence):
-                self._check_segment(segment, len(data))
+                self._check_sender(segment.origin, segment.epoch, peer)
+                self._check_room(segment, len(data))
                 self._store(encoded, segment)
             return segment.sequence
 
@@ -234,6 +245,36 @@ class Inbox:
                 self._waiting.remove(gone)
                 self._segments.remove(gone)
 
+    # ---- blocked sites
+
+    def block(self, origin: str, sequence: int, reason: str, since_us: int) -> None:
+        """Take nothing more of a site: this segment of it was acknowledged and could not be merged."""
+        with self._lock:
+            self._blocked[origin] = f"segment {sequence} could not be merged: {reason}"
+            self.set_aside.explain(origin, sequence, reason, since_us)
+
+    def keep_aside(self, position: int) -> None:
+        """Keep a segment of a blocked site durably outside of the inbox, before its position is discarded."""
+        encoded = self._segments.read(position)
+        self.set_aside.add(encoded.header.origin, encoded.header.sequence, encoded.data)
+
+    def take_back(self, origin: str, is_consumed: Callable[[int], bool]) -> None:
+        """Take a site again: what was set aside of it lands once more, unless it was consumed or is still here."""
+        with self._lock:
+            here = {(h.origin, h.sequence) for h in map(self._read_header, range(self._first, self.last_position + 1))}
+            for sequence in self.set_aside.sequences(origin):
+                if (origin, sequence) not in here and not is_consumed(sequence):
+                    encoded = read_frame(self.set_aside.read(origin, sequence), self.limits)
+                    position = self.last_position + 1
+                    self._segments.write(position, encoded)
+                    self._waiting.add(position, encoded)
+                self.set_aside.remove(origin, sequence)
+            self.set_aside.forget(origin)
+            self._blocked.pop(origin, None)
+
+    def _read_header(self, position: int) -> FrameHeader:
+        return self._segments.read(position).header
+
     # ---- accepting
 
     def _read_frame(self, data: bytes) -> EncodedSegment:
@@ -257,6 +298,12 @@ class Inbox:
             raise self.refuse("closed", f"the disk failed ({self._failure}); the receiver must be restarted")
         if peer is not None and peer != origin:
             raise self.refuse("wrong_site", f"{peer!r} may write only its own name, not {origin!r}")
+        if origin in self._blocked:
+            raise self.refuse(
+                "blocked",
+                f"{origin!r} is blocked here: {self._blocked[origin]}",
+                hint="what it sends stays in its outbox; the status of the receiver says how to go on",
+            )
         known = self._origins.epoch_of(origin)
         if known is None and len(self._origins) >= self.limits.origins:
             raise self.refuse("too_many_origins", f"{origin!r} would be site {len(self._origins) + 1}")
@@ -269,7 +316,7 @@ class Inbox:
                 "its old numbers cannot be told from its new ones",
             )
 
-    def _check_segment(self, segment: Segment, size_bytes: int) -> None:
+    def _check_room(self, segment: Segment, size_bytes: int) -> None:
         ahead = segment.sequence - self.lowest_missing(segment.origin)
         if ahead >= self.limits.ahead_segments:
             raise self.refuse(
@@ -284,11 +331,15 @@ class Inbox:
             raise self.refuse(
                 "full", f"{waiting_bytes} bytes of {segment.origin!r} wait to be consumed; send again later"
             )
-        if self._admit is not None:
-            try:
-                self._admit(segment)
-            except WireError as error:
-                raise self.refuse("unfit", error.message, error.hint) from error
+
+    def _check_content(self, segment: Segment) -> None:
+        """Refuse what is of no use here; outside of the lock, because it reads all that a segment holds."""
+        if self._admit is None:
+            return
+        try:
+            self._admit(segment)
+        except WireError as error:
+            raise self.refuse("unfit", error.message, error.hint) from error
 
     def _store(self, encoded: EncodedSegment, segment: Segment) -> None:
         position = self.last_position + 1

@@ -21,7 +21,7 @@ import pyarrow as pa
 from catchment.timeline import START_OF_TIME_US
 from catchment.wire.header import pack_fact, pack_relayed
 from catchment.wire.limits import DEFAULT_LIMITS, WireLimits
-from catchment.wire.messages import Closing, Counted, Message, OwnFact, Relayed, Shed, Standing, Updates
+from catchment.wire.messages import Closing, Counted, Message, OwnFact, Relayed, Shed, Skipped, Standing, Updates
 
 FACTS_PER_SEGMENT = 2_000  # half of the messages that a receiver takes in one segment
 
@@ -150,7 +150,7 @@ def _split_fact(message: Message, room: _Room) -> Iterator[Message]:
 
 def _split_own_fact(fact: OwnFact, room: _Room) -> Iterator[OwnFact]:
     match fact:
-        case Shed():
+        case Shed() | Skipped():
             yield from (replace(fact, lacking=chunk) for chunk in _chunks(fact.lacking, room.items))
         case Standing():
             yield from _split_standing(fact, room)

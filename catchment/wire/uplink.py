@@ -20,6 +20,7 @@ REASONS = {
     "too_many_origins": False,  # beyond the number of sites an inbox serves
     "unauthenticated": False,  # no certificate or token, or a wrong one
     "unfit": False,  # a fragment, a schema or slices that the receiver has no use for
+    "blocked": False,  # an acknowledged segment of the site could not be merged
     "too_far_ahead": True,  # too far ahead of the lowest number not yet seen
     "full": True,  # the receiver has no room until it has consumed some
     "too_fast": True,  # more calls or bytes per second than one peer may make

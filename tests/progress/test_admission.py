@@ -5,16 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
+from catchment.aggregates import make_aggregate
 from catchment.errors import WireError
 from catchment.progress.admission import Admission
 from catchment.project.routes import Routes
-from catchment.timeline import WindowSpec
+from catchment.timeline import END_OF_TIME_US, WindowSpec
 from catchment.wire.codec import encode_segment
 from catchment.wire.inbox import Inbox
 from catchment.wire.messages import (
+    Closing,
     Counted,
     Message,
     Progress,
@@ -80,6 +83,54 @@ def test_a_relay_sends_for_the_sites_behind_it_alone() -> None:
 def test_counts_of_records_are_not_negative() -> None:
     assert "a negative number of records" in refuse("a", partials(0, records=((0, -1),)))
     assert "a negative number of records" in refuse("hub", Relayed("a", Counted("q", ((0, -1),))))
+
+
+def test_slices_are_dates_of_a_calendar_at_the_boundaries_of_the_windows() -> None:
+    ADMISSION.check(Segment("a", "life", 0, (partials(-20, 0, 10, records=((10, 3),)),)))
+    for far in (2**61, -(2**61), 2**63 - 1):
+        assert "no date of a calendar" in refuse("a", partials(0, far))
+        assert "no date of a calendar" in refuse("a", partials(0, records=((far, 1),)))
+        assert "no date of a calendar" in refuse("a", Shed("q", 1, 0.5, ((far, 1),)))
+    assert "no slice that starts there" in refuse("a", partials(0, 3))
+    assert "no slice that starts there" in refuse("a", partials(0, records=((3, 1),)))
+    nowhere = partials(0, 0)
+    column = pa.array([0, None], pa.int64())
+    without = replace(nowhere, table=nowhere.table.set_column(0, FRAGMENT.schema.field(0), column))
+    assert "without a slice" in refuse("a", without)
+
+
+def test_instants_are_within_time() -> None:
+    ADMISSION.check(Segment("a", "life", 0, (Progress("q", END_OF_TIME_US, 0),)))
+    for instant in (END_OF_TIME_US + 1, -(2**63)):
+        assert "the start of time" in refuse("a", Progress("q", instant, 0))
+        assert "the start of time" in refuse("hub", Relayed("a", Standing("q", "view", instant)))
+        assert "the start of time" in refuse("a", Standing("q", "view", 0, (Closing(instant, "slack", ()),)))
+
+
+@pytest.mark.parametrize(
+    ("function", "parameters"), [("approx_count_distinct", ()), ("percentile_approx", (0.5,)), ("approx_top_k", ("3",))]
+)
+def test_states_that_are_no_sketches_are_refused_before_they_are_acknowledged(
+    function: str, parameters: tuple[object, ...]
+) -> None:
+    aggregate = make_aggregate(function, "v", pa.int64(), parameters, name="x")
+    fragment = replace(FRAGMENT, aggregates=(aggregate,))
+    admission = Admission({"q": fragment}, ROUTES, {FRAGMENT.stream: ("a", "c")})
+    (whole,) = aggregate.lift(pa.array([1, 2, 2], pa.int64()), np.array([0, 0, 1]), 2)
+
+    def check(*states: bytes | None) -> None:
+        columns = [
+            pa.array([0] * len(states), pa.int64()),
+            pa.array(["k"] * len(states)),
+            pa.array(states, pa.binary()),
+        ]
+        updates = Updates("q", pa.table(columns, schema=fragment.schema))
+        admission.check(Segment("a", "life", 0, (updates,)))
+
+    check(*whole.to_pylist(), None)
+    for damaged in (b"", b"x", b"\xff" * 64, whole[0].as_py()[:-3], bytes(len(whole[0].as_py()))):
+        with pytest.raises(WireError, match="cannot be read"):
+            check(whole[0].as_py(), damaged)
 
 
 def test_what_is_refused_is_counted_not_stored_and_harms_nobody_else(tmp_path: Path) -> None:

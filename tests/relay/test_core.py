@@ -222,3 +222,30 @@ def test_a_site_speaks_for_those_behind_it_alone(tmp_path: Path) -> None:
         tree.center.inbox.accept(stating("c", 1))
     with pytest.raises(WireError, match="states facts of 'b'"):
         tree.relays["hub"].inbox.accept(encode_segment(Segment("a", "life", 0, (Relayed("b", Repaired("q", 1)),))).data)
+
+
+def test_poison_of_one_site_blocks_that_site_at_the_relay_and_nobody_else(tmp_path: Path) -> None:
+    tree = Tree(tmp_path, PAIR, WindowSpec.tumbling(10), freshness=100)
+    for name in ("a", "b"):
+        tree.sites[name].batch([(1, "k", 1)], 10)
+    tree.settle()
+    hub = tree.relays["hub"]
+    tree.sites["b"].state(Progress("q", 20, 99))  # 99 updates were never sent
+    tree.sites["a"].batch([(11, "k", 5)], 20)
+    tree.deliver("a", random.Random(0), all_of_it=True)
+    tree.deliver("b", random.Random(0), all_of_it=True)
+    for _ in range(3):
+        hub.consume()
+        hub.crash()
+        (told,) = hub.pipeline.status()["blocked"].values()
+        assert told["segment"] == 1
+        assert "'b' states 99 updates of 'q' up to segment 1, but 1 are in" in told["reason"]
+    tree.clock.advance(51)  # the relay waits no longer
+    hub.consume()
+    tree.deliver("hub", random.Random(0), all_of_it=True)
+    tree.center.consume()
+    tree.clock.advance(100)
+    tree.center.tick()
+    published = tree.center.tables.published[-1]
+    assert (published.window.start_us, published.missing_sites) == (10, ("b",))
+    assert tree.center.tables.answer()[10, "k"] == (1, 5)

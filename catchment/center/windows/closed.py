@@ -115,7 +115,8 @@ class ClosedWindow:
     def _estimate(
         self, end_us: int, watched: Sequence[WatchedQuantity], marks: SiteMarks, inside: Sequence[str]
     ) -> None:
-        closings = {s: closing for s in inside if (closing := marks.closing(s, end_us)) is not None}
+        stated = {s: marks.closing(s, end_us) for s in inside}
+        closings = {s: c for s, c in stated.items() if c is not None and len(c.estimates) >= len(watched)}
         if not self.awaited:
             self.stop_awaiting()
             self.expected = None
