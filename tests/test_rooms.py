@@ -32,6 +32,7 @@ ROOMS = (
     "deploy",
     "feeds",
     "sim",
+    "testing",
     "spark",
     "serve",
     "cli",
