@@ -116,7 +116,7 @@ class RelayCore:
 
         Facts wait while the link is blocked, and it is known to be free only once it has been measured again.
         """
-        return self._blocked or any(
+        return self._link_is_blocked or any(
             o.is_due(now_us, self.wait_us, self.site.low_mark_us(f)) for f, o in self.origins.items()
         )
 

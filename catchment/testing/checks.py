@@ -63,8 +63,8 @@ class ViewCheck:
         if revisions != sorted(set(revisions)):  # those of a join may have no rows
             yield f"its revisions do not count up: {revisions}"
         for row in log:
-            if row["status"] in (EXACT, FINAL) and row["missing_sites"]:
-                yield f"it is {row['status']} without {row['missing_sites']}"
+            if row["status"] == EXACT and row["missing_sites"]:
+                yield f"it is exact without {row['missing_sites']}"
             if not 0.0 <= row["coverage"] <= 1.0 + _TOLERANCE:
                 yield f"its coverage is {row['coverage']}"
 
@@ -85,7 +85,7 @@ class ViewCheck:
                 continue  # a view that begins during a run lacks records that are ahead of the clock
             last = self._windows[start_us][-1] if start_us in self._windows else None
             where = f"at {self._at(start_us)} ({last['status'] if last else 'not published'})"
-            lacks_dead = bool(self._dead) and (last is None or last["status"] not in (EXACT, FINAL))
+            lacks_dead = bool(self._dead) and (last is None or last["status"] != EXACT)
             late = expired.get(start_us)
             if late is not None:
                 self._world.note(RareState.RECORDS_EXPIRED)
