@@ -134,7 +134,11 @@ def read_program_file(folder: Path, functions: Functions = BUILT_IN) -> FeedProg
         raise FeedError(
             f"there is no {PROGRAM_FILE} in {folder}", hint="try examples/nearby_friends, or see docs/feeds.md"
         )
-    return read_program(path.read_text(encoding="utf-8"), functions, str(path))
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise FeedError("this file is not UTF-8 text", where=str(path)) from error
+    return read_program(text, functions, str(path))
 
 
 def load_functions(folder: Path) -> Functions:
@@ -167,7 +171,7 @@ def read_rows(folder: Path, declared: Declared, before: tuple[str, ...] = ()) ->
     if not path.is_file():
         raise FeedError(f"there is no {path.name} in {folder}", hint=f"its header is {','.join(expected)}")
     with path.open(newline="", encoding="utf-8") as lines:
-        reader = csv.reader(lines)
+        reader = _read_lines(lines, path)
         header = next(reader, [])
         if header != expected:
             raise FeedError(f"found the header {','.join(header)}; expected {','.join(expected)}", where=str(path))
@@ -177,6 +181,14 @@ def read_rows(folder: Path, declared: Declared, before: tuple[str, ...] = ()) ->
             if number > MAX_ROWS:
                 raise FeedError(f"a file of over {MAX_ROWS} rows is refused", where=str(path))
             yield (values[0] if before else None), tuple(values[len(before) :])
+
+
+def _read_lines(lines: Iterable[str], path: Path) -> Iterator[list[str]]:
+    reader = csv.reader(lines)
+    try:
+        yield from reader
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise FeedError(f"this is not CSV in UTF-8: {error}", where=f"{path}, line {reader.line_num + 1}") from error
 
 
 def _parse_cells(cells: list[str], kinds: list[str], where: str) -> list[Any]:

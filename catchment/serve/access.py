@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hmac
 import json
-import os
 import secrets
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+
+from catchment.keys.private_files import create_secret
+from catchment.storage.files import make_folder
 
 TOKENS_FILE = "dashboard-tokens.json"
 TOKEN_BYTES = 24
@@ -36,15 +38,9 @@ class AccessTokens:
     def of_state(cls, state: Path) -> AccessTokens:
         """Return the tokens of a state folder; make them where there are none."""
         path = state / TOKENS_FILE
-        if not path.exists():
-            state.mkdir(parents=True, exist_ok=True)
-            made = {role: secrets.token_urlsafe(TOKEN_BYTES) for role in AccessRole}
-            unfinished = path.with_suffix(f".{os.getpid()}.tmp")
-            descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump(made, file)
-            unfinished.replace(path)
-        kept = json.loads(path.read_text())
+        make_folder(state)
+        made = {role: secrets.token_urlsafe(TOKEN_BYTES) for role in AccessRole}
+        kept = json.loads(create_secret(path, json.dumps(made).encode()))
         return cls(kept[AccessRole.READER], kept[AccessRole.OPERATOR])
 
     def role_of(self, token: str | None) -> AccessRole | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from decimal import Decimal
@@ -45,6 +46,7 @@ _MALFORMED = (
     TypeError,
     ValueError,
 )
+_DTYPE = re.compile(r"[<>|=][biufcmMSU][0-9]+(\[[a-zA-Z0-9]+\])?")  # names of types as numpy writes them
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
@@ -174,12 +176,19 @@ def _pack_array(value: Array) -> msgspec.msgpack.Ext:
     return _extension(_Kind.COMPRESSED_ARRAY, [*head, pa.compress(content, codec="zstd", asbytes=True)])
 
 
+def _read_dtype(text: str) -> np.dtype[Any]:
+    """Return a type by its name; numpy would evaluate other texts as Python."""
+    if not _DTYPE.fullmatch(text):
+        raise ValueError(f"{text!r:.40} is not the type of an array")
+    return np.dtype(text)
+
+
 def _read_array(dtype: str, shape: list[int], content: bytes) -> Array:
-    return np.frombuffer(content, np.dtype(dtype)).reshape(shape).copy()
+    return np.frombuffer(content, _read_dtype(dtype)).reshape(shape).copy()
 
 
 def _read_compressed_array(dtype: str, shape: list[int], packed: bytes) -> Array:
-    size = math.prod(shape) * np.dtype(dtype).itemsize
+    size = math.prod(shape) * _read_dtype(dtype).itemsize
     return _read_array(dtype, shape, pa.decompress(packed, decompressed_size=size, codec="zstd", asbytes=True))
 
 

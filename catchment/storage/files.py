@@ -96,8 +96,13 @@ def read_record(path: Path, version: int = 1) -> dict[str, Any] | None:
             hint="restore the folder from a copy; the file is small and must not be edited",
         )
     written, _, text = content.partition(b" ")
-    check_version(written.decode(), version, path)
-    record: dict[str, Any] = json.loads(text)
+    check_version(written.decode("ascii", "replace"), version, path)
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise StorageError(f"the content of the file is not a record: {error}", where=str(path)) from error
+    if not isinstance(record, dict):
+        raise StorageError("the content of the file is not a record", where=str(path))
     return record
 
 
