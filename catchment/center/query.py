@@ -32,7 +32,7 @@ class RepairRule:
             raise CenterError(f"a repair rule needs a spread and an age of 0 or more, a number of 1 or more: {self}")
 
 
-@stored()
+@stored(version=2, migrations={1: lambda fields: fields | {"whole_windows": False}})
 @dataclass(frozen=True)
 class CenterQuery:
     """A query as the center runs it: its own fragment, its windows, the sites that it waits for and how long.
@@ -41,7 +41,8 @@ class CenterQuery:
     With a `contract` its sites say what they lack when they close a window. `early_us`: how often open windows are
     published early, if at all. Without `repair`, late records are registered and counted, not merged. `source_key` is
     the key, if any, that is the stream's source, so that coverage is known row by row. With a `join` it has two
-    `sides`, each with a derivation of its own, and its fragment is the pairing of both.
+    `sides`, each with a derivation of its own, and its fragment is the pairing of both. With `whole_windows` every
+    revision has all rows of its window, because what is published of one row depends on the others (LIMIT).
     """
 
     name: str
@@ -57,6 +58,7 @@ class CenterQuery:
     source_key: str | None = None
     join: Join | None = None
     sides: tuple[CenterQuery, ...] = ()
+    whole_windows: bool = False
 
     def __post_init__(self) -> None:
         if not self.sites:

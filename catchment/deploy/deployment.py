@@ -177,6 +177,7 @@ class Deployment:
             p.options.emit_early_us,
             repair_rule(p, stream, defaults),
             self.source_key(p),
+            whole_windows=p.top is not None,
         )
 
     def _join_query(self, p: QueryPlan) -> CenterQuery:
@@ -195,6 +196,7 @@ class Deployment:
             source_key=None,
             join=p.join,
             sides=sides,
+            whole_windows=p.top is not None,
         )
 
     def source_key(self, plan: QueryPlan) -> str | None:

@@ -127,4 +127,7 @@ def _contract_lines(plan: QueryPlan, project: Project) -> list[str]:
     if plan.join is not None:
         lines.append(f"at {plan.root.site}: partials of both streams are paired per window where {plan.join.condition}")
     finish = "none, the aggregates are the answer" if plan.trivial else "the SELECT list and HAVING, at the center"
+    if plan.top is not None:
+        chosen = f"{plan.top}, chosen at the center from all rows"
+        finish = chosen if plan.trivial else f"the SELECT list and HAVING, at the center; {chosen}"
     return [*lines, f"after the aggregates: {finish}"]

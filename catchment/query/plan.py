@@ -200,12 +200,43 @@ class OutputColumn:
 
 
 @dataclass(frozen=True)
+class SortKey:
+    """One key of ORDER BY: Spark SQL over the columns of the aggregate below, and the column that it merely is."""
+
+    sql: str
+    type: pa.DataType
+    source: str | None = None
+    descending: bool = False
+    nulls_first: bool = True
+
+    def __str__(self) -> str:
+        usual = self.nulls_first != self.descending
+        nulls = "" if usual else f" NULLS {'FIRST' if self.nulls_first else 'LAST'}"
+        return f"{self.sql}{' DESC' if self.descending else ''}{nulls}"
+
+
+@dataclass(frozen=True)
+class TopRows:
+    """ORDER BY and LIMIT: how many rows of each window stay, and in which order the first are found.
+
+    Rows that are equal in every key of the order are told apart by the keys of GROUP BY.
+    """
+
+    keys: tuple[SortKey, ...]
+    limit: int
+
+    def __str__(self) -> str:
+        return f"the first {self.limit} of each window by {', '.join(map(str, self.keys))}"
+
+
+@dataclass(frozen=True)
 class Finish(Node):
-    """The SELECT list and HAVING, over what the aggregate gives."""
+    """The SELECT list, HAVING, and ORDER BY with LIMIT, over what the aggregate gives."""
 
     input: Node
     columns: tuple[OutputColumn, ...]
     having: str | None = None
+    top: TopRows | None = None
 
     def __post_init__(self) -> None:
         names = [c.name.lower() for c in self.columns]
@@ -214,15 +245,19 @@ class Finish(Node):
 
     @property
     def trivial(self) -> bool:
-        """Whether it only renames and leaves out columns."""
-        return self.having is None and all(c.source is not None for c in self.columns)
+        """Whether no expression has to be computed: columns are only renamed and left out, and rows ordered by them."""
+        sources = [c.source for c in self.columns]
+        if self.top is not None:
+            sources += [key.source for key in self.top.keys]
+        return self.having is None and None not in sources
 
     def title(self) -> str:
         return "trivial" if self.trivial else ""
 
     def details(self) -> tuple[str, ...]:
         columns = (f"{c.name} {sql_type(c.type)} = {c.sql}" for c in self.columns)
-        return (*columns, f"having {self.having}") if self.having else tuple(columns)
+        having = (f"having {self.having}",) if self.having else ()
+        return (*columns, *having, *((str(self.top),) if self.top else ()))
 
 
 @dataclass(frozen=True)
@@ -308,6 +343,10 @@ class QueryPlan:
     @property
     def having(self) -> str | None:
         return self.finish.having
+
+    @property
+    def top(self) -> TopRows | None:
+        return self.finish.top
 
     @property
     def trivial(self) -> bool:

@@ -47,7 +47,7 @@ class JoinPublisher(WindowPublisher):
     def revise(
         self, window: Window, known: ClosedWindow, reason: str, rows: pa.Table, changed: pa.Table, now_us: int
     ) -> Publish:
-        """Publish the answers that a changed partial has a pair in, and keep the partials that changed."""
+        """Publish the answers that a changed partial has a pair in, or all, and keep the partials that changed."""
         kept = partials.select_matching(rows, changed.select(list(self.query.fragment.key_names)))
-        answers = changed_answers(self.join, rows, kept)
+        answers = self.answers(rows) if self.query.whole_windows else changed_answers(self.join, rows, kept)
         return replace(self._next_revision(window, known, reason, answers, now_us), kept=kept)

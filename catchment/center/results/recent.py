@@ -34,10 +34,15 @@ class RecentRows:
             self._bytes -= sum(t.nbytes - t[WINDOW_COLUMN].nbytes for t in forgotten)
 
     def recall(self, wanted: pa.Table) -> pa.Table | None:
-        """Return the newest states of (window_start_us, keys...); None if some of them are not here."""
+        """Return the newest states of (window_start_us, keys...); None if some of them are not here.
+
+        Where whole windows are wanted (window_start_us), the newest revision of each has all its rows.
+        """
         starts = pc.unique(wanted[WINDOW_COLUMN]).to_pylist()
         if not starts or any(start not in self._windows for start in starts):
             return None
+        if wanted.column_names == [WINDOW_COLUMN]:
+            return pa.concat_tables([self._windows[start][-1] for start in starts])
         rows = pa.concat_tables([table for start in starts for table in self._windows[start]])
         newest = rows.take(pa.array(last_rows(rows.select(wanted.column_names))))
         found = partials.select_matching(newest, wanted)

@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -42,6 +43,7 @@ from catchment.errors import CenterError
 from catchment.query.fragment import Fragment
 
 Finish = Callable[[pa.Table], pa.Table]
+REVISION_ROWS = "_revision"  # beside what is finished: which of the revisions that are finished together a row is of
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class ResultTables:
     """The tables of one query.
 
     `finish` turns (window_start, window_end, keys..., aggregates...) into the user's columns and a boolean `retracted`:
-    whether HAVING leaves the row out.
+    whether HAVING or LIMIT leaves the row out.
     """
 
     folder: Path
@@ -114,6 +116,8 @@ class ResultTables:
         lowered = [self._lower(r) for r in revisions]
         # In one piece: of hundreds of small ones fewer rows once came back from Spark, and each would be a task.
         together = pa.concat_tables([table for table, _ in lowered]).combine_chunks()
+        numbers = np.repeat(np.arange(len(revisions)), [table.num_rows for table, _ in lowered])
+        together = together.append_column(REVISION_ROWS, pa.array(numbers, pa.int64()))
         user = self.finish(together)
         if user.num_rows != together.num_rows:
             raise CenterError(

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from catchment.center.events import EARLY, Publish
-from catchment.center.late.registry import LateRegistry
+from catchment.center.late.registry import WINDOW_COLUMN, LateRegistry
 from catchment.center.query import CenterQuery
 from catchment.center.windows.closed import ClosedWindow, ColumnErrors
 from catchment.center.windows.outstanding import Outstanding
@@ -29,7 +29,9 @@ class WindowPublisher:
         return rows
 
     def rows_to_recall(self, late: LateRegistry, starts_us: Sequence[int]) -> pa.Table:
-        """Return (window_start_us, keys...) of the published rows that a repair of these windows changes."""
+        """Return (window_start_us, keys...) of the published rows that a repair of these windows publishes again."""
+        if self.query.whole_windows:
+            return pa.table({WINDOW_COLUMN: pa.array(starts_us, pa.int64())})
         return late.changed_keys(starts_us, list(self.query.fragment.key_names))
 
     def publish(self, window: Window, known: ClosedWindow, reason: str, rows: pa.Table, now_us: int) -> Publish:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from catchment.aggregates import Aggregate
 from catchment.optimizer.normal_form.expressions import columns_of, normal_text, rename_columns, split_conjunctions
-from catchment.optimizer.normal_form.normalize_join import normalize_join, rename_column
+from catchment.optimizer.normal_form.normalize_join import normalize_join, rename_column, rename_sort_key, with_keys
 from catchment.query.fragment import Key
 from catchment.query.plan import (
     Filter,
@@ -40,7 +40,8 @@ def normalize_results(plan: QueryPlan) -> QueryPlan:
     """Write SELECT and HAVING in their normal form; after the renaming, because operands are ordered by their texts."""
     columns = tuple(replace(c, sql=normal_text(c.sql)) for c in plan.columns)
     having = normal_text(plan.having) if plan.having else None
-    return QueryPlan(replace(plan.root, input=replace(plan.finish, columns=columns, having=having)))
+    top = with_keys(plan.top, lambda key: replace(key, sql=normal_text(key.sql)))
+    return QueryPlan(replace(plan.root, input=replace(plan.finish, columns=columns, having=having, top=top)))
 
 
 def split_filters(plan: QueryPlan) -> QueryPlan:
@@ -59,6 +60,7 @@ def rename_keys_and_aggregates(plan: QueryPlan) -> QueryPlan:
         made,
         tuple(rename_column(c, names) for c in plan.columns),
         rename_columns(plan.having, names) if plan.having else None,
+        with_keys(plan.top, lambda key: rename_sort_key(key, names)),
     )
     return QueryPlan(replace(plan.root, input=finish))
 
@@ -90,7 +92,7 @@ def fingerprint(plan: QueryPlan) -> str:
     """Return a digest that is equal for plans of equal meaning, whatever the result names, their order and the sink."""
     normal = normalize(plan)
     columns = sorted({c.sql for c in normal.columns})
-    return digest([normal.answer.to_text(), *columns, f"having {normal.having}"])
+    return digest([normal.answer.to_text(), *columns, f"having {normal.having}", f"top {normal.top}"])
 
 
 def digest(texts: Iterable[str]) -> str:

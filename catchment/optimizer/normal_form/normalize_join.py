@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from catchment.optimizer.normal_form.expressions import rename_columns
 from catchment.query.join import BOTH, LEFT, RIGHT, TURNED, JoinedKey, KeyComparison, PairAggregate
-from catchment.query.plan import OutputColumn, QueryPlan, WindowAggregate, WindowJoin
+from catchment.query.plan import OutputColumn, QueryPlan, SortKey, TopRows, WindowAggregate, WindowJoin
 
 _OTHER = {LEFT: RIGHT, RIGHT: LEFT, BOTH: BOTH}
 
@@ -72,7 +72,9 @@ def _rename(plan: QueryPlan, join: WindowJoin) -> QueryPlan:
     names = keys | pairs
     having = rename_columns(plan.having, names) if plan.having else None
     columns = tuple(rename_column(c, names) for c in plan.columns)
-    return QueryPlan(replace(plan.root, input=replace(plan.finish, input=normal, columns=columns, having=having)))
+    top = with_keys(plan.top, lambda key: rename_sort_key(key, names))
+    finish = replace(plan.finish, input=normal, columns=columns, having=having, top=top)
+    return QueryPlan(replace(plan.root, input=finish))
 
 
 def _pair_name(pair: PairAggregate) -> str:
@@ -99,3 +101,14 @@ def rename_column(column: OutputColumn, names: dict[str, str]) -> OutputColumn:
     """Return a result column over renamed columns of the aggregation."""
     source = names.get(column.source, column.source) if column.source else None
     return replace(column, sql=rename_columns(column.sql, names), source=source)
+
+
+def rename_sort_key(key: SortKey, names: dict[str, str]) -> SortKey:
+    """Return a key of ORDER BY over renamed columns of the aggregation."""
+    source = names.get(key.source, key.source) if key.source else None
+    return replace(key, sql=rename_columns(key.sql, names), source=source)
+
+
+def with_keys(top: TopRows | None, change: Callable[[SortKey], SortKey]) -> TopRows | None:
+    """Return ORDER BY and LIMIT with other keys."""
+    return None if top is None else replace(top, keys=tuple(map(change, top.keys)))

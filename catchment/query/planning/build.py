@@ -11,12 +11,12 @@ from collections.abc import Mapping
 
 from catchment.aggregates.shed_terms import with_terms
 from catchment.query.catalog import Catalog
-from catchment.query.plan import Finish, QueryPlan, Sink
+from catchment.query.plan import QueryPlan, Sink
 from catchment.query.planning.calls import AggregateSet
 from catchment.query.planning.from_clause import FromClause, read_from
 from catchment.query.planning.grouping import read_grouping
 from catchment.query.planning.joined import plan_joined
-from catchment.query.planning.select import OWN_NAMES, aggregate_stream, read_conditions, read_keys, read_results
+from catchment.query.planning.select import OWN_NAMES, aggregate_stream, read_conditions, read_finish, read_keys
 from catchment.query.sql.dialect import render
 from catchment.query.sql.functions import refuse_unlisted_functions
 from catchment.query.sql.statements import View
@@ -40,7 +40,7 @@ def _plan_one_stream(view: View, catalog: Catalog, read: FromClause) -> QueryPla
     grouping = read_grouping(view.select, read.scope, read.streams)
     keys = read_keys(view, grouping, read.scope)
     aggregates = AggregateSet(read.scope, {*OWN_NAMES, *(k.name.lower() for k in keys.values())})
-    columns, having = read_results(view, grouping, keys, aggregates)
+    finish = read_finish(view, grouping, keys, aggregates)
     conditions = tuple(dict.fromkeys(render(part) for part in read_conditions(view, read)))
     found = tuple(aggregates.found.values())
     sheds = read.stream.shed and view.options.shed != NEVER
@@ -52,5 +52,4 @@ def _plan_one_stream(view: View, catalog: Catalog, read: FromClause) -> QueryPla
         tuple(keys.values()),
         with_terms(found) if sheds else found,
     )
-    finish = Finish(aggregate, columns, having)
-    return QueryPlan(Sink(finish, view.name, view.options.sink or catalog.project.center, view.options))
+    return QueryPlan(Sink(finish(aggregate), view.name, view.options.sink or catalog.project.center, view.options))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from catchment.errors import TimelineError
-from catchment.query.planning.calls import resolve_inputs
+from catchment.query.planning.calls import is_aggregate, resolve_inputs
 from catchment.query.planning.scope import Scope
 from catchment.query.sql.dialect import render, show
 from catchment.query.sql.statements import Stream
@@ -44,6 +44,8 @@ def read_grouping(select: exp.Select, scope: Scope, streams: Mapping[str, Stream
     `streams` are those that it reads, by their names in the plan: the window is over the event time of one of them.
     """
     group = select.args.get("group")
+    if group is None and select.args.get("distinct") is not None:
+        return _read_distinct(select, scope, streams)
     if group is None:
         raise scope.text.error("there is no GROUP BY", select, hint=f"add GROUP BY {WINDOW_FORM}, keys...")
     kinds = {type(item).__name__.lower() for item in group.expressions}
@@ -55,10 +57,30 @@ def read_grouping(select: exp.Select, scope: Scope, streams: Mapping[str, Stream
                 hint=f"list the keys: GROUP BY {WINDOW_FORM}, keys...",
             )
     items = [_resolve_item(item, select, scope) for item in group.expressions]
+    return _group_by(items, group, scope, streams)
+
+
+def _read_distinct(select: exp.Select, scope: Scope, streams: Mapping[str, Stream]) -> Grouping:
+    """Return the grouping that SELECT DISTINCT means: by the window that it names and by every other column."""
+    items: dict[str, exp.Expr] = {}
+    for selected in select.selects:
+        item = selected.unalias()
+        if isinstance(item, exp.Dot) and window_name(item.this):
+            item = item.this
+        if any(is_aggregate(node) for node in item.walk()):
+            raise scope.text.error(
+                f"{show(item)} is an aggregate, and there is no GROUP BY", item, hint=f"add GROUP BY {WINDOW_FORM}"
+            )
+        items.setdefault(render(item), item)
+    return _group_by(list(items.values()), select, scope, streams)
+
+
+def _group_by(items: list[exp.Expr], group: exp.Expr, scope: Scope, streams: Mapping[str, Stream]) -> Grouping:
     windows = [item for item in items if window_name(item) is not None]
     if len(windows) != 1:
         found, way_out = ("no window", "add") if not windows else (f"{len(windows)} windows", "keep only")
-        raise scope.text.error(f"GROUP BY has {found}", group, hint=f"{way_out} one {WINDOW_FORM}")
+        clause = "GROUP BY" if isinstance(group, exp.Group) else "SELECT DISTINCT"
+        raise scope.text.error(f"{clause} has {found}", group, hint=f"{way_out} one {WINDOW_FORM}")
     spec = _read_window(windows[0], scope, streams)
     keys = {render(key): key for key in (_key(item, scope) for item in items if item is not windows[0])}
     return Grouping(windows[0], spec, tuple(keys.values()))

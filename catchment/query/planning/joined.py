@@ -15,13 +15,13 @@ from catchment.errors import QueryError
 from catchment.query.catalog import Catalog
 from catchment.query.fragment import Key
 from catchment.query.join import SIDES, JoinedKey, KeyComparison
-from catchment.query.plan import Finish, QueryPlan, Sink, WindowAggregate, WindowJoin
+from catchment.query.plan import QueryPlan, Sink, WindowAggregate, WindowJoin
 from catchment.query.planning.calls import AggregateSet, fresh_name
 from catchment.query.planning.from_clause import FromClause
 from catchment.query.planning.grouping import Grouping, read_grouping
 from catchment.query.planning.pairs import PairAggregates
 from catchment.query.planning.scope import TypedExpression, make_typed
-from catchment.query.planning.select import OWN_NAMES, aggregate_stream, read_conditions, read_keys, read_results
+from catchment.query.planning.select import OWN_NAMES, aggregate_stream, read_conditions, read_finish, read_keys
 from catchment.query.planning.sides import JoinConditions, JoinSides
 from catchment.query.sql.dialect import render, show
 from catchment.query.sql.statements import View
@@ -55,12 +55,12 @@ def plan_joined(view: View, catalog: Catalog, read: FromClause) -> QueryPlan:
     taken = {*OWN_NAMES, *(k.name.lower() for k in keys.values())}
     sets = {s: AggregateSet(read.scope, made.names_in_use(s)) for s in SIDES}
     aggregates = PairAggregates(read.scope, taken, sides=sides, sets=sets)
-    columns, having = read_results(view, grouping, keys, aggregates)
+    finish = read_finish(view, grouping, keys, aggregates)
     left, right = (_side(s, sides, conditions, grouping.window, made, aggregates) for s in SIDES)
     pairs = tuple(aggregates.pairs.values())
     join = WindowJoin(left, right, tuple(dict.fromkeys(on)), joined, pairs, tuple(dict.fromkeys(compared)))
     site = view.options.sink or catalog.project.center
-    return QueryPlan(Sink(Finish(join, columns, having), view.name, site, view.options))
+    return QueryPlan(Sink(finish(join), view.name, site, view.options))
 
 
 def _side(

@@ -13,7 +13,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from catchment.query.fragment import SLICE_COLUMN, Key
-from catchment.query.plan import WINDOW_END, WINDOW_START, OutputColumn
+from catchment.query.plan import WINDOW_END, WINDOW_START, OutputColumn, SortKey
 from catchment.query.planning.calls import AggregateSet, input_text, read_call
 from catchment.query.planning.grouping import window_name
 from catchment.query.planning.scope import Scope, infer_type, make_typed
@@ -62,6 +62,30 @@ class SelectOutputs:
         rewritten = self._rewrite(condition, len(self.items), aliases_win=True)
         check_boolean(rewritten, condition, self.scope, "HAVING")
         return render(rewritten)
+
+    def sort_key(self, ordered: exp.Ordered) -> SortKey:
+        """Return one key of ORDER BY: an alias, an ordinal or an expression over keys and aggregates."""
+        expression = ordered.this
+        if isinstance(expression, exp.Literal) and not expression.is_string:
+            expression = self._item_at(expression)
+        rewritten = self._rewrite(expression, len(self.items), aliases_win=True)
+        source = rewritten.name if isinstance(rewritten, exp.Column) else None
+        made = make_typed(rewritten, self.scope.text, "a key of ORDER BY,", at=ordered)
+        if pa.types.is_nested(made.type):
+            raise self.scope.text.error(
+                f"rows cannot be ordered by a {sql_type(made.type)}", ordered, hint="order by a part of it"
+            )
+        return SortKey(made.sql, made.type, source, bool(ordered.args.get("desc")), bool(ordered.args["nulls_first"]))
+
+    def _item_at(self, ordinal: exp.Literal) -> exp.Expr:
+        number = int(ordinal.name) if ordinal.name.isdigit() else 0
+        if not 1 <= number <= len(self.items):
+            raise self.scope.text.error(
+                f"ORDER BY {ordinal.name} points at no column",
+                ordinal,
+                hint=f"the SELECT list has the columns 1 to {len(self.items)}",
+            )
+        return self.items[number - 1].unalias()
 
     def _name_aggregates(self) -> None:
         """Give an aggregate that is a whole column the name of that column."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 
 import pyarrow as pa
@@ -14,18 +14,21 @@ from catchment.query.plan import (
     WINDOW_END,
     WINDOW_START,
     Filter,
+    Finish,
     LookupJoin,
     Node,
     OutputColumn,
     Scan,
+    TopRows,
     WindowAggregate,
+    WindowJoin,
 )
 from catchment.query.planning.calls import AggregateSet, ParsedCall, fresh_name, input_text, resolve_inputs
 from catchment.query.planning.from_clause import FromClause
 from catchment.query.planning.grouping import Grouping
 from catchment.query.planning.outputs import SelectOutputs, check_boolean
 from catchment.query.planning.scope import Scope, make_typed
-from catchment.query.sql.dialect import conjuncts, read_expression, render
+from catchment.query.sql.dialect import conjuncts, read_expression, render, show
 from catchment.query.sql.statements import Stream, View
 from catchment.query.types import sql_type
 from catchment.timeline import WindowSpec
@@ -75,17 +78,64 @@ def read_conditions(view: View, read: FromClause) -> list[exp.Expr]:
     return found
 
 
-def read_results(
+def read_finish(
     view: View, grouping: Grouping, keys: Mapping[str, Key], aggregates: AggregateSet
-) -> tuple[tuple[OutputColumn, ...], str | None]:
-    """Return the SELECT list and HAVING; the calls in them are added to `aggregates`, which is not left empty."""
+) -> Callable[[WindowAggregate | WindowJoin], Finish]:
+    """Return what makes the last step of a view over its aggregation: the SELECT list, HAVING, ORDER BY with LIMIT.
+
+    The calls in them are added to `aggregates`, which is not left empty.
+    """
     outputs = SelectOutputs(aggregates.scope, grouping.call, keys, aggregates, view.select.selects)
     columns = outputs.columns()
     having = view.select.args.get("having")
     condition = outputs.having(having.this) if having is not None else None
+    top = _read_top(view.select, outputs)
+    _check_distinct(view.select, columns, keys, view)
     if not aggregates.found:
         aggregates.add(ParsedCall(view.select, "count", None))
-    return columns, condition
+    return lambda node: Finish(node, columns, condition, top)
+
+
+def _read_top(select: exp.Select, outputs: SelectOutputs) -> TopRows | None:
+    """Return ORDER BY and LIMIT, which come together."""
+    order = select.args.get("order")
+    limit = select.args.get("limit")
+    error = outputs.scope.text.error
+    if limit is None and order is not None:
+        raise error(
+            "ORDER BY without LIMIT orders nothing: results are a table",
+            order,
+            hint="add LIMIT n for the first rows of each window, or order the rows when you read them",
+        )
+    if limit is None:
+        return None
+    if order is None:
+        raise error(
+            "LIMIT without ORDER BY would leave rows to chance", limit, hint="say which rows come first: ORDER BY ..."
+        )
+    number = limit.expression
+    rows = int(number.name) if isinstance(number, exp.Literal) and number.name.isdigit() else 0
+    if rows < 1:
+        raise error(f"LIMIT {show(number)} keeps no rows", limit, hint="write a whole number of 1 or more")
+    return TopRows(tuple(outputs.sort_key(o) for o in order.expressions), rows)
+
+
+def _check_distinct(select: exp.Select, columns: tuple[OutputColumn, ...], keys: Mapping[str, Key], view: View) -> None:
+    """Refuse DISTINCT where rows of one window could be equal: those of a view differ in its keys."""
+    distinct = select.args.get("distinct")
+    if distinct is None:
+        return
+    if distinct.args.get("on"):
+        raise view.text.error("DISTINCT ON is not possible in a view", distinct, hint="use first(x) or max_by(x, y)")
+    shown = {c.source for c in columns}
+    hidden = [k.name for k in keys.values() if k.name not in shown]
+    if hidden or not shown & {WINDOW_START, WINDOW_END}:
+        missing = ", ".join(hidden) or "window.start"
+        raise view.text.error(
+            f"SELECT DISTINCT leaves out {missing}, so that equal rows could follow each other",
+            distinct,
+            hint="select window.start and every key of GROUP BY, or leave the key out of GROUP BY",
+        )
 
 
 def read_keys(view: View, grouping: Grouping, scope: Scope) -> dict[str, Key]:
@@ -113,4 +163,7 @@ def _key_name(expression: exp.Expr, sql: str, view: View, scope: Scope) -> str |
             return str(item.alias)
     if isinstance(expression, exp.Dot):
         return str(expression.expression.name)
-    return expression.name if isinstance(expression, exp.Column) else None
+    if isinstance(expression, exp.Column):
+        return expression.name
+    columns = (item for item in view.select.selects if isinstance(item, exp.Column))  # those of a subquery
+    return next((c.name for c in columns if input_text(c, scope) == sql), None)

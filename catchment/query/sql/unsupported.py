@@ -11,9 +11,6 @@ from catchment.query.sql.tokens import SqlText
 
 _LATER = "results are a table: do it when you read them"
 REFUSED_CLAUSES = {
-    "distinct": ("SELECT DISTINCT", "GROUP BY the columns that should be distinct"),
-    "order": ("ORDER BY", _LATER),
-    "limit": ("LIMIT", f"{_LATER}; approx_top_k(x, k) gives the most frequent values"),
     "offset": ("OFFSET", _LATER),
     "sort": ("SORT BY", _LATER),
     "qualify": ("QUALIFY", "use HAVING on aggregates"),

@@ -1,0 +1,49 @@
+"""ORDER BY with LIMIT: which rows of a window are not among its first ones.
+
+A window is ordered as a whole, so every revision of such a view holds all rows of its window; those beyond the limit
+are published as retracted, with their states, because a late record may bring them back. Values are ordered as in
+Spark: NaN is above every number, and a null is where the key says. Rows that agree in every key of the order are told
+apart by the keys of GROUP BY, so that equal records give equal answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from catchment.aggregates.partials import one_array
+from catchment.arrays import Ints, Mask
+from catchment.query.plan import SortKey
+
+
+def beyond_limit(revisions: Ints, kept: Mask, order: Sequence[Ints], limit: int) -> Mask:
+    """Return which rows are not among the first `limit` kept rows of their revision.
+
+    `order` are the codes of each row by the keys of the order, the most important first.
+    """
+    ranked = np.lexsort([*reversed(order), ~kept, revisions])
+    starts = np.flatnonzero(np.r_[True, np.diff(revisions[ranked]) != 0]) if len(ranked) else ranked
+    sizes = np.diff(np.r_[starts, len(ranked)])
+    place = np.empty(len(ranked), dtype=np.int64)
+    place[ranked] = np.arange(len(ranked)) - np.repeat(starts, sizes)
+    return np.asarray(~kept | (place >= limit))
+
+
+def order_codes(column: pa.Array | pa.ChunkedArray, key: SortKey | None = None) -> Ints:
+    """Return whole numbers in the order of a column; ascending, nulls first, where there is no key that says more."""
+    values = one_array(column)
+    if pa.types.is_boolean(values.type):
+        values = values.cast(pa.int8())
+    if pa.types.is_floating(values.type):
+        values = pc.add(values, pa.scalar(0.0, values.type))  # -0.0 + 0.0 is 0.0
+    distinct = pc.unique(values.drop_null())
+    sorted_values = distinct.take(pc.sort_indices(distinct))  # NaN comes last
+    codes = np.asarray(pc.index_in(values, value_set=sorted_values).fill_null(0)).astype(np.int64)
+    if key is not None and key.descending:
+        codes = -codes
+    nulls_first = key is None or key.nulls_first
+    outside = -len(sorted_values) - 1 if nulls_first else len(sorted_values) + 1
+    return np.where(np.asarray(values.is_null()), outside, codes)

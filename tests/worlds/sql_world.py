@@ -1,0 +1,168 @@
+"""Views as users write them, from records at two sites to the rows that a reader of the results sees, without Spark.
+
+The sites, the center and the result tables are the real ones (`live_world`, `ResultTables`); DuckDB takes the place of
+Spark for expressions over records, and memory that of Delta. Records come out of order, in batches, through restarts,
+so that most windows are revised. What a reader sees in the end is compared with DuckDB over all records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from catchment.center.events import Publish
+from catchment.center.query import CenterQuery
+from catchment.center.results.bounds import own_errors, sources_of
+from catchment.center.results.layout import INSTANT, newest_revisions
+from catchment.center.results.write import ResultTables
+from catchment.optimizer.choices import Strength
+from catchment.optimizer.sharing.demand import queries_of_plan
+from catchment.optimizer.sharing.deployed import Deployed, deploy_first
+from catchment.query.catalog import Catalog
+from catchment.query.plan import QueryPlan
+from catchment.query.planning.build import plan_views
+from catchment.query.sql.parse import parse_sql
+from catchment.timeline import ManualClock
+from tests.worlds.live_world import LiveCenter, LiveSite
+from tests.worlds.sharing_support import SECOND, base_catalog, duck, make_hits
+
+STREAM = "hits"
+HORIZON_US = 3600 * SECOND
+
+
+@dataclass
+class MemoryStore:
+    """Tables in memory, with the promises of those in a folder."""
+
+    tables: dict[tuple[str, str], list[pa.Table]] = field(default_factory=dict)
+    numbers: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def append(self, kind: str, query: str, number: int, make: Callable[[], pa.Table]) -> None:
+        if self.numbers.get((kind, query), -1) < number:
+            self.tables.setdefault((kind, query), []).append(make())
+            self.numbers[kind, query] = number
+
+    def read(self, kind: str, query: str, columns: Sequence[str], starts: pa.Array) -> pa.Table | None:
+        rows = self.all(kind, query)
+        if rows is None:
+            return None
+        wanted = starts.cast(pa.timestamp("us")).cast(INSTANT)
+        return rows.filter(
+            pc.is_in(
+                rows["window_start"],
+                value_set=wanted.combine_chunks() if isinstance(wanted, pa.ChunkedArray) else wanted,
+            )
+        ).select(list(columns))
+
+    def all(self, kind: str, query: str) -> pa.Table | None:
+        parts = self.tables.get((kind, query))
+        return pa.concat_tables(parts, promote_options="permissive") if parts else None
+
+    def newest_number(self, kind: str, query: str) -> int | None:
+        return self.numbers.get((kind, query))
+
+    def compact(self, kind: str, query: str) -> None:
+        """Pieces in memory cost nothing."""
+
+
+class TableCenter(LiveCenter):
+    """A center that writes its result tables; `plans` are those of all its views."""
+
+    def __init__(self, folder: Path, clock: ManualClock, horizon_us: int, plans: dict[str, QueryPlan]) -> None:
+        self.plans = plans
+        self.store = MemoryStore()
+        self.tables = {name: self._make_tables(folder, plan) for name, plan in plans.items()}
+        super().__init__(folder, clock, horizon_us)
+
+    def _make_tables(self, folder: Path, plan: QueryPlan) -> ResultTables:
+        from catchment.spark.evaluation.finish import make_finish
+
+        assert plan.trivial, "expressions over aggregates need Spark"
+        finish = make_finish(None, plan)
+        bounds = own_errors(plan), sources_of(plan)
+        return ResultTables(folder, plan.name, plan.fragment, finish, *bounds, store=self.store)
+
+    def _query(self, view: str, deployed: Deployed, plan: QueryPlan | None) -> CenterQuery:
+        return replace(super()._query(view, deployed, plan), whole_windows=self.plans[view].top is not None)
+
+    def _recall(self, name: str, wanted: pa.Table) -> pa.Table:
+        return self.tables[name].recall(wanted)
+
+    def _enact(self, number: int, actions: Sequence[Any]) -> int:
+        for name, tables in self.tables.items():
+            tables.publish(number, [a for a in actions if isinstance(a, Publish) and a.query == name])
+        return super()._enact(number, actions)
+
+    def rows(self, view: str) -> list[dict[str, Any]]:
+        """What a reader of the newest answers sees: the columns of the view, times as microseconds."""
+        found = self.store.all("results", view)
+        if found is None:
+            return []
+        newest = newest_revisions(found)
+        shown = newest.filter(pc.invert(newest["retracted"]))
+        columns = {
+            c.name: shown[c.name if c.name in shown.column_names else c.source] for c in self.plans[view].columns
+        }
+        return to_rows(pa.table({n: c.cast(pa.int64()) if c.type == INSTANT else c for n, c in columns.items()}))
+
+
+class SqlTown:
+    """Two sites and a center under some views of `hits`; records come late, twice read, through restarts."""
+
+    def __init__(self, folder: Path, views: str, seed: int, policy: str = "batching") -> None:
+        self.rng = np.random.default_rng(seed)
+        self.clock = ManualClock(0)
+        self.catalog: Catalog = base_catalog().add(*parse_sql(views, "q.sql"))
+        self.plans = dict(plan_views(self.catalog))
+        self.sites = [LiveSite(folder / n, n, (STREAM,), policy, 20 * SECOND, self.clock) for n in ("us", "eu")]
+        self.center = TableCenter(folder / "center", self.clock, HORIZON_US, self.plans)
+        self.given: list[pa.Table] = []
+        queries = [q for plan in self.plans.values() for q in queries_of_plan(plan, self.catalog)]
+        deployed = deploy_first(queries, Strength.FULL, lambda demand: len(demand.keys) + 1.0)
+        self.center.deploy(deployed, self.plans)
+        for site in self.sites:
+            site.deploy(deployed)
+
+    def run(self, steps: int = 20) -> None:
+        """Read, send and restart at random, then end: everything has come in."""
+        for _ in range(steps):
+            self.step()
+        for site in self.sites:
+            site.end()
+            self.center.consume(site, len(site.out))
+        self.center.repair(everything=True)
+
+    def step(self) -> None:
+        self.clock.advance(int(self.rng.integers(0, 5 * SECOND)))
+        site = self.sites[int(self.rng.integers(0, 2))]
+        records = make_hits(self.rng, int(self.rng.integers(1, 15)))
+        self.given.append(records)
+        site.batch(STREAM, records)
+        if self.rng.random() < 0.1:
+            self.center.restart(checkpoint=bool(self.rng.random() < 0.5))
+        sender = self.sites[int(self.rng.integers(0, 2))]
+        self.center.consume(sender, self.center.seen[sender.name] + int(self.rng.integers(1, 4)))
+
+    def expected(self, sql: str) -> list[dict[str, Any]]:
+        """What DuckDB answers over all records that were read, in the table `hits`; times are microseconds."""
+        connection = duck()
+        connection.register(STREAM, pa.concat_tables(self.given))
+        return to_rows(connection.sql(sql).to_arrow_table())
+
+
+def to_rows(table: pa.Table) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
+
+
+def in_order(rows: Sequence[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """Rows as sorted tuples, so that two engines' answers can be compared."""
+    return sorted(
+        (tuple(row.values()) for row in rows), key=lambda row: [(v is not None, str(type(v)), v) for v in row]
+    )
