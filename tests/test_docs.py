@@ -312,3 +312,16 @@ def test_the_check_of_the_map_refuses_what_does_not_exist() -> None:
     for wrong in ("`site/heart.py`", "`site/core.py: CenterCore`", "`SiteHeart`", "| `wire/` | `host.py` |"):
         with pytest.raises(AssertionError):
             check_map(wrong)
+
+
+# --- security ---------------------------------------------------------------------------------------------------
+
+
+def test_every_line_of_the_threat_model_names_tests_that_exist() -> None:
+    lines = [line for line in (ROOT / "docs" / "security.md").read_text().splitlines() if line.startswith("|")][2:]
+    assert len(lines) > 20
+    for line in lines:
+        proofs = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", line)
+        assert proofs, f"no test proves: {line}"
+        for path, name in proofs:
+            assert f"def {name}(" in (ROOT / path).read_text(), f"there is no {path}::{name}"

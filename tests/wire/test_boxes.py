@@ -285,6 +285,20 @@ def test_a_full_inbox_refuses_for_the_time_being_and_still_acks_what_it_has(tmp_
     assert inbox.accept(frame(1)) == 1
 
 
+def test_one_site_cannot_fill_the_inbox_of_all(tmp_path: Path) -> None:
+    size_bytes = len(frame(0))
+    inbox = Inbox(tmp_path, WireLimits(origin_bytes=2 * size_bytes + 10))
+    for number in (0, 1):
+        inbox.accept(frame(number))
+    assert refusal(inbox, frame(2)).reason == "full"
+    other = encode_segment(Segment("us", "life", 0, ())).data
+    assert inbox.accept(other) == 0
+    again = Inbox(tmp_path, WireLimits(origin_bytes=2 * size_bytes + 10))
+    assert refusal(again, frame(2)).reason == "full", "what waited before a restart still counts"
+    again.discard(1)
+    assert again.accept(frame(2)) == 2
+
+
 def test_bad_bytes_are_refused_with_a_reason_and_counted(tmp_path: Path) -> None:
     def only_visits(segment: Segment) -> None:
         if any(u.fragment != "visits" for u in segment.updates()):
