@@ -136,12 +136,13 @@ def lift(
     aggregates: Sequence[Aggregate],
     arguments: Mapping[str, str | None] | None = None,
 ) -> pa.Table:
-    """Return the partials of raw rows, one for each distinct key.
+    """Return the partials of raw rows, one for each distinct key; -0.0 is a key as 0.0, as in Spark.
 
     `arguments` names, for each aggregate, the column of `table` that holds its argument (None: every row
     counts); without it, each aggregate's argument text is taken as the name of the column.
     """
     sources = {a.name: a.argument for a in aggregates} if arguments is None else arguments
+    table = _with_normal_keys(table, keys)
     codes, distinct = group_codes(table, keys)
     size = _size(codes)
     columns = [distinct[key] for key in keys]
@@ -150,6 +151,13 @@ def lift(
         columns += aggregate.lift(_argument(table, aggregate, sources), codes, size)
         fields += [pa.field(s.name, s.type) for s in aggregate.states]
     return pa.table(columns, schema=pa.schema(fields))
+
+
+def _with_normal_keys(table: pa.Table, keys: Sequence[str]) -> pa.Table:
+    for key in keys:
+        if pa.types.is_floating(table.schema.field(key).type):
+            table = table.set_column(table.schema.get_field_index(key), key, _normal(one_array(table[key])))
+    return table
 
 
 def _size(codes: Index) -> int:

@@ -175,6 +175,9 @@ def key_files(keys: Path, site: str) -> SecurityFiles:
 LONGEST_DEFAULT_JUMP_US = 86400 * SECOND_US  # of `max_jump`, however long the repair horizon is
 
 
+VECTORISED = "vectorised"  # the evaluator of fragments that is used where it can be
+
+
 @dataclass(frozen=True)
 class Defaults:
     """What holds for a stream or a view that does not say otherwise."""
@@ -217,6 +220,11 @@ class Defaults:
         kinds.choice("none", "strict", "full", "max"),
         "full",
         doc="none, strict (equal parts once), full (what can be derived is not sent again), max",
+    )
+    evaluator: str = option(
+        kinds.choice(VECTORISED, "native"),
+        VECTORISED,
+        doc="vectorised (Arrow where files are read, for what is proven equal; the rest in Spark SQL), or all native",
     )
     reoptimize: bool = option(
         kinds.flag(), True, doc="move queries to other shared fragments when measured rates make it pay"

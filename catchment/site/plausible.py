@@ -16,6 +16,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
+from catchment.arrays import Ints, Mask
 from catchment.site.agreed_time import Buckets, find_agreed_bucket
 from catchment.timeline import SECOND_US
 
@@ -39,8 +42,12 @@ class PlausibleTimes:
 
     def holds(self, instant_us: int) -> bool:
         """Return whether an event time is plausible."""
-        near = abs(instant_us - self.now_us) <= self.jump_us
-        return near or self.start_us <= instant_us < self.end_us
+        return bool(self.hold(np.array([instant_us], dtype=np.int64))[0])
+
+    def hold(self, instants_us: Ints) -> Mask:
+        """Return which event times are plausible."""
+        near = (instants_us >= self.now_us - self.jump_us) & (instants_us <= self.now_us + self.jump_us)
+        return near | ((instants_us >= self.start_us) & (instants_us < self.end_us))
 
 
 def far_us(jump_us: int) -> int:

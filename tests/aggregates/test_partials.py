@@ -76,6 +76,12 @@ def test_codes_do_not_depend_on_how_a_column_is_chunked() -> None:
     assert partials.group_codes(chunked, ["k"])[0].tolist() == [0, 1, 0, 2, 1, 2]
 
 
+def test_a_negative_zero_is_lifted_as_the_key_zero() -> None:
+    table = pa.table({"k": [-0.0, 0.0, -math.nan], "x": [1, 2, 3]})
+    found = partials.lift(table, ["k"], TOTALS)
+    assert [str(key) for key in found["k"].to_pylist()] == ["0.0", "nan"]
+
+
 @settings(max_examples=examples(50))
 @given(rows=st.lists(st.tuples(st.sampled_from([0, 10]), st.sampled_from(["a", "b", None]), st.integers(-9, 9))))
 def test_lift_combine_lower_equal_a_dictionary_of_sums(rows: list[tuple[int, str | None, int]]) -> None:

@@ -217,6 +217,7 @@ def test_explain_shows_the_plan_as_it_is(shell: Shell, published: Path) -> None:
     views = shell.json("explain", published)["views"]
     assert [v["view"] for v in views] == ["traffic", "audience", "quiet"]
     assert views[0]["plan"] in text
+    assert f"evaluated at its sites: {views[0]['sharing']['evaluation']}" in text
 
 
 def test_init_makes_a_project_that_loads_and_plans(shell: Shell, tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ def explain(
     from catchment.query.catalog import load_catalog
     from catchment.query.explain import explain as explain_text
     from catchment.query.explain import explain_data
+    from catchment.vectorised.choose import explain_evaluation
 
     project = Project.load(folder)
     deployment = Deployment.plan(load_catalog(project))
@@ -41,11 +42,25 @@ def explain(
     shared = {
         p.name: [explain_sharing(s.name, deployment.deployed, statistics, project) for s in p.sides] for p in plans
     }
+    streams = deployment.catalog.streams
+    evaluated = {
+        plan.fragment.name: explain_evaluation(streams[plan.fragment.stream], plan, project)
+        for plan, _ in deployment.fragment_plans()
+    }
+    for side in (side for sides in shared.values() for side in sides):
+        side["evaluation"] = evaluated[side["fragment"]]
     answer = {"views": [{**explain_data(p, project), "sharing": _one_or_both(shared[p.name])} for p in plans]}
-    texts = ("\n".join([explain_text(p, project), *map(sharing_text, shared[p.name])]) for p in plans)
+    texts = (
+        "\n".join([explain_text(p, project), *(f"{sharing_text(s)}\n{_evaluation(s)}" for s in shared[p.name])])
+        for p in plans
+    )
     emit(answer, as_json, lambda _: "\n\n".join(texts))
 
 
 def _one_or_both(sides: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Return what is said about a view's fragment; for a join, about the fragments of both sides."""
     return sides[0] if len(sides) == 1 else {"sides": list(sides)}
+
+
+def _evaluation(side: Mapping[str, Any]) -> str:
+    return f"  evaluated at its sites: {side['evaluation']}"

@@ -9,6 +9,7 @@ twice: to judge first would cost another pass over every batch.
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -32,14 +33,27 @@ from catchment.site.plausible import PlausibleTimes, count_far, far_us, find_pla
 from catchment.site.slack import watched_values
 from catchment.site.suspension import BatchSkipped
 from catchment.spark.evaluation.evaluator import UNKNOWN_ROWS, Evaluator, Reduced
+from catchment.spark.evaluation.file_scan import FileScanner, events_of_scan, stats_of_scan
 from catchment.spark.evaluation.observe import observe_sources
 from catchment.spark.evaluation.one_pass import Take
 from catchment.spark.pipelines.shedding import BatchSample, StreamShedding
 from catchment.spark.sources.history import BatchFolder, number_rows
-from catchment.spark.sources.records import BatchStats, bad_records, mark_implausible, observe_good_records, stats_of
+from catchment.spark.sources.records import (
+    BatchStats,
+    bad_records,
+    good_records,
+    mark_implausible,
+    observe_good_records,
+    stats_of,
+)
 from catchment.spark.sources.streams import OpenedStream, ddl
 from catchment.timeline import END_OF_TIME_US, Clock
+from catchment.vectorised.choose import ScanChoice, StreamScans
+from catchment.vectorised.coercion import NotVectorisedError
+from catchment.vectorised.file_log import files_of_batch
+from catchment.vectorised.scan import ScanFindings
 
+_log = logging.getLogger(__name__)
 SMALL_BATCH_ROWS = 100_000  # smaller batches are grouped faster on one partition, without an exchange
 
 Result = TypeVar("Result")
@@ -64,6 +78,7 @@ class StreamState:
     shedding: StreamShedding | None = None
     suspended: dict[str, str] = field(default_factory=dict)  # suspended fragments, with the expression that failed
     counted_whole: set[str] = field(default_factory=set)  # suspended fragments whose condition fails too
+    scans: StreamScans | None = None  # where fragments may be evaluated without Spark SQL
 
     @property
     def own_plans(self) -> list[FragmentPlan]:
@@ -176,6 +191,9 @@ class BatchReducer:
         sample = None if state.shedding is None else state.shedding.begin_batch(number)
         if state.shedding is not None and sample is not None:
             return self._reduce_source_sample(state, state.shedding, sample)
+        scanned = self._try_scan(state, batch, number)
+        if scanned is not None:
+            return scanned
         if state.shedding is not None or self._writes_history(state.stream):
             return self._reduce_history(state, records, number)
         return self._reduce_unwritten(state, records, number)
@@ -206,14 +224,59 @@ class BatchReducer:
     def _writes_history(self, stream: Stream) -> bool:
         return self.project.defaults.history if stream.history is None else stream.history
 
-    # --- three ways to reduce a batch ------------------------------------------------------------------------
+    # --- four ways to reduce a batch -------------------------------------------------------------------------
+
+    def _try_scan(self, state: StreamState, batch: DataFrame, number: int) -> ReducedBatch | None:
+        """Reduce a batch by a pass over its files; None where all of it is left to Spark SQL."""
+        choice = None
+        if state.scans is not None:
+            choice = state.scans.choose(state.stream, state.active_plans, state.skipping)
+        if state.scans is None or choice is None:
+            return None
+        try:
+            found = self._scan(state, choice, batch, number)
+        except NotVectorisedError as reason:
+            state.scans.note_failure(reason.message)
+            _log.warning("batch %d of %s is left to Spark SQL: %s", number, state.stream.name, reason.message)
+            return None
+        state.scans.note_success()
+        return found
+
+    def _scan(self, state: StreamState, choice: ScanChoice, batch: DataFrame, number: int) -> ReducedBatch:
+        """Reduce a batch by one pass over its files, which also writes history; Spark SQL does what is left to it."""
+        stream = state.stream
+        paths = files_of_batch(self.folder / "checkpoints" / stream.name, number)
+        found = self._scan_files(stream, choice, paths, None)
+        checked = self.check_times(state, lambda: found.buckets, stats_of_scan(found))
+        if checked.limits is not None:
+            bad = found.bad
+            found = self._scan_files(stream, choice, paths, checked.limits)
+            state.far_records += found.bad - bad
+        stats = stats_of_scan(found)
+        marked = mark_implausible(batch, stream.event_time, checked.limits)
+        rest = good_records(marked)
+        if self._writes_history(stream):
+            self._history(stream).commit_attempt(found.history, number)
+            rest = self.read_history(stream, number)
+        if stats.bad:
+            self.write_quarantine(stream, marked, number)
+        events = events_of_scan(choice, found, number)
+        if choice.native or choice.native_skipping:
+            events += self._reduce_fragments(state, rest, number, choice.native, choice.native_skipping)
+        return ReducedBatch(events, stats, _times_of(stats, checked))
+
+    def _scan_files(
+        self, stream: Stream, choice: ScanChoice, paths: Sequence[str], limits: PlausibleTimes | None
+    ) -> ScanFindings:
+        history = self._history(stream).begin_attempt() if self._writes_history(stream) else None
+        return FileScanner(self.spark, self.folder / "scratch").scan(choice.scan, paths, limits, history)
 
     def _reduce_history(self, state: StreamState, records: DataFrame, number: int) -> ReducedBatch:
         """Write a batch to history and reduce it from there: one read of the source, however many fragments."""
         stats, checked = self._write_plausible(state, records, number)
         shedding = state.shedding
         if shedding is None:
-            events = self._reduce_fragments(state, self.read_history(state.stream, number), number)
+            events = self._reduce_all(state, self.read_history(state.stream, number), number)
             return ReducedBatch(events, stats, _times_of(stats, checked))
         sample = shedding.sample_history(number, stats.rows)
         rows = self.read_history(state.stream, number, numbered=sample is not None)
@@ -224,7 +287,7 @@ class BatchReducer:
     def _write_plausible(self, state: StreamState, records: DataFrame, number: int) -> tuple[BatchStats, CheckedTimes]:
         """Write the good records to history, and the bad ones to quarantine."""
         stats = self._write_good(state, records, number)
-        checked = self.check_times(state, lambda: self.read_history(state.stream, number), stats)
+        checked = self.check_times(state, lambda: count_times(state, self.read_history(state.stream, number)), stats)
         if checked.limits is not None:
             bad = stats.bad
             records = mark_implausible(records, state.stream.event_time, checked.limits)
@@ -262,7 +325,7 @@ class BatchReducer:
     def _reduce_unwritten(self, state: StreamState, records: DataFrame, number: int) -> ReducedBatch:
         """Reduce a batch that is not written to history."""
         events, stats, checked = self._reduce_plausible(
-            state, records, lambda good: self._reduce_fragments(state, good, number)
+            state, records, lambda good: self._reduce_all(state, good, number)
         )
         if stats.bad:
             marked = mark_implausible(records, state.stream.event_time, checked.limits)
@@ -277,7 +340,7 @@ class BatchReducer:
         observation, good = observe_good_records(records, event_time)
         found = reduce(good)
         stats = stats_of(observation)
-        checked = self.check_times(state, lambda: good, stats)
+        checked = self.check_times(state, lambda: count_times(state, good), stats)
         if checked.limits is not None:
             bad = stats.bad
             observation, good = observe_good_records(mark_implausible(records, event_time, checked.limits), event_time)
@@ -288,11 +351,11 @@ class BatchReducer:
 
     # --- parts of them -----------------------------------------------------------------------------------------
 
-    def check_times(self, state: StreamState, read_good: Callable[[], DataFrame], stats: BatchStats) -> CheckedTimes:
+    def check_times(self, state: StreamState, count: Callable[[], Buckets], stats: BatchStats) -> CheckedTimes:
         """Return the limits of plausible event times, if the batch has event times beyond them.
 
-        The good records are read only where the observed event times call for it, which is rare: where the batch goes
-        further than `max_jump` beyond what the stream has agreed on.
+        The times of the good records are counted only where the observed event times call for it, which is rare: where
+        the batch goes further than `max_jump` beyond what the stream has agreed on.
         """
         times = _times_of(stats, CheckedTimes())
         if times is None:
@@ -302,7 +365,7 @@ class BatchReducer:
         is_far = needs_check(times.low_us, times.high_us, state.newest_us, now_us, far_us(jump_us))
         if not is_far and not state.agreed_time.needs_buckets(times, now_us):
             return CheckedTimes()
-        buckets = _count_times(read_good(), state.stream.event_time, jump_us)
+        buckets = count()
         if not is_far:
             return CheckedTimes(None, buckets)
         limits = find_plausible_times(count_far(buckets, jump_us), state.newest_us, now_us, far_us(jump_us))
@@ -310,10 +373,22 @@ class BatchReducer:
             return CheckedTimes(None, buckets)
         return CheckedTimes(limits, {n: b for n, b in buckets.items() if limits.holds(b.newest_us)})
 
-    def _reduce_fragments(self, state: StreamState, records: DataFrame, number: int) -> list[Event]:
-        """Return the partials of each fragment, and what the slack controllers of its queries observe."""
-        plans = state.active_plans
-        skipping = state.skipping
+    def _reduce_all(self, state: StreamState, records: DataFrame, number: int) -> list[Event]:
+        """Return what all fragments of the stream make of a batch."""
+        return self._reduce_fragments(state, records, number, state.active_plans, state.skipping)
+
+    def _reduce_fragments(
+        self,
+        state: StreamState,
+        records: DataFrame,
+        number: int,
+        plans: Sequence[FragmentPlan],
+        skipping: Sequence[Fragment],
+    ) -> list[Event]:
+        """Return the partials of each fragment, and what the slack controllers of its queries observe.
+
+        Of those that are suspended (`skipping`) only the records are counted that they would have taken.
+        """
         takes = [*(Take(plan.fragment) for plan in plans), *(Take(f) for f in skipping)]
         found = self.evaluator.reduce_all(records, takes, state.last_rows or UNKNOWN_ROWS)
         events: list[Event] = [
@@ -367,8 +442,10 @@ def _times_of(stats: BatchStats, checked: CheckedTimes) -> BatchTimes | None:
     return BatchTimes(stats.rows - stats.bad, stats.low_us, stats.high_us, checked.buckets)
 
 
-def _count_times(records: DataFrame, event_time: str, jump_us: int) -> Buckets:
+def count_times(state: StreamState, records: DataFrame) -> Buckets:
     """Return how many of the records are in each stretch of `max_jump`."""
+    event_time = state.stream.event_time
+    jump_us = state.agreed_time.jump_us
     micros = F.expr(f"unix_micros(`{event_time}`)")
     bucket = F.expr(f"floor(unix_micros(`{event_time}`) / {jump_us}L)").cast("long")
     counted = records.groupBy(bucket.alias("bucket")).agg(

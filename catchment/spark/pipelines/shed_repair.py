@@ -33,7 +33,7 @@ from catchment.site.suspension import FragmentSuspended
 from catchment.spark.evaluation.evaluator import UNKNOWN_ROWS, Evaluator
 from catchment.spark.evaluation.failures import failure_of, find_record, is_data_error
 from catchment.spark.evaluation.one_pass import Take
-from catchment.spark.pipelines.micro_batch import BatchReducer, StreamState
+from catchment.spark.pipelines.micro_batch import BatchReducer, StreamState, count_times
 from catchment.spark.pipelines.shedding import WARM_UP_ROWS, sampling_rule
 from catchment.spark.sources.records import mark_implausible, observe_good_records, stats_of
 from catchment.spark.sources.streams import PROBLEM
@@ -147,7 +147,11 @@ class ShedRepairs:
         rows.persist()
         rows.count()
         stats = stats_of(observation)
-        found = None if limits is not None else self.reducer.check_times(state, lambda: rows, stats).limits
+        found = (
+            None
+            if limits is not None
+            else self.reducer.check_times(state, lambda: count_times(state, rows), stats).limits
+        )
         if found is not None:  # event times that are not plausible are among what was left out
             records = mark_implausible(records, stream.event_time, found)
             was_sampled = F.expr(source_rule(stream.name).keep_sql(debt.highest_rate))

@@ -46,6 +46,7 @@ from catchment.spark.streaming import (
 from catchment.storage.host import Host
 from catchment.storage.journal import Journal
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US, Clock
+from catchment.vectorised.choose import StreamScans
 from catchment.wire.messages import Updates
 from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
@@ -160,7 +161,7 @@ class SitePipeline:
         jump_us = self.project.defaults.resolve_jump_us(stream.max_jump_us)
         spools = self.folder / "spool"
         opened = open_stream(self.spark, stream, self.site, self.project.folder, spools, far_us(jump_us))
-        state = StreamState(stream, opened, self.plans, AgreedTime(jump_us))
+        state = StreamState(stream, opened, self.plans, AgreedTime(jump_us), scans=StreamScans(self.project))
         state.agreed_time.resume(self._newest_read_us(stream.name))
         if stream.shed:
             state.shedding = self._make_shedding(state, opened)

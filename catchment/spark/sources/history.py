@@ -1,9 +1,10 @@
 """Records of a stream on disk as Parquet, one folder per micro-batch.
 
 Writing a batch again replaces it, so a replayed micro-batch leaves one copy. Raw history and quarantine are both
-written this way; executors write, nothing passes through the driver. A batch is not partitioned by event time, which
-would sort every record: the footers of its files say which event times it holds, and `between` opens only the files
-that matter.
+written this way; executors write, nothing passes through the driver. Where files are scanned without Spark SQL
+(`catchment.spark.evaluation.file_scan`), the tasks write the files of an attempt, which is then renamed to the batch. A
+batch is not partitioned by event time, which would sort every record: the footers of its files say which event times it
+holds, and `between` opens only the files that matter.
 
 Raw history has the column `_row`: the number of a record within its batch, or in its source where that numbers its
 records. A shed batch is repaired by it.
@@ -11,6 +12,8 @@ records. A shed batch is repaired by it.
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,9 +23,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from catchment.shedding.places import ROW
-from catchment.storage.files import sync_files
+from catchment.storage.files import make_folder, remove_file, rename_file, sync_files, sync_folder
 
 BATCH_COLUMN = "batch"
+ATTEMPT = "_attempt"  # the folder of files that do not count yet; Spark ignores names that begin so
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -48,6 +52,27 @@ class BatchFolder:
     def has(self, batch_id: int) -> bool:
         """Return whether a batch was written."""
         return any(self._path(batch_id).glob("*.parquet"))
+
+    def begin_attempt(self) -> Path:
+        """Return an empty folder for the files of the next batch: they do not count before they are committed.
+
+        A stream has one batch at a time, so what is there is left from an attempt that failed.
+        """
+        attempt = self.folder / ATTEMPT
+        shutil.rmtree(attempt, ignore_errors=True)
+        make_folder(attempt)
+        return attempt
+
+    def commit_attempt(self, files: Sequence[str], batch_id: int) -> None:
+        """Let these durable files of the attempt be the batch, in place of what was there, and forget its others."""
+        attempt = self.folder / ATTEMPT
+        for path in attempt.iterdir():
+            if path.name not in files:
+                remove_file(path)
+        target = self._path(batch_id)
+        shutil.rmtree(target, ignore_errors=True)
+        rename_file(attempt, target)
+        sync_folder(self.folder)
 
     def batch(self, spark: SparkSession, batch_id: int, schema: str) -> DataFrame:
         """Return these columns of a batch that was written."""

@@ -1,0 +1,137 @@
+"""One pass over the files of a micro-batch in Spark's tasks, where Arrow reads, writes history and lifts fragments.
+
+The job is an RDD of parts of files, as many tasks as cores, because handing records or rows of a DataFrame to Python
+costs more than all that is computed of them. A small batch is scanned in the driver itself: a job would take longer.
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from catchment.errors import CatchmentError
+from catchment.site.events import Absorbed, Event, Observed
+from catchment.site.plausible import PlausibleTimes
+from catchment.site.suspension import BatchSkipped
+from catchment.spark.sources.records import BatchStats
+from catchment.storage.files import make_folder
+from catchment.vectorised.choose import ScanChoice
+from catchment.vectorised.coercion import NotVectorisedError
+from catchment.vectorised.parquet import FilePart, split_files
+from catchment.vectorised.scan import ScanFindings, ScanPlan, merge_findings, scan
+
+SMALL_BYTES = 4 << 20  # files that together have at most this many bytes are scanned in the driver
+INLINE_BYTES = 1 << 16  # tables that are larger are handed to the driver in a file
+
+
+@dataclass(frozen=True)
+class ScanOrder:
+    """What the tasks of one pass are told; `scratch` is a folder for what they hand to the driver."""
+
+    plan: ScanPlan
+    limits: PlausibleTimes | None
+    history: Path | None
+    scratch: Path
+
+    def run(self, shares: Iterator[tuple[int, list[FilePart]]]) -> Iterator[ScanFindings | str]:
+        """Yield what is in each share of the files, or why it cannot be found here."""
+        for number, parts in shares:
+            try:
+                yield self._hand_over(number, self.scan(number, parts))
+            except (pa.ArrowException, CatchmentError, OSError, OverflowError, ValueError) as error:
+                yield str(error) or type(error).__name__
+
+    def scan(self, number: int, parts: Sequence[FilePart]) -> ScanFindings:
+        """Return what is in one share of the files."""
+        history = None if self.history is None else self.history / f"part-{number:05d}.parquet"
+        return scan(self.plan, parts, self.limits, history)
+
+    def _hand_over(self, number: int, found: ScanFindings) -> ScanFindings:
+        """Return the findings with large tables in files: the way through Spark's sockets takes several copies."""
+        if not self.scratch.exists():
+            return found  # this is the driver itself
+        tables = [None if t is None else self._place(t, f"{number}-{i}") for i, t in enumerate(found.tables)]
+        return replace(found, tables=tuple(tables))
+
+    def _place(self, table: pa.Table, name: str) -> pa.Table | str:
+        if table.nbytes <= INLINE_BYTES:
+            return table
+        path = self.scratch / f"{name}.arrow"
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+        return str(path)
+
+
+@dataclass(frozen=True)
+class FileScanner:
+    """Scans the files of micro-batches; `folder` is for what tasks hand to the driver, and empty between batches."""
+
+    spark: SparkSession
+    folder: Path
+
+    def scan(
+        self, plan: ScanPlan, paths: Sequence[str], limits: PlausibleTimes | None, history: Path | None
+    ) -> ScanFindings:
+        """Return what is in the files, or raise why native Spark SQL must decide."""
+        try:
+            shares = split_files(paths, self.spark.sparkContext.defaultParallelism, SMALL_BYTES)
+        except (OSError, pa.ArrowException) as error:
+            raise NotVectorisedError(str(error)) from error
+        scratch = self.folder / uuid.uuid4().hex
+        order = ScanOrder(plan, limits, history, scratch)
+        try:
+            found = self._run(order, shares)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+        return found
+
+    def _run(self, order: ScanOrder, shares: Sequence[list[FilePart]]) -> ScanFindings:
+        numbered = list(enumerate(shares)) or [(0, [])]
+        if len(numbered) == 1:
+            answers = list(order.run(iter(numbered)))
+        else:
+            make_folder(order.scratch)
+            parts = self.spark.sparkContext.parallelize(numbered, len(numbered))
+            answers = parts.mapPartitions(partial(ScanOrder.run, order)).collect()
+        found = []
+        for answer in answers:
+            if isinstance(answer, str):
+                raise NotVectorisedError(answer)
+            found.append(replace(answer, tables=tuple(map(_fetch, answer.tables))))
+        return merge_findings(order.plan, found)
+
+
+def _fetch(table: pa.Table | str | None) -> pa.Table | None:
+    if not isinstance(table, str):
+        return table
+    with pa.memory_map(table) as file:
+        return pa.ipc.open_file(file).read_all()
+
+
+def stats_of_scan(found: ScanFindings) -> BatchStats:
+    """Return what a pass over files has counted."""
+    return BatchStats(found.rows, found.bad, found.low_us, found.high_us)
+
+
+def events_of_scan(choice: ScanChoice, found: ScanFindings, batch: int) -> list[Event]:
+    """Return the partials and observations that a pass over a micro-batch has found, as events."""
+    counts = [tuple(sorted(records.items())) for records in found.records]
+    skipped = zip(choice.skipping, counts[len(choice.scanned) :], strict=False)
+    events: list[Event] = [BatchSkipped(f.name, batch, records) for f, records in skipped]
+    watched = iter(zip(choice.scan.watches, found.tables[len(choice.scan.fragments) :], strict=True))
+    for plan, table, records in zip(choice.scanned, found.tables, counts, strict=False):
+        fragment = plan.fragment
+        rows = fragment.schema.empty_table() if table is None else table.select(fragment.schema.names)
+        events.append(Absorbed(fragment.name, rows.cast(fragment.schema), records))
+        for watch in plan.watches:
+            observing, observed = next(watched)
+            observed = observing.schema.empty_table() if observed is None else observed
+            events.append(Observed(fragment.name, watch.slack.query, observed))
+    return events

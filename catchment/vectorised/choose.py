@@ -1,0 +1,178 @@
+"""Which fragments of a stream are evaluated in the pass over its files, and why the others are left to Spark SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from catchment.deploy.fragment_plan import FragmentPlan
+from catchment.project.config import VECTORISED, Project
+from catchment.query.fragment import Fragment
+from catchment.query.sql.connectors import FilesConnector
+from catchment.query.sql.statements import Stream
+from catchment.site.slack import watched_values
+from catchment.vectorised.coercion import NotVectorisedError, is_plain, type_name
+from catchment.vectorised.fragments import VectorFragment, VectorWatch, vectorise_fragment, vectorise_watch
+from catchment.vectorised.scan import ScanPlan
+
+Given = TypeVar("Given")
+Made = TypeVar("Made")
+MAX_FAILED = 3  # passes that may fail one after another, before the stream is left to Spark SQL for a while
+PAUSE_BATCHES = 100  # for which it is left to Spark SQL
+# Settings of Spark that change what an expression or a file means.
+_MEANINGFUL = (
+    "spark.sql.ansi",
+    "spark.sql.caseSensitive",
+    "spark.sql.files",
+    "spark.sql.legacy",
+    "spark.sql.parquet",
+    "spark.sql.session.timeZone",
+    "spark.sql.sources",
+)
+
+
+@dataclass(frozen=True)
+class ScanChoice:
+    """The plans that a pass evaluates, what it computes for them, and the plans that are left to Spark SQL.
+
+    Suspended fragments, of which only records are counted, are `skipping` and `native_skipping`. The fragments of the
+    pass are those of `scanned`, then `skipping`.
+    """
+
+    scan: ScanPlan
+    scanned: tuple[FragmentPlan, ...]
+    native: tuple[FragmentPlan, ...]
+    skipping: tuple[Fragment, ...] = ()
+    native_skipping: tuple[Fragment, ...] = ()
+
+
+@dataclass
+class StreamScans:
+    """What is scanned of a stream as its plans change, and how long it is left to Spark SQL after passes that failed.
+
+    A pass that fails costs its time, and its batch is then reduced by Spark SQL: data on which every pass fails must
+    not cost that twice for ever.
+    """
+
+    project: Project
+    failed: int = 0  # passes since the last one that succeeded
+    reason: str | None = None  # why the last pass failed
+    _chosen_from: tuple[list[FragmentPlan], list[Fragment]] | None = None
+    _choice: ScanChoice | None = None
+    _pause: int = 0
+
+    def choose(self, stream: Stream, plans: Sequence[FragmentPlan], skipping: Sequence[Fragment]) -> ScanChoice | None:
+        """Return what of the next batch is scanned; None if all of it is left to Spark SQL."""
+        given = (list(plans), list(skipping))
+        if self._chosen_from != given:
+            self._chosen_from = given
+            self._choice = choose_scanned(stream, plans, skipping, self.project)
+        if self._pause > 0:
+            self._pause -= 1
+            return None
+        return self._choice
+
+    def note_success(self) -> None:
+        self.failed = 0
+        self.reason = None
+
+    def note_failure(self, reason: str) -> None:
+        self.failed += 1
+        self.reason = reason
+        if self.failed >= MAX_FAILED:
+            self._pause = PAUSE_BATCHES
+
+
+def why_native(stream: Stream, project: Project) -> str | None:
+    """Return why all fragments of a stream are left to Spark SQL; None if some may be scanned."""
+    connector = stream.connector
+    if project.defaults.evaluator != VECTORISED:
+        return f"evaluator = '{project.defaults.evaluator}' in catchment.toml"
+    if type(connector) is not FilesConnector:
+        return f"the {connector.kind} source hands records to Spark"
+    if connector.format != "parquet":
+        return f"{connector.format} is parsed by Spark"
+    if stream.shed:
+        return "the stream may be sampled"
+    if not project.spark.master.startswith("local"):
+        return f"the tasks of {project.spark.master} may not see the files of the site"
+    changed = [name for name in project.spark.settings if name.startswith(_MEANINGFUL)]
+    if changed:
+        return f"{changed[0]} in [spark.settings] may change what SQL means"
+    if _keeps_history(stream, project):
+        for column in stream.schema:
+            if not is_plain(column.type):
+                return f"the column {column.name} is {type_name(column.type)}"
+    return None
+
+
+def choose_scanned(
+    stream: Stream, plans: Sequence[FragmentPlan], skipping: Sequence[Fragment], project: Project
+) -> ScanChoice | None:
+    """Return which plans of a stream are scanned; None if none is."""
+    if why_native(stream, project) is not None:
+        return None
+    plans_apart = _try_each(plans, lambda plan: vectorise_plan(stream, plan))
+    skipping_apart = _try_each(skipping, lambda fragment: vectorise_fragment(fragment, stream.schema))
+    if not plans_apart.done:
+        return None
+    vectorised = [found for _, found in plans_apart.done]
+    counted = [found for _, found in skipping_apart.done]
+    scan = ScanPlan(
+        stream.schema,
+        stream.event_time,
+        project.defaults.resolve_jump_us(stream.max_jump_us),
+        (*(fragment for fragment, _ in vectorised), *counted),
+        tuple(watch for _, watches in vectorised for watch in watches),
+    )
+    return ScanChoice(
+        scan,
+        tuple(plan for plan, _ in plans_apart.done),
+        tuple(plans_apart.refused),
+        tuple(fragment for fragment, _ in skipping_apart.done),
+        tuple(skipping_apart.refused),
+    )
+
+
+@dataclass(frozen=True)
+class _Apart(Generic[Given, Made]):
+    """What could be vectorised, with what became of it, and what could not."""
+
+    done: list[tuple[Given, Made]]
+    refused: list[Given]
+
+
+def _try_each(given: Sequence[Given], vectorise: Callable[[Given], Made]) -> _Apart[Given, Made]:
+    apart: _Apart[Given, Made] = _Apart([], [])
+    for each in given:
+        try:
+            apart.done.append((each, vectorise(each)))
+        except NotVectorisedError:
+            apart.refused.append(each)
+    return apart
+
+
+def vectorise_plan(stream: Stream, plan: FragmentPlan) -> tuple[VectorFragment, tuple[VectorWatch, ...]]:
+    """Return a fragment and its watches as a pass evaluates them, or say what of them is left to Spark SQL."""
+    fragment = vectorise_fragment(plan.fragment, stream.schema)
+    watches = tuple(
+        vectorise_watch(watch.fragment, stream.source, watched_values(watch.slack), stream.schema)
+        for watch in plan.watches
+    )
+    return fragment, watches
+
+
+def explain_evaluation(stream: Stream, plan: FragmentPlan, project: Project) -> str:
+    """Return how a fragment is evaluated, and why it is not vectorised if it is not."""
+    reason = why_native(stream, project)
+    if reason is None:
+        try:
+            vectorise_plan(stream, plan)
+        except NotVectorisedError as error:
+            reason = error.message
+    return "vectorised, in the tasks that read the files" if reason is None else f"native Spark SQL: {reason}"
+
+
+def _keeps_history(stream: Stream, project: Project) -> bool:
+    return project.defaults.history if stream.history is None else stream.history

@@ -1,0 +1,67 @@
+"""Spark SQL as vectorised expressions, for what is proven to mean the same; anything else is refused with the reason.
+
+`_RULES` lists the forms that are translated. `tests/spark/test_vectorised.py` compares each of them with Spark, value
+by value.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from sqlglot import exp
+
+from catchment.query.sql.dialect import read_expression
+from catchment.vectorised import functions, operators
+from catchment.vectorised.coercion import BOOLEAN, NULL
+from catchment.vectorised.expressions import Constant, VectorExpression
+from catchment.vectorised.scope import InputScope, Rule
+
+_RULES: dict[type[exp.Expr], Rule] = {
+    exp.Paren: lambda scope, node: scope.translate(node.this),
+    exp.Column: operators.column,
+    exp.Literal: operators.literal,
+    exp.Null: lambda scope, node: Constant(NULL, None),
+    exp.Boolean: lambda scope, node: Constant(BOOLEAN, bool(node.this)),
+    exp.Neg: operators.negative,
+    exp.Abs: operators.absolute,
+    **dict.fromkeys(operators.COMPARISONS, operators.compare),
+    exp.Between: operators.between,
+    exp.In: operators.one_of,
+    **dict.fromkeys(operators.ARITHMETIC, operators.arithmetic),
+    exp.Div: operators.divide,
+    exp.IntDiv: operators.divide_whole,
+    exp.Mod: operators.remainder,
+    exp.And: operators.connect,
+    exp.Or: operators.connect,
+    exp.Not: operators.negation,
+    exp.Is: operators.test,
+    exp.Like: operators.like,
+    exp.Case: operators.case,
+    exp.If: operators.one_if,
+    exp.Coalesce: operators.first_known,
+    exp.Nullif: operators.null_if,
+    exp.Cast: functions.convert,
+    exp.TryCast: functions.convert,
+    **dict.fromkeys(functions.TEXT_FUNCTIONS, functions.text_function),
+    **dict.fromkeys(functions.TEXT_TESTS, functions.text_test),
+    exp.Concat: functions.join_texts,
+    exp.DPipe: functions.join_texts,
+    exp.Substring: functions.take_characters,
+    **dict.fromkeys(functions.INSTANT_FUNCTIONS, functions.instant_function),
+    **dict.fromkeys(functions.DAY_FUNCTIONS, functions.day_function),
+    exp.TsOrDsToDate: functions.day_of,
+    exp.TimestampTrunc: functions.truncate,
+    exp.Floor: functions.round_off,
+    exp.Ceil: functions.round_off,
+    exp.Sqrt: functions.root,
+    exp.IsNan: functions.is_not_a_number,
+}
+
+
+def translate(sql: str, relation: str, columns: pa.Schema) -> VectorExpression:
+    """Return an expression over the columns of one relation."""
+    return InputScope(relation, columns, _RULES).translate(read_expression(sql))
+
+
+def translate_condition(sql: str, relation: str, columns: pa.Schema) -> VectorExpression:
+    """Return a condition over the columns of one relation."""
+    return InputScope(relation, columns, _RULES).condition(read_expression(sql))
