@@ -88,12 +88,8 @@ class Aggregate(ABC):
         return True
 
     @property
-    def relative_error(self) -> float | None:
-        """The published relative error of the value, held by about 95% of the answers.
-
-        0.0 where the aggregate is exact, None where its error is not relative to the value (a quantile's is
-        one of rank, a top-k's is a share of all records).
-        """
+    def sketch_error(self) -> float:
+        """The error of a sketch, as its library states it (`catchment.quality.laws`); 0.0 where exact."""
         return 0.0
 
     @abstractmethod

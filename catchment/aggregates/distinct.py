@@ -30,7 +30,6 @@ from catchment.storage.codec import stored
 DEFAULT_LG_K = 12  # binary logarithm of the number of registers
 MIN_LG_K, MAX_LG_K = 4, 21
 _HASHED_DIGITS = 18  # a decimal of up to 18 digits is one 64 bit word in Spark
-_DEVIATIONS = 2  # the published error is that of two standard deviations, about 95% of the answers
 
 # In the preamble of a serialized HLL: the flags, and the mode in the lowest two bits.
 _FLAGS_AT, _OUT_OF_ORDER = 5, 16
@@ -40,7 +39,7 @@ _MODE_AT, _MODE_MASK, _MODE_HLL = 7, 3, 2
 @stored()
 @dataclass(frozen=True)
 class ApproxCountDistinct(SketchAggregate):
-    """The approximate number of distinct values; 0 for none. `relative_error` is that of the number."""
+    """The approximate number of distinct values; 0 for none. `sketch_error` is its relative standard error."""
 
     lg_k: int = DEFAULT_LG_K
     suffix = "hll"
@@ -65,9 +64,13 @@ class ApproxCountDistinct(SketchAggregate):
         return pa.int64()
 
     @property
-    def relative_error(self) -> float:
-        bounds = [hll_sketch.get_rel_err(upper, True, self.lg_k, _DEVIATIONS) for upper in (False, True)]
-        return max(abs(float(bound)) for bound in bounds)
+    def sketch_error(self) -> float:
+        bounds = (
+            abs(float(hll_sketch.get_rel_err(upper, True, self.lg_k, deviations))) / deviations
+            for upper in (False, True)
+            for deviations in (1, 2, 3)
+        )
+        return max(bounds)
 
     def lift_sql(self) -> tuple[str, ...]:
         return (f"hll_sketch_agg({_sketch_input_sql(f'({self.argument})', self.argument_type)}, {self.lg_k})",)

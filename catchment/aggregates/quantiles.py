@@ -27,7 +27,7 @@ MIN_K, MAX_K = 8, 65535
 @stored()
 @dataclass(frozen=True)
 class ApproxPercentile(SketchAggregate):
-    """The value at a rank, or the values at several; null for none. Its error is one of rank: `rank_error`."""
+    """The value at a rank, or the values at several; null for none. Its `sketch_error` is one of rank."""
 
     ranks: tuple[float, ...] = (0.5,)
     many: bool = False
@@ -65,13 +65,12 @@ class ApproxPercentile(SketchAggregate):
         return pa.list_(pa.float64()) if self.many else pa.float64()
 
     @property
-    def relative_error(self) -> None:
-        return None
+    def sketch_error(self) -> float:
+        """How far the rank of a value may be from the one asked for, as a share of 1, with 99% confidence.
 
-    @property
-    def rank_error(self) -> float:
-        """How far the rank of a value may be from the one asked for, as a share of 1, with 99% confidence."""
-        return float(kll_doubles_sketch.get_normalized_rank_error(self.k, False))
+        Where several are asked for, it holds for all of them together.
+        """
+        return float(kll_doubles_sketch.get_normalized_rank_error(self.k, self.many))
 
     def lift_sql(self) -> tuple[str, ...]:
         return (f"kll_sketch_agg_double(CAST(({self.argument}) AS DOUBLE), {self.k})",)

@@ -43,7 +43,7 @@ class ApproxTopK(SketchAggregate):
     """The k most frequent items as a list of (item, count), by falling count, then by item; empty for none.
 
     Counts are exact until more than `max_items` distinct items were seen; then each is off by at most
-    `count_error` of all records.
+    `sketch_error` of all records.
     """
 
     k: int = DEFAULT_K
@@ -84,16 +84,12 @@ class ApproxTopK(SketchAggregate):
         return pa.list_(pa.struct([(ITEM, self.item_type), ("count", pa.int64())]))
 
     @property
-    def relative_error(self) -> None:
-        return None
-
-    @property
     def lg_map(self) -> int:
         """Binary logarithm of the size of the sketch's map, as Spark chooses it."""
         return max(math.ceil(math.log2(math.ceil(self.max_items / _LOAD))), _MIN_LG_MAP)
 
     @property
-    def count_error(self) -> float:
+    def sketch_error(self) -> float:
         """How far a count may be off, as a share of all records."""
         return float(frequent_strings_sketch.get_epsilon_for_lg_size(self.lg_map))
 

@@ -10,6 +10,7 @@ from catchment.center.query import CenterQuery
 from catchment.optimizer.sharing.derive import Derivation
 from catchment.progress.blocking import SiteBlocked, SiteResumed
 from catchment.progress.events import Gathered, Landed, Ticked
+from catchment.quality.merge_sites import Lateness
 from catchment.storage.codec import stored
 from catchment.timeline import Window
 
@@ -68,7 +69,7 @@ Event = QueryAdded | QueryDropped | QueryMoved | Recalled | Gathered | Landed | 
 class Publish:
     """A new revision of a window: the rows that changed, as (keys..., states...), or none if only its status did.
 
-    `errors`: per aggregate, by how much what is not in yet may change it, relative; None where that is not known.
+    `late`: what records that are not in yet may change; None where none is expected.
     `sources`: the (site, source, share of its window) that are known to be missing. `kept`: of a join, the partials of
     its sides that changed, from which the window can be answered again.
     """
@@ -83,7 +84,7 @@ class Publish:
     rows: pa.Table = field(repr=False)
     published_us: int = 0
     lowest_rate: float = 1.0  # lowest rate at which a site has sampled the window without sending the rest yet
-    errors: tuple[tuple[str, float | None], ...] = ()
+    late: Lateness | None = None
     sources: tuple[tuple[str, str, float], ...] = ()
     kept: pa.Table | None = field(default=None, repr=False)
     group_rates: GroupLowest | None = None  # the lowest rates by group, where rates differ by group

@@ -32,7 +32,7 @@ class RepairRule:
             raise CenterError(f"a repair rule needs a spread and an age of 0 or more, a number of 1 or more: {self}")
 
 
-@stored(version=2, migrations={1: lambda fields: fields | {"whole_windows": False}})
+@stored(3, {1: lambda fields: fields | {"whole_windows": False}, 2: lambda fields: fields})
 @dataclass(frozen=True)
 class CenterQuery:
     """A query as the center runs it: its own fragment, its windows, the sites that it waits for and how long.
@@ -43,6 +43,8 @@ class CenterQuery:
     the key, if any, that is the stream's source, so that coverage is known row by row. With a `join` it has two
     `sides`, each with a derivation of its own, and its fragment is the pairing of both. With `whole_windows` every
     revision has all rows of its window, because what is published of one row depends on the others (LIMIT).
+    `late_delta` is the chance that more is late than is stated: the part of 1 - confidence that samplers and sketches
+    leave to late records.
     """
 
     name: str
@@ -59,6 +61,7 @@ class CenterQuery:
     join: Join | None = None
     sides: tuple[CenterQuery, ...] = ()
     whole_windows: bool = False
+    late_delta: float = 0.05
 
     def __post_init__(self) -> None:
         if not self.sites:

@@ -33,6 +33,7 @@ ENGINE_COLUMNS = {
     "window_start",
     "window_end",
     "bound",
+    "bound_kind",
     "published_at",
     "missing_sites",
     "missing_sources",
@@ -45,10 +46,12 @@ ENGINE_COLUMNS = {
 def result_table(rows: Sequence[Row], title: str) -> RenderableType:
     """Show rows of a result: the window, the columns of the view with their bounds, and the status."""
     own = [c for c in (rows[0] if rows else ()) if c not in ENGINE_COLUMNS and not _repeats_window(rows, c)]
+    common = {c: _common_kind([_kind(row, c) for row in rows]) for c in own}
+    headers = {c: f"{c}\n{_words(common[c])}".strip() for c in own}
     shown = [
         {
             "window": row["window_start"],
-            **{c: _Bounded(row[c], row["bound"].get(c, 0.0)) for c in own},
+            **{headers[c]: _Bounded(row[c], row["bound"].get(c, 0.0), _kind(row, c), common[c]) for c in own},
             "status": _status(row),
         }
         for row in rows
@@ -119,16 +122,38 @@ def _one_below_the_other(rows: Sequence[Row], title: str) -> RenderableType:
 
 
 class _Bounded:
-    """A value and its relative error: 0 if exact, None if unknown."""
+    """A value and its error, 0 if exact and None if unknown, with the kind of its bound unless the header says it."""
 
-    def __init__(self, value: Any, error: float | None) -> None:
+    def __init__(self, value: Any, error: float | None, kind: str, common: str) -> None:
         self.value = value
         self.error = error
+        self.words = "" if kind == common else _words(kind)
 
     def __str__(self) -> str:
         if self.error == 0:
             return cell(self.value)
-        return f"{cell(self.value)} ±{'?' if self.error is None else f'{100 * self.error:.2g}%'}"
+        error = "unknown" if self.error is None else f"{100 * self.error:.2g}%"
+        is_estimate = self.words.startswith("estimate")
+        scale = self.words.removeprefix("estimate").strip()
+        words = [cell(self.value), "estimate" if is_estimate else "", f"±{error}", scale]
+        return " ".join(word for word in words if word)
+
+
+def _kind(row: Row, column: str) -> str:
+    """Return what kind of bound a value has, such as 'estimated rank'; nothing where the row does not say."""
+    return str((row.get("bound_kind") or {}).get(column) or "")
+
+
+def _common_kind(kinds: Sequence[str]) -> str:
+    """Return the kind of all bounds of a column, if they have one; an unknown bound is of any kind."""
+    known = {kind for kind in kinds if kind and kind != "unknown"}
+    return known.pop() if len(known) == 1 else ""
+
+
+def _words(kind: str) -> str:
+    """Return what people are told of a kind: 'estimate rank' of 'estimated rank', nothing of 'proved'."""
+    word, _, scale = kind.partition(" ")
+    return " ".join(w for w in ("estimate" if word == "estimated" else "", scale) if w)
 
 
 def _column(name: str, values: Sequence[Any]) -> tuple[str, list[str], bool]:

@@ -2,36 +2,73 @@
 
 from __future__ import annotations
 
+from catchment.aggregates.shed_terms import terms_in
 from catchment.center.query import RepairRule
 from catchment.errors import CatchmentError, QueryError
 from catchment.project.config import Defaults
-from catchment.quality.contract import Contract, per_site_contract, watched_quantities
+from catchment.quality.contract import (
+    LATE_SHARE,
+    Contract,
+    per_site_contract,
+    share_contract,
+    watched_quantities,
+)
 from catchment.query.plan import QueryPlan
 from catchment.query.sql.statements import Stream
-from catchment.query.sql.view_options import NEVER, ON_DEMAND
+from catchment.query.sql.view_options import ANY, NEVER, ON_DEMAND, ViewOptions
 from catchment.site.slack import DEFAULT_SLACK, SlackPlan, parse_slack
 
 WITHOUT_CONTRACT = ("mp-k-slack", "fixed")  # slack controllers that know how long to wait without a contract
-DEFAULT_CONTRACT = Contract(0.05, 0.95)  # reported against where such a controller runs without a contract
+DEFAULT_MAX_ERROR = 0.05  # reported against where such a controller runs without a contract
 
 
-def contract_of(plan: QueryPlan, stream: Stream) -> Contract | None:
-    """Return the contract that the windows of a view close under; None if they close by the stream's slack alone.
-
-    On a stream that may be shed, the samplers keep the contract, and no slack controller runs: it would mistake shed
-    records for late ones.
-    """
+def contract_of(plan: QueryPlan) -> Contract | None:
+    """Return the contract that the windows of a view close under; None if they close by the stream's slack alone."""
     options = plan.options
-    if stream.shed:
+    if not has_contract(options):
         return None
-    if options.max_error is not None:
-        return Contract(options.max_error, options.confidence)
-    return DEFAULT_CONTRACT if options.slack is not None else None
+    return Contract(options.max_error or DEFAULT_MAX_ERROR, options.confidence)
+
+
+def has_contract(options: ViewOptions) -> bool:
+    """Return whether slack controllers say when the windows of a view close, and what they then lack."""
+    return options.max_error is not None or options.slack is not None
+
+
+def late_delta(plan: QueryPlan, stream: Stream) -> float:
+    """Return the chance that late records have of a view's 1 - confidence, whether or not it has a contract."""
+    return _late_share(plan, stream, Contract(DEFAULT_MAX_ERROR, plan.options.confidence)).delta
+
+
+def late_contract(plan: QueryPlan, stream: Stream) -> Contract | None:
+    """Return the part of a view's contract that its slack controllers keep together, over all sites."""
+    contract = contract_of(plan)
+    return None if contract is None else _late_share(plan, stream, contract)
+
+
+def _late_share(plan: QueryPlan, stream: Stream, contract: Contract) -> Contract:
+    sketched = any(not aggregate.exact for aggregate in plan.fragment.aggregates)
+    return share_contract(contract, sampled=may_be_sampled(plan, stream), sketched=sketched)
+
+
+def may_be_sampled(plan: QueryPlan, stream: Stream) -> bool:
+    """Return whether the records of a view may be sampled when its sites are overloaded."""
+    terms = terms_in(plan.fragment.aggregates)
+    is_allowed = plan.options.shed == ANY or all(t.bounded for t in terms)
+    return stream.shed and bool(terms) and plan.options.shed != NEVER and is_allowed
+
+
+def sampling_contract(options: ViewOptions) -> tuple[float | None, float]:
+    """Return the error, if any, and the confidence that the samplers of a view keep: what late records leave them."""
+    if not has_contract(options):
+        return options.max_error, options.confidence
+    error = None if options.max_error is None else (1.0 - LATE_SHARE) * options.max_error
+    return error, 1.0 - (1.0 - LATE_SHARE) * (1.0 - options.confidence)
 
 
 def slack_plan(plan: QueryPlan, stream: Stream, max_ahead_us: int) -> SlackPlan | None:
     """Return how each site of a view decides when to close a window; None if the stream's slack decides."""
-    contract = contract_of(plan, stream)
+    contract = late_contract(plan, stream)
     if contract is None:
         return None
     part, watched = per_site_contract(contract, watched_quantities(plan.fragment.aggregates), len(stream.sites or ()))
@@ -68,12 +105,6 @@ def check_slack(plan: QueryPlan, stream: Stream, where: str) -> None:
         )
     if name is None:
         return
-    if stream.shed:
-        raise QueryError(
-            f"view {plan.name!r} asks for the slack {name!r} on the stream {stream.name!r}, which may be shed",
-            where=where,
-            hint="leave slack out: windows of such a stream close by the slack of the stream",
-        )
     if name.strip().lower().endswith(":imputed"):
         raise QueryError(
             f"view {plan.name!r} asks for {name!r}: a site cannot publish records that it does not have",

@@ -12,7 +12,15 @@ from pathlib import Path
 
 from catchment.center.query import CenterQuery
 from catchment.center.results.layout import RESERVED
-from catchment.deploy.contracts import check_slack, contract_of, find_source_key, repair_rule, slack_plan
+from catchment.deploy.contracts import (
+    check_slack,
+    contract_of,
+    find_source_key,
+    late_delta,
+    repair_rule,
+    sampling_contract,
+    slack_plan,
+)
 from catchment.deploy.fragment_plan import FragmentPlan, Watch
 from catchment.deploy.store import DeploymentStore
 from catchment.errors import ConfigError, QueryError
@@ -173,11 +181,12 @@ class Deployment:
             defaults.repair_horizon_us,
             defaults.freshness_us if p.options.freshness_us is None else p.options.freshness_us,
             self.deployed.derivation(p.name),
-            contract_of(p, stream),
+            contract_of(p),
             p.options.emit_early_us,
             repair_rule(p, stream, defaults),
             self.source_key(p),
             whole_windows=p.top is not None,
+            late_delta=self.late_delta(p),
         )
 
     def _join_query(self, p: QueryPlan) -> CenterQuery:
@@ -198,6 +207,10 @@ class Deployment:
             sides=sides,
             whole_windows=p.top is not None,
         )
+
+    def late_delta(self, plan: QueryPlan) -> float:
+        """Return the chance that more is late of a view's window than is stated; a join is as its sides."""
+        return min(late_delta(side, self.catalog.streams[side.fragment.stream]) for side in plan.sides)
 
     def source_key(self, plan: QueryPlan) -> str | None:
         """Return the key of a query that is its stream's source, if there is one; a join has none."""
@@ -223,7 +236,8 @@ def _share(catalog: Catalog, plans: tuple[QueryPlan, ...], known: Deployed | Non
 def shed_choice(plans: Sequence[QueryPlan]) -> ShedChoice:
     """Return how a fragment that serves these views may be shed: as the most demanding view allows."""
     given = [p.options for p in plans]
-    errors = [o.max_error for o in given if o.max_error is not None]
+    contracts = [sampling_contract(o) for o in given]
+    errors = [error for error, _ in contracts if error is not None]
     repair = NEVER
     if not given or any(o.repair == ALWAYS for o in given):
         repair = ALWAYS
@@ -231,7 +245,7 @@ def shed_choice(plans: Sequence[QueryPlan]) -> ShedChoice:
         repair = ON_DEMAND
     return ShedChoice(
         min(errors, default=None),
-        max((o.confidence for o in given), default=ViewOptions().confidence),
+        max((confidence for _, confidence in contracts), default=ViewOptions().confidence),
         max((o.weight for o in given), default=1.0),
         bool(given) and all(o.shed == ANY for o in given),
         repair,

@@ -16,11 +16,13 @@ import numpy.typing as npt
 
 from catchment.aggregates import Aggregate
 from catchment.aggregates.quantiles import ApproxPercentile
+from catchment.aggregates.shed_terms import ShedTerms
 from catchment.arrays import Floats
 from catchment.errors import QualityError
 from catchment.storage.codec import stored
 
 MEASURES = ("sum", "count", "avg", "quantile")
+LATE_SHARE = 0.5  # what late records get of a contract that they share with samplers or sketches
 # Ranks beyond these are watched as if they were there: too few records lie beyond them.
 LEAST_RANK = 0.01
 MOST_RANK = 0.99
@@ -45,6 +47,18 @@ class Contract:
     @property
     def delta(self) -> float:
         return 1.0 - self.confidence
+
+
+def share_contract(contract: Contract, *, sampled: bool, sketched: bool) -> Contract:
+    """Return the part of a contract that late records have, where samplers or sketches may add errors of their own.
+
+    The chance of a miss is shared by whatever may miss (a union bound: no independence is assumed). The error is shared
+    with samplers alone: an answer that lacks records and is sampled is off by at most the sum of both errors, and the
+    error of a sketch is there even on all the data, so that no contract can ask it to be smaller.
+    """
+    error = LATE_SHARE * contract.max_error if sampled else contract.max_error
+    delta = LATE_SHARE * contract.delta if sampled or sketched else contract.delta
+    return Contract(error, 1.0 - delta)
 
 
 @stored()
@@ -129,7 +143,7 @@ class WatchedQuantity:
 def watched_quantities(aggregates: Sequence[Aggregate]) -> tuple[WatchedQuantity, ...]:
     """Return the quantities that a contract on these aggregates watches, each once, in their order."""
     columns: dict[tuple[Measure, str | None, bool], list[str]] = {}
-    for aggregate in aggregates:
+    for aggregate in (a for a in aggregates if not isinstance(a, ShedTerms)):
         columns.setdefault(_quantity_of(aggregate), []).append(aggregate.name)
     return tuple(WatchedQuantity(m, value, tuple(names), bounded) for (m, value, bounded), names in columns.items())
 

@@ -62,6 +62,28 @@ def bound_widths(
     return np.minimum(*widths_by_factor), Guarantee.PROVED, "kearns-saul, bernstein"
 
 
+def sample_widths(of: str, terms: Floats, delta: float) -> Floats:
+    """Return the half widths of sampled answers, exceeded with chance at most delta, from the terms of each row.
+
+    COUNT: the scaled sums of the two proxies of a record's error, and the lowest rate. SUM: the scaled sum of squares.
+    AVG: the scaled sums of (x - mean)^2, of x - mean and of 1, and the scaled number of records.
+    """
+    ones = np.ones(len(terms))
+    none = np.zeros(len(terms))
+    if of == "count":
+        g, v, lowest = terms.T
+        by_factor: dict[RateFactor, Floats] = {subgaussian_factor: g, variance_factor: v}
+        widths, _, _ = bound_widths(lambda f: (by_factor[f], none, none), ones, lowest, delta, (1.0, 0.0))
+        return widths
+    if of == "sum":
+        (squares,) = terms.T
+        return bound_widths(lambda f: (squares, none, none), ones, ones, delta, None)[0]
+    if of == "avg":
+        squares, drifts, counts, size = terms.T
+        return bound_widths(lambda f: (squares, drifts, counts), size, ones, delta, None)[0]
+    return np.full(len(terms), np.inf)
+
+
 def _solve(
     sums: ScaledSums,
     weights: Floats,

@@ -7,6 +7,7 @@ from typing import Any
 from catchment.aggregates.shed_terms import terms_in
 from catchment.project.config import Link, Project
 from catchment.project.routes import Routes
+from catchment.quality.laws import law_of, sketch_bound
 from catchment.query.join import LEFT, RIGHT
 from catchment.query.plan import QueryPlan
 from catchment.query.sql.view_options import BOUNDED
@@ -49,7 +50,9 @@ def explain_data(plan: QueryPlan, project: Project) -> dict[str, Any]:
         "contract": {"max_error": options.max_error, "confidence": options.confidence} if options.max_error else None,
         "policy": options.policy or project.defaults.policy,
         "freshness_us": project.defaults.freshness_us if options.freshness_us is None else options.freshness_us,
-        "error": {a.name: 0.0 if a.exact else a.relative_error for a in fragment.aggregates},
+        "error": {
+            a.name: sketch_bound(law_of(a), a.sketch_error, 1.0 - options.confidence) for a in fragment.aggregates
+        },
         "shed": _shed(plan),
     }
 

@@ -12,7 +12,7 @@ their rounding errors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,8 @@ from catchment.aggregates.grouped import floats_of
 from catchment.aggregates.partials import one_array
 from catchment.aggregates.shed_terms import ShedTerms, shed_terms, terms_in
 from catchment.arrays import Floats
-from catchment.quality.sample_bounds import RateFactor, ScaledSums, bound_widths
+from catchment.quality.laws import BoundLaw
+from catchment.quality.published import BoundTerms
 from catchment.quality.tails import subgaussian_factor, variance_factor
 
 
@@ -63,24 +64,38 @@ def negate_terms(partials: pa.Table, aggregates: Sequence[Aggregate]) -> pa.Tabl
 def scale_answers(
     partials: pa.Table, aggregate: Aggregate, delta: float, lowest_rate: float | Floats
 ) -> tuple[pa.Array, Floats]:
-    """Return the value of each row, scaled where its records were sampled, and its relative error.
+    """Return the value of each row, scaled where its records were sampled, and its relative error at 1 - delta.
 
     An error is infinite where there is no bound. `lowest_rate` is the lowest rate at which any site sampled the window,
     or each row of it: a row that lost all its records at a site does not show that.
+    """
+    values, sampled = scale_values(partials, aggregate, lowest_rate)
+    law = BoundLaw(aggregate.function) if shed_terms(aggregate).bounded else BoundLaw.UNBOUNDED
+    terms = BoundTerms(law, _doubles(values), np.zeros(len(values)), sampled=sampled)
+    return values, terms.errors(delta)
+
+
+def scale_values(partials: pa.Table, aggregate: Aggregate, lowest_rate: float | Floats) -> tuple[pa.Array, Floats]:
+    """Return the value of each row, scaled where its records were sampled, and the terms of its bound.
+
+    The terms are those of `catchment.quality.sample_bounds.sample_widths`; they are NaN for rows that lost no record,
+    and infinite for rows of which nothing can be said.
     """
     terms = shed_terms(aggregate)
     states = [one_array(partials[s.name]) for s in aggregate.states]
     plain = aggregate.lower(states)
     # It is negative where the repair is in and what it repairs is still on its way.
     kept = np.asarray(one_array(partials[terms.states[0].name])) > 0
+    lowest = np.broadcast_to(np.asarray(lowest_rate, float), len(kept))
+    touched = kept | (lowest < 1.0)
     if not terms.bounded:
-        return plain, np.where(kept | (np.asarray(lowest_rate) < 1.0), np.inf, 0.0)
+        return plain, np.where(touched, np.inf, np.nan)[:, np.newaxis]
     sums = [np.where(kept, floats_of(one_array(partials[s.name])), 0.0) for s in terms.sums]
-    values, widths = _scale(aggregate, states, sums, np.broadcast_to(np.asarray(lowest_rate, float), len(kept)), delta)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        nearest = np.abs(values) - widths
-        errors = np.where(widths == 0.0, 0.0, np.where(nearest > 0.0, widths / nearest, np.inf))
-    return _to_answer_type(values, plain, kept), np.asarray(errors, dtype=np.float64)
+    values, found = _scale(aggregate, states, sums, lowest)
+    if aggregate.function != "count":
+        found[touched & ~kept] = np.inf  # no sampled record shows what the lost ones may have been worth
+    found[~touched] = np.nan
+    return _to_answer_type(values, plain, kept), found
 
 
 def _sums(partials: pa.Table, terms: ShedTerms, rate: float | Floats) -> list[Floats]:
@@ -100,29 +115,23 @@ def _sums(partials: pa.Table, terms: ShedTerms, rate: float | Floats) -> list[Fl
 
 
 def _scale(
-    aggregate: Aggregate, states: Sequence[pa.Array], sums: Sequence[Floats], lowest: Floats, delta: float
+    aggregate: Aggregate, states: Sequence[pa.Array], sums: Sequence[Floats], lowest: Floats
 ) -> tuple[Floats, Floats]:
-    """Return values and half widths of their bounds."""
-    ones = np.ones(len(lowest))
-    none = np.zeros(len(lowest))
+    """Return values and the terms of their bounds."""
     if aggregate.function == "count":
         more, g, v = (np.maximum(s, 0.0) for s in sums)
-        by_factor: Mapping[RateFactor, Floats] = {subgaussian_factor: g, variance_factor: v}
-        widths, _, _ = bound_widths(lambda f: (by_factor[f], none, none), ones, lowest, delta, (1.0, 0.0))
-        return floats_of(states[0]) + more, np.where(lowest < 1.0, widths, 0.0)
+        return floats_of(states[0]) + more, np.column_stack([g, v, lowest])
     more, more_x, g, g_x, g_xx = sums
     g = np.maximum(g, 0.0)  # a repair may leave rounding errors
     g_xx = np.maximum(g_xx, 0.0)
     if aggregate.function == "sum":
-        widths, _, _ = bound_widths(lambda f: (g_xx, none, none), ones, lowest, delta, None)
-        return _doubles(aggregate.lower(states)) + more_x, widths
+        return _doubles(aggregate.lower(states)) + more_x, g_xx[:, np.newaxis].copy()
     count = floats_of(states[-1])
     size = count + more
     with np.errstate(divide="ignore", invalid="ignore"):
         mean = (np.where(count > 0, _doubles(aggregate.lower(states)) * count, 0.0) + more_x) / size
-        around: ScaledSums = (np.maximum(g_xx - 2 * mean * g_x + mean**2 * g, 0.0), g_x - mean * g, g)
-    widths, _, _ = bound_widths(lambda f: around, size, lowest, delta, None)
-    return mean, np.where(g > 0.0, widths, 0.0)
+        around = np.maximum(g_xx - 2 * mean * g_x + mean**2 * g, 0.0)
+    return mean, np.column_stack([around, g_x - mean * g, g, size])
 
 
 def _doubles(values: pa.Array) -> Floats:

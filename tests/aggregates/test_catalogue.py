@@ -54,7 +54,7 @@ def test_state_columns_are_named_after_the_aggregate_and_have_one_expression_eac
 
 
 def test_exact_aggregates_have_no_error_and_sketches_say_theirs() -> None:
-    assert all((a.relative_error == 0.0) == a.exact for a in AGGREGATES)
+    assert all((a.sketch_error == 0.0) == a.exact for a in AGGREGATES)
 
 
 def test_a_name_with_odd_characters_is_quoted() -> None:

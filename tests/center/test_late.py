@@ -125,14 +125,20 @@ def test_a_window_let_go_under_a_contract_says_what_it_lacks_until_nothing_more_
     closed = center.tables.published[-1]
     assert (closed.status, closed.missing_sites, closed.reason) == (ON_TIME, (), "closed under its contract (budget)")
     assert closed.coverage == pytest.approx(9 / 10)
-    # COUNT: 0.3 of a's expected 5 of 10 records; SUM: 0.3 of a's expected 50 of 110.
-    assert dict(closed.errors) == {"n": pytest.approx(0.15), "total": pytest.approx(15 / 110)}
+    # Site a has 4 records that sum to 40, and is off by at most 0.3 of its whole: it lacks at most 3/7 of what it has.
+    late = closed.late
+    assert late is not None
+    assert late.records == pytest.approx(12 / 7)
+    assert late.received == 9
+    assert late.of("n").error == pytest.approx((12 / 7) / (9 + 12 / 7))
+    assert late.of("total").amount == pytest.approx(120 / 7)
+    assert late.of("total").error == pytest.approx((120 / 7) / (100 + 120 / 7))
     assert closed.sources == (("site0", "phone 7", 0.25),)
     center.crash()
     send(a, center, [(9, "a", 10)], 10)
     stand(a, center, Standing("q", "q", 10))
     done = center.tables.published[-1]
-    assert (done.status, done.coverage, done.errors, done.sources, done.revision) == (EXACT, 1.0, (), (), 2)
+    assert (done.status, done.coverage, done.late, done.sources, done.revision) == (EXACT, 1.0, None, (), 2)
     assert center.tables.answer() == {(0, "a"): (10, 110)}
 
 
@@ -147,7 +153,9 @@ def test_early_answers_come_as_often_as_asked_and_the_window_counts_its_revision
     center.tick()
     first = center.tables.published[-1]
     assert (first.status, first.revision, first.coverage) == (EARLY, 1, 0.25)
-    assert dict(first.errors) == {"n": 0.75, "total": 0.75}
+    assert first.late is not None
+    assert (first.late.records, first.late.received) == (6.0, 2.0)
+    assert [first.late.of(c).error for c in ("n", "total")] == [0.75, 0.75]
     told = len(center.tables.published)
     clock.advance(5)
     center.tick()
@@ -158,7 +166,7 @@ def test_early_answers_come_as_often_as_asked_and_the_window_counts_its_revision
     send(site, center, [], 210)
     second, last = center.tables.published[told:]
     assert (second.status, second.revision) == (EARLY, 2)
-    assert (last.status, last.revision, last.coverage, last.errors) == (EXACT, 3, 1.0, ())
+    assert (last.status, last.revision, last.coverage, last.late) == (EXACT, 3, 1.0, None)
     assert center.tables.answer()[200, "a"] == (3, 7)
 
 

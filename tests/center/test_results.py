@@ -25,6 +25,7 @@ from catchment.aggregates import make_aggregate, partials
 from catchment.center.events import EXACT, FINAL, ON_TIME, Expired, Publish
 from catchment.center.late.registry import WINDOW_COLUMN
 from catchment.center.results import store as results_module
+from catchment.center.results.bounds import law_of_aggregate
 from catchment.center.results.layout import open_table
 from catchment.center.results.read import newest_windows, read_results, read_windows
 from catchment.center.results.recent import RecentRows
@@ -64,8 +65,8 @@ def make_tables(
         left_out = pc.less_equal(rows["n"], above) if "n" in rows.column_names else pa.array([False] * rows.num_rows)
         return kept.append_column("retracted", left_out)
 
-    bounds = tuple((a.name, 0.0 if a.exact else a.relative_error) for a in aggregates)
-    return ResultTables(folder, "q", fragment, finish, bounds)
+    laws = tuple(law_of_aggregate(a.name, a) for a in aggregates)
+    return ResultTables(folder, "q", fragment, finish, laws)
 
 
 def states(tables: ResultTables, records: Sequence[Row]) -> pa.Table:

@@ -116,6 +116,7 @@ def test_results_in_json_are_complete(shell: Shell, published: Path) -> None:
         "bytes": 50,
         "coverage": 0.625,
         "bound": {"requests": None, "bytes": None},
+        "bound_kind": {"requests": "unknown", "bytes": "unknown"},
         "status": "on_time",
         "revision": 1,
         "published_at": "2026-11-15T22:01:02.345678+00:00",
@@ -133,11 +134,13 @@ def test_results_for_people_say_errors_and_missing_sites_in_80_columns(shell: Sh
     assert all(len(line) <= WIDTH for line in lines)
     assert [re.sub(r"  +", "|", line.strip()) for line in lines if line.strip() and "─" not in line] == [
         "audience by window, newest first (10 min each, UTC)",
-        "window",
-        "2017-01-01|clients|countries|median_bytes|status",
-        "02:20|1 ±?|us:1 ±?|50 ±?|on_time 62%, no eu",
-        "02:10|1 ±3.3%|nl:1 ±?|1,234,567 ±?|exact",
-        "02:00|2 ±3.3%|nl:2 [de]:1 ±?|100 ±?|final",
+        "window|clients|countries|median_bytes",
+        "2017-01-01|estimate|share|estimate rank|status",
+        "02:20|1 ±unknown|us:1 ±unknown|50 ±unknown|on_time 62%, no",
+        "eu",
+        "02:10|1 ±3.2%|nl:1 ±0.021%|1,234,567 ±1.1%|exact",
+        "02:00|2 ±3.2%|nl:2 [de]:1|100 ±1.1%|final",
+        "±0.021%",
     ]
 
 

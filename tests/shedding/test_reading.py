@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catchment.center.events import EXACT, ON_TIME, Publish
+from catchment.center.results.bounds import law_of_aggregate
 from catchment.center.results.read import read_results
 from catchment.center.results.write import ResultTables
 from catchment.query.fragment import SLICE_COLUMN
@@ -133,8 +134,8 @@ def test_a_sampled_window_is_published_with_bounds_and_read_without_them_once_it
         kept = rows.select(["k", "n", "total"])
         return kept.append_column("retracted", pa.array([False] * rows.num_rows))
 
-    bounds, sources = (("n", 0.0), ("total", 0.0)), (("n", "n"), ("total", "total"))
-    tables = ResultTables(tmp_path, "q", fragment, finish, bounds, sources)
+    laws = tuple(law_of_aggregate(a.name, a) for a in fragment.aggregates[:2])
+    tables = ResultTables(tmp_path, "q", fragment, finish, laws)
     sampled = partials_of(fragment, [(i % 10, "a", 4) for i in range(200)], 0.5)[0]
     untouched = partials_of(fragment, [(1, "b", 4)], 1.0)[0]
     rows = pa.concat_tables([sampled.slice(0, 1), untouched]).drop_columns([SLICE_COLUMN])

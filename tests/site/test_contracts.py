@@ -84,7 +84,7 @@ def test_a_stalled_source_is_named_and_its_return_makes_its_windows_exact(
     assert center.tables.answer() == summed(told)
     last = {p.window.start_us: p for p in center.tables.published}
     assert {p.status for p in last.values()} <= {EXACT, FINAL}
-    assert all(p.coverage == 1.0 and not p.errors for p in last.values())
+    assert all(p.coverage == 1.0 and p.late is None for p in last.values())
 
 
 def test_in_order_sources_let_windows_go_exact_at_once(here: tuple[Center, ContractSite, ManualClock]) -> None:

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from catchment.errors import SiteError
 from catchment.quality.contract import Contract, Measure, relative_error
+from catchment.quality.missing_part import MissingPart, missing_part, violation_risk
 from catchment.sim.order.imputation import imputed_risk
 from catchment.site.slack import SlackTask, SourceBatch
 from catchment.site.slack.observations import MAX_OUTCOMES, Observations, SettledWindow, UnsettledWindow
-from catchment.site.slack.risk import MissingPart, missing_part, violation_risk
 from catchment.site.slack.slice_arrivals import MAX_STEPS, SliceArrivals
 from catchment.site.slack.violation_budget import Calibration, StallThreshold, ViolationBudget
 from catchment.storage.codec import decode, encode

@@ -223,6 +223,6 @@ def test_large_states_of_spark_merge_in_the_core_within_their_errors(spark: Spar
     alone = partials.lower(partials.lift(raw, [], [distinct]), [], [distinct]).to_pylist()[0]
     assert merged["total"] == pytest.approx(math.fsum(d.tolist()), rel=1e-12, abs=0.0)
     assert merged["distinct"] == alone["distinct"]
-    assert np.mean(d <= merged["median"]) == pytest.approx(0.5, abs=3 * median.rank_error)
+    assert np.mean(d <= merged["median"]) == pytest.approx(0.5, abs=3 * median.sketch_error)
     counts = [(e["count"], int(np.sum(i == e["item"]))) for e in merged["top"]]
-    assert all(abs(found - true) <= top.count_error * len(i) for found, true in counts)
+    assert all(abs(found - true) <= top.sketch_error * len(i) for found, true in counts)

@@ -22,6 +22,7 @@ from catchment.cli.main import app
 from catchment.errors import QueryError
 from tests.worlds.projects import START, write_project
 from tests.worlds.runs import Status, run_project
+from tests.worlds.shed_project import ForcedMonitor
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -165,6 +166,37 @@ def test_odd_sources_hold_no_window_and_are_named_and_lose_nothing(spark: SparkS
     last = {w["window_start"]: w for w in read_windows(folder / "state", "totals").to_pylist()}
     assert {w["status"] for w in last.values()} <= {"exact", "final"}
     assert not any(w["missing_sources"] for w in last.values())
+
+
+@pytest.mark.spark
+def test_a_shed_stream_is_observed_before_sampling_keeps_its_contract_and_ends_exact(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Every batch but the first is sampled; one device stalls. A controller that saw the sample would miss most."""
+    sites = {f"s{i}": readings(i) for i in range(2)}
+    folder = write_project(
+        tmp_path / "p",
+        list(sites),
+        {s: [json.dumps(r) for r in rs] for s, rs in sites.items()},
+        connector="shed = true, connector = 'replay', path = 'data/{site}.jsonl', arrival = 'arrived', speed = 2",
+        queries=QUERIES.partition("CREATE MATERIALIZED VIEW devices")[0].replace(", emit_early = '500 ms'", ""),
+    )
+    status = run_project(spark, folder, once=False, make_monitor=ForcedMonitor)
+    assert set(status["sites"]["s0"]["contracts"]) == {"totals"}
+    everything, state = [r for rs in sites.values() for r in rs], folder / "state"
+    truth = counted(everything, 1, None)
+    rows = read_results(state, "totals").to_pylist()
+    assert {(r["start"], None): (r["n"], r["total"]) for r in rows} == truth
+    log = read_windows(state, "totals").to_pylist()
+    assert any("load was shed" in w["reason"] for w in log)
+    first = [r for r in read_results(state, "totals", revisions="all").to_pylist() if r["revision"] == 1]
+    stated = [r for r in first if r["status"] == "on_time" and r["bound"]["n"] is not None]
+    missed = [
+        r for r in stated if abs(r["n"] - truth[r["start"], None][0]) > r["bound"]["n"] * truth[r["start"], None][0]
+    ]
+    assert len(stated) > 3
+    assert len(missed) <= 1
+    assert {w["status"] for w in {w["window_start"]: w for w in log}.values()} == {"final"}
 
 
 @pytest.mark.spark

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from catchment.aggregates import partials
 from catchment.center.events import EXACT, FINAL, ON_TIME, Publish
-from catchment.center.results.bounds import own_errors
+from catchment.center.results.bounds import column_laws
 from catchment.center.results.write import ResultTables
 from catchment.project.config import Project
 from catchment.query.catalog import load_catalog
@@ -80,7 +80,7 @@ def publish_project(folder: Path) -> Path:
 def _publish(state: Path, plan: QueryPlan) -> None:
     from catchment.spark.evaluation.finish import make_finish
 
-    tables = ResultTables(state, plan.name, plan.fragment, make_finish(None, plan), own_errors(plan))
+    tables = ResultTables(state, plan.name, plan.fragment, make_finish(None, plan), column_laws(plan))
     late = FIRST[:2] if plan.fragment.keys else FIRST  # without keys, the one row of the window is what changed
     revisions = [
         _revision(plan, 0, 1, EXACT, FIRST[1:], "closed: every site has passed its end"),

@@ -24,6 +24,7 @@ class JoinedTables(ResultTables):
 
     pairing: Fragment
     kinds: ClassVar[tuple[str, ...]] = ("results", "windows", "sides")
+    is_join: ClassVar[bool] = True
 
     def publish(self, sequence: int, revisions: Sequence[Publish]) -> None:
         super().publish(sequence, revisions)

@@ -1,87 +1,135 @@
-"""How far published values may be from the truth: the error of sketches, of what is not in yet, and of sampling.
+"""How far published values may be from the truth, row by row: what `catchment.quality.published` needs, gathered.
 
-What is not in is known for whole windows: in a query with keys, a row's bound is unknown while something is missing,
-unless the key is the source of the records.
+What is late is known of whole windows. A row of a query with keys may lack any of the records that its window lacks: a
+COUNT is off by at most so many, a SUM by at most the amount. Ranks and shares of a row need its number of records,
+which is known where the query counts them (`count(*)`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from catchment.aggregates import partials
+from catchment.aggregates import Aggregate, partials
+from catchment.aggregates.grouped import floats_of
 from catchment.aggregates.shed_terms import ShedTerms, shed_terms
 from catchment.arrays import Floats
-from catchment.center.events import EARLY, Publish
+from catchment.center.events import EXACT, FINAL, Publish
 from catchment.center.results.layout import struct_of
+from catchment.quality.laws import BoundLaw, law_of, rank_factor
+from catchment.quality.merge_sites import Lateness
+from catchment.quality.published import BoundTerms
 from catchment.query.fragment import Fragment
 from catchment.query.plan import QueryPlan
-from catchment.shedding.terms import scale_answers
+from catchment.shedding.terms import scale_values
 
-DELTA = 0.05  # the chance that a sampled answer misses its bound, where a query says nothing
+DELTA = 0.05  # the chance that an answer misses its bound, where a query says nothing
 
 
-def own_errors(plan: QueryPlan) -> tuple[tuple[str, float | None], ...]:
-    """Return, per column that aggregates, the error that its sketch has even on all the data; None if unknown."""
-    errors = {a.name: 0.0 if a.exact else a.relative_error for a in plan.answer.aggregates}
+@dataclass(frozen=True)
+class ColumnLaw:
+    """By which law a user's column is bounded; `aggregate` is the one that it is, if it is one as it is."""
+
+    column: str
+    law: BoundLaw
+    aggregate: str | None = None
+    sketch: float = 0.0  # the error of its sketch, as its library states it
+    factor: float = 1.0  # the most that a missing share moves its rank
+
+
+def column_laws(plan: QueryPlan) -> tuple[ColumnLaw, ...]:
+    """Return the laws of the columns that aggregate.
+
+    A column that is computed from aggregates is exact if they are. What pairs late records make is not known: the
+    columns of a join are bounded only when nothing is missing.
+    """
+    aggregates = {a.name: a for a in plan.answer.aggregates}
     copied = {k.name for k in plan.answer.keys} | {"window_start", "window_end"}
-    all_exact = all(e == 0.0 for e in errors.values())
-    computed = 0.0 if all_exact else None
-    return tuple((c.name, errors.get(c.source or "", computed)) for c in plan.columns if c.source not in copied)
+    sketches = max((a.sketch_error for a in aggregates.values()), default=0.0)
+    laws = []
+    for column in (c for c in plan.columns if c.source not in copied):
+        aggregate = aggregates.get(column.source or "")
+        if aggregate is None:
+            laws.append(ColumnLaw(column.name, BoundLaw.UNBOUNDED, sketch=sketches))
+        elif plan.join is not None and aggregate.exact:
+            laws.append(ColumnLaw(column.name, BoundLaw.UNBOUNDED, aggregate.name))
+        else:
+            laws.append(law_of_aggregate(column.name, aggregate))
+    return tuple(laws)
 
 
-def sources_of(plan: QueryPlan) -> tuple[tuple[str, str], ...]:
-    """Return the columns that are an aggregate as it is, and which."""
-    aggregates = {a.name for a in plan.answer.aggregates}
-    return tuple((c.name, c.source) for c in plan.columns if c.source in aggregates and c.source is not None)
+def law_of_aggregate(column: str, aggregate: Aggregate) -> ColumnLaw:
+    """Return the law of a column that is an aggregate as it is."""
+    return ColumnLaw(column, law_of(aggregate), aggregate.name, aggregate.sketch_error, rank_factor(aggregate))
+
+
+@dataclass(frozen=True)
+class RowBounds:
+    """The bounds of some rows, what kind of statement each is, and the terms that it is made of: structs by column."""
+
+    bound: pa.Array
+    kind: pa.Array
+    terms: pa.Array
+
+    def columns(self) -> dict[str, pa.Array]:
+        """Return the columns of a result table about bounds."""
+        return {"bound": self.bound, "bound_kind": self.kind, "bound_terms": self.terms}
 
 
 @dataclass(frozen=True)
 class ResultBounds:
-    """Bounds and coverage of the rows of one query."""
+    """Bounds and coverage of the rows of one query.
+
+    `late_delta` is the part of delta that is the chance of more being late than is stated.
+    """
 
     fragment: Fragment
-    own: tuple[tuple[str, float | None], ...]  # user's column -> own error of its aggregate, if it has one
-    sources: tuple[tuple[str, str], ...]  # user's column -> the aggregate that it is, where it is one
+    laws: tuple[ColumnLaw, ...]
     delta: float
+    late_delta: float
     source_key: str | None
+    is_join: bool = False
 
     def scale(self, revision: Publish, lowered: pa.Table) -> tuple[pa.Table, dict[str, Floats]]:
-        """Scale up what was sampled; return the values, and by how much each aggregate may therefore be off."""
+        """Scale up what was sampled; return the values, and the terms of each aggregate that may have been sampled."""
         terms = {a.name for a in self.fragment.aggregates if isinstance(a, ShedTerms)}
         rates = self._lowest_rates(revision)
-        errors = {}
+        sampled = {}
         for aggregate in self.fragment.aggregates:
             if shed_terms(aggregate).name in terms:
-                values, errors[aggregate.name] = scale_answers(revision.rows, aggregate, self.delta, rates)
+                values, sampled[aggregate.name] = scale_values(revision.rows, aggregate, rates)
                 index = lowered.column_names.index(aggregate.name)
                 lowered = lowered.set_column(index, lowered.schema.field(index), values)
-        return lowered, errors
+        return lowered, sampled
 
-    def row_bound(self, revision: Publish, errors: Mapping[str, Floats]) -> pa.Array:
-        """Return the bound of each row: as for its window, with what sampling adds to it.
+    def row_bounds(self, revision: Publish, lowered: pa.Table, sampled: Mapping[str, Floats]) -> RowBounds:
+        """Return the bounds of the rows of a revision, from their lowered values and the terms of their samples."""
+        n = lowered.num_rows
+        any_sampled = _any_sampled(sampled, n)
+        terms = {}
+        for law in self.laws:
+            own = sampled.get(law.aggregate or "", any_sampled if law.aggregate is None else None)
+            late = self._late_of_rows(law, revision, lowered)
+            terms[law.column] = BoundTerms(
+                law.law,
+                _sizes(law, lowered),
+                late,
+                self.late_delta,
+                revision.late is not None and revision.late.is_counted,
+                own,
+                law.sketch,
+            )
+        return self._state(terms, n)
 
-        A column that is computed from several sampled ones has no bound.
-        """
-        n = revision.rows.num_rows
-        worst = np.max([*errors.values()], axis=0) if errors else np.zeros(n)
-        computed = np.where(worst > 0.0, np.inf, 0.0)
-        sources = dict(self.sources)
-        columns = {}
-        for column, own in self.own:
-            added = errors.get(sources.get(column, ""), computed) + self._late_error_of_rows(column, revision)
-            unknown = ~np.isfinite(added) | (own is None or bool(revision.missing_sites))
-            columns[column] = pa.array(np.where(unknown, 0.0, added + (own or 0.0)), mask=unknown)
-        return struct_of(columns, n)
-
-    def window_bound(self, revisions: Sequence[Publish]) -> pa.Array:
-        """Return the error of each column over all rows of a window: of its sketch, and of what is not in yet."""
-        columns = {column: [self._error(column, own, r) for r in revisions] for column, own in self.own}
-        return struct_of({c: pa.array(errors, pa.float64()) for c, errors in columns.items()}, len(revisions))
+    def window_bounds(self, revisions: Sequence[Publish]) -> RowBounds:
+        """Return the bounds of each column over all rows of a window, as far as the window itself tells."""
+        terms = {law.column: self._window_terms(law, revisions) for law in self.laws}
+        return self._state(terms, len(revisions))
 
     def row_coverage(self, revision: Publish) -> pa.Array:
         """Return the window's coverage; row by row where the key is the source and no site is missing."""
@@ -93,6 +141,17 @@ class ResultBounds:
         keys = revision.rows[self.source_key].cast(pa.string()).to_pylist()
         return pa.array([1.0 - missing.get(str(k), 0.0) for k in keys], pa.float64())
 
+    def _state(self, terms: Mapping[str, BoundTerms], n: int) -> RowBounds:
+        bounds = {}
+        kinds = {}
+        for column, column_terms in terms.items():
+            errors = column_terms.errors(self.delta)
+            unknown = ~np.isfinite(errors)
+            bounds[column] = pa.array(np.where(unknown, 0.0, errors), mask=unknown)
+            kinds[column] = pa.array(column_terms.kinds(errors), pa.string())
+        columns = {column: column_terms.to_arrow() for column, column_terms in terms.items()}
+        return RowBounds(struct_of(bounds, n), struct_of(kinds, n), struct_of(columns, n))
+
     def _lowest_rates(self, revision: Publish) -> float | Floats:
         """Return the lowest rate at which the records of each row were sampled: by group, where rates were."""
         if revision.group_rates is None:
@@ -103,24 +162,103 @@ class ResultBounds:
         rates = np.array([*(rate for _, rate in named), others])
         return np.asarray(rates[np.asarray(indices.fill_null(len(named)))])
 
-    def _error(self, column: str, own: float | None, revision: Publish) -> float | None:
-        """Return the error of the sketch and of late records; None while a site or shed records are missing."""
-        if revision.missing_sites or own is None or revision.lowest_rate < 1.0:
-            return None
-        late = self._late_error(column, revision)
-        return None if late is None else own + late
+    @cached_property
+    def _counts(self) -> str | None:
+        """The aggregate that counts the records of a row, if there is one."""
+        return next((a.name for a in self.fragment.aggregates if a.function == "count" and a.argument is None), None)
 
-    def _late_error(self, column: str, revision: Publish) -> float | None:
-        """Return what the records that are not in yet may change of a column; None where that is not known."""
-        if not revision.errors:
-            return None if revision.status == EARLY else 0.0
-        return dict(revision.errors).get(dict(self.sources).get(column, ""))
+    def _late_of_rows(self, law: ColumnLaw, revision: Publish, lowered: pa.Table) -> Floats:
+        """Return the most that each row lacks because records are late, as its law counts; infinite if unknown."""
+        n = lowered.num_rows
+        if revision.missing_sites:
+            return np.full(n, np.inf)
+        if revision.late is None:
+            return np.zeros(n)
+        late = revision.late
+        if self.is_join or law.law is BoundLaw.UNBOUNDED or (law.law is BoundLaw.AVG and self.fragment.keys):
+            return np.full(n, 0.0 if late.records == 0.0 else np.inf)
+        if law.law in (BoundLaw.COUNT, BoundLaw.DISTINCT):
+            return np.full(n, _or_infinite(late.records))
+        if law.law in (BoundLaw.SUM, BoundLaw.AVG):
+            return self._missing_of_values(law, late, lowered)
+        return law.factor * _missing_share(late, self._records_of_rows(late, lowered))
 
-    def _late_error_of_rows(self, column: str, revision: Publish) -> Floats:
-        """Return the same row by row, infinite where it is not known: in a query with keys only of whole rows."""
-        n = revision.rows.num_rows
-        if self.fragment.keys and revision.errors:
-            whole = self.row_coverage(revision).to_numpy() == 1.0 if self.source_key else np.zeros(n, dtype=bool)
-            return np.where(whole, 0.0, np.inf)
-        late = self._late_error(column, revision)
-        return np.full(n, np.inf if late is None else late)
+    def _missing_of_values(self, law: ColumnLaw, late: Lateness, lowered: pa.Table) -> Floats:
+        """Return the most that is missing of a sum, or the error of an average.
+
+        Rows of both signs show that values have both signs: then one row may lack more than the window lacks in all.
+        """
+        known = late.of(law.aggregate or "")
+        sizes = _sizes(law, lowered)
+        if late.records == 0.0:
+            return np.zeros(len(sizes))
+        has_both_signs = bool((sizes > 0.0).any() and (sizes < 0.0).any())
+        if law.law is BoundLaw.SUM and has_both_signs:
+            return np.full(len(sizes), np.inf)
+        return np.full(len(sizes), _or_infinite(known.amount if law.law is BoundLaw.SUM else known.error))
+
+    def _records_of_rows(self, late: Lateness, lowered: pa.Table) -> Floats:
+        """Return how many records each row holds at least; 0 where that is not known."""
+        if not self.fragment.keys:
+            return np.full(lowered.num_rows, late.received)
+        if self._counts is None:
+            return np.zeros(lowered.num_rows)
+        return floats_of(partials.one_array(lowered[self._counts]))
+
+    def _window_terms(self, law: ColumnLaw, revisions: Sequence[Publish]) -> BoundTerms:
+        late = np.array([self._late_of_window(law, r) for r in revisions], dtype=np.float64)
+        sampled = np.where([[r.lowest_rate < 1.0] for r in revisions], np.inf, np.nan)
+        counted = all(r.late is None or r.late.is_counted for r in revisions)
+        return BoundTerms(law.law, np.ones(len(revisions)), late, self.late_delta, counted, sampled, law.sketch)
+
+    def _late_of_window(self, law: ColumnLaw, revision: Publish) -> float:
+        """Return the same for all rows of a window together, whose value counts as 1."""
+        late = revision.late
+        if revision.missing_sites:
+            return np.inf
+        if late is None or revision.status in (EXACT, FINAL):
+            return 0.0
+        if self.is_join or law.law is BoundLaw.UNBOUNDED:
+            return 0.0 if late.records == 0.0 else np.inf
+        if law.law is BoundLaw.DISTINCT:
+            return np.inf  # relative to how many distinct values there are, which the window does not tell
+        if law.law is BoundLaw.SUM:
+            return _ratio(late.of(law.aggregate or "").error)
+        if law.law is BoundLaw.AVG:
+            return _or_infinite(late.of(law.aggregate or "").error)
+        share = float(_missing_share(late, np.array([late.received]))[0])
+        return _ratio(share) if law.law is BoundLaw.COUNT else law.factor * share
+
+
+def _any_sampled(sampled: Mapping[str, Floats], n: int) -> Floats | None:
+    """Return, as terms of which nothing can be said, which rows have any aggregate that was sampled."""
+    if not sampled:
+        return None
+    touched = np.any([~np.isnan(terms).any(axis=1) for terms in sampled.values()], axis=0)
+    return np.where(touched, np.inf, np.nan)[:, np.newaxis]
+
+
+def _sizes(law: ColumnLaw, lowered: pa.Table) -> Floats:
+    """Return the values that relative errors are relative to; 1 where an error is one of rank or share."""
+    if law.aggregate is None or law.law not in (BoundLaw.COUNT, BoundLaw.SUM, BoundLaw.AVG, BoundLaw.DISTINCT):
+        return np.ones(lowered.num_rows)
+    values = partials.one_array(lowered[law.aggregate]).cast(pa.float64(), safe=False)
+    return np.nan_to_num(floats_of(values), nan=0.0)
+
+
+def _missing_share(late: Lateness, held: Floats) -> Floats:
+    """Return the share of the records that may be missing of what holds so many."""
+    if late.records is None:
+        return np.full(len(held), np.inf)
+    if not late.records:
+        return np.zeros(len(held))
+    return np.where(held > 0.0, late.records / (held + late.records), np.inf)
+
+
+def _ratio(share: float | None) -> float:
+    """Return how much is missing of what counts as 1, from the share of the whole that is."""
+    return np.inf if share is None or share >= 1.0 else share / (1.0 - share)
+
+
+def _or_infinite(value: float | None) -> float:
+    return np.inf if value is None else value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +24,8 @@ RESERVED = (
     "window_end",
     "coverage",
     "bound",
+    "bound_kind",
+    "bound_terms",
     "status",
     "revision",
     "published_at",
@@ -108,8 +110,8 @@ def instants(at_us: int | Sequence[int], n: int = 1) -> pa.Array:
     return pa.array(values, pa.timestamp("us")).cast(INSTANT)
 
 
-def window_rows(sequence: int, revisions: Sequence[Publish], bound: pa.Array) -> pa.Table:
-    """Return one row per revision for the log of windows."""
+def window_rows(sequence: int, revisions: Sequence[Publish], bounds: Mapping[str, pa.Array]) -> pa.Table:
+    """Return one row per revision for the log of windows; `bounds` are its columns about bounds."""
     return pa.table(
         {
             "window_start": instants([r.window.start_us for r in revisions]),
@@ -120,7 +122,7 @@ def window_rows(sequence: int, revisions: Sequence[Publish], bound: pa.Array) ->
             "missing_sites": pa.array([list(r.missing_sites) for r in revisions], NAMES),
             "missing_sources": pa.array([source_names(r) for r in revisions], NAMES),
             "rows_changed": pa.array([r.rows.num_rows for r in revisions], pa.int64()),
-            "bound": bound,
+            **bounds,
             "reason": pa.array([r.reason for r in revisions], pa.string()),
             "published_at": instants([r.published_us for r in revisions]),
             "entry": pa.array([sequence] * len(revisions), pa.int64()),

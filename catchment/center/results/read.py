@@ -13,12 +13,17 @@ from catchment.center.events import EXACT, FINAL
 from catchment.center.results.layout import last_rows, newest_revisions, open_table
 from catchment.errors import CenterError
 
+_ADDED = ("bound_kind", "bound_terms")  # columns that tables of 0.2 do not have
 
-def read_results(folder: Path, query: str, *, revisions: str = "latest", state: bool = False) -> pa.Table:
+
+def read_results(
+    folder: Path, query: str, *, revisions: str = "latest", state: bool = False, terms: bool = False
+) -> pa.Table:
     """Return published rows.
 
     'latest': the newest revision of each row, with the window's newest status and coverage, without rows that HAVING
-    leaves out; 'all': every revision, as it was published.
+    leaves out; 'all': every revision, as it was published. The states of rows, and the terms of their bounds, are left
+    out unless they are asked for.
     """
     if revisions not in ("latest", "all"):
         raise CenterError(f"revisions are 'latest' or 'all', not {revisions!r}")
@@ -26,7 +31,8 @@ def read_results(folder: Path, query: str, *, revisions: str = "latest", state: 
     if revisions == "latest":
         rows = latest_rows(rows, read_windows(folder, query))
     rows = rows.sort_by([("window_start", "ascending"), ("revision", "ascending")])
-    return rows if state else rows.drop_columns(["state"])
+    left_out = [name for name, wanted in (("state", state), ("bound_terms", terms)) if not wanted]
+    return rows.drop_columns([name for name in left_out if name in rows.column_names])
 
 
 def latest_rows(rows: pa.Table, windows: pa.Table) -> pa.Table:
@@ -70,8 +76,13 @@ def _with_newest_status(rows: pa.Table, log: pa.Table) -> pa.Table:
     # they are the window's. Its coverage does not tell: a row that has everything may have waited for another batch.
     whole = pc.take(pc.is_in(newest["status"], value_set=pa.array([EXACT, FINAL])), index).combine_chunks()
     stale = pc.or_(whole, pc.greater(pc.list_value_length(rows["missing_sites"]), 0).combine_chunks())
-    fresh["coverage"] = fresh["bound"] = pc.if_else(pc.fill_null(stale, False), index.combine_chunks(), None)
+    of_window = pc.if_else(pc.fill_null(stale, False), index.combine_chunks(), None)
+    fresh |= dict.fromkeys(("coverage", "bound", *_ADDED), of_window)
+    for name in (n for n in _ADDED if n in newest.column_names and n not in rows.column_names):
+        rows = rows.append_column(name, pa.nulls(rows.num_rows, newest[name].type))
     for name, at in fresh.items():
+        if name not in newest.column_names:
+            continue
         both = pa.concat_arrays([newest[name].combine_chunks(), rows[name].combine_chunks().cast(newest[name].type)])
         own = pa.array(np.arange(rows.num_rows) + newest.num_rows)
         rows = rows.set_column(rows.column_names.index(name), name, both.take(pc.coalesce(at, own)))

@@ -11,7 +11,7 @@ Every append carries the number of the enactment it belongs to, so that enacting
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +25,7 @@ from catchment.aggregates import partials
 from catchment.arrays import Floats
 from catchment.center.events import Expired, Publish
 from catchment.center.late.registry import WINDOW_COLUMN
-from catchment.center.results.bounds import DELTA, ResultBounds
+from catchment.center.results.bounds import DELTA, ColumnLaw, ResultBounds, RowBounds
 from catchment.center.results.layout import (
     NAMES,
     flatten_states,
@@ -40,6 +40,7 @@ from catchment.center.results.layout import (
 from catchment.center.results.recent import RecentRows
 from catchment.center.results.store import DeltaStore, TableStore
 from catchment.errors import CenterError
+from catchment.quality.contract import LATE_SHARE
 from catchment.query.fragment import Fragment
 
 Finish = Callable[[pa.Table], pa.Table]
@@ -58,13 +59,14 @@ class ResultTables:
     query: str
     fragment: Fragment
     finish: Finish = field(compare=False)
-    bounds: tuple[tuple[str, float | None], ...] = ()  # user's column -> own error of its aggregate, if it has one
-    sources: tuple[tuple[str, str], ...] = ()  # user's column -> the aggregate that it is, where it is one
-    delta: float = DELTA  # the chance that a sampled answer misses its bound
+    laws: tuple[ColumnLaw, ...] = ()  # by which law each of the user's columns is bounded
+    delta: float = DELTA  # the chance that an answer misses its bound
+    late_delta: float = LATE_SHARE * DELTA  # the part of it that is the chance of more being late than is stated
     source_key: str | None = None  # the key that is the source of the records, if one is
     recent: RecentRows = field(default_factory=RecentRows, compare=False)
     store: TableStore | None = field(default=None, compare=False)  # None: Delta tables in the folder
     kinds: ClassVar[tuple[str, ...]] = ("results", "windows")  # the tables that grow with every window
+    is_join: ClassVar[bool] = False
 
     def publish(self, sequence: int, revisions: Sequence[Publish]) -> None:
         """Append what one enactment publishes; nothing if it was appended before."""
@@ -74,8 +76,8 @@ class ResultTables:
         for revision in changed:
             self.recent.add(revision.window.start_us, revision.rows)
         if revisions:
-            bounds = self._bounds
-            self._append("windows", sequence, lambda: window_rows(sequence, revisions, bounds.window_bound(revisions)))
+            bounds = self._bounds.window_bounds(revisions).columns()
+            self._append("windows", sequence, lambda: window_rows(sequence, revisions, bounds))
 
     def register_late(self, sequence: int, expired: Sequence[Expired]) -> None:
         """Register partials that came too late to be merged."""
@@ -101,7 +103,9 @@ class ResultTables:
 
     @cached_property
     def _bounds(self) -> ResultBounds:
-        return ResultBounds(self.fragment, self.bounds, self.sources, self.delta, self.source_key)
+        return ResultBounds(
+            self.fragment, self.laws, self.delta, self.late_delta, self.source_key, is_join=self.is_join
+        )
 
     def _recall(self, kind: str, fragment: Fragment, wanted: pa.Table) -> pa.Table:
         schema = recalled_schema(fragment)
@@ -125,26 +129,27 @@ class ResultTables:
             )
         start = 0
         tables = []
-        for revision, (_, errors) in zip(revisions, lowered, strict=True):
-            tables.append(self._rows(revision, user.slice(start, revision.rows.num_rows), errors))
+        for revision, (values, sampled) in zip(revisions, lowered, strict=True):
+            bounds = self._bounds.row_bounds(revision, values, sampled)
+            tables.append(self._rows(revision, user.slice(start, revision.rows.num_rows), bounds))
             start += revision.rows.num_rows
         return pa.concat_tables(tables)
 
     def _lower(self, revision: Publish) -> tuple[pa.Table, dict[str, Floats]]:
         lowered = partials.lower(revision.rows, self.fragment.key_names, self.fragment.aggregates)
-        lowered, errors = self._bounds.scale(revision, lowered)
+        lowered, sampled = self._bounds.scale(revision, lowered)
         n = lowered.num_rows
         lowered = lowered.add_column(0, "window_end", instants(revision.window.end_us, n))
-        return lowered.add_column(0, "window_start", instants(revision.window.start_us, n)), errors
+        return lowered.add_column(0, "window_start", instants(revision.window.start_us, n)), sampled
 
-    def _rows(self, revision: Publish, user: pa.Table, errors: Mapping[str, Floats]) -> pa.Table:
+    def _rows(self, revision: Publish, user: pa.Table, bounds: RowBounds) -> pa.Table:
         n = revision.rows.num_rows
         columns = {
             "window_start": instants(revision.window.start_us, n),
             "window_end": instants(revision.window.end_us, n),
             **{c: user[c] for c in user.column_names if c not in ("retracted", "window_start", "window_end")},
             "coverage": self._bounds.row_coverage(revision),
-            "bound": self._bounds.row_bound(revision, errors),
+            **bounds.columns(),
             "status": pa.array([revision.status] * n, pa.string()),
             "revision": pa.array([revision.revision] * n, pa.int32()),
             "published_at": instants(revision.published_us, n),

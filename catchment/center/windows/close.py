@@ -85,7 +85,7 @@ class WindowCloser:
             state.usual = counts
         rows = self._open.rows(window)
         if not known.skipped:
-            self._early.note_closed(sum(counts.values()), rows)
+            self._early.note_closed(known, rows)
         state.closed_us = max(state.closed_us, window.end_us)
         state.furthest = [(mark, at) for mark, at in state.furthest if mark > state.closed_us]
         self._open.forget_closed(window)

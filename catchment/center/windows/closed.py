@@ -8,16 +8,16 @@ where the query asks for no repair; otherwise it is `exact`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from catchment.center.events import EXACT, ON_TIME, SUSPENDED
 from catchment.quality.contract import WatchedQuantity
-from catchment.quality.merge_sites import SiteEstimate, expected_count, whole_bound
+from catchment.quality.merge_sites import ColumnLateness, Lateness, SiteEstimate, expected_count, merge_lateness
 from catchment.storage.codec import stored
 from catchment.timeline import START_OF_TIME_US
 from catchment.wire.messages import Closing
 
-ColumnErrors = tuple[tuple[str, float | None], ...]  # (column, relative error, None where it is unknown)
 MissingShares = tuple[tuple[str, str, float], ...]  # (site, source, the share of its window that is missing)
 
 
@@ -44,7 +44,13 @@ class SiteMarks:
         return self.closings.get(site, {}).get(end_us)
 
 
-@stored(version=2, migrations={1: lambda fields: fields | {"closed_at_us": None, "skipped": {}}})
+def _without_errors(fields: dict[str, Any]) -> dict[str, Any]:
+    """Make the fields of version 3: what late records may change is not known until sites are heard again."""
+    errors = fields.pop("errors")
+    return {**fields, "late": Lateness(None, 0.0) if errors else None}
+
+
+@stored(3, {1: lambda fields: fields | {"closed_at_us": None, "skipped": {}}, 2: _without_errors})
 @dataclass
 class ClosedWindow:
     """A published window that may still change."""
@@ -54,7 +60,7 @@ class ClosedWindow:
     missing: dict[str, int | None] = field(default_factory=dict)  # site -> records expected of it, if known
     awaited: tuple[str, ...] = ()  # sites that are in, and expect more
     expected: float | None = None  # records that are expected in all, by the sites that are in
-    errors: ColumnErrors = ()  # what the awaited records may change of each column
+    late: Lateness | None = None  # what the awaited records may change; None if none is awaited
     sources: MissingShares = ()
     repaired: bool = True  # whether late records are merged in the end
     unmerged: int = 0  # late records that no repair merges
@@ -80,6 +86,18 @@ class ClosedWindow:
         return ON_TIME if self.is_lacking or not self.repaired else EXACT
 
     @property
+    def lateness(self) -> Lateness | None:
+        """What late records may change: those that are awaited, and those that are registered and never merged."""
+        if not self.unmerged:
+            return self.late
+        if self.late is None:
+            received = float(sum(self.counts.values()) + self.shed)
+            return Lateness(float(self.unmerged), received, is_counted=True)
+        records = None if self.late.records is None else self.late.records + self.unmerged
+        columns = tuple(ColumnLateness(c.column, None) for c in self.late.columns)
+        return replace(self.late, records=records, columns=columns)
+
+    @property
     def coverage(self) -> float:
         """The share of the window's records that are in: counted where known, else by the share of sites."""
         got = sum(self.counts.values())
@@ -89,7 +107,7 @@ class ClosedWindow:
             return (sites - len(self.missing)) / sites * (got / (got + lacking) if got else 1.0)
         lacking += sum(expected or 0 for expected in self.missing.values())
         if self.awaited and self.expected is not None:
-            lacking += max(self.expected - got, 0.0)
+            lacking += max(self.expected - got - self.shed, 0.0)
         return got / (got + lacking) if got + lacking else 1.0
 
     def count_late(self, site: str, count: int, merged: bool) -> None:
@@ -120,26 +138,26 @@ class ClosedWindow:
         if not self.awaited:
             self.stop_awaiting()
             self.expected = None
-        elif closings:
+        elif not closings:
+            self.late = Lateness(None, 0.0)
+        else:
             parts = [
                 [_part(closing.estimates[i], site in self.awaited) for site, closing in closings.items()]
                 for i in range(len(watched))
             ]
             inside_count = sum(part.count for part in parts[0])
             if self.expected is None and inside_count:
-                self.expected = sum(self.counts.values()) * expected_count(parts[0]) / inside_count
-            self.errors = tuple(
-                (column, whole_bound(m.measure, parts[i]) if m.bounded else None)
-                for i, m in enumerate(watched)
-                for column in m.columns
-            )
+                received = sum(self.counts.values()) + self.shed  # sites count what arrives, before they sample it
+                self.expected = received * expected_count(parts[0]) / inside_count
+            is_told = all(site in closings for site in self.awaited)
+            self.late = merge_lateness(watched, parts) if is_told else Lateness(None, 0.0)
             owing = {site: closing for site, closing in closings.items() if site in self.awaited}
             self.sources = tuple((site, name, share) for site, c in owing.items() for name, share in c.sources)
 
     def stop_awaiting(self) -> None:
         """Expect nothing more of the sites that are in."""
         self.awaited = ()
-        self.errors = ()
+        self.late = None
         self.sources = ()
 
 

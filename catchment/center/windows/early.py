@@ -8,11 +8,14 @@ import pyarrow as pa
 
 from catchment.center.events import Publish
 from catchment.center.query import CenterQuery
+from catchment.center.windows.closed import ClosedWindow
 from catchment.center.windows.open import OpenSlices
+from catchment.center.windows.outstanding import Outstanding
 from catchment.center.windows.publish import WindowPublisher
 from catchment.center.windows.recent import EarlyWindow, Totals, totals_of
 from catchment.center.windows.state import WindowsState
 from catchment.quality.contract import WatchedQuantity
+from catchment.quality.merge_sites import Lateness
 from catchment.timeline import Window
 
 
@@ -24,12 +27,14 @@ class EarlyAnswers:
         query: CenterQuery,
         state: WindowsState,
         open_slices: OpenSlices,
+        outstanding: Outstanding,
         publisher: WindowPublisher,
         watched: Sequence[WatchedQuantity],
     ) -> None:
         self.query = query
         self._state = state
         self._open = open_slices
+        self._outstanding = outstanding
         self._publisher = publisher
         self._watched = watched
 
@@ -46,10 +51,18 @@ class EarlyAnswers:
             if self._has_changed(window):
                 yield self._publish(window, now_us)
 
-    def note_closed(self, records: int, rows: pa.Table) -> None:
-        """Learn from a window that closes what windows usually hold."""
-        if self.query.early_us is not None:
-            self._state.recent.add(records, self._totals(rows))
+    def note_closed(self, known: ClosedWindow, rows: pa.Table) -> None:
+        """Learn from a window that closes what windows usually hold, with the most that it may lack.
+
+        A window that lacks records of which nothing is known, or shed ones, does not tell.
+        """
+        if self.query.early_us is None or known.owed or known.missing:
+            return
+        late = known.lateness or Lateness(0.0, 0.0)
+        if late.records is None:
+            return
+        totals = [_add(total, late, q) for total, q in zip(self._totals(rows), self._watched, strict=True)]
+        self._state.recent.add(round(sum(known.counts.values()) + late.records), tuple(totals))
 
     def _publish(self, window: Window, now_us: int) -> Publish:
         records = self._records(window)
@@ -58,10 +71,14 @@ class EarlyAnswers:
         known.revision += 1
         rows = self._open.rows(window)
         recent = self._state.recent
-        errors = recent.errors(self._watched, records, self._totals(rows))
-        coverage = recent.coverage(records)
+        shed = self._outstanding.lacking(window.start_us)
+        totals = self._totals(rows)
+        if self._outstanding.lacks_records(window.start_us):
+            totals = (None,) * len(totals)  # those of a sample: not comparable with what windows usually hold
+        late = recent.lateness(self._watched, float(records), totals, self.query.late_delta)
+        coverage = recent.coverage(records + shed) * (records / (records + shed) if records else 1.0)
         suspended = tuple(sorted(self._state.skipped.get(window.start_us, {})))
-        return self._publisher.publish_early(window, known.revision, coverage, errors, rows, now_us, suspended)
+        return self._publisher.publish_early(window, known.revision, coverage, late, rows, now_us, suspended)
 
     def _is_time(self, now_us: int) -> bool:
         return self.query.early_us is not None and now_us - self._state.early_at_us >= self.query.early_us
@@ -75,3 +92,11 @@ class EarlyAnswers:
 
     def _totals(self, rows: pa.Table) -> Totals:
         return totals_of(self._watched, self.query.fragment.aggregates, rows)
+
+
+def _add(total: float | None, late: Lateness, quantity: WatchedQuantity) -> float | None:
+    """Return a total with the most that it lacks; None where that is not known."""
+    if total is None or not late.records:
+        return total
+    amount = late.of(quantity.columns[0]).amount if quantity.columns else None
+    return None if amount is None else total + amount

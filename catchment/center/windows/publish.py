@@ -10,8 +10,9 @@ import pyarrow as pa
 from catchment.center.events import EARLY, Publish
 from catchment.center.late.registry import WINDOW_COLUMN, LateRegistry
 from catchment.center.query import CenterQuery
-from catchment.center.windows.closed import ClosedWindow, ColumnErrors
+from catchment.center.windows.closed import ClosedWindow
 from catchment.center.windows.outstanding import Outstanding
+from catchment.quality.merge_sites import Lateness
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.timeline import Window
 
@@ -58,7 +59,7 @@ class WindowPublisher:
         window: Window,
         revision: int,
         coverage: float,
-        errors: ColumnErrors,
+        late: Lateness,
         rows: pa.Table,
         now_us: int,
         suspended: tuple[str, ...] = (),
@@ -75,7 +76,7 @@ class WindowPublisher:
             rows=self.answers(rows),
             published_us=now_us,
             lowest_rate=self._outstanding.lowest_rate(window.start_us),
-            errors=errors,
+            late=late,
             group_rates=self._outstanding.group_rates(window.start_us),
         )
 
@@ -95,7 +96,7 @@ class WindowPublisher:
             rows=rows,
             published_us=now_us,
             lowest_rate=self._outstanding.lowest_rate(window.start_us),
-            errors=known.errors,
+            late=known.lateness,
             sources=known.sources,
             group_rates=self._outstanding.group_rates(window.start_us),
         )

@@ -39,7 +39,7 @@ class QueryWindows:
         publisher = make_publisher(query, self.outstanding)
         self.open = OpenSlices(query, self.state)
         self.skipped = SkippedRecords(self.state, self.open)
-        self.early = EarlyAnswers(query, self.state, self.open, publisher, watched)
+        self.early = EarlyAnswers(query, self.state, self.open, self.outstanding, publisher, watched)
         self.closer = WindowCloser(
             query, self.state, self.open, self.outstanding, self.skipped, publisher, self.early, watched
         )

@@ -26,6 +26,8 @@ BOUNDS = {"start": WINDOW_START, "end": WINDOW_END}
 PUBLISHED_COLUMNS = (
     "coverage",
     "bound",
+    "bound_kind",
+    "bound_terms",
     "status",
     "revision",
     "published_at",

@@ -13,22 +13,23 @@ import numpy as np
 
 from catchment.arrays import Floats, Ints
 from catchment.quality.contract import Measure
-from catchment.site.slack import SlackConfig, SlackController, SlackTask, parse_slack
-from catchment.site.slack.batch import SourceBatch
-from catchment.site.slack.missing import ExpectedMissing
-from catchment.site.slack.observations import Observations, SettledWindow
-from catchment.site.slack.risk import (
+from catchment.quality.missing_part import (
     MissingPart,
     certain_risk,
     max_share,
     missing_part,
+    normal_quantile,
     relative_bound,
     tail_chance,
 )
+from catchment.site.slack import SlackConfig, SlackController, SlackTask, parse_slack
+from catchment.site.slack.batch import SourceBatch
+from catchment.site.slack.missing import ExpectedMissing
+from catchment.site.slack.observations import Observations, SettledWindow
 from catchment.site.slack.rules.adaptive import AdaptiveRule
 from catchment.site.slack.rules.base import Rule
 from catchment.site.slack.rules.conformal import ConformalRule
-from catchment.site.slack.rules.progress import ProgressRule, normal_quantile
+from catchment.site.slack.rules.progress import ProgressRule
 from catchment.site.slack.sources import SPAN, TOTAL, SourceTable, fade
 from catchment.site.slack.violation_budget import StallThreshold
 from catchment.storage.codec import stored
@@ -89,7 +90,8 @@ class ImputingRule(ProgressRule):
         return imputed_risk(obs.task.measure, obs.task.contract.max_error, part)
 
     def _error_bound(self, obs: Observations, part: MissingPart) -> float:
-        return relative_bound(obs.task.measure, normal_quantile(obs) * part.deviation, part)
+        distance = normal_quantile(obs.task.contract.delta) * part.deviation
+        return relative_bound(obs.task.measure, distance, part)
 
     def _impute(self, part: MissingPart) -> tuple[float, float]:
         return part.missing_count, part.missing_total

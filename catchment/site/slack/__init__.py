@@ -12,8 +12,8 @@ How one window is closed:
    each source is (`sources`), and what each slice holds since when (`slice_arrivals`).
 3. `advance` asks the controller's rule about the next window in order, as long as event time is beyond its end.
 4. A rule (`rules`) decides: `rules.progress` estimates what each source still lacks (`missing`), and from that the
-   chance that the answer violates the contract (`risk`). It closes the window if the chance is small, if the
-   `violation_budget` can afford it, if nothing more is worth waiting for, or after the longest wait.
+   chance that the answer violates the contract (`catchment.quality.missing_part`). It closes the window if the chance
+   is small, if the `violation_budget` can afford it, if nothing more is worth waiting for, or after the longest wait.
 5. The controller enacts the decision: the low mark rises, the budget is charged, the window is remembered.
 6. When every controller of the query has closed the window, `QuerySlack` queues a `Closing` for the center: why it
    closed, what each quantity is believed to lack, and which sources lack records.

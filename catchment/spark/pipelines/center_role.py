@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from catchment.center.join.results import JoinedTables
 from catchment.center.pipeline import CenterPipeline
-from catchment.center.results.bounds import own_errors, sources_of
+from catchment.center.results.bounds import column_laws
 from catchment.center.results.write import ResultTables
 from catchment.deploy.connections import Connections, reached_at
 from catchment.deploy.deployment import Deployment
@@ -104,9 +104,9 @@ class CenterRole:
             plan.name,
             plan.fragment,
             finish,
-            own_errors(plan),
-            sources_of(plan),
+            column_laws(plan),
             1.0 - plan.options.confidence,
+            self.deployment.late_delta(plan),
             self.deployment.source_key(plan),
         )
         return JoinedTables(*given, pairing=plan.join.pairing) if plan.join is not None else ResultTables(*given)

@@ -280,9 +280,13 @@ class BatchReducer:
             return ReducedBatch(events, stats, _times_of(stats, checked))
         sample = shedding.sample_history(number, stats.rows)
         rows = self.read_history(state.stream, number, numbered=sample is not None)
+        began = time.monotonic()
+        observed = [event for plan in state.active_plans for event in self._observe(state, rows, plan)]
+        shedding.record_history_time(time.monotonic() - began)  # as for history, no sampler saves any of it
         found = shedding.reduce(rows, state.fragments, sample, stats.rows)
         skipped = self._count_skipped(state, rows, number)
-        return self._finish(state, shedding, sample, found, skipped, stats, checked)
+        reduced = self._finish(state, shedding, sample, found, skipped, stats, checked)
+        return replace(reduced, events=[*reduced.events, *observed])
 
     def _write_plausible(self, state: StreamState, records: DataFrame, number: int) -> tuple[BatchStats, CheckedTimes]:
         """Write the good records to history, and the bad ones to quarantine."""
@@ -396,12 +400,17 @@ class BatchReducer:
             for f, counted in zip(skipping, found[len(plans) :], strict=True)
         ]
         for plan, reduced in zip(plans, found[: len(plans)], strict=True):
-            name = plan.fragment.name
-            events.append(Absorbed(name, reduced.table, reduced.records))
-            for watch in plan.watches:
-                values = watched_values(watch.slack)
-                table = observe_sources(self.evaluator, records, watch.fragment, state.stream.source, values)
-                events.append(Observed(name, watch.slack.query, table))
+            events.append(Absorbed(plan.fragment.name, reduced.table, reduced.records))
+            events += self._observe(state, records, plan)
+        return events
+
+    def _observe(self, state: StreamState, records: DataFrame, plan: FragmentPlan) -> list[Event]:
+        """Return what the slack controllers of a fragment's queries observe of all records, sampled or not."""
+        events: list[Event] = []
+        for watch in plan.watches:
+            values = watched_values(watch.slack)
+            table = observe_sources(self.evaluator, records, watch.fragment, state.stream.source, values)
+            events.append(Observed(plan.fragment.name, watch.slack.query, table))
         return events
 
     def _count_skipped(self, state: StreamState, records: DataFrame, number: int) -> list[BatchSkipped]:

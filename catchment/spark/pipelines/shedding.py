@@ -2,8 +2,9 @@
 
 `LoadMonitor` decides; this is the Spark side. A stream whose records can be read again (a replayed log) is sampled in
 the tasks that read it, and its history waits until the batch is repaired; any other stream is written to history first
-and sampled from there. The sampling rule is the same. What was decided is journalled with the partials that follow from
-it: a batch that Spark replays is decided again, a batch in the journal never again.
+and sampled from there, and so is one that slack controllers watch: they observe every record, before sampling. The
+sampling rule is the same. What was decided is journalled with the partials that follow from it: a batch that Spark
+replays is decided again, a batch in the journal never again.
 """
 
 from __future__ import annotations
@@ -206,8 +207,8 @@ class StreamShedding:
         return self.opened.reread_rows(start, end, wanted)
 
     def record_history_time(self, seconds: float) -> None:
-        """Record how long reading, parsing and writing the raw records took."""
-        self.timer.spent_s[HISTORY] = seconds
+        """Record how long reading, parsing, writing or observing the raw records took."""
+        self.timer.spent_s[HISTORY] = self.timer.spent_s.get(HISTORY, 0.0) + seconds
 
     def reduce(
         self, good: DataFrame, fragments: Sequence[Fragment], sample: BatchSample | None, rows: int
@@ -331,10 +332,11 @@ def _make_monitor(
     opened: OpenedStream,
     make_monitor: MakeMonitor,
 ) -> LoadMonitor:
-    visible = VisibleColumns(opened.columns, are_reread=opened.reread_rows is not None)
+    is_watched = any(plan.watches for plan in plans)
+    visible = VisibleColumns(opened.columns, are_reread=opened.reread_rows is not None and not is_watched)
+    filterable = {name for name, condition in conditions.items() if visible.are_reread and condition is not None}
     fragments = [
-        sheddable_fragment(p.fragment, p.shed, visible, filterable=conditions[p.fragment.name] is not None)
-        for p in plans
+        sheddable_fragment(p.fragment, p.shed, visible, filterable=p.fragment.name in filterable) for p in plans
     ]
     delta = min((1.0 - plan.shed.confidence for plan in plans), default=0.05)
     return make_monitor(stream, fragments, delta, visible.are_reread)

@@ -15,15 +15,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import exp
-from statistics import NormalDist
 
 import numpy as np
 
 from catchment.arrays import Floats, Mask
 from catchment.quality.contract import relative_error
+from catchment.quality.missing_part import MissingPart, error_bound, missing_part, violation_risk
 from catchment.site.slack.missing import ExpectedMissing, expected_missing
 from catchment.site.slack.observations import Observations, SettledWindow
-from catchment.site.slack.risk import MissingPart, missing_part, relative_bound, violation_risk
 from catchment.site.slack.rules.base import BUDGET, COVERED, IDLE, LIMIT, OPEN, WAITING, CloseDecision, Rule
 from catchment.site.slack.sources import RECORDS
 from catchment.site.slack.task import SlackTask
@@ -141,8 +140,7 @@ class ProgressRule(Rule):
         return violation_risk(obs.task.measure, obs.task.contract.max_error, part)
 
     def _error_bound(self, obs: Observations, part: MissingPart) -> float:
-        distance = abs(part.mean) + normal_quantile(obs) * part.deviation
-        return relative_bound(obs.task.measure, distance, part)
+        return error_bound(obs.task.measure, obs.task.contract.delta, part)
 
     def _impute(self, part: MissingPart) -> tuple[float, float]:
         """Return the count and the total that the answer adds for missing records: none, it is made of what is in."""
@@ -184,11 +182,6 @@ class ProgressRule(Rule):
             return super().is_settled(obs, end_us, front_us)
         progress = obs.sources.progress[obs.sources.present]
         return bool(len(progress)) and int(progress.min()) >= end_us
-
-
-def normal_quantile(obs: Observations) -> float:
-    """Return the two-sided normal quantile of the contract's delta."""
-    return NormalDist().inv_cdf(1.0 - obs.task.contract.delta / 2.0)
 
 
 def _is_safe(obs: Observations, risk: float) -> bool:

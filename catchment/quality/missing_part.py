@@ -1,4 +1,4 @@
-"""The chance that a window's answer violates its contract, from what its sources are expected to lack.
+"""What a window is expected to lack at one site: the chance that its answer violates a contract, and its error bound.
 
 The missing part of a sum is a compound of records of known rate and second moment over an uncertain time: a normal
 variable with the mean and variance computed here. For COUNT a record weighs 1; for AVG it weighs its excess over the
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import erfc, expm1, sqrt
+from statistics import NormalDist
 
 import numpy as np
 
@@ -103,6 +104,16 @@ def max_share(measure: Measure, max_error: float) -> float:
     if measure.name == "quantile":
         return min(max_error / measure.rank_factor, _LARGEST_SHARE)
     return max_error
+
+
+def error_bound(measure: Measure, delta: float, part: MissingPart) -> float:
+    """Return the error that the answer made from what is in stays under, except with chance delta (normal limit)."""
+    return relative_bound(measure, abs(part.mean) + normal_quantile(delta) * part.deviation, part)
+
+
+def normal_quantile(delta: float) -> float:
+    """Return the two-sided normal quantile: a normal variable is further out with chance delta."""
+    return NormalDist().inv_cdf(1.0 - delta / 2.0)
 
 
 def relative_bound(measure: Measure, distance: float, part: MissingPart) -> float:
