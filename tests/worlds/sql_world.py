@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from catchment.center.events import Publish
 from catchment.center.query import CenterQuery
-from catchment.center.results.bounds import own_errors, sources_of
+from catchment.center.results.bounds import column_laws
 from catchment.center.results.layout import INSTANT, newest_revisions
 from catchment.center.results.write import ResultTables
 from catchment.optimizer.choices import Strength
@@ -85,8 +85,7 @@ class TableCenter(LiveCenter):
 
         assert plan.trivial, "expressions over aggregates need Spark"
         finish = make_finish(None, plan)
-        bounds = own_errors(plan), sources_of(plan)
-        return ResultTables(folder, plan.name, plan.fragment, finish, *bounds, store=self.store)
+        return ResultTables(folder, plan.name, plan.fragment, finish, column_laws(plan), store=self.store)
 
     def _query(self, view: str, deployed: Deployed, plan: QueryPlan | None) -> CenterQuery:
         return replace(super()._query(view, deployed, plan), whole_windows=self.plans[view].top is not None)
