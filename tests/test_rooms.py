@@ -33,6 +33,7 @@ ROOMS = (
     "vectorised",
     "feeds",
     "sim",
+    "testing",
     "spark",
     "serve",
     "cli",

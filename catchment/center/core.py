@@ -10,10 +10,10 @@ Invariants:
   without the sites that are missing. A site's mark counts only when every segment up to the one that states it is in.
 - A site that is blocked (`catchment.progress.blocking`) is missing from then on, and nothing else changes.
 - A query that comes or goes changes nothing of another (`catchment.center.fragment_sources` says where it begins).
-- A window's status never goes back: early (still open), on_time (a site is missing, expects more, or has shed records
-  of it), exact (nothing outstanding), final (the horizon has passed too: it changes no more, and names the sites that
-  stayed away). Only what a suspended fragment has skipped makes a window that was exact `suspended`, which it stays.
-  Revisions of a window count 1, 2, 3, ...
+- A window's status is early (still open), on_time (a site is missing, expects more, or has shed records of it), exact
+  (nothing outstanding) or final (the horizon has passed too: it changes no more, and names the sites that stayed away).
+  It goes back only from exact to on_time, where late records of the window were sampled; and what a suspended fragment
+  has skipped makes a window that was exact `suspended`, which it stays. Revisions of a window count 1, 2, 3, ...
 - A record is of one of three classes (Yang et al., HPM, section 2): its window is open, and it is merged; closed, and
   it is registered until a repair merges it (`catchment.center.late`); or final, and it is registered for good. None is
   silently dropped.

@@ -14,7 +14,8 @@ from catchment.quality.merge_sites import Lateness
 from catchment.storage.codec import stored
 from catchment.timeline import Window
 
-# How far along a published window is. A status never goes back, except to `suspended`.
+# How far along a published window is. A status never goes back, except to `suspended`, and from exact to on_time where
+# late records of the window were sampled: it then lacks records until they are repaired.
 EARLY, ON_TIME, EXACT, FINAL = "early", "on_time", "exact", "final"
 SUSPENDED = "suspended"  # closed, without records that a suspended fragment has skipped
 

@@ -58,10 +58,17 @@ class DeploymentStore:
         return 0 if record is None else int(record["version"])
 
     @property
-    def stamp(self) -> int:
-        """The modification time of the record in ns, by which a change is noticed cheaply; 0 before the first run."""
+    def stamp(self) -> tuple[int, int, int]:
+        """What changes with the record, so that a change is noticed cheaply; zeros before the first run.
+
+        Every change is a new file, and so another inode: two changes may have one modification time, because the clocks
+        of file systems are coarse.
+        """
         path = self.folder / FILE
-        return path.stat().st_mtime_ns if path.exists() else 0
+        if not path.exists():
+            return 0, 0, 0
+        found = path.stat()
+        return found.st_mtime_ns, found.st_ino, found.st_size
 
     def acknowledge(self, version: int) -> None:
         """Write down that the center has reached a version."""

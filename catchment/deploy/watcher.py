@@ -13,7 +13,7 @@ class DeploymentWatcher:
     """Watches the record of one deployment for newer versions, and writes down which one the center has reached."""
 
     deployment: Deployment
-    stamp: int = field(default=0, init=False)
+    stamp: tuple[int, int, int] = field(default=(0, 0, 0), init=False)
     followed: int = field(default=0, init=False)  # the version that the sites of this process have reached
 
     def __post_init__(self) -> None:
@@ -22,7 +22,7 @@ class DeploymentWatcher:
     def begin(self) -> None:
         """Write down what is deployed at the start of a run."""
         self.store.keep(self.deployment.deployed)
-        self.stamp = 0
+        self.stamp = (0, 0, 0)
         self.followed = self.version
 
     @property

@@ -112,8 +112,13 @@ class RelayCore:
         return ()
 
     def is_waiting(self, now_us: int) -> bool:
-        """Return whether a `Ticked` would let something go though nothing landed."""
-        return any(o.is_due(now_us, self.wait_us, self.site.low_mark_us(f)) for f, o in self.origins.items())
+        """Return whether a `Ticked` may let something go though nothing landed: time has passed, or facts wait.
+
+        Facts wait while the link is blocked, and it is known to be free only once it has been measured again.
+        """
+        return self._link_is_blocked or any(
+            o.is_due(now_us, self.wait_us, self.site.low_mark_us(f)) for f, o in self.origins.items()
+        )
 
     def senders_of(self, name: str) -> Mapping[str, str]:
         """Return the sites of a fragment that comes through here, each with the neighbour that it comes by."""
@@ -170,7 +175,7 @@ class RelayCore:
         actions = self._handle_at_site(Ticked(), now_us)
         for name, known in self.origins.items():
             marks = self.marks(name)
-            known.note_first_mark(marks, now_us)
+            known.note_first_mark(marks, now_us, self.site.running(name).fragment.slicing)
             due_us = known.due_until(marks, now_us, wait_us)
             if due_us > self.site.low_mark_us(name):
                 actions += self._handle_at_site(LowMarkRaised(name, due_us), now_us)

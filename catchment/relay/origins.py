@@ -84,10 +84,12 @@ class Origins:
         self.repaired = [r for r in self.repaired if any(s in self.waiting for s in r[2])]
         return [(origin, fact) for origin, fact, _ in ready]
 
-    def note_first_mark(self, marks: Mapping[str, int], now_us: int) -> None:
-        """Remember how far the first of the sites has come; one that has ended does not count."""
+    def note_first_mark(self, marks: Mapping[str, int], now_us: int, slicing: Slicing) -> None:
+        """Remember how far the first of the sites has come; one that has ended, as far as its last slice here."""
         running = [m for m in marks.values() if m < END_OF_TIME_US]
-        first = max(running, default=END_OF_TIME_US)
+        ended = [site for site, m in marks.items() if m == END_OF_TIME_US]
+        last_us = [slicing.end_of(s) for site in ended for s in self.waiting_of(site)]
+        first = max([*running, *last_us]) if running else END_OF_TIME_US
         if first <= START_OF_TIME_US or (self.first_marks and first <= self.first_marks[-1][1]):
             return
         if len(self.first_marks) >= MAX_FIRST_MARKS:

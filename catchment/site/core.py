@@ -265,9 +265,12 @@ class SiteCore:
         return self._clock(stream).low_mark_us
 
     def is_waiting(self, now_us: int) -> bool:
-        """Return whether a `Ticked` would close a window though nothing was read."""
+        """Return whether a `Ticked` may do something though nothing was read: a window is due, or facts wait.
+
+        Facts wait while the link is blocked, and it is known to be free only once it has been measured again.
+        """
         running = (f for f in self._fragments.values() if not f.is_suspended)
-        return any(slack.is_due(now_us) for f in running for slack in f.slacks)
+        return self._link.blocked or any(slack.is_due(now_us) for f in running for slack in f.slacks)
 
     def fragment_status(self) -> dict[str, dict[str, Any]]:
         """Return the status of each fragment, as plain JSON."""

@@ -106,7 +106,10 @@ class Sender:
     def _introduce(self, uplink: Uplink, lane: int) -> None:
         """Connect, and learn what has arrived without an ack that was heard."""
         lowest_unacked = self._outbox.lowest_unacked
-        expected = uplink.connect(self._outbox.origin, self._outbox.epoch)
+        self._take_greeting(lane, lowest_unacked, uplink.connect(self._outbox.origin, self._outbox.epoch))
+
+    def _take_greeting(self, lane: int, lowest_unacked: int, expected: int) -> None:
+        """Forget what the far side has; `lowest_unacked` is what was not acknowledged when it was asked."""
         self._check_agreement(lowest_unacked, expected)
         arrived = [p for p in self._outbox.pending() if p.sequence < expected]
         self._outbox.ack_below(expected)

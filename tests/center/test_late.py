@@ -14,6 +14,7 @@ import pytest
 
 from catchment.center.events import EARLY, EXACT, FINAL, ON_TIME
 from catchment.center.query import CenterQuery, RepairRule
+from catchment.progress.events import Gathered
 from catchment.quality.contract import Contract
 from catchment.quality.merge_sites import SiteEstimate
 from catchment.timeline import END_OF_TIME_US, ManualClock, WindowSpec
@@ -45,6 +46,16 @@ def stand(site: Site, center: Center, standing: Standing) -> None:
     site.host.enacted += 1
     deliver_some(site, center, CHANCE, all_of_it=True)
     center.consume()
+
+
+def test_late_records_that_a_query_does_not_take_are_not_outstanding(tmp_path: Path) -> None:
+    """A shared fragment counts records that the condition of one of its queries leaves out: nothing waits for them."""
+    center, (site,), _ = world(tmp_path)
+    send(site, center, [(1, "a", 1), (15, "a", 1)], 20)
+    nothing = make_fragment(WINDOW).schema.empty_table()
+    center.host.submit("inbox", [Gathered("q", nothing, (("site0", 0, 1),))])
+    assert center.core.queries["q"].windows.state.late_records == 1
+    assert center.core.outstanding == 0
 
 
 def test_late_records_wait_and_are_repaired_together_when_the_first_has_waited_long_enough(tmp_path: Path) -> None:

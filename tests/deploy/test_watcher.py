@@ -7,6 +7,8 @@ and center is shown in `test_moves.py` on the cores and in `tests/spark/test_sub
 from __future__ import annotations
 
 import json
+import os
+from dataclasses import replace
 from pathlib import Path
 
 from catchment.center.core import CenterCore
@@ -83,6 +85,20 @@ def measure(project: Project, rows_per_s: float, values: float, newest_us: int =
         folder.mkdir(parents=True, exist_ok=True)
         said = {"newest_event_us": newest_us, "statistics": {"rows_per_s": {"hits": rows_per_s}, "fragments": read}}
         (folder / "status.json").write_text(json.dumps(said))
+
+
+def test_two_changes_within_one_tick_of_the_file_system_are_both_heard_of(tmp_path: Path) -> None:
+    project, deployment = laid_out(tmp_path / "p")
+    watcher = DeploymentWatcher(deployment)
+    watcher.begin()
+    store = DeploymentStore(project.state_folder)
+    found = []
+    for version in range(3):
+        if version:
+            store.change(lambda now: replace(now, version=now.version + 1) if now else deployment.deployed)
+        os.utime(project.state_folder / "deployment.json", ns=(10**18, 10**18))  # clocks of file systems are coarse
+        found.append(watcher.poll())
+    assert [None if d is None else d.deployed.version for d in found] == [None, 2, 3]
 
 
 def test_the_center_moves_queries_apart_when_what_sites_measure_makes_it_pay(tmp_path: Path) -> None:

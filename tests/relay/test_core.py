@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 
 from catchment.center.events import EXACT, ON_TIME
 from catchment.errors import WireError
+from catchment.relay.core import RelayCore
+from catchment.site.events import LinkMeasured
 from catchment.timeline import END_OF_TIME_US, WindowSpec
 from catchment.wire.codec import encode_segment
 from catchment.wire.inbox import Inbox
@@ -128,6 +130,27 @@ def test_the_slower_site_is_waited_for_and_then_no_longer(tmp_path: Path) -> Non
     tree.clock.advance(1)
     tree.settle()
     assert hub.core.rows_out == 1
+
+
+def test_a_slice_of_a_site_that_has_ended_waits_no_longer_than_the_wait_for_one_that_is_dead(tmp_path: Path) -> None:
+    tree = Tree(tmp_path, PAIR, WindowSpec.tumbling(10), wait_us=50)
+    tree.sites["b"].batch([], 5)
+    tree.sites["a"].batch([(31, "k", 1)], END_OF_TIME_US)
+    tree.settle()
+    hub = tree.relays["hub"].pipeline
+    assert hub.core.rows_out == 0
+    tree.clock.advance(50)
+    tree.settle()
+    assert hub.core.rows_out == 1
+    assert hub.drained
+
+
+def test_what_a_blocked_link_held_back_at_a_relay_leaves_when_it_is_free() -> None:
+    core = RelayCore(0)
+    core.handle(LinkMeasured(None, 10, blocked=True), 0)
+    assert core.is_waiting(1), "the link must be measured again, or facts stay here"
+    core.handle(LinkMeasured(None, 0, blocked=False), 1)
+    assert not core.is_waiting(2)
 
 
 def test_the_site_that_is_missing_is_named_not_the_relay(tmp_path: Path) -> None:

@@ -109,6 +109,17 @@ def test_a_blocked_link_holds_everything_and_merges_it_in_the_cache() -> None:
     assert update.table["n__count"].to_pylist() == [7]
 
 
+def test_a_mark_that_a_blocked_link_held_back_leaves_when_the_link_is_free_though_no_row_waits() -> None:
+    core = started("streaming")
+    core.handle(LinkMeasured(None, 10, blocked=True), 0)
+    assert core.handle(LowMarkRaised("s", 20), 20) == ()
+    assert core.pending_rows == 0
+    assert core.is_waiting(21), "the link must be measured again, or the mark stays here"
+    (progress,) = messages_of(core.handle(LinkMeasured(None, 0, blocked=False), 21), Progress)
+    assert progress.low_mark_us == 20
+    assert not core.is_waiting(22)
+
+
 def test_at_its_bound_the_cache_sends_the_least_recently_touched_keys_first() -> None:
     core = started(limits=CacheLimits(max_rows=4))
     for at, key in enumerate("abc"):

@@ -60,10 +60,11 @@ class LateRepair:
         if not windows:
             return
         repaired = [w.start_us for w in windows if self._is_repaired(w)]
+        registered = [start_us for start_us in repaired if start_us in self._state.late]
         self._state.late_records += count
-        if repaired:
-            self._state.late.count(repaired, count)
-        else:
+        if registered:  # else the query takes none of these records, and no repair will ever count them down
+            self._state.late.count(registered, count)
+        if not repaired:
             self._state.unmerged_records += count
             of_sites = self._state.unmerged_of_sites
             of_sites[site] = of_sites.get(site, 0) + count

@@ -1,0 +1,25 @@
+"""A deterministic simulation of a whole deployment, to test projects with: one seed gives one run.
+
+Real are the cores, journals, outboxes, inboxes, the relays, the center and the deployment; simulated are time, disks,
+links, Spark's group-by and the result tables. See docs/testing.md.
+"""
+
+from catchment.testing.features import EVERYTHING, Feature, Features
+from catchment.testing.records import Arrivals, Workload
+from catchment.testing.simulation import RunReport, Simulation
+from catchment.testing.states import RareState
+from catchment.testing.world import SimulationError, World, WorldOptions
+
+__all__ = [
+    "EVERYTHING",
+    "Arrivals",
+    "Feature",
+    "Features",
+    "RareState",
+    "RunReport",
+    "Simulation",
+    "SimulationError",
+    "Workload",
+    "World",
+    "WorldOptions",
+]

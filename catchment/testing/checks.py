@@ -1,0 +1,199 @@
+"""What must hold of a simulated deployment: checked on what it published, against the oracle.
+
+At any time: a status never goes back, revisions count up, and no answer holds more records than there are. At the end,
+when faults are over and streams have been read: every window is answered, answers together with what was registered as
+too late are those of the oracle, and a window that lacks a site says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from catchment.aggregates import partials
+from catchment.aggregates.shed_terms import terms_in
+from catchment.center.events import EARLY, EXACT, FINAL, ON_TIME
+from catchment.center.late.registry import WINDOW_COLUMN
+from catchment.center.results.layout import flatten_states, newest_revisions
+from catchment.query.fragment import Fragment
+from catchment.query.plan import QueryPlan
+from catchment.testing.oracle import Oracle
+from catchment.testing.states import RareState
+from catchment.testing.tables import MemoryStore
+from catchment.testing.world import World
+from catchment.timeline import START_OF_TIME_US
+
+ORDER = (EARLY, ON_TIME, EXACT, FINAL)
+_TOLERANCE = 1e-9
+
+Rows = dict[tuple[Any, ...], tuple[Any, ...]]  # keys -> values
+
+
+class ViewCheck:
+    """Checks what one view has published."""
+
+    def __init__(self, world: World, plan: QueryPlan, oracle: Oracle, from_us: int, dead: Sequence[str]) -> None:
+        self._world = world
+        self._store: MemoryStore = world.store
+        self._plan = plan
+        self._oracle = oracle
+        self._from_us = from_us
+        self._dead = dead
+        self._windows = _window_log(self._store, plan.name)
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong, each with the view and the window."""
+        for start_us, log in self._windows.items():
+            yield from (f"{self._plan.name} at {self._at(start_us)}: {p}" for p in self._log_problems(log))
+        yield from (f"{self._plan.name} {p}" for p in self._answer_problems())
+
+    def _log_problems(self, log: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+        ranks = [ORDER.index(row["status"]) for row in log]
+        if self._may_shed:  # an exact window may turn out to lack late records, which were sampled
+            ranks = [rank for rank in ranks if rank != ORDER.index(ON_TIME)]
+        if ranks != sorted(ranks):
+            yield f"its status went back: {[row['status'] for row in log]}"
+        revisions = [row["revision"] for row in log if row["rows_changed"]]
+        if self._plan.join is None and revisions != list(range(1, len(revisions) + 1)):
+            yield f"its revisions are {revisions}"
+        if revisions != sorted(set(revisions)):  # those of a join may have no rows
+            yield f"its revisions do not count up: {revisions}"
+        for row in log:
+            if row["status"] == EXACT and row["missing_sites"]:
+                yield f"it is exact without {row['missing_sites']}"
+            if not 0.0 <= row["coverage"] <= 1.0 + _TOLERANCE:
+                yield f"its coverage is {row['coverage']}"
+
+    @property
+    def _may_shed(self) -> bool:
+        return bool(terms_in(self._plan.fragment.aggregates))
+
+    def _at(self, start_us: int) -> str:
+        return f"{(start_us - self._world.start_us) / 1e6:g} s"
+
+    def _answer_problems(self) -> Iterator[str]:
+        expected = {s: rows for s, rows in self._expected(()).items() if s >= self._from_us}
+        least = self._expected(self._dead) if self._dead else expected
+        found = self._answered()
+        expired = self._expired()
+        for start_us in sorted(expected.keys() | found.keys()):
+            if self._from_us > START_OF_TIME_US and start_us > self._world.scheduler.now_us:
+                continue  # a view that begins during a run lacks records that are ahead of the clock
+            last = self._windows[start_us][-1] if start_us in self._windows else None
+            where = f"at {self._at(start_us)} ({last['status'] if last else 'not published'})"
+            lacks_dead = bool(self._dead) and (last is None or last["status"] != EXACT)
+            late = expired.get(start_us)
+            if late is not None:
+                self._world.note(RareState.RECORDS_EXPIRED)
+                if self._plan.join is not None:
+                    continue  # what is registered are sides, whose pairs cannot be added to the answers
+            states = _together(found.get(start_us), late, self._plan.fragment)
+            rows = {} if states is None else self._lowered(states)
+            if lacks_dead:
+                yield from (
+                    f"{where}: {p}" for p in _between(rows, least.get(start_us, {}), expected.get(start_us, {}))
+                )
+            else:
+                yield from (f"{where}: {p}" for p in _difference(rows, expected.get(start_us, {})))
+                if last is not None and last["status"] not in (EXACT, FINAL) and self._is_repaired():
+                    yield f"{where}: nothing is missing, and it is not exact: {last['reason']}"
+
+    def _is_repaired(self) -> bool:
+        return self._plan.options.repair != "never"
+
+    def _expected(self, without: Sequence[str]) -> dict[int, Rows]:
+        fragment = self._plan.fragment
+        aggregates = _measured(fragment)
+        return {
+            start: _rows(partials.lower(states, list(fragment.key_names), aggregates), fragment, aggregates)
+            for start, states in self._oracle.states(self._plan, without).items()
+            if states.num_rows
+        }
+
+    def _answered(self) -> dict[int, pa.Table]:
+        """Return the newest published (keys, states) of each window."""
+        rows = self._store.rows("results", self._plan.name)
+        return {} if rows is None else _by_window(flatten_states(newest_revisions(rows)))
+
+    def _expired(self) -> dict[int, pa.Table]:
+        """Return the (keys, states) that were registered as too late."""
+        late = self._store.rows("late", self._plan.name)
+        if late is None:
+            return {}
+        states = late["state"].combine_chunks()
+        columns = {f.name: pc.struct_field(states, f.name) for f in states.type}
+        starts = late["window_start"].cast(pa.timestamp("us")).cast(pa.int64())
+        return _by_window(pa.table({WINDOW_COLUMN: starts, **columns}))
+
+    def _lowered(self, states: pa.Table) -> Rows:
+        fragment = self._plan.fragment
+        return _rows(
+            partials.lower(states, list(fragment.key_names), _measured(fragment)), fragment, _measured(fragment)
+        )
+
+
+def _measured(fragment: Fragment) -> list[Any]:
+    return [a for a in fragment.aggregates if a not in terms_in(fragment.aggregates)]
+
+
+def _window_log(store: MemoryStore, view: str) -> dict[int, list[Mapping[str, Any]]]:
+    """Return every revision and status of each window, oldest first."""
+    log = store.windows(view)
+    found: dict[int, list[Mapping[str, Any]]] = {}
+    if log is None:
+        return found
+    starts = log["window_start"].cast(pa.timestamp("us")).cast(pa.int64()).to_pylist()
+    for start, row in zip(starts, log.to_pylist(), strict=True):
+        found.setdefault(start, []).append(row)
+    return found
+
+
+def _by_window(table: pa.Table) -> dict[int, pa.Table]:
+    starts = pc.unique(table[WINDOW_COLUMN]).to_pylist()
+    rest = table.drop_columns([WINDOW_COLUMN])
+    return {start: rest.filter(pc.equal(table[WINDOW_COLUMN], start)) for start in starts}
+
+
+def _together(found: pa.Table | None, late: pa.Table | None, fragment: Fragment) -> pa.Table | None:
+    """Return answers with what came too late for them."""
+    parts = [t for t in (found, late) if t is not None]
+    if not parts:
+        return None
+    names = [*fragment.key_names, *(s.name for a in fragment.aggregates for s in a.states)]
+    schema = pa.schema([fragment.schema.field(n) for n in names])
+    tables = [t.select(names).cast(schema) for t in parts]
+    return partials.combine(pa.concat_tables(tables), list(fragment.key_names), fragment.aggregates)
+
+
+def _rows(lowered: pa.Table, fragment: Fragment, aggregates: Sequence[Any]) -> Rows:
+    names = [a.name for a in aggregates]
+    return {tuple(r[k] for k in fragment.key_names): tuple(r[n] for n in names) for r in lowered.to_pylist()}
+
+
+def _difference(found: Rows, expected: Rows) -> Iterator[str]:
+    for key in sorted(found.keys() | expected.keys(), key=repr):
+        if key not in found or key not in expected or not _is_close(found[key], expected[key]):
+            yield f"{key} is {found.get(key)}, expected {expected.get(key)}"
+
+
+def _between(found: Rows, least: Rows, most: Rows) -> Iterator[str]:
+    """Of a window without a site, the first value (a count) is at least that of the others, at most that of all."""
+    for key, values in found.items():
+        low = least.get(key, (0,))[0]
+        high = most.get(key, (0,))[0]
+        if not low <= values[0] <= high:
+            yield f"{key} counts {values[0]} records, not {low} to {high}"
+    for key in least.keys() - found.keys():
+        yield f"{key} is missing, expected at least {least[key]}"
+
+
+def _is_close(found: Sequence[Any], expected: Sequence[Any]) -> bool:
+    return all(
+        a == b
+        or (isinstance(a, float) and isinstance(b, float) and math.isclose(a, b, rel_tol=_TOLERANCE, abs_tol=1e-6))
+        for a, b in zip(found, expected, strict=True)
+    )

@@ -1,0 +1,59 @@
+"""What a generated deployment may have: parts of a project, kinds of records, changes, and faults.
+
+Each seed draws a subset (swarm testing: Groce et al., ISSTA 2012), so that no feature hides another by always being
+there, and every pair and triple of features meets in some seed.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Feature(StrEnum):
+    """Something that a seed may enable."""
+
+    # the project
+    CONTRACT = "contract"
+    SHED = "shed"
+    RELAY = "relay"
+    JOIN = "join"
+    LOOKUP = "look-up"
+    POLICY = "policy"
+    EARLY = "early"
+    SLIDING = "sliding"
+    # changes
+    SUBMIT = "submit"
+    DROP = "drop"
+    MOVE = "move"
+    # records
+    LATE = "late"
+    DUPLICATE = "duplicate"
+    STRAY = "stray"
+    BAD = "bad"
+    # processes
+    CRASH = "crash"
+    AWAY = "away"
+    DEAD = "dead"
+    POWER_CUT = "power cut"
+    RECOVERY_CRASH = "recovery crash"
+    # disks
+    DISK_ERROR = "disk error"
+    TORN_WRITE = "torn write"
+    SLOW_DISK = "slow disk"
+    ROT = "rot"
+    MISDIRECTED = "misdirected"
+    # links
+    LOSS = "loss"
+    DOUBLED = "doubled"
+    DELAY = "delay"
+    ONE_WAY_CUT = "one-way cut"
+    JAM = "jam"
+    REPLAY = "replay"
+    THROTTLE = "throttle"
+    # clocks
+    SKEW = "skew"
+    STEP_BACK = "step back"
+
+
+Features = frozenset[Feature]
+EVERYTHING: Features = frozenset(Feature)

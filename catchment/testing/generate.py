@@ -1,0 +1,209 @@
+"""Projects and records drawn from a seed: sites, links, streams, views and what arrives, as the features ask for."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from catchment.query.catalog import Catalog
+from catchment.testing.features import EVERYTHING, Feature, Features
+from catchment.testing.records import Arrivals, Workload
+from catchment.timeline import SECOND_US
+
+BEGIN_US = 1_767_225_600 * SECOND_US  # 2026-01-01
+SPAN_US = 40 * SECOND_US  # event times of the records
+POLICIES = ("batching", "streaming", "spillway", "hybrid:0.25", "lazy-empirical")
+PAGES = ("a", "b", "c", "ä")
+SECTIONS = {"a": "north", "b": "south", "c": "north"}  # ä is in no section
+
+_CALLS = (
+    "count(*) AS n",
+    "sum(bytes) AS bytes",
+    "min(ms) AS low",
+    "max(ms) AS high",
+    "avg(bytes) AS mean",
+    "count(ms) AS known",
+    "sum(ms) AS ms_sum",
+    "count(*) FILTER (WHERE bytes > 20) AS big",
+)
+_BOUNDED_CALLS = ("count(*) AS n", "sum(bytes) AS bytes", "avg(bytes) AS mean")
+_CONDITIONS = ("", "", "WHERE bytes > 5", "WHERE page <> 'c'", "WHERE user IN (1, 2) OR bytes IS NULL")
+_KEYS = (("page",), ("user",), ("page", "user"), ())
+
+
+@dataclass(frozen=True)
+class GeneratedProject:
+    """A project folder that was written, and the views that may be submitted later."""
+
+    folder: Path
+    sites: tuple[str, ...]
+    relays: tuple[str, ...]
+    submissions: tuple[str, ...]
+    features: Features
+
+
+def draw_features(chance: random.Random) -> Features:
+    """Draw which features are enabled: each with one chance, which differs by seed."""
+    share = chance.choice((0.1, 0.25, 0.4, 0.6))
+    return frozenset(f for f in Feature if chance.random() < share)
+
+
+def write_project(folder: Path, chance: random.Random, features: Features = EVERYTHING) -> GeneratedProject:
+    """Write a project that has these features into a folder."""
+    return _Writer(folder, chance, features).write()
+
+
+@dataclass
+class _Writer:
+    folder: Path
+    chance: random.Random
+    features: Features
+    sites: tuple[str, ...] = field(init=False)
+    relays: tuple[str, ...] = field(init=False)
+
+    def write(self) -> GeneratedProject:
+        self.sites = tuple(f"s{i}" for i in range(self.chance.randint(2, 4)))
+        self.relays = tuple(f"r{i}" for i in range(self.chance.randint(1, 2))) if self._has(Feature.RELAY) else ()
+        (self.folder / "queries").mkdir(parents=True)
+        (self.folder / "catchment.toml").write_text(self._toml())
+        streams = [self._stream("hits", shed=False)]
+        if self._has(Feature.SHED):
+            streams.append(self._stream("load", shed=True))
+        if self._has(Feature.JOIN):
+            streams.append(self._stream("views", shed=False))
+        if self._has(Feature.LOOKUP):
+            lines = "".join(f"{page},{section}\n" for page, section in SECTIONS.items())
+            (self.folder / "sections.csv").write_text("page,section\n" + lines)
+            streams.append(
+                "CREATE TABLE sections (page STRING, section STRING) WITH (path = 'sections.csv', format = 'csv');"
+            )
+        (self.folder / "queries" / "all.sql").write_text("\n".join([*streams, *self._views()]) + "\n")
+        submitted = (self._view(f"late_{i}", "hits") for i in range(2)) if self._has(Feature.SUBMIT) else ()
+        return GeneratedProject(self.folder, self.sites, self.relays, tuple(submitted), self.features)
+
+    def _has(self, feature: Feature) -> bool:
+        return feature in self.features
+
+    def _toml(self) -> str:
+        chance = self.chance
+        horizon_s = chance.choice((5, 15, 60, 600))
+        lines = ['[project]\nname = "simulated"\ncenter = "center"\n[sites.center]']
+        lines += [f"[sites.{name}]" for name in (*self.sites, *self.relays)]
+        for origin, destination in self._routes():
+            lines.append(
+                f'[[links]]\nfrom = "{origin}"\nto = "{destination}"\nlatency = "{chance.choice((0, 20, 300))} ms"'
+            )
+            if self._has(Feature.THROTTLE):
+                lines.append(
+                    f'bandwidth = "{chance.choice((2, 5, 50))} KB/s"\noutbox_max = "{chance.choice((1, 3, 100))} KB"'
+                )
+        policy = chance.choice(POLICIES) if self._has(Feature.POLICY) else "batching"
+        lines.append(
+            f'[defaults]\ntrigger = "1 s"\nslack = "{chance.choice((0, 1, 3))} s"\nrepair_horizon = "{horizon_s} s"\n'
+            f'repair_spread = "{chance.choice((0, 5))} s"\nrepair_after = "{chance.choice((1, 5))} s"\n'
+            f'freshness = "{chance.choice((3, 10, 30))} s"\nrelay_wait = "{chance.choice((0, 2, 5))} s"\n'
+            f'policy = "{policy}"\nsharing = "{chance.choice(("none", "strict", "full", "max"))}"\nreoptimize = false'
+        )
+        return "\n".join(lines) + "\n"
+
+    def _routes(self) -> Iterator[tuple[str, str]]:
+        chain = [*self.relays, "center"]
+        yield from pairwise(chain)
+        for site in self.sites:
+            yield site, self.chance.choice(chain)
+
+    def _stream(self, name: str, *, shed: bool) -> str:
+        options = [f"event_time = 'ts', sites = '{','.join(self.sites)}', path = 'data/{name}/{{site}}'"]
+        options += ["shed = true"] if shed else []
+        options += ["source = 'user'"] if self.chance.random() < 0.5 else []
+        columns = "ts TIMESTAMP, page STRING, user INT, bytes BIGINT, ms DOUBLE"
+        return f"CREATE STREAM {name} ({columns}) WITH ({', '.join(options)});"
+
+    def _views(self) -> Iterator[str]:
+        for number in range(self.chance.randint(1, 3)):
+            yield self._view(f"v{number}", "hits")
+        if self._has(Feature.CONTRACT):
+            given = f"max_error = {self.chance.choice((0.05, 0.2))}, confidence = 0.9"
+            yield self._view("promised", "hits", calls=_BOUNDED_CALLS, options=given)
+        if self._has(Feature.SHED):
+            yield self._view("sampled", "load", calls=_BOUNDED_CALLS)
+        if self._has(Feature.LOOKUP):
+            yield (
+                f"CREATE MATERIALIZED VIEW looked AS SELECT window.start, section, count(*) AS n, sum(bytes) AS bytes "
+                f"FROM hits {self.chance.choice(('', 'LEFT '))}JOIN sections ON hits.page = sections.page "
+                f"GROUP BY {self._window('ts')}, section;"
+            )
+        if self._has(Feature.JOIN):
+            yield (
+                f"CREATE MATERIALIZED VIEW joined {self._with('')} AS SELECT window.start, a.page, count(*) AS n, "
+                f"sum(a.bytes) AS bytes, sum(a.bytes * b.bytes) AS both FROM hits a JOIN views b ON a.user = b.user "
+                f"GROUP BY {self._window('b.ts')}, a.page;"
+            )
+
+    def _view(self, name: str, stream: str, calls: tuple[str, ...] = _CALLS, options: str = "") -> str:
+        keys = self.chance.choice(_KEYS)
+        chosen = [calls[0], *self.chance.sample(calls[1:], self.chance.randint(0, 2))]
+        where = self.chance.choice(_CONDITIONS)
+        grouped = ", ".join([self._window("ts"), *keys])
+        selected = ", ".join(["window.start", *keys, *chosen])
+        given = self._with(options)
+        return f"CREATE MATERIALIZED VIEW {name} {given} AS SELECT {selected} FROM {stream} {where} GROUP BY {grouped};"
+
+    def _with(self, options: str) -> str:
+        given = [options] if options else []
+        if self._has(Feature.EARLY) and self.chance.random() < 0.7:
+            given.append("emit_early = '2 s'")
+        return f"WITH ({', '.join(given)})" if given else ""
+
+    def _window(self, column: str) -> str:
+        size_s = self.chance.choice((4, 6, 10))
+        if self._has(Feature.SLIDING) and self.chance.random() < 0.5:
+            return f"window({column}, '{size_s} seconds', '{size_s // 2} seconds')"
+        return f"window({column}, '{size_s} seconds')"
+
+
+def draw_workload(catalog: Catalog, chance: random.Random, features: Features = EVERYTHING) -> Workload:
+    """Draw the records of every stream at every site, and when they arrive."""
+    numbers = np.random.default_rng(chance.randrange(2**32))
+    workload = {}
+    for stream in catalog.streams.values():
+        for site in stream.sites or ():
+            count = int(numbers.integers(10, 60))
+            records, arrival_us = _draw_records(numbers, count, features)
+            workload[stream.name, site] = Arrivals.of(stream, site, records, arrival_us)
+    return workload
+
+
+def _draw_records(
+    numbers: np.random.Generator, count: int, features: Features
+) -> tuple[pa.Table, np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    times_us = np.sort(BEGIN_US + numbers.integers(0, SPAN_US, count))
+    arrival_us = times_us + numbers.integers(0, SECOND_US, count)
+    if Feature.LATE in features:
+        late = numbers.random(count) < 0.15
+        arrival_us = arrival_us + late * numbers.integers(0, 20 * SECOND_US, count)
+    if Feature.STRAY in features:
+        stray = numbers.random(count) < 0.03
+        far_us = numbers.choice([700 * SECOND_US, 3 * 86400 * SECOND_US, 400 * 86400 * SECOND_US], count)
+        times_us = times_us + stray * far_us
+    absent = numbers.random(count) < (0.05 if Feature.BAD in features else 0.0)
+    table = pa.table(
+        {
+            "ts": pa.array(times_us, mask=absent).cast(pa.timestamp("us", tz="UTC")),
+            "page": pa.array([PAGES[i] for i in numbers.integers(0, len(PAGES), count)]),
+            "user": pa.array(numbers.integers(1, 4, count), pa.int32(), mask=numbers.random(count) < 0.05),
+            "bytes": pa.array(numbers.integers(0, 50, count), mask=numbers.random(count) < 0.05),
+            "ms": pa.array(numbers.integers(0, 400, count) / 4, mask=numbers.random(count) < 0.05),
+        }
+    )
+    if Feature.DUPLICATE in features:
+        again = np.flatnonzero(numbers.random(count) < 0.1)
+        table = pa.concat_tables([table, table.take(pa.array(again))])
+        arrival_us = np.concatenate([arrival_us, arrival_us[again] + numbers.integers(0, 3 * SECOND_US, again.size)])
+    return table, arrival_us

@@ -1,0 +1,113 @@
+"""The oracle: what a view should answer, recomputed from all its raw records by its definition.
+
+Every record goes into every window that contains it; a window is aggregated from all its records at once, and the
+windows of a join from all its pairs of records. Nothing is sliced, merged, sent or closed. The oracle shares with a
+simulated deployment the evaluation of expressions and the laws of the aggregates, which have tests of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+
+from catchment.aggregates import partials
+from catchment.aggregates.shed_terms import terms_in
+from catchment.arrays import Mask
+from catchment.query.fragment import Fragment
+from catchment.query.join import BOTH, LEFT, RIGHT, SIDES, Join
+from catchment.query.plan import QueryPlan
+from catchment.testing.evaluate import FragmentRows, PureEvaluator, as_duckdb, duckdb_connection, windows_of
+from catchment.testing.records import Workload
+from catchment.timeline import WindowSpec
+
+Accepted = Mapping[tuple[str, str], Mask]  # by stream and site: the records that count
+
+
+class Oracle:
+    """Recomputes views over the records that count."""
+
+    def __init__(self, evaluator: PureEvaluator, workload: Workload, accepted: Accepted) -> None:
+        self._evaluator = evaluator
+        self._workload = workload
+        self._accepted = accepted
+
+    def states(self, plan: QueryPlan, without: Sequence[str] = ()) -> dict[int, pa.Table]:
+        """Return (keys, states) of every window of a view, by its start; some sites may be left out."""
+        if plan.join is not None:
+            return self._joined(plan.join, plan.window, without)
+        rows = self._rows(plan.fragment, without)
+        return {} if rows is None else rows.aggregate(plan.window)
+
+    def values(self, plan: QueryPlan, without: Sequence[str] = ()) -> dict[int, pa.Table]:
+        """Return (keys, aggregates) of every window of a view, by its start."""
+        fragment = plan.fragment
+        aggregates = [a for a in fragment.aggregates if a not in terms_in(fragment.aggregates)]
+        lower = partial(partials.lower, keys=list(fragment.key_names), aggregates=aggregates)
+        return {start: lower(states) for start, states in self.states(plan, without).items() if states.num_rows}
+
+    def _rows(self, fragment: Fragment, without: Sequence[str]) -> FragmentRows | None:
+        """Return what a fragment takes of the records of all sites."""
+        parts = []
+        for (stream, site), arrivals in self._workload.items():
+            if stream == fragment.stream and site not in without:
+                rows = self._evaluator.rows(arrivals, fragment)
+                parts.append(rows.where(self._accepted[stream, site][rows.numbers]))
+        if not parts:
+            return None
+        return FragmentRows(
+            fragment,
+            np.concatenate([p.numbers for p in parts]),
+            np.concatenate([p.times_us for p in parts]),
+            pa.concat_tables([p.table for p in parts]),
+            parts[0].arguments,
+        )
+
+    def _joined(self, join: Join, window: WindowSpec, without: Sequence[str]) -> dict[int, pa.Table]:
+        sides = {side: self._rows(join.side(side), without) for side in SIDES}
+        left, right = sides[LEFT], sides[RIGHT]
+        if left is None or right is None:
+            return {}
+        inside = {side: windows_of(window, rows.times_us) for side, rows in ((LEFT, left), (RIGHT, right))}
+        found = {}
+        for start in inside[LEFT].keys() & inside[RIGHT].keys():
+            states = _pair(join, left.where(inside[LEFT][start]), right.where(inside[RIGHT][start]))
+            if states.num_rows:
+                found[start] = states
+        return found
+
+
+def _pair(join: Join, left: FragmentRows, right: FragmentRows) -> pa.Table:
+    """Return the states over all pairs of the records of a window."""
+    connection = duckdb_connection()
+    connection.register("left_rows", left.table)
+    connection.register("right_rows", right.table)
+    sides = {LEFT: ("l", left), RIGHT: ("r", right)}
+    columns = [f'{sides[k.side][0]}."{k.source}" AS "{k.name}"' for k in join.keys]
+    arguments: dict[str, str | None] = {}
+    for number, pair in enumerate(join.pairs):
+        values = [_argument(left, "l", pair.left), _argument(right, "r", pair.right)]
+        value = values[0] if pair.carries == LEFT else values[1]
+        if pair.carries == BOTH:
+            value = f"{values[0]} * {values[1]}"
+        arguments[pair.aggregate.name] = f"pair_{number}" if value is not None else None
+        columns += [f"{value} AS pair_{number}"] if value is not None else []
+    on = [f'l."{a}" = r."{b}"' for a, b in join.on]
+    on += [f'l."{c.left}" {as_duckdb_operator(c.operator)} r."{c.right}"' for c in join.compared]
+    asked = ", ".join([*columns, "1 AS pair"])
+    pairs = connection.sql(f"SELECT {asked} FROM left_rows l JOIN right_rows r ON {' AND '.join(on)}").to_arrow_table()
+    for key in join.answers.keys:
+        pairs = pairs.set_column(pairs.column_names.index(key.name), key.name, pairs[key.name].cast(key.type))
+    return partials.lift(pairs, list(join.answers.key_names), [p.aggregate for p in join.pairs], arguments)
+
+
+def as_duckdb_operator(operator: str) -> str:
+    """Return a comparison as DuckDB writes it."""
+    return as_duckdb(f"a {operator} b").removeprefix("a ").removesuffix(" b")
+
+
+def _argument(rows: FragmentRows, alias: str, aggregate: str) -> str | None:
+    column = rows.arguments[aggregate]
+    return None if column is None else f"{alias}.{column}"

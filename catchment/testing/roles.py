@@ -1,0 +1,123 @@
+"""The center and the relays of a simulated deployment, wired as in a process of production."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from catchment.center.join.results import JoinedTables
+from catchment.center.pipeline import CenterPipeline
+from catchment.center.results.bounds import column_laws
+from catchment.center.results.write import ResultTables
+from catchment.deploy.deployment import Deployment
+from catchment.deploy.reconcile import carried_by
+from catchment.deploy.role_files import refuse_redefined_views
+from catchment.progress.admission import Admission
+from catchment.query.plan import QueryPlan
+from catchment.relay.pipeline import RelayPipeline
+from catchment.testing.evaluate import finish
+from catchment.testing.network import SimulatedSender
+from catchment.testing.tables import MemoryStore
+from catchment.timeline import Clock
+from catchment.wire.inbox import Inbox
+from catchment.wire.messages import Segment
+from catchment.wire.outbox import Outbox
+
+
+class SimulatedCenter:
+    """The center: the real pipeline, whose loop is driven by ticks, over tables in memory."""
+
+    def __init__(
+        self, deployment: Deployment, clock: Clock, store: MemoryStore, on_segment: Callable[[Segment], None]
+    ) -> None:
+        self.deployment = deployment
+        self._store = store
+        self._on_segment = on_segment
+        project = deployment.project
+        self.folder = project.state_folder / "center"
+        self.inbox = Inbox(self.folder / "inbox", admit=self._admit)
+        refuse_redefined_views(self.folder, deployment.plans)
+        self.pipeline = CenterPipeline(
+            project,
+            self.inbox,
+            deployment.center_queries,
+            deployment.deployed.known,
+            deployment.deployed.begun,
+            {p.name: self._make_tables(p) for p in deployment.plans},
+            clock,
+        )
+        self.host = self.pipeline.host
+
+    def deploy(self, deployment: Deployment) -> None:
+        """Answer the queries that are deployed now."""
+        self.deployment = deployment
+        refuse_redefined_views(self.folder, deployment.plans)
+        tables = {p.name: self.pipeline.tables.get(p.name) or self._make_tables(p) for p in deployment.plans}
+        deployed = deployment.deployed
+        self.pipeline.deploy(deployment.center_queries, deployed.known, deployed.begun, tables)
+
+    def tick(self) -> None:
+        """Consume what has landed, and let time pass."""
+        while self.pipeline.consume():
+            pass
+        self.pipeline.tick()
+        self.pipeline.core.validate()
+
+    def end(self) -> None:
+        """End the process: what it holds is gone, what it wrote stays."""
+
+    def _make_tables(self, plan: QueryPlan) -> ResultTables:
+        deployment = self.deployment
+        given = (
+            deployment.project.state_folder,
+            plan.name,
+            plan.fragment,
+            partial(finish, plan),
+            column_laws(plan),
+            1.0 - plan.options.confidence,
+            deployment.late_delta(plan),
+            deployment.source_key(plan),
+        )
+        if plan.join is not None:
+            return JoinedTables(*given, store=self._store, pairing=plan.join.pairing)
+        return ResultTables(*given, store=self._store)
+
+    def _admit(self, segment: Segment) -> None:
+        Admission(self.pipeline.fragments, self.deployment.routes, self.deployment.births).check(segment)
+        self._on_segment(segment)
+
+
+class SimulatedRelay:
+    """A relay: the real pipeline, whose sender is simulated."""
+
+    def __init__(
+        self, deployment: Deployment, name: str, clock: Clock, make_sender: Callable[[Outbox], SimulatedSender]
+    ) -> None:
+        self.name = name
+        self.deployment = deployment
+        self.folder = deployment.project.relay_folder(name)
+        self.pipeline = RelayPipeline(deployment.project, name, self._admit, make_sender, clock)
+        self.host = self.pipeline.host
+        self.inbox = self.pipeline.inbox
+        self.outbox = self.pipeline.outbox
+        self.pipeline.carry(tuple(carried_by(deployment, name)))
+        self.pipeline.start()
+
+    def deploy(self, deployment: Deployment) -> None:
+        """Carry what is deployed now."""
+        self.deployment = deployment
+        self.pipeline.carry(tuple(carried_by(deployment, self.name)))
+
+    def tick(self) -> None:
+        """Take in what has landed, and send on what is due."""
+        self.pipeline.tick()
+        self.pipeline.core.validate()
+        self.pipeline.sender.notify()
+
+    def end(self) -> None:
+        """End the process: what it holds is gone, what it wrote stays."""
+        self.pipeline.sender.stop()
+
+    def _admit(self, segment: Segment) -> None:
+        deployed = self.deployment.deployed
+        Admission(deployed.known, self.deployment.routes, self.deployment.births).check(segment)

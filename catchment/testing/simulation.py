@@ -1,0 +1,255 @@
+"""One simulated run of a project: safety while faults happen, then liveness when they are over.
+
+In the first phase records arrive, views come, go and move, and faults happen. In the second, faults are over, though
+some sites may be dead for good; every stream is read to its end, and everything that can be answered must be, in time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from catchment.deploy.deployment import Deployment
+from catchment.deploy.store import DeploymentStore
+from catchment.deploy.submit import drop, submit
+from catchment.optimizer.choices import Strength
+from catchment.optimizer.sharing.share import share
+from catchment.query.plan import QueryPlan
+from catchment.testing.checks import ViewCheck
+from catchment.testing.faults import FaultPlan
+from catchment.testing.features import Feature, Features
+from catchment.testing.oracle import Oracle
+from catchment.testing.records import Workload
+from catchment.testing.states import RareState
+from catchment.testing.world import SITE, SimulationError, World, WorldOptions
+from catchment.timeline import SECOND_US
+
+SETTLE_US = 20 * SECOND_US  # how long faults go on after the last record has arrived
+LIVENESS_US = 240 * SECOND_US  # within which everything must be answered once faults are over
+LIVENESS_STEP_US = 4 * SECOND_US
+NOTHING: Features = frozenset()
+
+
+@dataclass
+class RunReport:
+    """What came of one run; `problems` is empty if all is well."""
+
+    seed: int
+    features: Features
+    problems: list[str] = field(default_factory=list)
+    seen: Counter[RareState] = field(default_factory=Counter)
+    trace: list[str] = field(default_factory=list)
+    records: int = 0
+    windows: int = 0
+    simulated_s: float = 0.0
+
+    def assert_right(self) -> None:
+        """Raise with everything that is wrong, and what happened before."""
+        if self.problems:
+            raise SimulationError("\n".join([f"seed {self.seed}", *self.problems, "--- what happened", *self.trace]))
+
+
+class Simulation:
+    """Simulates one project under one seed, with the faults and changes that its features name."""
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        workload: Workload,
+        seed: int = 0,
+        features: Features = NOTHING,
+        submissions: Sequence[str] = (),
+        options: WorldOptions | None = None,
+    ) -> None:
+        self.seed = seed
+        self.features = features
+        self.world = World(deployment, workload, seed, options or WorldOptions())
+        self._submissions = list(submissions)
+        self._chance = self.world.chance
+        self._last_us = max((int(a.arrival_us[-1]) for a in workload.values() if len(a)), default=0)
+        self._dropped: list[QueryPlan] = []
+        self._starts: dict[str, int] = {}
+        if Feature.SHED in features and options is None:
+            self.world.options.shed_rate = self._shed_rate
+
+    def run(self) -> RunReport:
+        """Run both phases and check what was published."""
+        report = RunReport(self.seed, self.features)
+        world = self.world
+        with world:
+            try:
+                self._run_faults()
+                self._run_to_the_end()
+                report.problems = self._problems()
+            except SimulationError as error:
+                report.problems = [str(error)]
+        self._note_counts()
+        report.seen = world.seen
+        report.trace = world.trace
+        report.records = sum(len(a) for a in world.workload.values())
+        report.windows = sum(log.num_rows for v in world.views() if (log := world.store.windows(v)) is not None)
+        report.simulated_s = (world.scheduler.now_us - world.start_us) / SECOND_US
+        return report
+
+    # --- the two phases ----------------------------------------------------------------------------------------------
+
+    def _run_faults(self) -> None:
+        end_us = self._last_us + SETTLE_US
+        plan = FaultPlan(self.world, self.features, end_us)
+        plan.begin()
+        self._plan_changes()
+        self.world.run_until(end_us)
+        plan.end()
+
+    def _run_to_the_end(self) -> None:
+        world = self.world
+        world.are_streams_over = True
+        world.options.tick_us *= 2
+        deadline_us = world.scheduler.now_us + LIVENESS_US
+        while not self._is_settled():
+            if world.scheduler.now_us > deadline_us:
+                raise SimulationError(f"not everything is answered in time: {self._describe()}")
+            world.run_until(world.scheduler.now_us + LIVENESS_STEP_US)
+
+    def _is_settled(self) -> bool:
+        """Return whether everything was read, sent, merged and published."""
+        world = self.world
+        roles = [r for r in world.roles.values() if not r.is_dead]
+        if any(r.running is None for r in roles):
+            return False
+        if not all(r.running.is_finished for r in roles if r.kind == SITE):  # type: ignore[union-attr]
+            return False
+        center = world.center
+        if center is None or not all(world.is_drained(r) for r in roles):
+            return False
+        return center.pipeline.consumed and all(self._is_answered(p) for p in center.deployment.plans)
+
+    def _is_answered(self, plan: QueryPlan) -> bool:
+        assert self.world.center is not None
+        windows = self.world.center.pipeline.core.queries[plan.name].windows
+        return not windows.state.slices and (bool(self._dead()) or not windows.state.closed)
+
+    def _dead(self) -> list[str]:
+        return [r.name for r in self.world.sites() if r.is_dead]
+
+    def _describe(self) -> str:
+        lines = [f"{r}: {'down' if r.running is None else self.world.describe(r)}" for r in self.world.roles.values()]
+        return "; ".join(lines)
+
+    # --- changes -----------------------------------------------------------------------------------------------------
+
+    def _plan_changes(self) -> None:
+        world = self.world
+        for name, act in ((Feature.SUBMIT, self._submit), (Feature.DROP, self._drop), (Feature.MOVE, self._move)):
+            if name in self.features:
+                for _ in range(self._chance.randint(1, 2)):
+                    world.scheduler.at(self._chance.randint(world.start_us, self._last_us), act)
+
+    def _submit(self) -> None:
+        if not self._submissions:
+            return
+        text = self._submissions.pop()
+        path = Path(self.world.project.folder) / "submitted.sql"
+        path.write_text(text)
+        submit(self.world.project, path)
+        self.world.say("a view is submitted")
+
+    def _drop(self) -> None:
+        plans = self.world.current().plans
+        if len(plans) < 2:
+            return
+        plan = self._chance.choice(plans)
+        self._note_start(plan)
+        drop(self.world.project, plan.name)
+        self._dropped.append(plan)
+        self.world.note(RareState.QUERY_DROPPED)
+        self.world.say(f"{plan.name} is dropped")
+
+    def _move(self) -> None:
+        strength = self._chance.choice(list(Strength))
+        weights = {a: self._chance.uniform(1, 20) for a in range(8)}
+
+        def size(demand: object) -> float:
+            return weights[len(repr(demand)) % 8]
+
+        store = DeploymentStore(self.world.project.state_folder)
+        before = store.version
+        store.change(lambda now: now.move(share(now.sharing.queries.values(), strength, size)) if now else now)  # type: ignore[arg-type,return-value]
+        self.world.note(RareState.QUERY_MOVED, int(store.version != before))
+        self.world.say("the sharing moves")
+
+    # --- what is checked ---------------------------------------------------------------------------------------------
+
+    def _note_start(self, plan: QueryPlan) -> None:
+        center = self.world.center
+        if center is not None and plan.name in center.pipeline.core.queries:
+            start_us = center.pipeline.core.queries[plan.name].sources.start_us
+            if start_us is not None:
+                self._starts[plan.name] = start_us
+
+    def _problems(self) -> list[str]:
+        world = self.world
+        assert world.center is not None
+        accepted = {key: log.accepted for key, log in world.logs.items()}
+        oracle = Oracle(world.evaluator, world.workload, accepted)
+        problems = []
+        for plan in world.center.deployment.plans:
+            self._note_start(plan)
+            start_us = self._starts.get(plan.name)
+            if start_us is None and self._dead():
+                continue  # a view begins when every site has begun it
+            if start_us is None:
+                problems.append(f"{plan.name} has never begun")
+                continue
+            check = ViewCheck(world, plan, oracle, start_us, self._dead())
+            problems += check.problems()
+        return problems
+
+    def _note_counts(self) -> None:
+        """Note the rare states that counters tell."""
+        world = self.world
+        for counts in world.counts.values():
+            world.note(RareState.BATCH_REPLAYED, counts.replayed_batches)
+            world.note(RareState.BATCH_SHED, counts.shed_batches)
+            world.note(RareState.SHED_REPAIRED, counts.repaired_batches)
+            world.note(RareState.RECORD_QUARANTINED, counts.quarantined)
+            world.note(RareState.RECORD_HELD, counts.held)
+            world.note(RareState.LINK_BLOCKED, counts.blocked_ticks)
+        for link in world.links.values():
+            world.note(RareState.REQUEST_LOST, link.events.lost_requests)
+            world.note(RareState.ANSWER_LOST, link.events.lost_answers)
+            world.note(RareState.MESSAGE_DOUBLED, link.events.doubled)
+            world.note(RareState.OLD_MESSAGE, link.events.replayed)
+            world.note(RareState.MESSAGES_JAMMED, link.events.jammed)
+            world.note(RareState.MESSAGE_OVERTAKEN, link.events.overtaken)
+        for view in world.views():
+            self._note_windows(view)
+
+    def _note_windows(self, view: str) -> None:
+        log = self.world.store.windows(view)
+        if log is None:
+            return
+        were_missing: set[object] = set()
+        for row in log.select(["window_start", "status", "missing_sites", "reason"]).to_pylist():
+            start = row["window_start"]
+            if row["status"] == "early":
+                self.world.note(RareState.WINDOW_EARLY)
+            if row["missing_sites"]:
+                self.world.note(RareState.CLOSED_WITHOUT_SITE)
+                were_missing.add(start)
+            elif row["status"] in ("exact", "final") and start in were_missing:
+                were_missing.discard(start)
+                self.world.note(RareState.SITE_RETURNED)
+            if row["reason"].startswith("late:"):
+                self.world.note(RareState.WINDOW_REPAIRED)
+            if row["reason"].startswith("closed under its contract"):
+                self.world.note(RareState.CLOSED_UNDER_CONTRACT)
+        if view.startswith("late_"):
+            self.world.note(RareState.QUERY_BEGUN)
+
+    def _shed_rate(self, site: str, now_us: int) -> float:
+        """Return the rate of the next batch: now and then a site is overloaded for a few seconds."""
+        phase = (now_us // (4 * SECOND_US) + sum(map(ord, site)) + self.seed) % 4
+        return {0: 0.3, 1: 0.7}.get(phase, 1.0) if not self.world.are_streams_over else 1.0

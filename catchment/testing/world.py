@@ -1,0 +1,402 @@
+"""A whole deployment in one process: sites, relays and a center on simulated time, disks and links.
+
+Everything that decides is the real code: cores, hosts, journals, outboxes, inboxes, the loops of relays and of the
+center, the deployment and its changes. Simulated are the clock, the disk, the network, Spark's group-by and the result
+tables. One seed gives one run.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from catchment.deploy.deployment import Deployment
+from catchment.deploy.rebalance import Rebalancer
+from catchment.deploy.watcher import DeploymentWatcher
+from catchment.errors import CatchmentError
+from catchment.optimizer.sharing.deployed import Deployed
+from catchment.storage.disk import use_disk
+from catchment.testing.disk import Killed, SimulatedDisk
+from catchment.testing.evaluate import PureEvaluator
+from catchment.testing.network import LinkWeather, SimulatedLink, SimulatedSender
+from catchment.testing.records import Workload
+from catchment.testing.roles import SimulatedCenter, SimulatedRelay
+from catchment.testing.scheduler import Scheduler, SimulatedClock
+from catchment.testing.site import SimulatedSite, SiteCounts, SiteSurroundings, SourceLog
+from catchment.testing.states import RareState
+from catchment.testing.tables import MemoryStore
+from catchment.timeline import SECOND_US
+from catchment.wire.messages import Segment
+from catchment.wire.outbox import Outbox
+from catchment.wire.uplink import LinkError, RefusedError
+
+CENTER = "center"
+SITE = "site"
+RELAY = "relay"
+RESTART_US = 2 * SECOND_US  # after a process has ended without being asked to
+MAX_BATCH = 10_000
+
+Running = SimulatedSite | SimulatedRelay | SimulatedCenter
+
+
+class SimulationError(AssertionError):
+    """Something happened in a simulated deployment that must not happen."""
+
+
+@dataclass
+class Role:
+    """One process of the deployment and its machine, over all its lives."""
+
+    kind: str
+    name: str
+    folder: Path
+    clock: SimulatedClock
+    running: Running | None = None
+    watcher: DeploymentWatcher | None = None
+    rebalancer: Rebalancer | None = None
+    life: int = 0
+    is_dead: bool = False  # it will not be started again
+    refusals: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+@dataclass
+class WorldOptions:
+    """How a world behaves beside its faults."""
+
+    tick_us: int = SECOND_US
+    max_batch: int = MAX_BATCH
+    checkpoint_chance: float = 0.03  # per tick: that a role writes its state down
+    shed_rate: Callable[[str, int], float] = lambda site, now_us: 1.0
+
+
+class World:
+    """Runs a project under a seed. `run_until` lets simulated time pass; use it as a context manager."""
+
+    def __init__(self, deployment: Deployment, workload: Workload, seed: int, options: WorldOptions) -> None:
+        self.chance = random.Random(seed)
+        self.options = options
+        self.workload = workload
+        self.seen: Counter[RareState] = Counter()
+        self.trace: list[str] = []
+        self.start_us = min((int(a.arrival_us[0]) for a in workload.values() if len(a)), default=0)
+        self.scheduler = Scheduler(self.start_us)
+        self.disk = SimulatedDisk(self.chance)
+        self.store = MemoryStore()
+        self.disk.on_sync = self.store.sync
+        self.are_streams_over = False
+        self.lives: dict[tuple[str, str], int] = {}  # (origin, epoch and number of a segment) -> life that sent it
+        self._deployments: dict[int, Deployment] = {deployment.deployed.version: deployment}
+        self.evaluator = PureEvaluator(deployment.project.folder, deployment.catalog.tables)
+        self.project = deployment.project
+        self.routes = deployment.routes
+        self._using_disk = use_disk(self.disk)
+        self.logs = {key: SourceLog(arrivals) for key, arrivals in workload.items()}
+        self.counts = {site: SiteCounts() for _, site in workload}
+        self.links: dict[tuple[str, str], SimulatedLink] = {}
+        self.roles = self._make_roles(deployment)
+        self.disk.machine(self.project.state_folder)
+
+    def _make_roles(self, deployment: Deployment) -> dict[tuple[str, str], Role]:
+        project = self.project
+        sites = sorted({site for _, site in self.workload})
+        named = [(CENTER, project.center, project.state_folder / "center")]
+        named += [(RELAY, name, project.relay_folder(name)) for name in deployment.routes.relays]
+        named += [(SITE, name, project.site_folder(name)) for name in sites]
+        roles = {}
+        for kind, name, folder in named:
+            self.disk.machine(folder)
+            roles[kind, name] = Role(kind, name, folder, SimulatedClock(self.scheduler))
+        return roles
+
+    def __enter__(self) -> World:
+        self._using_disk.__enter__()
+        for role in self.roles.values():
+            self.start(role)
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        for role in self.roles.values():
+            self._drop(role)
+        self._using_disk.__exit__(None, None, None)
+
+    def run_until(self, instant_us: int) -> None:
+        """Let simulated time pass."""
+        self.scheduler.run_until(instant_us)
+
+    def note(self, state: RareState, count: int = 1) -> None:
+        """Note that a rare state was entered."""
+        if count:
+            self.seen[state] += count
+
+    def say(self, what: str) -> None:
+        """Add a line to the trace."""
+        self.trace.append(f"{(self.scheduler.now_us - self.start_us) / SECOND_US:10.3f} {what}")
+
+    @property
+    def center(self) -> SimulatedCenter | None:
+        """The center, while it runs."""
+        running = self.roles[CENTER, self.project.center].running
+        return running if isinstance(running, SimulatedCenter) else None
+
+    def sites(self) -> Sequence[Role]:
+        return [role for role in self.roles.values() if role.kind == SITE]
+
+    # --- lives -------------------------------------------------------------------------------------------------------
+
+    def start(self, role: Role) -> None:
+        """Start the process of a role, which goes on from its files."""
+        if role.running is not None or role.is_dead:
+            return
+        role.life += 1
+        if self.carry_out(role, lambda: self._start(role)) and role.running is not None:
+            self._note_recovery(role)
+            life = role.life
+            self.scheduler.after(self._tick_delay_us(), lambda: self._tick(role, life))
+
+    def kill(self, role: Role, *, power_cut: bool = False, back_after_us: int | None = RESTART_US) -> None:
+        """End the process of a role; `back_after_us` is None where it is not started again by itself."""
+        if role.running is None:
+            return
+        self.say(f"{role} ends{' in a power cut' if power_cut else ''}")
+        self._drop(role)
+        if power_cut:
+            self._cut_power(role)
+        if back_after_us is not None:
+            self.scheduler.after(back_after_us, lambda: self.start(role))
+
+    def carry_out(self, role: Role, action: Callable[[], None]) -> bool:
+        """Let a role do something; if that ends its process, start it again later. Return whether it lived."""
+        try:
+            action()
+        except Killed:
+            self._fail(role, "ends at a call of its disk")
+        except OSError as error:
+            self.note(RareState.DISK_FAILED)
+            self._fail(role, f"ends: {error}")
+        except CatchmentError as error:
+            if not self.disk.machine(role.folder).was_damaged:
+                raise SimulationError(f"{role} stopped: {error}") from error
+            self._refuse(role, error)
+        else:
+            return True
+        return False
+
+    def _fail(self, role: Role, why: str) -> None:
+        self.say(f"{role} {why}")
+        if role.running is None:
+            self.note(RareState.KILLED_IN_RECOVERY)
+        self._drop(role)
+        if self.chance.random() < 0.5:
+            self._cut_power(role)
+        self.scheduler.after(RESTART_US, lambda: self.start(role))
+
+    def _refuse(self, role: Role, error: CatchmentError) -> None:
+        """Do what the hint of a refusal asks for: start again, or restore what is damaged."""
+        self.say(f"{role} refuses: {error.message}")
+        self.note(RareState.DAMAGE_REFUSED)
+        role.refusals.append(error.message)
+        self._drop(role)
+        if len(role.refusals) % 2 == 0 or self.chance.random() < 0.5:
+            self.restore(role)
+        self.scheduler.after(RESTART_US, lambda: self.start(role))
+
+    def restore(self, role: Role) -> None:
+        """Restore the damaged files of a role from a copy."""
+        self.note(RareState.DAMAGE_RESTORED, self.disk.restore(role.folder))
+
+    def _drop(self, role: Role) -> None:
+        if role.running is not None:
+            role.running.end()
+        role.running = None
+        role.watcher = None
+        self.disk.close_files(role.folder)
+
+    def _cut_power(self, role: Role) -> None:
+        self.note(RareState.POWER_CUT_LOST, self.disk.cut_power(role.folder))
+        if role.kind == SITE:
+            for (_, site), log in self.logs.items():
+                if site == role.name:
+                    log.cut_power()
+        if role.kind == CENTER:
+            self.note(RareState.RESULTS_LOST, self.store.cut_power(self.chance))
+
+    def _note_recovery(self, role: Role) -> None:
+        assert role.running is not None
+        if role.life > 1:
+            host = role.running.host
+            self.note(RareState.RECOVERED_SNAPSHOT, int(host.journal.base > 0))
+            self.note(RareState.RECOVERED_ENTRIES, host.next_sequence - host.journal.base)
+            if self.disk.machine(role.folder).damaged:
+                self.note(RareState.DAMAGE_SURVIVED)
+
+    # --- what runs ---------------------------------------------------------------------------------------------------
+
+    def _start(self, role: Role) -> None:
+        deployment = self.current()
+        watcher = DeploymentWatcher(deployment)
+        watcher.begin()
+        role.watcher = watcher
+        if role.kind == CENTER:
+            role.running = SimulatedCenter(deployment, role.clock, self.store, self._note_segment)
+            role.rebalancer = Rebalancer(watcher)
+            watcher.acknowledge()
+        elif role.kind == RELAY:
+            role.running = SimulatedRelay(deployment, role.name, role.clock, partial(self._make_sender, role))
+        else:
+            role.running = SimulatedSite(deployment, role.name, self._surroundings(role))
+            if role.running.outbox.missing():
+                raise CatchmentError("a segment is neither in the outbox nor in the journal", hint="restore a copy")
+
+    def _surroundings(self, role: Role) -> SiteSurroundings:
+        name = role.name
+        return SiteSurroundings(
+            role.clock,
+            self.evaluator,
+            {stream: log for (stream, site), log in self.logs.items() if site == name},
+            partial(self._make_sender, role),
+            lambda: self.scheduler.now_us,
+            lambda: self.options.shed_rate(name, self.scheduler.now_us),
+            lambda: self.are_streams_over,
+            lambda: self.options.max_batch,
+            self.counts[name],
+        )
+
+    def _tick(self, role: Role, life: int) -> None:
+        if role.running is None or role.life != life:
+            return
+        running = role.running
+        if self.carry_out(role, lambda: self._step(role, running)):
+            machine = self.disk.machine(role.folder)
+            delay_us = self._tick_delay_us() + machine.stalled_us
+            machine.stalled_us = 0
+            self.scheduler.after(delay_us, lambda: self._tick(role, life))
+
+    def _step(self, role: Role, running: Running) -> None:
+        self._follow(role, running)
+        running.tick()
+        if self.chance.random() < self.options.checkpoint_chance:
+            running.host.checkpoint()
+
+    def _follow(self, role: Role, running: Running) -> None:
+        """Bring a role to what is deployed now; sites only when the center is there."""
+        watcher = role.watcher
+        assert watcher is not None
+        found = self._poll(watcher)
+        if found is not None and role.kind != SITE:
+            running.deploy(found)
+        if role.rebalancer is not None and isinstance(running, SimulatedCenter):
+            watcher.acknowledge()
+            before = watcher.deployment.deployed
+            role.rebalancer.step(running.pipeline.core, role.clock.now_us())
+            if before.leaving and not self.current().deployed.leaving:
+                self.note(RareState.FRAGMENT_RETIRED)
+        if role.kind == SITE and watcher.sites_may_follow():
+            running.deploy(watcher.deployment)
+
+    def views(self) -> list[str]:
+        """Return the views that have published something."""
+        return sorted({query for kind, query in self.store.tables if kind == "windows"})
+
+    def is_drained(self, role: Role) -> bool:
+        """Return whether a role has nothing left to take in or to send."""
+        running = role.running
+        if isinstance(running, SimulatedRelay):
+            return running.pipeline.drained
+        if isinstance(running, SimulatedSite):
+            return not running.outbox.pending()
+        return running is not None and running.pipeline.consumer.is_drained
+
+    def describe(self, role: Role) -> str:
+        """Return what a role still has to do."""
+        running = role.running
+        if isinstance(running, SimulatedSite):
+            status = running.sender.snapshot()
+            readers = {n: (r.next_batch, r.is_finished) for n, r in running.readers.items()}
+            waiting = f"{running.core.pending_rows} rows and {len(running.outbox.pending())} segments wait"
+            return f"{readers}, {waiting}, {status.last_error}"
+        if isinstance(running, SimulatedRelay):
+            return str(running.pipeline.status())
+        return "" if running is None else str(running.pipeline.status())
+
+    def _poll(self, watcher: DeploymentWatcher) -> Deployment | None:
+        return watcher.poll()
+
+    def current(self) -> Deployment:
+        """Return what is deployed; planned once per version."""
+        first = next(iter(self._deployments.values()))
+        watcher = DeploymentWatcher(first)
+        found = watcher.store.read()
+        if found is None:
+            return first
+        return self.plan(found)
+
+    def plan(self, deployed: Deployed) -> Deployment:
+        """Return the deployment of a version."""
+        if deployed.version not in self._deployments:
+            first = next(iter(self._deployments.values()))
+            self._deployments[deployed.version] = first.at(deployed)
+        return self._deployments[deployed.version]
+
+    def _tick_delay_us(self) -> int:
+        return round(self.options.tick_us * self.chance.uniform(0.8, 1.2))
+
+    # --- links -------------------------------------------------------------------------------------------------------
+
+    def link(self, origin: str, destination: str) -> SimulatedLink:
+        """Return the link between two sites."""
+        name = origin, destination
+        if name not in self.links:
+            declared = self.project.links.get(name)
+            latency_us = declared.latency_us if declared is not None else 0
+            weather = LinkWeather(min_delay_us=latency_us + 1_000, max_delay_us=latency_us + 2_000)
+            if declared is not None:
+                weather.bytes_per_s = declared.bandwidth_bytes_per_s
+            self.links[name] = SimulatedLink(self.scheduler, self.chance, weather)
+        return self.links[name]
+
+    def _make_sender(self, role: Role, outbox: Outbox) -> SimulatedSender:
+        to = outbox.destination
+        life = role.life
+
+        def greet(origin: str, epoch: str) -> int:
+            return self._inbox_call(to, lambda receiver: receiver.inbox.greet(origin, epoch))
+
+        def accept(data: bytes) -> int:
+            self.note(RareState.EARLIER_LIFE, int(role.life != life))
+            return self._inbox_call(to, lambda receiver: receiver.inbox.accept(data))
+
+        run = partial(self.carry_out, role)
+        link = self.link(role.name, to)
+        return SimulatedSender(outbox, link, role.clock, greet, accept, lambda action: _ignore(run(action)))
+
+    def _inbox_call(self, to: str, call: Callable[[SimulatedCenter | SimulatedRelay], int]) -> int:
+        """Let the far side answer a call, if it is up; a disk error there ends it at its next tick."""
+        role = self.roles.get((RELAY, to)) or self.roles[CENTER, to]
+        receiver = role.running
+        if receiver is None or isinstance(receiver, SimulatedSite):
+            raise LinkError(f"{role} does not answer")
+        try:
+            return call(receiver)
+        except Killed:
+            self._fail(role, "ends at a call of its disk")
+        except OSError as error:
+            self.say(f"{role} cannot store: {error}")
+        except RefusedError as refusal:
+            self.note(RareState.SEGMENT_REFUSED)
+            self.note(RareState.FRAGMENT_UNKNOWN, int(refusal.reason == "unfit"))
+            raise
+        raise LinkError(f"{role} ended during the call")
+
+    def _note_segment(self, segment: Segment) -> None:
+        """Every segment that is about to land at the center."""
+
+
+def _ignore(_: bool) -> None:
+    return None
