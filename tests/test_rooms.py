@@ -28,6 +28,7 @@ ROOMS = (
     "site",
     "center",
     "relay",
+    "records",
     "replay",
     "deploy",
     "vectorised",

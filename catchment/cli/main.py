@@ -82,6 +82,8 @@ EXTRAS = {
     "matplotlib": "plots",
     "starlette": "page",
     "uvicorn": "page",
+    "confluent_kafka": "kafka",
+    "fastavro": "kafka",
 }
 
 

@@ -14,7 +14,7 @@ from catchment.errors import QueryError
 from catchment.project.config import Project
 from catchment.project.options import did_you_mean
 from catchment.project.routes import Routes
-from catchment.query.sql.connectors import FilesConnector, ReplayConnector
+from catchment.query.sql.connectors import FilesConnector, KafkaConnector, ReplayConnector
 from catchment.query.sql.parse import parse_file
 from catchment.query.sql.statements import DropView, Explain, Statement, Stream, Table, View
 
@@ -109,6 +109,9 @@ class Catalog:
 
     def _check_path(self, stream: Stream, sites: tuple[str, ...]) -> None:
         connector = stream.connector
+        if isinstance(connector, KafkaConnector):
+            self._check_topic(stream, connector, sites)
+            return
         if not isinstance(connector, FilesConnector | ReplayConnector) or len(sites) == 1 or "{site}" in connector.path:
             return
         if not connector.path.startswith("/"):
@@ -116,6 +119,16 @@ class Catalog:
                 f"the {len(sites)} sites of stream {stream.name!r} would all read {connector.path!r}",
                 where=stream.where,
                 hint="put {site} in the path, such as 'data/{site}'; an absolute path may be one for all",
+            )
+
+    @staticmethod
+    def _check_topic(stream: Stream, kafka: KafkaConnector, sites: tuple[str, ...]) -> None:
+        """Refuse one topic for several sites: each would read, and count, all of its records."""
+        if len(sites) > 1 and "{site}" not in kafka.topic + kafka.brokers:
+            raise QueryError(
+                f"the {len(sites)} sites of stream {stream.name!r} would all read topic {kafka.topic!r}",
+                where=stream.where,
+                hint="put {site} into topic or brokers, such as topic = 'requests-{site}', or name one site",
             )
 
     def _check_sink(self, view: View) -> None:

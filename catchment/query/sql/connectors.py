@@ -7,10 +7,22 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+import pyarrow as pa
+
 from catchment.project import option_kinds as kinds
 from catchment.project.options import option, required, write_options
+from catchment.query.types import TIMESTAMP
 
 CSV_OPTIONS = ("header", "delimiter")
+KAFKA_METADATA: Mapping[str, pa.DataType] = MappingProxyType(
+    {  # what a record of Kafka has beside its value
+        "key": pa.string(),
+        "partition": pa.int32(),
+        "offset": pa.int64(),
+        "timestamp": TIMESTAMP,
+        "headers": pa.map_(pa.string(), pa.string()),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -70,8 +82,94 @@ class GeneratorConnector:
         return {"connector": self.kind, **write_options(self, defaults=True)}
 
 
-Connector = FilesConnector | ReplayConnector | GeneratorConnector
+@dataclass(frozen=True)
+class KafkaConnector:
+    """The records of a Kafka topic; `{site}` in its name stands for the site that reads."""
 
-CONNECTORS: Mapping[str, type[FilesConnector | GeneratorConnector]] = MappingProxyType(
-    {c.kind: c for c in (FilesConnector, ReplayConnector, GeneratorConnector)}
+    brokers: str = field(
+        metadata=required(
+            kinds.text("addresses such as 'kafka-1:9092,kafka-2:9092'"),
+            doc="the brokers to ask first; {site} stands for the site that reads",
+        )
+    )
+    topic: str = field(
+        metadata=required(
+            kinds.text("the name of a topic, such as 'requests'"),
+            doc="the topic; {site} stands for the site that reads. Each site reads a topic or a cluster of its own",
+        )
+    )
+    format: str = option(
+        kinds.choice("json", "csv", "avro"), "json", doc="of the values: one JSON object, CSV line or Avro record each"
+    )
+    delimiter: str = option(kinds.one_character(), ",", doc="between the fields of a CSV value; for csv only")
+    schema: str | None = option(
+        kinds.text("the path of a schema, such as 'schemas/request.avsc'"),
+        None,
+        doc="the file with the Avro schema of the values; for avro only",
+        absent="the registry has the schemas",
+    )
+    registry: str | None = option(
+        kinds.matching(r"https?://\S+", "the address of a schema registry, such as 'http://registry:8081'"),
+        None,
+        doc="where schemas are, for values that begin with the number of theirs; for avro only",
+    )
+    start: str = option(
+        kinds.matching(
+            r"(?i:earliest|latest)|\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d)?)?",
+            "'earliest', 'latest' or an instant such as '2026-01-31 14:00:00'",
+        ),
+        "earliest",
+        doc="where the first run begins in the topic; later runs continue where the last one stopped",
+    )
+    client_config: str | None = option(
+        kinds.text("the path of a file of name = value lines"),
+        None,
+        doc="settings of the Kafka client, such as security.protocol, sasl.username and sasl.password, one per line",
+        absent="no encryption, no user",
+    )
+    key_column: str | None = option(
+        kinds.text("the name of a column"), None, doc="the declared STRING column that takes the key of a record"
+    )
+    partition_column: str | None = option(
+        kinds.text("the name of a column"),
+        None,
+        doc="the declared INT column that takes its partition; with source set to it, contracts follow each partition",
+    )
+    offset_column: str | None = option(
+        kinds.text("the name of a column"), None, doc="the declared BIGINT column that takes its offset"
+    )
+    timestamp_column: str | None = option(
+        kinds.text("the name of a column"),
+        None,
+        doc="the declared TIMESTAMP column that takes the time that Kafka has for it; it may be the event time",
+    )
+    headers_column: str | None = option(
+        kinds.text("the name of a column"), None, doc="the declared MAP<STRING, STRING> column that takes its headers"
+    )
+    kind: ClassVar[str] = "kafka"
+
+    @property
+    def metadata_columns(self) -> Mapping[str, str]:
+        """What is taken from a record beside its value -> the declared column that takes it."""
+        chosen = {
+            "key": self.key_column,
+            "partition": self.partition_column,
+            "offset": self.offset_column,
+            "timestamp": self.timestamp_column,
+            "headers": self.headers_column,
+        }
+        return {what: column for what, column in chosen.items() if column is not None}
+
+    def to_options(self) -> dict[str, Any]:
+        """Return the connector as it is written in WITH (...)."""
+        options = write_options(self, defaults=True)
+        if self.format != "csv":
+            del options["delimiter"]
+        return {"connector": self.kind, **options}
+
+
+Connector = FilesConnector | ReplayConnector | GeneratorConnector | KafkaConnector
+
+CONNECTORS: Mapping[str, type[FilesConnector | GeneratorConnector | KafkaConnector]] = MappingProxyType(
+    {c.kind: c for c in (FilesConnector, ReplayConnector, GeneratorConnector, KafkaConnector)}
 )

@@ -17,7 +17,13 @@ from catchment.aggregates import quote
 from catchment.errors import QueryError
 from catchment.project import option_kinds as kinds
 from catchment.project.options import option, required, write_options
-from catchment.query.sql.connectors import Connector, FilesConnector, ReplayConnector
+from catchment.query.sql.connectors import (
+    KAFKA_METADATA,
+    Connector,
+    FilesConnector,
+    KafkaConnector,
+    ReplayConnector,
+)
 from catchment.query.sql.dialect import render
 from catchment.query.sql.tokens import SqlText
 from catchment.query.sql.view_options import IN_DEFAULTS, ViewOptions
@@ -120,8 +126,27 @@ class Stream(DeclaredRelation):
             )
         if isinstance(self.connector, ReplayConnector) and self.connector.arrival is not None:
             self._check_time(self.connector.arrival, "arrival")
+        if isinstance(self.connector, KafkaConnector):
+            self._check_kafka(self.connector)
         if self.source is not None:
             object.__setattr__(self, "source", self._check_source(self.source).name)
+
+    def _check_kafka(self, kafka: KafkaConnector) -> None:
+        for what, name in kafka.metadata_columns.items():
+            column = self.column(name)
+            expected = KAFKA_METADATA[what]
+            if column is None or column.type != expected:
+                found = f"is of type {sql_type(column.type)}" if column else "is not among its columns"
+                raise QueryError(
+                    f"the {what}_column {name!r} of stream {self.name!r} {found}",
+                    hint=f"declare it: {name} {sql_type(expected)}",
+                )
+        if (kafka.format == "avro") != (kafka.schema is not None or kafka.registry is not None):
+            raise QueryError(
+                f"stream {self.name!r} has format {kafka.format!r} and "
+                f"{'neither a schema nor a registry' if kafka.format == 'avro' else 'a schema or a registry'}",
+                hint="format = 'avro' needs schema = 'x.avsc' or registry = 'http://...'; other formats need neither",
+            )
 
     def _check_source(self, name: str) -> Column:
         column = self.column(name)

@@ -27,7 +27,7 @@ def read_stream_options(given: Given, name: str, where: Where) -> tuple[dict[str
     of_connector = options_of(CONNECTORS[connector])
     _refuse_foreign(given, connector, (*own, *of_connector), name, where)
     read = _read(given, (*own, *of_connector), what, where)
-    if connector != "generator":
+    if "format" in read:
         _refuse_csv_options(read["format"], given, where)
     made = CONNECTORS[connector](**{o.key: read[o.key] for o in of_connector})
     return {o.key: read[o.key] for o in options_of(Stream)}, made

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from catchment.arrays import Ints
 from catchment.errors import EngineError
-from catchment.query.sql.connectors import FilesConnector, GeneratorConnector, ReplayConnector
+from catchment.query.sql.connectors import FilesConnector, GeneratorConnector, KafkaConnector, ReplayConnector
 from catchment.query.sql.statements import DeclaredRelation, Stream, Table
 from catchment.query.types import sql_type
 from catchment.replay.spool import read_arrivals, read_beginning
@@ -64,6 +64,8 @@ def open_stream(spark: SparkSession, stream: Stream, site: str, base: Path, spoo
     if isinstance(connector, GeneratorConnector):
         made = _check_event_time(generate(spark, stream, connector, site), stream)
         return OpenedStream(made, lambda offset: has_generated(connector, offset))
+    if isinstance(connector, KafkaConnector):
+        return OpenedStream(_open_kafka(spark, stream, connector, site, base))
     path = base / connector.path.replace("{site}", site)
     try:
         if isinstance(connector, ReplayConnector):
@@ -106,8 +108,13 @@ def parse_lines(
     connector: FilesConnector,
     header: list[str],
     carried: tuple[str, ...] = (),
+    *,
+    keep_blank: bool = False,
 ) -> DataFrame:
-    """Return lines of text as records with `_raw` and `_problem`, and other columns as they are."""
+    """Return lines of text as records with `_raw` and `_problem`, and other columns as they are.
+
+    Blank lines of a file mean nothing and are left out; `keep_blank` takes them for bad records.
+    """
     text = F.col("value")
     if connector.format == "json":
         schema = f"{ddl(relation)}, `{_CORRUPT}` STRING"
@@ -118,7 +125,9 @@ def parse_lines(
         parsed = F.from_csv(text, schema, options)
         if connector.header:
             lines = lines.where(is_record(text, relation, connector, header))
-    rows = lines.where(F.trim(text) != "").select(text.alias(RAW), parsed.alias("_r"), *carried)
+    if not keep_blank:
+        lines = lines.where(F.trim(text) != "")
+    rows = lines.select(text.alias(RAW), parsed.alias("_r"), *carried)
     columns = [F.col(f"_r.`{c.name}`").alias(c.name) for c in relation.columns]
     return rows.select(*columns, *carried, RAW, _problem(relation, connector.format).alias(PROBLEM))
 
@@ -149,6 +158,27 @@ def _open_files(spark: SparkSession, stream: Stream, files: FilesConnector, path
     if files.format == "parquet":
         return _check_event_time(_watch(spark, path).schema(ddl(stream)).parquet(_folder(path)), stream)
     return parse_lines(_watch(spark, path).text(_folder(path)), stream, files, _header(path, stream, files))
+
+
+def _open_kafka(spark: SparkSession, stream: Stream, kafka: KafkaConnector, site: str, base: Path) -> DataFrame:
+    """Return the records of a topic: columns from their values, and those that take their key, offset and the like."""
+    from catchment.spark.sources.kafka import SPARK_SCHEMA, KafkaSource
+
+    spark.dataSource.register(KafkaSource)
+    reader = spark.readStream.format(KafkaSource.name()).options(**KafkaSource.options_of(kafka, site, base))
+    try:
+        lines = retry_slow_start(f"stream {stream.name!r}", reader.schema(SPARK_SCHEMA).load)
+    except EngineError as error:
+        raise EngineError(error.message, where=stream.where, hint=error.hint) from error
+    beside = kafka.metadata_columns
+    named = lines.select("value", *[F.col(f"`{what}`").alias(name) for what, name in beside.items()])
+    columns = tuple(c for c in stream.columns if c.name not in beside.values())
+    text = FilesConnector(stream.name, "csv" if kafka.format == "csv" else "json", False, kafka.delimiter)
+    values = Table(stream.name, columns, connector=text)
+    parsed = parse_lines(named, values, text, [c.name for c in columns], tuple(beside.values()), keep_blank=True)
+    missing = F.when(F.col(f"`{stream.event_time}`").isNull(), F.lit(f"no event time ({stream.event_time})"))
+    problem = F.coalesce(F.col(PROBLEM), missing)
+    return parsed.select(*[F.col(f"`{c.name}`") for c in stream.columns], RAW, problem.alias(PROBLEM))
 
 
 def _open_replay(

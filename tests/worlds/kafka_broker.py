@@ -1,0 +1,108 @@
+"""A real Apache Kafka broker in KRaft mode, on a free port of loopback, from jars that `tools/kafka.sh` fetched."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.worlds.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
+JARS = ROOT / ".kafka" / "jars"
+MISSING = "needs a Kafka broker: sh tools/kafka.sh .kafka (with Maven)"
+CLUSTER = "MkU3OEVBNTcwNTJENDM2Qk"
+
+SETTINGS = """
+process.roles=broker,controller
+node.id=1
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+controller.quorum.bootstrap.servers=127.0.0.1:{controller}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+log.dirs={data}
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+group.initial.rebalance.delay.ms=0
+log.retention.check.interval.ms=500
+"""
+
+
+def has_broker() -> bool:
+    """Return whether a broker can be started here."""
+    return JARS.is_dir() and shutil.which("java") is not None
+
+
+class KafkaBroker:
+    """One broker, which can be killed and started again with what it has stored."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port, controller = _free_ports(2)
+        self._settings = folder / "server.properties"
+        folder.mkdir(parents=True, exist_ok=True)
+        self._settings.write_text(SETTINGS.format(port=self.port, controller=controller, data=folder / "data"))
+        self._java("kafka.tools.StorageTool", "format", "--standalone", "-t", CLUSTER, "-c", self._settings).wait()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> KafkaBroker:
+        self._process = self._java("kafka.Kafka", self._settings)
+        wait_until(self._answers, "the broker answers")
+        return self
+
+    def kill(self) -> None:
+        """Kill the broker as a power cut would."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+
+    def make_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
+        from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+        admin = AdminClient(self.client)  # the answer comes only while it lives
+        admin.create_topics([NewTopic(name, partitions, 1, config=dict(config or {}))])[name].result(60)
+
+    def produce(self, topic: str, records: Iterable[Mapping[str, Any]]) -> None:
+        """Write records (value, and key, partition, timestamp, headers as wanted); return when all are stored."""
+        from confluent_kafka import Producer
+
+        producer = Producer({**self.client, "enable.idempotence": True})
+        for record in records:
+            producer.produce(topic, **record)
+        assert producer.flush(120) == 0
+
+    @property
+    def client(self) -> dict[str, Any]:
+        return {"bootstrap.servers": self.address, "log_level": 0}
+
+    def _java(self, *words: object) -> subprocess.Popen[bytes]:
+        command = ["java", "-Xmx256m", "-cp", f"{JARS}/*", *map(str, words)]
+        log = (self.folder / "broker.log").open("ab")
+        return subprocess.Popen(command, stdout=log, stderr=log)
+
+    def _answers(self) -> bool:
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        assert self._process is None or self._process.poll() is None, (self.folder / "broker.log").read_text()[-2000:]
+        try:
+            return bool(AdminClient(self.client).list_topics(timeout=2).brokers)
+        except KafkaException:
+            return False
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [s.getsockname()[1] for s in sockets]
+    for one in sockets:
+        one.close()
+    return ports
