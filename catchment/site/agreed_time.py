@@ -53,9 +53,13 @@ class AgreedTime:
     held_records: int = 0  # that were further ahead of the stream than `max_jump` when they came
     _lone_us: int | None = None  # the record of the last micro-batch, if it was the only one
 
-    def resume(self, newest_us: int | None) -> None:
-        """Go on where the stream stood before a restart; that may be `max_jump` ahead of what was agreed on."""
+    def resume(self, newest_us: int | None, read_us: int | None = None) -> None:
+        """Go on where the stream stood before a restart; that may be `max_jump` ahead of what was agreed on.
+
+        `read_us` is the newest event time that had been read: records beyond `newest_us` were held.
+        """
         self.newest_us = newest_us
+        self.held_us = read_us
         self.agreed_us = None if newest_us is None else newest_us - self.jump_us
 
     def needs_buckets(self, batch: BatchTimes, now_us: int) -> bool:

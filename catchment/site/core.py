@@ -132,7 +132,9 @@ class SiteCore:
         self._clock(event.fragment.stream)
 
     def _raise(self, event: LowMarkRaised, now_us: int) -> None:
-        self._clock(event.stream).raise_to(event.low_mark_us, now_us)
+        clock = self._clock(event.stream)
+        clock.raise_to(event.low_mark_us, now_us)
+        clock.note_read(event.read_us)
         for fragment in (f for f in self._fragments.values() if f.fragment.stream == event.stream):
             if event.ended:
                 for slack in fragment.slacks:
@@ -263,6 +265,10 @@ class SiteCore:
     def low_mark_us(self, stream: str) -> int:
         """Return how far the stream has come here."""
         return self._clock(stream).low_mark_us
+
+    def newest_read_us(self, stream: str) -> int | None:
+        """Return the newest event time that was read of a stream, held records included; None if that is not known."""
+        return self._clock(stream).read_us
 
     def is_waiting(self, now_us: int) -> bool:
         """Return whether a `Ticked` may do something though nothing was read: a window is due, or facts wait.

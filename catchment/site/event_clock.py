@@ -17,7 +17,7 @@ _MIN_PACE = 1e-3  # a stream that stands still has no useful pace
 _MAX_PACE = 1e6  # a stream that is read from history has none either
 
 
-@stored()
+@stored(version=2, migrations={1: dict})  # version 2 has read_us
 @dataclass
 class EventClock:
     """The low mark of one stream and the pace (event time per real time) at which it rises."""
@@ -26,6 +26,7 @@ class EventClock:
     seen_at_us: int = 0
     pace: float = 1.0
     pairs: int = 0  # pairs of marks that the pace was measured from
+    read_us: int | None = None  # the newest event time that was read, if it is known
 
     def raise_to(self, low_mark_us: int, now_us: int) -> None:
         """Take a higher mark; a lower one changes nothing."""
@@ -38,6 +39,11 @@ class EventClock:
             self.pace = move_average(self.pace, min(max(seen_pace, _MIN_PACE), _MAX_PACE), gain)
         self.low_mark_us = low_mark_us
         self.seen_at_us = now_us
+
+    def note_read(self, read_us: int | None) -> None:
+        """Remember how far the stream has been read; less than that changes nothing."""
+        if read_us is not None:
+            self.read_us = read_us if self.read_us is None else max(self.read_us, read_us)
 
     def mark_at(self, now_us: int) -> float:
         """Return where the low mark should be by now, had it gone on rising at its pace."""

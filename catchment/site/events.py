@@ -81,17 +81,19 @@ class Absorbed:
             raise SiteError(f"negative record counts {self.records}", where=f"fragment {self.fragment!r}")
 
 
-@stored()
+@stored(version=2, migrations={1: dict})  # version 2 has read_us
 @dataclass(frozen=True, slots=True)
 class LowMarkRaised:
     """Everything of this stream before the mark is normally in (END_OF_TIME_US at the end of the stream).
 
-    Fragments with slack controllers of their own follow it only when the stream has `ended`.
+    Fragments with slack controllers of their own follow it only when the stream has `ended`. `read_us` is the newest
+    event time that was read, that of held records included.
     """
 
     stream: str
     low_mark_us: int
     ended: bool = False
+    read_us: int | None = None
 
 
 @stored()

@@ -60,6 +60,8 @@ def read_bodies(data: bytes, path: Path) -> Iterator[bytes]:
             return
         length, checksum = _LENGTHS.unpack_from(head)
         if _CHECK.unpack_from(head, _LENGTHS.size)[0] != zlib.crc32(head[: _LENGTHS.size]):
+            if _is_cut_head(data, at):
+                return
             raise _damage(path, at)
         begin = at
         body = data[at + ENTRY_HEAD_BYTES : at + ENTRY_HEAD_BYTES + length]
@@ -86,6 +88,12 @@ def read_document(body: bytes, path: Path) -> Any:
         return decode(body)
     except StorageError as error:
         raise error.found_in(str(path)) from error.__cause__
+
+
+def _is_cut_head(data: bytes, begin: int) -> bool:
+    """Return whether the head of an entry lies in two sectors, of which the second and all after it are zeros."""
+    second = begin - begin % SECTOR_BYTES + SECTOR_BYTES
+    return second < begin + ENTRY_HEAD_BYTES and not any(data[second:])
 
 
 def _has_unfilled_sector(data: bytes, begin: int) -> bool:

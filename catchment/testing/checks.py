@@ -21,12 +21,14 @@ from catchment.center.late.registry import WINDOW_COLUMN
 from catchment.center.results.layout import flatten_states, newest_revisions
 from catchment.query.fragment import Fragment
 from catchment.query.plan import QueryPlan
+from catchment.query.sql.view_options import NEVER
 from catchment.testing.oracle import Oracle
 from catchment.testing.states import RareState
 from catchment.testing.tables import MemoryStore
 from catchment.testing.world import World
-from catchment.timeline import START_OF_TIME_US
+from catchment.timeline import SECOND_US, START_OF_TIME_US
 
+LONG_HORIZON_US = 60 * SECOND_US  # longer than sites are away
 ORDER = (EARLY, ON_TIME, EXACT, FINAL)
 _TOLERANCE = 1e-9
 
@@ -69,6 +71,15 @@ class ViewCheck:
                 yield f"its coverage is {row['coverage']}"
 
     @property
+    def _has_moved(self) -> bool:
+        """Whether the view may have moved: what came too late may then be registered by both of its fragments."""
+        return bool(self._world.seen[RareState.QUERY_MOVED])
+
+    @property
+    def _has_begun_late(self) -> bool:
+        return self._has_moved or self._from_us > START_OF_TIME_US
+
+    @property
     def _may_shed(self) -> bool:
         return bool(terms_in(self._plan.fragment.aggregates))
 
@@ -81,11 +92,10 @@ class ViewCheck:
         found = self._answered()
         expired = self._expired()
         for start_us in sorted(expected.keys() | found.keys()):
-            if self._from_us > START_OF_TIME_US and start_us > self._world.scheduler.now_us:
-                continue  # a view that begins during a run lacks records that are ahead of the clock
+            if self._has_begun_late and start_us > self._world.scheduler.now_us:
+                continue  # a fragment that begins during a run lacks the records that were ahead of the clock
             last = self._windows[start_us][-1] if start_us in self._windows else None
             where = f"at {self._at(start_us)} ({last['status'] if last else 'not published'})"
-            lacks_dead = bool(self._dead) and (last is None or last["status"] != EXACT)
             late = expired.get(start_us)
             if late is not None:
                 self._world.note(RareState.RECORDS_EXPIRED)
@@ -93,17 +103,24 @@ class ViewCheck:
                     continue  # what is registered are sides, whose pairs cannot be added to the answers
             states = _together(found.get(start_us), late, self._plan.fragment)
             rows = {} if states is None else self._lowered(states)
-            if lacks_dead:
+            if late is not None and self._has_moved:
+                answers = found.get(start_us)
+                alone = {} if answers is None else self._lowered(answers)
+                yield from (f"{where}: {p}" for p in _between(expected.get(start_us, {}), alone, rows))
+            elif self._dead:  # it may have read records that it never sent
                 yield from (
                     f"{where}: {p}" for p in _between(rows, least.get(start_us, {}), expected.get(start_us, {}))
                 )
             else:
                 yield from (f"{where}: {p}" for p in _difference(rows, expected.get(start_us, {})))
-                if last is not None and last["status"] not in (EXACT, FINAL) and self._is_repaired():
+                is_whole = late is None and last is not None and self._is_repaired()
+                if is_whole and last is not None and last["status"] not in (EXACT, FINAL):
                     yield f"{where}: nothing is missing, and it is not exact: {last['reason']}"
 
     def _is_repaired(self) -> bool:
-        return self._plan.options.repair != "never"
+        """Return whether every window becomes exact; one that was shed may be past the repair horizon before that."""
+        horizon_us = self._world.project.defaults.repair_horizon_us
+        return self._plan.options.repair != NEVER and not (self._may_shed and horizon_us < LONG_HORIZON_US)
 
     def _expected(self, without: Sequence[str]) -> dict[int, Rows]:
         fragment = self._plan.fragment

@@ -125,10 +125,10 @@ class SimulatedDisk(Disk):
         machine.undo.append((new.parent, lambda: _put_back(new, before)))
         if old in machine.unsynced:
             machine.unsynced[new] = machine.unsynced.pop(old)
-        for damaged in [p for p in (old, new) if p in machine.damaged]:
-            good = machine.damaged.pop(damaged)
-            if damaged == old:  # what is set aside is missing where it was
-                machine.damaged[old if new.suffix == DAMAGED_SUFFIX else new] = good
+        machine.damaged.pop(new, None)
+        if old in machine.damaged:  # what is set aside is missing where it was
+            kept_at = old if new.suffix == DAMAGED_SUFFIX else new
+            machine.damaged[kept_at] = machine.damaged.pop(old)
         super().replace(old, new)
 
     def unlink(self, path: Path) -> None:

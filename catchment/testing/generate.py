@@ -17,7 +17,7 @@ from catchment.testing.records import Arrivals, Workload
 from catchment.timeline import SECOND_US
 
 BEGIN_US = 1_767_225_600 * SECOND_US  # 2026-01-01
-SPAN_US = 40 * SECOND_US  # event times of the records
+SPAN_US = 30 * SECOND_US  # event times of the records
 POLICIES = ("batching", "streaming", "spillway", "hybrid:0.25", "lazy-empirical")
 PAGES = ("a", "b", "c", "ä")
 SECTIONS = {"a": "north", "b": "south", "c": "north"}  # ä is in no section
@@ -68,7 +68,7 @@ class _Writer:
     relays: tuple[str, ...] = field(init=False)
 
     def write(self) -> GeneratedProject:
-        self.sites = tuple(f"s{i}" for i in range(self.chance.randint(2, 4)))
+        self.sites = tuple(f"s{i}" for i in range(self.chance.choice((2, 2, 2, 3, 4))))
         self.relays = tuple(f"r{i}" for i in range(self.chance.randint(1, 2))) if self._has(Feature.RELAY) else ()
         (self.folder / "queries").mkdir(parents=True)
         (self.folder / "catchment.toml").write_text(self._toml())
@@ -103,9 +103,14 @@ class _Writer:
                 lines.append(
                     f'bandwidth = "{chance.choice((2, 5, 50))} KB/s"\noutbox_max = "{chance.choice((1, 3, 100))} KB"'
                 )
+        if self.features & {Feature.SKEW, Feature.STEP_BACK}:
+            jump = 'max_jump = "1 h"\n'  # so that no record is too far ahead of a clock that is behind
+        else:
+            jump = ""
         policy = chance.choice(POLICIES) if self._has(Feature.POLICY) else "batching"
         lines.append(
-            f'[defaults]\ntrigger = "1 s"\nslack = "{chance.choice((0, 1, 3))} s"\nrepair_horizon = "{horizon_s} s"\n'
+            f'[defaults]\n{jump}trigger = "1 s"\nslack = "{chance.choice((0, 1, 3))} s"\n'
+            f'repair_horizon = "{horizon_s} s"\n'
             f'repair_spread = "{chance.choice((0, 5))} s"\nrepair_after = "{chance.choice((1, 5))} s"\n'
             f'freshness = "{chance.choice((3, 10, 30))} s"\nrelay_wait = "{chance.choice((0, 2, 5))} s"\n'
             f'policy = "{policy}"\nsharing = "{chance.choice(("none", "strict", "full", "max"))}"\nreoptimize = false'
@@ -126,7 +131,7 @@ class _Writer:
         return f"CREATE STREAM {name} ({columns}) WITH ({', '.join(options)});"
 
     def _views(self) -> Iterator[str]:
-        for number in range(self.chance.randint(1, 3)):
+        for number in range(self.chance.choice((1, 1, 2, 3))):
             yield self._view(f"v{number}", "hits")
         if self._has(Feature.CONTRACT):
             given = f"max_error = {self.chance.choice((0.05, 0.2))}, confidence = 0.9"
@@ -162,7 +167,7 @@ class _Writer:
         return f"WITH ({', '.join(given)})" if given else ""
 
     def _window(self, column: str) -> str:
-        size_s = self.chance.choice((4, 6, 10))
+        size_s = self.chance.choice((4, 6, 10, 10))
         if self._has(Feature.SLIDING) and self.chance.random() < 0.5:
             return f"window({column}, '{size_s} seconds', '{size_s // 2} seconds')"
         return f"window({column}, '{size_s} seconds')"
@@ -174,7 +179,7 @@ def draw_workload(catalog: Catalog, chance: random.Random, features: Features = 
     workload = {}
     for stream in catalog.streams.values():
         for site in stream.sites or ():
-            count = int(numbers.integers(10, 60))
+            count = int(numbers.choice([8, 20, 50]))
             records, arrival_us = _draw_records(numbers, count, features)
             workload[stream.name, site] = Arrivals.of(stream, site, records, arrival_us)
     return workload
@@ -190,7 +195,7 @@ def _draw_records(
         arrival_us = arrival_us + late * numbers.integers(0, 20 * SECOND_US, count)
     if Feature.STRAY in features:
         stray = numbers.random(count) < 0.03
-        far_us = numbers.choice([700 * SECOND_US, 3 * 86400 * SECOND_US, 400 * 86400 * SECOND_US], count)
+        far_us = numbers.choice([7200 * SECOND_US, 3 * 86400 * SECOND_US, 400 * 86400 * SECOND_US], count)
         times_us = times_us + stray * far_us
     absent = numbers.random(count) < (0.05 if Feature.BAD in features else 0.0)
     table = pa.table(

@@ -27,12 +27,9 @@ from catchment.wire.outbox import Outbox
 class SimulatedCenter:
     """The center: the real pipeline, whose loop is driven by ticks, over tables in memory."""
 
-    def __init__(
-        self, deployment: Deployment, clock: Clock, store: MemoryStore, on_segment: Callable[[Segment], None]
-    ) -> None:
+    def __init__(self, deployment: Deployment, clock: Clock, store: MemoryStore) -> None:
         self.deployment = deployment
         self._store = store
-        self._on_segment = on_segment
         project = deployment.project
         self.folder = project.state_folder / "center"
         self.inbox = Inbox(self.folder / "inbox", admit=self._admit)
@@ -84,7 +81,6 @@ class SimulatedCenter:
 
     def _admit(self, segment: Segment) -> None:
         Admission(self.pipeline.fragments, self.deployment.routes, self.deployment.births).check(segment)
-        self._on_segment(segment)
 
 
 class SimulatedRelay:

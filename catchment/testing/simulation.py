@@ -29,6 +29,7 @@ from catchment.timeline import SECOND_US
 SETTLE_US = 20 * SECOND_US  # how long faults go on after the last record has arrived
 LIVENESS_US = 240 * SECOND_US  # within which everything must be answered once faults are over
 LIVENESS_STEP_US = 4 * SECOND_US
+WAIT_FOR_DEAD_US = 60 * SECOND_US  # longer than any relay and the center wait for a site in a generated project
 NOTHING: Features = frozenset()
 
 
@@ -114,7 +115,14 @@ class Simulation:
             world.run_until(world.scheduler.now_us + LIVENESS_STEP_US)
 
     def _is_settled(self) -> bool:
-        """Return whether everything was read, sent, merged and published."""
+        """Return whether everything was read, sent, merged and published; beside dead sites, for a while."""
+        if not self._is_done():
+            return False
+        if self._dead():  # relays and the center wait for them, each as long as it may
+            self.world.run_until(self.world.scheduler.now_us + WAIT_FOR_DEAD_US)
+        return self._is_done()
+
+    def _is_done(self) -> bool:
         world = self.world
         roles = [r for r in world.roles.values() if not r.is_dead]
         if any(r.running is None for r in roles):
@@ -194,7 +202,8 @@ class Simulation:
         assert world.center is not None
         accepted = {key: log.accepted for key, log in world.logs.items()}
         oracle = Oracle(world.evaluator, world.workload, accepted)
-        problems = []
+        problems = [p for role in world.roles.values() for p in world.blocked_sites(role)]
+        problems += self._count_problems()
         for plan in world.center.deployment.plans:
             self._note_start(plan)
             start_us = self._starts.get(plan.name)
@@ -206,6 +215,22 @@ class Simulation:
             check = ViewCheck(world, plan, oracle, start_us, self._dead())
             problems += check.problems()
         return problems
+
+    def _count_problems(self) -> list[str]:
+        """Return the streams of which not every record was read, and the sites whose counts do not add up."""
+        problems = []
+        for (stream, site), log in self.world.logs.items():
+            read = log.start_of(len(log.ends))
+            if site not in self._dead() and stream in self._read_streams() and read != len(log.arrivals):
+                problems.append(f"of {stream} at {site} {read} records of {len(log.arrivals)} were read")
+        for site, counts in self.world.counts.items():
+            if counts.read != counts.accepted + counts.quarantined:
+                problems.append(f"the counts of {site} do not add up: {counts}")
+        return problems
+
+    def _read_streams(self) -> set[str]:
+        assert self.world.center is not None
+        return {p.fragment.stream for p in self.world.center.deployment.sides}
 
     def _note_counts(self) -> None:
         """Note the rare states that counters tell."""

@@ -158,7 +158,7 @@ class SimulatedSite:
 
     def _start_reader(self, stream: Stream) -> None:
         agreed = AgreedTime(self.project.defaults.resolve_jump_us(stream.max_jump_us))
-        agreed.resume(self._newest_read_us(stream.name))
+        agreed.resume(self._newest_agreed_us(stream.name), self.core.newest_read_us(stream.name))
         log = self.around.logs[stream.name]
         reader = StreamReader(stream, log, agreed, self.plans, max(len(log.ends) - 1, 0))
         self.readers[stream.name] = reader
@@ -174,6 +174,10 @@ class SimulatedSite:
             self.host.submit("deploy", events)
 
     def _newest_read_us(self, stream: str) -> int | None:
+        known_us = self.core.newest_read_us(stream)
+        return self._newest_agreed_us(stream) if known_us is None else known_us
+
+    def _newest_agreed_us(self, stream: str) -> int | None:
         mark_us = self.core.low_mark_us(stream)
         declared = self.deployment.catalog.streams.get(stream)
         if declared is None or not START_OF_TIME_US < mark_us < END_OF_TIME_US:
@@ -254,8 +258,11 @@ class SimulatedSite:
         events = self._reduce(reader, batch, taken, rate, times, limits)
         if times is not None:
             reader.agreed_time.follow(times, self.around.clock.now_us())
-        if reader.agreed_time.newest_us is not None:
-            events.append(LowMarkRaised(name, reader.agreed_time.newest_us - self._slack_us(reader.stream)))
+        read_us = reader.agreed_time.newest_read_us()
+        if read_us is not None:
+            newest_us = reader.agreed_time.newest_us
+            mark_us = START_OF_TIME_US if newest_us is None else newest_us - self._slack_us(reader.stream)
+            events.append(LowMarkRaised(name, mark_us, read_us=read_us))
         reader.log.accepted[batch.start : batch.end] = taken[batch.start : batch.end]
         reader.log.durable = max(reader.log.durable, batch.number + 1)
         self.host.submit(name, [*events, self._measure_link()], batch=batch.number)

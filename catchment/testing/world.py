@@ -16,6 +16,7 @@ from pathlib import Path
 
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.rebalance import Rebalancer
+from catchment.deploy.store import DeploymentStore
 from catchment.deploy.watcher import DeploymentWatcher
 from catchment.errors import CatchmentError
 from catchment.optimizer.sharing.deployed import Deployed
@@ -30,7 +31,6 @@ from catchment.testing.site import SimulatedSite, SiteCounts, SiteSurroundings, 
 from catchment.testing.states import RareState
 from catchment.testing.tables import MemoryStore
 from catchment.timeline import SECOND_US
-from catchment.wire.messages import Segment
 from catchment.wire.outbox import Outbox
 from catchment.wire.uplink import LinkError, RefusedError
 
@@ -45,6 +45,22 @@ Running = SimulatedSite | SimulatedRelay | SimulatedCenter
 
 class SimulationError(AssertionError):
     """Something happened in a simulated deployment that must not happen."""
+
+
+@dataclass(frozen=True)
+class PlannedDeployment(Deployment):
+    """A deployment that is planned once per version, however many processes follow it."""
+
+    versions: dict[int, Deployment] = field(default_factory=dict, compare=False)
+
+    @classmethod
+    def of(cls, given: Deployment, versions: dict[int, Deployment]) -> PlannedDeployment:
+        return cls(given.project, given.catalog, given.plans, given.deployed, given.declared, versions)
+
+    def at(self, deployed: Deployed) -> Deployment:
+        if deployed.version not in self.versions:
+            self.versions[deployed.version] = self.of(super().at(deployed), self.versions)
+        return self.versions[deployed.version]
 
 
 @dataclass
@@ -70,7 +86,7 @@ class Role:
 class WorldOptions:
     """How a world behaves beside its faults."""
 
-    tick_us: int = SECOND_US
+    tick_us: int = 2 * SECOND_US
     max_batch: int = MAX_BATCH
     checkpoint_chance: float = 0.03  # per tick: that a role writes its state down
     shed_rate: Callable[[str, int], float] = lambda site, now_us: 1.0
@@ -91,8 +107,7 @@ class World:
         self.store = MemoryStore()
         self.disk.on_sync = self.store.sync
         self.are_streams_over = False
-        self.lives: dict[tuple[str, str], int] = {}  # (origin, epoch and number of a segment) -> life that sent it
-        self._deployments: dict[int, Deployment] = {deployment.deployed.version: deployment}
+        self._first = PlannedDeployment.of(deployment, {})
         self.evaluator = PureEvaluator(deployment.project.folder, deployment.catalog.tables)
         self.project = deployment.project
         self.routes = deployment.routes
@@ -219,6 +234,8 @@ class World:
         self.disk.close_files(role.folder)
 
     def _cut_power(self, role: Role) -> None:
+        if self.disk.machine(role.folder).was_damaged:
+            return  # which copy a person restores after both is not simulated
         self.note(RareState.POWER_CUT_LOST, self.disk.cut_power(role.folder))
         if role.kind == SITE:
             for (_, site), log in self.logs.items():
@@ -244,7 +261,7 @@ class World:
         watcher.begin()
         role.watcher = watcher
         if role.kind == CENTER:
-            role.running = SimulatedCenter(deployment, role.clock, self.store, self._note_segment)
+            role.running = SimulatedCenter(deployment, role.clock, self.store)
             role.rebalancer = Rebalancer(watcher)
             watcher.acknowledge()
         elif role.kind == RELAY:
@@ -288,7 +305,7 @@ class World:
         """Bring a role to what is deployed now; sites only when the center is there."""
         watcher = role.watcher
         assert watcher is not None
-        found = self._poll(watcher)
+        found = watcher.poll()
         if found is not None and role.kind != SITE:
             running.deploy(found)
         if role.rebalancer is not None and isinstance(running, SimulatedCenter):
@@ -304,10 +321,19 @@ class World:
         """Return the views that have published something."""
         return sorted({query for kind, query in self.store.tables if kind == "windows"})
 
+    def blocked_sites(self, role: Role) -> list[str]:
+        """Return the sites whose segments a role could not merge, which must not happen."""
+        running = role.running
+        if running is None or isinstance(running, SimulatedSite):
+            return []
+        return [f"{role} has blocked {name}: {why}" for name, why in running.pipeline.consumer.blocked_status().items()]
+
     def is_drained(self, role: Role) -> bool:
         """Return whether a role has nothing left to take in or to send."""
         running = role.running
         if isinstance(running, SimulatedRelay):
+            if any(r.is_dead for r in self.roles.values()):  # what a dead site has begun waits there for its end
+                return running.pipeline.consumer.is_drained and not running.outbox.pending()
             return running.pipeline.drained
         if isinstance(running, SimulatedSite):
             return not running.outbox.pending()
@@ -325,24 +351,10 @@ class World:
             return str(running.pipeline.status())
         return "" if running is None else str(running.pipeline.status())
 
-    def _poll(self, watcher: DeploymentWatcher) -> Deployment | None:
-        return watcher.poll()
-
     def current(self) -> Deployment:
-        """Return what is deployed; planned once per version."""
-        first = next(iter(self._deployments.values()))
-        watcher = DeploymentWatcher(first)
-        found = watcher.store.read()
-        if found is None:
-            return first
-        return self.plan(found)
-
-    def plan(self, deployed: Deployed) -> Deployment:
-        """Return the deployment of a version."""
-        if deployed.version not in self._deployments:
-            first = next(iter(self._deployments.values()))
-            self._deployments[deployed.version] = first.at(deployed)
-        return self._deployments[deployed.version]
+        """Return what is deployed now."""
+        found = DeploymentStore(self.project.state_folder).read()
+        return self._first if found is None else self._first.at(found)
 
     def _tick_delay_us(self) -> int:
         return round(self.options.tick_us * self.chance.uniform(0.8, 1.2))
@@ -393,9 +405,6 @@ class World:
             self.note(RareState.FRAGMENT_UNKNOWN, int(refusal.reason == "unfit"))
             raise
         raise LinkError(f"{role} ended during the call")
-
-    def _note_segment(self, segment: Segment) -> None:
-        """Every segment that is about to land at the center."""
 
 
 def _ignore(_: bool) -> None:

@@ -23,6 +23,9 @@ from catchment.center.query import CenterQuery
 from catchment.cli.progress import status_table
 from catchment.project.config import Defaults
 from catchment.site.agreed_time import AgreedTime, BatchTimes, TimeBucket
+from catchment.site.core import SiteCore
+from catchment.site.events import LowMarkRaised
+from catchment.storage.codec import decode, encode
 from catchment.timeline import END_OF_TIME_US, SECOND_US, ManualClock, WindowSpec
 from tests.worlds.tiers import examples
 from tests.worlds.world import Center, Record, Site, deliver_some, make_fragment, naive
@@ -207,6 +210,19 @@ def test_at_the_end_of_reading_a_held_record_counts_unless_it_is_ahead_of_the_wa
         follow(clock, [*range(10), 4000], now)
         assert clock.newest_us == 9
         assert clock.newest_read_us() == end
+
+
+def test_after_a_restart_it_is_known_which_records_a_new_fragment_has_missed() -> None:
+    """A held record was read, and no fragment that begins after it has it, whatever process read it."""
+    core = SiteCore()
+    core.handle(LowMarkRaised("s", 10 - SLACK, read_us=40), 0)
+    core.handle(LowMarkRaised("s", 12 - SLACK, read_us=12), 1)
+    again = SiteCore()
+    again.restore(decode(encode(core.snapshot())))
+    assert again.newest_read_us("s") == 40
+    clock = AgreedTime(20)
+    clock.resume(10, again.newest_read_us("s"))
+    assert (clock.newest_us, clock.newest_read_us()) == (10, 40)
 
 
 def test_after_a_restart_the_stream_goes_on_where_it_stood() -> None:

@@ -23,7 +23,15 @@ from catchment.storage import host as host_module
 from catchment.storage.codec import decode, encode, stored
 from catchment.storage.host import Host
 from catchment.storage.journal import Entry, Journal
-from catchment.storage.journal_file import SECTOR_BYTES
+from catchment.storage.journal_file import (
+    ENTRY_HEAD_BYTES,
+    FILE_HEAD_BYTES,
+    SECTOR_BYTES,
+    DamagedFileError,
+    file_head,
+    read_bodies,
+    with_checksums,
+)
 from catchment.timeline import ManualClock
 
 
@@ -262,6 +270,20 @@ def test_an_entry_of_which_some_sectors_were_never_written_is_torn(tmp_path: Pat
     data[lost : lost + SECTOR_BYTES] = bytes(SECTOR_BYTES)
     path.write_bytes(data)
     assert [e.sequence for e in Journal(tmp_path).entries()] == [0]
+
+
+@pytest.mark.parametrize("head_bytes", range(1, 12))
+def test_an_entry_whose_head_lies_in_two_sectors_is_torn_where_the_second_was_never_written(
+    tmp_path: Path, head_bytes: int
+) -> None:
+    path = tmp_path / "journal-0.log"
+    whole = with_checksums(b"x" * 40)
+    before = file_head() + with_checksums(b"y" * (512 - head_bytes - FILE_HEAD_BYTES - ENTRY_HEAD_BYTES))
+    data = before + whole[:head_bytes] + bytes(len(whole) - head_bytes)
+    assert len(list(read_bodies(data, path))) == 1, "the entry was never acknowledged, and the one before it was"
+    altered = data[:-1] + b"z"
+    with pytest.raises(DamagedFileError):
+        list(read_bodies(altered, path))
 
 
 def test_space_that_was_reserved_but_never_written_is_a_torn_end(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ class SitePipeline:
         spools = self.folder / "spool"
         opened = open_stream(self.spark, stream, self.site, self.project.folder, spools, far_us(jump_us))
         state = StreamState(stream, opened, self.plans, AgreedTime(jump_us), scans=StreamScans(self.project))
-        state.agreed_time.resume(self._newest_read_us(stream.name))
+        state.agreed_time.resume(self._newest_agreed_us(stream.name), self.core.newest_read_us(stream.name))
         if stream.shed:
             state.shedding = self._make_shedding(state, opened)
         self._states[stream.name] = state
@@ -238,7 +238,12 @@ class SitePipeline:
             self.host.submit("deploy", events)
 
     def _newest_read_us(self, stream: str) -> int | None:
-        """Return the newest event time that was read before a restart."""
+        """Return the newest event time that was read before a restart, held records included."""
+        known_us = self.core.newest_read_us(stream)
+        return self._newest_agreed_us(stream) if known_us is None else known_us
+
+    def _newest_agreed_us(self, stream: str) -> int | None:
+        """Return where the event time of a stream stood before a restart."""
         mark_us = self.core.low_mark_us(stream)
         declared = next((s for s in self.streams if s.name == stream), None)
         if declared is None or not START_OF_TIME_US < mark_us < END_OF_TIME_US:
@@ -264,8 +269,12 @@ class SitePipeline:
         if stats.low_us is not None and state.newest_us is not None:
             span_us = (min(stats.low_us, state.newest_us), state.newest_us)
         self.meter.note_batch(name, stats.rows, state.fragments, events, self.clock.now_us(), span_us)
-        if state.newest_us is not None:
-            events = [*events, LowMarkRaised(name, state.newest_us - slack_us(self.project, state.stream))]
+        read_us = state.agreed_time.newest_read_us()
+        if read_us is not None:
+            mark_us = START_OF_TIME_US
+            if state.newest_us is not None:
+                mark_us = state.newest_us - slack_us(self.project, state.stream)
+            events = [*events, LowMarkRaised(name, mark_us, read_us=read_us)]
         make_offsets_durable(self.folder / "checkpoints" / name, number)
         self.host.submit(name, [*events, self._measure_link()], batch=number)
         self.sender.notify()

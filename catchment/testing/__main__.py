@@ -1,0 +1,121 @@
+"""The command `python -m catchment.testing`: simulate generated deployments, seed by seed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from catchment.testing.campaign import (
+    TRACE_LINES,
+    CampaignReport,
+    matrix,
+    replay_command,
+    run_campaign,
+)
+from catchment.testing.features import Feature, Features
+from catchment.testing.simulation import RunReport
+from catchment.testing.states import RareState
+
+REPORT_EVERY = 50  # seeds between two lines of progress
+
+_HEAD = """\
+# What the simulation has combined
+
+Written by `{command}`: {seeds} seeds, {failed} of them wrong; {records} records, {windows} published revisions,
+{hours:.1f} hours of simulated time. A cell says how many seeds had both features ([testing.md](testing.md) says what
+they are); the diagonal, how many had the feature. Every triple of features was in {triple_seeds} seeds or more
+(fewest: {triple}).
+
+"""
+
+
+def main(
+    seeds: Annotated[int, typer.Option(help="how many seeds to simulate")] = 100,
+    first: Annotated[int, typer.Option(help="the first of them")] = 0,
+    seed: Annotated[int | None, typer.Option(help="simulate this seed alone, and show what happened")] = None,
+    only: Annotated[str, typer.Option(help="enable these features alone, such as 'crash,loss'")] = "",
+    processes: Annotated[int, typer.Option(help="how many processes share the seeds")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="print the report as JSON")] = False,
+    write: Annotated[Path | None, typer.Option(help="write which features were combined to this file")] = None,
+) -> None:
+    """Simulate generated deployments under faults, and check what they publish against a recomputation."""
+    logging.disable(logging.CRITICAL)  # refusals and warnings are what is simulated
+    numbers = range(first, first + seeds) if seed is None else range(seed, seed + 1)
+    report = run_campaign(
+        numbers,
+        features=_read_features(only),
+        processes=processes,
+        progress=lambda done, wrong: _show_progress(done, wrong, len(numbers)),
+    )
+    if as_json:
+        print(json.dumps(report.to_json(), indent=2))
+    else:
+        _show(report, is_alone=seed is not None)
+    if write is not None:
+        write.write_text(_page(report, len(numbers), first), encoding="utf-8")
+    if report.problems():
+        raise typer.Exit(1)
+
+
+def _read_features(only: str) -> Features | None:
+    names = [name.strip() for name in only.split(",") if name.strip()]
+    unknown = [name for name in names if name not in list(Feature)]
+    if unknown:
+        raise typer.BadParameter(f"there is no feature {unknown[0]!r}; there are {', '.join(Feature)}")
+    return frozenset(map(Feature, names)) if names else None
+
+
+def _show_progress(done: int, wrong: int, total: int) -> None:
+    if done % REPORT_EVERY == 0 or done == total:
+        print(f"{done} of {total} seeds, {wrong} wrong", file=sys.stderr, flush=True)
+
+
+def _show(report: CampaignReport, *, is_alone: bool) -> None:
+    for failed in report.failures:
+        _show_failure(failed)
+    coverage = report.coverage
+    print(f"{coverage.seeds} seeds, {len(report.failures)} wrong")
+    print(f"{coverage.records} records, {coverage.windows} revisions, {coverage.simulated_s:.0f} simulated seconds")
+    if is_alone:
+        return
+    triple, seeds = coverage.least_triple()
+    print(f"fewest seeds of three features together: {seeds} ({', '.join(triple)})")
+    for state in RareState:
+        print(f"{coverage.states[state]:8} {state.value}")
+    for problem in report.problems():
+        print(f"PROBLEM {problem}")
+
+
+def _show_failure(failed: RunReport) -> None:
+    print(f"seed {failed.seed} is wrong, with {', '.join(f.value for f in Feature if f in failed.features)}")
+    for problem in failed.problems:
+        print(f"  {problem}")
+    for line in failed.trace[-TRACE_LINES:]:
+        print(f"    {line}")
+    print(f"  again: {replay_command(failed.seed)}")
+
+
+def _page(report: CampaignReport, seeds: int, first: int) -> str:
+    coverage = report.coverage
+    triple, triple_seeds = coverage.least_triple()
+    head = _HEAD.format(
+        command=f"python -m catchment.testing --seeds {seeds} --first {first} --write docs/combinations.md",
+        seeds=coverage.seeds,
+        failed=len(report.failures),
+        records=coverage.records,
+        windows=coverage.windows,
+        hours=coverage.simulated_s / 3600,
+        triple_seeds=triple_seeds,
+        triple=", ".join(triple),
+    )
+    states = "\n".join(f"| {state.value} | {coverage.states[state]} |" for state in RareState)
+    return f"{head}{matrix(coverage)}\n\n## Rare states\n\n| state | times |\n|---|---|\n{states}\n"
+
+
+if __name__ == "__main__":
+    typer.run(main)

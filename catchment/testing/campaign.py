@@ -1,0 +1,171 @@
+"""Campaigns: many seeds, and whether they have tested what they should.
+
+A campaign fails if a run is wrong, or if a rare state was never entered, or a pair of features never met. What it has
+covered is counted: seeds per feature, per pair and per triple of features, and how often each rare state was entered.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+
+from catchment.deploy.deployment import Deployment
+from catchment.testing.features import Feature, Features
+from catchment.testing.generate import draw_features, draw_workload, write_project
+from catchment.testing.simulation import RunReport, Simulation
+from catchment.testing.states import RareState
+
+MEMORY_FOLDER = Path("/dev/shm")  # where runs keep their files, if it is there
+FULL_CAMPAIGN = 1_000  # seeds from which on every rare state and every pair must have been reached
+TRACE_LINES = 60
+
+Progress = Callable[[int, int], None]  # seeds that are done, and those of them that are wrong
+
+
+def run_seed(seed: int, features: Features | None = None) -> RunReport:
+    """Draw a project, its records and its faults from a seed, and simulate it."""
+    chance = random.Random(seed)
+    drawn = draw_features(chance)
+    enabled = drawn if features is None else features
+    where = MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="catchment-", dir=where) as folder:
+        made = write_project(Path(folder) / "project", chance, enabled)
+        deployment = Deployment.load(made.folder)
+        workload = draw_workload(deployment.catalog, chance, enabled)
+        return Simulation(deployment, workload, seed, enabled, made.submissions).run()
+
+
+@dataclass
+class Coverage:
+    """What some runs have covered."""
+
+    seeds: int = 0
+    records: int = 0
+    windows: int = 0
+    simulated_s: float = 0.0
+    features: Counter[Feature] = field(default_factory=Counter)
+    pairs: Counter[tuple[Feature, ...]] = field(default_factory=Counter)
+    triples: Counter[tuple[Feature, ...]] = field(default_factory=Counter)
+    states: Counter[RareState] = field(default_factory=Counter)
+
+    def add(self, report: RunReport) -> None:
+        enabled = [f for f in Feature if f in report.features]
+        self.seeds += 1
+        self.records += report.records
+        self.windows += report.windows
+        self.simulated_s += report.simulated_s
+        self.features.update(enabled)
+        self.pairs.update(combinations(enabled, 2))
+        self.triples.update(combinations(enabled, 3))
+        self.states.update(report.seen)
+
+    def missing(self) -> Iterator[str]:
+        """Yield the rare states that were never entered, and the pairs that never met."""
+        yield from (f"never: {state.value}" for state in RareState if not self.states[state])
+        yield from (f"never together: {a} and {b}" for a, b in combinations(Feature, 2) if not self.pairs[a, b])
+
+    def least_triple(self) -> tuple[tuple[Feature, ...], int]:
+        """Return the triple of features that the fewest seeds had, and how many."""
+        least = min(combinations(Feature, 3), key=lambda triple: self.triples[triple])
+        return least, self.triples[least]
+
+
+@dataclass
+class CampaignReport:
+    """What came of a campaign."""
+
+    coverage: Coverage = field(default_factory=Coverage)
+    failures: list[RunReport] = field(default_factory=list)
+
+    def problems(self) -> list[str]:
+        """Return why the campaign fails; a small one is not asked to reach everything."""
+        wrong = [f"seed {r.seed}: {r.problems[0].splitlines()[0]}" for r in self.failures]
+        missing = list(self.coverage.missing()) if self.coverage.seeds >= FULL_CAMPAIGN else []
+        return [*wrong, *missing]
+
+    def to_json(self) -> dict[str, object]:
+        """Return the report as plain JSON."""
+        coverage = self.coverage
+        triple, seeds = coverage.least_triple()
+        return {
+            "seeds": coverage.seeds,
+            "records": coverage.records,
+            "windows": coverage.windows,
+            "simulated_s": round(coverage.simulated_s),
+            "failed": [
+                {"seed": r.seed, "problems": r.problems, "replay": replay_command(r.seed)} for r in self.failures
+            ],
+            "features": {f.value: coverage.features[f] for f in Feature},
+            "pairs": {f"{a} + {b}": coverage.pairs[a, b] for a, b in combinations(Feature, 2)},
+            "fewest_seeds_of_a_triple": {" + ".join(triple): seeds},
+            "rare_states": {s.value: coverage.states[s] for s in RareState},
+        }
+
+
+def run_campaign(
+    seeds: Iterable[int],
+    *,
+    features: Features | None = None,
+    processes: int = 1,
+    progress: Progress = lambda done, wrong: None,
+) -> CampaignReport:
+    """Simulate many seeds, in one process or several."""
+    report = CampaignReport()
+    for found in _run_all(list(seeds), features, processes):
+        report.coverage.add(found)
+        if found.problems:
+            report.failures.append(found)
+        progress(report.coverage.seeds, len(report.failures))
+    return report
+
+
+def replay_command(seed: int) -> str:
+    """Return the command that runs a seed again."""
+    return f"python -m catchment.testing --seed {seed}"
+
+
+def matrix(coverage: Coverage) -> str:
+    """Return the table of how many seeds had each pair of features, in Markdown."""
+    features = list(Feature)
+    lines = [
+        "| | " + " | ".join(f"{i + 1}" for i in range(len(features))) + " |",
+        "|---" * (len(features) + 1) + "|",
+    ]
+    for row, feature in enumerate(features):
+        cells = [str(_met(coverage, feature, other)) if column <= row else "" for column, other in enumerate(features)]
+        lines.append(f"| {row + 1} {feature.value} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _met(coverage: Coverage, one: Feature, other: Feature) -> int:
+    if one == other:
+        return coverage.features[one]
+    order = list(Feature)
+    first, second = sorted((one, other), key=order.index)
+    return coverage.pairs[first, second]
+
+
+def _run_all(seeds: list[int], features: Features | None, processes: int) -> Iterator[RunReport]:
+    if processes == 1:
+        yield from (_run_one(seed, features) for seed in seeds)
+        return
+    with ProcessPoolExecutor(processes) as pool:
+        yield from pool.map(_run_one, seeds, [features] * len(seeds), chunksize=4)
+
+
+def _run_one(seed: int, features: Features | None) -> RunReport:
+    """Run a seed; an error that the simulation did not expect is a problem of that seed."""
+    try:
+        report = run_seed(seed, features)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the campaign names the seed and goes on
+        drawn = draw_features(random.Random(seed)) if features is None else features
+        return RunReport(seed, drawn, [f"{type(error).__name__}: {error}"])
+    if not report.problems:
+        report.trace.clear()
+    return report
