@@ -2,7 +2,9 @@
 
 >>> import catchment
 >>> geo = catchment.open("my-project")       # a folder with catchment.toml and queries/*.sql
->>> geo.run(seconds=30)                      # every site and the center, in this process
+>>> with geo.start():                        # every site and the center, in the background of this process
+...     for change in geo.follow("totals"):  # every published window, and every revision of it
+...         print(change)
 >>> geo.results("totals").to_pandas()
 """
 
@@ -14,16 +16,22 @@ from catchment.errors import CatchmentError
 from catchment.version import VERSION
 
 if TYPE_CHECKING:
-    from catchment.facade import Catchment, Results, open
+    from catchment.facade import Catchment, Change, Results, RunningProject, open
 
 __version__ = VERSION
-__all__ = ["Catchment", "CatchmentError", "Results", "__version__", "open"]
+__all__ = ["Catchment", "CatchmentError", "Change", "Results", "RunningProject", "__version__", "open"]
+_FACADE = ("Catchment", "Change", "Results", "RunningProject", "open")
 
 
 def __getattr__(name: str) -> Any:
     """The facade is imported when it is first used: rooms below it must not pay for it."""
-    if name in ("Catchment", "Results", "open"):
+    if name in _FACADE:
         from catchment import facade
 
         return getattr(facade, name)
     raise AttributeError(f"module 'catchment' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Names that completion offers: the public ones, whether or not they are imported yet."""
+    return sorted(__all__)

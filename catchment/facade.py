@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import html
 import re
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from catchment.center.results.read import newest_windows, read_results, read_windows
+from catchment.center.results.layout import RESERVED
+from catchment.center.results.read import newest_windows, published_queries, read_results, read_windows
 from catchment.center.results.sql import query_results
 from catchment.project.config import Project
 from catchment.query.catalog import Catalog, load_catalog
@@ -21,26 +28,116 @@ from catchment.query.sql.statements import Explain
 if TYPE_CHECKING:
     import pandas as pd
 
+    from catchment.spark.pipelines.runner import Runner
+
 # The beginning of a statement that reads results, after any comments and brackets.
 _READS = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/|\()*(?:SELECT|WITH|FROM|VALUES)\b", re.IGNORECASE | re.DOTALL)
 
 
+SHOWN_ROWS = 20  # of results, where a notebook shows them
+FOLLOW_EVERY_S = 0.5
+
+
 class Results:
-    """The published rows of one view, as an Arrow table, a pandas frame or a Spark frame."""
+    """The published rows of one view, as an Arrow table, a pandas frame or a Spark frame.
+
+    `engine_columns=False` leaves the columns of the view itself and the status of each row, without those that the
+    engine adds (coverage, bounds, revisions, what is missing).
+    """
 
     def __init__(self, state: Path, view: str, revisions: str) -> None:
         self._state = state
         self._view = view
         self._revisions = revisions
 
-    def to_arrow(self) -> pa.Table:
-        return read_results(self._state, self._view, revisions=self._revisions)
+    def to_arrow(self, *, engine_columns: bool = True) -> pa.Table:
+        """Return the rows as an Arrow table."""
+        rows = read_results(self._state, self._view, revisions=self._revisions)
+        if engine_columns:
+            return rows
+        return rows.drop_columns([name for name in RESERVED if name != "status" and name in rows.column_names])
 
-    def to_pandas(self) -> pd.DataFrame:
-        return self.to_arrow().to_pandas()
+    def to_pandas(self, *, engine_columns: bool = True) -> pd.DataFrame:
+        """Return the rows as a pandas frame."""
+        return self.to_arrow(engine_columns=engine_columns).to_pandas()
 
     def to_spark(self, spark: Any) -> Any:
+        """Return the rows as a frame of a Spark session."""
         return spark.createDataFrame(self.to_arrow())
+
+    def __repr__(self) -> str:
+        return f"<results of {self._view}, {self._revisions} revisions: {self.to_arrow().num_rows} rows>"
+
+    def _repr_html_(self) -> str:
+        rows = self.to_pandas(engine_columns=False)
+        return f"<p>{html.escape(repr(self))}</p>{rows.tail(SHOWN_ROWS).to_html(index=False)}"
+
+
+@dataclass(frozen=True)
+class Change:
+    """One published revision of one window: why it was published, and the rows that it changed."""
+
+    view: str
+    window_start: datetime
+    window_end: datetime
+    revision: int
+    status: str
+    coverage: float
+    reason: str
+    rows: pa.Table = field(repr=False)
+
+
+class RunningProject:
+    """A project that runs in the background of this process, until its `with` block ends."""
+
+    def __init__(self, runner: Runner, session: Any) -> None:
+        self._runner = runner
+        self._session = session  # one that was made for this run, and ends with it
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="catchment", daemon=True)
+        self._thread.start()
+
+    @property
+    def status(self) -> Mapping[str, Any]:
+        """What every site and the center are doing now."""
+        return self._runner.status()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it still runs: it ends by itself when its streams have ended, or when it fails."""
+        return self._thread.is_alive()
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Wait until the streams have ended, at most so long; raise what ended the run, if it failed."""
+        self._thread.join(seconds)
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self) -> None:
+        """Stop; what has been read is kept, and a later run continues."""
+        self._runner.stop()
+        self.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"<{self._runner.project.name}, {'running' if self.is_running else 'stopped'}>"
+
+    def _run(self) -> None:
+        try:
+            try:
+                self._runner.start()
+                self._runner.run()
+            finally:
+                self._runner.close()
+                if self._session is not None:
+                    self._session.stop()
+        except BaseException as failure:  # noqa: BLE001 - it is raised again where somebody waits
+            self._failure = failure
 
 
 class Catchment:
@@ -76,9 +173,79 @@ class Catchment:
 
         return run_deployment(Deployment.plan(self.catalog), once=once, seconds=seconds, spark=spark)
 
+    def start(self, *, once: bool = False, spark: Any = None) -> RunningProject:
+        """Run every site and the center in the background: `with geo.start(): ...` stops it at the end of the block."""
+        from catchment.deploy.deployment import Deployment
+        from catchment.spark.pipelines.runner import Runner
+        from catchment.spark.session import make_session
+
+        deployment = Deployment.plan(self.catalog)
+        project = deployment.project
+        made = spark or make_session(project.name, project.spark, warehouse=project.state_folder / "warehouse")
+        runner = Runner(deployment, made, deployment.sites, True, once=once)
+        return RunningProject(runner, None if spark else made)
+
+    def submit(self, text: str) -> Mapping[str, Any]:
+        """Deploy CREATE MATERIALIZED VIEW statements beside the views that run; say what they share."""
+        from catchment.deploy.submit import submit_text
+
+        return submit_text(self.project, text)
+
+    def drop(self, view: str) -> Mapping[str, Any]:
+        """Drop a view from what runs; its published answers are kept."""
+        from catchment.deploy.submit import drop
+
+        return drop(self.project, view)
+
+    def follow(self, view: str, *, seconds: float | None = None) -> Iterator[Change]:
+        """Yield every revision of every window as it is published, those that are published already first.
+
+        It ends when nothing was published for so many seconds, and never without them.
+        """
+        last = (-1, -1)
+        heard_s = time.monotonic()
+        while seconds is None or time.monotonic() - heard_s < seconds:
+            for place, change in self._changes_since(view, last):
+                last = place
+                heard_s = time.monotonic()
+                yield change
+            time.sleep(FOLLOW_EVERY_S)
+
+    def _changes_since(self, view: str, last: tuple[int, int]) -> Iterator[tuple[tuple[int, int], Change]]:
+        if view not in published_queries(self.project.state_folder):
+            return
+        log = read_windows(self.project.state_folder, view)
+        fresh = [row for row in log.to_pylist() if (row["entry"], row["step"]) > last]
+        rows = self.results(view, revisions="all").to_arrow() if fresh else None
+        for row in fresh:
+            assert rows is not None
+            own = (pc.field("window_start") == row["window_start"]) & (pc.field("revision") == row["revision"])
+            change = Change(
+                view,
+                row["window_start"],
+                row["window_end"],
+                row["revision"],
+                row["status"],
+                row["coverage"],
+                row["reason"],
+                rows.filter(own) if row["rows_changed"] else rows.slice(0, 0),
+            )
+            yield (row["entry"], row["step"]), change
+
     def results(self, view: str, *, revisions: str = "latest") -> Results:
         """Return the published rows of a view: the 'latest' revisions, or 'all'."""
         return Results(self.project.state_folder, view, revisions)
+
+    def __repr__(self) -> str:
+        return f"<{self.project.name}: {', '.join(sorted(self.catalog.views)) or 'no views'}>"
+
+    def _repr_html_(self) -> str:
+        known = set(published_queries(self.project.state_folder))
+        rows = "".join(
+            f"<tr><td>{html.escape(name)}</td><td>{'published' if name in known else 'nothing published yet'}</td></tr>"
+            for name in sorted(self.catalog.views)
+        )
+        return f"<p><b>{html.escape(self.project.name)}</b></p><table><tr><th>view</th><th></th></tr>{rows}</table>"
 
     def windows(self, view: str) -> pa.Table:
         """Return the newest entry of each published window of a view: status, coverage, what is missing."""

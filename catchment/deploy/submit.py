@@ -6,7 +6,7 @@ is written only if all of it is right. Running processes find the change at thei
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,23 @@ from catchment.optimizer.sharing.deployed import Deployed
 from catchment.project.config import Project
 from catchment.project.options import did_you_mean
 from catchment.query.catalog import load_catalog
-from catchment.query.sql.parse import parse_file
-from catchment.query.sql.statements import View
+from catchment.query.sql.parse import parse_file, parse_sql
+from catchment.query.sql.statements import Statement, View
 
 
 def submit(project: Project, path: Path) -> Mapping[str, Any]:
     """Deploy the views of a file beside those that run; return which fragments they share and which are new."""
     if not path.is_file():
         raise QueryError(f"there is no file {path}", hint="give a file with CREATE MATERIALIZED VIEW statements")
-    views = _read_views(path)
+    return _deploy(project, _views_of(parse_file(path), str(path)))
+
+
+def submit_text(project: Project, text: str) -> Mapping[str, Any]:
+    """Deploy the views of a text, as `submit` does those of a file."""
+    return _deploy(project, _views_of(parse_sql(text), "the submitted text"))
+
+
+def _deploy(project: Project, views: Sequence[View]) -> Mapping[str, Any]:
     declared = load_catalog(project)
 
     def make(now: Deployed | None) -> Deployed:
@@ -52,13 +60,12 @@ def drop(project: Project, name: str) -> Mapping[str, Any]:
     return {"version": made.version, "dropped": name, "ended_fragments": ended}
 
 
-def _read_views(path: Path) -> list[View]:
-    statements = parse_file(path)
+def _views_of(statements: Sequence[Statement], where: str) -> list[View]:
     views = [s for s in statements if isinstance(s, View)]
     if len(views) != len(statements) or not views:
         raise QueryError(
-            "only CREATE MATERIALIZED VIEW can be submitted" if statements else "there is no statement in the file",
-            where=str(path),
+            "only CREATE MATERIALIZED VIEW can be submitted" if statements else "there is no statement in it",
+            where=where,
             hint="declare streams and tables in the project's queries/ before it runs",
         )
     return views

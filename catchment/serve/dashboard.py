@@ -10,12 +10,10 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -28,7 +26,7 @@ from starlette.routing import Route
 from catchment.center.results.read import read_results
 from catchment.center.results.sql import query_results
 from catchment.deploy.deployment import Deployment
-from catchment.deploy.submit import drop, submit
+from catchment.deploy.submit import drop, submit_text
 from catchment.errors import CatchmentError, ConfigError
 from catchment.project.config import Project
 from catchment.query.explain import explain
@@ -165,13 +163,7 @@ class DashboardApp:
 
     async def _post_submit(self, request: Request) -> Response:
         text = str((await _read_body(request))["sql"])
-        return JSONResponse(to_plain_json(await run_in_threadpool(self._submit, text)))
-
-    def _submit(self, text: str) -> Mapping[str, Any]:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder, "submitted.sql")
-            path.write_text(text, encoding="utf-8")
-            return submit(self.project, path)
+        return JSONResponse(to_plain_json(await run_in_threadpool(submit_text, self.project, text)))
 
     async def _post_drop(self, request: Request) -> Response:
         view = str((await _read_body(request))["view"])

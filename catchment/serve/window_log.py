@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
-from catchment.center.results.layout import open_table
+from catchment.center.results.layout import INSTANT, open_table
 
 KEPT_WINDOWS = 240  # windows of a view that are shown; older ones are read with SQL
-FIRST_ENTRIES = 2_000  # how far back the first read of a long log goes, in entries of the journal
 _COLUMNS = (
     "entry",
     "window_start",
@@ -51,13 +51,26 @@ class WindowLog:
         return tuple(self._windows.values())
 
     def _read_new(self, table: DeltaTable) -> None:
-        since = self._last_entry if self._last_entry >= 0 else _newest_entry(table) - FIRST_ENTRIES
-        found = table.to_pyarrow_dataset().to_table(columns=list(_COLUMNS), filter=ds.field("entry") > since)
+        is_new = ds.field("entry") > self._last_entry
+        oldest = self._oldest_shown(table)
+        wanted = is_new if oldest is None else is_new & (ds.field("window_start") >= oldest)
+        found = table.to_pyarrow_dataset().to_table(columns=list(_COLUMNS), filter=wanted)
         for row in found.sort_by("entry").to_pylist():
             self._last_entry = max(self._last_entry, row.pop("entry"))
             self._note(row)
         for start in sorted(self._windows)[:-KEPT_WINDOWS]:
             del self._windows[start]
+
+    def _oldest_shown(self, table: DeltaTable) -> pa.Scalar | None:
+        """Return where the newest windows begin, so that files of older ones are not opened."""
+        files = table.get_add_actions(flatten=True)
+        starts = [value.as_py() for value in files.column("max.window_start")]
+        ends = [value.as_py() for value in files.column("max.window_end")]
+        known = [(start, end) for start, end in zip(starts, ends, strict=True) if start and end]
+        if not known:
+            return None
+        start, end = max(known)
+        return pa.scalar(start - KEPT_WINDOWS * (end - start), INSTANT)
 
     def _note(self, row: dict[str, Any]) -> None:
         known = self._windows.get(row["window_start"])
@@ -68,9 +81,3 @@ class WindowLog:
 
 def _short(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name in ("revision", "status", "coverage", "reason", "published_at")}
-
-
-def _newest_entry(table: DeltaTable) -> int:
-    """Return the newest entry, from the statistics of the files."""
-    newest = table.get_add_actions(flatten=True).column("max.entry")
-    return max((value.as_py() or 0 for value in newest), default=0)

@@ -23,7 +23,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_public_face_is_these_names() -> None:
-    assert set(catchment.__all__) == {"Catchment", "CatchmentError", "Results", "__version__", "open"}
+    assert set(catchment.__all__) == {
+        "Catchment",
+        "CatchmentError",
+        "Change",
+        "Results",
+        "RunningProject",
+        "__version__",
+        "open",
+    }
     assert all(hasattr(catchment, name) for name in catchment.__all__)
     with pytest.raises(AttributeError, match="no attribute 'spine'"):
         _ = catchment.spine
@@ -121,3 +129,60 @@ def test_a_project_is_run_and_its_results_read_on_a_session_that_is_given(spark:
         (start.timestamp(), page): n for (start, page), n in expected.items()
     }
     assert spark.range(3).count() == 3, "a session that is given is left open"
+
+
+def test_completion_offers_the_public_names_before_anything_is_imported() -> None:
+    assert {"open", "Catchment", "Results"} <= set(dir(catchment))
+
+
+def test_notebooks_show_a_project_and_its_results_without_engine_columns(folder: Path) -> None:
+    project = catchment.open(folder)
+    assert repr(project) == "<web-log: audience, quiet, traffic>"
+    assert "nothing published yet" in project._repr_html_()
+    results = project.results("traffic")
+    assert repr(results) == "<results of traffic, latest revisions: 4 rows>"
+    assert "[de]" in results._repr_html_()
+    assert "published_at" not in results._repr_html_()
+    own = results.to_pandas(engine_columns=False)
+    assert list(own.columns) == ["start", "country", "code", "requests", "bytes", "status"]
+
+
+def test_following_a_view_gives_every_revision_and_ends_when_nothing_comes(folder: Path) -> None:
+    changes = list(catchment.open(folder).follow("traffic", seconds=0.1))
+    assert [(c.window_start.minute, c.revision, c.status, c.rows.num_rows) for c in changes] == [
+        (0, 1, "exact", 2),
+        (10, 1, "exact", 1),
+        (0, 2, "exact", 1),
+        (0, 2, "final", 0),
+        (20, 1, "on_time", 1),
+    ]
+    assert changes[2].reason == "late: 1 row changed"
+    assert list(catchment.open(folder).follow("quiet", seconds=0.1)) == []
+
+
+def test_views_are_submitted_and_dropped_from_python(tmp_path: Path) -> None:
+    project = catchment.open(publish_project(tmp_path / "p"))
+    made = project.submit(
+        "CREATE MATERIALIZED VIEW extra AS SELECT window.start, count(*) AS n FROM requests "
+        "GROUP BY window(ts, '1 minute')"
+    )
+    assert made["queries"][0]["query"] == "extra"
+    assert project.drop("extra")["dropped"] == "extra"
+    with pytest.raises(QueryError, match="only CREATE MATERIALIZED VIEW can be submitted"):
+        project.submit("DROP MATERIALIZED VIEW traffic")
+
+
+@pytest.mark.spark
+def test_a_project_runs_in_the_background_of_a_block(spark: SparkSession, tmp_path: Path) -> None:
+    queries = """
+        CREATE STREAM hits (ts TIMESTAMP, page STRING, ms DOUBLE)
+          WITH (event_time = 'ts', sites = '{sites}', {connector});
+        CREATE MATERIALIZED VIEW pages AS
+          SELECT window.start, page, count(*) AS n FROM hits GROUP BY window(ts, '5 minutes'), page;"""
+    folder = write_project(tmp_path / "p", ["a"], {"a": as_lines(make_records(80, 3))}, queries=queries)
+    project = catchment.open(folder)
+    with project.start(once=True, spark=spark) as running:
+        running.wait()
+        assert not running.is_running
+        assert running.status["sites"]["a"]["rows"] == 80
+    assert sum(project.results("pages").to_arrow()["n"].to_pylist()) == 80
