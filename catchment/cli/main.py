@@ -1,6 +1,6 @@
 """The command line, put together from one module per group of commands.
 
-User errors and missing packages end with a message and exit code 2. Nothing else is caught.
+User errors and missing packages end with a message and exit code 2, a full disk with 4. Nothing else is caught.
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ from catchment.cli.commands import (
 from catchment.cli.commands.feeds import feeds
 from catchment.cli.output import report
 from catchment.errors import CatchmentError, ConfigError
+from catchment.storage.free_space import DiskFullError, is_disk_full
+
+USER_ERROR = 2
+DISK_FULL = 4
 
 app = typer.Typer(
     name="catchment",
@@ -102,12 +106,18 @@ def main() -> None:
         app()
     except CatchmentError as error:
         report(error)
-        sys.exit(2)
+        sys.exit(DISK_FULL if is_disk_full(error) else USER_ERROR)
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        hint = "make room and start again: everything that was acknowledged is on disk"
+        report(DiskFullError(f"the disk is full: {error.strerror}", where=error.filename, hint=hint))
+        sys.exit(DISK_FULL)
     except ModuleNotFoundError as error:
         needed = _missing_package(error)
         if needed is None:
             raise
         report(needed)
-        sys.exit(2)
+        sys.exit(USER_ERROR)
     except KeyboardInterrupt:
         sys.exit(130)

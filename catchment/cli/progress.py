@@ -69,7 +69,11 @@ def status_table(status: Mapping[str, Any], rates: Rates | None = None) -> Rende
             f"{site['pending_rows']:,} rows",
             Text(link),
         )
-    notices = (*_implausible_times(status["sites"]), *_ending_certificates(status["sites"]))
+    notices = (
+        *_low_disks(status),
+        *_implausible_times(status["sites"]),
+        *_ending_certificates(status["sites"]),
+    )
     parts: list[RenderableType] = [sites, *notices, *_shedding(status["sites"])]
     if any(site.get("fragments") for site in status["sites"].values()):
         parts += ["", _releases(status["sites"])]
@@ -125,6 +129,16 @@ def _implausible_times(sites: Mapping[str, Any]) -> Iterator[RenderableType]:
         count = site.get("implausible_times", 0)
         if count:
             yield Text(f"{name}: {count:,} records with event times far from their stream; they moved no window")
+
+
+def _low_disks(status: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Name the roles that wait for room on their disk."""
+    roles = {**status["sites"], **(status.get("relays") or {}), "center": status["center"] or {}}
+    for name, role in roles.items():
+        disk = role.get("disk")
+        if disk is not None and disk["low_since_us"] is not None:
+            free = f"{size(disk['free_bytes'])} of free disk, less than {size(disk['floor_bytes'])}"
+            yield Text(f"{name}: waits for room since {when(disk['low_since_us'])}: {free}", style="bold red")
 
 
 def _ending_certificates(sites: Mapping[str, Any]) -> Iterator[RenderableType]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 from catchment.errors import ConfigError
 from catchment.query.plan import QueryPlan
 from catchment.storage.files import make_folder, read_record, write_record
+from catchment.storage.free_space import write_last_words
 
 STATUS_FILE = "status.json"  # for the live table, for `show`, and for people who look into the folder
 VIEWS_FILE = "views.json"  # fingerprints of the views that the state in the folder belongs to
@@ -32,10 +32,8 @@ def open_state_folder(folder: Path) -> None:
 
 
 def write_status(folder: Path, status: Mapping[str, Any]) -> None:
-    """Replace the status of a role; it need not survive a power cut."""
-    unfinished = folder / f"{STATUS_FILE}.tmp"
-    unfinished.write_text(json.dumps(status))
-    os.replace(unfinished, folder / STATUS_FILE)
+    """Replace the status of a role; it need not survive a power cut. A full disk is no error: others must be closed."""
+    write_last_words(folder / STATUS_FILE, json.dumps(status))
 
 
 def read_status(folder: Path) -> Mapping[str, Any] | None:

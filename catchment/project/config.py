@@ -22,7 +22,7 @@ from catchment.units import SECOND_US
 
 PROJECT_FILE = "catchment.toml"
 QUERIES_FOLDER = "queries"
-TABLES = ("project", "sites", "links", "spark", "security", "defaults")
+TABLES = ("project", "sites", "links", "spark", "security", "limits", "defaults")
 OUTBOX_MAX_BYTES = 10**9  # default bound of what waits for a link
 _SITE_FILE = kinds.path_of_site()
 
@@ -242,6 +242,33 @@ class Defaults:
 
 
 @dataclass(frozen=True)
+class StorageLimits:
+    """How much a process keeps on disk, per site and stream where nothing else is said; None is no limit."""
+
+    history_keep_us: int | None = option(
+        kinds.duration(none=True, positive=True),
+        7 * 86400 * SECOND_US,
+        doc="raw records older than this are removed, unless a repair still needs them; none: never",
+    )
+    history_max_bytes: int | None = option(
+        kinds.size(none=True), 50 * 10**9, doc="beyond it the oldest raw records are removed; none: no limit"
+    )
+    quarantine_max_bytes: int | None = option(
+        kinds.size(none=True), 10**9, doc="beyond it the oldest bad records are removed; none: no limit"
+    )
+    replaced_files_keep_us: int = option(
+        kinds.duration(),
+        86400 * SECOND_US,
+        doc="how long files that result tables have replaced by fewer ones stay for readers that have begun",
+    )
+    free_disk_bytes: int = option(
+        kinds.size(),
+        200 * 10**6,
+        doc="with less free disk than this, sites stop reading and inboxes take nothing until there is more",
+    )
+
+
+@dataclass(frozen=True)
 class Project:
     """A valid project folder, as read from its `catchment.toml`."""
 
@@ -257,6 +284,7 @@ class Project:
     )
     spark: SparkConfig = field(default_factory=SparkConfig)
     security: Security = field(default_factory=Security)
+    limits: StorageLimits = field(default_factory=StorageLimits)
     defaults: Defaults = field(default_factory=Defaults)
 
     def __post_init__(self) -> None:
@@ -331,10 +359,18 @@ class _Reader:
         links = self.links(sites)
         spark = self.spark()
         security = self.security(root)
+        limits = StorageLimits(**self.table("limits", options_of(StorageLimits)))
         defaults = Defaults(**self.table("defaults", options_of(Defaults)))
         try:
             return Project(
-                folder=root, sites=sites, links=links, spark=spark, security=security, defaults=defaults, **head
+                folder=root,
+                sites=sites,
+                links=links,
+                spark=spark,
+                security=security,
+                limits=limits,
+                defaults=defaults,
+                **head,
             )
         except ConfigError as cause:
             if cause.where:

@@ -119,9 +119,16 @@ def _write_duration(us: int) -> str:
     return f"{us} us" if us % 1000 else format_duration(us)
 
 
-def size() -> OptionKind:
-    """Return the kind of option that is a size, held in bytes."""
-    return OptionKind("a size such as '64 MB' or '1 GiB'", _positive_size, format_size, "bytes")
+def size(*, none: bool = False) -> OptionKind:
+    """Return the kind of option that is a size, held in bytes; with `none`, the words none and off give None."""
+
+    def read(value: Any) -> int | None:
+        if none and isinstance(value, str) and value.lower() in ("none", "off"):
+            return None
+        return _positive_size(value)
+
+    also = ", or 'none'" if none else ""
+    return OptionKind(f"a size such as '64 MB' or '1 GiB'{also}", read, format_size, "bytes")
 
 
 def _positive_size(value: Any) -> int:

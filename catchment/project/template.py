@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from catchment.project.config import Defaults, Link, Project, Security, Site, SparkConfig
+from catchment.project.config import Defaults, Link, Project, Security, Site, SparkConfig, StorageLimits
 from catchment.project.options import Option, options_of
 
 _COMMENT_COLUMN = 31  # where comments begin
@@ -22,6 +22,7 @@ SPARK_SETTINGS_DOC = "passed to Spark unchanged"
 SECURITY_DOC = """\
 Paths are relative to the project folder; {site} in them is the name of a site. Without these files sites can be reached
 on their own machine only, and links are not encrypted. `catchment keys init` makes all of them: docs/security.md."""
+LIMITS_DOC = "How much is kept on disk, per site and stream. What happens at each limit: docs/reliability.md."
 DEFAULTS_DOC = "What holds for streams and views that do not say otherwise in their WITH (...)."
 
 
@@ -39,6 +40,7 @@ def template() -> str:
         _table("[spark]", options_of(SparkConfig)),
         f'{settings}\n#"spark.sql.shuffle.partitions" = 2',
         _table("[security]", options_of(Security), SECURITY_DOC),
+        _table("[limits]", options_of(StorageLimits), LIMITS_DOC),
         _table("[defaults]", options_of(Defaults), DEFAULTS_DOC),
     )
     return "\n\n".join(tables) + "\n"

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from catchment.project import template
-from catchment.project.config import Defaults, Link, Project, Security, Site, SparkConfig
+from catchment.project.config import Defaults, Link, Project, Security, Site, SparkConfig, StorageLimits
 from catchment.project.options import Option, options_of
 from catchment.query.sql.connectors import CONNECTORS
 from catchment.query.sql.statements import Stream
@@ -48,6 +48,7 @@ def options_reference() -> str:
         _section("### `[spark]`", options_of(SparkConfig)),
         f"Settings in `[spark.settings]` are {template.SPARK_SETTINGS_DOC}.",
         _section("### `[security]`", options_of(Security), template.SECURITY_DOC),
+        _section("### `[limits]`", options_of(StorageLimits), template.LIMITS_DOC),
         _section("### `[defaults]`", options_of(Defaults), template.DEFAULTS_DOC),
         _SQL_HEAD,
         _section("### Streams", (CONNECTOR, *options_of(Stream))),

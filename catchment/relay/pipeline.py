@@ -18,6 +18,7 @@ from catchment.relay.events import Action, Carried, Event, Flushed
 from catchment.site.events import FragmentDropped, LinkMeasured
 from catchment.site.meter import SiteMeter
 from catchment.site.outbox_writer import OutboxWriter
+from catchment.storage.free_space import FreeSpace
 from catchment.storage.host import Host
 from catchment.storage.journal import Journal
 from catchment.timeline import END_OF_TIME_US, Clock
@@ -42,7 +43,8 @@ class RelayPipeline:
         self.clock = clock
         self.folder = project.relay_folder(name)
         self.link = outgoing_link(project, name)
-        self.inbox = Inbox(self.folder / "inbox", admit=check)
+        self.free_space = FreeSpace(self.folder, project.limits.free_disk_bytes, clock)
+        self.inbox = Inbox(self.folder / "inbox", admit=check, free_space=self.free_space)
         self.outbox = Outbox(self.folder / "outbox", name, self.link.destination, self.link.outbox_max_bytes)
         self._writer = OutboxWriter(self.outbox)
         self.core = RelayCore(project.defaults.relay_wait_us)
@@ -103,6 +105,7 @@ class RelayPipeline:
             "refused": dict(self.inbox.refused),
             "blocked": self.consumer.blocked_status(),
             **self.meter.link_status(self.sender.snapshot(), self.outbox.size_bytes, self.link.bandwidth_bytes_per_s),
+            "disk": self.free_space.status(),
             "finished": self.finished,
         }
 

@@ -20,12 +20,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from catchment.errors import EngineError
+from catchment.errors import CatchmentError, EngineError
 from catchment.storage.files import sync_files
+from catchment.storage.free_space import DiskFullError, write_last_words
 
 STARTS = 60  # attempts of ten seconds each: ten minutes in which a machine may be too busy
 POLL_S = 0.05  # how often a starting query is checked
 FAILURE_FILE = "failure.txt"
+MAX_FAILURE_CHARACTERS = 200_000  # of Spark's output that are kept
+_DISK_FULL = ("No space left on device", "Disk quota exceeded", DiskFullError.__name__)
 _TOO_SLOW = ("failed to connect back", "waiting for the Python worker to connect back")
 
 T = TypeVar("T")
@@ -111,11 +114,15 @@ def _row_offset(checkpoint: Path, batch: int) -> int | None:
     return int(offset["row"]) if isinstance(offset, dict) and "row" in offset else None
 
 
-def stopped_error(what: str, failure: BaseException, folder: Path) -> EngineError:
+def stopped_error(what: str, failure: BaseException, folder: Path) -> CatchmentError:
     """Return the error of a stream that has stopped: its reason in one line, and where the rest is."""
     path = folder / FAILURE_FILE
-    path.write_text(str(failure), encoding="utf-8")
-    return EngineError(f"{what} stopped: {reason_of(str(failure))}", hint=f"the full output of Spark is in {path}")
+    kept = write_last_words(path, str(failure)[:MAX_FAILURE_CHARACTERS])
+    if any(words in str(failure) for words in _DISK_FULL):
+        hint = "make room and start again: everything that was acknowledged is on disk"
+        return DiskFullError(f"{what} stopped: the disk is full", where=str(folder), hint=hint)
+    where_output_is = f"the full output of Spark is in {path}" if kept else None
+    return EngineError(f"{what} stopped: {reason_of(str(failure))}", hint=where_output_is)
 
 
 def reason_of(failure: str) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 
 from catchment.errors import WireError
 from catchment.storage.files import read_record, write_record
+from catchment.storage.free_space import FreeSpace
 from catchment.storage.numbers import NumberSet
 from catchment.wire.codec import EncodedSegment, UnknownVersionError, read_frame
 from catchment.wire.header import FrameHeader
@@ -126,15 +127,21 @@ class Inbox:
     """Take segments from any thread; keep them until they are discarded.
 
     `admit`, if given, is called with each segment before it is stored and raises a WireError if the segment is of no
-    use here (a fragment or a schema that is not known, slices too far away).
+    use here (a fragment or a schema that is not known, slices too far away). While `free_space` is low, nothing is
+    taken.
     """
 
     def __init__(
-        self, folder: Path, limits: WireLimits = DEFAULT_LIMITS, admit: Callable[[Segment], None] | None = None
+        self,
+        folder: Path,
+        limits: WireLimits = DEFAULT_LIMITS,
+        admit: Callable[[Segment], None] | None = None,
+        free_space: FreeSpace | None = None,
     ) -> None:
         self.folder = folder
         self.limits = limits
         self._admit = admit
+        self._free_space = free_space
         self._lock = threading.RLock()
         self._refused: Counter[str] = Counter()
         self._failure: OSError | None = None
@@ -331,6 +338,8 @@ class Inbox:
             raise self.refuse(
                 "full", f"{waiting_bytes} bytes of {segment.origin!r} wait to be consumed; send again later"
             )
+        if self._free_space is not None and self._free_space.is_low():
+            raise self.refuse("full", f"{self._free_space.describe()}; send again later")
 
     def _check_content(self, segment: Segment) -> None:
         """Refuse what is of no use here; outside of the lock, because it reads all that a segment holds."""

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,7 +31,7 @@ from catchment.center.results.layout import open_table
 from catchment.center.results.read import newest_windows, read_results, read_windows
 from catchment.center.results.recent import RecentRows
 from catchment.center.results.sql import SqlLimits, query_results
-from catchment.center.results.store import APPLICATION, DeltaStore
+from catchment.center.results.store import APPLICATION, COMPACT_ABOVE_FILES, DeltaStore
 from catchment.center.results.write import ResultTables
 from catchment.errors import CenterError, QueryError
 from catchment.query.fragment import Fragment, Key
@@ -328,6 +329,31 @@ def test_states_of_sketches_come_back_byte_for_byte_and_still_merge(tmp_path: Pa
 
 
 # --- upkeep -----------------------------------------------------------------------------------------------------
+
+
+def test_compaction_removes_what_it_replaced_and_remembers_the_newest_number(tmp_path: Path) -> None:
+    store = DeltaStore(tmp_path, keep_hours=0)
+    for number in range(COMPACT_ABOVE_FILES + 5):
+        store.append("late", "q", number, lambda n=number: pa.table({"n": [n]}))  # type: ignore[misc]
+    folder = tmp_path / "late" / "q"
+    before = len(list(folder.glob("*.parquet")))
+    store.compact("late", "q")
+    assert before == COMPACT_ABOVE_FILES + 5
+    assert len(list(folder.glob("*.parquet"))) == 1
+    assert len(list((folder / "_delta_log").glob("*.json"))) < 10
+    assert store.newest_number("late", "q") == COMPACT_ABOVE_FILES + 4, "or an enactment would be written twice"
+    assert sorted(DeltaTable(folder).to_pyarrow_table()["n"].to_pylist()) == list(range(COMPACT_ABOVE_FILES + 5))
+    store.append("late", "q", 1, lambda: pa.table({"n": [-1]}))
+    assert DeltaTable(folder).to_pyarrow_table().num_rows == COMPACT_ABOVE_FILES + 5
+
+
+def test_replaced_files_stay_for_readers_that_have_begun(tmp_path: Path) -> None:
+    store = DeltaStore(tmp_path, keep_hours=1)
+    for number in range(COMPACT_ABOVE_FILES + 1):
+        store.append("late", "q", number, lambda: pa.table({"n": [1]}))
+    begun = DeltaTable(tmp_path / "late" / "q")
+    store.compact("late", "q")
+    assert begun.to_pyarrow_table().num_rows == COMPACT_ABOVE_FILES + 1
 
 
 def test_compaction_folds_files_and_keeps_every_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from catchment.aggregates import FUNCTIONS
 from catchment.center.results.layout import RESERVED
 from catchment.errors import QueryError
-from catchment.project.config import Defaults, Link, Project, Security, Site, SparkConfig
+from catchment.project.config import Defaults, Link, Project, Security, Site, SparkConfig, StorageLimits
 from catchment.project.options import options_of
 from catchment.query.catalog import Catalog, load_catalog
 from catchment.query.explain import explain, explain_data
@@ -182,5 +182,16 @@ def test_the_page_of_options_is_what_their_declarations_say() -> None:
 
 
 def test_every_option_says_what_it_is_for() -> None:
-    holders = (Project, Site, Link, SparkConfig, Security, Defaults, Stream, ViewOptions, *CONNECTORS.values())
+    holders = (
+        Project,
+        Site,
+        Link,
+        SparkConfig,
+        Security,
+        StorageLimits,
+        Defaults,
+        Stream,
+        ViewOptions,
+        *CONNECTORS.values(),
+    )
     assert not [o.name for holder in holders for o in options_of(holder) if not o.doc]

@@ -15,7 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catchment.errors import StorageError, WireError
+from catchment.storage.free_space import CHECK_EVERY_US, FreeSpace
 from catchment.storage.numbers import NumberSet
+from catchment.timeline import ManualClock
 from catchment.wire.codec import VERSION, decode_segment, encode_segment
 from catchment.wire.inbox import Inbox
 from catchment.wire.limits import WireLimits
@@ -297,6 +299,22 @@ def test_one_site_cannot_fill_the_inbox_of_all(tmp_path: Path) -> None:
     assert refusal(again, frame(2)).reason == "full", "what waited before a restart still counts"
     again.discard(1)
     assert again.accept(frame(2)) == 2
+
+
+def test_an_inbox_whose_disk_is_nearly_full_takes_nothing_new_until_there_is_room(tmp_path: Path) -> None:
+    clock = ManualClock(1)
+    free = [10**9]
+    inbox = Inbox(tmp_path, free_space=FreeSpace(tmp_path, 10**6, clock, lambda folder: free[0]))
+    inbox.accept(frame(0))
+    free[0] = 10**5
+    clock.advance(CHECK_EVERY_US)
+    error = refusal(inbox, frame(1))
+    assert (error.reason, error.retryable) == ("full", True)
+    assert "free_disk" in error.message
+    assert inbox.accept(frame(0)) == 0, "what it has is acknowledged again"
+    free[0] = 10**9
+    clock.advance(CHECK_EVERY_US)
+    assert inbox.accept(frame(1)) == 1
 
 
 def test_bad_bytes_are_refused_with_a_reason_and_counted(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ class JoinedTables(ResultTables):
     """The tables of one join; `pairing` is the fragment whose rows hold the partials of both sides."""
 
     pairing: Fragment
-    kinds: ClassVar[tuple[str, ...]] = ("results", "windows", "sides")
+    kinds: ClassVar[tuple[str, ...]] = ("results", "windows", "late", "sides")
     is_join: ClassVar[bool] = True
 
     def publish(self, sequence: int, revisions: Sequence[Publish]) -> None:

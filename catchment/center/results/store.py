@@ -18,6 +18,7 @@ from catchment.center.results.layout import INSTANT, open_table
 
 APPLICATION = "catchment"  # the name under which Delta remembers the number of the last append
 COMPACT_ABOVE_FILES = 64
+KEEP_HOURS = 24
 
 
 class TableStore(Protocol):
@@ -42,9 +43,14 @@ class TableStore(Protocol):
 
 @dataclass(frozen=True)
 class DeltaStore:
-    """Delta tables in a folder, `<kind>/<query>` each."""
+    """Delta tables in a folder, `<kind>/<query>` each.
+
+    Files that compaction has replaced, and old entries of the log, stay for `keep_hours`: for readers that have begun,
+    and until what replaces them is on disk.
+    """
 
     folder: Path
+    keep_hours: int = KEEP_HOURS
 
     def append(self, kind: str, query: str, number: int, make: Callable[[], pa.Table]) -> None:
         newest = self.newest_number(kind, query)
@@ -73,6 +79,17 @@ class DeltaStore:
         table = self._open(kind, query)
         if table is not None and len(table.file_uris()) > COMPACT_ABOVE_FILES:
             table.optimize.compact()
+            self._remove_replaced(kind, query)
+
+    def _remove_replaced(self, kind: str, query: str) -> None:
+        """Remove data files that nobody refers to any more, and log entries that a checkpoint holds."""
+        table = DeltaTable(self.folder / kind / query)
+        wanted = {"delta.logRetentionDuration": f"interval {self.keep_hours} hours"}
+        if not wanted.items() <= table.metadata().configuration.items():
+            table.alter.set_table_properties(wanted)
+        table.vacuum(retention_hours=self.keep_hours, dry_run=False, enforce_retention_duration=False)
+        table.create_checkpoint()
+        table.cleanup_metadata()
 
     def _open(self, kind: str, query: str) -> DeltaTable | None:
         return open_table(self.folder / kind / query)

@@ -65,7 +65,7 @@ class ResultTables:
     source_key: str | None = None  # the key that is the source of the records, if one is
     recent: RecentRows = field(default_factory=RecentRows, compare=False)
     store: TableStore | None = field(default=None, compare=False)  # None: Delta tables in the folder
-    kinds: ClassVar[tuple[str, ...]] = ("results", "windows")  # the tables that grow with every window
+    kinds: ClassVar[tuple[str, ...]] = ("results", "windows", "late")
     is_join: ClassVar[bool] = False
 
     def publish(self, sequence: int, revisions: Sequence[Publish]) -> None:

@@ -122,11 +122,12 @@ def quarantine(project: ProjectOption = Path(), limit: Limit = 20, as_json: Json
     counts: Counter[str] = Counter()
     records: list[dict[str, Any]] = []
     for folder in sorted(Project.load(project).state_folder.glob("sites/*/quarantine/*")):
-        kept = ds.dataset(folder, format="parquet").to_table(columns=["site", "_problem", "_raw"])
-        counts.update(kept["_problem"].to_pylist())
+        kept = ds.dataset(folder, format="parquet")
+        for batch in kept.to_batches(columns=["_problem"]):  # one at a time: there may be more than fits into memory
+            counts.update({str(c["values"]): c["counts"] for c in batch["_problem"].value_counts().to_pylist()})
         records += [
             {"site": r["site"], "stream": folder.name, "reason": r["_problem"], "record": r["_raw"]}
-            for r in kept.slice(0, limit).to_pylist()
+            for r in kept.head(limit, columns=["site", "_problem", "_raw"]).to_pylist()
         ]
     emit({"counts": counts, "records": records[:limit]}, as_json, _render_quarantine)
 

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from catchment.center.join.results import JoinedTables
 from catchment.center.pipeline import CenterPipeline
 from catchment.center.results.bounds import column_laws
+from catchment.center.results.store import DeltaStore
 from catchment.center.results.write import ResultTables
 from catchment.deploy.connections import Connections, reached_at
 from catchment.deploy.deployment import Deployment
@@ -19,7 +20,9 @@ from catchment.progress.admission import Admission
 from catchment.query.plan import QueryPlan
 from catchment.spark.evaluation.finish import make_finish
 from catchment.spark.evaluation.merge import make_merge
+from catchment.storage.free_space import FreeSpace
 from catchment.timeline import END_OF_TIME_US, Clock
+from catchment.units import SECOND_US
 from catchment.wire.grpc_server import InboxServer
 from catchment.wire.inbox import Inbox
 from catchment.wire.messages import Segment
@@ -43,7 +46,8 @@ class CenterRole:
         self._server: InboxServer | None = None
         project = deployment.project
         folder = project.state_folder / "center"
-        self._inbox = Inbox(folder / "inbox", admit=self._admit)
+        self._free_space = FreeSpace(folder, project.limits.free_disk_bytes, clock)
+        self._inbox = Inbox(folder / "inbox", admit=self._admit, free_space=self._free_space)
         refuse_redefined_views(folder, deployment.plans)
         self.pipeline = CenterPipeline(
             project,
@@ -91,7 +95,7 @@ class CenterRole:
 
     def status(self) -> Mapping[str, Any]:
         """Return per query how far each site has come and what is closed."""
-        return self.pipeline.status()
+        return {**self.pipeline.status(), "disk": self._free_space.status()}
 
     def write_status(self) -> None:
         """Write the status into the folder of the center."""
@@ -109,7 +113,14 @@ class CenterRole:
             self.deployment.late_delta(plan),
             self.deployment.source_key(plan),
         )
-        return JoinedTables(*given, pairing=plan.join.pairing) if plan.join is not None else ResultTables(*given)
+        store = DeltaStore(self.deployment.project.state_folder, self._keep_hours())
+        if plan.join is not None:
+            return JoinedTables(*given, pairing=plan.join.pairing, store=store)
+        return ResultTables(*given, store=store)
+
+    def _keep_hours(self) -> int:
+        """Return how long replaced files of tables stay, in whole hours, one at least."""
+        return max(1, -(-self.deployment.project.limits.replaced_files_keep_us // (3600 * SECOND_US)))
 
     def _admit(self, segment: Segment) -> None:
         Admission(self.pipeline.fragments, self.deployment.routes, self.deployment.births).check(segment)

@@ -19,6 +19,7 @@ from catchment.center.pipeline import CenterPipeline
 from catchment.deploy.connections import Connections
 from catchment.deploy.deployment import Deployment, inbox_address
 from catchment.deploy.expiry import ExpiryWatch
+from catchment.deploy.housekeeping import SiteHousekeeping
 from catchment.deploy.rebalance import Rebalancer
 from catchment.deploy.relays import Relays
 from catchment.deploy.role_files import open_state_folder, refuse_redefined_views, write_status
@@ -62,6 +63,7 @@ class Runner:
         self._stop = threading.Event()
         self._center: CenterRole | None = None
         self.pipelines: list[SitePipeline] = []
+        self._housekeeping: dict[str, SiteHousekeeping] = {}
         self.watcher = DeploymentWatcher(self.deployment)
         self.rebalancer = Rebalancer(self.watcher)
         self.connections = Connections(self.project, self.clock, self.wrap_uplink)
@@ -113,6 +115,12 @@ class Runner:
             self.make_monitor,
         )
         self.pipelines.append(pipeline)
+        self._housekeeping[site] = SiteHousekeeping(
+            pipeline.folder,
+            self.project.limits,
+            self.clock,
+            lambda stream: {debt.batch for debt in pipeline.core.debts.of(stream)},
+        )
         self._closing.callback(pipeline.stop)
         pipeline.start(once=self.once)
 
@@ -132,8 +140,10 @@ class Runner:
 
     def close(self) -> None:
         """Stop everything, the sites first."""
-        self._write_status()
-        self._closing.close()
+        try:
+            self._write_status()
+        finally:
+            self._closing.close()
 
     @property
     def finished(self) -> bool:
@@ -155,7 +165,11 @@ class Runner:
         return {"sites": sites, "relays": self.relays.status(), "center": center}
 
     def _site_status(self, pipeline: SitePipeline) -> Mapping[str, Any]:
-        return {**site_status(pipeline), "certificate_expires_us": self._expiry.expiry_us(pipeline.site)}
+        return {
+            **site_status(pipeline),
+            "storage": self._housekeeping[pipeline.site].status(),
+            "certificate_expires_us": self._expiry.expiry_us(pipeline.site),
+        }
 
     def _follow(self) -> None:
         """Bring every role of this process to what is deployed now, the center first."""
@@ -185,6 +199,7 @@ class Runner:
         for pipeline in self.pipelines:
             pipeline.sender.raise_failure()
             pipeline.tick()
+            self._housekeeping[pipeline.site].tick([state.stream.name for state in pipeline.states])
         self.relays.tick()
         if self._center is not None:
             self._center.pipeline.tick()

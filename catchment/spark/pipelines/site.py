@@ -43,6 +43,7 @@ from catchment.spark.streaming import (
     start_query,
     stopped_error,
 )
+from catchment.storage.free_space import DiskFullError, FreeSpace
 from catchment.storage.host import Host
 from catchment.storage.journal import Journal
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US, Clock
@@ -52,6 +53,7 @@ from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
 
 MAX_RESTARTS = 60  # of one stream, where a busy machine is the only reason that it stopped
+DISK_CHECK_S = 1.0  # how often a disk that is nearly full is checked for room
 ROOM_CHECK_S = 0.2  # how often a full cache is checked for room
 _log = logging.getLogger(__name__)
 
@@ -81,6 +83,7 @@ class SitePipeline:
         self._writer = OutboxWriter(self.outbox)
         self.sender = self.make_sender(self.outbox)
         self.meter = SiteMeter()
+        self.free_space = FreeSpace(self.folder, self.project.limits.free_disk_bytes, self.clock)
         self.core = SiteCore()
         journal = Journal(self.folder / "journal")
         self.host: Host[Event, Action] = Host(self.core, journal, self._enact, self.clock)
@@ -280,9 +283,12 @@ class SitePipeline:
         self.sender.notify()
 
     def _wait_for_room(self) -> None:
-        """Read nothing more while the cache is full, until the link has taken something away."""
+        """Read nothing more while the cache is full, until the link has taken something away, or the disk nearly is."""
         while self.core.full and not self._stopping.wait(ROOM_CHECK_S):
             self.host.submit("tick", [self._measure_link(), Ticked()])
+        while self.free_space.is_low():
+            if self._once or self._stopping.wait(DISK_CHECK_S):
+                raise DiskFullError(self.free_space.describe(), where=f"site {self.site}")
 
     def _suspended(self) -> Mapping[str, FragmentSuspended]:
         """Return the fragments that take nothing in, and why."""
@@ -331,6 +337,7 @@ def site_status(pipeline: SitePipeline) -> dict[str, Any]:
             for s in pipeline.states
             if s.shedding is not None
         },
+        "disk": pipeline.free_space.status(),
         "finished": pipeline.finished,
         "contracts": pipeline.host.look(lambda: pipeline.core.contract_status(pipeline.clock.now_us())),
     }

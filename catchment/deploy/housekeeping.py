@@ -1,0 +1,55 @@
+"""What a site keeps of raw and bad records, within the limits of `[limits]`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from catchment.project.config import StorageLimits
+from catchment.storage.batch_retention import BatchRetention
+from catchment.timeline import Clock
+
+HISTORY = "history"
+QUARANTINE = "quarantine"
+
+
+@dataclass
+class SiteHousekeeping:
+    """Removes old history and quarantine of the streams at one site.
+
+    `needed` says which batches of a stream are still to be read from history: those of which something is owed.
+    """
+
+    folder: Path
+    limits: StorageLimits
+    clock: Clock
+    needed: Callable[[str], Collection[int]]
+    _kept: dict[tuple[str, str], BatchRetention] = field(default_factory=dict, init=False)
+
+    def tick(self, streams: Iterable[str]) -> None:
+        """Remove a little of what is beyond the limits."""
+        for stream in streams:
+            self._of(HISTORY, stream, self.limits.history_keep_us, self.limits.history_max_bytes).tidy(
+                self.needed(stream)
+            )
+            self._of(QUARANTINE, stream, None, self.limits.quarantine_max_bytes).tidy()
+
+    def status(self) -> dict[str, Any]:
+        """Return per kind and stream how much is kept, and how much was removed since the start."""
+        found: dict[str, dict[str, Any]] = {HISTORY: {}, QUARANTINE: {}}
+        for (kind, stream), kept in self._kept.items():
+            found[kind][stream] = {
+                "batches": len(kept),
+                "size_bytes": kept.size_bytes,
+                "removed_batches": kept.removed_batches,
+                "removed_bytes": kept.removed_bytes,
+            }
+        return found
+
+    def _of(self, kind: str, stream: str, keep_us: int | None, max_bytes: int | None) -> BatchRetention:
+        key = kind, stream
+        if key not in self._kept:
+            self._kept[key] = BatchRetention(self.folder / kind / stream, self.clock, keep_us, max_bytes)
+        return self._kept[key]

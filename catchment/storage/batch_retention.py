@@ -1,0 +1,123 @@
+"""Old batches of raw records: removed when they are too old or take too much room, unless something still needs them.
+
+Works on a folder with one folder per batch (`batch=N`), whoever writes them. The number grows with time. A folder is
+renamed before it is deleted, so that a reader finds a batch whole or not at all, also after a crash.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import deque
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from catchment.timeline import Clock
+from catchment.units import SECOND_US
+
+PREFIX = "batch="
+REMOVED_PREFIX = "_removed-"  # Spark and Arrow pass over names that begin so
+KEEP_NEWEST = 10  # batches that are never removed: they may be written, replayed or sampled now
+SCAN_EVERY_US = 60 * SECOND_US
+MAX_REMOVALS = 50  # per call, so that a call is short
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    size_bytes: int
+    written_us: int
+
+
+@dataclass
+class BatchRetention:
+    """Keeps the batches of one folder within its limits; None is no limit."""
+
+    folder: Path
+    clock: Clock
+    keep_us: int | None = None
+    max_bytes: int | None = None
+    removed_batches: int = field(default=0, init=False)
+    removed_bytes: int = field(default=0, init=False)
+    _batches: dict[int, _Batch] = field(default_factory=dict, init=False)
+    _scanned_us: int | None = field(default=None, init=False)
+    _size_bytes: int = field(default=0, init=False)
+    _beyond: deque[int] = field(default_factory=deque, init=False)
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all batches that were there at the last scan and were not removed since."""
+        return self._size_bytes
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def tidy(self, needed: Collection[int] = ()) -> int:
+        """Remove some of what is beyond the limits, oldest first, but nothing that is needed; return how many."""
+        now_us = self.clock.now_us()
+        if self._scanned_us is None or now_us - self._scanned_us >= SCAN_EVERY_US:
+            self._scanned_us = now_us
+            self._scan()
+            self._beyond = deque(self._find_beyond(now_us))
+        removed = 0
+        while self._beyond and removed < MAX_REMOVALS:
+            number = self._beyond.popleft()
+            if number not in needed:
+                self._remove(number)
+                removed += 1
+        return removed
+
+    def _find_beyond(self, now_us: int) -> Iterator[int]:
+        """Yield the batches that are beyond the limits, oldest first."""
+        excess_bytes = 0 if self.max_bytes is None else self._size_bytes - self.max_bytes
+        for number in sorted(self._batches)[:-KEEP_NEWEST]:
+            batch = self._batches[number]
+            is_old = self.keep_us is not None and now_us - batch.written_us > self.keep_us
+            if not is_old and excess_bytes <= 0:
+                return
+            yield number
+            excess_bytes -= batch.size_bytes
+
+    def _scan(self) -> None:
+        """Find new batches; those that are known do not change, but for the newest ones."""
+        names = os.listdir(self.folder) if self.folder.is_dir() else []
+        for name in names:
+            if name.startswith(REMOVED_PREFIX):
+                shutil.rmtree(self.folder / name, ignore_errors=True)
+        numbers = {int(name.removeprefix(PREFIX)) for name in names if _is_batch(name)}
+        settled = set(sorted(self._batches)[:-KEEP_NEWEST])
+        found = {number: self._batches[number] for number in numbers & settled}
+        for number in numbers - settled:
+            batch = _measure(self._path(number))
+            if batch is not None:
+                found[number] = batch
+        self._batches = found
+        self._size_bytes = sum(batch.size_bytes for batch in found.values())
+
+    def _remove(self, number: int) -> None:
+        batch = self._batches.pop(number)
+        self._size_bytes -= batch.size_bytes
+        aside = self.folder / f"{REMOVED_PREFIX}{number}"
+        try:
+            os.replace(self._path(number), aside)
+        except FileNotFoundError:  # somebody else removed it
+            return
+        shutil.rmtree(aside, ignore_errors=True)
+        self.removed_batches += 1
+        self.removed_bytes += batch.size_bytes
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{PREFIX}{number}"
+
+
+def _is_batch(name: str) -> bool:
+    return name.startswith(PREFIX) and name.removeprefix(PREFIX).isdigit()
+
+
+def _measure(path: Path) -> _Batch | None:
+    try:
+        with os.scandir(path) as entries:
+            found = [entry.stat() for entry in entries]
+        return _Batch(sum(f.st_size for f in found), path.stat().st_mtime_ns // 1_000)
+    except FileNotFoundError:  # it is being replaced
+        return None
