@@ -48,15 +48,27 @@ CREATE MATERIALIZED VIEW totals AS
 def register(app: typer.Typer) -> None:
     """Add these commands."""
     app.command(epilog="Example: catchment demo")(demo)
-    app.command(epilog="Example: catchment init my-project")(init)
+    app.command(epilog="Examples: catchment init my-project   |   catchment init my-project --from sales.csv")(init)
     app.command(epilog="Examples: catchment run my-project   |   catchment run my-project --once --json")(run)
     app.command(epilog="Example: catchment site eu --project my-project")(site)
     app.command(epilog="Example: catchment center --project my-project")(center)
 
 
-def init(folder: Folder, as_json: JsonFlag = False) -> None:
+def init(
+    folder: Folder,
+    data: Annotated[
+        Path | None,
+        typer.Option("--from", help="Infer a stream and a first query from a file of CSV, JSON lines or Parquet."),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
     """Make a project folder with a commented catchment.toml and a first query."""
     made = {folder / PROJECT_FILE: template(), folder / QUERIES_FOLDER / "events.sql": FIRST_QUERY}
+    if data is not None:
+        from catchment.query.infer import infer_stream
+
+        stream = infer_stream(data)
+        made = {folder / PROJECT_FILE: template(), folder / QUERIES_FOLDER / f"{stream.name}.sql": stream.to_sql()}
     taken = [path for path in (folder, folder / QUERIES_FOLDER) if path.is_file()] + [p for p in made if p.exists()]
     if taken:
         raise ConfigError(f"{taken[0]} already exists", where=str(folder), hint="choose another folder")
