@@ -27,8 +27,19 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from catchment.center.events import Action, Event, QueryAdded, QueryDropped, QueryMoved, Recalled
+from catchment.center.events import (
+    Action,
+    AnswersRecalled,
+    AnswersResumed,
+    AnswersSuspended,
+    Event,
+    QueryAdded,
+    QueryDropped,
+    QueryMoved,
+    Recalled,
+)
 from catchment.center.running_query import QueryState, RunningQuery
+from catchment.center.windows.unfinished import UnfinishedState
 from catchment.errors import CenterError
 from catchment.progress.blocking import Blocked, SiteBlocked, SiteResumed, note_blocking
 from catchment.progress.events import Gathered, Landed, Ticked
@@ -86,7 +97,11 @@ class CenterCore:
                 if query in self.queries:  # else it was dropped meanwhile
                     running = self.queries[query]
                     marks = running.site_marks(self.frontiers)
-                    return tuple(running.windows.late.repair(starts, states, reason, marks, now_us))
+                    repaired = running.windows.late.repair(starts, states, reason, marks, now_us)
+                    return tuple(running.windows.unfinished.follow(repaired))
+            case AnswersSuspended(query) | AnswersResumed(query) | AnswersRecalled(query):
+                if query in self.queries:
+                    return self.queries[query].follow_answers(event, now_us)
             case Gathered():
                 self._merge(event, now_us)
             case Landed():
@@ -131,6 +146,12 @@ class CenterCore:
             for fragment in running.sources.fragments
             if fragment in frontier.suspended
         }
+
+    @property
+    def unfinished(self) -> dict[str, UnfinishedState]:
+        """The queries that have answers which could not be finished."""
+        states = {name: running.windows.state.unfinished for name, running in self.queries.items()}
+        return {name: state for name, state in states.items() if state.suspended is not None or state.windows}
 
     @property
     def fragments(self) -> frozenset[str]:
@@ -194,7 +215,7 @@ class CenterCore:
 
     def _settle(self, name: str, now_us: int) -> Iterator[Action]:
         running = self.queries[name]
-        yield from running.settle(self.frontiers, self.newest, now_us)
+        yield from running.windows.unfinished.follow(running.settle(self.frontiers, self.newest, now_us))
         if running.has_begun:
             for frontier in self.frontiers.values():
                 frontier.forget_closings(name, running.windows.state.closed_us)

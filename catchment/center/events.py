@@ -63,7 +63,75 @@ class Recalled:
     reason: str = ""
 
 
-Event = QueryAdded | QueryDropped | QueryMoved | Recalled | Gathered | Landed | SiteBlocked | SiteResumed | Ticked
+@stored()
+@dataclass(frozen=True, slots=True)
+class UnfinishedRevision:
+    """What was to be published of a window, but for its rows: its answer could not be finished."""
+
+    start_us: int
+    revision: int
+    status: str
+    coverage: float
+    missing_sites: tuple[str, ...]
+    lowest_rate: float = 1.0
+    late: Lateness | None = None
+
+    @classmethod
+    def of(cls, publish: Publish) -> UnfinishedRevision:
+        """Return what is remembered of a revision."""
+        return cls(
+            publish.window.start_us,
+            publish.revision,
+            publish.status,
+            publish.coverage,
+            publish.missing_sites,
+            publish.lowest_rate,
+            publish.late,
+        )
+
+
+@stored()
+@dataclass(frozen=True, slots=True)
+class AnswersSuspended:
+    """The last step of a query has failed on a row of these windows: their answers were written without columns."""
+
+    query: str
+    windows: tuple[UnfinishedRevision, ...]
+    reason: str
+
+
+@stored()
+@dataclass(frozen=True, slots=True)
+class AnswersResumed:
+    """The last step of a query is taken again from now on."""
+
+    query: str
+
+
+@stored()
+@dataclass(frozen=True, slots=True)
+class AnswersRecalled:
+    """Windows of a resumed query whose answers were not finished, with their states, as in `Recalled`."""
+
+    query: str
+    windows: tuple[int, ...]
+    states: pa.Table = field(repr=False)
+
+
+Event = (
+    AnswersSuspended
+    | AnswersResumed
+    | AnswersRecalled
+    | QueryAdded
+    | QueryDropped
+    | QueryMoved
+    | Recalled
+    | Gathered
+    | Landed
+    | SiteBlocked
+    | SiteResumed
+    | Ticked
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +140,8 @@ class Publish:
 
     `late`: what records that are not in yet may change; None where none is expected.
     `sources`: the (site, source, share of its window) that are known to be missing. `kept`: of a join, the partials of
-    its sides that changed, from which the window can be answered again.
+    its sides that changed, from which the window can be answered again. What is not `is_finished` is written without
+    the columns of the view; with `leaves_out_failing` a row that cannot be finished is left out, the others are not.
     """
 
     query: str
@@ -89,6 +158,8 @@ class Publish:
     sources: tuple[tuple[str, str, float], ...] = ()
     kept: pa.Table | None = field(default=None, repr=False)
     group_rates: GroupLowest | None = None  # the lowest rates by group, where rates differ by group
+    is_finished: bool = True
+    leaves_out_failing: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,17 @@ import threading
 import time
 import traceback
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from catchment.center.core import CenterCore
 from catchment.center.events import (
+    SUSPENDED,
     Action,
+    AnswersRecalled,
+    AnswersResumed,
+    AnswersSuspended,
     Event,
     Expired,
     Publish,
@@ -29,10 +34,13 @@ from catchment.center.events import (
     QueryDropped,
     QueryMoved,
     Recalled,
+    UnfinishedRevision,
 )
 from catchment.center.query import CenterQuery
 from catchment.center.results.write import ResultTables
+from catchment.center.unfinished_notes import UnfinishedNotes
 from catchment.center.windows.query_windows import QueryWindows
+from catchment.center.windows.unfinished import UnfinishedState
 from catchment.errors import EngineError
 from catchment.progress.consumer import InboxConsumer, Merge, merge_here
 from catchment.progress.events import Ticked
@@ -46,6 +54,7 @@ from catchment.wire.inbox import Inbox
 from catchment.wire.messages import Suspended
 
 REPAIR_ALONE_AFTER_US = 2 * SECOND_US  # how long a repair that is due waits for landed segments to go with
+RECALLED_WINDOWS = 64  # windows of a resumed view that are published again in one entry
 STOP_WITHIN_S = 60.0  # how long `stop` waits for the entry under way
 FAILURE_FILE = "failure.txt"
 
@@ -72,11 +81,13 @@ class CenterPipeline:
     def __post_init__(self) -> None:
         self.folder = self.project.state_folder / "center"
         self.core = CenterCore()
+        self._notes = UnfinishedNotes(self.folder)
         journal = Journal(self.folder / "journal")
         self.host: Host[Event, Action] = Host(self.core, journal, self._enact, self.clock, self._flush_tables)
         self.host.recover(max((table.next_number() for table in self.tables.values()), default=0))
         self.consumer = InboxConsumer(self.inbox, self.host, self.merge)
         self.consumer.recover()
+        self._journal_suspensions()
         self._apply_deployment()
 
     def deploy(
@@ -99,6 +110,15 @@ class CenterPipeline:
             if events:
                 self.host.submit("deploy", events)
 
+    def resume(self, names: Iterable[str]) -> None:
+        """Finish the answers of these views again, if they are suspended here."""
+        with self._turn:
+            suspended = [
+                name for name in names if name in self.core.unfinished and self.core.unfinished[name].suspended
+            ]
+            if suspended:
+                self.host.submit("resume", [AnswersResumed(name) for name in suspended])
+
     def start(self) -> None:
         """Begin to consume the inbox."""
         self._thread = threading.Thread(target=self._run, name="center", daemon=True)
@@ -114,11 +134,14 @@ class CenterPipeline:
                 self.host.submit("tick", [Ticked()])
             if self.clock.now_us() - self._committed_at_us > REPAIR_ALONE_AFTER_US:
                 self._repair()
+            self._publish_unfinished()
+            self._journal_suspensions()
 
     def finish(self) -> None:
         """Repair everything that is registered: nothing more will come for now."""
         with self._turn:
             self._repair(everything=True)
+            self._journal_suspensions()
 
     @property
     def consumed(self) -> bool:
@@ -153,6 +176,7 @@ class CenterPipeline:
             "shed_windows": len(windows.outstanding),
             "suspended": {site: _describe_suspension(fact) for site, fact in self.core.suspensions(name).items()},
             "suspended_windows": len(windows.state.skipped),
+            "unfinished": _describe_unfinished(windows.state.unfinished),
         }
 
     # --- the loop ---------------------------------------------------------------------------------------------
@@ -179,6 +203,7 @@ class CenterPipeline:
             # What was registered before is repaired with it: an enactment costs more than what it repairs.
             self.consumer.commit(run, [*self._recall(), *run.events, Ticked()])
             self._committed_at_us = self.clock.now_us()
+            self._journal_suspensions()
         return True
 
     def _stopped_error(self, failure: BaseException) -> EngineError:
@@ -200,12 +225,33 @@ class CenterPipeline:
         due = self.core.repairs(self.clock.now_us(), everything)
         return [Recalled(r.query, r.windows, self.tables[r.query].recall(r.wanted), r.reason) for r in due]
 
+    def _publish_unfinished(self) -> None:
+        """Publish, some at a time, the windows of resumed views whose answers were not finished."""
+        for name, state in self.core.unfinished.items():
+            if state.suspended is None and name in self.tables:
+                starts = tuple(sorted(state.windows)[:RECALLED_WINDOWS])
+                states = self.tables[name].recall_windows(starts)
+                self.host.submit("resume", [AnswersRecalled(name, starts, states)])
+
+    def _journal_suspensions(self) -> None:
+        """Suspend the views whose last step has failed; the caller holds the turn, so that nothing comes between."""
+        events = self._notes.events()
+        if events:
+            self.host.submit("suspend", events)
+            self._notes.clear()
+
     def _enact(self, number: int, actions: Sequence[Action]) -> int:
         for name, tables in self.tables.items():
-            tables.publish(number, [a for a in actions if isinstance(a, Publish) and a.query == name])
+            published = [a for a in actions if isinstance(a, Publish) and a.query == name]
+            if self._notes.is_unfinished(name, number):
+                published = [replace(p, status=SUSPENDED, is_finished=False) for p in published]
+            tables.publish(number, published, partial(self._note_unfinished, name, number))
             tables.register_late(number, [a for a in actions if isinstance(a, Expired) and a.query == name])
         self.published += sum(isinstance(a, Publish) for a in actions)
         return 1
+
+    def _note_unfinished(self, name: str, number: int, windows: tuple[UnfinishedRevision, ...], reason: str) -> None:
+        self._notes.add(number, AnswersSuspended(name, windows, reason))
 
     def _flush_tables(self) -> None:
         """Before the journal forgets what it can repeat: tables on the disk, and not in too many pieces."""
@@ -228,6 +274,17 @@ def query_changes(core: CenterCore, queries: Iterable[CenterQuery], begun: Colle
                 and core.queries[name].sources.newest_fragment(part.name) != part.source_fragment
             ):
                 yield QueryMoved(name, part.derivation, part.source_fragment in begun)
+
+
+def _describe_unfinished(state: UnfinishedState) -> dict[str, Any] | None:
+    if state.suspended is None and not state.windows:
+        return None
+    return {
+        "reason": None if state.suspended is None else state.suspended.reason,
+        "windows_us": (min(state.windows), max(state.windows)) if state.windows else None,
+        "windows": len(state.windows),
+        "given_up": state.given_up,
+    }
 
 
 def _describe_suspension(fact: Suspended) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from catchment.center.events import Action
+from catchment.center.events import Action, AnswersRecalled, AnswersResumed, AnswersSuspended
 from catchment.center.fragment_sources import Arrival, FragmentSource, FragmentSources
 from catchment.center.join.publish import JoinPublisher
 from catchment.center.join.sources import JoinedSources
@@ -66,6 +66,23 @@ class RunningQuery:
             self._begin()
             yield from self.windows.settle(self.site_marks(frontiers), now_us)
             self.sources.forget_final(self.windows.state.final_us)
+
+    def follow_answers(
+        self, event: AnswersSuspended | AnswersResumed | AnswersRecalled, now_us: int
+    ) -> tuple[Action, ...]:
+        """Suspend or resume the last step of the query, or publish what was held back; return what follows."""
+        unfinished = self.windows.unfinished
+        match event:
+            case AnswersSuspended():
+                unfinished.suspend(event)
+            case AnswersResumed():
+                unfinished.resume()
+            case AnswersRecalled(_, starts, states):
+                published = tuple(unfinished.publish_recalled(starts, states, now_us))
+                for publish in published:
+                    self.windows.note_revision(publish.window.start_us, publish.revision)
+                return published
+        return ()
 
     def is_due(self, frontiers: Mapping[str, Frontier], now_us: int) -> bool:
         """Return whether `settle` would publish something though nothing has landed."""

@@ -59,6 +59,9 @@ def find_suspensions(project: Project, deployed: Deployed, name: str) -> Iterato
     for site, suspension in told.get("suspended", {}).items():
         if not local.get(site):
             yield _entry({"site": site, **suspension})
+    unfinished = told.get("unfinished")
+    if unfinished and unfinished["reason"]:
+        yield _entry({"site": project.center, "reason": unfinished["reason"], "missed_us": unfinished["windows_us"]})
 
 
 def fragments_of(deployed: Deployed, view: str) -> frozenset[str]:
@@ -85,6 +88,9 @@ def _describe_query(project: Project, deployed: Deployed, name: str) -> dict[str
 
 
 def _request(project: Project, name: str, suspension: Mapping[str, Any]) -> None:
+    if suspension["fragment"] is None:
+        request_resumption(project.state_folder / "center", [name])
+        return
     folder = project.site_folder(suspension["site"])
     if not folder.is_dir():
         raise ConfigError(

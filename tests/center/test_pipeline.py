@@ -45,7 +45,7 @@ class MemoryTables:
         self.memory = Tables(fragment)
         self.broken = False
 
-    def publish(self, number: int, revisions: Sequence[Publish]) -> None:
+    def publish(self, number: int, revisions: Sequence[Publish], on_unfinished: object = None) -> None:
         if self.broken:
             raise OSError("no space left\non the device")
         if revisions:

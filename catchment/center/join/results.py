@@ -13,8 +13,9 @@ from typing import ClassVar
 import pyarrow as pa
 
 from catchment.center.events import Publish
+from catchment.center.late.registry import WINDOW_COLUMN
 from catchment.center.results.layout import instants, state_of
-from catchment.center.results.write import ResultTables
+from catchment.center.results.write import OnUnfinished, ResultTables
 from catchment.query.fragment import Fragment
 
 
@@ -26,8 +27,10 @@ class JoinedTables(ResultTables):
     kinds: ClassVar[tuple[str, ...]] = ("results", "windows", "late", "sides")
     is_join: ClassVar[bool] = True
 
-    def publish(self, sequence: int, revisions: Sequence[Publish]) -> None:
-        super().publish(sequence, revisions)
+    def publish(
+        self, sequence: int, revisions: Sequence[Publish], on_unfinished: OnUnfinished = lambda windows, reason: None
+    ) -> None:
+        super().publish(sequence, revisions, on_unfinished)
         kept = [r for r in revisions if r.kept is not None and r.kept.num_rows]
         if kept:
             self._append("sides", sequence, lambda: pa.concat_tables([self._sides(r, r.kept) for r in kept]))
@@ -40,6 +43,10 @@ class JoinedTables(ResultTables):
                 "state": state_of(kept, self.pairing),
             }
         )
+
+    def recall_windows(self, starts_us: Sequence[int]) -> pa.Table:
+        """Return the whole pairing of some windows."""
+        return self.recall(pa.table({WINDOW_COLUMN: pa.array(starts_us, pa.int64())}))
 
     def recall(self, wanted: pa.Table) -> pa.Table:
         """Return the newest partials of both sides of some windows: (window_start_us, the pairing's keys, states)."""

@@ -11,8 +11,9 @@ Every append carries the number of the enactment it belongs to, so that enacting
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
@@ -23,7 +24,7 @@ import pyarrow.compute as pc
 
 from catchment.aggregates import partials
 from catchment.arrays import Floats
-from catchment.center.events import Expired, Publish
+from catchment.center.events import EARLY, SUSPENDED, Expired, Publish, UnfinishedRevision
 from catchment.center.late.registry import WINDOW_COLUMN
 from catchment.center.results.bounds import DELTA, ColumnLaw, ResultBounds, RowBounds
 from catchment.center.results.layout import (
@@ -39,12 +40,23 @@ from catchment.center.results.layout import (
 )
 from catchment.center.results.recent import RecentRows
 from catchment.center.results.store import DeltaStore, TableStore
-from catchment.errors import CenterError
+from catchment.errors import AggregateError, CenterError
 from catchment.quality.contract import LATE_SHARE
 from catchment.query.fragment import Fragment
+from catchment.timeline import Window
 
 Finish = Callable[[pa.Table], pa.Table]
 REVISION_ROWS = "_revision"  # beside what is finished: which of the revisions that are finished together a row is of
+OnUnfinished = Callable[[tuple[UnfinishedRevision, ...], str], None]
+UNFINISHED = "unfinished"  # the column that says which rows could not be finished
+
+
+class UnfinishedRowsError(CenterError):
+    """The last step of a query fails on a row."""
+
+
+def _fail_as_before(rows: pa.Table) -> pa.Table:
+    raise UnfinishedRowsError(f"none of {rows.num_rows} rows can be finished alone")
 
 
 @dataclass(frozen=True)
@@ -52,7 +64,8 @@ class ResultTables:
     """The tables of one query.
 
     `finish` turns (window_start, window_end, keys..., aggregates...) into the user's columns and a boolean `retracted`:
-    whether HAVING or LIMIT leaves the row out.
+    whether HAVING or LIMIT leaves the row out. It raises `UnfinishedRowsError` where that fails on a row; `finish_each`
+    then gives null to the columns that fail, and says so in a column `unfinished`.
     """
 
     folder: Path
@@ -65,17 +78,33 @@ class ResultTables:
     source_key: str | None = None  # the key that is the source of the records, if one is
     recent: RecentRows = field(default_factory=RecentRows, compare=False)
     store: TableStore | None = field(default=None, compare=False)  # None: Delta tables in the folder
+    finish_each: Finish = field(default=_fail_as_before, compare=False)
+    publishes_nulls: bool = False  # whether rows that fail are published, with null columns
     kinds: ClassVar[tuple[str, ...]] = ("results", "windows", "late")
     is_join: ClassVar[bool] = False
 
-    def publish(self, sequence: int, revisions: Sequence[Publish]) -> None:
-        """Append what one enactment publishes; nothing if it was appended before."""
+    def publish(
+        self, sequence: int, revisions: Sequence[Publish], on_unfinished: OnUnfinished = lambda windows, reason: None
+    ) -> None:
+        """Append what one enactment publishes; nothing if it was appended before.
+
+        Where it cannot be finished, it is appended without the columns of the view, after `on_unfinished` was called.
+        """
         changed = [r for r in revisions if r.rows.num_rows]
-        if changed:
-            self._append("results", sequence, lambda: self._result_rows(changed))
+        failed: Counter[Window] = Counter()  # rows per window that could not be finished, while others were
+        try:
+            if changed:
+                self._append("results", sequence, lambda: self._result_rows(changed, failed))
+        except UnfinishedRowsError as failure:
+            on_unfinished(tuple(UnfinishedRevision.of(r) for r in changed if r.status != EARLY), failure.message)
+            why = f"its answers could not be finished: {failure.message}"
+            revisions = [replace(r, status=SUSPENDED, reason=why, is_finished=False) for r in revisions]
+            changed = [r for r in revisions if r.rows.num_rows]
+            self._append("results", sequence, lambda: self._result_rows(changed, failed))
         for revision in changed:
             self.recent.add(revision.window.start_us, revision.rows)
         if revisions:
+            revisions = [_with_note(r, failed[r.window]) for r in revisions]
             bounds = self._bounds.window_bounds(revisions).columns()
             self._append("windows", sequence, lambda: window_rows(sequence, revisions, bounds))
 
@@ -83,6 +112,10 @@ class ResultTables:
         """Register partials that came too late to be merged."""
         if expired:
             self._append("late", sequence, lambda: pa.concat_tables([late_rows(e) for e in expired]))
+
+    def recall_windows(self, starts_us: Sequence[int]) -> pa.Table:
+        """Return the newest published states of whole windows: (window_start_us, keys..., states...)."""
+        return self._recall("results", self.fragment, pa.table({WINDOW_COLUMN: pa.array(starts_us, pa.int64())}))
 
     def recall(self, wanted: pa.Table) -> pa.Table:
         """Return the newest published states of (window_start_us, keys...), with these in front."""
@@ -115,14 +148,20 @@ class ResultTables:
             return schema.empty_table()
         return partials.select_matching(flatten_states(newest_revisions(found)), wanted).cast(schema)
 
-    def _result_rows(self, revisions: Sequence[Publish]) -> pa.Table:
+    def _result_rows(self, revisions: Sequence[Publish], failed: Counter[Window]) -> pa.Table:
         """Return the rows of all revisions; finished together, because finishing may be a job of its own."""
+        held = [r for r in revisions if not r.is_finished]
+        if held:
+            finished = [r for r in revisions if r.is_finished]
+            unfinished = [self._unfinished_rows(r) for r in held]
+            tables = [*([self._result_rows(finished, failed)] if finished else []), *unfinished]
+            return pa.concat_tables(tables, promote_options="default")
         lowered = [self._lower(r) for r in revisions]
         # In one piece: of hundreds of small ones fewer rows once came back from Spark, and each would be a task.
         together = pa.concat_tables([table for table, _ in lowered]).combine_chunks()
         numbers = np.repeat(np.arange(len(revisions)), [table.num_rows for table, _ in lowered])
         together = together.append_column(REVISION_ROWS, pa.array(numbers, pa.int64()))
-        user = self.finish(together)
+        user = self._finish(together, any(r.leaves_out_failing for r in revisions))
         if user.num_rows != together.num_rows:
             raise CenterError(
                 f"{together.num_rows} rows of {self.query!r} were finished, and {user.num_rows} came back"
@@ -130,13 +169,38 @@ class ResultTables:
         start = 0
         tables = []
         for revision, (values, sampled) in zip(revisions, lowered, strict=True):
+            mine = user.slice(start, revision.rows.num_rows)
+            failed[revision.window] += pc.sum(mine[UNFINISHED]).as_py() or 0
             bounds = self._bounds.row_bounds(revision, values, sampled)
-            tables.append(self._rows(revision, user.slice(start, revision.rows.num_rows), bounds))
+            tables.append(self._rows(revision, mine.drop_columns([UNFINISHED]), bounds))
             start += revision.rows.num_rows
         return pa.concat_tables(tables)
 
+    def _unfinished_rows(self, revision: Publish) -> pa.Table:
+        """Return rows with their states and without the columns of the view; nobody reads them."""
+        n = revision.rows.num_rows
+        nothing = pa.table({"retracted": pa.array([True] * n, pa.bool_())})
+        return self._rows(revision, nothing, self._bounds.window_bounds([revision] * n))
+
+    def _finish(self, rows: pa.Table, leaves_out_failing: bool) -> pa.Table:
+        """Return the user's columns, and which rows have failed: they have null columns, or are left out."""
+        try:
+            user = self.finish(rows)
+            return user.append_column(UNFINISHED, pa.array([False] * user.num_rows, pa.bool_()))
+        except UnfinishedRowsError:
+            if not (leaves_out_failing or self.publishes_nulls):
+                raise
+        user = self.finish_each(rows)
+        if self.publishes_nulls:
+            return user
+        left_out = pc.or_(user["retracted"], user[UNFINISHED])
+        return user.set_column(user.column_names.index("retracted"), "retracted", left_out)
+
     def _lower(self, revision: Publish) -> tuple[pa.Table, dict[str, Floats]]:
-        lowered = partials.lower(revision.rows, self.fragment.key_names, self.fragment.aggregates)
+        try:
+            lowered = partials.lower(revision.rows, self.fragment.key_names, self.fragment.aggregates)
+        except (pa.ArrowInvalid, ArithmeticError, AggregateError) as failure:
+            raise UnfinishedRowsError(str(failure)) from failure
         lowered, sampled = self._bounds.scale(revision, lowered)
         n = lowered.num_rows
         lowered = lowered.add_column(0, "window_end", instants(revision.window.end_us, n))
@@ -167,3 +231,10 @@ class ResultTables:
 
     def _append(self, kind: str, sequence: int, make: Callable[[], pa.Table]) -> None:
         self._store.append(kind, self.query, sequence, make)
+
+
+def _with_note(revision: Publish, failed: int) -> Publish:
+    """Return a revision whose reason says how many of its rows could not be finished."""
+    if not failed:
+        return revision
+    return replace(revision, reason=f"{revision.reason}; {failed} rows could not be finished")

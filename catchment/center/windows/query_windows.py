@@ -21,6 +21,7 @@ from catchment.center.windows.outstanding import Outstanding
 from catchment.center.windows.publish import WindowPublisher
 from catchment.center.windows.skipped import SkippedRecords
 from catchment.center.windows.state import WindowsState
+from catchment.center.windows.unfinished import UnfinishedAnswers
 from catchment.quality.contract import watched_quantities
 
 MakePublisher = Callable[[CenterQuery, Outstanding], WindowPublisher]
@@ -37,6 +38,7 @@ class QueryWindows:
         watched = watched_quantities(query.fragment.aggregates)
         self.outstanding = Outstanding(query.window, len(query.fragment.keys) == 1, self.state.outstanding)
         publisher = make_publisher(query, self.outstanding)
+        self.unfinished = UnfinishedAnswers(query, self.state.unfinished, publisher)
         self.open = OpenSlices(query, self.state)
         self.skipped = SkippedRecords(self.state, self.open)
         self.early = EarlyAnswers(query, self.state, self.open, self.outstanding, publisher, watched)
@@ -65,6 +67,12 @@ class QueryWindows:
         yield from self.closer.complete(marks, now_us)
         yield from self.closer.finalize(marks, now_us)
         yield from self.early.publish(now_us)
+
+    def note_revision(self, start_us: int, revision: int) -> None:
+        """Count on from a revision of a closed window that was published beside what it does itself."""
+        known = self.state.closed.get(start_us)
+        if known is not None:
+            known.revision = max(known.revision, revision)
 
     def is_due(self, marks: Mapping[str, int], now_us: int) -> bool:
         """Return whether `settle` would publish something though nothing has landed."""

@@ -10,6 +10,7 @@ from catchment.center.late.registry import LateRegistry
 from catchment.center.windows.closed import ClosedWindow
 from catchment.center.windows.outstanding import OutstandingBatch, SiteBatch
 from catchment.center.windows.recent import EarlyWindow, RecentWindows
+from catchment.center.windows.unfinished import UnfinishedState
 from catchment.storage.codec import stored
 from catchment.timeline import START_OF_TIME_US
 
@@ -36,3 +37,4 @@ class WindowsState:
     recent: RecentWindows = field(default_factory=RecentWindows)
     early: dict[int, EarlyWindow] = field(default_factory=dict)
     early_at_us: int = START_OF_TIME_US  # when early answers were last published
+    unfinished: UnfinishedState = field(default_factory=UnfinishedState)

@@ -17,6 +17,9 @@ NEVER = "never"
 # Whether a view may be shed: only if every column then has a bound, in any case, or never.
 BOUNDED = "bounded"
 ANY = "any"
+# What happens when an expression of a view fails on a record.
+SUSPEND = "suspend"
+QUARANTINE = "quarantine"
 
 
 def _repair() -> OptionKind:
@@ -83,6 +86,19 @@ class ViewOptions:
         None,
         doc="who decides how long windows wait: adaptive, progress, conformal, pd, mp-k-slack, fixed:5 s",
         absent="adaptive where there is a contract, else the stream's slack",
+    )
+
+    on_error: str = option(
+        kinds.choice(SUSPEND, QUARANTINE),
+        SUSPEND,
+        doc="when an expression of the view fails on a record: suspend the view at that site, or set the record aside "
+        "in quarantine and go on; where an answer cannot be finished, suspend it, or publish its columns as null",
+    )
+    max_errors: int = option(
+        kinds.integer(),
+        100,
+        doc="with on_error = 'quarantine': records per window and site that may be set aside; with more, the view is "
+        "suspended",
     )
 
     def to_options(self) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def find_record(evaluator: Evaluator, records: DataFrame, failure: FragmentFailu
     expressions = expressions_of(fragment)
     spark = records.sparkSession
     try:
-        with _without_elimination(spark):
+        with without_elimination(spark):
             rows = _with_place(evaluator.rows(records, replace(fragment, where=None)), records.columns)
             bad = [fails_on(spark, sql).alias(_BAD.format(i)) for i, sql in enumerate(expressions)]
             checked = rows.select(_FILE, _TEXT, ROW, *bad)
@@ -125,16 +125,17 @@ def expressions_of(fragment: Fragment) -> tuple[str, ...]:
 
 
 def fails_on(spark: SparkSession, sql: str) -> Column:
-    """Return a column that says whether an expression raises on a record.
+    """Return a column that says whether an expression raises on a record; use it `without_elimination`."""
+    # The struct is null only if the expression raises: a null that it returns is within the struct.
+    return guard(spark, F.struct(F.expr(sql))).isNull()
 
-    Spark guards expressions so for its own `try_` functions. The struct around the expression is null only if the
-    expression raises: a null that it returns is within the struct.
-    """
+
+def guard(spark: SparkSession, column: Column) -> Column:
+    """Return a column that is null where it would raise, as Spark guards its own `try_` functions."""
     assert spark._jvm is not None
     utilities = spark._jvm.org.apache.spark.sql.classic.ExpressionUtils
-    expression = utilities.expression(F.struct(F.expr(sql))._jc)
-    guarded = spark._jvm.org.apache.spark.sql.catalyst.expressions.TryEval(expression)
-    return Column(utilities.column(guarded)).isNull()
+    guarded = spark._jvm.org.apache.spark.sql.catalyst.expressions.TryEval(utilities.expression(column._jc))
+    return Column(utilities.column(guarded))
 
 
 def _with_place(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
@@ -147,7 +148,7 @@ def _with_place(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
 
 
 @contextmanager
-def _without_elimination(spark: SparkSession) -> Iterator[None]:
+def without_elimination(spark: SparkSession) -> Iterator[None]:
     """Let Spark evaluate common expressions where they stand: pulled out in front, they would not be guarded."""
     before = spark.conf.get(_ELIMINATION)
     spark.conf.set(_ELIMINATION, "false")

@@ -15,10 +15,16 @@ from catchment.center.results.store import DeltaStore
 from catchment.center.results.write import ResultTables
 from catchment.deploy.connections import Connections, reached_at
 from catchment.deploy.deployment import Deployment
-from catchment.deploy.role_files import refuse_redefined_views, write_status
+from catchment.deploy.role_files import (
+    forget_resumptions,
+    refuse_redefined_views,
+    requested_resumptions,
+    write_status,
+)
 from catchment.progress.admission import Admission
 from catchment.query.plan import QueryPlan
-from catchment.spark.evaluation.finish import make_finish
+from catchment.query.sql.view_options import QUARANTINE
+from catchment.spark.evaluation.finish import make_finish, make_finish_each
 from catchment.spark.evaluation.merge import make_merge
 from catchment.storage.free_space import FreeSpace
 from catchment.timeline import END_OF_TIME_US, Clock
@@ -83,6 +89,14 @@ class CenterRole:
         deployed = deployment.deployed
         self.pipeline.deploy(deployment.center_queries, deployed.known, deployed.begun, tables)
 
+    def tick(self) -> None:
+        """Let time pass, and resume the views that somebody has asked to be resumed."""
+        requested = requested_resumptions(self.pipeline.folder)
+        if requested:
+            self.pipeline.resume(requested)
+            forget_resumptions(self.pipeline.folder)
+        self.pipeline.tick()
+
     def is_finished(self, once: bool) -> bool:
         """Return whether all that landed is answered and every site has ended; with `once`, ends are not waited for."""
         if not self.pipeline.consumed:
@@ -114,9 +128,11 @@ class CenterRole:
             self.deployment.source_key(plan),
         )
         store = DeltaStore(self.deployment.project.state_folder, self._keep_hours())
-        if plan.join is not None:
-            return JoinedTables(*given, pairing=plan.join.pairing, store=store)
-        return ResultTables(*given, store=store)
+        each = make_finish_each(self._spark, plan)
+        nulls = plan.options.on_error == QUARANTINE
+        if plan.join is None:
+            return ResultTables(*given, store=store, finish_each=each, publishes_nulls=nulls)
+        return JoinedTables(*given, pairing=plan.join.pairing, store=store, finish_each=each, publishes_nulls=nulls)
 
     def _keep_hours(self) -> int:
         """Return how long replaced files of tables stay, in whole hours, one at least."""

@@ -202,7 +202,7 @@ class Runner:
             self._housekeeping[pipeline.site].tick([state.stream.name for state in pipeline.states])
         self.relays.tick()
         if self._center is not None:
-            self._center.pipeline.tick()
+            self._center.tick()
         self._write_status()
 
     def _write_status(self) -> None:
