@@ -71,6 +71,7 @@ def status_table(status: Mapping[str, Any], rates: Rates | None = None) -> Rende
         )
     notices = (
         *_low_disks(status),
+        *_readers(status["sites"]),
         *_implausible_times(status["sites"]),
         *_ending_certificates(status["sites"]),
     )
@@ -121,6 +122,16 @@ def _releases(sites: Mapping[str, Any]) -> RenderableType:
             why = ", ".join(f"{reason} {count:,}" for reason, count in ranked)
             table.add_row(site, name, fragment["policy"], f"{fragment['updates']:,}", Text(why or "-"))
     return table
+
+
+def _readers(sites: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Name the streams that are not being read, and why."""
+    for name, site in sites.items():
+        for stream, reader in site.get("streams", {}).items():
+            if reader["state"] in ("stalled", "retrying", "failed", "never started"):
+                why = f": {reader['reason']}" if reader["reason"] else ""
+                since = f", last progress {when(reader['last_progress_us'])}" if reader["last_progress_us"] else ""
+                yield Text(f"{name}: stream {stream} is {reader['state']}{since}{why}")
 
 
 def _implausible_times(sites: Mapping[str, Any]) -> Iterator[RenderableType]:

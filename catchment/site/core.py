@@ -10,8 +10,8 @@ reading.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
 
@@ -35,6 +35,7 @@ from catchment.site.events import (
 )
 from catchment.site.fragment import RunningFragment, SiteFragment
 from catchment.site.policies.base import LinkView
+from catchment.site.reader import ReadingPaused, ReadingResumed
 from catchment.site.suspension import BatchSkipped, FragmentResumed, FragmentSuspended
 from catchment.storage.codec import stored
 from catchment.wire.messages import Progress, Repaired, Shed, Updates
@@ -56,7 +57,7 @@ class CacheLimits:
             )
 
 
-@stored()
+@stored(version=2, migrations={1: dict})  # version 2 has paused
 @dataclass
 class SiteState:
     """Everything that a site core knows."""
@@ -66,6 +67,7 @@ class SiteState:
     link: LinkMeasured
     debts: ShedDebts
     shed_facts: list[Shed | Repaired]
+    paused: set[str] = field(default_factory=set)
 
 
 class SiteCore:
@@ -77,6 +79,7 @@ class SiteCore:
         self._fragments: dict[str, SiteFragment] = {}
         self._clocks: dict[str, EventClock] = {}
         self._link = LinkMeasured(None, 0, False)
+        self._paused: set[str] = set()  # streams whose readers stand still
         self._shed_facts: list[Shed | Repaired] = []  # what was shed and repaired, until the link takes it
 
     # --- events in, actions out ---------------------------------------------------------------------------------
@@ -120,6 +123,10 @@ class SiteCore:
                 self._find(name).skip(event)
             case FragmentResumed(fragment=name):
                 self._find(name).suspension.resume()
+            case ReadingPaused(stream):
+                self._paused.add(stream)
+            case ReadingResumed(stream):
+                self._paused.discard(stream)
             case Ticked():
                 self._tick(now_us)
 
@@ -151,10 +158,16 @@ class SiteCore:
         self._follow_slacks(fragment, now_us)
 
     def _tick(self, now_us: int) -> None:
-        for fragment in (f for f in self._fragments.values() if not f.is_suspended):
+        for fragment in self._reading():
             for slack in fragment.slacks:
                 slack.tick(now_us)
             self._follow_slacks(fragment, now_us)
+
+    def _reading(self) -> Iterator[SiteFragment]:
+        """Yield the fragments of which silence means something: they take part, and their streams are being read."""
+        for fragment in self._fragments.values():
+            if not fragment.is_suspended and fragment.fragment.stream not in self._paused:
+                yield fragment
 
     def _follow_slacks(self, fragment: SiteFragment, now_us: int) -> None:
         """Raise the clock of a fragment to where the slowest of its slack controllers is."""
@@ -262,6 +275,10 @@ class SiteCore:
         """Return the slices of a fragment with something that waits to be sent or to be reported."""
         return self._find(name).gate.waiting_slices()
 
+    def is_paused(self, stream: str) -> bool:
+        """Return whether the reader of a stream stands still."""
+        return stream in self._paused
+
     def low_mark_us(self, stream: str) -> int:
         """Return how far the stream has come here."""
         return self._clock(stream).low_mark_us
@@ -275,8 +292,8 @@ class SiteCore:
 
         Facts wait while the link is blocked, and it is known to be free only once it has been measured again.
         """
-        running = (f for f in self._fragments.values() if not f.is_suspended)
-        return self._link.blocked or any(slack.is_due(now_us) for f in running for slack in f.slacks)
+        is_due = any(slack.is_due(now_us) for fragment in self._reading() for slack in fragment.slacks)
+        return self._link.blocked or is_due
 
     def fragment_status(self) -> dict[str, dict[str, Any]]:
         """Return the status of each fragment, as plain JSON."""
@@ -292,7 +309,7 @@ class SiteCore:
         """Return all state, the definitions of the fragments included; it is live, so write it down at once."""
         for fragment in self._fragments.values():
             fragment.gate.slot_table.trim()
-        return SiteState(self._fragments, self._clocks, self._link, self.debts, self._shed_facts)
+        return SiteState(self._fragments, self._clocks, self._link, self.debts, self._shed_facts, self._paused)
 
     def restore(self, state: SiteState) -> None:
         """Take back a state. Fragments that were added before go on as they were added, under the policy given then."""
@@ -302,6 +319,7 @@ class SiteCore:
         self._link = state.link
         self.debts = state.debts
         self._shed_facts = state.shed_facts
+        self._paused = state.paused
         for event in added:
             self._add(event)
 

@@ -15,6 +15,7 @@ from catchment.progress.events import Ticked
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.shedding.debts import BatchRepaired, BatchShed
 from catchment.site.policies.base import Policy
+from catchment.site.reader import ReadingPaused, ReadingResumed
 from catchment.site.slack import SlackPlan
 from catchment.site.suspension import BatchSkipped, FragmentResumed, FragmentSuspended
 from catchment.storage.codec import stored
@@ -139,6 +140,8 @@ Event = (
     | FragmentSuspended
     | BatchSkipped
     | FragmentResumed
+    | ReadingPaused
+    | ReadingResumed
     | Ticked
 )
 

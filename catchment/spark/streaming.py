@@ -31,6 +31,19 @@ MAX_FAILURE_CHARACTERS = 200_000  # of Spark's output that are kept
 _DISK_FULL = ("No space left on device", "Disk quota exceeded", DiskFullError.__name__)
 _TOO_SLOW = ("failed to connect back", "waiting for the Python worker to connect back")
 
+_OUTAGE_STATES = ("08", "58", "KD001")  # classes of SQLSTATE: connections, the system; and files that are not there
+_OUTAGE_WORDS = (
+    "[PATH_NOT_FOUND]",
+    "[FAILED_READ_FILE",
+    "java.io.FileNotFoundException",
+    "java.io.IOException",
+    "java.net.",
+    "AccessDenied",
+    "AccessControlException",
+    "Connection refused",
+    "No such file or directory",
+)
+
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
@@ -68,6 +81,21 @@ def retry_slow_start(what: str, start: Callable[[], T]) -> T:
 def is_slow_worker(failure: BaseException) -> bool:
     """Return whether something failed only because a Python worker did not come up in the time that Spark gives it."""
     return any(words in str(failure) for words in _TOO_SLOW)
+
+
+def is_outage(failure: BaseException) -> bool:
+    """Return whether something failed because what it needs is away: a file, a host, or the right to use it."""
+    if isinstance(failure, OSError):
+        return True
+    text = str(failure)
+    return any(state.startswith(_OUTAGE_STATES) for state in re.findall(r"SQLSTATE: (\w{5})", text)) or any(
+        words in text for words in _OUTAGE_WORDS
+    )
+
+
+def is_hopeless(failure: BaseException) -> bool:
+    """Return whether trying again cannot help: somebody has to change what is read, or how it is declared."""
+    return "[USER_RAISED_EXCEPTION]" in str(failure)
 
 
 def make_offsets_durable(checkpoint: Path, batch: int) -> None:

@@ -8,12 +8,15 @@ outages that are taken for bad records. Cannot catch: what windows and sites say
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from catchment.center.results.read import read_results, read_windows
+from catchment.deploy.suspended import resume
+from catchment.project.config import Project
 from tests.worlds.projects import make_records, write_project
 from tests.worlds.runs import run_project
 
@@ -34,6 +37,12 @@ POISON = """
 CREATE MATERIALIZED VIEW tagged AS
   SELECT window.start, user + 1 AS next, sum(CAST(tag AS INT)) AS tags FROM hits WHERE ms > 1
   GROUP BY window(ts, '1 minute'), user + 1;
+CREATE MATERIALIZED VIEW ratio AS
+  SELECT window.start, page, count(*) AS n, sum(bytes) / (count(*) - 1) AS ratio FROM hits
+  GROUP BY window(ts, '1 minute'), page;
+CREATE MATERIALIZED VIEW lenient_ratio WITH (on_error = 'quarantine') AS
+  SELECT window.start, page, count(*) AS n, sum(bytes) / (count(*) - 1) AS ratio FROM hits
+  GROUP BY window(ts, '1 minute'), page;
 """
 HEALTHY = ("numbers", "users")
 
@@ -47,17 +56,11 @@ def tagged_lines(step: int, site: str) -> list[str]:
     return [json.dumps(r) for r in records]
 
 
-def run_in_three_steps(spark: SparkSession, folder: Path, queries: str) -> list[Any]:
-    """A project that reads good records, then a bad one among good ones, then good ones; the status after each."""
-    write_project(folder, ("a", "b"), {}, queries=queries, toml='sharing = "strict"')
-    statuses = []
-    for step in range(3):
-        for site in ("a", "b"):
-            where = folder / "data" / site
-            where.mkdir(parents=True, exist_ok=True)
-            (where / f"step{step}.json").write_text("".join(f"{line}\n" for line in tagged_lines(step, site)))
-        statuses.append(run_project(spark, folder))
-    return statuses
+def write_step(folder: Path, step: int) -> None:
+    for site in ("a", "b"):
+        where = folder / "data" / site
+        where.mkdir(parents=True, exist_ok=True)
+        (where / f"step{step}.json").write_text("".join(f"{line}\n" for line in tagged_lines(step, site)))
 
 
 def published(folder: Path, view: str) -> list[dict[str, Any]]:
@@ -68,11 +71,39 @@ def published(folder: Path, view: str) -> list[dict[str, Any]]:
 
 
 def test_a_poison_expression_changes_no_revision_of_the_views_beside_it(spark: SparkSession, tmp_path: Path) -> None:
-    statuses = run_in_three_steps(spark, tmp_path / "with", STREAM + POISON)
-    run_in_three_steps(spark, tmp_path / "without", STREAM)
+    """Good records are read, then a bad one among good ones, then, after the views were resumed, good ones again."""
+    folder = write_project(tmp_path / "with", ("a", "b"), {}, queries=STREAM + POISON, toml='sharing = "strict"')
+    for step in range(2):
+        write_step(folder, step)
+        status = run_project(spark, folder)
+    check_suspension(status)
+    check_finishing(folder)
+    assert [r["site"] for r in resume(Project.load(folder), "tagged")["resumed"]] == ["a"]
+    assert resume(Project.load(folder), "ratio")["resumed"][0]["reason"].startswith("[DIVIDE_BY_ZERO]")
+    write_step(folder, 2)
+    run_project(spark, folder)
+    newest = {w["window_start"]: w for w in read_windows(folder / "state", "tagged").to_pylist()}
+    said = {
+        at.hour: {(w["status"], *w["missing_sites"]) for t, w in newest.items() if t.hour == at.hour} for at in newest
+    }
+    assert said == {0: {("final",)}, 1: {("suspended", "a")}, 2: {("exact",)}}
+    finished = {
+        (r["start"], r["page"]): (r["n"], r["ratio"]) for r in read_results(folder / "state", "ratio").to_pylist()
+    }
+    published_before = {place: ratio for place, ratio in expected_ratios(folder).items() if place[0].hour < 2}
+    assert finished.items() >= {p: r for p, r in published_before.items() if r[0] != 1}.items()
+
+    healthy = write_project(tmp_path / "without", ("a", "b"), {}, queries=STREAM, toml='sharing = "strict"')
+    for step in range(3):
+        write_step(healthy, step)
+    run_project(spark, healthy)
     for view in HEALTHY:
-        assert published(tmp_path / "with", view) == published(tmp_path / "without", view), view
-    (fragment,) = (f for f in statuses[2]["sites"]["a"]["fragments"].values() if f["suspended"])
+        assert published(folder, view) == published(healthy, view), view
+
+
+def check_suspension(status: Any) -> None:
+    """The site and the center name the record, the expression and the reason, and count what was skipped."""
+    (fragment,) = (f for f in status["sites"]["a"]["fragments"].values() if f["suspended"])
     suspended = fragment["suspended"]
     assert suspended["batch"] == 1
     assert "[CAST_INVALID_INPUT] The value 'x'" in suspended["reason"]
@@ -80,14 +111,29 @@ def test_a_poison_expression_changes_no_revision_of_the_views_beside_it(spark: S
     assert "tag" in suspended["expression"]
     assert "step1.json" in suspended["record"]
     assert '"tag": "x"' in suspended["record"]
-    lines = [json.loads(line) for step in (1, 2) for line in tagged_lines(step, "a")]
-    assert fragment["skipped_records"] == sum(line["ms"] > 1 for line in lines), "all of two batches, by its condition"
-    queries = statuses[2]["center"]["queries"]
+    lines = [json.loads(line) for line in tagged_lines(1, "a")]
+    assert fragment["skipped_records"] == sum(line["ms"] > 1 for line in lines), "the whole batch, by its condition"
+    queries = status["center"]["queries"]
     assert queries["tagged"]["suspended"]["a"]["reason"] == suspended["reason"]
     assert not queries["numbers"]["suspended"]
-    newest = {w["window_start"]: w for w in read_windows(tmp_path / "with" / "state", "tagged").to_pylist()}
-    said = {
-        start.hour: {(w["status"], *w["missing_sites"]) for at, w in newest.items() if at.hour == start.hour}
-        for start in newest
+
+
+def check_finishing(folder: Path) -> None:
+    """A view whose last step divides by zero shows nothing of its windows; one that may publish nulls shows those."""
+    assert set(read_windows(folder / "state", "ratio")["status"].to_pylist()) == {"suspended"}
+    assert not read_results(folder / "state", "ratio").num_rows
+    rows = read_results(folder / "state", "lenient_ratio").to_pylist()
+    assert {(r["start"], r["page"]): (r["n"], r["ratio"]) for r in rows} == expected_ratios(folder)
+
+
+def expected_ratios(folder: Path) -> dict[tuple[datetime, str], tuple[int, Any]]:
+    """The answer by hand: null where a group has one record, because its columns then divide by zero."""
+    groups: dict[tuple[datetime, str], list[int]] = {}
+    for path in sorted(folder.glob("data/*/step*.json")):
+        for record in map(json.loads, path.read_text().splitlines()):
+            minute = datetime.fromisoformat(record["ts"]).replace(second=0, microsecond=0)
+            groups.setdefault((minute, record["page"]), []).append(record["bytes"])
+    return {
+        place: (len(sizes), pytest.approx(sum(sizes) / (len(sizes) - 1)) if len(sizes) > 1 else None)
+        for place, sizes in groups.items()
     }
-    assert said == {0: {("final",)}, 1: {("suspended", "a")}, 2: {("suspended", "a")}}

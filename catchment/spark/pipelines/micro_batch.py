@@ -30,6 +30,7 @@ from catchment.shedding.reader_filter import ROW
 from catchment.site.agreed_time import AgreedTime, BatchTimes, Buckets, TimeBucket
 from catchment.site.events import Absorbed, Event, Observed
 from catchment.site.plausible import PlausibleTimes, count_far, far_us, find_plausible_times, needs_check
+from catchment.site.reader import ReaderWatch
 from catchment.site.slack import watched_values
 from catchment.site.suspension import BatchSkipped
 from catchment.spark.evaluation.evaluator import UNKNOWN_ROWS, Evaluator, Reduced
@@ -74,6 +75,8 @@ class StreamState:
     query: StreamingQuery | None = None
     is_finished: bool = False
     restarts: int = 0  # because a Python worker was too slow to come up
+    reader: ReaderWatch = field(default_factory=ReaderWatch)
+    is_reading: bool = True  # as the core was told last
     batch_lock: threading.Lock = field(default_factory=threading.Lock)  # held during a batch, and to change fragments
     shedding: StreamShedding | None = None
     suspended: dict[str, str] = field(default_factory=dict)  # suspended fragments, with the expression that failed
@@ -132,8 +135,15 @@ class StreamState:
     @property
     def has_ended(self) -> bool:
         """Whether its query has stopped, or has read the stream to a final end."""
-        assert self.query is not None
-        return not self.query.isActive or self.is_over
+        return self.query is not None and (not self.query.isActive or self.is_over)
+
+    def note_signs(self, now_us: int) -> None:
+        """Note what the query shows of itself: what it does, and which batch it is at."""
+        if self.query is not None and self.query.isActive:
+            shown = self.query.status
+            progress = self.query.lastProgress
+            signature = (shown["message"], None if progress is None else (progress["batchId"], progress["timestamp"]))
+            self.reader.note_sign(signature, not shown["isTriggerActive"], now_us)
 
     @property
     def is_over(self) -> bool:

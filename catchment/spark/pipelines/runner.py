@@ -200,10 +200,18 @@ class Runner:
             pipeline.sender.raise_failure()
             pipeline.tick()
             self._housekeeping[pipeline.site].tick([state.stream.name for state in pipeline.states])
+        self._stop_without_readers()
         self.relays.tick()
         if self._center is not None:
             self._center.tick()
         self._write_status()
+
+    def _stop_without_readers(self) -> None:
+        """End a process that has nothing left to do: every reader has failed, and nobody sends to it."""
+        if self.pipelines and self._center is None and all(p.has_failed for p in self.pipelines):
+            failure = self.pipelines[0].failure
+            assert failure is not None
+            raise failure
 
     def _write_status(self) -> None:
         for pipeline in self.pipelines:

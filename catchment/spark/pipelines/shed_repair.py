@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -37,7 +39,10 @@ from catchment.spark.pipelines.micro_batch import BatchReducer, StreamState, cou
 from catchment.spark.pipelines.shedding import WARM_UP_ROWS, sampling_rule
 from catchment.spark.sources.records import mark_implausible, observe_good_records, stats_of
 from catchment.spark.sources.streams import PROBLEM
+from catchment.spark.streaming import reason_of
 
+FIRST_PAUSE_S = 1.0  # before a repair that failed is tried again
+LONGEST_PAUSE_S = 60.0
 CHECK_S = 0.25  # how often the thread checks whether there is something to repair
 
 _log = logging.getLogger(__name__)
@@ -192,10 +197,14 @@ def repair_events(
 
 @dataclass
 class RepairThread:
-    """A thread that repeats `work`: at once while it returns True, else after a while; `failure` is what stopped it."""
+    """A thread that repeats `work`: at once while it returns True, else after a while; `failure` is what stopped it.
+
+    What Spark or the file system fails with is tried again, after a pause that doubles up to `LONGEST_PAUSE_S`.
+    """
 
     work: Callable[[], bool]
     failure: BaseException | None = None
+    retried: str | None = None  # what it has failed with and tries again
     _stopping: threading.Event = field(default_factory=threading.Event, init=False)
     _thread: threading.Thread | None = field(default=None, init=False)
 
@@ -215,10 +224,19 @@ class RepairThread:
             raise self.failure
 
     def _run(self) -> None:
+        pause_s = FIRST_PAUSE_S
         while not self._stopping.is_set():
             try:
-                if not self.work():
+                is_busy = self.work()
+                pause_s = FIRST_PAUSE_S
+                self.retried = None
+                if not is_busy:
                     self._stopping.wait(CHECK_S)
+            except (PySparkException, Py4JError, OSError) as failure:
+                self.retried = reason_of(str(failure))
+                _log.warning("a repair failed and is tried again in %.0f s: %s", pause_s, self.retried)
+                self._stopping.wait(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
             except BaseException as failure:  # noqa: BLE001 - raised where the site ticks
                 if not self._stopping.is_set():
                     self.failure = failure

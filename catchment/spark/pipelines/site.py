@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from catchment.deploy.fragment_plan import FragmentPlan
 from catchment.deploy.reconcile import site_changes
 from catchment.deploy.role_files import forget_resumptions, requested_resumptions
+from catchment.errors import EngineError
 from catchment.progress.events import Ticked
 from catchment.project.config import Project
 from catchment.project.routes import Routes, first_link
@@ -29,6 +30,7 @@ from catchment.site.events import Action, Event, LinkMeasured, LowMarkRaised
 from catchment.site.meter import SiteMeter
 from catchment.site.outbox_writer import OutboxWriter
 from catchment.site.plausible import far_us
+from catchment.site.reader import NOT_READING, ReaderWatch, ReadingPaused, ReadingResumed
 from catchment.site.suspension import FragmentResumed, FragmentSuspended
 from catchment.spark.evaluation.evaluator import Evaluator
 from catchment.spark.pipelines.isolation import IsolatingReducer
@@ -37,8 +39,11 @@ from catchment.spark.pipelines.shed_repair import RepairThread, ShedRepairs
 from catchment.spark.pipelines.shedding import MakeMonitor, StreamShedding, stream_shedding
 from catchment.spark.sources.streams import OpenedStream, open_stream
 from catchment.spark.streaming import (
+    is_hopeless,
+    is_outage,
     is_slow_worker,
     make_offsets_durable,
+    reason_of,
     refuse_lost_checkpoint,
     start_query,
     stopped_error,
@@ -52,7 +57,8 @@ from catchment.wire.messages import Updates
 from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
 
-MAX_RESTARTS = 60  # of one stream, where a busy machine is the only reason that it stopped
+MAX_BUSY_RESTARTS = 60  # of one stream, where a busy machine is the only reason that it stopped
+RESTARTS_OF_ONE_READING = 2  # where what is there is read once: its end is waited for
 DISK_CHECK_S = 1.0  # how often a disk that is nearly full is checked for room
 ROOM_CHECK_S = 0.2  # how often a full cache is checked for room
 _log = logging.getLogger(__name__)
@@ -74,6 +80,7 @@ class SitePipeline:
     _states: dict[str, StreamState] = field(default_factory=dict, init=False)
     _stopping: threading.Event = field(default_factory=threading.Event, init=False)
     _once: bool = field(default=False, init=False)
+    failure: EngineError | None = field(default=None, init=False)  # why a reader has failed for good
 
     def __post_init__(self) -> None:
         self.folder = self.project.site_folder(self.site)
@@ -109,6 +116,7 @@ class SitePipeline:
         """Begin to read. With `once`, read what is there now, close its windows and stop."""
         self.sender.start()
         self._once = once
+        self._resume_requested()  # before the first batch is read
         for stream in self.streams:
             self._start_stream(stream)
         if any(s.shed for s in self.streams):
@@ -145,6 +153,16 @@ class SitePipeline:
         return not self.core.pending_rows and not self.outbox.pending()
 
     @property
+    def repair_failure(self) -> str | None:
+        """Why repairs are tried again and again, if they are."""
+        return self._repair_thread.retried
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether no reader of this site reads any more, or will be started again."""
+        return bool(self._states) and all(s.reader.has_failed for s in self.states)
+
+    @property
     def states(self) -> Sequence[StreamState]:
         return tuple(self._states.values())
 
@@ -164,7 +182,11 @@ class SitePipeline:
         jump_us = self.project.defaults.resolve_jump_us(stream.max_jump_us)
         spools = self.folder / "spool"
         opened = open_stream(self.spark, stream, self.site, self.project.folder, spools, far_us(jump_us))
-        state = StreamState(stream, opened, self.plans, AgreedTime(jump_us), scans=StreamScans(self.project))
+        watch = ReaderWatch(RESTARTS_OF_ONE_READING) if self._once else ReaderWatch()
+        state = StreamState(
+            stream, opened, self.plans, AgreedTime(jump_us), scans=StreamScans(self.project), reader=watch
+        )
+        state.is_reading = not self.core.is_paused(stream.name)
         state.agreed_time.resume(self._newest_agreed_us(stream.name), self.core.newest_read_us(stream.name))
         if stream.shed:
             state.shedding = self._make_shedding(state, opened)
@@ -183,6 +205,7 @@ class SitePipeline:
         interval = f"{self.project.defaults.trigger_us // 1000} milliseconds"
         writer = writer.trigger(availableNow=True) if self._once else writer.trigger(processingTime=interval)
         state.query = start_query(writer)
+        state.reader.note_started(self.clock.now_us())
 
     def _make_shedding(self, state: StreamState, opened: OpenedStream) -> StreamShedding:
         name = state.stream.name
@@ -205,15 +228,7 @@ class SitePipeline:
         self._apply_deployment(name, None)
 
     def _tick_stream(self, state: StreamState) -> None:
-        failure = state.query.exception() if state.query is not None else None
-        if failure is not None:
-            what = f"stream {state.stream.name!r} at site {self.site!r}"
-            if not is_slow_worker(failure) or state.restarts >= MAX_RESTARTS:
-                raise stopped_error(what, failure, self.folder) from failure
-            state.restarts += 1
-            _log.warning("the machine is busy: %s goes on from its checkpoint (restart %d)", what, state.restarts)
-            self._start_query(state)
-            return
+        self._watch_reader(state)
         if state.plans is not self.plans and state.batch_lock.acquire(blocking=False):
             try:
                 self._refresh(state)  # an idle stream has no batch that would do it
@@ -221,8 +236,51 @@ class SitePipeline:
                 state.batch_lock.release()
         if not state.is_finished and state.has_ended:
             state.is_finished = True
+            state.reader.ended = True
             ended = LowMarkRaised(state.stream.name, state.end_mark_us, ended=True)
             self.host.submit(state.stream.name, [ended])
+
+    def _watch_reader(self, state: StreamState) -> None:
+        """Start a reader again that has died, and tell the core when its silence means nothing."""
+        now_us = self.clock.now_us()
+        failure = state.query.exception() if state.query is not None else None
+        if failure is not None:
+            state.query = None
+            self._note_death(state, failure, now_us)
+        elif state.reader.is_due(now_us):
+            try:
+                self._start_query(state)
+            except (EngineError, OSError) as again:
+                self._note_death(state, again, now_us)
+        state.note_signs(now_us)
+        self._note_reading(state, state.reader.state(now_us) not in NOT_READING)
+
+    def _note_reading(self, state: StreamState, is_reading: bool) -> None:
+        if is_reading == state.is_reading:
+            return
+        state.is_reading = is_reading
+        name = state.stream.name
+        self.host.submit("reader", [ReadingResumed(name) if is_reading else ReadingPaused(name)])
+
+    def _note_death(self, state: StreamState, failure: BaseException, now_us: int) -> None:
+        what = f"stream {state.stream.name!r} at site {self.site!r}"
+        if is_slow_worker(failure) and state.restarts < MAX_BUSY_RESTARTS:
+            state.restarts += 1
+            _log.warning("the machine is busy: %s goes on from its checkpoint (restart %d)", what, state.restarts)
+            self._start_query(state)
+            return
+        reader = state.reader
+        if is_hopeless(failure):
+            reader.max_restarts = 0
+        error = stopped_error(what, failure, self.folder)
+        reader.note_death(reason_of(str(failure)), is_outage(failure) and not self._once, now_us)
+        if not reader.has_failed:
+            _log.warning("%s; it is started again", error.message)
+            return
+        _log.error("%s; it is not started again", error.message)
+        self.failure = error
+        if self._once:
+            raise error from failure
 
     def _refresh(self, state: StreamState) -> None:
         """Change a stream to what is deployed; the caller holds its batch lock."""
@@ -264,6 +322,7 @@ class SitePipeline:
 
     def _commit_batch(self, state: StreamState, batch: DataFrame, number: int) -> None:
         name = state.stream.name
+        began_us = self.clock.now_us()
         reduced = self.isolating.reduce(state, batch, number)
         events = reduced.events
         stats = reduced.stats
@@ -281,6 +340,8 @@ class SitePipeline:
         make_offsets_durable(self.folder / "checkpoints" / name, number)
         self.host.submit(name, [*events, self._measure_link()], batch=number)
         self.sender.notify()
+        now_us = self.clock.now_us()
+        state.reader.note_batch(stats.rows, now_us - began_us, now_us)
 
     def _wait_for_room(self) -> None:
         """Read nothing more while the cache is full, until the link has taken something away, or the disk nearly is."""
@@ -337,6 +398,8 @@ def site_status(pipeline: SitePipeline) -> dict[str, Any]:
             for s in pipeline.states
             if s.shedding is not None
         },
+        "repair_failure": pipeline.repair_failure,
+        "streams": {s.stream.name: s.reader.status(pipeline.clock.now_us()) for s in pipeline.states},
         "disk": pipeline.free_space.status(),
         "finished": pipeline.finished,
         "contracts": pipeline.host.look(lambda: pipeline.core.contract_status(pipeline.clock.now_us())),
