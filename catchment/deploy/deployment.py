@@ -36,7 +36,7 @@ from catchment.query.catalog import Catalog, load_catalog
 from catchment.query.plan import QueryPlan
 from catchment.query.planning.build import plan_view
 from catchment.query.sql.statements import Stream, View
-from catchment.query.sql.view_options import ALWAYS, ANY, NEVER, ON_DEMAND, ViewOptions
+from catchment.query.sql.view_options import ALWAYS, ANY, NEVER, ON_DEMAND, QUARANTINE, ViewOptions
 from catchment.shedding.sheddable import ShedChoice
 from catchment.site.plausible import far_us
 from catchment.site.policies.base import Policy
@@ -96,6 +96,7 @@ class Deployment:
                 self._weight(name),
                 self._shed_choice(name),
                 self._watches(name),
+                demand.source.max_errors,
             )
             yield plan, demand.source.sites
 
@@ -270,8 +271,27 @@ def inbox_address(project: Project, site: str) -> str:
 def check_plan(plan: QueryPlan, catalog: Catalog) -> None:
     """Refuse a view that can be planned but cannot run."""
     _check_names(plan, catalog)
+    _check_on_error(plan, catalog)
     if plan.join is None:
         check_slack(plan, catalog.streams[plan.fragment.stream], catalog.views[plan.name].where)
+
+
+def _check_on_error(plan: QueryPlan, catalog: Catalog) -> None:
+    """Refuse to set single records aside where that cannot be done."""
+    if plan.options.on_error != QUARANTINE:
+        return
+    for side in plan.sides:
+        reason = None
+        if catalog.streams[side.fragment.stream].shed:
+            reason = f"the stream {side.fragment.stream!r} may be shed"
+        if side.fragment.lookups:
+            reason = "it looks records up, and a look-up may double them"
+        if reason is not None:
+            raise QueryError(
+                f"view {plan.name!r} asks for on_error = 'quarantine', but {reason}",
+                where=catalog.views[plan.name].where,
+                hint="leave on_error out: the view is then suspended when an expression fails",
+            )
 
 
 def _check_names(plan: QueryPlan, catalog: Catalog) -> None:

@@ -33,6 +33,7 @@ class FragmentPlan:
     weight: float = 1.0
     shed: ShedChoice = field(default_factory=ShedChoice)
     watches: tuple[Watch, ...] = ()
+    max_errors: int | None = None  # failing records per window that are set aside; None: the first one suspends it
 
     @property
     def slacks(self) -> tuple[SlackPlan, ...]:

@@ -36,7 +36,7 @@ from catchment.site.events import (
 from catchment.site.fragment import RunningFragment, SiteFragment
 from catchment.site.policies.base import LinkView
 from catchment.site.reader import ReadingPaused, ReadingResumed
-from catchment.site.suspension import BatchSkipped, FragmentResumed, FragmentSuspended
+from catchment.site.suspension import BatchSkipped, FragmentResumed, FragmentSuspended, RecordsQuarantined
 from catchment.storage.codec import stored
 from catchment.wire.messages import Progress, Repaired, Shed, Updates
 
@@ -123,6 +123,8 @@ class SiteCore:
                 self._find(name).skip(event)
             case FragmentResumed(fragment=name):
                 self._find(name).suspension.resume()
+            case RecordsQuarantined(fragment=name):
+                self._find(name).suspension.quarantine(event)
             case ReadingPaused(stream):
                 self._paused.add(stream)
             case ReadingResumed(stream):
@@ -270,6 +272,10 @@ class SiteCore:
         """The fragments that take nothing in, and why."""
         events = {name: fragment.suspension.current for name, fragment in self._fragments.items()}
         return {name: event for name, event in events.items() if event is not None}
+
+    def errors_of(self, name: str) -> dict[int, int]:
+        """Return how many records of each slice a fragment has failed on and set aside."""
+        return dict(self._find(name).suspension.errors)
 
     def waiting_slices(self, name: str) -> frozenset[int]:
         """Return the slices of a fragment with something that waits to be sent or to be reported."""

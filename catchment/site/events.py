@@ -17,7 +17,7 @@ from catchment.shedding.debts import BatchRepaired, BatchShed
 from catchment.site.policies.base import Policy
 from catchment.site.reader import ReadingPaused, ReadingResumed
 from catchment.site.slack import SlackPlan
-from catchment.site.suspension import BatchSkipped, FragmentResumed, FragmentSuspended
+from catchment.site.suspension import BatchSkipped, FragmentResumed, FragmentSuspended, RecordsQuarantined
 from catchment.storage.codec import stored
 from catchment.wire.messages import Progress, Repaired, Shed, Standing, SuspensionFact, Updates
 
@@ -140,6 +140,7 @@ Event = (
     | FragmentSuspended
     | BatchSkipped
     | FragmentResumed
+    | RecordsQuarantined
     | ReadingPaused
     | ReadingResumed
     | Ticked

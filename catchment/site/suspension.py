@@ -9,15 +9,18 @@ Bound: while the link is blocked, what was skipped is summed per slice, and of t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from catchment.errors import SiteError
 from catchment.storage.codec import stored
+from catchment.timeline import Window, WindowSpec
 from catchment.wire.messages import Resumed, Skipped, Suspended
 
 MAX_TEXT = 500  # characters of a reason, an expression or a record that are remembered and sent
+MAX_ERROR_SLICES = 10_000  # slices whose quarantined records are counted; older ones are forgotten
 SLICES_PER_FACT = 10_000  # slices that one fact names; more go in several
 
 
@@ -78,6 +81,36 @@ class BatchSkipped:
 
 
 @stored()
+@dataclass(frozen=True, slots=True)
+class RecordsQuarantined:
+    """A fragment has failed on these records of a micro-batch, counted per slice: they are in quarantine."""
+
+    fragment: str
+    batch: int
+    records: tuple[tuple[int, int], ...]
+
+    def __post_init__(self) -> None:
+        if self.batch < 0 or any(count < 0 for _, count in self.records):
+            raise SiteError(
+                f"quarantined records have batch {self.batch} and counts {self.records}; none may be negative",
+                where=f"fragment {self.fragment!r}",
+            )
+
+
+def find_window_beyond(
+    windows: Iterable[WindowSpec], known: Mapping[int, int], fresh: Mapping[int, int], max_errors: int
+) -> Window | None:
+    """Return a window that more than `max_errors` records fail in, counted per slice; None if there is none."""
+    slices = sorted(known.keys() | fresh.keys())
+    touched = {window for spec in windows for slice_us in fresh for window in spec.containing(slice_us)}
+    for window in sorted(touched, key=lambda w: (w.end_us, w.start_us)):
+        inside = slices[bisect_left(slices, window.start_us) : bisect_left(slices, window.end_us)]
+        if sum(known.get(s, 0) + fresh.get(s, 0) for s in inside) > max_errors:
+            return window
+    return None
+
+
+@stored()
 @dataclass
 class Suspension:
     """Whether one fragment is suspended, what it has skipped, and what the center has not been told of it."""
@@ -88,6 +121,8 @@ class Suspension:
     newest_batch: int = -1  # the newest batch that was skipped
     is_unstated: bool = False  # whether the center does not know yet that it is suspended, or that it is not
     unstated: dict[int, int] = field(default_factory=dict)  # slice -> skipped records that the center does not know of
+    quarantined_records: int = 0  # in the fragment's life
+    errors: dict[int, int] = field(default_factory=dict)  # slice -> quarantined records, of the newest slices
 
     def suspend(self, event: FragmentSuspended) -> None:
         """Take nothing in from now on; a fragment that is suspended already stays so for its first reason."""
@@ -111,11 +146,20 @@ class Suspension:
             first_us, last_us = self.missed or (slice_us, slice_us)
             self.missed = min(first_us, slice_us), max(last_us, slice_us)
 
+    def quarantine(self, event: RecordsQuarantined) -> None:
+        """Count records that were set aside."""
+        for slice_us, count in event.records:
+            self.quarantined_records += count
+            self.errors[slice_us] = self.errors.get(slice_us, 0) + count
+        for slice_us in sorted(self.errors)[:-MAX_ERROR_SLICES]:
+            del self.errors[slice_us]
+
     def status(self) -> dict[str, Any]:
         """Return why it is suspended, since when, and what it has missed so far, as plain JSON."""
         event = self.current
+        counts = {"skipped_records": self.skipped_records, "quarantined_records": self.quarantined_records}
         if event is None:
-            return {"suspended": None, "skipped_records": self.skipped_records}
+            return {"suspended": None, **counts}
         suspended = {
             "batch": event.batch,
             "from_us": event.from_us,
@@ -124,7 +168,7 @@ class Suspension:
             "record": "" if event.record is None else str(event.record),
             "missed_us": self.missed,
         }
-        return {"suspended": suspended, "skipped_records": self.skipped_records}
+        return {"suspended": suspended, **counts}
 
     def take_facts(self, fragment: str) -> Iterator[Suspended | Skipped | Resumed]:
         """Yield what the center has not been told, and take it as told."""

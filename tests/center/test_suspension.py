@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 
 from catchment.center.events import EXACT, FINAL, SUSPENDED
 from catchment.center.query import CenterQuery
+from catchment.site import suspension
+from catchment.site.suspension import RecordsQuarantined, find_window_beyond
 from catchment.timeline import END_OF_TIME_US, ManualClock, WindowSpec
 from tests.worlds.suspension_world import SuspendableSite
 from tests.worlds.tiers import examples
@@ -164,3 +166,36 @@ def test_whatever_the_order_and_the_crashes_every_window_holds_what_was_taken_an
             inside = [r for r in (*taken, *skipped) if start <= r[0] < start + window.size_us]
             there = sum(start <= ts < start + window.size_us for ts, _, _ in taken)
             assert last[start].coverage == pytest.approx(there / len(inside))
+
+
+# --- records that are set aside ---------------------------------------------------------------------------------
+
+
+@given(
+    known=st.dictionaries(st.integers(0, 20).map(lambda n: 5 * n), st.integers(0, 5)),
+    fresh=st.dictionaries(st.integers(0, 20).map(lambda n: 5 * n), st.integers(1, 5)),
+    spec=st.sampled_from([TEN, WindowSpec(10, 5), WindowSpec(30, 10)]),
+    max_errors=st.integers(0, 12),
+)
+def test_a_window_is_beyond_its_budget_if_a_count_by_hand_says_so(
+    known: dict[int, int], fresh: dict[int, int], spec: WindowSpec, max_errors: int
+) -> None:
+    totals: dict[int, int] = {}
+    for slice_us in known.keys() | fresh.keys():
+        for window in spec.containing(slice_us):
+            count = known.get(slice_us, 0) + fresh.get(slice_us, 0)
+            totals[window.start_us] = totals.get(window.start_us, 0) + count
+    touched = {window.start_us for slice_us in fresh for window in spec.containing(slice_us)}
+    beyond = {start_us for start_us in touched if totals[start_us] > max_errors}
+    found = find_window_beyond([spec], known, fresh, max_errors)
+    assert (found is None) == (not beyond)
+    assert found is None or found.start_us in beyond
+
+
+def test_what_was_set_aside_is_counted_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, (a, _), _ = world(tmp_path)
+    monkeypatch.setattr(suspension, "MAX_ERROR_SLICES", 2)
+    a.host.submit("s", [RecordsQuarantined("q", 0, ((0, 1), (10, 2), (20, 3)))], batch=0)
+    assert a.core.errors_of("q") == {10: 2, 20: 3}
+    a.crash()
+    assert a.core.fragment_status()["q"]["quarantined_records"] == 6

@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from catchment.center.results.read import read_results, read_windows
@@ -37,6 +38,10 @@ POISON = """
 CREATE MATERIALIZED VIEW tagged AS
   SELECT window.start, user + 1 AS next, sum(CAST(tag AS INT)) AS tags FROM hits WHERE ms > 1
   GROUP BY window(ts, '1 minute'), user + 1;
+CREATE MATERIALIZED VIEW lenient WITH (on_error = 'quarantine', max_errors = 1) AS
+  SELECT window.start, sum(CAST(tag AS INT)) AS tags FROM hits GROUP BY window(ts, '1 minute');
+CREATE MATERIALIZED VIEW strict WITH (on_error = 'quarantine', max_errors = 0) AS
+  SELECT window.start, sum(CAST(tag AS INT)) AS tags FROM hits GROUP BY window(ts, '1 minute');
 CREATE MATERIALIZED VIEW ratio AS
   SELECT window.start, page, count(*) AS n, sum(bytes) / (count(*) - 1) AS ratio FROM hits
   GROUP BY window(ts, '1 minute'), page;
@@ -77,6 +82,7 @@ def test_a_poison_expression_changes_no_revision_of_the_views_beside_it(spark: S
         write_step(folder, step)
         status = run_project(spark, folder)
     check_suspension(status)
+    check_quarantine(folder, status)
     check_finishing(folder)
     assert [r["site"] for r in resume(Project.load(folder), "tagged")["resumed"]] == ["a"]
     assert resume(Project.load(folder), "ratio")["resumed"][0]["reason"].startswith("[DIVIDE_BY_ZERO]")
@@ -103,7 +109,8 @@ def test_a_poison_expression_changes_no_revision_of_the_views_beside_it(spark: S
 
 def check_suspension(status: Any) -> None:
     """The site and the center name the record, the expression and the reason, and count what was skipped."""
-    (fragment,) = (f for f in status["sites"]["a"]["fragments"].values() if f["suspended"])
+    suspended_fragments = [f for f in status["sites"]["a"]["fragments"].values() if f["suspended"]]
+    (fragment,) = (f for f in suspended_fragments if "max_errors" not in f["suspended"]["reason"])
     suspended = fragment["suspended"]
     assert suspended["batch"] == 1
     assert "[CAST_INVALID_INPUT] The value 'x'" in suspended["reason"]
@@ -116,6 +123,25 @@ def check_suspension(status: Any) -> None:
     queries = status["center"]["queries"]
     assert queries["tagged"]["suspended"]["a"]["reason"] == suspended["reason"]
     assert not queries["numbers"]["suspended"]
+
+
+def check_quarantine(folder: Path, status: Any) -> None:
+    """The bad record is set aside as it came, and the view goes on without it; up to its budget."""
+    assert not status["center"]["queries"]["lenient"]["suspended"]
+    reason = status["center"]["queries"]["strict"]["suspended"]["a"]["reason"]
+    assert reason == "an expression fails on more than max_errors = 0 records of a window"
+    sums: dict[datetime, int] = {}
+    for path in sorted(folder.glob("data/*/step*.json")):
+        for line in path.read_text().splitlines():
+            record = json.loads(line)
+            minute = datetime.fromisoformat(record["ts"]).replace(second=0, microsecond=0)
+            sums[minute] = sums.get(minute, 0) + (0 if record["tag"] == "x" else int(record["tag"]))
+    rows = read_results(folder / "state", "lenient").to_pylist()
+    assert {r["start"]: r["tags"] for r in rows} == sums
+    (kept,) = (folder / "state" / "sites" / "a" / "quarantine" / "hits").glob("fragment=*/batch=1/*.parquet")
+    (record,) = pq.read_table(kept, columns=["_raw", "_problem"]).to_pylist()
+    assert record["_raw"] == next(line for line in tagged_lines(1, "a") if '"tag": "x"' in line)
+    assert "fails on it" in record["_problem"]
 
 
 def check_finishing(folder: Path) -> None:

@@ -26,7 +26,7 @@ from catchment.optimizer.normal_form.normalize import aggregate_name, digest, ke
 from catchment.query.catalog import Catalog
 from catchment.query.fragment import Fragment, Key, Lookup
 from catchment.query.plan import Filter, QueryPlan, describe_aggregate, describe_window, find
-from catchment.query.sql.view_options import ViewOptions
+from catchment.query.sql.view_options import QUARANTINE, ViewOptions
 from catchment.storage.codec import stored
 from catchment.timeline import Slicing, WindowSpec
 
@@ -34,13 +34,14 @@ TEXT_BYTES = 16  # assumed size of a text, whose width is not declared
 SKETCH_BYTES = 512  # assumed size of a sketch of few values; a full one takes some thousands
 
 
-@stored()
+@stored(version=2, migrations={1: dict})  # version 2 has on_error
 @dataclass(frozen=True)
 class DemandSource:
     """A stream with its look-ups: what two demands must have in common to be shared.
 
     `types` are the types of its columns, by their texts. `policy` and `slack` are in it because a fragment leaves its
-    site by one policy, and waits by one slack; both are empty where the query does not ask for them.
+    site by one policy, and waits by one slack; `on_error` because the records that it takes depend on it. Each is empty
+    where the query does not ask for it.
     """
 
     stream: str
@@ -50,6 +51,12 @@ class DemandSource:
     types: tuple[tuple[str, pa.DataType], ...] = ()
     policy: str = ""
     slack: str = ""
+    on_error: str = ""
+
+    @property
+    def max_errors(self) -> int | None:
+        """How many failing records per window are set aside; None where the first one suspends the fragment."""
+        return int(self.on_error.rpartition(" ")[2]) if self.on_error else None
 
     @cached_property
     def type_of(self) -> Mapping[str, pa.DataType]:
@@ -99,6 +106,7 @@ class FragmentDemand:
                 *self.conditions,
                 *([self.source.policy] if self.source.policy else []),
                 *([self.source.slack] if self.source.slack else []),
+                *([self.source.on_error] if self.source.on_error else []),
             ]
         )
 
@@ -175,7 +183,14 @@ def _source(normal: QueryPlan, catalog: Catalog) -> DemandSource:
     ordered = tuple(sorted(types.items(), key=str))
     policy = normal.options.policy or ""
     return DemandSource(
-        scan.stream, scan.event_time, scan.sites, fragment.lookups, ordered, policy, _slack(normal.options)
+        scan.stream,
+        scan.event_time,
+        scan.sites,
+        fragment.lookups,
+        ordered,
+        policy,
+        _slack(normal.options),
+        _on_error(normal.options),
     )
 
 
@@ -211,6 +226,11 @@ def width_of(type_: pa.DataType) -> int:
     if pa.types.is_binary(type_):
         return SKETCH_BYTES
     return int(type_.bit_width) // 8 if pa.types.is_primitive(type_) or pa.types.is_decimal(type_) else TEXT_BYTES
+
+
+def _on_error(options: ViewOptions) -> str:
+    """Return what becomes of failing records, as text; empty where the first one suspends the view."""
+    return f"{QUARANTINE} {options.max_errors}" if options.on_error == QUARANTINE else ""
 
 
 def _slack(options: ViewOptions) -> str:

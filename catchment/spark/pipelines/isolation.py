@@ -23,6 +23,7 @@ from catchment.spark.evaluation.failures import FragmentFailure, failure_of, fin
 from catchment.spark.evaluation.observe import observe_sources
 from catchment.spark.evaluation.one_pass import Take
 from catchment.spark.pipelines.micro_batch import BatchReducer, ReducedBatch, StreamState
+from catchment.spark.pipelines.set_aside import SetAside
 from catchment.spark.sources.records import good_records
 
 
@@ -32,6 +33,7 @@ class IsolatingReducer:
 
     reducer: BatchReducer
     suspended: Callable[[], Mapping[str, FragmentSuspended]]  # the fragments that the core has suspended
+    set_aside: SetAside
 
     def reduce(self, state: StreamState, batch: DataFrame, number: int) -> ReducedBatch:
         """Return what follows from a micro-batch, for the fragments that do not fail on it."""
@@ -41,7 +43,14 @@ class IsolatingReducer:
         while True:
             try:
                 reduced = self.reducer.reduce(state, batch, number)
-                return replace(reduced, events=[*_suspensions(state, failures, reduced, number), *reduced.events])
+                apart = self._reduce_guarded(state, batch, number)
+                if isinstance(apart, FragmentFailure):
+                    failures.append(apart)
+                    state.suspended[apart.fragment.name] = apart.expression
+                    state.far_records = far_records
+                    continue
+                events = [*_suspensions(state, failures, reduced, number), *reduced.events, *apart]
+                return replace(reduced, events=events)
             except Exception as failure:  # what is no fragment's fault is raised
                 if not is_data_error(failure):
                     raise
@@ -50,8 +59,27 @@ class IsolatingReducer:
                     raise
             state.far_records = far_records
             for each in found:
+                if self._sets_aside(state, each):
+                    state.guarded.add(each.fragment.name)
+                    continue
                 failures.append(find_record(self.reducer.evaluator, good_records(batch, with_raw=True), each))
                 state.suspended[each.fragment.name] = failures[-1].expression
+
+    def _sets_aside(self, state: StreamState, failure: FragmentFailure) -> bool:
+        """Return whether the views of a fragment that fails ask for the records to be set aside."""
+        plans = {plan.fragment.name: plan for plan in state.own_plans}
+        return state.shedding is None and plans[failure.fragment.name].max_errors is not None
+
+    def _reduce_guarded(self, state: StreamState, batch: DataFrame, number: int) -> list[Event] | FragmentFailure:
+        """Return what follows for the fragments that set records aside; or the first that is to be suspended."""
+        events: list[Event] = []
+        for plan in state.guarded_plans:
+            good = self._good(state, batch, number)
+            found = self.set_aside.reduce(state, plan, good, good_records(batch, with_raw=True), number)
+            if isinstance(found, FragmentFailure):
+                return found
+            events += found
+        return events
 
     def find_failures(self, state: StreamState, good: DataFrame) -> list[FragmentFailure]:
         """Return the fragments of a stream that fail on these records, each evaluated alone."""

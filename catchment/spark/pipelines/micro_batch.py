@@ -80,6 +80,7 @@ class StreamState:
     batch_lock: threading.Lock = field(default_factory=threading.Lock)  # held during a batch, and to change fragments
     shedding: StreamShedding | None = None
     suspended: dict[str, str] = field(default_factory=dict)  # suspended fragments, with the expression that failed
+    guarded: set[str] = field(default_factory=set)  # fragments that set aside the records which they fail on
     counted_whole: set[str] = field(default_factory=set)  # suspended fragments whose condition fails too
     scans: StreamScans | None = None  # where fragments may be evaluated without Spark SQL
 
@@ -90,8 +91,15 @@ class StreamState:
 
     @property
     def active_plans(self) -> list[FragmentPlan]:
-        """Return the plans of those that are not suspended."""
-        return [plan for plan in self.own_plans if plan.fragment.name not in self.suspended]
+        """Return the plans of those that are reduced together: neither suspended, nor setting records aside."""
+        apart = self.suspended.keys() | self.guarded
+        return [plan for plan in self.own_plans if plan.fragment.name not in apart]
+
+    @property
+    def guarded_plans(self) -> list[FragmentPlan]:
+        """Return the plans of those that set records aside."""
+        chosen = self.guarded - self.suspended.keys()
+        return [plan for plan in self.own_plans if plan.fragment.name in chosen]
 
     @property
     def fragments(self) -> tuple[Fragment, ...]:
@@ -239,7 +247,7 @@ class BatchReducer:
     def _try_scan(self, state: StreamState, batch: DataFrame, number: int) -> ReducedBatch | None:
         """Reduce a batch by a pass over its files; None where all of it is left to Spark SQL."""
         choice = None
-        if state.scans is not None:
+        if state.scans is not None and (state.active_plans or state.skipping):
             choice = state.scans.choose(state.stream, state.active_plans, state.skipping)
         if state.scans is None or choice is None:
             return None
@@ -404,6 +412,8 @@ class BatchReducer:
         Of those that are suspended (`skipping`) only the records are counted that they would have taken.
         """
         takes = [*(Take(plan.fragment) for plan in plans), *(Take(f) for f in skipping)]
+        if not takes:
+            records.count()  # every fragment sets records aside; what is observed is known after an action
         found = self.evaluator.reduce_all(records, takes, state.last_rows or UNKNOWN_ROWS)
         events: list[Event] = [
             BatchSkipped(f.name, number, counted.records)

@@ -35,6 +35,7 @@ from catchment.site.suspension import FragmentResumed, FragmentSuspended
 from catchment.spark.evaluation.evaluator import Evaluator
 from catchment.spark.pipelines.isolation import IsolatingReducer
 from catchment.spark.pipelines.micro_batch import BatchReducer, StreamState, slack_us
+from catchment.spark.pipelines.set_aside import SetAside
 from catchment.spark.pipelines.shed_repair import RepairThread, ShedRepairs
 from catchment.spark.pipelines.shedding import MakeMonitor, StreamShedding, stream_shedding
 from catchment.spark.sources.streams import OpenedStream, open_stream
@@ -98,7 +99,7 @@ class SitePipeline:
         for stream in {f.stream for f in self.core.definitions} | {s.name for s in self.streams}:
             self._apply_deployment(stream, self._newest_read_us(stream))
         self.reducer = BatchReducer(self.spark, self.project, self.site, self.folder, self.evaluator, self.clock)
-        self.isolating = IsolatingReducer(self.reducer, self._suspended)
+        self.isolating = IsolatingReducer(self.reducer, self._suspended, SetAside(self.reducer, self._errors_of))
         self.repairs = ShedRepairs(
             self.reducer,
             lambda: self.core.debts,
@@ -354,6 +355,10 @@ class SitePipeline:
     def _suspended(self) -> Mapping[str, FragmentSuspended]:
         """Return the fragments that take nothing in, and why."""
         return self.host.look(lambda: self.core.suspended)
+
+    def _errors_of(self, fragment: str) -> Mapping[int, int]:
+        """Return how many records of each slice a fragment has set aside."""
+        return self.host.look(lambda: self.core.errors_of(fragment))
 
     def _resume_requested(self) -> None:
         """Resume the suspended fragments that somebody has asked to be resumed."""
