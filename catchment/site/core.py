@@ -19,6 +19,7 @@ from catchment.errors import SiteError
 from catchment.progress.events import Ticked
 from catchment.query.fragment import Fragment
 from catchment.shedding.debts import BatchRepaired, BatchShed, ShedDebts
+from catchment.site.account import BatchAccepted
 from catchment.site.event_clock import EventClock
 from catchment.site.events import (
     Absorbed,
@@ -113,10 +114,18 @@ class SiteCore:
                 self._observe(event, now_us)
             case LinkMeasured():
                 self._link = event
-            case BatchShed():
+            case BatchAccepted(stream=stream):
+                for fragment in self._fragments.values():
+                    if fragment.fragment.stream == stream:
+                        fragment.account.accept(event)
+            case BatchShed(batch=batch, samples=samples):
                 self._shed_facts += self.debts.add(event)
-            case BatchRepaired():
+                for sample in (s for s in samples if s.fragment in self._fragments):
+                    self._fragments[sample.fragment].account.owe(batch, sample.repair)
+            case BatchRepaired(batch=batch, fragments=names):
                 self._shed_facts += self.debts.settle(event)
+                for name in (n for n in names if n in self._fragments):
+                    self._fragments[name].account.repair(batch)
             case FragmentSuspended(fragment=name):
                 self._find(name).suspension.suspend(event)
             case BatchSkipped(fragment=name):
@@ -124,7 +133,9 @@ class SiteCore:
             case FragmentResumed(fragment=name):
                 self._find(name).suspension.resume()
             case RecordsQuarantined(fragment=name):
-                self._find(name).suspension.quarantine(event)
+                fragment = self._find(name)
+                fragment.suspension.quarantine(event)
+                fragment.account.quarantine(sum(count for _, count in event.records))
             case ReadingPaused(stream):
                 self._paused.add(stream)
             case ReadingResumed(stream):

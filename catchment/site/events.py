@@ -14,6 +14,7 @@ from catchment.errors import SiteError
 from catchment.progress.events import Ticked
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.shedding.debts import BatchRepaired, BatchShed
+from catchment.site.account import BatchAccepted
 from catchment.site.policies.base import Policy
 from catchment.site.reader import ReadingPaused, ReadingResumed
 from catchment.site.slack import SlackPlan
@@ -137,6 +138,7 @@ Event = (
     | LinkMeasured
     | BatchShed
     | BatchRepaired
+    | BatchAccepted
     | FragmentSuspended
     | BatchSkipped
     | FragmentResumed

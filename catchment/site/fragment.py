@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from catchment.errors import SiteError
 from catchment.query.fragment import SLICE_COLUMN, Fragment
+from catchment.site.account import FragmentAccount
 from catchment.site.cache import PartialCache
 from catchment.site.event_clock import EventClock
 from catchment.site.events import Absorbed, FragmentAdded
@@ -38,7 +39,7 @@ class RunningFragment:
     until_us: int
 
 
-@stored(version=2, migrations={1: dict})  # version 2 has suspension
+@stored(version=2, migrations={1: dict})  # version 2 has suspension and account
 @dataclass(eq=False)
 class SiteFragment:
     """Takes partials in and gives updates and progress out, for one fragment."""
@@ -51,6 +52,7 @@ class SiteFragment:
     begin_us: int | None = None  # the first mark, until it is stated; None where the stream is read from its beginning
     until_us: int = END_OF_TIME_US  # slices that start here or later are not wanted
     suspension: Suspension = field(default_factory=Suspension)
+    account: FragmentAccount = field(default_factory=FragmentAccount)
 
     @classmethod
     def start(cls, added: FragmentAdded) -> SiteFragment:
@@ -132,10 +134,12 @@ class SiteFragment:
             "last_reason": self.gate.reasons.last or None,
             "refused": self.gate.refused,
             **self.suspension.status(),
+            "account": self.account.status(),
         }
 
     def absorb(self, event: Absorbed, clock: EventClock, now_us: int) -> None:
         """Take in the partials of a micro-batch, as far as somebody wants them."""
+        self.account.evaluate()
         event = _drop_unwanted(event, self.until_us)
         if event.partials.num_rows:
             partials = self.cache.conform(event.partials)
@@ -149,6 +153,7 @@ class SiteFragment:
 
     def skip(self, event: BatchSkipped) -> None:
         """Count a micro-batch of which it has taken nothing, as far as somebody wants it."""
+        self.account.skip()
         wanted = tuple(r for r in event.records if r[0] < self.until_us)
         self.suspension.skip(replace(event, records=wanted))
 

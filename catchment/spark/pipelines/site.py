@@ -24,6 +24,7 @@ from catchment.project.config import Project
 from catchment.project.routes import Routes, first_link
 from catchment.query.sql.statements import Stream
 from catchment.shedding.monitor import LoadMonitor
+from catchment.site.account import BatchAccepted
 from catchment.site.agreed_time import AgreedTime
 from catchment.site.core import SiteCore
 from catchment.site.events import Action, Event, LinkMeasured, LowMarkRaised
@@ -339,7 +340,8 @@ class SitePipeline:
                 mark_us = state.newest_us - slack_us(self.project, state.stream)
             events = [*events, LowMarkRaised(name, mark_us, read_us=read_us)]
         make_offsets_durable(self.folder / "checkpoints" / name, number)
-        self.host.submit(name, [*events, self._measure_link()], batch=number)
+        accepted = BatchAccepted(name, number, stats.rows - stats.bad)
+        self.host.submit(name, [accepted, *events, self._measure_link()], batch=number)
         self.sender.notify()
         now_us = self.clock.now_us()
         state.reader.note_batch(stats.rows, now_us - began_us, now_us)
