@@ -35,6 +35,8 @@ class SiteHousekeeping:
                 self.needed(stream)
             )
             self._of(QUARANTINE, stream, None, self.limits.quarantine_max_bytes).tidy()
+            for folder in (self.folder / QUARANTINE / stream).glob("fragment=*"):  # what single fragments set aside
+                self._of(QUARANTINE, f"{stream}/{folder.name}", None, self.limits.quarantine_max_bytes).tidy()
 
     def status(self) -> dict[str, Any]:
         """Return per kind and stream how much is kept, and how much was removed since the start."""

@@ -103,6 +103,11 @@ class Host(Generic[Event, Action]):
         except CatchmentError as error:
             raise error.found_in(str(self.journal.folder)) from error.__cause__
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether an entry could not be carried out, so that every other one is refused until a restart."""
+        return self._failure is not None
+
     def is_committed(self, cause: str, batch: int) -> bool:
         """Return whether a batch was handled, by this process or an earlier one."""
         return batch <= self.batches.get(cause, -1)

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from catchment.deploy.fragment_plan import FragmentPlan
 from catchment.deploy.reconcile import site_changes
 from catchment.deploy.role_files import forget_resumptions, requested_resumptions
-from catchment.errors import EngineError
+from catchment.errors import CatchmentError, EngineError
 from catchment.progress.events import Ticked
 from catchment.project.config import Project
 from catchment.project.routes import Routes, first_link
@@ -82,7 +82,7 @@ class SitePipeline:
     _states: dict[str, StreamState] = field(default_factory=dict, init=False)
     _stopping: threading.Event = field(default_factory=threading.Event, init=False)
     _once: bool = field(default=False, init=False)
-    failure: EngineError | None = field(default=None, init=False)  # why a reader has failed for good
+    failure: CatchmentError | None = field(default=None, init=False)  # why a reader has failed for good
 
     def __post_init__(self) -> None:
         self.folder = self.project.site_folder(self.site)
@@ -275,6 +275,8 @@ class SitePipeline:
         if is_hopeless(failure):
             reader.max_restarts = 0
         error = stopped_error(what, failure, self.folder)
+        if self.host.has_failed or isinstance(error, DiskFullError):
+            raise error from failure  # only a new process can go on
         reader.note_death(reason_of(str(failure)), is_outage(failure) and not self._once, now_us)
         if not reader.has_failed:
             _log.warning("%s; it is started again", error.message)
