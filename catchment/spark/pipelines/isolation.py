@@ -23,7 +23,7 @@ from catchment.spark.evaluation.failures import FragmentFailure, failure_of, fin
 from catchment.spark.evaluation.observe import observe_sources
 from catchment.spark.evaluation.one_pass import Take
 from catchment.spark.pipelines.micro_batch import BatchReducer, ReducedBatch, StreamState
-from catchment.spark.pipelines.set_aside import SetAside
+from catchment.spark.pipelines.record_quarantine import RecordQuarantine
 from catchment.spark.sources.records import good_records
 
 
@@ -33,7 +33,7 @@ class IsolatingReducer:
 
     reducer: BatchReducer
     suspended: Callable[[], Mapping[str, FragmentSuspended]]  # the fragments that the core has suspended
-    set_aside: SetAside
+    quarantine: RecordQuarantine
 
     def reduce(self, state: StreamState, batch: DataFrame, number: int) -> ReducedBatch:
         """Return what follows from a micro-batch, for the fragments that do not fail on it."""
@@ -75,7 +75,7 @@ class IsolatingReducer:
         events: list[Event] = []
         for plan in state.guarded_plans:
             good = self._good(state, batch, number)
-            found = self.set_aside.reduce(state, plan, good, good_records(batch, with_raw=True), number)
+            found = self.quarantine.reduce(state, plan, good, good_records(batch, with_raw=True), number)
             if isinstance(found, FragmentFailure):
                 return found
             events += found

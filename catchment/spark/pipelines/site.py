@@ -36,7 +36,7 @@ from catchment.site.suspension import FragmentResumed, FragmentSuspended
 from catchment.spark.evaluation.evaluator import Evaluator
 from catchment.spark.pipelines.isolation import IsolatingReducer
 from catchment.spark.pipelines.micro_batch import BatchReducer, StreamState, slack_us
-from catchment.spark.pipelines.set_aside import SetAside
+from catchment.spark.pipelines.record_quarantine import RecordQuarantine
 from catchment.spark.pipelines.shed_repair import RepairThread, ShedRepairs
 from catchment.spark.pipelines.shedding import MakeMonitor, StreamShedding, stream_shedding
 from catchment.spark.sources.streams import OpenedStream, open_stream
@@ -100,7 +100,9 @@ class SitePipeline:
         for stream in {f.stream for f in self.core.definitions} | {s.name for s in self.streams}:
             self._apply_deployment(stream, self._newest_read_us(stream))
         self.reducer = BatchReducer(self.spark, self.project, self.site, self.folder, self.evaluator, self.clock)
-        self.isolating = IsolatingReducer(self.reducer, self._suspended, SetAside(self.reducer, self._errors_of))
+        self.isolating = IsolatingReducer(
+            self.reducer, self._suspended, RecordQuarantine(self.reducer, self._errors_of)
+        )
         self.repairs = ShedRepairs(
             self.reducer,
             lambda: self.core.debts,

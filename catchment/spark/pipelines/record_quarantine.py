@@ -46,7 +46,7 @@ MAX_PER_BATCH = 10_000  # records of one micro-batch that a fragment may fail on
 
 
 @dataclass(frozen=True)
-class SetAside:
+class RecordQuarantine:
     """Reduces single fragments on the records that they do not fail on."""
 
     reducer: BatchReducer
