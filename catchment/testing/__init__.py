@@ -5,20 +5,20 @@ links, Spark's group-by and the result tables. See docs/testing.md.
 """
 
 from catchment.testing.features import EVERYTHING, Feature, Features
-from catchment.testing.records import Arrivals, Workload
-from catchment.testing.simulation import RunReport, Simulation
+from catchment.testing.records import ArrivingRecords, Workload
+from catchment.testing.simulation import DeploymentSimulation, RunReport
 from catchment.testing.states import RareState
-from catchment.testing.world import SimulationError, World, WorldOptions
+from catchment.testing.world import BrokenSimulationError, World, WorldOptions
 
 __all__ = [
     "EVERYTHING",
-    "Arrivals",
+    "ArrivingRecords",
+    "BrokenSimulationError",
+    "DeploymentSimulation",
     "Feature",
     "Features",
     "RareState",
     "RunReport",
-    "Simulation",
-    "SimulationError",
     "Workload",
     "World",
     "WorldOptions",

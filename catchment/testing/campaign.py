@@ -18,7 +18,7 @@ from pathlib import Path
 from catchment.deploy.deployment import Deployment
 from catchment.testing.features import Feature, Features
 from catchment.testing.generate import draw_features, draw_workload, write_project
-from catchment.testing.simulation import RunReport, Simulation
+from catchment.testing.simulation import DeploymentSimulation, RunReport
 from catchment.testing.states import RareState
 
 MEMORY_FOLDER = Path("/dev/shm")  # where runs keep their files, if it is there
@@ -38,7 +38,7 @@ def run_seed(seed: int, features: Features | None = None) -> RunReport:
         made = write_project(Path(folder) / "project", chance, enabled)
         deployment = Deployment.load(made.folder)
         workload = draw_workload(deployment.catalog, chance, enabled)
-        return Simulation(deployment, workload, seed, enabled, made.submissions).run()
+        return DeploymentSimulation(deployment, workload, seed, enabled, made.submissions).run()
 
 
 @dataclass

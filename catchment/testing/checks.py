@@ -22,7 +22,7 @@ from catchment.center.results.layout import flatten_states, newest_revisions
 from catchment.query.fragment import Fragment
 from catchment.query.plan import QueryPlan
 from catchment.query.sql.view_options import NEVER
-from catchment.testing.oracle import Oracle
+from catchment.testing.oracle import ViewOracle
 from catchment.testing.states import RareState
 from catchment.testing.tables import MemoryStore
 from catchment.testing.world import World
@@ -38,7 +38,7 @@ Rows = dict[tuple[Any, ...], tuple[Any, ...]]  # keys -> values
 class ViewCheck:
     """Checks what one view has published."""
 
-    def __init__(self, world: World, plan: QueryPlan, oracle: Oracle, from_us: int, dead: Sequence[str]) -> None:
+    def __init__(self, world: World, plan: QueryPlan, oracle: ViewOracle, from_us: int, dead: Sequence[str]) -> None:
         self._world = world
         self._store: MemoryStore = world.store
         self._plan = plan

@@ -28,7 +28,7 @@ from catchment.query.plan import QueryPlan
 from catchment.query.sql.statements import Table
 from catchment.shedding.terms import add_terms
 from catchment.site.slack import SlackPlan, watched_values
-from catchment.testing.records import Arrivals
+from catchment.testing.records import ArrivingRecords
 from catchment.timeline import WindowSpec
 
 NUMBER = "_number"  # of the record that a row comes from
@@ -95,7 +95,7 @@ class PureEvaluator:
         self._tables = {name: _read_table(folder, table) for name, table in tables.items()}
         self._known: dict[tuple[int, Fragment], FragmentRows] = {}
 
-    def rows(self, arrivals: Arrivals, fragment: Fragment) -> FragmentRows:
+    def rows(self, arrivals: ArrivingRecords, fragment: Fragment) -> FragmentRows:
         """Return what a fragment takes of all records."""
         key = id(arrivals), replace(fragment, name="")
         if key not in self._known:
@@ -103,7 +103,7 @@ class PureEvaluator:
         return replace(self._known[key], fragment=fragment)
 
     def observe(
-        self, arrivals: Arrivals, fragment: Fragment, slack: SlackPlan, start: int, end: int, taken: Mask
+        self, arrivals: ArrivingRecords, fragment: Fragment, slack: SlackPlan, start: int, end: int, taken: Mask
     ) -> pa.Table:
         """Return what slack controllers observe: (source, slice_us, newest_us, oldest_us, count, total_N, square_N)."""
         values = watched_values(slack)
@@ -119,7 +119,7 @@ class PureEvaluator:
             sources = ["null" if column[n] is None else column[n] for n in rows.numbers.tolist()]
         return _group_observations(rows, sources, [rows.arguments[w.name] for w in watched])
 
-    def _evaluate(self, arrivals: Arrivals, fragment: Fragment) -> FragmentRows:
+    def _evaluate(self, arrivals: ArrivingRecords, fragment: Fragment) -> FragmentRows:
         measured = [_RECORDS, *_measured(fragment)]
         columns = {sql: f"argument_{i}" for i, sql in enumerate(dict.fromkeys(a.argument for a in measured)) if sql}
         asked = [f"{as_duckdb(k.sql)} AS {_quote(k.name)}" for k in fragment.keys]

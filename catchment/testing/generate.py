@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from catchment.query.catalog import Catalog
 from catchment.testing.features import EVERYTHING, Feature, Features
-from catchment.testing.records import Arrivals, Workload
+from catchment.testing.records import ArrivingRecords, Workload
 from catchment.timeline import SECOND_US
 
 BEGIN_US = 1_767_225_600 * SECOND_US  # 2026-01-01
@@ -181,7 +181,7 @@ def draw_workload(catalog: Catalog, chance: random.Random, features: Features = 
         for site in stream.sites or ():
             count = int(numbers.choice([8, 20, 50]))
             records, arrival_us = _draw_records(numbers, count, features)
-            workload[stream.name, site] = Arrivals.of(stream, site, records, arrival_us)
+            workload[stream.name, site] = ArrivingRecords.of(stream, site, records, arrival_us)
     return workload
 
 

@@ -26,7 +26,7 @@ from catchment.timeline import WindowSpec
 Accepted = Mapping[tuple[str, str], Mask]  # by stream and site: the records that count
 
 
-class Oracle:
+class ViewOracle:
     """Recomputes views over the records that count."""
 
     def __init__(self, evaluator: PureEvaluator, workload: Workload, accepted: Accepted) -> None:

@@ -16,7 +16,7 @@ from catchment.query.sql.statements import Stream
 
 
 @dataclass(frozen=True)
-class Arrivals:
+class ArrivingRecords:
     """All records of one stream at one site, ordered by when they arrive; a record's number is its place here."""
 
     stream: Stream
@@ -25,7 +25,7 @@ class Arrivals:
     arrival_us: Ints
 
     @classmethod
-    def of(cls, stream: Stream, site: str, records: pa.Table, arrival_us: Ints | None = None) -> Arrivals:
+    def of(cls, stream: Stream, site: str, records: pa.Table, arrival_us: Ints | None = None) -> ArrivingRecords:
         """Return records in the order of arrival; without instants each arrives at its own event time."""
         names = [c.name for c in stream.columns]
         missing = [name for name in names if name not in records.column_names]
@@ -57,7 +57,7 @@ class Arrivals:
         return int(np.searchsorted(self.arrival_us, now_us, side="right"))
 
 
-Workload = Mapping[tuple[str, str], Arrivals]  # by stream and site
+Workload = Mapping[tuple[str, str], ArrivingRecords]  # by stream and site
 
 
 def _micros(column: pa.ChunkedArray, absent: int) -> Ints:

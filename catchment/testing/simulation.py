@@ -20,10 +20,10 @@ from catchment.query.plan import QueryPlan
 from catchment.testing.checks import ViewCheck
 from catchment.testing.faults import FaultPlan
 from catchment.testing.features import Feature, Features
-from catchment.testing.oracle import Oracle
+from catchment.testing.oracle import ViewOracle
 from catchment.testing.records import Workload
 from catchment.testing.states import RareState
-from catchment.testing.world import SITE, SimulationError, World, WorldOptions
+from catchment.testing.world import SITE, BrokenSimulationError, World, WorldOptions
 from catchment.timeline import SECOND_US
 
 SETTLE_US = 20 * SECOND_US  # how long faults go on after the last record has arrived
@@ -49,10 +49,12 @@ class RunReport:
     def assert_right(self) -> None:
         """Raise with everything that is wrong, and what happened before."""
         if self.problems:
-            raise SimulationError("\n".join([f"seed {self.seed}", *self.problems, "--- what happened", *self.trace]))
+            raise BrokenSimulationError(
+                "\n".join([f"seed {self.seed}", *self.problems, "--- what happened", *self.trace])
+            )
 
 
-class Simulation:
+class DeploymentSimulation:
     """Simulates one project under one seed, with the faults and changes that its features name."""
 
     def __init__(
@@ -84,7 +86,7 @@ class Simulation:
                 self._run_faults()
                 self._run_to_the_end()
                 report.problems = self._problems()
-            except SimulationError as error:
+            except BrokenSimulationError as error:
                 report.problems = [str(error)]
         self._note_counts()
         report.seen = world.seen
@@ -111,7 +113,7 @@ class Simulation:
         deadline_us = world.scheduler.now_us + LIVENESS_US
         while not self._is_settled():
             if world.scheduler.now_us > deadline_us:
-                raise SimulationError(f"not everything is answered in time: {self._describe()}")
+                raise BrokenSimulationError(f"not everything is answered in time: {self._describe()}")
             world.run_until(world.scheduler.now_us + LIVENESS_STEP_US)
 
     def _is_settled(self) -> bool:
@@ -201,7 +203,7 @@ class Simulation:
         world = self.world
         assert world.center is not None
         accepted = {key: log.accepted for key, log in world.logs.items()}
-        oracle = Oracle(world.evaluator, world.workload, accepted)
+        oracle = ViewOracle(world.evaluator, world.workload, accepted)
         problems = [p for role in world.roles.values() for p in world.blocked_sites(role)]
         problems += self._count_problems()
         for plan in world.center.deployment.plans:

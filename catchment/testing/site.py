@@ -37,7 +37,7 @@ from catchment.storage.host import Host
 from catchment.storage.journal import Journal
 from catchment.testing.evaluate import FragmentRows, PureEvaluator
 from catchment.testing.network import SimulatedSender
-from catchment.testing.records import Arrivals
+from catchment.testing.records import ArrivingRecords
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US, Clock, Slicing
 from catchment.wire.messages import Updates
 from catchment.wire.outbox import Outbox
@@ -47,7 +47,7 @@ from catchment.wire.outbox import Outbox
 class SourceLog:
     """What a checkpoint remembers of one stream at one site: where each planned batch ends."""
 
-    arrivals: Arrivals
+    arrivals: ArrivingRecords
     ends: list[int] = field(default_factory=list)
     durable: int = 0  # planned batches that survive a power cut
     accepted: Mask = field(init=False)  # the records that were not quarantined, of the batches read so far

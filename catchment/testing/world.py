@@ -43,7 +43,7 @@ MAX_BATCH = 10_000
 Running = SimulatedSite | SimulatedRelay | SimulatedCenter
 
 
-class SimulationError(AssertionError):
+class BrokenSimulationError(AssertionError):
     """Something happened in a simulated deployment that must not happen."""
 
 
@@ -197,7 +197,7 @@ class World:
             self._fail(role, f"ends: {error}")
         except CatchmentError as error:
             if not self.disk.machine(role.folder).was_damaged:
-                raise SimulationError(f"{role} stopped: {error}") from error
+                raise BrokenSimulationError(f"{role} stopped: {error}") from error
             self._refuse(role, error)
         else:
             return True
