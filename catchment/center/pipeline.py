@@ -161,6 +161,7 @@ class CenterPipeline:
         return {
             "published": self.published,
             "refused": dict(self.inbox.refused),
+            "refusals": self.inbox.refusals(),
             "blocked": self.consumer.blocked_status(),
             "queries": queries,
         }

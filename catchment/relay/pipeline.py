@@ -44,7 +44,7 @@ class RelayPipeline:
         self.folder = project.relay_folder(name)
         self.link = outgoing_link(project, name)
         self.free_space = FreeSpace(self.folder, project.limits.free_disk_bytes, clock)
-        self.inbox = Inbox(self.folder / "inbox", admit=check, free_space=self.free_space)
+        self.inbox = Inbox(self.folder / "inbox", admit=check, free_space=self.free_space, clock=clock)
         self.outbox = Outbox(self.folder / "outbox", name, self.link.destination, self.link.outbox_max_bytes)
         self._writer = OutboxWriter(self.outbox)
         self.core = RelayCore(project.defaults.relay_wait_us)
@@ -86,7 +86,7 @@ class RelayPipeline:
     @property
     def drained(self) -> bool:
         """Whether all that landed has been sent on and acknowledged."""
-        return self.consumer.is_drained and not self.core.site.pending_rows and not self.outbox.pending()
+        return self.consumer.is_drained and not self.core.site.pending_rows and self.outbox.is_empty
 
     @property
     def finished(self) -> bool:
@@ -103,6 +103,7 @@ class RelayPipeline:
             "pending_rows": self.core.site.pending_rows,
             "inbox_bytes": self.inbox.size_bytes,
             "refused": dict(self.inbox.refused),
+            "refusals": self.inbox.refusals(),
             "blocked": self.consumer.blocked_status(),
             **self.meter.link_status(self.sender.snapshot(), self.outbox.size_bytes, self.link.bandwidth_bytes_per_s),
             "disk": self.free_space.status(),

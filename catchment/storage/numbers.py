@@ -26,6 +26,11 @@ class NumberSet:
         """One more than the highest number in the set; 0 if it is empty."""
         return max(self._above, default=self.lowest_missing - 1) + 1
 
+    @property
+    def above(self) -> frozenset[int]:
+        """The members above the lowest missing number."""
+        return frozenset(self._above)
+
     def add(self, number: int) -> bool:
         """Put a number in; return False if it was there."""
         if number in self:

@@ -16,15 +16,15 @@ from catchment.testing.scheduler import Scheduler
 from catchment.timeline import SECOND_US, Clock
 from catchment.wire.outbox import Outbox, Pending
 from catchment.wire.sender import FIRST_RETRY_S, MAX_RETRY_S, REFUSED_RETRY_S, Sender
-from catchment.wire.uplink import LinkError, RefusedError, Uplink
+from catchment.wire.uplink import Greeting, Introduction, LinkError, RefusedError, Uplink
 
 TIMEOUT_US = 5 * SECOND_US  # how long a sender waits for an answer
 OLD_MESSAGES = 32  # requests of the past that a link may deliver again
 LANES = 2
 GREETING_BYTES = 100
 
-Request = Callable[[], int]
-Answer = int | WireError
+Request = Callable[[], int | Greeting]
+Answer = int | Greeting | WireError
 
 
 @dataclass
@@ -153,16 +153,20 @@ class _Answered:
 
     answer: Answer
 
-    def connect(self, origin: str = "", epoch: str = "") -> int:
-        return self._answer()
+    def connect(self, introduction: Introduction) -> Greeting:
+        answer = self._answer()
+        assert isinstance(answer, Greeting)
+        return answer
 
     def send(self, data: bytes) -> int:
-        return self._answer()
+        answer = self._answer()
+        assert isinstance(answer, int)
+        return answer
 
     def close(self) -> None:
         """Do nothing: nothing is held."""
 
-    def _answer(self) -> int:
+    def _answer(self) -> int | Greeting:
         if isinstance(self.answer, WireError):
             raise self.answer
         return self.answer
@@ -179,7 +183,7 @@ class SimulatedSender(Sender):
         outbox: Outbox,
         link: SimulatedLink,
         clock: Clock,
-        greet: Callable[[str, str], int],
+        greet: Callable[[Introduction], Greeting],
         accept: Callable[[bytes], int],
         run: Callable[[Callable[[], None]], None],
     ) -> None:
@@ -208,18 +212,17 @@ class SimulatedSender(Sender):
         self._link.scheduler.after(delay_us, lambda: None if self._stopping.is_set() else self._carry_out(action))
 
     def _connect(self, lane: int) -> None:
-        origin = self._outbox.origin
-        epoch = self._outbox.epoch
+        introduction = self._introduction()
         lowest_unacked = self._outbox.lowest_unacked
         self._link.call(
-            lambda: self._greet(origin, epoch),
+            lambda: self._greet(introduction),
             GREETING_BYTES,
             self._hear(lambda answer: self._connected(lane, lowest_unacked, answer)),
         )
 
     def _connected(self, lane: int, lowest_unacked: int, answer: Answer) -> None:
         try:
-            self._take_greeting(lane, lowest_unacked, _Answered(answer).connect())
+            self._take_greeting(lane, lowest_unacked, _Answered(answer).connect(self._introduction()))
         except (LinkError, RefusedError) as error:
             self._lane_failed(lane, error)
             return
@@ -243,7 +246,7 @@ class SimulatedSender(Sender):
     def _sent(self, lane: int, segment: Pending, data: bytes, start_s: float, answer: Answer) -> None:
         try:
             self._deliver(_Answered(answer), segment, data, start_s)
-        except LinkError as error:
+        except (LinkError, RefusedError) as error:
             self._dispatch.give_back(segment)
             self._lane_failed(lane, error)
             return

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.rebalance import Rebalancer
@@ -32,7 +33,9 @@ from catchment.testing.states import RareState
 from catchment.testing.tables import MemoryStore
 from catchment.timeline import SECOND_US
 from catchment.wire.outbox import Outbox
-from catchment.wire.uplink import LinkError, RefusedError
+from catchment.wire.uplink import Greeting, Introduction, LinkError, RefusedError
+
+Reply = TypeVar("Reply", int, Greeting)
 
 CENTER = "center"
 SITE = "site"
@@ -377,8 +380,8 @@ class World:
         to = outbox.destination
         life = role.life
 
-        def greet(origin: str, epoch: str) -> int:
-            return self._inbox_call(to, lambda receiver: receiver.inbox.greet(origin, epoch))
+        def greet(introduction: Introduction) -> Greeting:
+            return self._inbox_call(to, lambda receiver: receiver.inbox.greet(introduction))
 
         def accept(data: bytes) -> int:
             self.note(RareState.EARLIER_LIFE, int(role.life != life))
@@ -388,7 +391,7 @@ class World:
         link = self.link(role.name, to)
         return SimulatedSender(outbox, link, role.clock, greet, accept, lambda action: _ignore(run(action)))
 
-    def _inbox_call(self, to: str, call: Callable[[SimulatedCenter | SimulatedRelay], int]) -> int:
+    def _inbox_call(self, to: str, call: Callable[[SimulatedCenter | SimulatedRelay], Reply]) -> Reply:
         """Let the far side answer a call, if it is up; a disk error there ends it at its next tick."""
         role = self.roles.get((RELAY, to)) or self.roles[CENTER, to]
         receiver = role.running

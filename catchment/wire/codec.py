@@ -13,11 +13,12 @@ bytes as an `EncodedSegment`.
 
 from __future__ import annotations
 
+import os
 import struct
 import zlib
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import pyarrow as pa
 
@@ -61,11 +62,46 @@ class PackedTable(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class FrameHead:
+    """What is known of a frame without reading its tables: its header, its size and its checksum.
+
+    The checksum tells a segment from another one of the same number.
+    """
+
+    header: FrameHeader
+    size_bytes: int
+    digest: int
+
+    def fragment_bytes(self) -> dict[str, int]:
+        """Return the bytes of the frame that each fragment causes; they add up to the whole frame.
+
+        What is not tables is shared out evenly among the messages.
+        """
+        sizes: Counter[str] = Counter()
+        shared = self.size_bytes - self.header.table_bytes
+        count = len(self.header.entries)
+        for index, entry in enumerate(self.header.entries):
+            sizes[entry.fragment] += shared * (index + 1) // count - shared * index // count
+            sizes[entry.fragment] += entry.packed_bytes if isinstance(entry, UpdatesEntry) else 0
+        return dict(sizes)
+
+
+@dataclass(frozen=True, slots=True)
 class EncodedSegment:
     """A segment as the bytes of its frame, with their header."""
 
     header: FrameHeader
     data: bytes = field(repr=False)
+
+    @property
+    def digest(self) -> int:
+        """The checksum of its bytes."""
+        return int(_CHECKSUM.unpack_from(self.data, len(self.data) - _CHECKSUM.size)[0])
+
+    @property
+    def head(self) -> FrameHead:
+        """What is known of it without its tables."""
+        return FrameHead(self.header, len(self.data), self.digest)
 
     def decode(self, limits: WireLimits = DEFAULT_LIMITS) -> Segment:
         """Read the tables; return what was encoded, or raise a WireError that says what is wrong."""
@@ -80,19 +116,6 @@ class EncodedSegment:
             else:
                 messages.append(unpack_fact(entry))
         return Segment(self.header.origin, self.header.epoch, self.header.sequence, tuple(messages))
-
-    def fragment_bytes(self) -> dict[str, int]:
-        """Return the bytes of the frame that each fragment causes; they add up to the whole frame.
-
-        What is not tables is shared out evenly among the messages.
-        """
-        sizes: Counter[str] = Counter()
-        shared = len(self.data) - self.header.table_bytes
-        count = len(self.header.entries)
-        for index, entry in enumerate(self.header.entries):
-            sizes[entry.fragment] += shared * (index + 1) // count - shared * index // count
-            sizes[entry.fragment] += entry.packed_bytes if isinstance(entry, UpdatesEntry) else 0
-        return dict(sizes)
 
 
 def encode_segment(segment: Segment, limits: WireLimits = DEFAULT_LIMITS) -> EncodedSegment:
@@ -119,9 +142,28 @@ def encode_segment(segment: Segment, limits: WireLimits = DEFAULT_LIMITS) -> Enc
 
 def read_frame(data: bytes, limits: WireLimits = DEFAULT_LIMITS) -> EncodedSegment:
     """Read the header of a frame, after every check that needs no table."""
-    if len(data) < _PREFIX.size + _CHECKSUM.size:
-        raise WireError(f"the frame has {len(data)} bytes, fewer than an empty segment")
-    magic, version, header_bytes = _PREFIX.unpack_from(data)
+    header_bytes = _read_prefix(data, len(data), limits)
+    whole = memoryview(data)
+    if _CHECKSUM.unpack_from(data, len(data) - _CHECKSUM.size)[0] != zlib.crc32(whole[: -_CHECKSUM.size]):
+        raise WireError("the checksum of the frame does not match its bytes")
+    return EncodedSegment(_read_header(whole[_PREFIX.size :][:header_bytes], len(data), limits), data)
+
+
+def read_frame_head(file: BinaryIO, limits: WireLimits = DEFAULT_LIMITS) -> FrameHead:
+    """Read the header and the checksum of a frame from its file; that they match is not checked."""
+    size_bytes = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    header_bytes = _read_prefix(file.read(_PREFIX.size), size_bytes, limits)
+    header = _read_header(memoryview(file.read(header_bytes)), size_bytes, limits)
+    file.seek(size_bytes - _CHECKSUM.size)
+    return FrameHead(header, size_bytes, int(_CHECKSUM.unpack(file.read(_CHECKSUM.size))[0]))
+
+
+def _read_prefix(prefix: bytes, size_bytes: int, limits: WireLimits) -> int:
+    """Check how a frame of a size begins; return the size of its header."""
+    if size_bytes < _PREFIX.size + _CHECKSUM.size:
+        raise WireError(f"the frame has {size_bytes} bytes, fewer than an empty segment")
+    magic, version, header_bytes = _PREFIX.unpack_from(prefix)
     if magic != MAGIC:
         raise WireError(f"the frame starts with {magic!r}, not {MAGIC!r}")
     if version != VERSION:
@@ -129,16 +171,17 @@ def read_frame(data: bytes, limits: WireLimits = DEFAULT_LIMITS) -> EncodedSegme
             f"the frame is of version {version}, this catchment reads version {VERSION}",
             hint="run the same version of catchment at both ends",
         )
-    _check_sizes(len(data), header_bytes, limits)
-    whole = memoryview(data)
-    if _CHECKSUM.unpack_from(data, len(data) - _CHECKSUM.size)[0] != zlib.crc32(whole[: -_CHECKSUM.size]):
-        raise WireError("the checksum of the frame does not match its bytes")
-    header = unpack_header(whole[_PREFIX.size : _PREFIX.size + header_bytes])
+    _check_sizes(size_bytes, header_bytes, limits)
+    return int(header_bytes)
+
+
+def _read_header(packed: memoryview, size_bytes: int, limits: WireLimits) -> FrameHeader:
+    header = unpack_header(packed)
     check_limits(header, limits)
-    declared = _PREFIX.size + header_bytes + header.table_bytes + _CHECKSUM.size
-    if declared != len(data):
-        raise WireError(f"the frame declares {declared} bytes but has {len(data)}")
-    return EncodedSegment(header, data)
+    declared = _PREFIX.size + len(packed) + header.table_bytes + _CHECKSUM.size
+    if declared != size_bytes:
+        raise WireError(f"the frame declares {declared} bytes but has {size_bytes}")
+    return header
 
 
 def decode_segment(data: bytes, limits: WireLimits = DEFAULT_LIMITS) -> Segment:

@@ -6,15 +6,28 @@ link. `Dispatch` is safe for threads and does no I/O of its own; a segment is ne
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
+from typing import Protocol
 
 from catchment.errors import CatchmentError, WireError
 from catchment.timeline import Clock
 from catchment.wire.link_meter import LinkCounters, LinkMeter
 from catchment.wire.outbox import Outbox, Pending
+from catchment.wire.uplink import LinkError, RefusedError
 
 BACKLOG_SHARE = 0.5  # share of the bytes for the backlog while fresh segments wait too
+
+_log = logging.getLogger(__name__)
+
+
+class Queue(Protocol):
+    """Segments that wait to be sent, by number."""
+
+    def first_pending(self, start: int = 0, excluding: Collection[int] = ()) -> Pending | None:
+        """Return the lowest from a number on that is not excluded."""
+        ...
 
 
 class SendOrder:
@@ -40,14 +53,14 @@ class SendOrder:
         self._backlog_bytes = 0
         self._fresh_bytes = 0
 
-    def choose(self, pending: Sequence[Pending], taken: Collection[int]) -> Pending | None:
-        """Return the segment to send now, given those pending (lowest first) and those under way or held back."""
-        if not pending:
+    def choose(self, queue: Queue, taken: Collection[int]) -> Pending | None:
+        """Return the segment to send now, given those that wait and those under way or held back."""
+        lowest = queue.first_pending()
+        if lowest is None:
             return None
-        end = pending[0].sequence + self._ahead_segments
-        free = [p for p in pending if p.sequence not in taken and p.sequence < end]
-        backlog = next((p for p in free if self._is_backlog(p)), None)
-        fresh = next((p for p in free if not self._is_backlog(p)), None)
+        end = lowest.sequence + self._ahead_segments
+        backlog = _before(self._fresh_from, _before(end, queue.first_pending(0, taken)))
+        fresh = _before(end, queue.first_pending(self._fresh_from, taken))
         chosen = backlog or fresh
         if backlog and fresh and not self._has_backlog_credit():
             chosen = fresh
@@ -69,6 +82,10 @@ class SendOrder:
             self._fresh_bytes += chosen.size_bytes
 
 
+def _before(end: int, segment: Pending | None) -> Pending | None:
+    return segment if segment is not None and segment.sequence < end else None
+
+
 class Dispatch:
     """The shared state of one link's lanes, which name themselves by a number."""
 
@@ -83,6 +100,7 @@ class Dispatch:
         self._held: dict[int, float] = {}  # refused segments, and when to try them again
         self._tried: set[int] = set()
         self._link_error: str | None = None
+        self._logged_error: str | None = None
         self._refusals: dict[int, str] = {}  # why segments are still refused, by number
         self._fatal: BaseException | None = None
 
@@ -96,7 +114,7 @@ class Dispatch:
         with self._changed:
             now_s = self.now_s()
             self._held = {number: until for number, until in self._held.items() if until > now_s}
-            chosen = self._order.choose(self._outbox.pending(), self._under_way | self._held.keys())
+            chosen = self._order.choose(self._outbox, self._under_way | self._held.keys())
             if chosen:
                 self._under_way.add(chosen.sequence)
             return chosen
@@ -149,10 +167,13 @@ class Dispatch:
             self._link_error = None
             self._changed.notify_all()
 
-    def lane_down(self, lane: int, error: CatchmentError) -> None:
+    def lane_down(self, lane: int, error: LinkError | RefusedError) -> None:
         with self._changed:
             self._up.discard(lane)
             self._link_error = str(error)
+            if not error.retryable and self._link_error != self._logged_error:  # it is tried again, and logged once
+                self._logged_error = self._link_error
+                _log.warning("%s -> %s: %s", self._outbox.origin, self._outbox.destination, self._link_error)
 
     def fail(self, error: BaseException) -> None:
         """Record an error that no further attempt can mend."""
@@ -177,7 +198,7 @@ class Dispatch:
             return self._changed.wait_for(lambda: self._fatal is not None or self._is_empty(), timeout_s)
 
     def _is_empty(self) -> bool:
-        return not self._under_way and not self._outbox.pending()
+        return not self._under_way and self._outbox.is_empty
 
     def raise_failure(self) -> None:
         if self._fatal is not None:

@@ -26,7 +26,7 @@ from catchment.keys.tokens import TokenCheck, TokenTable
 from catchment.project.option_kinds import join_address
 from catchment.wire.inbox import Inbox
 from catchment.wire.peer_quota import PeerQuotas
-from catchment.wire.uplink import RefusedError
+from catchment.wire.uplink import Introduction, RefusedError
 
 CONNECT = "/catchment.Inbox/Connect"  # the call that introduces a sender
 SEGMENT = "/catchment.Inbox/Segment"  # the call that carries one segment
@@ -157,29 +157,31 @@ class _Calls(grpc.GenericRpcHandler):
         self._inbox.refuse("corrupt", f"no such call: {details.method!r:.80}")
         return _end_call(grpc.StatusCode.UNIMPLEMENTED, "no such call")
 
-    def _handler(self, site: str | None, answer: Callable[[bytes, str | None], int]) -> Any:
+    def _handler(self, site: str | None, answer: Callable[[bytes, str | None], dict[str, Any]]) -> Any:
         def handle(data: bytes, context: Any) -> bytes:
             try:
                 peer = self._prove(site, context)
                 self._check_quota(peer or context.peer(), len(data))
-                document: dict[str, Any] = {"number": answer(data, peer)}
+                document = answer(data, peer)
             except RefusedError as error:
                 document = {"refused": error.reason, "message": error.message, "hint": error.hint}
             return json.dumps(document).encode()
 
         return grpc.unary_unary_rpc_method_handler(handle)
 
-    def _take(self, data: bytes, peer: str | None) -> int:
-        return self._inbox.accept(data, peer=peer)
+    def _take(self, data: bytes, peer: str | None) -> dict[str, Any]:
+        return {"number": self._inbox.accept(data, peer=peer)}
 
-    def _greet(self, data: bytes, peer: str | None) -> int:
+    def _greet(self, data: bytes, peer: str | None) -> dict[str, Any]:
         try:
             if len(data) > MAX_REQUEST_BYTES:
                 raise ValueError(f"{len(data)} bytes")
-            origin, epoch = json.loads(data)
-        except (ValueError, TypeError, RecursionError) as error:
-            raise self._inbox.refuse("corrupt", f"an introduction that cannot be read: {error}") from error
-        return self._inbox.greet(str(origin), str(epoch), peer=peer)
+            given = json.loads(data)
+            introduction = Introduction(**{name: str(value) for name, value in given.items()})
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise self._inbox.refuse("corrupt", f"an introduction that cannot be read: {error}", origin=peer) from error
+        greeting = self._inbox.greet(introduction, peer=peer)
+        return {"number": greeting.expected, "chain": greeting.chain}
 
     def _prove(self, token_site: str | None, context: Any) -> str | None:
         """Return the name that the caller has proved; both proofs must agree where both are asked for."""
@@ -187,12 +189,14 @@ class _Calls(grpc.GenericRpcHandler):
             return token_site
         named = next(iter(context.peer_identities() or ()), b"").decode()
         if self._tokens is not None and named != token_site:
-            raise self._inbox.refuse("wrong_site", f"the certificate says {named!r}, the token {token_site!r}")
+            raise self._inbox.refuse(
+                "wrong_site", f"the certificate says {named!r}, the token {token_site!r}", origin=named
+            )
         return named
 
     def _check_quota(self, peer: str, size_bytes: int) -> None:
         if not self._quotas.take(peer, size_bytes):
-            raise self._inbox.refuse("too_fast", f"{peer!r} sends more than its share; send again later")
+            raise self._inbox.refuse("too_fast", f"{peer!r} sends more than its share; send again later", origin=peer)
 
 
 def _end_call(code: Any, message: str) -> Any:

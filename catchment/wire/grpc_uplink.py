@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 import grpc
@@ -10,7 +11,7 @@ import grpc
 from catchment.keys.tls import TlsSource
 from catchment.wire.grpc_server import BEARER, CONNECT, SEGMENT, TOKEN_HEADER
 from catchment.wire.limits import DEFAULT_LIMITS, WireLimits
-from catchment.wire.uplink import REASONS, LinkError, RefusedError
+from catchment.wire.uplink import REASONS, Greeting, Introduction, LinkError, RefusedError
 
 MAX_ANSWER_BYTES = 64 * 1024
 CONNECT_TIMEOUT_S = 10.0
@@ -44,8 +45,9 @@ class GrpcUplink:
         self._channel = _open_channel(address, tls)
         self._calls = {kind: self._channel.unary_unary(kind) for kind in (CONNECT, SEGMENT)}
 
-    def connect(self, origin: str, epoch: str) -> int:
-        return self._call(CONNECT, json.dumps([origin, epoch]).encode(), CONNECT_TIMEOUT_S)
+    def connect(self, introduction: Introduction) -> Greeting:
+        answer = self._call(CONNECT, json.dumps(asdict(introduction)).encode(), CONNECT_TIMEOUT_S)
+        return Greeting(answer["number"], answer.get("chain"))
 
     def send(self, data: bytes) -> int:
         if len(data) > self._limits.frame_bytes:
@@ -54,12 +56,14 @@ class GrpcUplink:
                 f"a segment of {len(data)} bytes is not sent: at most {self._limits.frame_bytes} are taken",
                 where=self._address,
             )
-        return self._call(SEGMENT, data, SEND_TIMEOUT_S + len(data) / SLOWEST_BYTES_PER_S)
+        answer = self._call(SEGMENT, data, SEND_TIMEOUT_S + len(data) / SLOWEST_BYTES_PER_S)
+        number: int = answer["number"]
+        return number
 
     def close(self) -> None:
         self._channel.close()
 
-    def _call(self, kind: str, data: bytes, timeout_s: float) -> int:
+    def _call(self, kind: str, data: bytes, timeout_s: float) -> dict[str, Any]:
         try:
             answer = self._calls[kind](data, timeout=timeout_s, metadata=self._metadata)
         except grpc.RpcError as error:
@@ -91,11 +95,15 @@ def _open_channel(address: str, tls: TlsSource | None) -> Any:
     return grpc.secure_channel(address, credentials, options=_CHANNEL)
 
 
-def _read_answer(text: bytes, address: str) -> int:
+def _read_answer(text: bytes, address: str) -> dict[str, Any]:
+    """Return an answer that has a number, and maybe the text of a chain; raise a refusal."""
     try:
-        answer = json.loads(text)
+        answer: dict[str, Any] = json.loads(text)
         if "refused" in answer and answer["refused"] in REASONS:
             raise RefusedError(answer["refused"], answer["message"], where=address, hint=answer["hint"])
-        return int(answer["number"])
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        chain = answer.get("chain")
+        if not isinstance(answer["number"], int) or not isinstance(chain, str | None):
+            raise TypeError("no number, or a chain that is no text")
+        return answer
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise LinkError(f"an answer that cannot be read: {text!r:.200}", where=address) from error

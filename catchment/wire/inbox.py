@@ -1,126 +1,37 @@
 """The inbox is where the segments of all sites arrive, once each, in an order that never changes.
 
 Invariants: a segment is acked only after it and its name are synced to disk; a segment (origin, epoch, sequence) is
-taken at most once; positions of arrival are dense from 0, and a position names the same segment forever. Everything is
-recovered from the files alone: what was seen is in the state file (for what has been discarded) and in the segments
-that are still here.
+taken at most once, and a number that comes again with another content is refused; positions of arrival are dense from
+0, and a position names the same segment forever. Everything is recovered from the files alone: what was seen is in the
+state file (for what has been discarded) and in the segments that are still here.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
-from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from catchment.errors import WireError
 from catchment.storage.files import read_record, write_record
 from catchment.storage.free_space import FreeSpace
-from catchment.storage.numbers import NumberSet
+from catchment.timeline import Clock, SystemClock
+from catchment.wire.chain import START
 from catchment.wire.codec import EncodedSegment, UnknownVersionError, read_frame
 from catchment.wire.header import FrameHeader
 from catchment.wire.limits import DEFAULT_LIMITS, WireLimits
 from catchment.wire.messages import Segment
+from catchment.wire.refusals import Refusals
+from catchment.wire.seen_segments import Known, SeenByOrigin, SeenSegments
 from catchment.wire.segment_folder import SegmentFolder
 from catchment.wire.set_aside import SetAside
-from catchment.wire.uplink import RefusedError
+from catchment.wire.uplink import OTHER_HISTORY_HINT, Greeting, Introduction, RefusedError
+from catchment.wire.waiting_segments import DecodedSegments, WaitingBytes
 
 STATE_FILE = "inbox.json"
 DECODED_BYTES = 64 * 2**20  # accepted segments kept decoded, so that their consumer need not decode them again
-
-_log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Origin:
-    """The segments that were seen of one site."""
-
-    epoch: str
-    seen: NumberSet = field(default_factory=NumberSet)
-
-
-class _Origins:
-    """The segments that were seen, by site."""
-
-    def __init__(self) -> None:
-        self._origins: dict[str, _Origin] = {}
-
-    def __len__(self) -> int:
-        return len(self._origins)
-
-    def epoch_of(self, origin: str) -> str | None:
-        """Return the epoch that a site was first seen with, or None if nothing was seen of it."""
-        known = self._origins.get(origin)
-        return known.epoch if known else None
-
-    def lowest_missing(self, origin: str) -> int:
-        """Return the lowest number of a site's segments that was not seen."""
-        known = self._origins.get(origin)
-        return known.seen.lowest_missing if known else 0
-
-    def has_seen(self, origin: str, sequence: int) -> bool:
-        known = self._origins.get(origin)
-        return known is not None and sequence in known.seen
-
-    def add(self, segment: EncodedSegment) -> None:
-        header = segment.header
-        self._origins.setdefault(header.origin, _Origin(header.epoch)).seen.add(header.sequence)
-
-    def to_record(self) -> dict[str, Any]:
-        return {name: {"epoch": o.epoch, "seen": o.seen.to_record()} for name, o in self._origins.items()}
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> _Origins:
-        origins = cls()
-        for name, origin in record.items():
-            origins._origins[name] = _Origin(origin["epoch"], NumberSet.from_record(origin["seen"]))
-        return origins
-
-
-class _WaitingBytes:
-    """Bytes that have arrived and are not yet discarded, by site."""
-
-    def __init__(self) -> None:
-        self._segments: dict[int, tuple[str, int]] = {}
-        self._size_bytes: Counter[str] = Counter()
-
-    def add(self, position: int, segment: EncodedSegment) -> None:
-        origin = segment.header.origin
-        self._segments[position] = origin, len(segment.data)
-        self._size_bytes[origin] += len(segment.data)
-
-    def remove(self, position: int) -> None:
-        origin, size_bytes = self._segments.pop(position, ("", 0))
-        self._size_bytes[origin] -= size_bytes
-
-    def of(self, origin: str) -> int:
-        return self._size_bytes[origin]
-
-
-class _DecodedSegments:
-    """Segments between being accepted and being discarded, as long as there is room for them."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._segments: dict[int, Segment] = {}
-        self._size_bytes = 0
-
-    def add(self, position: int, segment: Segment) -> None:
-        size_bytes = _table_bytes(segment)
-        if self._size_bytes + size_bytes <= self._max_bytes:
-            self._segments[position] = segment
-            self._size_bytes += size_bytes
-
-    def get(self, position: int) -> Segment | None:
-        return self._segments.get(position)
-
-    def remove(self, position: int) -> None:
-        segment = self._segments.pop(position, None)
-        if segment is not None:
-            self._size_bytes -= _table_bytes(segment)
+MAX_MESSAGE = 500  # characters that are kept of what a sender says
 
 
 class Inbox:
@@ -137,22 +48,23 @@ class Inbox:
         limits: WireLimits = DEFAULT_LIMITS,
         admit: Callable[[Segment], None] | None = None,
         free_space: FreeSpace | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.folder = folder
         self.limits = limits
         self._admit = admit
         self._free_space = free_space
         self._lock = threading.RLock()
-        self._refused: Counter[str] = Counter()
+        self._refusals = Refusals(clock or SystemClock())
         self._failure: OSError | None = None
         self._segments = SegmentFolder(folder, limits)
-        self._decoded = _DecodedSegments(DECODED_BYTES)
-        self._waiting = _WaitingBytes()
+        self._decoded = DecodedSegments(DECODED_BYTES)
+        self._waiting = WaitingBytes()
         self._blocked: dict[str, str] = {}  # sites of which nothing is taken, and why
         self.set_aside = SetAside(folder)
         state = read_record(folder / STATE_FILE) or {"discarded": 0, "origins": {}}
         self._first: int = state["discarded"]  # the lowest position that is not discarded
-        self._origins = _Origins.from_record(state["origins"])
+        self._origins = SeenByOrigin.from_record(state["origins"])
         self._recover()
 
     # ---- what is here
@@ -172,7 +84,12 @@ class Inbox:
     def refused(self) -> Mapping[str, int]:
         """How many segments and connections were refused since the start, by reason."""
         with self._lock:
-            return dict(self._refused)
+            return dict(self._refusals.by_reason)
+
+    def refusals(self) -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
+        """Return what was refused since the start, by site and reason, with the first and the last time."""
+        with self._lock:
+            return self._refusals.status()
 
     @property
     def checks_content(self) -> bool:
@@ -191,11 +108,19 @@ class Inbox:
 
     # ---- for senders
 
-    def greet(self, origin: str, epoch: str, *, peer: str | None = None) -> int:
-        """Check that a sender may send under this name; return the number from which it should go on."""
+    def greet(self, introduction: Introduction, *, peer: str | None = None) -> Greeting:
+        """Check that a sender may send under its name; say from where it should go on, and what was seen of it."""
         with self._lock:
-            self._check_sender(origin, epoch, peer)
-            return self.lowest_missing(origin)
+            origin = introduction.origin
+            self._check_sender(origin, introduction.epoch, peer)
+            if introduction.disagreement:
+                raise self.refuse("other_history", introduction.disagreement[:MAX_MESSAGE], origin=origin)
+            known = self._origins.get(origin)
+            if known is None:
+                return Greeting(0, START)
+            self._check_incarnation(known, introduction)
+            expected = known.seen.lowest_missing
+            return Greeting(expected, known.chain.at(expected))
 
     def accept(self, data: bytes, *, peer: str | None = None) -> int:
         """Store a segment durably unless it was seen before; return its number, which is the ack.
@@ -206,23 +131,22 @@ class Inbox:
         header = encoded.header
         with self._lock:  # who sends, and whether it is new, is known before a table is unpacked
             self._check_sender(header.origin, header.epoch, peer)
-            if self._origins.has_seen(header.origin, header.sequence):
+            if not self._is_new(encoded):
                 return header.sequence
         segment = self._decode(encoded)
         self._check_content(segment)
         with self._lock:
-            if not self._origins.has_seen(segment.origin, segment.sequence):
+            if self._is_new(encoded):
                 self._check_sender(segment.origin, segment.epoch, peer)
                 self._check_room(segment, len(data))
                 self._store(encoded, segment)
             return segment.sequence
 
-    def refuse(self, reason: str, message: str, hint: str | None = None) -> RefusedError:
-        """Count a refusal and log it; return the error to raise for it."""
+    def refuse(self, reason: str, message: str, hint: str | None = None, origin: str | None = None) -> RefusedError:
+        """Count a refusal of a site, or of somebody unknown, and log it; return the error to raise for it."""
         error = RefusedError(reason, message, where=f"inbox {self.folder.name}", hint=hint)
         with self._lock:
-            self._refused[reason] += 1
-        _log.log(logging.INFO if error.retryable else logging.WARNING, "refused, %s: %s", reason, message)
+            self._refusals.note(origin, reason, message, retryable=error.retryable)
         return error
 
     # ---- for the consumer
@@ -298,30 +222,63 @@ class Inbox:
         try:
             return encoded.decode(self.limits)
         except WireError as error:
-            raise self.refuse("corrupt", error.message) from error
+            raise self.refuse("corrupt", error.message, origin=encoded.header.origin) from error
 
     def _check_sender(self, origin: str, epoch: str, peer: str | None) -> None:
         if self._failure is not None:
-            raise self.refuse("closed", f"the disk failed ({self._failure}); the receiver must be restarted")
+            raise self.refuse(
+                "closed", f"the disk failed ({self._failure}); the receiver must be restarted", origin=origin
+            )
         if peer is not None and peer != origin:
-            raise self.refuse("wrong_site", f"{peer!r} may write only its own name, not {origin!r}")
+            raise self.refuse("wrong_site", f"{peer!r} may write only its own name, not {origin!r}", origin=peer)
         if origin in self._blocked:
             raise self.refuse(
                 "blocked",
                 f"{origin!r} is blocked here: {self._blocked[origin]}",
                 hint="what it sends stays in its outbox; the status of the receiver says how to go on",
+                origin=origin,
             )
-        known = self._origins.epoch_of(origin)
+        known = self._origins.get(origin)
         if known is None and len(self._origins) >= self.limits.origins:
             raise self.refuse("too_many_origins", f"{origin!r} would be site {len(self._origins) + 1}")
-        if known is not None and known != epoch:
-            # The answer does not tell the known epoch: with it, anyone could continue the site's numbers.
+        if known is not None and known.epoch != epoch:
             raise self.refuse(
                 "wrong_epoch",
-                f"the state folder of {origin!r} was replaced: {epoch!r:.80} is not its epoch",
+                f"the state folder of {origin!r} was replaced: its epoch was {known.epoch}, now it is {epoch}",
                 hint="restore the site's state folder, or run the site under a new name: "
                 "its old numbers cannot be told from its new ones",
+                origin=origin,
             )
+
+    def _check_incarnation(self, known: SeenSegments, introduction: Introduction) -> None:
+        """Refuse a process of a site after another one has introduced itself: both send under one name."""
+        if known.is_old(introduction.incarnation):
+            raise self.refuse(
+                "two_processes",
+                f"two processes send as {introduction.origin!r}: another one has connected since this one did",
+                hint="a state folder was copied while its site runs: end one of the two, then start the other again",
+                origin=introduction.origin,
+            )
+        known.note_incarnation(introduction.incarnation)
+
+    def _is_new(self, segment: EncodedSegment) -> bool:
+        """Return whether a segment was never taken; refuse one whose number was taken with another content."""
+        header = segment.header
+        known = self._origins.compare(segment)
+        if known is Known.OTHER:
+            raise self.refuse(
+                "other_history",
+                f"segment {header.sequence} of {header.origin!r} is here with another content",
+                hint=OTHER_HISTORY_HINT,
+                origin=header.origin,
+            )
+        if known is Known.FORGOTTEN:
+            raise self.refuse(
+                "already_taken",
+                f"segment {header.sequence} of {header.origin!r} was taken long ago; connect again",
+                origin=header.origin,
+            )
+        return known is Known.NEW
 
     def _check_room(self, segment: Segment, size_bytes: int) -> None:
         ahead = segment.sequence - self.lowest_missing(segment.origin)
@@ -330,16 +287,21 @@ class Inbox:
                 "too_far_ahead",
                 f"segment {segment.sequence} of {segment.origin!r} is {ahead} ahead of the lowest missing, "
                 f"fewer than {self.limits.ahead_segments} are taken",
+                origin=segment.origin,
             )
         if self.size_bytes + size_bytes > self.limits.inbox_bytes:
-            raise self.refuse("full", f"{self.size_bytes} bytes wait to be consumed; send again later")
+            raise self.refuse(
+                "full", f"{self.size_bytes} bytes wait to be consumed; send again later", origin=segment.origin
+            )
         waiting_bytes = self._waiting.of(segment.origin)
         if waiting_bytes + size_bytes > self.limits.origin_bytes:
             raise self.refuse(
-                "full", f"{waiting_bytes} bytes of {segment.origin!r} wait to be consumed; send again later"
+                "full",
+                f"{waiting_bytes} bytes of {segment.origin!r} wait to be consumed; send again later",
+                origin=segment.origin,
             )
         if self._free_space is not None and self._free_space.is_low():
-            raise self.refuse("full", f"{self._free_space.describe()}; send again later")
+            raise self.refuse("full", f"{self._free_space.describe()}; send again later", origin=segment.origin)
 
     def _check_content(self, segment: Segment) -> None:
         """Refuse what is of no use here; outside of the lock, because it reads all that a segment holds."""
@@ -348,7 +310,7 @@ class Inbox:
         try:
             self._admit(segment)
         except WireError as error:
-            raise self.refuse("unfit", error.message, error.hint) from error
+            raise self.refuse("unfit", error.message, error.hint, segment.origin) from error
 
     def _store(self, encoded: EncodedSegment, segment: Segment) -> None:
         position = self.last_position + 1
@@ -377,7 +339,7 @@ class Inbox:
                 hint = "restore the file from a copy of the folder"
                 raise self._error(f"position {self.last_position + 1} is missing", hint)
             encoded = self._load(position)
-            self._segments.add(position, encoded)
+            self._segments.add(position, len(encoded.data))
             self._waiting.add(position, encoded)
             self._origins.add(encoded)
 
@@ -404,15 +366,11 @@ class LocalUplink:
         self._inbox = inbox
         self._peer = peer
 
-    def connect(self, origin: str, epoch: str) -> int:
-        return self._inbox.greet(origin, epoch, peer=self._peer)
+    def connect(self, introduction: Introduction) -> Greeting:
+        return self._inbox.greet(introduction, peer=self._peer)
 
     def send(self, data: bytes) -> int:
         return self._inbox.accept(data, peer=self._peer)
 
     def close(self) -> None:
         """Do nothing: nothing is held."""
-
-
-def _table_bytes(segment: Segment) -> int:
-    return sum(update.table.nbytes for update in segment.updates())

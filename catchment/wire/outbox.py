@@ -4,16 +4,20 @@ Invariant: every number below `next_sequence` is either acknowledged or a file i
 acknowledgement is recorded durably before the file is removed, so a kill between the two leaves a file that the next
 start removes.
 
-At its bound (`full`) nothing is dropped and nothing is refused: the site core is expected to hold its updates in the
-cache, where updates of the same slice and key merge, until segments are acknowledged. So the bound may be exceeded by
-what one commit sends.
+At its bound (`full`), which is one of bytes and of files, nothing is dropped and nothing is refused: the site core is
+expected to hold its updates in the cache, where updates of the same slice and key merge, until segments are
+acknowledged. So the bound may be exceeded by what one commit sends.
+
+A start does not read a large backlog whole: of each file the header, and its checksum for the chain (`chain.py`). Up to
+`CHECKED_AT_START_BYTES` of files are checked whole; any other when it is sent.
 """
 
 from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left, insort
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -21,12 +25,15 @@ from typing import NamedTuple
 from catchment.errors import WireError
 from catchment.storage.files import read_record, write_record
 from catchment.storage.numbers import NumberSet
-from catchment.wire.codec import EncodedSegment, UnknownVersionError, encode_segment
+from catchment.wire.chain import SegmentChain
+from catchment.wire.codec import EncodedSegment, FrameHead, UnknownVersionError, encode_segment
 from catchment.wire.limits import DEFAULT_LIMITS, WireLimits
 from catchment.wire.messages import Message, Segment
 from catchment.wire.segment_folder import SegmentFolder
 
 STATE_FILE = "outbox.json"
+MAX_SEGMENTS = 50_000  # files; fewer than a receiver takes ahead of a missing number
+CHECKED_AT_START_BYTES = 64 * 2**20  # files that a start reads whole
 
 
 class Pending(NamedTuple):
@@ -39,19 +46,24 @@ class Pending(NamedTuple):
     fragment_bytes: Mapping[str, int] = MappingProxyType({})
 
     @classmethod
-    def of(cls, segment: EncodedSegment, path: Path) -> Pending:
-        header = segment.header
-        return cls(header.sequence, path, len(segment.data), header.table_bytes, segment.fragment_bytes())
+    def of(cls, frame: FrameHead, path: Path) -> Pending:
+        header = frame.header
+        return cls(header.sequence, path, frame.size_bytes, header.table_bytes, frame.fragment_bytes())
 
 
 class _LinkState:
-    """The state file of an outbox: whose link it is, its epoch, and which numbers were acknowledged."""
+    """The state file of an outbox: whose link it is, its epoch, which numbers were acknowledged, and the chain.
+
+    `incarnation` is new at every start, so that two processes with copies of one folder can be told apart.
+    """
 
     def __init__(self, path: Path, origin: str, destination: str) -> None:
         self._path = path
         self._link = {"origin": origin, "destination": destination}
         self.epoch = uuid.uuid4().hex
+        self.incarnation = uuid.uuid4().hex
         self.acked = NumberSet()
+        self.chain = SegmentChain()
 
     def load(self) -> bool:
         """Read the file; return False if there is none."""
@@ -66,28 +78,47 @@ class _LinkState:
             )
         self.epoch = state["epoch"]
         self.acked = NumberSet.from_record(state["acked"])
+        if "chain" in state:
+            self.chain = SegmentChain.from_record(state["chain"])
+        else:
+            self.chain = SegmentChain(self.acked.lowest_missing, value=None)  # written before there were chains
         return True
 
     def save(self) -> None:
         """Write the file, durably."""
-        write_record(self._path, {**self._link, "epoch": self.epoch, "acked": self.acked.to_record()})
+        state = {
+            "epoch": self.epoch,
+            "incarnation": self.incarnation,
+            "acked": self.acked.to_record(),
+            "chain": self.chain.to_record(self.acked.above),
+        }
+        write_record(self._path, {**self._link, **state})
 
 
 class Outbox:
     """Segments from `origin` to `destination`; safe to use from several threads of one process."""
 
     def __init__(
-        self, folder: Path, origin: str, destination: str, max_bytes: int, limits: WireLimits = DEFAULT_LIMITS
+        self,
+        folder: Path,
+        origin: str,
+        destination: str,
+        max_bytes: int,
+        limits: WireLimits = DEFAULT_LIMITS,
+        max_segments: int = MAX_SEGMENTS,
     ) -> None:
         self.folder = folder
         self.origin = origin
         self.destination = destination
         self.max_bytes = max_bytes
+        self.max_segments = max_segments
         self.limits = limits
         self._lock = threading.RLock()
         self._segments = SegmentFolder(folder, limits)
         self._state = _LinkState(folder / STATE_FILE, origin, destination)
         self._pending: dict[int, Pending] = {}
+        self._numbers: list[int] = []  # those pending, in order
+        self._unchecked: set[int] = set()  # those whose files were not read whole yet
         self._next = 0
         self._recover()
 
@@ -95,6 +126,11 @@ class Outbox:
     def epoch(self) -> str:
         """The life of this folder: its numbers mean nothing in another one."""
         return self._state.epoch
+
+    @property
+    def incarnation(self) -> str:
+        """The life of this process."""
+        return self._state.incarnation
 
     @property
     def next_sequence(self) -> int:
@@ -115,12 +151,42 @@ class Outbox:
     @property
     def full(self) -> bool:
         """Whether updates should wait in the cache."""
-        return self.size_bytes >= self.max_bytes
+        return self.size_bytes >= self.max_bytes or len(self._numbers) >= self.max_segments
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything is acknowledged."""
+        return not self._numbers
 
     def pending(self) -> list[Pending]:
-        """List what is not yet acknowledged, lowest number first."""
+        """List what is not yet acknowledged, lowest number first; it may be long, so ask for what you need."""
         with self._lock:
-            return [self._pending[number] for number in sorted(self._pending)]
+            return [self._pending[number] for number in self._numbers]
+
+    def first_pending(self, start: int = 0, excluding: Collection[int] = ()) -> Pending | None:
+        """Return the lowest segment from a number on that is not yet acknowledged, and not excluded."""
+        with self._lock:
+            for place in range(bisect_left(self._numbers, start), len(self._numbers)):
+                if self._numbers[place] not in excluding:
+                    return self._pending[self._numbers[place]]
+            return None
+
+    def pending_below(self, sequence: int) -> list[Pending]:
+        """List what is not yet acknowledged below a number, lowest first."""
+        with self._lock:
+            return [self._pending[number] for number in self._numbers[: bisect_left(self._numbers, sequence)]]
+
+    def chain_at(self, sequence: int) -> str | None:
+        """Return the chain of all segments below a number; None where it is not known."""
+        with self._lock:
+            return self._state.chain.at(sequence)
+
+    def adopt_chain(self, sequence: int, value: str) -> None:
+        """Begin a chain with what the far side has, if none is known: the folder may be older than chains are."""
+        with self._lock:
+            if self._state.chain.value is None:
+                self._state.chain.adopt(sequence, value)
+                self._state.save()
 
     def missing(self) -> list[int]:
         """List the numbers neither acknowledged nor on disk: their files were damaged, and must be appended again."""
@@ -137,7 +203,7 @@ class Outbox:
             with self._lock:
                 if self._is_new(sequence):
                     self._segments.write(sequence, segment)
-                    self._add(sequence, segment)
+                    self._add(sequence, segment.head)
         with self._lock:
             return self._pending.get(sequence)
 
@@ -145,7 +211,11 @@ class Outbox:
         """Return the bytes of a segment, or None if it has been acknowledged meanwhile."""
         with self._lock:
             segment = self._pending.get(sequence)
-            return segment.path.read_bytes() if segment else None
+            if segment is None:
+                return None
+            if sequence in self._unchecked:
+                self._check_whole(sequence)
+            return segment.path.read_bytes()
 
     def ack(self, sequence: int) -> None:
         """Forget a segment that the far side has stored; doing so again changes nothing."""
@@ -154,7 +224,7 @@ class Outbox:
     def ack_below(self, sequence: int) -> None:
         """Forget every segment below a number."""
         with self._lock:
-            self._forget([n for n in self._pending if n < sequence])
+            self._forget(self._numbers[: bisect_left(self._numbers, sequence)])
 
     def _forget(self, sequences: list[int]) -> None:
         with self._lock:
@@ -166,10 +236,16 @@ class Outbox:
                 return
             for sequence in done:
                 self._state.acked.add(sequence)
+            self._state.chain.advance_to(self._state.acked.lowest_missing)
             self._state.save()
             for sequence in done:
-                del self._pending[sequence]
+                self._drop(sequence)
                 self._segments.remove(sequence)
+
+    def _drop(self, sequence: int) -> None:
+        del self._pending[sequence]
+        del self._numbers[bisect_left(self._numbers, sequence)]
+        self._unchecked.discard(sequence)
 
     def _is_new(self, sequence: int) -> bool:
         with self._lock:
@@ -180,8 +256,10 @@ class Outbox:
     def _knows(self, sequence: int) -> bool:
         return sequence in self._pending or sequence in self._state.acked
 
-    def _add(self, sequence: int, segment: EncodedSegment) -> None:
-        self._pending[sequence] = Pending.of(segment, self._segments.file(sequence))
+    def _add(self, sequence: int, frame: FrameHead) -> None:
+        self._pending[sequence] = Pending.of(frame, self._segments.file(sequence))
+        insort(self._numbers, sequence)
+        self._state.chain.add(sequence, frame.digest)
         self._next = max(self._next, sequence + 1)
 
     def _encode(self, segment: Segment) -> EncodedSegment:
@@ -195,38 +273,51 @@ class Outbox:
             ) from error
 
     def _recover(self) -> None:
-        if not self._state.load():
-            if self._segments.find_numbers():
-                hint = "restore the whole folder from a copy"
-                raise self._error(f"there are segments but no {STATE_FILE}", hint)
-            self._state.save()
+        if not self._state.load() and self._segments.find_numbers():
+            raise self._error(f"there are segments but no {STATE_FILE}", "restore the whole folder from a copy")
+        self._state.save()  # the new incarnation
         self._next = max([self._state.acked.end, *(number + 1 for number in self._segments.find_damaged())])
         for sequence in self._segments.find_numbers():
             if sequence in self._state.acked:
                 self._segments.remove(sequence)
                 continue
-            segment = self._load(sequence)
-            self._segments.add(sequence, segment)
-            self._add(sequence, segment)
+            frame = self._load(sequence)
+            self._segments.add(sequence, frame.size_bytes)
+            self._add(sequence, frame)
 
-    def _load(self, sequence: int) -> EncodedSegment:
-        path = self._segments.file(sequence)
+    def _load(self, sequence: int) -> FrameHead:
+        """Read what is needed of a stored segment, or all of it while little was read."""
+        is_checked = self._segments.size_bytes < CHECKED_AT_START_BYTES
         try:
-            segment = self._segments.read(sequence)
-            found = segment.header
+            frame = self._segments.read(sequence).head if is_checked else self._segments.read_head(sequence)
+            found = frame.header
             if (found.origin, found.epoch, found.sequence) != (self.origin, self.epoch, sequence):
                 raise WireError(f"it holds segment {found.sequence} of {found.origin!r}, epoch {found.epoch}")
-            return segment
         except UnknownVersionError as error:
-            raise error.found_in(str(path)) from None
+            raise error.found_in(str(self._segments.file(sequence))) from None
         except WireError as error:
-            aside = self._segments.set_aside(sequence)
-            raise WireError(
-                f"a stored segment is damaged and was set aside as {aside.name}: {error.message}",
-                where=str(path),
-                hint="start again: the segment is stored anew if the site's journal still holds its commit; "
-                "if not, restore the file from a copy, or let repair recompute its slices from history",
-            ) from error
+            raise self._set_aside(sequence, error) from error
+        if not is_checked:
+            self._unchecked.add(sequence)
+        return frame
+
+    def _check_whole(self, sequence: int) -> None:
+        try:
+            self._segments.read(sequence)
+        except WireError as error:
+            self._drop(sequence)
+            raise self._set_aside(sequence, error) from error
+        self._unchecked.discard(sequence)
+
+    def _set_aside(self, sequence: int, error: WireError) -> WireError:
+        """Set a damaged segment aside; return the error to raise for it."""
+        aside = self._segments.set_aside(sequence)
+        return WireError(
+            f"a stored segment is damaged and was set aside as {aside.name}: {error.message}",
+            where=str(self._segments.file(sequence)),
+            hint="start again: the segment is stored anew if the site's journal still holds its commit; "
+            "if not, restore the file from a copy, or let repair recompute its slices from history",
+        )
 
     def _error(self, message: str, hint: str | None = None) -> WireError:
         return WireError(message, where=f"{self.folder} ({self.origin} -> {self.destination})", hint=hint)

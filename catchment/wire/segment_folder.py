@@ -9,7 +9,7 @@ from pathlib import Path
 
 from catchment.storage.files import make_folder, remove_file, remove_remnants, rename_file, write_durably
 from catchment.storage.lock import lock_folder
-from catchment.wire.codec import EncodedSegment, read_frame
+from catchment.wire.codec import EncodedSegment, FrameHead, read_frame, read_frame_head
 from catchment.wire.limits import WireLimits
 
 SEGMENT_SUFFIX = ".segment"
@@ -46,16 +46,21 @@ class SegmentFolder:
     def write(self, number: int, segment: EncodedSegment) -> None:
         """Store a segment; it is durable when this returns."""
         write_durably(self.file(number), segment.data)
-        self.add(number, segment)
+        self.add(number, len(segment.data))
 
-    def add(self, number: int, segment: EncodedSegment) -> None:
+    def add(self, number: int, size_bytes: int) -> None:
         """Count in a segment whose file is there."""
-        self._sizes[number] = len(segment.data)
-        self.size_bytes += len(segment.data)
+        self._sizes[number] = size_bytes
+        self.size_bytes += size_bytes
 
     def read(self, number: int) -> EncodedSegment:
         """Read a segment and check it."""
         return read_frame(self.file(number).read_bytes(), self._limits)
+
+    def read_head(self, number: int) -> FrameHead:
+        """Read the header and the checksum of a segment, and not what is between."""
+        with open(self.file(number), "rb") as file:
+            return read_frame_head(file, self._limits)
 
     def remove(self, number: int) -> None:
         """Remove a segment; after a power cut its file may be back."""
@@ -64,6 +69,7 @@ class SegmentFolder:
 
     def set_aside(self, number: int) -> Path:
         """Rename the file of a damaged segment, so that the number can be stored anew; return where it is now."""
+        self.size_bytes -= self._sizes.pop(number, 0)
         file = self.file(number)
         aside = file.with_name(file.name + DAMAGED_SUFFIX)
         rename_file(file, aside)

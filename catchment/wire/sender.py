@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
+from dataclasses import replace
 
 from catchment.timeline import Clock, SystemClock
 from catchment.wire.dispatch import BACKLOG_SHARE, Dispatch, SendOrder
@@ -21,12 +22,21 @@ from catchment.wire.limits import DEFAULT_LIMITS, WireLimits
 from catchment.wire.link_meter import LinkCounters
 from catchment.wire.outbox import Outbox, Pending
 from catchment.wire.shaper import Shaper
-from catchment.wire.uplink import LinkError, RefusedError, Uplink
+from catchment.wire.uplink import (
+    OTHER_HISTORY_HINT,
+    Greeting,
+    Introduction,
+    LinkError,
+    RefusedError,
+    Uplink,
+)
 
 LANES = 4  # segments under way at once
 FIRST_RETRY_S = 0.05  # delay after a link has failed; doubled with each further failure
 MAX_RETRY_S = 2.0
 REFUSED_RETRY_S = 10.0  # delay after a refusal that the same bytes cannot overcome
+# Refusals of a segment that a new connection may mend: it reads the token again, or compares what both ends have.
+RECONNECT_REASONS = ("unauthenticated", "already_taken", "other_history")
 IDLE_CHECK_S = 0.5  # an append without a notify is found after this long
 
 
@@ -106,33 +116,55 @@ class Sender:
     def _introduce(self, uplink: Uplink, lane: int) -> None:
         """Connect, and learn what has arrived without an ack that was heard."""
         lowest_unacked = self._outbox.lowest_unacked
-        self._take_greeting(lane, lowest_unacked, uplink.connect(self._outbox.origin, self._outbox.epoch))
+        greeting = uplink.connect(self._introduction())
+        try:
+            self._take_greeting(lane, lowest_unacked, greeting)
+        except RefusedError as error:  # the far side should know it too
+            with suppress(LinkError, RefusedError):
+                uplink.connect(replace(self._introduction(), disagreement=error.message))
+            raise
 
-    def _take_greeting(self, lane: int, lowest_unacked: int, expected: int) -> None:
+    def _introduction(self) -> Introduction:
+        return Introduction(self._outbox.origin, self._outbox.epoch, self._outbox.incarnation)
+
+    def _take_greeting(self, lane: int, lowest_unacked: int, greeting: Greeting) -> None:
         """Forget what the far side has; `lowest_unacked` is what was not acknowledged when it was asked."""
-        self._check_agreement(lowest_unacked, expected)
-        arrived = [p for p in self._outbox.pending() if p.sequence < expected]
-        self._outbox.ack_below(expected)
-        for number in self._outbox.missing():
-            self._dispatch.note_missing(number, self._refusal(f"segment {number} is not in the outbox"))
+        disagreement = self._find_disagreement(lowest_unacked, greeting)
+        if disagreement:
+            raise self._refusal("other_history", disagreement)
+        outbox = self._outbox
+        arrived = outbox.pending_below(greeting.expected)
+        outbox.ack_below(greeting.expected)
+        for number in outbox.missing():
+            self._dispatch.note_missing(number, self._refusal("wrong_epoch", f"segment {number} is not in the outbox"))
         self._dispatch.lane_up(lane, arrived)
 
-    def _check_agreement(self, lowest_unacked: int, expected: int) -> None:
-        """Refuse a far side that lacks what it had acknowledged before we asked, or has what was never stored."""
-        if not lowest_unacked <= expected <= self._outbox.next_sequence:
-            raise self._refusal(
-                f"the far side expects segment {expected}; here all below {lowest_unacked} are acked, "
-                f"and {self._outbox.next_sequence} is the next"
-            )
+    def _find_disagreement(self, lowest_unacked: int, greeting: Greeting) -> str | None:
+        """Return in what the far side differs: it lacks what it had acknowledged, or has what was never stored.
 
-    def _refusal(self, message: str) -> RefusedError:
-        return RefusedError(
-            "wrong_epoch",
-            message,
-            where=f"{self._outbox.origin} -> {self._outbox.destination}",
-            hint="a state folder is an old copy or lacks files: restore its newest copy, "
-            "or run the site under a new name",
-        )
+        An old copy of a site's folder may have come to the same number with other segments: the chains differ then.
+        """
+        outbox = self._outbox
+        expected = greeting.expected
+        if not lowest_unacked <= expected <= outbox.next_sequence:
+            return (
+                f"the inbox at {outbox.destination!r} expects segment {expected} of {outbox.origin!r}; there all below "
+                f"{lowest_unacked} are acked, and {outbox.next_sequence} is the next"
+            )
+        if greeting.chain is None:
+            return None
+        outbox.adopt_chain(expected, greeting.chain)
+        mine = outbox.chain_at(expected)
+        if mine is not None and mine != greeting.chain:
+            return (
+                f"{outbox.origin!r} has other segments below {expected} than the inbox at {outbox.destination!r} "
+                f"received from it"
+            )
+        return None
+
+    def _refusal(self, reason: str, message: str) -> RefusedError:
+        where = f"{self._outbox.origin} -> {self._outbox.destination}"
+        return RefusedError(reason, message, where=where, hint=OTHER_HISTORY_HINT)
 
     def _drain(self, uplink: Uplink) -> None:
         while not self._stopping.is_set():
@@ -163,7 +195,7 @@ class Sender:
         try:
             acked = uplink.send(data)
         except RefusedError as error:
-            if error.reason == "unauthenticated":  # a new connection reads the token and the certificate again
+            if error.reason in RECONNECT_REASONS:
                 raise
             self._dispatch.hold(segment, error, MAX_RETRY_S if error.retryable else REFUSED_RETRY_S)
             return

@@ -6,6 +6,7 @@ link fails (`LinkError`), after which nobody knows whether it arrived, and it is
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from catchment.errors import WireError
@@ -20,12 +21,21 @@ REASONS = {
     "too_many_origins": False,  # beyond the number of sites an inbox serves
     "unauthenticated": False,  # no certificate or token, or a wrong one
     "unfit": False,  # a fragment, a schema or slices that the receiver has no use for
+    "other_history": False,  # the origin's state folder is an older copy, or a clone: known numbers, other content
+    "two_processes": False,  # another process introduced itself under the same name since
+    "already_taken": True,  # so long ago that the content cannot be compared: connect again
     "blocked": False,  # an acknowledged segment of the site could not be merged
     "too_far_ahead": True,  # too far ahead of the lowest number not yet seen
     "full": True,  # the receiver has no room until it has consumed some
     "too_fast": True,  # more calls or bytes per second than one peer may make
     "closed": True,  # the receiver is going down, or its disk failed
 }
+
+
+OTHER_HISTORY_HINT = (
+    "a state folder is an old copy or lacks files, or was copied from a site that runs: restore its newest copy and "
+    "end the other process, or run the site under a new name"
+)
 
 
 class RefusedError(WireError):
@@ -44,11 +54,33 @@ class LinkError(WireError):
     retryable = True
 
 
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """What a sender says of itself when it connects.
+
+    `epoch` is the life of its state folder, `incarnation` that of its process. `disagreement` says what is wrong with
+    the far side's greeting, if anything is: the far side should know it too.
+    """
+
+    origin: str
+    epoch: str
+    incarnation: str = ""
+    disagreement: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """What the far side answers: the lowest number that it has not seen, and the chain of all below, if it is known."""
+
+    expected: int
+    chain: str | None = None
+
+
 class Uplink(Protocol):
     """One connection to the inbox at the far side, used by one thread."""
 
-    def connect(self, origin: str, epoch: str) -> int:
-        """Introduce the sender; return the lowest of its numbers that the far side has not seen."""
+    def connect(self, introduction: Introduction) -> Greeting:
+        """Introduce the sender; learn what of its segments the far side has seen."""
         ...
 
     def send(self, data: bytes) -> int:

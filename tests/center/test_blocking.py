@@ -28,7 +28,7 @@ from catchment.timeline import END_OF_TIME_US, ManualClock, WindowSpec
 from catchment.wire.codec import decode_segment, encode_segment
 from catchment.wire.messages import Message, Progress, Segment, Updates
 from catchment.wire.set_aside import SetAside, request_resume
-from catchment.wire.uplink import RefusedError
+from catchment.wire.uplink import Introduction, RefusedError
 from tests.worlds.tiers import examples
 from tests.worlds.world import Center, Record, Site, deliver_some, make_fragment, naive
 
@@ -188,7 +188,7 @@ def test_what_is_told_of_a_blocked_site_names_the_segment_the_reason_and_the_way
     assert "'b' sends partials of 'q' that cannot be read" in told["reason"]
     assert "touch" in told["way_out"]
     with pytest.raises(RefusedError, match="segment 1 could not be merged") as refused:
-        world.center.inbox.greet(BAD, world.sites[BAD].outbox.epoch)
+        world.center.inbox.greet(Introduction(BAD, world.sites[BAD].outbox.epoch))
     assert refused.value.reason == "blocked"
     assert not refused.value.retryable
 

@@ -24,7 +24,7 @@ from catchment.timeline import ManualClock, SystemClock
 from catchment.wire.grpc_uplink import GrpcUplink
 from catchment.wire.inbox import Inbox
 from catchment.wire.outbox import Outbox
-from catchment.wire.uplink import LinkError, RefusedError
+from catchment.wire.uplink import Introduction, LinkError, RefusedError
 from tests.worlds.waiting import PATIENCE_S
 from tests.worlds.wire_messages import some_messages
 from tests.worlds.wire_support import landed_segments
@@ -154,7 +154,7 @@ def test_a_stranger_on_the_same_machine_is_refused_and_learns_nothing(tmp_path: 
         for token in (None, "a:00", "a"):
             uplink = GrpcUplink(run.addresses["relay"], token)
             with pytest.raises(RefusedError) as caught:
-                uplink.connect("a", "guessed")
+                uplink.connect(Introduction("a", "guessed"))
             uplink.close()
             assert caught.value.reason == "unauthenticated"
             assert outbox.epoch not in str(caught.value)
@@ -168,7 +168,7 @@ def test_a_site_with_the_right_token_and_another_name_is_refused(tmp_path: Path)
     with running(make_project(tmp_path, SECURED["tokens on loopback"])) as run:
         uplink = GrpcUplink(run.addresses["center"], read_token(keys.folder / "a" / "token"))
         with pytest.raises(RefusedError) as caught:
-            uplink.connect("relay", "life")
+            uplink.connect(Introduction("relay", "life"))
         uplink.close()
         assert caught.value.reason == "wrong_site"
 
@@ -192,7 +192,7 @@ def test_an_uplink_says_why_a_certificate_is_not_taken(tmp_path: Path) -> None:
         sender = stranger.make_sender(Link("a", "relay"), "a", run.addresses["relay"], outbox)
         uplink = sender._make_uplink()
         with pytest.raises(LinkError, match="CERTIFICATE_VERIFY_FAILED"):
-            uplink.connect("a", "life")
+            uplink.connect(Introduction("a", "life"))
         uplink.close()
 
 

@@ -41,7 +41,7 @@ def test_a_relayed_fact_is_read_as_it_was_written(fact: Fact) -> None:
     segment = Segment("hub", "life", 3, (Relayed("a", fact), Relayed("b", fact)))
     encoded = encode_segment(segment)
     assert decode_segment(encoded.data) == segment
-    assert encoded.fragment_bytes() == {"q": len(encoded.data)}
+    assert encoded.head.fragment_bytes() == {"q": len(encoded.data)}
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import os
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -18,13 +19,14 @@ from catchment.errors import StorageError, WireError
 from catchment.storage.free_space import CHECK_EVERY_US, FreeSpace
 from catchment.storage.numbers import NumberSet
 from catchment.timeline import ManualClock
+from catchment.wire import outbox as outbox_module
 from catchment.wire.codec import VERSION, decode_segment, encode_segment
 from catchment.wire.inbox import Inbox
 from catchment.wire.limits import WireLimits
 from catchment.wire.messages import Segment, Updates
 from catchment.wire.outbox import Outbox
 from catchment.wire.segment_folder import DAMAGED_SUFFIX, SEGMENT_SUFFIX
-from catchment.wire.uplink import RefusedError
+from catchment.wire.uplink import Introduction, RefusedError
 from tests.worlds.tiers import examples
 from tests.worlds.wire_messages import some_messages
 from tests.worlds.wire_support import landed_segments
@@ -112,6 +114,64 @@ def test_an_outbox_says_when_it_is_full_and_stores_all_the_same(tmp_path: Path) 
         assert outbox.full
     outbox.ack_below(2)
     assert not outbox.full
+
+
+def test_an_outbox_of_too_many_files_is_full_whatever_they_weigh(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path, "eu", "center", MANY, max_segments=3)
+    for number in range(4):
+        assert outbox.full == (number >= 3)
+        outbox.append(number, some_messages(number))
+    outbox.ack(1)
+    assert outbox.full
+    outbox.ack(3)
+    assert not outbox.full
+
+
+@given(st.sets(st.integers(0, 11)), st.sets(st.integers(0, 11)), st.integers(0, 13), st.integers(0, 13), st.booleans())
+@settings(max_examples=examples(30))
+def test_what_waits_is_found_by_number_as_in_a_plain_list(
+    acked: set[int], excluded: set[int], start: int, below: int, reopened: bool
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        outbox = make_outbox(Path(folder))
+        for number in range(12):
+            outbox.append(number, some_messages(number))
+        for number in acked:
+            outbox.ack(number)
+        if reopened:
+            outbox = make_outbox(Path(folder))
+        plain = outbox.pending()
+        assert [p.sequence for p in plain] == sorted(set(range(12)) - acked)
+        allowed = [p for p in plain if p.sequence >= start and p.sequence not in excluded]
+        assert outbox.first_pending(start, excluded) == next(iter(allowed), None)
+        assert outbox.pending_below(below) == [p for p in plain if p.sequence < below]
+        assert outbox.is_empty == (not plain)
+
+
+def test_a_start_reads_only_the_ends_of_a_large_backlog_and_damage_is_found_before_it_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outbox = make_outbox(tmp_path)
+    for number in range(3):
+        outbox.append(number, some_messages(number))
+    first, second, _ = outbox.pending()
+    good = second.path.read_bytes()
+    damaged = bytearray(good)
+    damaged[-20] ^= 1  # in the body
+    second.path.write_bytes(damaged)
+    monkeypatch.setattr(outbox_module, "CHECKED_AT_START_BYTES", first.size_bytes)
+    again = make_outbox(tmp_path)
+    assert again.pending() == outbox.pending()
+    assert [again.chain_at(n) for n in range(4)] == [outbox.chain_at(n) for n in range(4)]
+    assert again.read(0) == first.path.read_bytes()
+    with pytest.raises(WireError, match="damaged and was set aside"):
+        again.read(1)
+    assert [p.sequence for p in again.pending()] == [0, 2]
+    assert again.size_bytes == sum(p.size_bytes for p in again.pending())
+    assert again.missing() == [1]
+    again.append(1, some_messages(1))
+    assert again.read(1) == good
+    assert again.read(2) is not None
 
 
 def test_an_ack_of_what_was_never_stored_is_an_error(tmp_path: Path) -> None:
@@ -252,7 +312,7 @@ def test_a_peer_may_write_only_its_own_name(tmp_path: Path) -> None:
     assert refusal(inbox, frame(0, origin="us"), peer="eu").reason == "wrong_site"
     assert inbox.accept(frame(0, origin="us"), peer="us") == 0
     with pytest.raises(RefusedError, match="only its own name"):
-        inbox.greet("us", "life", peer="eu")
+        inbox.greet(Introduction("us", "life"), peer="eu")
     assert inbox.refused == {"wrong_site": 2}
 
 
@@ -265,7 +325,7 @@ def test_a_replaced_state_folder_is_noticed_also_after_a_restart(tmp_path: Path)
     inbox.discard(1)
     assert refusal(Inbox(tmp_path), frame(1, epoch="other")).reason == "wrong_epoch"
     with pytest.raises(RefusedError, match="replaced"):
-        inbox.greet("eu", "other")
+        inbox.greet(Introduction("eu", "other"))
 
 
 def test_a_segment_too_far_ahead_is_refused_for_the_time_being(tmp_path: Path) -> None:

@@ -279,13 +279,13 @@ def test_what_no_receiver_could_read_is_refused_where_it_is_made() -> None:
 @settings(RELAXED, max_examples=examples(50))
 def test_the_sizes_of_the_fragments_add_up_to_the_frame(segment: Segment) -> None:
     encoded = encode_segment(segment)
-    sizes = encoded.fragment_bytes()
+    sizes = encoded.head.fragment_bytes()
     assert sum(sizes.values()) == len(encoded.data)
     assert set(sizes) == {m.fragment for m in segment.messages}
 
 
 def stored_updates(sequence: int, *updates: Updates) -> Pending:
-    return Pending.of(encode_segment(Segment("eu", "e" * 32, sequence, updates)), Path("x"))
+    return Pending.of(encode_segment(Segment("eu", "e" * 32, sequence, updates)).head, Path("x"))
 
 
 def test_what_surrounds_the_rows_does_not_grow_with_them() -> None:
@@ -313,6 +313,6 @@ def test_rows_do_not_look_dear_because_few_of_them_left_together() -> None:
 
 def test_a_fragment_with_more_rows_is_the_cause_of_more_bytes() -> None:
     small, large = (pa.table({"slice_us": list(range(n))}) for n in (3, 3000))
-    sizes = encode_segment(Segment("eu", "e", 0, (Updates("a", small), Updates("b", large)))).fragment_bytes()
+    sizes = encode_segment(Segment("eu", "e", 0, (Updates("a", small), Updates("b", large)))).head.fragment_bytes()
     assert sizes["b"] > 2 * sizes["a"]
-    assert encode_segment(Segment("eu", "e", 0, (Progress("a", 1, 1),))).fragment_bytes().keys() == {"a"}
+    assert encode_segment(Segment("eu", "e", 0, (Progress("a", 1, 1),))).head.fragment_bytes().keys() == {"a"}

@@ -24,7 +24,7 @@ from catchment.wire.limits import WireLimits
 from catchment.wire.messages import Segment
 from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
-from catchment.wire.uplink import LinkError, RefusedError
+from catchment.wire.uplink import Introduction, LinkError, RefusedError
 from tests.worlds.waiting import PATIENCE_S
 from tests.worlds.wire_messages import some_messages
 from tests.worlds.wire_support import landed_segments
@@ -86,9 +86,9 @@ def refusal(act: Callable[[], object]) -> RefusedError:
 
 def test_segments_land_and_the_answer_is_their_number(inbox: Inbox, serve: Serve, call: Call) -> None:
     uplink = call(serve())
-    assert uplink.connect("eu", "life") == 0
+    assert uplink.connect(Introduction("eu", "life")).expected == 0
     assert [uplink.send(frame(n)) for n in (0, 2, 0)] == [0, 2, 0]
-    assert uplink.connect("eu", "life") == 1
+    assert uplink.connect(Introduction("eu", "life")).expected == 1
     assert [s.sequence for s in landed_segments(inbox)] == [0, 2]
 
 
@@ -138,7 +138,7 @@ def test_nobody_there_is_a_link_error(serve: Serve, call: Call) -> None:
     uplink = call(server)
     server.close()
     with pytest.raises(LinkError):
-        uplink.connect("eu", "life")
+        uplink.connect(Introduction("eu", "life"))
 
 
 def test_a_far_side_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +146,7 @@ def test_a_far_side_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPat
     with socket.create_server((HOST, 0)) as silent:
         uplink = GrpcUplink(f"{HOST}:{silent.getsockname()[1]}")
         with pytest.raises(LinkError):
-            uplink.connect("eu", "life")
+            uplink.connect(Introduction("eu", "life"))
         uplink.close()
 
 
@@ -162,7 +162,7 @@ def test_an_answer_that_makes_no_sense_is_a_link_error() -> None:
     server.start()
     uplink = GrpcUplink(f"{HOST}:{port}")
     with pytest.raises(LinkError, match="cannot be read"):
-        uplink.connect("eu", "life")
+        uplink.connect(Introduction("eu", "life"))
     uplink.close()
     server.stop(None).wait()
 
@@ -198,10 +198,10 @@ def test_several_threads_may_send_at_once(inbox: Inbox, serve: Serve, call: Call
 def test_a_token_names_the_site_and_gives_no_other_name(inbox: Inbox, serve: Serve, call: Call) -> None:
     server = serve(tokens=TOKENS)
     eu = call(server, "eu-secret")
-    assert eu.connect("eu", "life") == 0
+    assert eu.connect(Introduction("eu", "life")).expected == 0
     assert eu.send(frame(0)) == 0
     assert refusal(lambda: eu.send(frame(0, origin="us"))).reason == "wrong_site"
-    assert refusal(lambda: eu.connect("us", "life")).reason == "wrong_site"
+    assert refusal(lambda: eu.connect(Introduction("us", "life"))).reason == "wrong_site"
     assert call(server, "us-secret").send(frame(0, origin="us")) == 0
 
 
@@ -236,7 +236,7 @@ def test_with_mutual_tls_the_certificate_names_the_site(
 ) -> None:
     server = serve(tls=certificates.issue(HOST))
     eu = call(server, tls=certificates.issue("eu"))
-    assert eu.connect("eu", "life") == 0
+    assert eu.connect(Introduction("eu", "life")).expected == 0
     assert eu.send(frame(0)) == 0
     assert refusal(lambda: eu.send(frame(0, origin="us"))).reason == "wrong_site"
 
@@ -262,7 +262,7 @@ def test_a_site_does_not_talk_to_a_server_of_another_authority(
     server = serve(tls=certificates.issue(HOST))
     eu = certificates.issue("eu")
     with pytest.raises(LinkError):
-        call(server, tls=Tls(eu.certificate, eu.key, Certificates().authority)).connect("eu", "life")
+        call(server, tls=Tls(eu.certificate, eu.key, Certificates().authority)).connect(Introduction("eu", "life"))
 
 
 def test_with_tls_and_tokens_both_must_name_the_same_site(
@@ -343,23 +343,23 @@ def test_a_replaced_certificate_is_used_by_the_next_connection_without_a_restart
     files = write_files(tmp_path, certificates.issue(HOST))
     server = serve(tls=files, tokens=TOKENS)
     trust_old = Tls(authority=certificates.authority)
-    assert call(server, "eu-secret", trust_old).connect("eu", "life") == 0
+    assert call(server, "eu-secret", trust_old).connect(Introduction("eu", "life")).expected == 0
 
     renewed = Certificates()
     half = renewed.issue(HOST)
     (tmp_path / "c").write_bytes(half.certificate or b"")  # the key has not been copied yet
-    assert call(server, "eu-secret", trust_old).connect("eu", "life") == 0
+    assert call(server, "eu-secret", trust_old).connect(Introduction("eu", "life")).expected == 0
     write_files(tmp_path, half)
-    assert call(server, "eu-secret", Tls(authority=renewed.authority)).connect("eu", "life") == 0
+    assert call(server, "eu-secret", Tls(authority=renewed.authority)).connect(Introduction("eu", "life")).expected == 0
     with pytest.raises(LinkError, match="CERTIFICATE_VERIFY_FAILED"):
-        call(server, "eu-secret", trust_old).connect("eu", "life")
+        call(server, "eu-secret", trust_old).connect(Introduction("eu", "life"))
 
 
 def test_ipv6_loopback_is_served(serve: Serve) -> None:
     if not socket.has_ipv6:
         pytest.skip("this machine has no IPv6")
     uplink = GrpcUplink(f"[::1]:{serve(host='::1', tokens=TOKENS).port}", "eu-secret")
-    assert uplink.connect("eu", "life") == 0
+    assert uplink.connect(Introduction("eu", "life")).expected == 0
     uplink.close()
 
 

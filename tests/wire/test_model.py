@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from catchment.wire.inbox import Inbox
 from catchment.wire.outbox import Outbox
+from catchment.wire.uplink import Introduction
 from tests.worlds.tiers import examples
 from tests.worlds.wire_messages import some_messages
 from tests.worlds.wire_support import NEVER, FailingDisk, failing_disk, landed_segments
@@ -84,7 +85,7 @@ class Story(RuleBasedStateMachine):
 
     @rule()
     def reconnect(self) -> None:
-        expected = self.inbox.greet("eu", self.outbox.epoch)
+        expected = self.inbox.greet(Introduction("eu", self.outbox.epoch)).expected
         self.outbox.ack_below(expected)
         self.acked |= set(range(expected))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,7 @@ from catchment.wire.link_meter import LinkMeter
 from catchment.wire.outbox import Outbox, Pending
 from catchment.wire.sender import Sender
 from catchment.wire.shaper import Shaper
-from catchment.wire.uplink import LinkError, RefusedError, Uplink
+from catchment.wire.uplink import Greeting, Introduction, LinkError, RefusedError, Uplink
 from tests.worlds.tiers import examples
 from tests.worlds.waiting import PATIENCE_S, wait_until
 from tests.worlds.wire_messages import some_messages
@@ -76,7 +76,7 @@ def deliver(outbox: Outbox, make_uplink: Callable[[], Uplink]) -> None:
     while outbox.pending():
         uplink = make_uplink()
         try:
-            outbox.ack_below(uplink.connect(outbox.origin, outbox.epoch))
+            outbox.ack_below(uplink.connect(Introduction(outbox.origin, outbox.epoch)).expected)
             for segment in outbox.pending():
                 data = outbox.read(segment.sequence)
                 assert data is not None
@@ -179,6 +179,13 @@ def test_after_an_outage_fresh_segments_overtake_the_backlog_and_it_is_not_starv
     assert sorted(uplink.order) == list(range(12))
 
 
+class Waiting(list[Pending]):
+    """Segments that wait, in a list: first_pending by its definition."""
+
+    def first_pending(self, start: int = 0, excluding: Collection[int] = ()) -> Pending | None:
+        return next((p for p in self if p.sequence >= start and p.sequence not in excluding), None)
+
+
 def pending(sizes: list[int]) -> list[Pending]:
     return [Pending(number, Path("x"), size) for number, size in enumerate(sizes)]
 
@@ -189,7 +196,7 @@ def test_the_backlog_keeps_to_its_share_while_fresh_segments_wait(
     sizes: list[int], data: st.DataObject, share: float
 ) -> None:
     backlog_end = data.draw(st.integers(1, len(sizes)))
-    order, waiting = SendOrder(ahead_segments=1000, backlog_share=share), pending(sizes)
+    order, waiting = SendOrder(ahead_segments=1000, backlog_share=share), Waiting(pending(sizes))
     order.note_reconnected(backlog_end)
     sent: list[Pending] = []
     while waiting:
@@ -211,10 +218,10 @@ def test_the_backlog_keeps_to_its_share_while_fresh_segments_wait(
 def test_nothing_is_sent_that_the_window_of_the_far_side_would_refuse() -> None:
     order = SendOrder(ahead_segments=3)
     order.note_reconnected(2)
-    waiting = pending([1] * 6)
+    waiting = Waiting(pending([1] * 6))
     chosen = [order.choose(waiting, taken) for taken in ({0}, {0, 1}, {0, 1, 2})]
     assert [c.sequence if c else None for c in chosen] == [2, 2, None]
-    assert order.choose([], ()) is None
+    assert order.choose(Waiting(), ()) is None
     with pytest.raises(WireError, match="share"):
         SendOrder(3, backlog_share=0.0)
 
@@ -240,10 +247,10 @@ def test_a_link_that_was_down_is_used_when_it_is_back(
     up = threading.Event()
 
     class Flapping(LocalUplink):
-        def connect(self, origin: str, epoch: str) -> int:
+        def connect(self, introduction: Introduction) -> Greeting:
             if not up.is_set():
                 raise LinkError("the cable is out")
-            return super().connect(origin, epoch)
+            return super().connect(introduction)
 
     store(outbox, range(3))
     sender = started(Sender(outbox, lambda: Flapping(inbox)))
@@ -314,8 +321,8 @@ class Expecting:
     def __init__(self, expected: int) -> None:
         self.expected = expected
 
-    def connect(self, origin: str, epoch: str) -> int:
-        return self.expected
+    def connect(self, introduction: Introduction) -> Greeting:
+        return Greeting(self.expected)
 
     def send(self, data: bytes) -> int:
         raise AssertionError("nothing may be sent")
@@ -377,7 +384,7 @@ def test_the_counters_agree_with_the_frames_that_were_sent(
     total = sum(map(len, frames))
     assert (counters.bytes_sent, counters.bytes_acked) == (total, total)
     assert (counters.segments, counters.resent) == (10, 0)
-    assert counters.fragment_bytes == {"visits": sum(read_frame(f).fragment_bytes()["visits"] for f in frames)}
+    assert counters.fragment_bytes == {"visits": sum(read_frame(f).head.fragment_bytes()["visits"] for f in frames)}
 
 
 def test_goodput_is_bytes_over_the_time_in_use_and_overlap_counts_once() -> None:

@@ -37,7 +37,7 @@ from catchment.wire.messages import (
     Updates,
 )
 from catchment.wire.segment_folder import SEGMENT_SUFFIX
-from catchment.wire.uplink import LinkError, Uplink
+from catchment.wire.uplink import Greeting, Introduction, LinkError, Uplink
 
 
 def landed_segments(inbox: Inbox) -> list[Segment]:
@@ -123,9 +123,9 @@ class FaultyUplink:
         self._duplicate, self._reorder, self._drop = duplicate, reorder, drop
         self._late: list[bytes] = []
 
-    def connect(self, origin: str, epoch: str) -> int:
+    def connect(self, introduction: Introduction) -> Greeting:
         self._maybe_drop()
-        return self._inner.connect(origin, epoch)
+        return self._inner.connect(introduction)
 
     def send(self, data: bytes) -> int:
         self._deliver_late_ones()

@@ -53,7 +53,7 @@ class CenterRole:
         project = deployment.project
         folder = project.state_folder / "center"
         self._free_space = FreeSpace(folder, project.limits.free_disk_bytes, clock)
-        self._inbox = Inbox(folder / "inbox", admit=self._admit, free_space=self._free_space)
+        self._inbox = Inbox(folder / "inbox", admit=self._admit, free_space=self._free_space, clock=clock)
         refuse_redefined_views(folder, deployment.plans)
         self.pipeline = CenterPipeline(
             project,

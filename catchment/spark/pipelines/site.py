@@ -154,7 +154,7 @@ class SitePipeline:
         """Whether every stream has ended and everything that it led to has been acknowledged."""
         if not all(s.is_finished for s in self.states) or self.repairs.next_repair():
             return False
-        return not self.core.pending_rows and not self.outbox.pending()
+        return not self.core.pending_rows and self.outbox.is_empty
 
     @property
     def repair_failure(self) -> str | None:

@@ -1,0 +1,132 @@
+"""What an inbox knows of the segments that it has taken, by the site that sent them.
+
+A segment is known by its number and its content. A number that comes again with other bytes is no duplicate: the site
+was restored from an older copy of its folder, or two processes send under one name.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from catchment.storage.numbers import NumberSet
+from catchment.wire.chain import START, SegmentChain
+from catchment.wire.codec import EncodedSegment
+
+RECENT_DIGESTS = 1024  # checksums that are remembered of each site, to compare a segment that comes again
+STORED_DIGESTS = 64  # of them, those that a restart remembers; a sender has far fewer segments under way
+MAX_OLD_INCARNATIONS = 16
+
+
+class Known(Enum):
+    """Whether a segment was taken before."""
+
+    NEW = "new"
+    SAME = "same"  # with these bytes
+    OTHER = "other"  # with other bytes
+    FORGOTTEN = "forgotten"  # so long ago that its bytes cannot be compared
+
+
+@dataclass(slots=True)
+class SeenSegments:
+    """The segments that were taken of one site."""
+
+    epoch: str
+    seen: NumberSet = field(default_factory=NumberSet)
+    chain: SegmentChain = field(default_factory=SegmentChain)
+    recent: OrderedDict[int, int] = field(default_factory=OrderedDict)  # number -> checksum, newest last
+    incarnation: str | None = None  # of the process that introduced itself last
+    old_incarnations: deque[str] = field(default_factory=lambda: deque(maxlen=MAX_OLD_INCARNATIONS))
+
+    def compare(self, segment: EncodedSegment) -> Known:
+        """Return whether a segment was taken before."""
+        number = segment.header.sequence
+        if number not in self.seen:
+            return Known.NEW
+        known = self.recent.get(number, self.chain.digest_of(number))
+        if known is None:
+            return Known.FORGOTTEN
+        return Known.SAME if known == segment.digest else Known.OTHER
+
+    def add(self, segment: EncodedSegment) -> None:
+        """Note that a segment is taken; noting it again changes nothing."""
+        number = segment.header.sequence
+        if self.seen.add(number):
+            self.chain.add(number, segment.digest)
+            self.chain.advance_to(self.seen.lowest_missing)
+        self.recent[number] = segment.digest
+        if len(self.recent) > RECENT_DIGESTS:
+            self.recent.popitem(last=False)
+
+    def is_old(self, incarnation: str) -> bool:
+        """Return whether another process has introduced itself since this one last did."""
+        return incarnation in self.old_incarnations
+
+    def note_incarnation(self, incarnation: str) -> None:
+        """Note which process sends now; one that does not name itself is not followed."""
+        if not incarnation:
+            return
+        if self.incarnation is not None and incarnation != self.incarnation:
+            self.old_incarnations.append(self.incarnation)
+        self.incarnation = incarnation
+
+    def to_record(self) -> dict[str, Any]:
+        recent = list(self.recent.items())[-STORED_DIGESTS:]
+        return {
+            "epoch": self.epoch,
+            "seen": self.seen.to_record(),
+            "chain": self.chain.to_record(self.seen.above),
+            "recent": [[number, digest] for number, digest in recent],
+        }
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> SeenSegments:
+        """Read a record; one without a chain begins one behind everything that was seen."""
+        seen = NumberSet.from_record(record["seen"])
+        chain = SegmentChain.from_record(record["chain"]) if "chain" in record else SegmentChain(seen.end, START)
+        recent = OrderedDict((number, digest) for number, digest in record.get("recent", ()))
+        return cls(record["epoch"], seen, chain, recent)
+
+
+class SeenByOrigin:
+    """The segments that were taken, by site."""
+
+    def __init__(self) -> None:
+        self._origins: dict[str, SeenSegments] = {}
+
+    def __len__(self) -> int:
+        return len(self._origins)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._origins)
+
+    def get(self, origin: str) -> SeenSegments | None:
+        """Return what was taken of a site; None if nothing was."""
+        return self._origins.get(origin)
+
+    def lowest_missing(self, origin: str) -> int:
+        """Return the lowest number of a site's segments that was not taken."""
+        known = self._origins.get(origin)
+        return known.seen.lowest_missing if known else 0
+
+    def compare(self, segment: EncodedSegment) -> Known:
+        """Return whether a segment was taken before."""
+        known = self._origins.get(segment.header.origin)
+        return known.compare(segment) if known else Known.NEW
+
+    def add(self, segment: EncodedSegment) -> None:
+        """Note that a segment is taken."""
+        header = segment.header
+        self._origins.setdefault(header.origin, SeenSegments(header.epoch)).add(segment)
+
+    def to_record(self) -> dict[str, Any]:
+        return {name: known.to_record() for name, known in self._origins.items()}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> SeenByOrigin:
+        origins = cls()
+        origins._origins = {name: SeenSegments.from_record(known) for name, known in record.items()}
+        return origins
