@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection, Iterable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from catchment.errors import CatchmentError, WireError
 from catchment.timeline import Clock
@@ -86,6 +86,20 @@ def _before(end: int, segment: Pending | None) -> Pending | None:
     return segment if segment is not None and segment.sequence < end else None
 
 
+class _Pause(NamedTuple):
+    """A time in which something is not tried; it ends too when the clock is set back."""
+
+    start_s: float
+    end_s: float
+
+    @classmethod
+    def begin(cls, now_s: float, wait_s: float) -> _Pause:
+        return cls(now_s, now_s + wait_s)
+
+    def is_on(self, now_s: float) -> bool:
+        return self.start_s <= now_s < self.end_s
+
+
 class Dispatch:
     """The shared state of one link's lanes, which name themselves by a number."""
 
@@ -97,10 +111,12 @@ class Dispatch:
         self._meter = LinkMeter()
         self._up: set[int] = set()  # lanes whose connection stands
         self._under_way: set[int] = set()
-        self._held: dict[int, float] = {}  # refused segments, and when to try them again
+        self._held: dict[int, _Pause] = {}  # refused segments, and when to try them again
         self._tried: set[int] = set()
         self._link_error: str | None = None
         self._logged_error: str | None = None
+        self._busy_error: str | None = None  # why the far side has no room for now
+        self._paused: _Pause | None = None
         self._refusals: dict[int, str] = {}  # why segments are still refused, by number
         self._fatal: BaseException | None = None
 
@@ -113,7 +129,9 @@ class Dispatch:
         """Return the segment to send next, for the caller alone until it is given back."""
         with self._changed:
             now_s = self.now_s()
-            self._held = {number: until for number, until in self._held.items() if until > now_s}
+            if self._paused is not None and self._paused.is_on(now_s):
+                return None
+            self._held = {number: pause for number, pause in self._held.items() if pause.is_on(now_s)}
             chosen = self._order.choose(self._outbox, self._under_way | self._held.keys())
             if chosen:
                 self._under_way.add(chosen.sequence)
@@ -128,7 +146,13 @@ class Dispatch:
         """Hold a refused segment back; the others go on meanwhile."""
         with self._changed:
             self._refusals[segment.sequence] = str(error)
-            self._held[segment.sequence] = self.now_s() + wait_s
+            self._held[segment.sequence] = _Pause.begin(self.now_s(), wait_s)
+
+    def pause(self, error: CatchmentError, wait_s: float) -> None:
+        """Send nothing for a while: the far side has no room for any segment."""
+        with self._changed:
+            self._paused = _Pause.begin(self.now_s(), wait_s)
+            self._busy_error = str(error)
 
     def note_missing(self, sequence: int, error: CatchmentError) -> None:
         """Note that a segment cannot be sent because the outbox no longer has it."""
@@ -144,6 +168,7 @@ class Dispatch:
     def note_acked(self, segment: Pending, start_s: float, sent_s: float) -> None:
         """Note an ack: a lane took the link at `start_s` and had sent the whole segment at `sent_s`."""
         with self._changed:
+            self._busy_error = None
             self._count_ack(segment)
             self._meter.note_timing(segment.size_bytes, start_s, sent_s, self.now_s())
 
@@ -213,4 +238,4 @@ class Dispatch:
     def _last_error(self) -> str | None:
         if self._fatal is not None:
             return str(self._fatal) or repr(self._fatal)
-        return self._link_error or next(iter(self._refusals.values()), None)
+        return self._link_error or next(iter(self._refusals.values()), self._busy_error)

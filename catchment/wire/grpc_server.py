@@ -36,7 +36,7 @@ MAX_REQUEST_BYTES = 4096  # largest introduction of a sender
 WORKERS = 16  # calls that are answered at once
 MAX_CALLS = 64  # calls that are under way at once; further ones fail and are sent again
 STOP_GRACE_S = 10.0  # how long calls under way are waited for at the end
-MIN_PING_MS = 10_000  # senders that ask more often whether the link still holds are cut off
+MIN_PING_MS = 5_000  # senders that ask more often whether the link still holds are cut off
 
 
 class InboxServer:

@@ -18,8 +18,8 @@ CONNECT_TIMEOUT_S = 10.0
 SEND_TIMEOUT_S = 15.0  # added to the time that the segment takes on the slowest supported link
 SLOWEST_BYTES_PER_S = 16 * 1024
 MAX_RECONNECT_MS = 2_000  # longest pause between two attempts of gRPC to connect
-PING_MS = 30_000  # while a call waits, the far side is asked this often whether it is still there ...
-PING_TIMEOUT_MS = 60_000  # ... and given up after this long; a slow link may have much to send before the question
+PING_MS = 10_000  # while a call waits, the far side is asked this often whether it is still there ...
+PING_TIMEOUT_MS = 30_000  # ... and given up after this long; a slow link may have much to send before the question
 
 # No sharing of a failed connection's back-off with a fresh uplink; bounds on both directions.
 _CHANNEL = [

@@ -4,14 +4,20 @@ A few lanes (threads) share the link, so that one segment can be on the wire whi
 has its own uplink. Nothing is lost by stopping or killing it at any time: the outbox is the only state.
 
 A link that fails is tried again after a delay that doubles up to `MAX_RETRY_S`, which is short, so that a link that is
-back is soon used. A refusal that the same bytes cannot overcome is shown as `last_error` and tried again every
-`REFUSED_RETRY_S`: whoever mends the cause at the far side need not restart the site. A disk error ends the sender;
-`raise_failure` raises it.
+back is soon used; delays are drawn at random within a factor of two, so that many sites do not come back at once. A far
+side that has no room for now is left alone in the same way, by all lanes. A refusal that the same bytes cannot overcome
+is shown as `last_error` and tried again every `REFUSED_RETRY_S`: whoever mends the cause at the far side need not
+restart the site. A disk error ends the sender; `raise_failure` raises it.
+
+`stop` lets the calls under way end for `STOP_GRACE_S`; then it closes their connections, so that a link that hangs does
+not hold up the process. What was under way is in the outbox, and is sent again.
 """
 
 from __future__ import annotations
 
+import random
 import threading
+import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -37,7 +43,33 @@ MAX_RETRY_S = 2.0
 REFUSED_RETRY_S = 10.0  # delay after a refusal that the same bytes cannot overcome
 # Refusals of a segment that a new connection may mend: it reads the token again, or compares what both ends have.
 RECONNECT_REASONS = ("unauthenticated", "already_taken", "other_history")
+BUSY_REASONS = ("full", "too_fast", "closed")  # refusals of any segment for the time being
+STOP_GRACE_S = 2.0  # how long calls under way may take after a stop
 IDLE_CHECK_S = 0.5  # an append without a notify is found after this long
+
+
+class RetryDelay:
+    """How long to wait before the next attempt: twice as long as before, up to a bound, and drawn at random.
+
+    Law: the n-th delay since the last success is between half and all of min(FIRST_RETRY_S * 2^n, MAX_RETRY_S).
+    """
+
+    def __init__(self, seed: str) -> None:
+        self._random = random.Random(seed)
+        self._failures = 0
+
+    def next_s(self) -> float:
+        longest_s = min(FIRST_RETRY_S * 2**self._failures, MAX_RETRY_S)
+        self._failures = min(self._failures + 1, 32)
+        return self.draw_s(longest_s)
+
+    def draw_s(self, longest_s: float) -> float:
+        """Return a delay between half and all of the longest."""
+        return self._random.uniform(longest_s / 2, longest_s)
+
+    def reset(self) -> None:
+        """Note a success."""
+        self._failures = 0
 
 
 class Sender:
@@ -61,6 +93,8 @@ class Sender:
         self._dispatch = Dispatch(outbox, order, clock or SystemClock())
         self._wire = threading.Lock()  # held while a segment goes onto the wire: one at a time
         self._stopping = threading.Event()
+        self._uplinks: dict[int, Uplink] = {}  # by lane
+        self._busy = RetryDelay(f"{outbox.incarnation} busy")  # while the far side has no room
         name = f"sender-{outbox.origin}-{outbox.destination}"
         self._lanes = [
             threading.Thread(target=self._run, args=(lane,), name=f"{name}-{lane}", daemon=True)
@@ -76,13 +110,20 @@ class Sender:
         self._dispatch.notify()
 
     def stop(self) -> None:
-        """Stop after the calls under way; what is not acked stays in the outbox."""
+        """Stop after the calls under way, or when they take too long; what is not acked stays in the outbox."""
         self._stopping.set()
         self._shaper.release()
         self._dispatch.notify()
+        self._join_lanes()
+        for uplink in list(self._uplinks.values()):
+            uplink.close()
+        self._join_lanes()
+
+    def _join_lanes(self) -> None:
+        end_s = time.monotonic() + STOP_GRACE_S
         for lane in self._lanes:
             if lane.is_alive():
-                lane.join()
+                lane.join(max(end_s - time.monotonic(), 0.0))
 
     def raise_failure(self) -> None:
         """Raise what ended the sender, if anything did."""
@@ -97,18 +138,18 @@ class Sender:
         return self._dispatch.wait_until_empty(timeout_s)
 
     def _run(self, lane: int) -> None:
-        retry_s = FIRST_RETRY_S
+        delay = RetryDelay(f"{self._outbox.incarnation} {lane}")
         try:
             while not self._stopping.is_set():
                 try:
                     with closing(self._make_uplink()) as uplink:
+                        self._uplinks[lane] = uplink
                         self._introduce(uplink, lane)
-                        retry_s = FIRST_RETRY_S
+                        delay.reset()
                         self._drain(uplink)
                 except (LinkError, RefusedError) as error:
                     self._dispatch.lane_down(lane, error)
-                    self._stopping.wait(retry_s if error.retryable else REFUSED_RETRY_S)
-                    retry_s = min(2 * retry_s, MAX_RETRY_S)
+                    self._stopping.wait(delay.next_s() if error.retryable else delay.draw_s(REFUSED_RETRY_S))
         except BaseException as error:  # noqa: BLE001 - a thread's end must not go unnoticed: raise_failure() raises it
             self._stopping.set()
             self._dispatch.fail(error)
@@ -197,10 +238,14 @@ class Sender:
         except RefusedError as error:
             if error.reason in RECONNECT_REASONS:
                 raise
-            self._dispatch.hold(segment, error, MAX_RETRY_S if error.retryable else REFUSED_RETRY_S)
+            if error.reason in BUSY_REASONS:
+                self._dispatch.pause(error, self._busy.next_s())
+            else:
+                self._dispatch.hold(segment, error, MAX_RETRY_S if error.retryable else REFUSED_RETRY_S)
             return
         if acked != segment.sequence:
             raise LinkError(f"segment {segment.sequence} was sent, {acked} was acked")
+        self._busy.reset()
         self._shaper.travel()
         self._outbox.ack(acked)
         self._dispatch.note_acked(segment, start_s, sent_s)

@@ -16,6 +16,7 @@ from catchment.errors import ConfigError, WireError
 from catchment.keys.tls import Tls, TlsFiles, TlsSource
 from catchment.keys.tokens import TokenCheck
 from catchment.wire import grpc_server, grpc_uplink
+from catchment.wire import sender as sender_module
 from catchment.wire.codec import encode_segment
 from catchment.wire.grpc_server import InboxServer
 from catchment.wire.grpc_uplink import GrpcUplink
@@ -388,3 +389,28 @@ def test_a_port_in_use_is_a_clear_error(inbox: Inbox, serve: Serve) -> None:
         InboxServer(inbox, HOST, taken.getsockname()[1]).start()
     with pytest.raises(WireError, match="cannot listen"):
         InboxServer(inbox, HOST, serve().port).start()
+
+
+def test_stopping_closes_connections_that_a_far_side_accepts_and_never_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sender_module, "STOP_GRACE_S", 0.1)
+    outbox = Outbox(tmp_path / "out", "eu", "center", 10**9)
+    outbox.append(0, some_messages(0))
+    with socket.create_server((HOST, 0)) as silent:
+        silent.settimeout(PATIENCE_S)
+        uplinks: list[GrpcUplink] = []
+
+        def connect() -> GrpcUplink:
+            uplinks.append(GrpcUplink(f"{HOST}:{silent.getsockname()[1]}"))
+            return uplinks[-1]
+
+        sender = Sender(outbox, connect, lanes=1)
+        sender.start()
+        accepted, _ = silent.accept()
+        with accepted:
+            sender.stop()
+        (uplink,) = uplinks
+        with pytest.raises(LinkError, match="closed"):
+            uplink.connect(Introduction("eu", "life"))
+    assert not outbox.is_empty

@@ -15,12 +15,12 @@ from catchment.errors import WireError
 from catchment.timeline import ManualClock
 from catchment.wire import sender as sender_module
 from catchment.wire.codec import read_frame
-from catchment.wire.dispatch import SendOrder
+from catchment.wire.dispatch import Dispatch, SendOrder
 from catchment.wire.inbox import Inbox, LocalUplink
 from catchment.wire.limits import WireLimits
 from catchment.wire.link_meter import LinkMeter
 from catchment.wire.outbox import Outbox, Pending
-from catchment.wire.sender import Sender
+from catchment.wire.sender import RetryDelay, Sender
 from catchment.wire.shaper import Shaper
 from catchment.wire.uplink import Greeting, Introduction, LinkError, RefusedError, Uplink
 from tests.worlds.tiers import examples
@@ -435,6 +435,89 @@ def test_stopping_ends_a_long_wait_on_a_slow_link_and_keeps_what_is_not_acked(ou
     sender.stop()
     assert len(outbox.pending()) == 2
     assert inbox.last_position == -1
+
+
+class HangingUplink(LocalUplink):
+    """A far side that takes a segment and never answers, until its connection is closed."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        super().__init__(inbox)
+        self.entered, self.closed = threading.Event(), threading.Event()
+
+    def send(self, data: bytes) -> int:
+        self.entered.set()
+        assert self.closed.wait(PATIENCE_S)
+        raise LinkError("the connection was closed")
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def test_stopping_does_not_wait_for_an_answer_that_does_not_come(
+    outbox: Outbox, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sender_module, "STOP_GRACE_S", 0.05)
+    store(outbox, range(2))
+    uplink = HangingUplink(inbox)
+    sender = Sender(outbox, lambda: uplink, lanes=1)
+    sender.start()
+    assert uplink.entered.wait(PATIENCE_S)
+    sender.stop()
+    assert uplink.closed.is_set()
+    assert len(outbox.pending()) == 2
+
+
+def test_a_far_side_without_room_is_left_alone_by_all_lanes_until_it_has_some(
+    outbox: Outbox, tmp_path: Path, started: Callable[[Sender], Sender], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sender_module, "FIRST_RETRY_S", 0.2)
+    monkeypatch.setattr(sender_module, "MAX_RETRY_S", 0.2)
+    store(outbox, range(40))
+    inbox = Inbox(tmp_path / "in", WireLimits(inbox_bytes=outbox.pending()[0].size_bytes * 5))
+    sender = started(Sender(outbox, lambda: LocalUplink(inbox)))
+    wait_for(lambda: inbox.refused.get("full", 0) >= 3)
+    wait_for(lambda: "wait to be consumed" in str(sender.snapshot().last_error))
+    while not outbox.is_empty:
+        inbox.discard(inbox.last_position + 1)
+        wait_for(lambda: inbox.size_bytes > 0 or outbox.is_empty)
+    assert sender.wait_until_empty(PATIENCE_S)
+    wait_for(lambda: sender.snapshot().last_error is None)
+    assert inbox.lowest_missing("eu") == 40
+
+
+def test_a_pause_ends_when_the_clock_is_set_back(outbox: Outbox) -> None:
+    clock = ManualClock(10**12)
+    dispatch = Dispatch(outbox, SendOrder(1000), clock)
+    store(outbox, range(2))
+    first = dispatch.claim()
+    assert first is not None
+    dispatch.give_back(first)
+    dispatch.pause(LinkError("full"), 5.0)
+    assert dispatch.claim() is None
+    clock.advance(5_000_000)
+    again = dispatch.claim()
+    assert again == first
+    dispatch.give_back(again)
+    dispatch.hold(again, LinkError("refused"), 5.0)
+    second = dispatch.claim()
+    assert second is not None
+    assert second.sequence == 1
+    clock.advance(-(10**11))
+    third = dispatch.claim()
+    assert third is not None
+    assert third.sequence == 0
+
+
+@given(st.text(max_size=5), st.integers(1, 40))
+@settings(max_examples=examples(30))
+def test_delays_double_up_to_their_bound_and_are_drawn_at_random(seed: str, failures: int) -> None:
+    delay = RetryDelay(seed)
+    longest = [min(sender_module.FIRST_RETRY_S * 2**n, sender_module.MAX_RETRY_S) for n in range(failures)]
+    drawn = [delay.next_s() for _ in range(failures)]
+    assert all(most / 2 <= given_s <= most for given_s, most in zip(drawn, longest, strict=True))
+    delay.reset()
+    assert delay.next_s() <= sender_module.FIRST_RETRY_S
+    assert RetryDelay(seed + "x").next_s() != RetryDelay(seed).next_s(), "two sites do not come back at once"
 
 
 def test_refusals_know_whether_trying_again_can_help() -> None:
