@@ -25,6 +25,7 @@ from catchment.wire.inbox import Inbox
 from catchment.wire.limits import WireLimits
 from catchment.wire.messages import Segment, Updates
 from catchment.wire.outbox import Outbox
+from catchment.wire.refusals import LOG_EVERY_US, MAX_ORIGINS, OTHERS, Refusals
 from catchment.wire.segment_folder import DAMAGED_SUFFIX, SEGMENT_SUFFIX
 from catchment.wire.uplink import Introduction, RefusedError
 from tests.worlds.tiers import examples
@@ -426,3 +427,49 @@ def test_threads_that_send_the_same_segments_land_each_once(tmp_path: Path) -> N
     for thread in threads:
         thread.join()
     assert sorted(s.sequence for s in landed_segments(inbox)) == list(range(20))
+
+
+# ---- refusals
+
+
+def test_refusals_are_counted_by_site_and_reason_with_their_first_and_last_time(tmp_path: Path) -> None:
+    clock = ManualClock(1_000)
+    inbox = Inbox(tmp_path, WireLimits(ahead_segments=1), clock=clock)
+    inbox.accept(frame(0))
+    for _ in range(3):
+        clock.advance(10)
+        refusal(inbox, frame(1, epoch="other"))
+    refusal(inbox, frame(5, origin="us"), peer="us")
+    refusal(inbox, b"no frame")
+    told = inbox.refusals()
+    assert told["eu"]["wrong_epoch"]["count"] == 3
+    assert (told["eu"]["wrong_epoch"]["first_us"], told["eu"]["wrong_epoch"]["last_us"]) == (1_010, 1_030)
+    assert "was replaced" in told["eu"]["wrong_epoch"]["message"]
+    assert told["us"]["too_far_ahead"]["count"] == 1
+    assert told[OTHERS]["corrupt"]["count"] == 1
+    assert inbox.refused == {"wrong_epoch": 3, "too_far_ahead": 1, "corrupt": 1}
+
+
+def test_a_refusal_that_is_repeated_is_logged_once_per_while(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    refusals = Refusals(clock)
+    for _ in range(1000):
+        refusals.note("eu", "unfit", "no such fragment", retryable=False)
+        clock.advance(LOG_EVERY_US // 400)
+    assert [line.split("(")[1] for line in caplog.messages] == [
+        "1 since the last such line)",
+        "400 since the last such line)",
+        "400 since the last such line)",
+    ]
+    clock.advance(-10 * LOG_EVERY_US)
+    refusals.note("eu", "unfit", "no such fragment", retryable=False)
+    assert len(caplog.messages) == 4, "a clock that was set back silences nothing"
+
+
+def test_names_beyond_the_bound_are_counted_together() -> None:
+    refusals = Refusals(ManualClock())
+    for number in range(MAX_ORIGINS + 5):
+        refusals.note(f"site{number}", "wrong_site", "another name", retryable=False)
+    told = refusals.status()
+    assert len(told) == MAX_ORIGINS + 1
+    assert told[OTHERS]["wrong_site"]["count"] == 5
