@@ -15,7 +15,7 @@ from catchment.errors import WireError
 from catchment.testing.scheduler import Scheduler
 from catchment.timeline import SECOND_US, Clock
 from catchment.wire.outbox import Outbox, Pending
-from catchment.wire.sender import FIRST_RETRY_S, MAX_RETRY_S, REFUSED_RETRY_S, Sender
+from catchment.wire.sender import REFUSED_RETRY_S, RetryDelay, Sender
 from catchment.wire.uplink import Greeting, Introduction, LinkError, RefusedError, Uplink
 
 TIMEOUT_US = 5 * SECOND_US  # how long a sender waits for an answer
@@ -193,7 +193,7 @@ class SimulatedSender(Sender):
         self._greet = greet
         self._accept = accept
         self._carry_out = run
-        self._retry_s = [FIRST_RETRY_S] * LANES
+        self._delays = [RetryDelay(f"{outbox.origin} {lane}") for lane in range(LANES)]
         self._idle: set[int] = set()
 
     def start(self) -> None:
@@ -226,7 +226,7 @@ class SimulatedSender(Sender):
         except (LinkError, RefusedError) as error:
             self._lane_failed(lane, error)
             return
-        self._retry_s[lane] = FIRST_RETRY_S
+        self._delays[lane].reset()
         self._claim(lane)
 
     def _claim(self, lane: int) -> None:
@@ -255,8 +255,8 @@ class SimulatedSender(Sender):
 
     def _lane_failed(self, lane: int, error: LinkError | RefusedError) -> None:
         self._dispatch.lane_down(lane, error)
-        wait_s = self._retry_s[lane] if error.retryable else REFUSED_RETRY_S
-        self._retry_s[lane] = min(2 * self._retry_s[lane], MAX_RETRY_S)
+        delay = self._delays[lane]
+        wait_s = delay.next_s() if error.retryable else delay.draw_s(REFUSED_RETRY_S)
         self._later(round(wait_s * SECOND_US), lambda: self._connect(lane))
 
     def _hear(self, take: Callable[[Answer], None]) -> Callable[[Answer], None]:

@@ -94,7 +94,7 @@ class Sender:
         self._wire = threading.Lock()  # held while a segment goes onto the wire: one at a time
         self._stopping = threading.Event()
         self._uplinks: dict[int, Uplink] = {}  # by lane
-        self._busy = RetryDelay(f"{outbox.incarnation} busy")  # while the far side has no room
+        self._busy = RetryDelay(f"{outbox.origin} busy")  # while the far side has no room
         name = f"sender-{outbox.origin}-{outbox.destination}"
         self._lanes = [
             threading.Thread(target=self._run, args=(lane,), name=f"{name}-{lane}", daemon=True)
@@ -138,7 +138,7 @@ class Sender:
         return self._dispatch.wait_until_empty(timeout_s)
 
     def _run(self, lane: int) -> None:
-        delay = RetryDelay(f"{self._outbox.incarnation} {lane}")
+        delay = RetryDelay(f"{self._outbox.origin} {lane}")
         try:
             while not self._stopping.is_set():
                 try:
