@@ -120,6 +120,7 @@ class Outbox:
         self._numbers: list[int] = []  # those pending, in order
         self._unchecked: set[int] = set()  # those whose files were not read whole yet
         self._next = 0
+        self._is_life_saved = False
         self._recover()
 
     @property
@@ -129,8 +130,12 @@ class Outbox:
 
     @property
     def incarnation(self) -> str:
-        """The life of this process."""
-        return self._state.incarnation
+        """The life of this process; it is on disk before anyone is told."""
+        with self._lock:
+            if not self._is_life_saved:
+                self._state.save()
+                self._is_life_saved = True
+            return self._state.incarnation
 
     @property
     def next_sequence(self) -> int:
@@ -273,9 +278,10 @@ class Outbox:
             ) from error
 
     def _recover(self) -> None:
-        if not self._state.load() and self._segments.find_numbers():
-            raise self._error(f"there are segments but no {STATE_FILE}", "restore the whole folder from a copy")
-        self._state.save()  # the new incarnation
+        if not self._state.load():
+            if self._segments.find_numbers():
+                raise self._error(f"there are segments but no {STATE_FILE}", "restore the whole folder from a copy")
+            self._state.save()
         self._next = max([self._state.acked.end, *(number + 1 for number in self._segments.find_damaged())])
         for sequence in self._segments.find_numbers():
             if sequence in self._state.acked:

@@ -37,6 +37,7 @@ class SeenSegments:
     epoch: str
     seen: NumberSet = field(default_factory=NumberSet)
     chain: SegmentChain = field(default_factory=SegmentChain)
+    compared_from: int = 0  # numbers below it were taken by a version that kept no checksums
     recent: OrderedDict[int, int] = field(default_factory=OrderedDict)  # number -> checksum, newest last
     incarnation: str | None = None  # of the process that introduced itself last
     old_incarnations: deque[str] = field(default_factory=lambda: deque(maxlen=MAX_OLD_INCARNATIONS))
@@ -46,6 +47,8 @@ class SeenSegments:
         number = segment.header.sequence
         if number not in self.seen:
             return Known.NEW
+        if number < self.compared_from:
+            return Known.SAME
         known = self.recent.get(number, self.chain.digest_of(number))
         if known is None:
             return Known.FORGOTTEN
@@ -79,6 +82,7 @@ class SeenSegments:
             "epoch": self.epoch,
             "seen": self.seen.to_record(),
             "chain": self.chain.to_record(self.seen.above),
+            "compared_from": self.compared_from,
             "recent": [[number, digest] for number, digest in recent],
         }
 
@@ -86,9 +90,10 @@ class SeenSegments:
     def from_record(cls, record: Mapping[str, Any]) -> SeenSegments:
         """Read a record; one without a chain begins one behind everything that was seen."""
         seen = NumberSet.from_record(record["seen"])
-        chain = SegmentChain.from_record(record["chain"]) if "chain" in record else SegmentChain(seen.end, START)
-        recent = OrderedDict((number, digest) for number, digest in record.get("recent", ()))
-        return cls(record["epoch"], seen, chain, recent)
+        if "chain" not in record:
+            return cls(record["epoch"], seen, SegmentChain(seen.end, START), compared_from=seen.end)
+        recent = OrderedDict((number, digest) for number, digest in record["recent"])
+        return cls(record["epoch"], seen, SegmentChain.from_record(record["chain"]), record["compared_from"], recent)
 
 
 class SeenByOrigin:

@@ -457,9 +457,9 @@ def test_a_refusal_that_is_repeated_is_logged_once_per_while(caplog: pytest.LogC
         refusals.note("eu", "unfit", "no such fragment", retryable=False)
         clock.advance(LOG_EVERY_US // 400)
     assert [line.split("(")[1] for line in caplog.messages] == [
-        "1 since the last such line)",
-        "400 since the last such line)",
-        "400 since the last such line)",
+        "1 since the last line)",
+        "400 since the last line)",
+        "400 since the last line)",
     ]
     clock.advance(-10 * LOG_EVERY_US)
     refusals.note("eu", "unfit", "no such fragment", retryable=False)

@@ -165,10 +165,10 @@ def test_two_processes_that_have_sent_nothing_else_yet_are_told_apart(tmp_path: 
 
 
 def test_the_incarnation_is_on_disk(tmp_path: Path) -> None:
-    outbox = make_outbox(tmp_path)
+    incarnation = make_outbox(tmp_path).incarnation
     state = read_record(tmp_path / STATE_FILE)
     assert state is not None
-    assert state["incarnation"] == outbox.incarnation
+    assert state["incarnation"] == incarnation
 
 
 def test_segments_whose_acks_were_lost_are_no_other_history(
@@ -209,7 +209,7 @@ def drop_chain(path: Path) -> None:
     state = read_record(path)
     assert state is not None
     for record in (state, *state.get("origins", {}).values()):
-        for field in ("chain", "recent", "incarnation"):
+        for field in ("chain", "recent", "compared_from", "incarnation"):
             record.pop(field, None)
     write_record(path, state)
 
