@@ -34,6 +34,7 @@ from catchment.center.results.sql import SqlLimits, query_results
 from catchment.center.results.store import APPLICATION, COMPACT_ABOVE_FILES, DeltaStore
 from catchment.center.results.write import ResultTables
 from catchment.errors import CenterError, QueryError
+from catchment.quality.merge_sites import ColumnLateness, Lateness
 from catchment.query.fragment import Fragment, Key
 from catchment.timeline import Window, WindowSpec
 from tests.worlds.tiers import examples
@@ -525,3 +526,43 @@ def test_a_repair_of_what_was_just_published_does_not_read_the_table(
     assert tables.recall(wanted(tables, [(0, "nl", 200)]))["total__sum"].to_pylist() == [5]
     with pytest.raises(pytest.fail.Exception):
         tables.recall(wanted(tables, [(0, "de", 200)]))
+
+
+# --- the reader's confidence ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def estimated(tmp_path: Path) -> Path:
+    """A view with a sketch whose last window may lack records."""
+    tables = make_tables(tmp_path, (COUNTRY,), (*NUMBERS, SKETCHES[0]))
+    late = Lateness(5.0, 20.0, (ColumnLateness("total", 0.1, 10.0),))
+    tables.publish(1, [publish(tables, 0, [("nl", 200, v) for v in range(20)])])
+    tables.publish(
+        2, [publish(tables, 1, [("nl", 200, v) for v in range(20)], status=ON_TIME, coverage=0.8, late=late)]
+    )
+    return tmp_path
+
+
+def test_a_reader_has_the_bound_at_another_confidence(estimated: Path) -> None:
+    asked = "SELECT bound.users AS own, confidence(users, 0.5) AS low, confidence(users, 0.99) AS high FROM q"
+    asked = f"{asked} ORDER BY window_start"
+    whole, lacking = query_results(estimated, asked).to_pylist()
+    assert 0 < whole["low"] < whole["own"] < whole["high"] < 0.1
+    assert whole["own"] < lacking["own"], "more values may come"
+    assert lacking["high"] is None, "what is late is known at the view's confidence"
+    counts = "SELECT confidence(t.n, 0.9) AS n, confidence(total, 0.9) AS total FROM q AS t ORDER BY t.window_start"
+    exact, late = query_results(estimated, counts).to_pylist()
+    assert exact == {"n": 0.0, "total": 0.0}
+    assert late["n"] == pytest.approx(5 / 25)
+    assert late["total"] == pytest.approx(10 / (190 + 10))
+
+
+def test_the_terms_of_bounds_are_shown_to_nobody_who_does_not_ask(estimated: Path) -> None:
+    assert "bound_terms" not in query_results(estimated, "SELECT * FROM q").column_names
+    assert "bound_terms" not in read_results(estimated, "q").column_names
+
+
+@pytest.mark.parametrize("call", ["confidence(n, 2)", "confidence(n)", "confidence(1, 0.9)", "confidence(nobody, 0.9)"])
+def test_a_confidence_that_is_none_is_refused(estimated: Path, call: str) -> None:
+    with pytest.raises(QueryError):
+        query_results(estimated, f"SELECT {call} FROM q")

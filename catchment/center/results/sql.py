@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from catchment.center.results.read import published_queries, read_results
+from catchment.center.results.reader_confidence import asks_confidence, register_confidence, rewrite_confidence
 from catchment.errors import QueryError
 from catchment.project.options import did_you_mean
 from catchment.units import format_size
@@ -42,16 +43,23 @@ DEFAULT_LIMITS = SqlLimits()
 
 
 def query_results(state: Path, statement: str, limits: SqlLimits = DEFAULT_LIMITS) -> pa.Table:
-    """Run a SELECT; `NAME` is a view's latest revisions, `NAME__revisions` all of them."""
+    """Run a SELECT; `NAME` is a view's latest revisions, `NAME__revisions` all of them.
+
+    `confidence(column, 0.99)` is the bound of a column at another confidence than the view's.
+    """
     names = published_queries(state)
     settings = {**SETTINGS, "memory_limit": f"{limits.memory_bytes}B"}
     with duckdb.connect(config=settings) as session, _time_limit(session, limits.time_s):
         try:
             _check_select(session, statement)
+            terms = asks_confidence(statement)
             for name in names:
-                session.register(name, read_results(state, name))
-                session.register(f"{name}__revisions", read_results(state, name, revisions="all"))
-            return _with_integers(session.sql(statement), limits.memory_bytes)
+                session.register(name, read_results(state, name, terms=terms))
+                session.register(f"{name}__revisions", read_results(state, name, revisions="all", terms=terms))
+            if terms:
+                register_confidence(session)
+            asked = rewrite_confidence(statement) if terms else statement
+            return _with_integers(session.sql(asked), limits.memory_bytes)
         except duckdb.InterruptException as error:
             hint = "ask for less, or give it longer with --time-limit"
             raise QueryError(f"no answer within {limits.time_s:g} s", where=statement, hint=hint) from error
