@@ -20,7 +20,10 @@ from catchment.quality.published import bound_at
 
 _CALL = re.compile(r"\bconfidence\s*\(", re.IGNORECASE)
 _FUNCTION = "catchment_bound_at"
-_TERMS_SQL = "STRUCT(law VARCHAR, size DOUBLE, late DOUBLE, late_delta DOUBLE, late_counted BOOLEAN, sampled DOUBLE[], sketch DOUBLE)"
+_TERMS_SQL = (  # as `catchment.quality.published.TERMS_TYPE`
+    "STRUCT(law VARCHAR, size DOUBLE, late DOUBLE, late_delta DOUBLE, late_counted BOOLEAN, "
+    "sampled DOUBLE[], sketch DOUBLE)"
+)
 _HINT = "write confidence(column, 0.99), with a column of the view and a share between 0 and 1"
 
 
