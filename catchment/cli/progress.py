@@ -14,7 +14,6 @@ from rich.table import Table
 from rich.text import Text
 
 from catchment.cli.output import notes
-from catchment.deploy.expiry import WARN_BEFORE_US, days_left
 
 LINE_EVERY_S = 5.0
 
@@ -154,6 +153,8 @@ def _low_disks(status: Mapping[str, Any]) -> Iterator[RenderableType]:
 
 def _ending_certificates(sites: Mapping[str, Any]) -> Iterator[RenderableType]:
     """Name the sites whose certificate ends soon."""
+    from catchment.deploy.expiry import WARN_BEFORE_US, days_left
+
     now_us = time.time_ns() // 1_000
     for name, site in sites.items():
         expires_us = site.get("certificate_expires_us")

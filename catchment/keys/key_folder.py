@@ -32,9 +32,6 @@ from catchment.timeline import Clock, SystemClock
 from catchment.units import SECOND_US
 
 DAY_US = 86_400 * SECOND_US
-AUTHORITY_DAYS = 3_650
-CERTIFICATE_DAYS = 365
-GRACE_DAYS = 7  # how long a token that was replaced is still taken
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
@@ -63,7 +60,7 @@ class KeyFolder:
         """When the certificate of the authority ends to be valid."""
         return find_expiry_us(self._authority().certificate)
 
-    def create(self, project: str, days: int = AUTHORITY_DAYS) -> None:
+    def create(self, project: str, days: int = 3_650) -> None:
         """Make a new authority; refused where there is one."""
         if self._authority_key.exists():
             raise ConfigError(
@@ -76,7 +73,7 @@ class KeyFolder:
         write_durably(self._authority_certificate, made.certificate)
         write_durably(self._authority_key, made.key)
 
-    def issue(self, site: str, hosts: Iterable[str] = (), days: int = CERTIFICATE_DAYS) -> IssuedKeys:
+    def issue(self, site: str, hosts: Iterable[str] = (), days: int = 365) -> IssuedKeys:
         """Give a site its first certificate and token."""
         if site in self._read_tokens():
             hint = f"catchment keys rotate {site} replaces them"
@@ -84,9 +81,7 @@ class KeyFolder:
         token = make_token()
         return self._give(site, hosts, days, token, SiteTokens(hash_token(token)))
 
-    def rotate(
-        self, site: str, hosts: Iterable[str] = (), days: int = CERTIFICATE_DAYS, grace_days: int = GRACE_DAYS
-    ) -> IssuedKeys:
+    def rotate(self, site: str, hosts: Iterable[str] = (), days: int = 365, grace_days: int = 7) -> IssuedKeys:
         """Give a site a new certificate and a new token; without days of grace the old token ends at once."""
         known = self._read_tokens().get(site)
         if known is None:

@@ -13,11 +13,13 @@ import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from catchment.errors import StorageError
-from catchment.timeline import Clock
 from catchment.units import SECOND_US, format_size
+
+if TYPE_CHECKING:  # the command line needs this module and not what reads clocks
+    from catchment.timeline import Clock
 
 CHECK_EVERY_US = SECOND_US
 RECOVERED_PERCENT = 110  # of the floor: so much must be free before reading goes on

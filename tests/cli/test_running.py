@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from catchment.cli.library_output import LOG_MAX_BYTES, divert_library_output
+from catchment.cli.library_output import LOG_MAX_BYTES, divert_library_output, shorten_log
 from catchment.cli.running import stop_on_signals
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.preflight import check_sources
@@ -46,6 +46,17 @@ def test_a_long_log_is_set_aside_once(tmp_path: Path) -> None:
     log.write_bytes(b"x" * (LOG_MAX_BYTES + 1))
     with divert_library_output(log):
         os.write(2, b"new\n")
+    assert log.read_bytes() == b"new\n"
+    assert (tmp_path / "run.log.old").stat().st_size == LOG_MAX_BYTES + 1
+
+
+def test_a_log_that_becomes_long_during_a_run_is_emptied_under_its_writers(tmp_path: Path) -> None:
+    log = tmp_path / "run.log"
+    with divert_library_output(log):
+        os.write(2, b"x" * (LOG_MAX_BYTES + 1))
+        shorten_log(log)
+        os.write(2, b"new\n")
+        shorten_log(log)
     assert log.read_bytes() == b"new\n"
     assert (tmp_path / "run.log.old").stat().st_size == LOG_MAX_BYTES + 1
 

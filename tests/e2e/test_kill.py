@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from catchment.center.results.read import read_results
+from catchment.keys.key_folder import KeyFolder
 from tests.worlds.answers import check_answers, check_final, check_published_once
 from tests.worlds.processes import Role, kill_in_turn, running
 from tests.worlds.projects import QUERIES, as_lines, group, make_records, write_project
@@ -48,7 +49,12 @@ def make_project(folder: Path) -> Survivor:
         connector=f"connector = 'replay', path = 'data/{{site}}.jsonl', format = 'json', speed = {SPEED}",
         listen=f'listen = "127.0.0.1:{free_port()}"',
         queries=QUERIES + PAIRS,
+        toml='[security]\nkeys = "keys"\n',  # every link is secured, as between machines
     )
+    keys = KeyFolder(folder / "keys")
+    keys.create("test")
+    for site in (*SITES, "center"):
+        keys.issue(site)
     return folder, [{**r, "site": site} for site, mine in records.items() for r in mine]
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -14,18 +14,17 @@ from rich.table import Table
 from catchment.cli.commands.show import ProjectOption
 from catchment.cli.output import JsonFlag, emit
 from catchment.errors import ConfigError
-from catchment.keys.key_folder import (
-    AUTHORITY_DAYS,
-    CERTIFICATE_DAYS,
-    DAY_US,
-    GRACE_DAYS,
-    IssuedKeys,
-    KeyFolder,
-)
 from catchment.project.config import PROJECT_FILE, Project
 from catchment.project.options import did_you_mean
 
+if TYPE_CHECKING:
+    from catchment.keys.key_folder import IssuedKeys, KeyFolder
+
 DEFAULT_FOLDER = "keys"
+DAY_US = 86_400 * 1_000_000
+AUTHORITY_DAYS = 3_650
+CERTIFICATE_DAYS = 365
+GRACE_DAYS = 7  # how long a token that was replaced is still taken
 
 SiteArgument = Annotated[str, typer.Argument(help="The site, as catchment.toml names it.")]
 Days = Annotated[int, typer.Option(min=1, help="How long the certificate is valid.")]
@@ -91,6 +90,8 @@ def show(project: ProjectOption = Path(), as_json: JsonFlag = False) -> None:
 
 
 def _folder(project: Project) -> KeyFolder:
+    from catchment.keys.key_folder import KeyFolder
+
     return KeyFolder(project.folder / (project.security.keys or DEFAULT_FOLDER))
 
 
