@@ -31,7 +31,7 @@ from catchment.site import cache
 from catchment.site.core import SiteCore
 from catchment.site.events import Absorbed, FragmentAdded, LinkMeasured, LowMarkRaised
 from catchment.site.policies.base import DRAIN, DUE, PROBE, REASONS
-from catchment.site.policies.key_rates import KeyRates
+from catchment.site.policies.key_rates import KEY_RATE_DECAY, KeyRates
 from catchment.site.policies.registry import policy_by_name
 from catchment.site.policies.spillway.forecast_deviation import ForecastDeviation
 from catchment.site.policies.spillway.instants import INSTANTS, LEFT, instant_of
@@ -265,6 +265,24 @@ def test_key_rates_are_bounded_and_keep_the_most_frequent(monkeypatch: pytest.Mo
     rates = KeyRates()
     rates.learn(np.arange(6), np.arange(1, 7))
     assert rates.identities.tolist() == [3, 4, 5]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_key_rates_are_those_of_a_dictionary(seed: int) -> None:
+    chance = np.random.default_rng(seed)
+    rates = KeyRates()
+    expected: dict[int, float] = {}
+    for _ in range(20):
+        identities = chance.integers(-30, 30, chance.integers(0, 40))  # some stand twice, as keys of one hash would
+        arrivals = chance.integers(1, 9, len(identities))
+        rates.learn(identities, arrivals)
+        expected = {key: KEY_RATE_DECAY * rate for key, rate in expected.items()}
+        for key, count in zip(identities.tolist(), arrivals.tolist(), strict=True):
+            expected[key] = expected.get(key, 0.0) + (1 - KEY_RATE_DECAY) * count
+        expected = {key: rate for key, rate in expected.items() if rate >= 0.02}
+        assert rates.identities.tolist() == sorted(expected)
+        asked = np.arange(-40, 40)
+        assert rates.lookup(asked) == pytest.approx([expected.get(key, 0.0) for key in asked.tolist()])
 
 
 # --- in the site core ----------------------------------------------------------------------------------------
