@@ -8,6 +8,7 @@ null equals null, NaN equals NaN, -0.0 equals 0.0.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -130,25 +131,40 @@ def lower(table: pa.Table, keys: Sequence[str], aggregates: Sequence[Aggregate])
     return pa.table(list(columns.values()), schema=pa.schema(fields))
 
 
+@dataclass(frozen=True)
+class RowGroups:
+    """The groups of some rows: the group of each row, and the keys of each group."""
+
+    codes: Index
+    keys: pa.Table
+    size: int
+
+
+def group_rows(table: pa.Table, keys: Sequence[str]) -> RowGroups:
+    """Return the groups of rows by their keys; -0.0 is a key as 0.0, as in Spark."""
+    codes, distinct = group_codes(_with_normal_keys(table, keys), keys)
+    return RowGroups(codes, distinct, _size(codes))
+
+
 def lift(
     table: pa.Table,
     keys: Sequence[str],
     aggregates: Sequence[Aggregate],
     arguments: Mapping[str, str | None] | None = None,
+    grouping: RowGroups | None = None,
 ) -> pa.Table:
-    """Return the partials of raw rows, one for each distinct key; -0.0 is a key as 0.0, as in Spark.
+    """Return the partials of raw rows, one for each distinct key.
 
     `arguments` names, for each aggregate, the column of `table` that holds its argument (None: every row
-    counts); without it, each aggregate's argument text is taken as the name of the column.
+    counts); without it, each aggregate's argument text is taken as the name of the column. `grouping` are the groups of
+    the rows by their keys, where they are known already.
     """
     sources = {a.name: a.argument for a in aggregates} if arguments is None else arguments
-    table = _with_normal_keys(table, keys)
-    codes, distinct = group_codes(table, keys)
-    size = _size(codes)
-    columns = [distinct[key] for key in keys]
-    fields = [table.schema.field(key) for key in keys]
+    groups = group_rows(table, keys) if grouping is None else grouping
+    columns = list(groups.keys.columns)
+    fields = list(groups.keys.schema)
     for aggregate in aggregates:
-        columns += aggregate.lift(_argument(table, aggregate, sources), codes, size)
+        columns += aggregate.lift(_argument(table, aggregate, sources), groups.codes, groups.size)
         fields += [pa.field(s.name, s.type) for s in aggregate.states]
     return pa.table(columns, schema=pa.schema(fields))
 

@@ -59,6 +59,7 @@ SETTINGS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.python.worker.reuse": "true",  # starting one takes most of a second of work
+    "spark.python.daemon.module": "catchment.spark.worker_daemon",
     **PATIENCE,
     "spark.scheduler.mode": "FAIR",  # several sites share one session: none waits for another's job
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",

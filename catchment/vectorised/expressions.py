@@ -109,6 +109,21 @@ class KernelCall(VectorExpression):
 
 
 @dataclass(frozen=True)
+class StructOf(VectorExpression):
+    """STRUCT of some values, which is the argument of aggregates of two; its fields are those of the type."""
+
+    values: tuple[VectorExpression, ...]
+
+    @property
+    def parts(self) -> tuple[VectorExpression, ...]:
+        return self.values
+
+    def compute(self, records: RecordColumns) -> Value:
+        columns = [value.evaluate(records) for value in self.values]
+        return pa.StructArray.from_arrays(columns, fields=list(self.type))
+
+
+@dataclass(frozen=True)
 class Connective(VectorExpression):
     """AND, or OR, of two conditions, with unknown (null) as a third truth value."""
 

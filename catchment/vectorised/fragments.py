@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +37,9 @@ class EvaluatedRecords:
     _chosen: dict[VectorExpression, EvaluatedRecords] = field(default_factory=dict)
     _slices: dict[tuple[Slicing, str], pa.Array] = field(default_factory=dict)
     _counts: dict[tuple[Slicing, str], Counter[int]] = field(default_factory=dict)
+    _groupings: dict[tuple[Slicing, str, tuple[VectorExpression, ...]], partials.RowGroups] = field(
+        default_factory=dict
+    )
 
     def where(self, condition: VectorExpression | None) -> EvaluatedRecords:
         """Return the records that meet a condition; unknown is not met."""
@@ -68,6 +71,15 @@ class EvaluatedRecords:
             self._counts[slicing, event_time] = Counter(dict(pairs))
         return self._counts[slicing, event_time]
 
+    def group(self, slicing: Slicing, event_time: str, keys: tuple[VectorExpression, ...]) -> partials.RowGroups:
+        """Return the groups of the records by slice and keys, the keys named by their numbers."""
+        wanted = (slicing, event_time, keys)
+        if wanted not in self._groupings:
+            columns = {SLICE_COLUMN: self.slices(slicing, event_time)}
+            columns |= {str(number): self.value(key) for number, key in enumerate(keys)}
+            self._groupings[wanted] = partials.group_rows(pa.table(columns), list(columns))
+        return self._groupings[wanted]
+
     def micros(self, event_time: str) -> Ints:
         """Return the event times, which are never null here."""
         return np.asarray(self.records.columns[event_time].cast(pa.int64()))
@@ -97,14 +109,15 @@ class VectorFragment:
     def lift(self, records: EvaluatedRecords) -> pa.Table:
         """Return the partials of a batch of records."""
         chosen = records.where(self.condition)
-        columns = {SLICE_COLUMN: chosen.slices(self.slicing, self.event_time)}
-        columns |= {name: chosen.value(key) for name, key in self.keys}
+        groups = chosen.group(self.slicing, self.event_time, tuple(key for _, key in self.keys))
+        groups = replace(groups, keys=groups.keys.rename_columns(self.key_names))
+        columns: dict[str, pa.Array] = {}
         given: dict[str, str | None] = {}
         for number, (aggregate, argument) in enumerate(zip(self.aggregates, self.arguments, strict=True)):
-            given[aggregate.name] = None if argument is None else f"argument {number}"
+            given[aggregate.name] = None if argument is None else str(number)
             if argument is not None:
-                columns[f"argument {number}"] = chosen.value(argument)
-        return partials.lift(pa.table(columns), self.key_names, self.aggregates, given)
+                columns[str(number)] = chosen.value(argument)
+        return partials.lift(pa.table(columns), self.key_names, self.aggregates, given, groups)
 
     def merge(self, tables: Sequence[pa.Table]) -> pa.Table:
         """Return the partials of several batches as one table.

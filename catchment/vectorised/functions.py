@@ -7,8 +7,8 @@ from sqlglot import exp
 
 from catchment.query.sql.dialect import show
 from catchment.query.types import TIMESTAMP, arrow_type
-from catchment.vectorised.coercion import BOOLEAN, DOUBLE, TEXT, NotVectorisedError, cast, require_type
-from catchment.vectorised.expressions import Constant, KernelCall, VectorExpression
+from catchment.vectorised.coercion import BOOLEAN, DOUBLE, NULL, TEXT, NotVectorisedError, cast, require_type
+from catchment.vectorised.expressions import Constant, KernelCall, StructOf, VectorExpression
 from catchment.vectorised.scope import InputScope
 
 TEXT_FUNCTIONS: dict[type[exp.Expr], tuple[str, pa.DataType]] = {
@@ -128,3 +128,13 @@ def _constant_number(scope: InputScope, node: exp.Expr | None, parent: exp.Expr)
     if not isinstance(found, Constant) or not isinstance(found.value, int):
         raise NotVectorisedError(f"{show(parent)} is left to Spark")
     return found.value
+
+
+def make_struct(scope: InputScope, node: exp.Struct) -> VectorExpression:
+    names = [field.this.name for field in node.expressions if isinstance(field, exp.PropertyEQ)]
+    if len(names) != len(node.expressions):
+        raise NotVectorisedError(f"{show(node)} has fields without names")
+    values = tuple(scope.translate(field.expression) for field in node.expressions)
+    if any(value.type == NULL for value in values):
+        raise NotVectorisedError(f"{show(node)} has a field without a type")
+    return StructOf(pa.struct(list(zip(names, (v.type for v in values), strict=True))), values)

@@ -54,6 +54,7 @@ _RULES: dict[type[exp.Expr], Rule] = {
     exp.Ceil: functions.round_off,
     exp.Sqrt: functions.root,
     exp.IsNan: functions.is_not_a_number,
+    exp.Struct: functions.make_struct,
 }
 
 

@@ -52,3 +52,16 @@ def test_only_files_that_hold_the_time_are_opened(folder: BatchFolder) -> None:
 def test_a_batch_that_is_written_again_replaces_the_first_copy(spark: SparkSession, folder: BatchFolder) -> None:
     _write(spark, folder, 1, [3, 4, 0])
     assert _values(spark, folder, 0, 9) == [0, 0, 1, 2, 3, 4, 5, 6, 7]
+
+
+def test_files_of_an_attempt_count_only_once_they_are_committed(tmp_path: Path) -> None:
+    kept = BatchFolder(tmp_path / "history")
+    (kept.begin_attempt() / "lost.parquet").write_bytes(b"of an attempt that failed")
+    assert not kept.has(3)
+    for names in (["a.parquet"], ["b.parquet", "c.parquet"]):
+        attempt = kept.begin_attempt()
+        for name in [*names, "of a failed task.parquet"]:
+            (attempt / name).write_bytes(b"")
+        kept.commit_attempt(names, 3)
+        assert sorted(path.name for path in (tmp_path / "history" / "batch=3").iterdir()) == names
+    assert [path.name for path in (tmp_path / "history").iterdir()] == ["batch=3"]

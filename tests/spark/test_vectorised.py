@@ -216,7 +216,10 @@ CREATE MATERIALIZED VIEW sliding AS
   FROM hits WHERE ok AND bytes % 3 <> 1 GROUP BY window(ts, '20 seconds', '5 seconds'), ms;
 CREATE MATERIALIZED VIEW sketches AS
   SELECT window.start, CASE WHEN bytes > 500 THEN 'large' ELSE 'small' END AS size,
-         approx_count_distinct(page) AS pages, approx_percentile(ms, 0.5) AS median, approx_top_k(page, 3) AS top
+         approx_count_distinct(page) AS pages, approx_percentile(ms, 0.5) AS median, approx_top_k(page, 3) AS top,
+         last(page) AS newest, max_by(device, bytes) AS largest,
+         corr(CAST(bytes AS DOUBLE), CAST(device AS DOUBLE)) AS r,
+         approx_top_k(page, 2) FILTER (WHERE ok) AS good_top, count(*) FILTER (WHERE NOT ok) AS failed
   FROM hits GROUP BY window(ts, '10 seconds'), CASE WHEN bytes > 500 THEN 'large' ELSE 'small' END;
 CREATE MATERIALIZED VIEW watched WITH (max_error = 0.05) AS
   SELECT window.start, sum(bytes) AS bytes FROM hits WHERE bytes IS NOT NULL GROUP BY window(ts, '10 seconds');
@@ -268,7 +271,7 @@ def reduce_files(
     """Return what a site reduces the files to, and its folder."""
     from catchment.deploy.deployment import Deployment
     from catchment.spark.evaluation.evaluator import SparkEvaluator
-    from catchment.spark.pipelines.micro_batch import BatchReducer
+    from catchment.spark.pipelines.scanning import ScanningReducer
     from catchment.spark.pipelines.site import SitePipeline
     from catchment.wire.inbox import Inbox, LocalUplink
     from catchment.wire.sender import Sender
@@ -290,7 +293,7 @@ def reduce_files(
         ManualClock(int((START + dt.timedelta(minutes=5)).timestamp() * 1e6)),
     )
     reduced = []
-    reduce = pipeline.reducer.reduce
+    reduce = pipeline.scanning.reduce
 
     def record(*given: Any) -> ReducedBatch:
         found = reduce(*given)
@@ -298,13 +301,13 @@ def reduce_files(
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(BatchReducer, "reduce", lambda self, *given: record(*given))
+        patch.setattr(ScanningReducer, "reduce", lambda self, *given: record(*given))
         try:
             pipeline.start(once=True)
             wait_until(lambda: pipeline.finished, "the site has read its files", act=pipeline.tick)
         finally:
             pipeline.stop()
-    assert all(state.scans is not None and state.scans.reason is None for state in pipeline.states)
+    assert all(pipeline.scanning.scans_of(stream).reason is None for stream in pipeline.streams)
     return reduced, pipeline.folder
 
 

@@ -22,8 +22,9 @@ from catchment.spark.evaluation.evaluator import UNKNOWN_ROWS
 from catchment.spark.evaluation.failures import FragmentFailure, failure_of, find_record, is_data_error
 from catchment.spark.evaluation.observe import observe_sources
 from catchment.spark.evaluation.one_pass import Take
-from catchment.spark.pipelines.micro_batch import BatchReducer, ReducedBatch, StreamState
+from catchment.spark.pipelines.micro_batch import ReducedBatch, StreamState
 from catchment.spark.pipelines.record_quarantine import RecordQuarantine
+from catchment.spark.pipelines.scanning import ScanningReducer
 from catchment.spark.sources.records import good_records
 
 
@@ -31,7 +32,7 @@ from catchment.spark.sources.records import good_records
 class IsolatingReducer:
     """Reduces micro-batches, and suspends the fragments that fail on them."""
 
-    reducer: BatchReducer
+    reducer: ScanningReducer
     suspended: Callable[[], Mapping[str, FragmentSuspended]]  # the fragments that the core has suspended
     quarantine: RecordQuarantine
 

@@ -9,7 +9,6 @@ twice: to judge first would cost another pass over every batch.
 from __future__ import annotations
 
 import json
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -34,27 +33,14 @@ from catchment.site.reader import ReaderWatch
 from catchment.site.slack import watched_values
 from catchment.site.suspension import BatchSkipped
 from catchment.spark.evaluation.evaluator import UNKNOWN_ROWS, Evaluator, Reduced
-from catchment.spark.evaluation.file_scan import FileScanner, events_of_scan, stats_of_scan
 from catchment.spark.evaluation.observe import observe_sources
 from catchment.spark.evaluation.one_pass import Take
 from catchment.spark.pipelines.shedding import BatchSample, StreamShedding
 from catchment.spark.sources.history import BatchFolder, number_rows
-from catchment.spark.sources.records import (
-    BatchStats,
-    bad_records,
-    good_records,
-    mark_implausible,
-    observe_good_records,
-    stats_of,
-)
+from catchment.spark.sources.records import BatchStats, bad_records, mark_implausible, observe_good_records, stats_of
 from catchment.spark.sources.streams import OpenedStream, ddl
 from catchment.timeline import END_OF_TIME_US, Clock
-from catchment.vectorised.choose import ScanChoice, StreamScans
-from catchment.vectorised.coercion import NotVectorisedError
-from catchment.vectorised.file_log import files_of_batch
-from catchment.vectorised.scan import ScanFindings
 
-_log = logging.getLogger(__name__)
 SMALL_BATCH_ROWS = 100_000  # smaller batches are grouped faster on one partition, without an exchange
 
 Result = TypeVar("Result")
@@ -82,7 +68,6 @@ class StreamState:
     suspended: dict[str, str] = field(default_factory=dict)  # suspended fragments, with the expression that failed
     guarded: set[str] = field(default_factory=set)  # fragments that set aside the records which they fail on
     counted_whole: set[str] = field(default_factory=set)  # suspended fragments whose condition fails too
-    scans: StreamScans | None = None  # where fragments may be evaluated without Spark SQL
 
     @property
     def own_plans(self) -> list[FragmentPlan]:
@@ -209,10 +194,7 @@ class BatchReducer:
         sample = None if state.shedding is None else state.shedding.begin_batch(number)
         if state.shedding is not None and sample is not None:
             return self._reduce_source_sample(state, state.shedding, sample)
-        scanned = self._try_scan(state, batch, number)
-        if scanned is not None:
-            return scanned
-        if state.shedding is not None or self._writes_history(state.stream):
+        if state.shedding is not None or self.writes_history(state.stream):
             return self._reduce_history(state, records, number)
         return self._reduce_unwritten(state, records, number)
 
@@ -220,12 +202,12 @@ class BatchReducer:
 
     def write_history(self, stream: Stream, good: DataFrame, number: int) -> None:
         """Write the good records of a batch to history, with a number for each."""
-        self._history(stream).write(number_rows(good), number)
+        self.history_of(stream).write(number_rows(good), number)
 
     def read_history(self, stream: Stream, number: int, *, numbered: bool = False) -> DataFrame:
         """Return the records of a batch in history, with their numbers if these are needed."""
         columns = f"{ddl(stream)}, `{ROW}` BIGINT" if numbered else ddl(stream)
-        return self._history(stream).batch(self.spark, number, columns)
+        return self.history_of(stream).batch(self.spark, number, columns)
 
     def write_quarantine(self, stream: Stream, records: DataFrame, number: int) -> None:
         """Write the bad ones of the records of a batch to quarantine."""
@@ -233,61 +215,18 @@ class BatchReducer:
 
     def written_history(self, state: StreamState, number: int) -> DataFrame | None:
         """Return the records of a batch in history; None where they are not written, or not yet."""
-        is_written = self._history(state.stream).has(number)
+        is_written = self.history_of(state.stream).has(number)
         return self.read_history(state.stream, number) if is_written else None
 
-    def _history(self, stream: Stream) -> BatchFolder:
+    def history_of(self, stream: Stream) -> BatchFolder:
+        """Return the raw history of a stream."""
         return BatchFolder(self.folder / "history" / stream.name)
 
-    def _writes_history(self, stream: Stream) -> bool:
+    def writes_history(self, stream: Stream) -> bool:
+        """Return whether the records of a stream are kept."""
         return self.project.defaults.history if stream.history is None else stream.history
 
-    # --- four ways to reduce a batch -------------------------------------------------------------------------
-
-    def _try_scan(self, state: StreamState, batch: DataFrame, number: int) -> ReducedBatch | None:
-        """Reduce a batch by a pass over its files; None where all of it is left to Spark SQL."""
-        choice = None
-        if state.scans is not None and (state.active_plans or state.skipping):
-            choice = state.scans.choose(state.stream, state.active_plans, state.skipping)
-        if state.scans is None or choice is None:
-            return None
-        try:
-            found = self._scan(state, choice, batch, number)
-        except NotVectorisedError as reason:
-            state.scans.note_failure(reason.message)
-            _log.warning("batch %d of %s is left to Spark SQL: %s", number, state.stream.name, reason.message)
-            return None
-        state.scans.note_success()
-        return found
-
-    def _scan(self, state: StreamState, choice: ScanChoice, batch: DataFrame, number: int) -> ReducedBatch:
-        """Reduce a batch by one pass over its files, which also writes history; Spark SQL does what is left to it."""
-        stream = state.stream
-        paths = files_of_batch(self.folder / "checkpoints" / stream.name, number)
-        found = self._scan_files(stream, choice, paths, None)
-        checked = self.check_times(state, lambda: found.buckets, stats_of_scan(found))
-        if checked.limits is not None:
-            bad = found.bad
-            found = self._scan_files(stream, choice, paths, checked.limits)
-            state.far_records += found.bad - bad
-        stats = stats_of_scan(found)
-        marked = mark_implausible(batch, stream.event_time, checked.limits)
-        rest = good_records(marked)
-        if self._writes_history(stream):
-            self._history(stream).commit_attempt(found.history, number)
-            rest = self.read_history(stream, number)
-        if stats.bad:
-            self.write_quarantine(stream, marked, number)
-        events = events_of_scan(choice, found, number)
-        if choice.native or choice.native_skipping:
-            events += self._reduce_fragments(state, rest, number, choice.native, choice.native_skipping)
-        return ReducedBatch(events, stats, _times_of(stats, checked))
-
-    def _scan_files(
-        self, stream: Stream, choice: ScanChoice, paths: Sequence[str], limits: PlausibleTimes | None
-    ) -> ScanFindings:
-        history = self._history(stream).begin_attempt() if self._writes_history(stream) else None
-        return FileScanner(self.spark, self.folder / "scratch").scan(choice.scan, paths, limits, history)
+    # --- three ways to reduce a batch ------------------------------------------------------------------------
 
     def _reduce_history(self, state: StreamState, records: DataFrame, number: int) -> ReducedBatch:
         """Write a batch to history and reduce it from there: one read of the source, however many fragments."""
@@ -295,7 +234,7 @@ class BatchReducer:
         shedding = state.shedding
         if shedding is None:
             events = self._reduce_all(state, self.read_history(state.stream, number), number)
-            return ReducedBatch(events, stats, _times_of(stats, checked))
+            return ReducedBatch(events, stats, times_of(stats, checked))
         sample = shedding.sample_history(number, stats.rows)
         rows = self.read_history(state.stream, number, numbered=sample is not None)
         began = time.monotonic()
@@ -352,7 +291,7 @@ class BatchReducer:
         if stats.bad:
             marked = mark_implausible(records, state.stream.event_time, checked.limits)
             self.write_quarantine(state.stream, marked, number)
-        return ReducedBatch(events, stats, _times_of(stats, checked))
+        return ReducedBatch(events, stats, times_of(stats, checked))
 
     def _reduce_plausible(
         self, state: StreamState, records: DataFrame, reduce: Callable[[DataFrame], Result]
@@ -379,7 +318,7 @@ class BatchReducer:
         The times of the good records are counted only where the observed event times call for it, which is rare: where
         the batch goes further than `max_jump` beyond what the stream has agreed on.
         """
-        times = _times_of(stats, CheckedTimes())
+        times = times_of(stats, CheckedTimes())
         if times is None:
             return CheckedTimes()
         jump_us = state.agreed_time.jump_us
@@ -397,9 +336,9 @@ class BatchReducer:
 
     def _reduce_all(self, state: StreamState, records: DataFrame, number: int) -> list[Event]:
         """Return what all fragments of the stream make of a batch."""
-        return self._reduce_fragments(state, records, number, state.active_plans, state.skipping)
+        return self.reduce_fragments(state, records, number, state.active_plans, state.skipping)
 
-    def _reduce_fragments(
+    def reduce_fragments(
         self,
         state: StreamState,
         records: DataFrame,
@@ -461,10 +400,10 @@ class BatchReducer:
         shedding.finish_batch(arrived, stats.rows, sample)
         is_deferred = rows is not None  # the bad records of a sample are counted when its batch is repaired
         counted = replace(stats, rows=arrived, bad=0 if is_deferred else stats.bad)
-        return ReducedBatch(events, counted, _times_of(stats, checked))
+        return ReducedBatch(events, counted, times_of(stats, checked))
 
 
-def _times_of(stats: BatchStats, checked: CheckedTimes) -> BatchTimes | None:
+def times_of(stats: BatchStats, checked: CheckedTimes) -> BatchTimes | None:
     """Return the event times of the good records of a batch."""
     if stats.low_us is None or stats.high_us is None:
         return None

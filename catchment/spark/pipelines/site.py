@@ -37,6 +37,7 @@ from catchment.spark.evaluation.evaluator import Evaluator
 from catchment.spark.pipelines.isolation import IsolatingReducer
 from catchment.spark.pipelines.micro_batch import BatchReducer, StreamState, slack_us
 from catchment.spark.pipelines.record_quarantine import RecordQuarantine
+from catchment.spark.pipelines.scanning import ScanningReducer
 from catchment.spark.pipelines.shed_repair import RepairThread, ShedRepairs
 from catchment.spark.pipelines.shedding import MakeMonitor, StreamShedding, stream_shedding
 from catchment.spark.sources.streams import OpenedStream, open_stream
@@ -54,7 +55,6 @@ from catchment.storage.free_space import DiskFullError, FreeSpace
 from catchment.storage.host import Host
 from catchment.storage.journal import Journal
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US, Clock
-from catchment.vectorised.choose import StreamScans
 from catchment.wire.messages import Updates
 from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
@@ -100,8 +100,9 @@ class SitePipeline:
         for stream in {f.stream for f in self.core.definitions} | {s.name for s in self.streams}:
             self._apply_deployment(stream, self._newest_read_us(stream))
         self.reducer = BatchReducer(self.spark, self.project, self.site, self.folder, self.evaluator, self.clock)
+        self.scanning = ScanningReducer(self.reducer)
         self.isolating = IsolatingReducer(
-            self.reducer, self._suspended, RecordQuarantine(self.reducer, self._errors_of)
+            self.scanning, self._suspended, RecordQuarantine(self.reducer, self._errors_of)
         )
         self.repairs = ShedRepairs(
             self.reducer,
@@ -187,9 +188,7 @@ class SitePipeline:
         spools = self.folder / "spool"
         opened = open_stream(self.spark, stream, self.site, self.project.folder, spools, far_us(jump_us))
         watch = ReaderWatch(RESTARTS_OF_ONE_READING) if self._once else ReaderWatch()
-        state = StreamState(
-            stream, opened, self.plans, AgreedTime(jump_us), scans=StreamScans(self.project), reader=watch
-        )
+        state = StreamState(stream, opened, self.plans, AgreedTime(jump_us), reader=watch)
         state.is_reading = not self.core.is_paused(stream.name)
         state.agreed_time.resume(self._newest_agreed_us(stream.name), self.core.newest_read_us(stream.name))
         if stream.shed:
