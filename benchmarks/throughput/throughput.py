@@ -1,22 +1,25 @@
 """Rows per second of one site pipeline against plain Spark Structured Streaming doing the same windowed aggregate.
 
-Same Parquet files, same session, same run, one after the other, best of `REPEATS`: plain Spark with its own stateful
-operator (update mode, no output); a catchment site, which also journals, caches, encodes and delivers its partials
-over a local inbox, without and with raw history; and, as the limit of the machine, a bare pyarrow group-by.
+Same Parquet files, same session, same run, the variants taking turns: plain Spark with its own stateful operator
+(update mode, no output); a catchment site, which also journals, caches, encodes and delivers its partials to a local
+inbox, with the native and with the vectorised evaluator, each with and without raw history; and, as the limit of the
+machine, DuckDB on the same files. The figure of a variant is the median of its turns. No time is believed before the
+answers of all variants are equal.
 """
 
 from __future__ import annotations
 
 import shutil
+import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from rich.console import RenderableType
 from rich.table import Table
@@ -24,7 +27,8 @@ from rich.table import Table
 DESCRIPTION = "rows/s of one site pipeline against plain Spark Structured Streaming, at 10k and 200k keys"
 KEYS = (10_000, 200_000)
 WINDOW_S = 10
-REPEATS = 2
+REPEATS = 3
+FILES_PER_BATCH = 2
 
 PROJECT = """
 [project]
@@ -35,6 +39,8 @@ center = "center"
 [[links]]
 from = "edge"
 to = "center"
+[defaults]
+evaluator = "{evaluator}"
 """
 SQL = """
 CREATE STREAM events (ts TIMESTAMP, key BIGINT, value DOUBLE)
@@ -42,6 +48,26 @@ CREATE STREAM events (ts TIMESTAMP, key BIGINT, value DOUBLE)
 CREATE MATERIALIZED VIEW totals AS
   SELECT window.start, key, count(*) AS n, sum(value) AS total FROM events GROUP BY window(ts, '10 seconds'), key;
 """
+# What the columns of the table are called, by the names of the variants in a result.
+TITLES = {
+    "plain_spark": "plain Spark",
+    "site": "site",
+    "native": "native",
+    "site_with_history": "site + history",
+    "native_history": "native + history",
+    "vectorised": "vectorised",
+    "vectorised_history": "vectorised + history (default)",
+    "pyarrow": "pyarrow",
+    "duckdb": "DuckDB",
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One timed run of a variant, and how to get its answers once the clock has stopped."""
+
+    seconds: float
+    answers: Callable[[], pa.Table]
 
 
 def run(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
@@ -56,38 +82,38 @@ def run(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
         for keys in KEYS:
             with tempfile.TemporaryDirectory() as scratch:
                 data = make_data(Path(scratch) / "data", keys, files, rows)
-                cells.append(measure(spark, Path(scratch), data, keys, files * rows, report, 1 if quick else REPEATS))
+                bench = Bench(spark, Path(scratch), data)
+                cells.append(measure(bench, keys, files * rows, report, 1 if quick else REPEATS))
     finally:
         spark.stop()
     return {
-        "compared": "one site pipeline, plain Spark Structured Streaming, bare pyarrow; count and sum per 10 s and key",
+        "compared": "one site pipeline, plain Spark Structured Streaming, DuckDB; count and sum per 10 s and key",
         "data": f"generated: {files} Parquet files of {rows:,} rows, keys Zipf-like, two files a micro-batch",
+        "turns": f"median of {1 if quick else REPEATS}, after one turn that warms up and compares the answers",
         "cells": cells,
     }
 
 
-def measure(
-    spark: Any, scratch: Path, data: Path, keys: int, rows: int, report: Callable[[str], None], repeats: int
-) -> dict[str, Any]:
-    """Rows per second of each variant, best of the repeats, taking turns so that noise affects all alike."""
-    variants: dict[str, Callable[[], float]] = {
-        "plain_spark": lambda: plain_spark(spark, data, scratch),
-        "site": lambda: site_pipeline(spark, data, scratch, history=False),
-        "site_with_history": lambda: site_pipeline(spark, data, scratch, history=True),
-        "pyarrow": lambda: bare_pyarrow(data),
-    }
-    best: dict[str, float] = {}
+def measure(bench: Bench, keys: int, rows: int, report: Callable[[str], None], repeats: int) -> dict[str, Any]:
+    """Return the rows per second of each variant, taking turns so that noise affects all alike."""
+    times: dict[str, list[float]] = {name: [] for name in bench.variants}
+    expected = bench.duckdb().answers()
     for turn in range(repeats + 1):  # the first turn warms the JVM and is not counted
-        for name, variant in variants.items():
-            seconds = variant()
-            if turn:
-                best[name] = max(best.get(name, 0.0), rows / seconds)
-                report(f"{keys:,} keys, {name}: {rows / seconds / 1e6:.2f} M rows/s")
+        for name, variant in bench.variants.items():
+            done = variant()
+            if turn == 0:
+                compare_answers(done.answers(), expected, name)
+            else:
+                times[name].append(done.seconds)
+                report(f"{keys:,} keys, {name}: {rows / done.seconds / 1e6:.2f} M rows/s")
+            bench.clear()
+    rates = {name: rows / statistics.median(seconds) for name, seconds in times.items()}
     return {
         "keys": keys,
-        "rows_per_s": best,
-        "site_over_plain_spark": best["site"] / best["plain_spark"],
-        "site_over_pyarrow": best["site"] / best["pyarrow"],
+        "groups": expected.num_rows,
+        "rows_per_s": rates,
+        "seconds": times,
+        "over_plain_spark": {name: rate / rates["plain_spark"] for name, rate in rates.items()},
     }
 
 
@@ -110,97 +136,147 @@ def make_data(folder: Path, keys: int, files: int, rows: int) -> Path:
     return folder
 
 
-def plain_spark(spark: Any, data: Path, scratch: Path) -> float:
-    """Spark's own stateful streaming aggregate, output thrown away."""
-    from pyspark.sql import functions as F
+@dataclass
+class Bench:
+    """The variants, over one set of files."""
 
-    state = scratch / "plain"
-    events = spark.readStream.schema("ts TIMESTAMP, key BIGINT, value DOUBLE").option("maxFilesPerTrigger", 2)
-    totals = (
-        events.parquet(str(data))
-        .withWatermark("ts", "0 seconds")
-        .groupBy(F.window("ts", f"{WINDOW_S} seconds"), "key")
-        .agg(F.count(F.lit(1)).alias("n"), F.sum("value").alias("total"))
-    )
-    writer = totals.writeStream.outputMode("update").format("noop").option("checkpointLocation", str(state))
-    began = time.perf_counter()
-    writer.trigger(availableNow=True).start().awaitTermination()
-    seconds = time.perf_counter() - began
-    shutil.rmtree(state)
-    return seconds
+    spark: Any
+    scratch: Path
+    data: Path
+    variants: Mapping[str, Callable[[], Run]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.variants = {
+            "plain_spark": self.plain_spark,
+            "native": lambda: self.site("native", history=False),
+            "native_history": lambda: self.site("native", history=True),
+            "vectorised": lambda: self.site("vectorised", history=False),
+            "vectorised_history": lambda: self.site("vectorised", history=True),
+            "duckdb": self.duckdb,
+        }
+
+    def clear(self) -> None:
+        """Remove what a run has left."""
+        for folder in ("plain", "project"):
+            shutil.rmtree(self.scratch / folder, ignore_errors=True)
+
+    def plain_spark(self) -> Run:
+        """Run Spark's own stateful streaming aggregate, its output thrown away."""
+        from pyspark.sql import functions as F
+
+        state = self.scratch / "plain"
+        schema = "ts TIMESTAMP, key BIGINT, value DOUBLE"
+        window = F.window("ts", f"{WINDOW_S} seconds")
+        sums = (F.count(F.lit(1)).alias("n"), F.sum("value").alias("total"))
+        events = self.spark.readStream.schema(schema).option("maxFilesPerTrigger", FILES_PER_BATCH)
+        totals = (
+            events.parquet(str(self.data)).withWatermark("ts", "0 seconds").groupBy(window.alias("w"), "key").agg(*sums)
+        )
+        writer = totals.writeStream.outputMode("update").format("noop").option("checkpointLocation", str(state))
+        began = time.perf_counter()
+        writer.trigger(availableNow=True).start().awaitTermination()
+        seconds = time.perf_counter() - began
+
+        def answers() -> pa.Table:
+            """Return what the same aggregate gives as a batch: a stream without output has none to compare."""
+            grouped = (
+                self.spark.read.schema(schema).parquet(str(self.data)).groupBy(window.alias("w"), "key").agg(*sums)
+            )
+            return grouped.selectExpr("unix_micros(w.start) AS slice_us", "key", "n", "total").toArrow()
+
+        return Run(seconds, answers)
+
+    def site(self, evaluator: str, *, history: bool) -> Run:
+        """Run a whole site: Spark, journal, core, outbox, and delivery to an inbox."""
+        from catchment.aggregates.partials import combine, lower
+        from catchment.deploy.deployment import Deployment
+        from catchment.spark.evaluation.evaluator import SparkEvaluator
+        from catchment.spark.pipelines.site import SitePipeline
+        from catchment.spark.sources import streams as sources
+        from catchment.timeline import SystemClock
+        from catchment.wire.inbox import Inbox, LocalUplink
+        from catchment.wire.sender import Sender
+
+        folder = self.scratch / "project"
+        (folder / "queries").mkdir(parents=True)
+        (folder / "catchment.toml").write_text(PROJECT.format(evaluator=evaluator))
+        (folder / "queries" / "q.sql").write_text(SQL.format(history=str(history).lower()))
+        (folder / "data").symlink_to(self.data)
+        deployment = Deployment.load(folder)
+        fragment = deployment.fragments_at("edge")[0].fragment
+        inbox = Inbox(folder / "inbox")
+        bound = sources.MAX_FILES_PER_BATCH
+        sources.MAX_FILES_PER_BATCH = FILES_PER_BATCH
+        pipeline = SitePipeline(
+            self.spark,
+            deployment.project,
+            "edge",
+            deployment.streams_at("edge"),
+            deployment.fragments_at("edge"),
+            SparkEvaluator({}),
+            lambda outbox: Sender(outbox, lambda: LocalUplink(inbox)),
+            SystemClock(),
+        )
+        began = time.perf_counter()
+        try:
+            pipeline.start(once=True)
+            while not pipeline.finished:
+                time.sleep(0.02)
+                pipeline.tick()
+            seconds = time.perf_counter() - began
+        finally:
+            pipeline.stop()
+            sources.MAX_FILES_PER_BATCH = bound
+
+        def answers() -> pa.Table:
+            segments = inbox.read_segments(0, inbox.last_position + 1)
+            keys = ["slice_us", *fragment.key_names]
+            sent = pa.concat_tables([update.table for segment in segments for update in segment.updates()])
+            lowered = lower(combine(sent.combine_chunks(), keys, fragment.aggregates), keys, fragment.aggregates)
+            return lowered.rename_columns(["slice_us", "key", "n", "total"])
+
+        return Run(seconds, answers)
+
+    def duckdb(self) -> Run:
+        """Run the same group-by in DuckDB, on all cores."""
+        import duckdb
+
+        files = str(self.data / "*.parquet")
+        slices = f"epoch_us(ts) // {WINDOW_S * 1_000_000} * {WINDOW_S * 1_000_000}"
+        began = time.perf_counter()
+        with duckdb.connect() as connection:
+            found = connection.sql(
+                f"SELECT {slices} AS slice_us, key, count(*) AS n, sum(value) AS total FROM '{files}' GROUP BY ALL"
+            ).to_arrow_table()
+        return Run(time.perf_counter() - began, lambda: found)
 
 
-def site_pipeline(spark: Any, data: Path, scratch: Path, *, history: bool) -> float:
-    """A whole site: Spark, journal, core, outbox, and delivery to an inbox."""
-    from catchment.deploy.deployment import Deployment
-    from catchment.spark.evaluation.evaluator import SparkEvaluator
-    from catchment.spark.pipelines.site import SitePipeline
-    from catchment.spark.sources import streams as sources
-    from catchment.timeline import SystemClock
-    from catchment.wire.inbox import Inbox, LocalUplink
-    from catchment.wire.sender import Sender
-
-    folder = scratch / "project"
-    (folder / "queries").mkdir(parents=True)
-    (folder / "catchment.toml").write_text(PROJECT)
-    (folder / "queries" / "q.sql").write_text(SQL.replace("{history}", str(history).lower()))
-    (folder / "data").symlink_to(data)
-    deployment = Deployment.load(folder)
-    inbox = Inbox(folder / "inbox")
-    bound, sources.MAX_FILES_PER_BATCH = sources.MAX_FILES_PER_BATCH, 2
-    pipeline = SitePipeline(
-        spark,
-        deployment.project,
-        "edge",
-        deployment.streams_at("edge"),
-        deployment.fragments_at("edge"),
-        SparkEvaluator({}),
-        lambda outbox: Sender(outbox, lambda: LocalUplink(inbox)),
-        SystemClock(),
-    )
-    began = time.perf_counter()
-    try:
-        pipeline.start(once=True)
-        while not pipeline.finished:
-            time.sleep(0.02)
-            pipeline.tick()
-        return time.perf_counter() - began
-    finally:
-        pipeline.stop()
-        sources.MAX_FILES_PER_BATCH = bound
-        shutil.rmtree(folder)
-
-
-def bare_pyarrow(data: Path) -> float:
-    """The same group-by, file by file, in Arrow's own engine, and a merge."""
-    began = time.perf_counter()
-    parts = []
-    for path in sorted(data.glob("*.parquet")):
-        table = pq.read_table(path)
-        slices = pc.floor_temporal(table["ts"], WINDOW_S, "second")
-        grouped = table.append_column("slice", slices).group_by(["slice", "key"])
-        parts.append(grouped.aggregate([("value", "count"), ("value", "sum")]))
-    merged = pa.concat_tables(parts).group_by(["slice", "key"])
-    merged.aggregate([("value_count", "sum"), ("value_sum", "sum")])
-    return time.perf_counter() - began
+def compare_answers(found: pa.Table, expected: pa.Table, name: str) -> None:
+    """Refuse a variant whose answers are not those that are expected; sums may differ in their last bits."""
+    order = [("slice_us", "ascending"), ("key", "ascending")]
+    mine, theirs = (table.select(["slice_us", "key", "n", "total"]).sort_by(order) for table in (found, expected))
+    for column in ("slice_us", "key", "n"):
+        if not np.array_equal(np.asarray(mine[column]), np.asarray(theirs[column])):
+            raise AssertionError(f"{name} gives other answers: {column} differs, {mine.num_rows} rows")
+    if not np.allclose(np.asarray(mine["total"]), np.asarray(theirs["total"]), rtol=1e-12, atol=0.0):
+        raise AssertionError(f"{name} gives other answers: sums differ")
 
 
 def render(result: Mapping[str, Any]) -> RenderableType:
-    """Millions of rows per second, and the ratios."""
-    table = Table(
-        "keys",
-        "plain Spark",
-        "site",
-        "site + history",
-        "pyarrow",
-        "site / plain",
-        "site / pyarrow",
-        title=f"M rows/s; {result['data']}",
-        title_justify="left",
-    )
+    """Millions of rows per second, and how many times plain Spark that is."""
+    variants = [name for name in TITLES if name in result["cells"][0]["rows_per_s"]]
+    table = Table("keys", *(TITLES[name] for name in variants), title=_title(result), title_justify="left")
     for cell in result["cells"]:
-        rates = [f"{cell['rows_per_s'][n] / 1e6:.2f}" for n in ("plain_spark", "site", "site_with_history", "pyarrow")]
-        table.add_row(
-            f"{cell['keys']:,}", *rates, f"{cell['site_over_plain_spark']:.2f}", f"{cell['site_over_pyarrow']:.2f}"
-        )
+        rates = cell["rows_per_s"]
+        table.add_row(f"{cell['keys']:,}", *_cells(rates, variants))
     return table
+
+
+def _title(result: Mapping[str, Any]) -> str:
+    turns = f"; {result['turns']}" if "turns" in result else ""
+    return f"M rows/s (times plain Spark); {result['data']}{turns}"
+
+
+def _cells(rates: Mapping[str, float], variants: Sequence[str]) -> list[str]:
+    plain = rates["plain_spark"]
+    return [f"{rates[n] / 1e6:.2f}" + ("" if n == "plain_spark" else f" ({rates[n] / plain:.2f})") for n in variants]
