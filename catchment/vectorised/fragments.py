@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from catchment.aggregates import Aggregate, partials
+from catchment.aggregates.grouped import floats_of
 from catchment.aggregates.shed_terms import terms_in
 from catchment.arrays import Ints
 from catchment.query.fragment import SLICE_COLUMN, Fragment
@@ -26,6 +27,7 @@ from catchment.vectorised.translate import translate, translate_condition
 MERGE_ROWS = 400_000  # rows of partials of one fragment that may wait until they are merged
 ONE_SOURCE = "stream"  # the source of all records, where a stream has no source column
 NULL_SOURCE = "null"  # the source of records whose source is null
+LARGEST_WATCHED = 1e150  # a watched value that is not below it counts as 0: sums of squares must stay numbers
 
 
 @dataclass
@@ -172,8 +174,9 @@ class VectorWatch:
         columns = {"source": source, SLICE_COLUMN: chosen.slices(self.slicing, self.event_time)}
         columns |= {"newest_us": micros, "oldest_us": micros, "count": pa.repeat(pa.scalar(1, pa.int64()), rows)}
         for number, value in enumerate(self.values):
-            numbers = chosen.value(value).fill_null(0.0)
-            columns |= {f"total_{number}": numbers, f"square_{number}": pc.multiply(numbers, numbers)}
+            numbers = floats_of(chosen.value(value))
+            numbers = np.where(np.abs(numbers) < LARGEST_WATCHED, numbers, 0.0)
+            columns |= {f"total_{number}": pa.array(numbers), f"square_{number}": pa.array(numbers * numbers)}
         return self.merge([pa.table(columns, schema=self.schema)])
 
     def merge(self, tables: Sequence[pa.Table]) -> pa.Table:

@@ -222,7 +222,7 @@ CREATE MATERIALIZED VIEW sketches AS
          approx_top_k(page, 2) FILTER (WHERE ok) AS good_top, count(*) FILTER (WHERE NOT ok) AS failed
   FROM hits GROUP BY window(ts, '10 seconds'), CASE WHEN bytes > 500 THEN 'large' ELSE 'small' END;
 CREATE MATERIALIZED VIEW watched WITH (max_error = 0.05) AS
-  SELECT window.start, sum(bytes) AS bytes FROM hits WHERE bytes IS NOT NULL GROUP BY window(ts, '10 seconds');
+  SELECT window.start, sum(ms) AS ms FROM hits WHERE bytes IS NOT NULL GROUP BY window(ts, '10 seconds');
 CREATE MATERIALIZED VIEW left_to_spark AS
   SELECT window.start, md5(page) AS page, count(*) AS n FROM hits GROUP BY window(ts, '10 seconds'), md5(page);
 """

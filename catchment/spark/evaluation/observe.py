@@ -10,19 +10,25 @@ from pyspark.sql import functions as F
 
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.spark.evaluation.evaluator import Evaluator, qualify
-
-ONE_SOURCE = "stream"  # the source of all records, where a stream has no source column
+from catchment.vectorised.fragments import LARGEST_WATCHED, NULL_SOURCE, ONE_SOURCE
 
 
 def observe_sources(
     evaluator: Evaluator, records: DataFrame, fragment: Fragment, source: str | None, values: Sequence[str]
 ) -> pa.Table:
-    """Return rows (source, slice_us, newest_us, oldest_us, count, total_N, square_N) of what a fragment takes."""
+    """Return rows (source, slice_us, newest_us, oldest_us, count, total_N, square_N) of what a fragment takes.
+
+    A value that is null, NaN or beyond `LARGEST_WATCHED` counts as 0: nothing can be learned of what may still come.
+    """
     micros = f"unix_micros({qualify(fragment, fragment.event_time)})"
-    name = F.coalesce(F.expr(qualify(fragment, source)).cast("string"), F.lit("null")) if source else F.lit(ONE_SOURCE)
+    name = (
+        F.coalesce(F.expr(qualify(fragment, source)).cast("string"), F.lit(NULL_SOURCE))
+        if source
+        else F.lit(ONE_SOURCE)
+    )
     sums = []
     for index, value in enumerate(values):
-        number = f"coalesce({value}, 0.0D)"
+        number = f"CASE WHEN abs({value}) < {LARGEST_WATCHED}D THEN {value} ELSE 0.0D END"
         sums += [F.expr(f"sum({number})").alias(f"total_{index}")]
         sums += [F.expr(f"sum({number} * {number})").alias(f"square_{index}")]
     return (
