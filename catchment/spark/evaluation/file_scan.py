@@ -21,7 +21,6 @@ from catchment.site.events import Absorbed, Event, Observed
 from catchment.site.plausible import PlausibleTimes
 from catchment.site.suspension import BatchSkipped
 from catchment.spark.sources.records import BatchStats
-from catchment.storage.files import make_folder
 from catchment.vectorised.choose import ScanChoice
 from catchment.vectorised.coercion import NotVectorisedError
 from catchment.vectorised.parquet import FilePart, split_files
@@ -76,6 +75,9 @@ class FileScanner:
     spark: SparkSession
     folder: Path
 
+    def __post_init__(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)  # what a killed process has left
+
     def scan(
         self, plan: ScanPlan, paths: Sequence[str], limits: PlausibleTimes | None, history: Path | None
     ) -> ScanFindings:
@@ -97,7 +99,7 @@ class FileScanner:
         if len(numbered) == 1:
             answers = list(order.run(iter(numbered)))
         else:
-            make_folder(order.scratch)
+            order.scratch.mkdir(parents=True)
             parts = self.spark.sparkContext.parallelize(numbered, len(numbered))
             answers = parts.mapPartitions(partial(ScanOrder.run, order)).collect()
         found = []

@@ -27,12 +27,15 @@ from catchment.vectorised.scan import ScanFindings
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclass
 class ScanningReducer:
     """Reduces the micro-batches of a site by a pass over their files, or else by Spark SQL (`native`)."""
 
     native: BatchReducer
     _scans: dict[str, StreamScans] = field(default_factory=dict)  # by the name of the stream
+
+    def __post_init__(self) -> None:
+        self.scanner = FileScanner(self.native.spark, self.native.folder / "scratch")
 
     @property
     def evaluator(self) -> Evaluator:
@@ -89,4 +92,4 @@ class ScanningReducer:
     ) -> ScanFindings:
         native = self.native
         history = native.history_of(stream).begin_attempt() if native.writes_history(stream) else None
-        return FileScanner(native.spark, native.folder / "scratch").scan(choice.scan, paths, limits, history)
+        return self.scanner.scan(choice.scan, paths, limits, history)

@@ -60,7 +60,8 @@ class BatchFolder:
         """
         attempt = self.folder / ATTEMPT
         shutil.rmtree(attempt, ignore_errors=True)
-        make_folder(attempt)
+        make_folder(self.folder)
+        attempt.mkdir()
         return attempt
 
     def commit_attempt(self, files: Sequence[str], batch_id: int) -> None:
