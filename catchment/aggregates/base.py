@@ -92,6 +92,10 @@ class Aggregate(ABC):
         """The error of a sketch, as its library states it (`catchment.quality.laws`); 0.0 where exact."""
         return 0.0
 
+    def is_estimate(self, states: Sequence[pa.Array]) -> bool:
+        """Return whether any of these states gives an estimate and not the value of the records themselves."""
+        return not self.exact
+
     @abstractmethod
     def lift_sql(self) -> tuple[str, ...]:
         """Return one Spark SQL aggregate expression per state column, over raw records."""

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from catchment.aggregates.base import Aggregate, AggregateCall
 from catchment.aggregates.bits import Bits
+from catchment.aggregates.bounded_sets import CollectSet, CountDistinct
 from catchment.aggregates.covariation import Covariation
 from catchment.aggregates.distinct import ApproxCountDistinct
 from catchment.aggregates.quantiles import ApproxPercentile
@@ -96,6 +97,18 @@ FUNCTIONS: Mapping[str, FunctionHelp] = MappingProxyType(
         "regr_slope": _of_pair("regr_slope", "the slope of the line through the pairs"),
         "regr_intercept": _of_pair("regr_intercept", "where that line meets x = 0"),
         "regr_r2": _of_pair("regr_r2", "the share of the variance of y that it explains"),
+        "count_distinct": FunctionHelp(
+            "count(DISTINCT x, ...)",
+            "how many distinct values; exact up to max_distinct of the view, estimated beyond",
+            CountDistinct.from_call,
+            parameters=1,
+        ),
+        "collect_set": FunctionHelp(
+            "collect_set(x[, max_items])",
+            "the distinct values, sorted; the least of more than max_items",
+            CollectSet.from_call,
+            parameters=1,
+        ),
         "approx_count_distinct": FunctionHelp(
             "approx_count_distinct(x[, lgK or deviation])",
             "about how many distinct values (HLL)",
@@ -123,13 +136,16 @@ _ALIASES = {alias: name for name, function in FUNCTIONS.items() for alias in fun
 
 # What cannot be merged from partials, and what to use in its place.
 _NOT_MERGEABLE = {
-    "count_distinct": "approx_count_distinct(x)",
-    "sum_distinct": "sum(x) over a stream without duplicates",
+    "sum_distinct": "collect_set(x), whose values can be summed when the results are read",
+    "avg_distinct": "collect_set(x), whose values can be averaged when the results are read",
     "median": "percentile_approx(x, 0.5)",
     "percentile": "percentile_approx(x, p)",
     "percentile_cont": "percentile_approx(x, p)",
     "percentile_disc": "percentile_approx(x, p)",
     "mode": "approx_top_k(x, 1)",
+    "collect_list": "collect_set(x) for the distinct values",
+    "array_agg": "collect_set(x) for the distinct values",
+    "histogram_numeric": "percentile_approx(x, array(0.1, 0.5, 0.9))",
 }
 
 

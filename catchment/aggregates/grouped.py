@@ -189,6 +189,20 @@ def stable_order(codes: Groups) -> Index:
     return order
 
 
+def sorted_codes(values: pa.Array) -> tuple[Ints, pa.Array]:
+    """Return the distinct values in ascending order, NaN last, and the place of each row among them, 0 where null.
+
+    -0.0 counts as 0.0.
+    """
+    if pa.types.is_floating(values.type):
+        values = pc.add(values, pa.scalar(0.0, values.type))  # -0.0 + 0.0 is 0.0
+    distinct = pc.unique(values.drop_null())
+    is_boolean = pa.types.is_boolean(distinct.type)
+    order = pc.sort_indices(distinct.cast(pa.int8()) if is_boolean else distinct)
+    ascending = distinct.take(order)
+    return np.asarray(pc.index_in(values, value_set=ascending).fill_null(0)).astype(np.int64), ascending
+
+
 def two_sum(a: Floats, b: Floats) -> tuple[Floats, Floats]:
     """Return Knuth's TwoSum: a + b = total + error exactly; the error of a sum that is not finite is 0."""
     total = a + b

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from catchment.aggregates.base import Aggregate
 from catchment.aggregates.bits import Bits
+from catchment.aggregates.bounded_sets import BoundedSet
 from catchment.aggregates.covariation import Covariation
 from catchment.aggregates.distinct import ApproxCountDistinct
 from catchment.aggregates.grouped import DECIMAL_DIGITS, floats_of, nullable, valid_rows
@@ -33,7 +34,12 @@ from catchment.errors import AggregateError
 
 _INT64_DIGITS = 19  # digits of the largest 64 bit integer
 _WIDE_DIGITS = 76  # digits of Arrow's widest decimal
-_UNCHANGED = (Extreme, ApproxCountDistinct, ValueBy)  # what does not change when records come more than once
+_UNCHANGED = (
+    Extreme,
+    ApproxCountDistinct,
+    BoundedSet,
+    ValueBy,
+)  # what does not change when records come more than once
 _CENTRAL = (Spread, Shape, Covariation)  # a number of records, means, and sums of distances from these
 _COMPARISONS = {
     "<": pc.less,

@@ -5,6 +5,7 @@ The libraries state the errors of their sketches at one confidence:
 - Distinct counts (HLL): the library states bounds at 1, 2 and 3 standard deviations. The estimate is close to normal,
   so `standard_error` is the largest of these bounds per deviation, and the error at delta that many times the normal
   quantile. An estimate.
+- Distinct counts from the least hashes: exact up to their bound, beyond it close to normal with the stated deviation.
 - Quantiles (KLL): the library states the error of rank at 99%, measured. The error is sub-Gaussian (Karnin, Lang and
   Liberty, FOCS'16: a sum of independent, bounded and centred compaction errors), so at delta it is that times
   sqrt(ln(2 / delta) / ln(2 / 0.01)). An estimate, because the constant is measured.
@@ -41,6 +42,7 @@ _LAW_OF_FUNCTION = {
     "min": BoundLaw.EXTREME,
     "max": BoundLaw.EXTREME,
     "approx_count_distinct": BoundLaw.DISTINCT,
+    "count_distinct": BoundLaw.DISTINCT,
     "percentile_approx": BoundLaw.QUANTILE,
     "approx_top_k": BoundLaw.TOP,
 }

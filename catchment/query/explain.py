@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from catchment.aggregates.bounded_sets import BoundedSet, CountDistinct
 from catchment.aggregates.shed_terms import terms_in
 from catchment.project.config import Link, Project
 from catchment.project.routes import Routes
@@ -121,7 +122,10 @@ def _contract_lines(plan: QueryPlan, project: Project) -> list[str]:
         lines.append(f"contract: off by {options.max_error:g} or more in at most {share:.3g} of the windows")
     else:
         lines.append("contract: none; a window is published when its slack has passed")
-    sketches = [a.name for a in plan.fragment.aggregates if not a.exact]
+    for aggregate in plan.fragment.aggregates:
+        if isinstance(aggregate, BoundedSet):
+            lines.append(f"{aggregate.name}: {_describe_set(aggregate)}")
+    sketches = [a.name for a in plan.fragment.aggregates if not a.exact and not isinstance(a, BoundedSet)]
     if sketches:
         lines.append(f"estimated from sketches: {', '.join(sketches)}")
     lines.append(f"policy: {options.policy or project.defaults.policy}")
@@ -134,3 +138,13 @@ def _contract_lines(plan: QueryPlan, project: Project) -> list[str]:
         chosen = f"{plan.top}, chosen at the center from all rows"
         finish = chosen if plan.trivial else f"the SELECT list and HAVING, at the center; {chosen}"
     return [*lines, f"after the aggregates: {finish}"]
+
+
+def _describe_set(aggregate: BoundedSet) -> str:
+    """Return what of a set of distinct values travels, and what happens at its bound."""
+    if isinstance(aggregate, CountDistinct):
+        return (
+            f"exact up to {aggregate.max_distinct} distinct values per row, then within "
+            f"{2 * aggregate.sketch_error:.2g} at 95%; a hash of 8 bytes travels per distinct value of a slice and key"
+        )
+    return f"at most {aggregate.capacity} values, the least; each travels once per slice, key and update"

@@ -65,13 +65,12 @@ def test_a_name_with_odd_characters_is_quoted() -> None:
 @pytest.mark.parametrize(
     ("function", "hint"),
     [
-        ("count distinct", "approx_count_distinct"),
-        ("count(DISTINCT)", "approx_count_distinct"),
         ("median", r"percentile_approx\(x, 0.5\)"),
         ("percentile", "percentile_approx"),
         ("mode", "approx_top_k"),
         ("summ", "did you mean sum"),
-        ("collect_list", "possible: count, sum"),
+        ("collect_list", "collect_set"),
+        ("listagg", "possible: count, sum"),
     ],
 )
 def test_what_cannot_be_merged_is_refused_with_what_can_be_used(function: str, hint: str) -> None:

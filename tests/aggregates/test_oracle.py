@@ -115,6 +115,11 @@ def naive(aggregate: Aggregate, values: list[object]) -> object:
         return len(values) if aggregate.argument is None else len(present)
     if function == "approx_count_distinct":
         return len(set(present))
+    if function == "count_distinct":
+        rows = [tuple(v.values()) if isinstance(v, dict) else (v,) for v in present]
+        return len({row for row in rows if None not in row})
+    if function == "collect_set":
+        return sorted(set(present))[:5]  # type: ignore[type-var]
     if function == "approx_top_k":
         counted = [v["item"] for v in present] if aggregate.argument == "wrapped" else values  # type: ignore[index]
         return naive_top(counted)
@@ -154,6 +159,8 @@ def agrees(aggregate: Aggregate, found: object, expected: object) -> bool:
     if aggregate.function in ("avg", "moments") or (aggregate.function == "sum" and isinstance(found, float)):
         pairs = zip(found, expected, strict=True) if isinstance(found, list) else [(found, expected)]  # type: ignore[call-overload]
         return all(close(a, b, DOUBLE_SUM_ERROR) for a, b in pairs)
+    if aggregate.function == "collect_set":
+        return found == expected
     if aggregate.function in (*SHAPES, *COVARIATIONS):
         return same_value(aggregate, found, expected)
     if aggregate.argument == "far":

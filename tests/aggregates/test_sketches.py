@@ -142,3 +142,38 @@ def test_distinct_values_are_told_apart_as_spark_groups_them(
 def test_a_null_is_an_item_as_in_spark() -> None:
     found = value(TOP, pa.array(["b", None, "a", None, "b"]), np.array([0, 0, 1, 1, 1]))
     assert found == [{"item": None, "count": 2}, {"item": "b", "count": 2}, {"item": "a", "count": 1}]
+
+
+@pytest.mark.parametrize("distinct", [0, 1, 99, 100])
+def test_a_distinct_count_is_exact_up_to_its_bound(distinct: int) -> None:
+    aggregate = make_aggregate("count_distinct", "x", INT, (100,), name="d")
+    values = pa.array(np.tile(np.arange(distinct), 3))
+    parts = np.random.default_rng(1).integers(0, 7, len(values)) if distinct else None
+    groups = np.zeros(0, np.intp) if not distinct else parts
+    assert groups is not None
+    size = max(int(groups.max()) + 1 if len(groups) else 1, 1)
+    states = aggregate.combine(aggregate.lift(values, groups, size), np.zeros(size, np.intp), 1)
+    assert aggregate.lower(states).to_pylist() == [distinct]
+    assert not aggregate.is_estimate(states)
+
+
+def test_a_distinct_count_beyond_its_bound_is_within_its_published_error_as_often_as_it_says() -> None:
+    aggregate = make_aggregate("count_distinct", "x", INT, (400,), name="d")
+    errors = []
+    for start in range(0, 60_000_000, 1_000_000):
+        values = pa.array(np.arange(start, start + 5000))
+        states = aggregate.combine(aggregate.lift(values, np.arange(5000) % 3, 3), np.zeros(3, np.intp), 1)
+        assert len(states[0][0]) == 401
+        errors.append(abs(aggregate.lower(states)[0].as_py() / 5000 - 1))
+    assert aggregate.is_estimate(states)
+    assert np.mean(np.array(errors) <= 2 * aggregate.sketch_error) >= 0.88
+    assert max(errors) <= 5 * aggregate.sketch_error
+
+
+def test_the_set_of_a_distinct_count_depends_on_the_values_alone() -> None:
+    aggregate = make_aggregate("count_distinct", "x", INT, (50,), name="d")
+    values = pa.array(np.arange(1000))
+    for seed in range(5):
+        parts = np.random.default_rng(seed).integers(0, 9, 1000).astype(np.intp)
+        merged = aggregate.combine(aggregate.lift(values, parts, 9), np.zeros(9, np.intp), 1)
+        assert merged == aggregate.lift(values, np.zeros(1000, np.intp), 1)

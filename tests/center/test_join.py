@@ -193,7 +193,7 @@ def test_every_state_that_can_be_repeated_is_that_of_as_many_copies(aggregate: A
 
 def same_repeated(aggregate: Aggregate, left: Any, right: Any) -> bool:
     if isinstance(left, list) and isinstance(right, list):
-        return bool(np.allclose(left, right))
+        return left == right or bool(np.allclose(left, right))
     if isinstance(left, float) and isinstance(right, float):
         return bool(np.isclose(left, right, rtol=1e-9 + tolerance(aggregate), atol=1e-9))
     return bool(left == right)

@@ -13,6 +13,7 @@ from catchment.aggregates import Aggregate, make_aggregate, partials
 from catchment.aggregates.quantiles import ApproxPercentile
 from catchment.aggregates.topk import ApproxTopK
 from catchment.aggregates.value_by import ValueBy
+from catchment.query.types import sql_type
 from tests.worlds.aggregate_cases import (
     COVARIATIONS,
     REGRESSIONS,
@@ -61,8 +62,8 @@ def run(
     columns = ", ".join(f"{sql} AS {state.sql}" for sql, state in zip(expressions, states, strict=True))
     by = ", ".join(keys)
     found = spark.sql(f"SELECT {by}, {columns} FROM given GROUP BY {by}").toArrow()
-    assert found.schema.types[len(keys) :] == [s.type for s in states]
-    return found
+    assert [sql_type(t) for t in found.schema.types[len(keys) :]] == [sql_type(s.type) for s in states]
+    return found.cast(pa.schema([*list(found.schema)[: len(keys)], *(pa.field(s.name, s.type) for s in states)]))
 
 
 def by_key(table: pa.Table, keys: list[str]) -> dict[tuple[object, ...], dict[str, object]]:
@@ -136,6 +137,10 @@ def own_sql(aggregate: Aggregate) -> str:
         return f"IF(count({x}) > 0, array({', '.join(f'avg({power})' for power in powers)}), NULL)"
     if aggregate.function == "percentile_approx":
         return f"percentile_approx(CAST({x} AS DOUBLE), array(0.0, 0.25, 0.5, 1.0))"
+    if aggregate.function == "count_distinct":
+        return f"count(DISTINCT {f'{x}.value, {x}.by' if x == 'text_by' else x})"
+    if aggregate.function == "collect_set":
+        return f"slice(array_sort(collect_set({x})), 1, 5)"
     if aggregate.argument == "wrapped":
         return "approx_top_k(wrapped.item, 100, 100) FILTER (WHERE wrapped IS NOT NULL)"
     if aggregate.function in COVARIATIONS:

@@ -67,6 +67,8 @@ def every_aggregate() -> list[Aggregate]:
     calls += [("percentile_approx", column, ([0.0, 0.25, 0.5, 1.0],)) for column in ("d", "i", "e")]
     calls += [("approx_top_k", column, (3, 100)) for column in ("s", "i", "b", "day")]
     calls += [("approx_top_k", "wrapped", (3, 100))]
+    calls += [("count_distinct", column, ()) for column in (*TYPES, "text_by")]
+    calls += [("collect_set", column, (5,)) for column in TYPES]
     calls += [(function, column, ()) for function in SHAPES for column in ("d", "far", "i")]
     calls += [(function, "b", ()) for function in ("bool_and", "bool_or")]
     calls += [(f"bit_{name}", column, ()) for name in ("and", "or", "xor") for column in ("i", "l")]
@@ -128,7 +130,7 @@ def same_state(aggregate: Aggregate, left: Sequence[object], right: Sequence[obj
         return _same_central_sums(aggregate, left, right)
     if aggregate.function in SPREADS:
         return all(close(a, b, tolerance(aggregate)) for a, b in zip(left, right, strict=True))
-    if aggregate.exact:
+    if aggregate.exact or aggregate.function in ("count_distinct", "collect_set"):
         return all(identical(a, b) for a, b in zip(left, right, strict=True))
     return content(aggregate, left[0]) == content(aggregate, right[0])
 
@@ -157,6 +159,8 @@ def tolerance(aggregate: Aggregate) -> float:
 
 def identical(left: object, right: object) -> bool:
     """Equality under which NaN is equal to itself."""
+    if isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
+        return all(identical(a, b) for a, b in zip(left, right, strict=True))
     both_nan = isinstance(left, float) and isinstance(right, float) and math.isnan(left) and math.isnan(right)
     return both_nan or left == right
 

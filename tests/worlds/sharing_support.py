@@ -23,6 +23,7 @@ from catchment.optimizer.sharing.statistics import Statistics, StreamStatistics
 from catchment.query.catalog import Catalog
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.query.planning.build import plan_view
+from catchment.query.sql.dialect import read_expression
 from catchment.query.sql.parse import parse_sql
 from tests.worlds.query_support import make_project
 
@@ -99,6 +100,8 @@ def answers(partials: pa.Table, fragment: Fragment) -> dict[tuple[object, ...], 
 
 def spark_as_duck(sql: str | None) -> str:
     """Spark SQL of the plain kind that tests use, as DuckDB reads it."""
+    if "STRUCT(" in (sql or ""):
+        return read_expression(sql or "").sql(dialect="duckdb")
     return (sql or "").replace("`", '"').replace("STRING", "VARCHAR")
 
 

@@ -122,9 +122,17 @@ class ResultBounds:
                 self.late_delta,
                 revision.late is not None and revision.late.is_counted,
                 own,
-                law.sketch,
+                self._sketch_of_rows(law, revision),
             )
         return self._state(terms, n)
+
+    def _sketch_of_rows(self, law: ColumnLaw, revision: Publish) -> float:
+        """Return the error of a column's sketch; 0 where every row is still exact, as a small distinct count is."""
+        aggregate = next((a for a in self.fragment.aggregates if a.name == law.aggregate), None)
+        if aggregate is None or not law.sketch:
+            return law.sketch
+        states = [partials.one_array(revision.rows[s.name]) for s in aggregate.states]
+        return law.sketch if aggregate.is_estimate(states) else 0.0
 
     def window_bounds(self, revisions: Sequence[Publish]) -> RowBounds:
         """Return the bounds of each column over all rows of a window, as far as the window itself tells."""

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from catchment.aggregates.grouped import sorted_codes
 from catchment.aggregates.partials import one_array
 from catchment.arrays import Ints, Mask
 from catchment.query.plan import SortKey
@@ -35,15 +35,9 @@ def beyond_limit(revisions: Ints, kept: Mask, order: Sequence[Ints], limit: int)
 def order_codes(column: pa.Array | pa.ChunkedArray, key: SortKey | None = None) -> Ints:
     """Return whole numbers in the order of a column; ascending, nulls first, where there is no key that says more."""
     values = one_array(column)
-    if pa.types.is_boolean(values.type):
-        values = values.cast(pa.int8())
-    if pa.types.is_floating(values.type):
-        values = pc.add(values, pa.scalar(0.0, values.type))  # -0.0 + 0.0 is 0.0
-    distinct = pc.unique(values.drop_null())
-    sorted_values = distinct.take(pc.sort_indices(distinct))  # NaN comes last
-    codes = np.asarray(pc.index_in(values, value_set=sorted_values).fill_null(0)).astype(np.int64)
+    codes, distinct = sorted_codes(values)
     if key is not None and key.descending:
         codes = -codes
     nulls_first = key is None or key.nulls_first
-    outside = -len(sorted_values) - 1 if nulls_first else len(sorted_values) + 1
+    outside = -len(distinct) - 1 if nulls_first else len(distinct) + 1
     return np.where(np.asarray(values.is_null()), outside, codes)

@@ -39,7 +39,9 @@ def plan_view(view: View, catalog: Catalog) -> QueryPlan:
 def _plan_one_stream(view: View, catalog: Catalog, read: FromClause) -> QueryPlan:
     grouping = read_grouping(view.select, read.scope, read.streams)
     keys = read_keys(view, grouping, read.scope)
-    aggregates = AggregateSet(read.scope, {*OWN_NAMES, *(k.name.lower() for k in keys.values())})
+    aggregates = AggregateSet(
+        read.scope, {*OWN_NAMES, *(k.name.lower() for k in keys.values())}, view.options.max_distinct
+    )
     finish = read_finish(view, grouping, keys, aggregates)
     conditions = tuple(dict.fromkeys(render(part) for part in read_conditions(view, read)))
     found = tuple(aggregates.found.values())

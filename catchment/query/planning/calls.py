@@ -10,6 +10,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from catchment.aggregates import FUNCTIONS, Aggregate, canonical_name, make_aggregate, quote
+from catchment.aggregates.bounded_sets import DEFAULT_MAX_DISTINCT
 from catchment.aggregates.topk import ITEM
 from catchment.errors import AggregateError, QueryError
 from catchment.query.planning.scope import Scope, TypedExpression, infer_type, make_typed
@@ -18,7 +19,7 @@ from catchment.query.sql.tokens import SqlText
 
 BY_EVENT_TIME = ("first", "last")
 COUNTING_NULLS = ("approx_top_k",)  # where a record that FILTER leaves out must differ from one with null
-OF_STRUCTS = (*BY_EVENT_TIME, *(name for name, function in FUNCTIONS.items() if function.fields))
+OF_STRUCTS = (*BY_EVENT_TIME, "count_distinct", *(name for name, function in FUNCTIONS.items() if function.fields))
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,9 @@ def _read_plain(node: exp.Expr, text: SqlText) -> ParsedCall:
     if name == "count_if" and len(arguments) == 1:
         return ParsedCall(node, "count", None, (), arguments[0])
     if arguments and isinstance(arguments[0], exp.Distinct):
-        return ParsedCall(node, f"{name}_distinct", next(iter(arguments[0].expressions), None))
+        values = arguments[0].expressions
+        several = make_struct({f"v{n}": value for n, value in enumerate(values, start=1)}) if len(values) > 1 else None
+        return ParsedCall(node, f"{name}_distinct", several or next(iter(values), None))
     if canonical_name(name) in BY_EVENT_TIME:
         return _read_by_event_time(node, name, arguments, text)
     fields = FUNCTIONS[canonical_name(name) or "count"].fields
@@ -149,12 +152,21 @@ class AggregateSet:
 
     scope: Scope
     taken: set[str]
+    max_distinct: int = DEFAULT_MAX_DISTINCT  # up to how many distinct values are counted exactly
     found: dict[tuple[object, ...], Aggregate] = field(default_factory=dict)
 
     def add(self, call: ParsedCall, preferred: str | None = None) -> Aggregate:
         """Return the aggregate of a call, made unless an equal one exists."""
-        ordered = self._by_event_time(call) if canonical_name(call.function) in BY_EVENT_TIME else call
-        return self.put(ordered, self._argument(ordered), preferred)
+        whole = self.complete(call)
+        return self.put(whole, self._argument(whole), preferred)
+
+    def complete(self, call: ParsedCall) -> ParsedCall:
+        """Return a call with what is not written in it: the event time, or the bound of a set."""
+        if canonical_name(call.function) in BY_EVENT_TIME and not isinstance(call.argument, exp.Struct):
+            return self._by_event_time(call)
+        if call.function == "count_distinct" and not call.parameters:
+            return replace(call, parameters=(self.max_distinct,))
+        return call
 
     def put(self, call: ParsedCall, argument: TypedExpression | None, preferred: str | None = None) -> Aggregate:
         """Return the aggregate of a call with this argument, its condition included."""

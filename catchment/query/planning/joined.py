@@ -54,7 +54,7 @@ def plan_joined(view: View, catalog: Catalog, read: FromClause) -> QueryPlan:
     )
     taken = {*OWN_NAMES, *(k.name.lower() for k in keys.values())}
     sets = {s: AggregateSet(read.scope, made.names_in_use(s)) for s in SIDES}
-    aggregates = PairAggregates(read.scope, taken, sides=sides, sets=sets)
+    aggregates = PairAggregates(read.scope, taken, view.options.max_distinct, sides=sides, sets=sets)
     finish = read_finish(view, grouping, keys, aggregates)
     left, right = (_side(s, sides, conditions, grouping.window, made, aggregates) for s in SIDES)
     pairs = tuple(aggregates.pairs.values())

@@ -34,6 +34,7 @@ class PairAggregates(AggregateSet):
     pairs: dict[str, PairAggregate] = field(default_factory=dict)
 
     def add(self, call: ParsedCall, preferred: str | None = None) -> Aggregate:
+        call = self.complete(call)
         made = super().add(call, preferred)
         if made.name not in self.pairs:
             self.pairs[made.name] = self._pair(call, made)

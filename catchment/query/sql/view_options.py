@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from catchment.aggregates.bounded_sets import DEFAULT_MAX_DISTINCT
 from catchment.project import option_kinds as kinds
 from catchment.project.options import OptionKind, option, write_options
 
@@ -80,6 +81,12 @@ class ViewOptions:
         1.0,
         doc="its share of a site's link among the views there (weight 2 gets twice that of weight 1), and how much its "
         "error counts when load is shed",
+    )
+    max_distinct: int = option(
+        kinds.integer(2),
+        DEFAULT_MAX_DISTINCT,
+        doc="up to how many distinct values a row of count(DISTINCT x) is exact; beyond it is an estimate, with its "
+        "error in `bound`. 8 bytes of each value travel",
     )
     slack: str | None = option(
         kinds.text("the name of a slack controller, such as 'adaptive', 'mp-k-slack' or 'fixed:5 s'"),
