@@ -25,7 +25,7 @@ MEMORY_FOLDER = Path("/dev/shm")  # where runs keep their files, if it is there
 FULL_CAMPAIGN = 1_000  # seeds from which on every rare state and every pair must have been reached
 TRACE_LINES = 60
 
-Progress = Callable[[int, int], None]  # seeds that are done, and those of them that are wrong
+ShowProgress = Callable[[int, int], None]  # seeds that are done, and those of them that are wrong
 
 
 def run_seed(seed: int, features: Features | None = None) -> RunReport:
@@ -113,7 +113,7 @@ def run_campaign(
     *,
     features: Features | None = None,
     processes: int = 1,
-    progress: Progress = lambda done, wrong: None,
+    progress: ShowProgress = lambda done, wrong: None,
 ) -> CampaignReport:
     """Simulate many seeds, in one process or several."""
     report = CampaignReport()

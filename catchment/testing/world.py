@@ -19,7 +19,7 @@ from catchment.deploy.deployment import Deployment
 from catchment.deploy.rebalance import Rebalancer
 from catchment.deploy.store import DeploymentStore
 from catchment.deploy.watcher import DeploymentWatcher
-from catchment.errors import CatchmentError
+from catchment.errors import CatchmentError, ConfigError
 from catchment.optimizer.sharing.deployed import Deployed
 from catchment.storage.disk import use_disk
 from catchment.testing.disk import Killed, SimulatedDisk
@@ -113,6 +113,11 @@ class World:
         self._first = PlannedDeployment.of(deployment, {})
         self.evaluator = PureEvaluator(deployment.project.folder, deployment.catalog.tables)
         self.project = deployment.project
+        if self.project.state_folder.exists():
+            raise ConfigError(
+                f"the project has been run: {self.project.state_folder} is there, and a simulation would go on from it",
+                hint="give each simulation a project folder of its own, without state",
+            )
         self.routes = deployment.routes
         self._using_disk = use_disk(self.disk)
         self.logs = {key: SourceLog(arrivals) for key, arrivals in workload.items()}
