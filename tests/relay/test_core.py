@@ -22,7 +22,20 @@ from catchment.site.events import LinkMeasured
 from catchment.timeline import END_OF_TIME_US, WindowSpec
 from catchment.wire.codec import encode_segment
 from catchment.wire.inbox import Inbox
-from catchment.wire.messages import Closing, Counted, Progress, Relayed, Repaired, Segment, Shed, Standing
+from catchment.wire.messages import (
+    Closing,
+    Counted,
+    Progress,
+    Relayed,
+    Repaired,
+    Resumed,
+    Segment,
+    Shed,
+    Skipped,
+    Standing,
+    Suspended,
+    SuspensionFact,
+)
 from tests.worlds.relay_world import PAIR, Tree
 from tests.worlds.tiers import examples
 from tests.worlds.world import Record, assert_well_published, naive
@@ -213,6 +226,20 @@ def test_what_was_shed_is_known_at_once_and_repaired_only_when_the_rest_has_left
     tree.settle()
     assert tree.heard.count(Relayed("a", shed)) == tree.heard.count(Relayed("a", repaired)) == 1
     assert tree.relays["hub"].pipeline.drained
+
+
+def test_that_a_fragment_is_suspended_is_passed_on_before_any_mark_that_covers_what_it_skipped(tmp_path: Path) -> None:
+    tree = Tree(tmp_path, PAIR, WindowSpec.tumbling(10), wait_us=10**6)
+    site = tree.sites["a"]
+    facts: list[SuspensionFact] = [Suspended("q", 4, 0, "not a number"), Skipped("q", 4, ((0, 3),)), Resumed("q")]
+    site.state(*facts)
+    site.batch([], 10)
+    tree.sites["b"].batch([(1, "k", 1)], 10)
+    tree.settle()
+    heard = [h.fact for h in tree.heard if isinstance(h, Relayed) and h.origin == "a"]
+    assert [fact for fact in heard if fact in facts] == facts
+    marks = [place for place, fact in enumerate(heard) if isinstance(fact, Progress)]
+    assert heard.index(facts[1]) < min(marks)
 
 
 def test_how_windows_were_let_go_is_passed_on_and_that_they_are_over_when_they_have_left(tmp_path: Path) -> None:
