@@ -23,9 +23,9 @@ MAX_SLIDES = 10_000
 OTHER_WINDOWS = {
     "TUMBLE": "window(ts, '1 minute')",
     "HOP": "window(ts, '1 minute', '10 seconds') (size first, then slide)",
-    "CUMULATE": "window(ts, '1 hour', '10 minutes')",
-    "SESSION": "tumbling or sliding windows: window(ts, '1 minute')",
-    "SESSION_WINDOW": "tumbling or sliding windows: window(ts, '1 minute')",
+    "CUMULATE": "window(ts, '1 hour') and WITH (emit_early = '10 minutes'), which publishes the growing window",
+    "SESSION": "window(ts, '1 minute'): windows have one size, and none ends with a silence of its key",
+    "SESSION_WINDOW": "window(ts, '1 minute'): windows have one size, and none ends with a silence of its key",
 }
 
 
