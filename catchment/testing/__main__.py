@@ -27,8 +27,8 @@ _HEAD = """\
 # What the simulation has combined
 
 Written by `{command}`: {seeds} seeds, {failed} of them wrong; {records} records, {windows} published revisions,
-{hours:.1f} hours of simulated time. A cell says how many seeds had both features ([testing.md](testing.md) says what
-they are); the diagonal, how many had the feature. Every triple of features was in {triple_seeds} seeds or more
+{hours:.1f} hours of simulated time. A cell says how many seeds had both features; the diagonal,
+how many had the feature. Every triple of features was in {triple_seeds} seeds or more
 (fewest: {triple}).
 
 """
@@ -104,7 +104,7 @@ def _page(report: CampaignReport, seeds: int, first: int) -> str:
     coverage = report.coverage
     triple, triple_seeds = coverage.least_triple()
     head = _HEAD.format(
-        command=f"python -m catchment.testing --seeds {seeds} --first {first} --write docs/combinations.md",
+        command=f"python -m catchment.testing --seeds {seeds} --first {first} --write combinations.md",
         seeds=coverage.seeds,
         failed=len(report.failures),
         records=coverage.records,
