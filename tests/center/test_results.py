@@ -28,6 +28,7 @@ from catchment.center.late.registry import WINDOW_COLUMN
 from catchment.center.results import store as results_module
 from catchment.center.results.bounds import law_of_aggregate
 from catchment.center.results.layout import open_table
+from catchment.center.results.quality import view_quality
 from catchment.center.results.read import newest_windows, read_results, read_windows
 from catchment.center.results.recent import RecentRows
 from catchment.center.results.sql import SqlLimits, query_results
@@ -566,3 +567,28 @@ def test_the_terms_of_bounds_are_shown_to_nobody_who_does_not_ask(estimated: Pat
 def test_a_confidence_that_is_none_is_refused(estimated: Path, call: str) -> None:
     with pytest.raises(QueryError):
         query_results(estimated, f"SELECT {call} FROM q")
+
+
+# --- what was promised, and what came true ---------------------------------------------------------------------------
+
+
+def test_quality_counts_promises_that_were_missed_against_the_exact_answers(tmp_path: Path) -> None:
+    """Four windows lack records when they close: three within what is stated, one not; one never becomes exact."""
+    tables = make_tables(tmp_path, (COUNTRY,))
+    late = Lateness(5.0, 20.0, (ColumnLateness("total", None, None),))
+    for minute in range(5):
+        lacking = publish(tables, minute, [("nl", 200, 1)] * 20, status=ON_TIME, coverage=0.8, late=late)
+        tables.publish(2 * minute + 1, [replace(lacking, published_us=(minute + 1) * MINUTE_US + 2_000_000)])
+        if minute < 4:
+            all_of_it = publish(tables, minute, [("nl", 200, 1)] * (40 if minute == 3 else 22), revision=2)
+            tables.publish(2 * minute + 2, [replace(all_of_it, published_us=(minute + 1) * MINUTE_US + 9_000_000)])
+    found = view_quality(tmp_path, "q", 0.95)
+    assert (found["windows"], found["exact_windows"], found["promised"], found["missed"]) == (5, 4, 4, 1)
+    assert found["latency_s"] == {"median": 2.0, "p95": 2.0, "most": 2.0}
+    assert found["staleness_s"] == {"median": 9.0, "p95": 9.0, "most": 9.0}
+    count, total = found["columns"]
+    assert (count["column"], count["values"], count["promised"], count["missed"]) == ("n", 4, 4, 1)
+    assert count["largest_error"] == pytest.approx(0.5)
+    assert count["mean_bound"] == pytest.approx(0.2)
+    assert (total["column"], total["values"], total["promised"]) == ("total", 4, 0), "nothing was stated of the sum"
+    assert view_quality(tmp_path, "q", 0.95, max_windows=2)["windows"] == 2

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import RenderableType
 
-from catchment.cli.commands import show_order, show_queries
+from catchment.cli.commands import show_order, show_quality, show_queries
 from catchment.cli.output import JsonFlag, emit
 from catchment.cli.progress import status_table
 from catchment.cli.tables import ENGINE_COLUMNS, plain_table, result_table, window_table
@@ -35,6 +35,7 @@ show_app = typer.Typer(
 def register(app: typer.Typer) -> None:
     """Add the group."""
     show_order.register(show_app)
+    show_quality.register(show_app)
     show_queries.register(show_app)
     app.add_typer(show_app, name="show")
 
