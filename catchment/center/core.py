@@ -9,6 +9,7 @@ Invariants:
 - A window closes when the mark of every site has passed its end, or, `freshness` after the first site passed it,
   without the sites that are missing. A site's mark counts only when every segment up to the one that states it is in.
 - A site that is blocked (`catchment.progress.blocking`) is missing from then on, and nothing else changes.
+- A window needs the sites that count for it, and no others (`catchment.center.roster`).
 - A query that comes or goes changes nothing of another (`catchment.center.fragment_sources` says where it begins).
 - A window's status is early (still open), on_time (a site is missing, expects more, or has shed records of it), exact
   (nothing outstanding) or final (the horizon has passed too: it changes no more, and names the sites that stayed away).
@@ -37,12 +38,16 @@ from catchment.center.events import (
     QueryDropped,
     QueryMoved,
     Recalled,
+    SiteJoined,
+    SiteReplaced,
+    SiteRetired,
 )
+from catchment.center.roster_changes import RosterChanges, SiteRecords
 from catchment.center.running_query import QueryState, RunningQuery
 from catchment.center.windows.unfinished import UnfinishedState
 from catchment.errors import CenterError
 from catchment.progress.blocking import Blocked, SiteBlocked, SiteResumed, note_blocking
-from catchment.progress.events import Gathered, Landed, Ticked
+from catchment.progress.events import Gathered, Landed, LeftOut, Ticked
 from catchment.progress.frontier import Frontier, apply_landed, lacking_facts
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.storage.codec import stored
@@ -60,7 +65,7 @@ class Repair:
     reason: str
 
 
-@stored(version=2, migrations={1: lambda fields: {**fields, "blocked": {}}})
+@stored(version=2, migrations={1: lambda fields: {**fields, "blocked": {}, "sites": SiteRecords()}})
 @dataclass
 class CenterState:
     """All that a center core remembers, the definitions of its queries included."""
@@ -69,6 +74,7 @@ class CenterState:
     newest: dict[str, int]
     queries: dict[str, QueryState]
     blocked: Blocked
+    sites: SiteRecords
 
 
 class CenterCore:
@@ -79,6 +85,7 @@ class CenterCore:
         self.queries: dict[str, RunningQuery] = {}
         self.blocked: Blocked = {}
         self.newest: dict[str, int] = {}  # fragment -> the newest slice that was merged of it
+        self.sites = SiteRecords()
 
     def handle_all(self, events: Sequence[Event], now_us: int) -> tuple[Action, ...]:
         """Take the events of one entry in; return the actions that follow from them, in order."""
@@ -93,6 +100,12 @@ class CenterCore:
                 self.queries.pop(name, None)
             case QueryMoved(name, derivation, waits):
                 self._query(name).sources.move(derivation, self._floor_us(derivation.fragment), waits)
+            case SiteJoined() | SiteRetired() | SiteReplaced():
+                RosterChanges(self.queries, self.frontiers, self.sites).change(event)
+                if isinstance(event, SiteReplaced):
+                    self.blocked.pop(event.site, None)
+            case LeftOut(site=site, records=records):
+                self.sites.left_out[site] = self.sites.left_out.get(site, 0) + records
             case Recalled(query, starts, states, reason):
                 if query in self.queries:  # else it was dropped meanwhile
                     running = self.queries[query]
@@ -171,13 +184,14 @@ class CenterCore:
     def snapshot(self) -> CenterState:
         """Return all its state."""
         queries = {name: running.snapshot() for name, running in self.queries.items()}
-        return CenterState(self.frontiers, self.newest, queries, self.blocked)
+        return CenterState(self.frontiers, self.newest, queries, self.blocked, self.sites)
 
     def restore(self, state: CenterState) -> None:
         """Take back the state of a snapshot. A query that is here already keeps its definition."""
         self.frontiers = state.frontiers
         self.newest = state.newest
         self.blocked = state.blocked
+        self.sites = state.sites
         for name, query_state in state.queries.items():
             known = self.queries.get(name)
             self.queries[name] = RunningQuery(query_state, known.query if known is not None else None)
@@ -199,15 +213,19 @@ class CenterCore:
         if event.partials.num_rows:
             newest = pc.max(event.partials[SLICE_COLUMN]).as_py()
             self.newest[event.fragment] = max(self.newest.get(event.fragment, START_OF_TIME_US), newest)
+        self.sites.note_merged(event)
 
     def _note_landed(self, landed: Landed) -> None:
         """Take a segment in; shed and skipped records count at once, repaired ones when all sent before them is in."""
         for origin, fact in lacking_facts(landed):
             for running in self._using(fact.fragment):
-                if isinstance(fact, Shed):
-                    running.windows.outstanding.add_shed(origin, fact)
+                counted = running.restrict_fact(origin, fact)
+                if counted is None:
+                    continue
+                if isinstance(counted, Shed):
+                    running.windows.outstanding.add_shed(origin, counted)
                 else:
-                    running.windows.skipped.add(origin, fact)
+                    running.windows.skipped.add(origin, counted)
         for origin, stated in apply_landed(self.frontiers, landed):
             if isinstance(stated, Repaired):
                 for running in self._using(stated.fragment):

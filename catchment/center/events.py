@@ -9,7 +9,7 @@ import pyarrow as pa
 from catchment.center.query import CenterQuery
 from catchment.optimizer.sharing.derive import Derivation
 from catchment.progress.blocking import SiteBlocked, SiteResumed
-from catchment.progress.events import Gathered, Landed, Ticked
+from catchment.progress.events import Gathered, Landed, LeftOut, Ticked
 from catchment.quality.merge_sites import Lateness
 from catchment.storage.codec import stored
 from catchment.timeline import Window
@@ -47,6 +47,45 @@ class QueryMoved:
     name: str
     derivation: Derivation
     waits: bool = True
+
+
+@stored()
+@dataclass(frozen=True, slots=True)
+class SiteJoined:
+    """A site counts for some queries, or sides of joins, from an instant on; None: from behind all that was heard.
+
+    It counts from no earlier than the windows that are still open.
+    """
+
+    queries: tuple[str, ...]
+    site: str
+    from_us: int | None = None
+
+
+@stored()
+@dataclass(frozen=True, slots=True)
+class SiteRetired:
+    """A site counts for some queries, or sides of joins, until an instant; None: until behind all that was heard.
+
+    It counts for all that was merged of it.
+    """
+
+    queries: tuple[str, ...]
+    site: str
+    until_us: int | None = None
+
+
+@stored()
+@dataclass(frozen=True, slots=True)
+class SiteReplaced:
+    """A site goes on with an empty disk, in its `life`-th life: numbers begin anew, and what was merged stays.
+
+    The new life counts from an instant on; None: from behind all that was heard.
+    """
+
+    site: str
+    life: int
+    from_us: int | None = None
 
 
 @stored()
@@ -118,20 +157,11 @@ class AnswersRecalled:
     states: pa.Table = field(repr=False)
 
 
-Event = (
-    AnswersSuspended
-    | AnswersResumed
-    | AnswersRecalled
-    | QueryAdded
-    | QueryDropped
-    | QueryMoved
-    | Recalled
-    | Gathered
-    | Landed
-    | SiteBlocked
-    | SiteResumed
-    | Ticked
-)
+RosterChange = SiteJoined | SiteRetired | SiteReplaced
+SiteChange = RosterChange | SiteBlocked | SiteResumed
+AnswersChange = AnswersSuspended | AnswersResumed | AnswersRecalled
+QueryChange = QueryAdded | QueryDropped | QueryMoved | AnswersChange
+Event = QueryChange | SiteChange | Recalled | Gathered | LeftOut | Landed | Ticked
 
 
 @dataclass(frozen=True, slots=True)

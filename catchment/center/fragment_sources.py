@@ -3,21 +3,24 @@
 A query's partials come from a shared fragment by a derivation. A query may switch to another fragment at a slice
 boundary, because both yield the same partials: every slice is taken from exactly one fragment, and a window that spans
 the boundary is merged of both. A query that comes during a run begins where every site has begun to compute its
-fragment, so that no window is published that was seen only in part.
+fragment, so that no window is published that was seen only in part. It does not wait for a site that is away longer
+than its freshness: that site counts from where it begins, and the windows before name it (`catchment.center.roster`).
 
 Invariants: the sources of a query cover the time from its start on without gap or overlap. What lands of a fragment
 before it is known where its source starts waits, and is then taken or passed over: never lost and never taken twice.
+Beyond `MAX_WAITING_BYTES` the oldest of it is passed over, and the source starts after it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from catchment.center.query import CenterQuery
+from catchment.center.roster import Roster, next_boundary
 from catchment.optimizer.sharing.derive import Derivation, derive
 from catchment.progress.frontier import Frontier
 from catchment.query.fragment import SLICE_COLUMN
@@ -27,8 +30,10 @@ from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US, Slicing
 RecordCounts = tuple[tuple[str, int, int], ...]  # (site, slice, raw records)
 Arrival = tuple[pa.Table, RecordCounts]  # partials that have landed, with the raw records behind them
 
+MAX_WAITING_BYTES = 64 * 2**20  # of arrivals of one source that wait until its start is known
 
-@stored()
+
+@stored(version=2, migrations={1: lambda fields: fields | {"heard_at_us": None, "late": ()}})
 @dataclass
 class FragmentSource:
     """The slices in [start, until) that a query takes from one fragment.
@@ -43,19 +48,66 @@ class FragmentSource:
     start_us: int | None = None
     until_us: int = END_OF_TIME_US
     waiting: list[Arrival] = field(default_factory=list)  # arrivals that wait until the start is known
+    heard_at_us: int | None = None  # when the first site had said where it began
+    late: tuple[str, ...] = ()  # sites that had not said so when the source started
+    waiting_bytes: int = field(default=0, metadata={"stored": False})
 
-    def find_start(self, sites: Iterable[str], frontiers: Mapping[str, Frontier], slicing: Slicing) -> bool:
-        """Learn where it starts, if every site has said so; return whether that was learned just now."""
+    def find_start(
+        self, query: CenterQuery, roster: Roster, frontiers: Mapping[str, Frontier], waited_us: int | None
+    ) -> bool:
+        """Learn where it starts, if it can be known by now; return whether that was learned just now.
+
+        Every site says where it begins with its first mark. Those that have not said it are not waited for when the
+        first one did so at `waited_us` or before.
+        """
         if self.start_us is not None:
             return False
-        first_marks = []
-        for site in sites if self.waits else ():
-            first_mark = frontiers[site].first_mark(self.fragment) if site in frontiers else None
-            if first_mark is None:
-                return False
-            first_marks.append(first_mark)
-        self.start_us = _next_boundary(slicing, max((self.floor_us, *first_marks)))
+        known = {site: self._first_mark(site, frontiers) for site in roster.present} if self.waits else {}
+        marks = [mark for mark in known.values() if mark is not None]
+        has_waited = self.heard_at_us is not None and waited_us is not None and self.heard_at_us <= waited_us
+        if len(marks) < len(known) and not has_waited:
+            return False
+        self.late = tuple(site for site, mark in known.items() if mark is None)
+        self.start_us = next_boundary(Slicing.of([query.window]), max((self.floor_us, *marks)))
         return True
+
+    def note_heard(self, frontiers: Mapping[str, Frontier], now_us: int) -> None:
+        """Note when the first site has said where it begins."""
+        is_heard = self.waits and any(self._first_mark(site, frontiers) is not None for site in frontiers)
+        if is_heard and self.heard_at_us is None:
+            self.heard_at_us = now_us
+
+    def note_late_beginners(self, query: CenterQuery, roster: Roster, frontiers: Mapping[str, Frontier]) -> None:
+        """Let the sites that were not waited for count from where they have begun; what they had before never comes."""
+        for site in self.late:
+            mark = self._first_mark(site, frontiers)
+            if site not in roster.present:
+                self.late = tuple(s for s in self.late if s != site)
+            elif mark is not None and self.start_us is not None:
+                self.late = tuple(s for s in self.late if s != site)
+                begin_us = next_boundary(Slicing.of([query.window]), mark)
+                if begin_us > max(self.start_us, roster.from_us(site)):
+                    roster.end(site, begin_us, self.start_us)
+                    roster.begin(site, begin_us)
+
+    def hold(self, arrival: Arrival) -> None:
+        """Let an arrival wait until the start is known; beyond the bound the source starts after the oldest."""
+        if self.waiting_bytes == 0:  # it is not stored
+            self.waiting_bytes = sum(table.nbytes for table, _ in self.waiting)
+        self.waiting.append(arrival)
+        self.waiting_bytes += arrival[0].nbytes
+        while self.waiting_bytes > MAX_WAITING_BYTES and len(self.waiting) > 1:
+            table, _ = self.waiting.pop(0)
+            self.waiting_bytes -= table.nbytes
+            self.start_after(table)
+
+    def start_after(self, passed_over: pa.Table) -> None:
+        """Start after every slice of partials that are not taken."""
+        if self.start_us is None and passed_over.num_rows:
+            self.floor_us = max(self.floor_us, pc.max(passed_over[SLICE_COLUMN]).as_py() + 1)
+
+    def _first_mark(self, site: str, frontiers: Mapping[str, Frontier]) -> int | None:
+        return frontiers[site].first_mark(self.fragment) if site in frontiers else None
 
     def derive(self, table: pa.Table) -> pa.Table:
         """Derive the query's own partials from the fragment's."""
@@ -82,10 +134,10 @@ class FragmentSource:
 class FragmentSources:
     """The sources of one query over one stream, oldest first."""
 
-    def __init__(self, query: CenterQuery, sources: list[FragmentSource]) -> None:
+    def __init__(self, query: CenterQuery, sources: list[FragmentSource], roster: Roster | None = None) -> None:
         self.query = query
         self.sources = sources
-        self._slicing = Slicing.of([query.window])
+        self.roster = roster or Roster.of(query.sites)
 
     @classmethod
     def begin(cls, query: CenterQuery, floor_us: int = START_OF_TIME_US, waits: bool = False) -> FragmentSources:
@@ -122,11 +174,13 @@ class FragmentSources:
         for source in (s for s in self.sources if s.fragment == fragment):
             arrival = source.derive(table), records
             if source.start_us is None:
-                source.waiting.append(arrival)
+                source.hold(arrival)
             else:
                 yield source.restrict(arrival)
 
-    def find_starts(self, frontiers: Mapping[str, Frontier], newest: Mapping[str, int]) -> Iterator[Arrival]:
+    def find_starts(
+        self, frontiers: Mapping[str, Frontier], newest: Mapping[str, int], now_us: int
+    ) -> Iterator[Arrival]:
         """Learn where sources start; yield what has waited for that. `newest`: the newest slice of each fragment."""
         before: FragmentSource | None = None
         for source in self.sources:
@@ -136,14 +190,22 @@ class FragmentSources:
                 # What was taken of the fragment before stays taken: the next one starts after it.
                 taken_us = newest.get(before.fragment, START_OF_TIME_US) + 1
                 source.floor_us = max(source.floor_us, before.start_us, taken_us)
-            if source.find_start(self.query.sites, frontiers, self._slicing):
+            source.note_heard(frontiers, now_us)
+            # A query that moves has another source meanwhile, and can wait for every site.
+            waited_us = (
+                None if before is not None or self.query.freshness_us is None else now_us - self.query.freshness_us
+            )
+            if source.find_start(self.query, self.roster, frontiers, waited_us):
                 if before is not None and source.start_us is not None:
                     before.until_us = source.start_us
                 yield from source.take_waiting()
+            if source.late:
+                source.note_late_beginners(self.query, self.roster, frontiers)
             before = source
 
     def forget_final(self, final_us: int) -> None:
-        """Drop sources whose windows are all final."""
+        """Drop sources, and lives of sites, whose windows are all final."""
+        self.roster.forget_final(final_us - self.query.window.size_us)
         while len(self.sources) > 1 and self.sources[1].start_us is not None:
             if final_us < self.sources[0].until_us + self.query.window.size_us:
                 return
@@ -159,11 +221,3 @@ class FragmentSources:
                 return mark
             mark = max(before.until_us, frontier.mark(after.fragment))
         return mark
-
-
-def _next_boundary(slicing: Slicing, at_us: int) -> int:
-    """Return the first slice that starts at an instant or after."""
-    if at_us <= START_OF_TIME_US:
-        return START_OF_TIME_US
-    start_us = slicing.start_of(at_us)
-    return at_us if start_us == at_us else slicing.end_of(start_us)

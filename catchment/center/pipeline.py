@@ -12,6 +12,7 @@ nothing lands.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import traceback
@@ -34,6 +35,10 @@ from catchment.center.events import (
     QueryDropped,
     QueryMoved,
     Recalled,
+    RosterChange,
+    SiteJoined,
+    SiteReplaced,
+    SiteRetired,
     UnfinishedRevision,
 )
 from catchment.center.query import CenterQuery
@@ -43,8 +48,10 @@ from catchment.center.windows.query_windows import QueryWindows
 from catchment.center.windows.unfinished import UnfinishedState
 from catchment.errors import EngineError
 from catchment.progress.consumer import InboxConsumer, Merge, merge_here
-from catchment.progress.events import Ticked
+from catchment.progress.events import Landed, Ticked
+from catchment.progress.spans import ALL_OF_TIME, Span
 from catchment.project.config import Project
+from catchment.project.site_orders import SiteOrders
 from catchment.query.fragment import Fragment
 from catchment.storage.disk import current_disk
 from catchment.storage.host import Host
@@ -57,6 +64,7 @@ REPAIR_ALONE_AFTER_US = 2 * SECOND_US  # how long a repair that is due waits for
 RECALLED_WINDOWS = 64  # windows of a resumed view that are published again in one entry
 STOP_WITHIN_S = 60.0  # how long `stop` waits for the entry under way
 FAILURE_FILE = "failure.txt"
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -71,12 +79,14 @@ class CenterPipeline:
     tables: Mapping[str, ResultTables]
     clock: Clock
     merge: Merge = merge_here
+    orders: SiteOrders = field(default_factory=SiteOrders)
     published: int = field(default=0, init=False)
     _committed_at_us: int = field(default=START_OF_TIME_US, init=False)  # when segments were last committed
     _turn: threading.RLock = field(default_factory=threading.RLock, init=False)  # one repair or entry at a time
     _stopping: threading.Event = field(default_factory=threading.Event, init=False)
     _thread: threading.Thread | None = field(default=None, init=False)
     _failure: BaseException | None = field(default=None, init=False)
+    _heard_at_us: dict[str, int] = field(default_factory=dict, init=False)  # when something of a site last landed
 
     def __post_init__(self) -> None:
         self.folder = self.project.state_folder / "center"
@@ -84,9 +94,12 @@ class CenterPipeline:
         self._notes = UnfinishedNotes(self.folder)
         journal = Journal(self.folder / "journal")
         self.host: Host[Event, Action] = Host(self.core, journal, self._enact, self.clock, self._flush_tables)
+        snapshot = journal.snapshot()
+        self.warnings = [*journal.warnings, *self._remove_torn(0 if snapshot is None else snapshot.enacted)]
         self.host.recover(max((table.next_number() for table in self.tables.values()), default=0))
-        self.consumer = InboxConsumer(self.inbox, self.host, self.merge)
+        self.consumer = InboxConsumer(self.inbox, self.host, self.merge, self._find_span)
         self.consumer.recover()
+        self._begin_lives()
         self._journal_suspensions()
         self._apply_deployment()
 
@@ -96,16 +109,21 @@ class CenterPipeline:
         fragments: Mapping[str, Fragment],
         begun: Collection[str],
         tables: Mapping[str, ResultTables],
+        orders: SiteOrders,
     ) -> None:
-        """Answer these queries from now on; those that go on are not touched."""
+        """Answer these queries over these sites from now on; those that go on are not touched."""
         self.queries = queries
         self.fragments = fragments
         self.begun = begun
         self.tables = tables
+        self.orders = orders
         self._apply_deployment()
 
     def _apply_deployment(self) -> None:
         with self._turn:
+            changes = list(roster_changes(self.core, self.queries, self.orders))
+            if changes:
+                self._change_rosters(changes)
             events = list(query_changes(self.core, self.queries, self.begun))
             if events:
                 self.host.submit("deploy", events)
@@ -118,6 +136,28 @@ class CenterPipeline:
             ]
             if suspended:
                 self.host.submit("resume", [AnswersResumed(name) for name in suspended])
+
+    def _change_rosters(self, changes: Sequence[RosterChange]) -> None:
+        """Let sites come and go; what has landed of them is handled before."""
+        for change in changes:
+            if isinstance(change, SiteReplaced):
+                self.inbox.stop_life(change.site)
+        landed = self.inbox.last_position
+        while self.consumer.position <= landed and self.consume():
+            pass
+        self.consumer.recover()
+        self.host.submit("deploy", changes)
+        self._begin_lives()
+
+    def _begin_lives(self) -> None:
+        """Let the inbox take the new lives of replaced sites; a crash may have come before it did."""
+        for site, life in self.core.sites.lives.items():
+            if self.inbox.life_of(site) < life:
+                self.inbox.begin_life(site, life)
+
+    def _find_span(self, fragment: str, site: str) -> Span:
+        known = self.fragments.get(fragment)
+        return ALL_OF_TIME if known is None else self.core.sites.span(known.stream, site)
 
     def start(self) -> None:
         """Begin to consume the inbox."""
@@ -164,6 +204,28 @@ class CenterPipeline:
             "refusals": self.inbox.refusals(),
             "blocked": self.consumer.blocked_status(),
             "queries": queries,
+            "sites": self._sites_status(),
+            "warnings": self.warnings,
+        }
+
+    def _sites_status(self) -> dict[str, Any]:
+        """Return since when each site counts, how often it was replaced, and what of it was left out."""
+        records = self.core.sites
+        refused = {site: {r: told["count"] for r, told in of.items()} for site, of in self.inbox.refusals().items()}
+        counts_from: dict[str, int] = {}
+        for running in list(self.core.queries.values()):
+            for part in running.sources.parts:
+                for site in part.roster.present:
+                    counts_from[site] = max(counts_from.get(site, START_OF_TIME_US), part.roster.from_us(site))
+        return {
+            site: {
+                "counts_from_us": _if_known(counts_from.get(site, START_OF_TIME_US)),
+                "life": records.lives.get(site, 0),
+                "left_out_records": records.left_out.get(site, 0),
+                "heard_at_us": self._heard_at_us.get(site),
+                "refused": refused.get(site, {}),
+            }
+            for site in sorted({*counts_from, *records.lives, *records.left_out, *refused})
         }
 
     def _query_status(self, name: str, windows: QueryWindows) -> dict[str, Any]:
@@ -174,6 +236,7 @@ class CenterPipeline:
             "late_records": windows.state.late_records,
             "outstanding_records": windows.state.late.records,
             "unmerged_records": windows.state.unmerged_records,
+            "unmerged_of_sites": dict(windows.state.unmerged_of_sites),
             "shed_windows": len(windows.outstanding),
             "suspended": {site: _describe_suspension(fact) for site, fact in self.core.suspensions(name).items()},
             "suspended_windows": len(windows.state.skipped),
@@ -197,14 +260,18 @@ class CenterPipeline:
         """Commit one run of landed segments; return whether there was any."""
         with self._turn:
             self.consumer.resume_requested()
+        roster = self.core.sites.version
         run = self.consumer.read(self.fragments)
         if run is None:
             return False
         with self._turn:
+            if self.core.sites.version != roster or self.consumer.position != run.start:
+                return True  # sites came or went meanwhile, so that other slices of it count: it is read again
             # What was registered before is repaired with it: an enactment costs more than what it repairs.
             self.consumer.commit(run, [*self._recall(), *run.events, Ticked()])
             self._committed_at_us = self.clock.now_us()
             self._journal_suspensions()
+            self._heard_at_us.update({e.origin: self._committed_at_us for e in run.events if isinstance(e, Landed)})
         return True
 
     def _stopped_error(self, failure: BaseException) -> EngineError:
@@ -254,11 +321,35 @@ class CenterPipeline:
     def _note_unfinished(self, name: str, number: int, windows: tuple[UnfinishedRevision, ...], reason: str) -> None:
         self._notes.add(number, AnswersSuspended(name, windows, reason))
 
+    def _remove_torn(self, first_number: int) -> list[str]:
+        """Remove what a power cut has left half written of the tables: the journal is about to write it again."""
+        removed = [told for tables in self.tables.values() for told in tables.remove_torn(first_number)]
+        for told in removed:
+            _log.warning("removed %s; the journal writes it again", told)
+        return removed
+
     def _flush_tables(self) -> None:
         """Before the journal forgets what it can repeat: tables on the disk, and not in too many pieces."""
         for tables in self.tables.values():
             tables.compact()
+            tables.flush()
         current_disk().sync_everything()
+
+
+def roster_changes(core: CenterCore, queries: Iterable[CenterQuery], orders: SiteOrders) -> Iterator[RosterChange]:
+    """Yield the events that bring the rosters of running queries to the sites that are deployed."""
+    wanted = {part.name: part.sites for query in queries for part in query.parts}
+    running = {p.query.name: p.roster.present for q in core.queries.values() for p in q.sources.parts}
+    for site, life in orders.lives.items():
+        if core.sites.lives.get(site, 0) < life:
+            yield SiteReplaced(site, life, orders.boundaries.get(site))
+    for sites, others, change in ((wanted, running, SiteJoined), (running, wanted, SiteRetired)):
+        parts: dict[str, list[str]] = {}
+        for name in wanted.keys() & running.keys():
+            for site in (s for s in sites[name] if s not in others[name]):
+                parts.setdefault(site, []).append(name)
+        for site, names in sorted(parts.items()):
+            yield change(tuple(sorted(names)), site, orders.boundaries.get(site))
 
 
 def query_changes(core: CenterCore, queries: Iterable[CenterQuery], begun: Collection[str]) -> Iterator[Event]:

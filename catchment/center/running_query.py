@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from catchment.center.events import Action, AnswersRecalled, AnswersResumed, AnswersSuspended
 from catchment.center.fragment_sources import Arrival, FragmentSource, FragmentSources
 from catchment.center.join.publish import JoinPublisher
 from catchment.center.join.sources import JoinedSources
 from catchment.center.query import CenterQuery
+from catchment.center.roster import Roster, Stay
 from catchment.center.windows.closed import SiteMarks
 from catchment.center.windows.publish import WindowPublisher
 from catchment.center.windows.query_windows import QueryWindows
@@ -17,17 +19,26 @@ from catchment.center.windows.state import WindowsState
 from catchment.progress.events import Gathered
 from catchment.progress.frontier import Frontier
 from catchment.storage.codec import stored
+from catchment.timeline import START_OF_TIME_US
+from catchment.wire.messages import Shed, Skipped
 
 
-@stored()
+def _add_rosters(fields: dict[str, Any]) -> dict[str, Any]:
+    """Make version 2 of version 1, in which the sites of a definition counted for all of time."""
+    return fields | {"rosters": [Roster.of(part.sites).stays for part in fields["query"].parts]}
+
+
+@stored(version=2, migrations={1: _add_rosters})
 @dataclass
 class QueryState:
-    """All that is remembered of one query: its definition, its sources (of a join, those of each side), its windows."""
+    """All that is remembered of one query: its definition, its sources and rosters (of a join, those of each side), and
+    its windows."""
 
     query: CenterQuery
     sources: list[list[FragmentSource]]
     waiting: list[Arrival]  # for a join, arrivals of one side before the other has begun
     windows: WindowsState
+    rosters: list[dict[str, list[Stay]]]
 
 
 class RunningQuery:
@@ -35,7 +46,8 @@ class RunningQuery:
 
     def __init__(self, state: QueryState, query: CenterQuery | None = None) -> None:
         self.query = query or state.query
-        parts = [FragmentSources(q, sources) for q, sources in zip(self.query.parts, state.sources, strict=True)]
+        given = zip(self.query.parts, state.sources, state.rosters, strict=True)
+        parts = [FragmentSources(part, sources, Roster(stays)) for part, sources, stays in given]
         joined = self.query.join is not None
         self.sources = JoinedSources(self.query, parts, state.waiting) if joined else parts[0]
         self.windows = QueryWindows(self.query, state.windows, JoinPublisher if joined else WindowPublisher)
@@ -45,7 +57,8 @@ class RunningQuery:
     def begin(cls, query: CenterQuery, floor_us: Callable[[str], int], waits: bool) -> RunningQuery:
         """Begin a query; `floor_us` says up to where its fragments were merged before anyone listened."""
         parts = [FragmentSources.begin(part, floor_us(part.source_fragment), waits) for part in query.parts]
-        return cls(QueryState(query, [part.sources for part in parts], [], WindowsState()))
+        rosters = [part.roster.stays for part in parts]
+        return cls(QueryState(query, [part.sources for part in parts], [], WindowsState(), rosters))
 
     @property
     def has_begun(self) -> bool:
@@ -59,7 +72,7 @@ class RunningQuery:
 
     def settle(self, frontiers: Mapping[str, Frontier], newest: Mapping[str, int], now_us: int) -> Iterator[Action]:
         """Publish all that can be published without a repair."""
-        for table, records in self.sources.find_starts(frontiers, newest):
+        for table, records in self.sources.find_starts(frontiers, newest, now_us):
             self._begin()
             self.windows.merge(table, records, now_us)
         if self.has_begun:
@@ -86,29 +99,65 @@ class RunningQuery:
 
     def is_due(self, frontiers: Mapping[str, Frontier], now_us: int) -> bool:
         """Return whether `settle` would publish something though nothing has landed."""
-        return self.has_begun and self.windows.is_due(self.marks(frontiers), now_us)
+        return self.has_begun and self.windows.is_due(self._furthest_us(frontiers), now_us)
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The sites that count from now on."""
+        return tuple(dict.fromkeys(site for part in self.sources.parts for site in part.roster.present))
 
     def marks(self, frontiers: Mapping[str, Frontier]) -> dict[str, int]:
-        """Return how far each site has come."""
+        """Return up to where each site is in with all that counts of it."""
         unknown = Frontier()
         return {
-            site: min(p.mark(frontiers.get(site, unknown)) for p in self.sources.parts if site in p.query.sites)
-            for site in self.query.sites
+            site: min(
+                max(part.mark(frontiers.get(site, unknown)), part.roster.from_us(site))
+                for part in self.sources.parts
+                if site in part.roster.present
+            )
+            for site in self.sites
         }
+
+    def _from_us(self, site: str) -> int:
+        """Return from when on a site counts on every side."""
+        return max(part.roster.from_us(site) for part in self.sources.parts if site in part.roster.present)
+
+    def _furthest_us(self, frontiers: Mapping[str, Frontier]) -> int:
+        """Return how far the furthest site has come."""
+        return max(
+            min(part.mark(frontiers[site]) for part in self.sources.parts if site in part.roster.present)
+            if site in frontiers
+            else START_OF_TIME_US
+            for site in self.sites
+        )
 
     def site_marks(self, frontiers: Mapping[str, Frontier]) -> SiteMarks:
         """Return how far each site has come, and what it has stated of the windows that it closed."""
         name = self.query.name
         unknown = Frontier()
-        known = {site: frontiers.get(site, unknown) for site in self.query.sites}
+        known = {site: frontiers.get(site, unknown) for site in self.sites}
         marks = self.marks(frontiers)
-        complete = {s: f.complete_until_us(name) for s, f in known.items()} if self.query.contract else marks
-        return SiteMarks(marks, complete, {site: f.closings.get(name, {}) for site, f in known.items()})
+        complete = marks
+        if self.query.contract is not None:
+            complete = {s: max(f.complete_until_us(name), self._from_us(s)) for s, f in known.items()}
+        closings = {site: f.closings.get(name, {}) for site, f in known.items()}
+        lost = tuple(lost for part in self.sources.parts for lost in part.roster.lost())
+        return SiteMarks(marks, complete, closings, self._furthest_us(frontiers), lost)
+
+    def restrict_fact(self, site: str, fact: Shed | Skipped) -> Shed | Skipped | None:
+        """Return the part of what a site has left out that counts; None if nothing does."""
+        if site not in self.sites:
+            return None
+        from_us = self._from_us(site)
+        lacking = tuple((slice_us, count) for slice_us, count in fact.lacking if slice_us >= from_us)
+        return replace(fact, lacking=lacking) if lacking else None
 
     def snapshot(self) -> QueryState:
         """Return its state, ready to be written down."""
         waiting = self.sources.waiting if isinstance(self.sources, JoinedSources) else []
-        return QueryState(self.query, [p.sources for p in self.sources.parts], waiting, self.windows.snapshot())
+        parts = self.sources.parts
+        rosters = [part.roster.stays for part in parts]
+        return QueryState(self.query, [p.sources for p in parts], waiting, self.windows.snapshot(), rosters)
 
     def _begin(self) -> None:
         """Answer from the first window on that is wholly seen."""

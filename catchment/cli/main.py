@@ -13,6 +13,7 @@ import catchment
 from catchment.cli.commands import (
     bench,
     dashboard,
+    doctor,
     explain,
     keys,
     plan,
@@ -22,6 +23,7 @@ from catchment.cli.commands import (
     shed,
     show,
     simulate,
+    sites,
     sql,
     submit,
 )
@@ -60,6 +62,8 @@ def _root(
 GROUPS = (
     project,
     submit,
+    sites,
+    doctor,
     explain,
     plan,
     show,

@@ -57,20 +57,20 @@ def status_table(status: Mapping[str, Any], rates: Rates | None = None) -> Rende
     heads = ("site", "rows", *(("rows/s",) if rates else ()), "newest event", "sent", "waiting", "link")
     sites = Table(*heads, box=None, pad_edge=False)
     for name, site in status["sites"].items():
-        link = "up" if site["connected"] else (site["last_error"] or "down")[:60]
         rate = [f"{rates.of(name, site['rows']):,.0f}"] if rates else []
         sites.add_row(
             name,
-            f"{site['rows']:,}",
+            f"{site.get('rows', 0):,}",
             *rate,
-            when(site["newest_event_us"]),
-            size(site["bytes_sent"]),
-            f"{site['pending_rows']:,} rows",
-            Text(link),
+            when(site.get("newest_event_us")),
+            size(site.get("bytes_sent", 0)),
+            _waiting(site),
+            Text(_link(site)),
         )
     notices = (
         *_low_disks(status),
         *_readers(status["sites"]),
+        *_quarantined(status["sites"]),
         *_implausible_times(status["sites"]),
         *_ending_certificates(status["sites"]),
     )
@@ -84,8 +84,72 @@ def status_table(status: Mapping[str, Any], rates: Rates | None = None) -> Rende
         for name, query in status["center"]["queries"].items():
             slowest = min(query["marks_us"], key=lambda s: query["marks_us"][s] or -(2**62))
             queries.add_row(name, when(query["closed_us"]), slowest, str(query["open_slices"]))
-        parts += ["", queries, *_suspensions(status["center"]["queries"])]
+        parts += ["", queries, *_suspensions(status["center"]["queries"]), *_center_notices(status["center"])]
     return Group(*parts)
+
+
+def ago(since_us: int | None) -> str:
+    """Format how long ago an instant of the clock was, for people."""
+    if since_us is None:
+        return "an unknown time"
+    seconds = max(0, time.time_ns() // 1_000 - since_us) // 1_000_000
+    for unit, length in (("days", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length} {unit}"
+    return f"{seconds} s"
+
+
+def _link(role: Mapping[str, Any]) -> str:
+    """Say how the link of a role does; of one that is gone, since when."""
+    state = role.get("state", "running")
+    if state == "never started":
+        heard = role.get("heard_at_us")
+        return "not run here" if heard is None else f"not run here; heard {ago(heard)} ago"
+    error = (role.get("last_error") or "")[:60]
+    if state == "silent":
+        return f"silent for {ago(role.get('reported_at_us'))}" + (f", after: {error}" if error else "")
+    if state != "running":
+        return str(state)
+    if role.get("connected"):
+        return "up"
+    since = role.get("link_down_since_us")
+    return f"down for {ago(since)}: {error}".rstrip(": ") if since is not None else error or "down"
+
+
+def _waiting(role: Mapping[str, Any]) -> str:
+    """Say what waits at a site: rows in its cache, and bytes in its outbox, with how long some have waited."""
+    rows = f"{role.get('pending_rows', 0):,} rows"
+    queued = role.get("queued_bytes")
+    if not queued:
+        return rows
+    since = role.get("queued_since_us")
+    return f"{rows}, {size(queued)}" + (f" for {ago(since)}" if since is not None else "")
+
+
+def _quarantined(sites: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Name the sites that have read records that could not be used."""
+    for name, site in sites.items():
+        if site.get("quarantined"):
+            yield Text(f"{name}: {site['quarantined']:,} records could not be used (catchment show quarantine)")
+
+
+def _center_notices(center: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Say what was refused, of which site and why, what came too late, and whether the center itself is silent."""
+    if center.get("state") == "silent":
+        yield Text(f"the center is silent for {ago(center.get('reported_at_us'))}")
+    for name, site in center.get("sites", {}).items():
+        refused = ", ".join(f"{count:,} {reason}" for reason, count in site.get("refused", {}).items())
+        if refused:
+            yield Text(f"{name}: refused at the center: {refused}")
+        if site.get("left_out_records"):
+            yield Text(
+                f"{name}: {site['left_out_records']:,} records left out: it does not count for their event times"
+            )
+    for name, query in center.get("queries", {}).items():
+        late = ", ".join(f"{site} {count:,}" for site, count in query.get("unmerged_of_sites", {}).items())
+        if late:
+            yield Text(f"{name}: records that came too late to be merged: {late} (catchment show late {name})")
+    yield from (Text(warning) for warning in center.get("warnings", ()))
 
 
 def _suspensions(queries: Mapping[str, Any]) -> Iterator[RenderableType]:
@@ -99,7 +163,6 @@ def _relays(relays: Mapping[str, Any]) -> RenderableType:
     """Show how many partials each relay received and sent on."""
     table = Table("relay", "to", "partials in", "out", "waiting", "sent", "link", box=None, pad_edge=False)
     for name, relay in relays.items():
-        link = "up" if relay["connected"] else (relay["last_error"] or "down")[:60]
         table.add_row(
             name,
             relay["to"],
@@ -107,7 +170,7 @@ def _relays(relays: Mapping[str, Any]) -> RenderableType:
             f"{relay['rows_out']:,}",
             f"{relay['pending_rows']:,} rows",
             size(relay["bytes_sent"]),
-            Text(link),
+            Text(_link(relay)),
         )
     return table
 

@@ -25,7 +25,7 @@ from catchment.deploy.fragment_plan import FragmentPlan, Watch
 from catchment.deploy.store import DeploymentStore
 from catchment.errors import ConfigError, QueryError
 from catchment.optimizer.choices import Strength
-from catchment.optimizer.sharing.demand import queries_of_plan
+from catchment.optimizer.sharing.demand import SharedQuery, queries_of_plan
 from catchment.optimizer.sharing.deployed import Deployed, current_catalog, deploy_again, deploy_first
 from catchment.optimizer.sharing.link_traffic import bytes_over_links, check_contracts
 from catchment.optimizer.sharing.statistics import fill_with_guesses, load_statistics
@@ -133,6 +133,10 @@ class Deployment:
         """Return the same project at another version of what is deployed."""
         return Deployment.plan(self.declared, deployed)
 
+    def read_again(self, deployed: Deployed) -> Deployment:
+        """Return the project as it is declared now, at another version of what is deployed."""
+        return Deployment.plan(load_catalog(Project.load(self.project.folder)), deployed)
+
     def add(self, views: Sequence[View]) -> Deployment:
         """Return the deployment with more views, which were submitted."""
         catalog = self.catalog.add(*views)
@@ -229,9 +233,29 @@ def _share(catalog: Catalog, plans: tuple[QueryPlan, ...], known: Deployed | Non
         sent = bytes_over_links(Routes.of(catalog.project), fill_with_guesses(declared, catalog))
         deployed = deploy_first(queries, strength, sent)
     else:
+        _refuse_relayed_changes(catalog.project, known, queries)
         deployed = deploy_again(known, queries, strength)
     check_contracts(catalog.project, deployed.sharing, declared)
     return deployed
+
+
+def _refuse_relayed_changes(project: Project, known: Deployed, queries: Sequence[SharedQuery]) -> None:
+    """Refuse that a site which sends through others, or others through it, comes or goes while state is kept.
+
+    A relay merges its partials with those of others, so that none of it could be left out.
+    """
+    routes = Routes.of(project)
+    before = {q.demand.source.stream: q.demand.source.sites for q in known.sharing.queries.values()}
+    for query in queries:
+        source = query.demand.source
+        for site in set(before.get(source.stream, source.sites)) ^ set(source.sites):
+            if site in routes.relays or routes.hops.get(site, project.center) != project.center:
+                raise ConfigError(
+                    f"stream {source.stream!r} has other sites than before, and {site!r} sends through others or "
+                    f"others through it: the center could not tell its records apart",
+                    where=str(project.folder / PROJECT_FILE),
+                    hint=f'give it a link of its own first: [[links]] from = "{site}", to = "{project.center}"',
+                )
 
 
 def shed_choice(plans: Sequence[QueryPlan]) -> ShedChoice:

@@ -80,9 +80,9 @@ class Relays:
     def status(self) -> dict[str, Mapping[str, Any]]:
         return {name: relay.status() for name, relay in self.running.items()}
 
-    def write_status(self) -> None:
+    def write_status(self, stopped: bool = False) -> None:
         for relay in self.running.values():
-            write_status(relay.folder, relay.status())
+            write_status(relay.folder, relay.status(), stopped)
 
     def close(self) -> None:
         self._closing.close()

@@ -14,8 +14,11 @@ from catchment.errors import ConfigError
 from catchment.query.plan import QueryPlan
 from catchment.storage.files import make_folder, read_record, write_record
 from catchment.storage.free_space import write_last_words
+from catchment.timeline import SystemClock
 
 STATUS_FILE = "status.json"  # for the live table, for `show`, and for people who look into the folder
+REPORTED_AT = "reported_at_us"  # when a status was written
+STOPPED = "stopped"  # whether the role ended as it should after it
 VIEWS_FILE = "views.json"  # fingerprints of the views that the state in the folder belongs to
 RESUMPTIONS_FILE = "resume.json"  # what was asked to be resumed: fragments at a site, views at the center
 REPAIRS_FILE = "repairs.json"  # queries whose repair was requested at a site
@@ -31,9 +34,13 @@ def open_state_folder(folder: Path) -> None:
         _log.warning("other users can look into %s, which has mode %04o: chmod 700 %s", folder, mode, folder)
 
 
-def write_status(folder: Path, status: Mapping[str, Any]) -> None:
-    """Replace the status of a role; it need not survive a power cut. A full disk is no error: others must be closed."""
-    write_last_words(folder / STATUS_FILE, json.dumps(status))
+def write_status(folder: Path, status: Mapping[str, Any], stopped: bool = False) -> None:
+    """Replace the status of a role, with the time and whether it ends now.
+
+    It need not survive a power cut, and a full disk is no error: others must be closed.
+    """
+    told = {**status, REPORTED_AT: SystemClock().now_us(), STOPPED: stopped}
+    write_last_words(folder / STATUS_FILE, json.dumps(told))
 
 
 def read_status(folder: Path) -> Mapping[str, Any] | None:
@@ -48,19 +55,25 @@ def read_status(folder: Path) -> Mapping[str, Any] | None:
 def refuse_redefined_views(folder: Path, plans: Iterable[QueryPlan]) -> None:
     """Refuse a view that was redefined since the state in the folder was made; remember new views.
 
-    The old partials of a redefined view would mean something else.
+    The old partials of a redefined view would mean something else. Its sites may change: the center has a roster.
     """
     known = read_record(folder / VIEWS_FILE) or {}
-    now = {plan.name: hashlib.sha256(plan.to_text().encode()).hexdigest() for plan in plans}
-    changed = sorted(name for name, definition in now.items() if known.get(name, definition) != definition)
+    plans = tuple(plans)
+    now = {plan.name: _fingerprint(plan.without_sites()) for plan in plans}
+    with_sites = {plan.name: _fingerprint(plan) for plan in plans}  # what was written before sites could change
+    changed = sorted(n for n in now if known.get(n, now[n]) not in (now[n], with_sites[n]))
     if changed:
         raise ConfigError(
             f"the definition of {', '.join(changed)} has changed since the state in {folder} was made",
-            hint="give the changed view another name, or start over with a new state folder",
+            hint=f"give the changed view another name, or drop the old one first: catchment drop PROJECT {changed[0]}",
         )
-    if now.keys() - known.keys():
+    if any(known.get(name) != definition for name, definition in now.items()):
         make_folder(folder)
         write_record(folder / VIEWS_FILE, {**known, **now})
+
+
+def _fingerprint(plan: QueryPlan) -> str:
+    return hashlib.sha256(plan.to_text().encode()).hexdigest()
 
 
 def request_repairs(site_folder: Path, queries: Iterable[str]) -> None:

@@ -38,7 +38,10 @@ class DeploymentWatcher:
         found = self.store.read()
         if found is None or found.version <= self.version:
             return None
-        self.deployment = self.deployment.at(found)
+        if found.orders.version != self.deployment.deployed.orders.version:
+            self.deployment = self.deployment.read_again(found)  # a site that was added is declared in catchment.toml
+        else:
+            self.deployment = self.deployment.at(found)
         return self.deployment
 
     def acknowledge(self) -> None:

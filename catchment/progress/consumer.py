@@ -19,8 +19,9 @@ import pyarrow.compute as pc
 from catchment.aggregates import partials
 from catchment.errors import CatchmentError
 from catchment.progress.blocking import SegmentSieve, SiteBlocked, SiteResumed, TakesSegments
-from catchment.progress.events import Gathered, Landed
+from catchment.progress.events import Gathered, Landed, LeftOut
 from catchment.progress.frontier import Frontier
+from catchment.progress.spans import FindSpan, count_all, restrict
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.storage.host import Host
 from catchment.wire.inbox import Inbox
@@ -39,23 +40,30 @@ def merge_here(fragment: Fragment, table: pa.Table) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class LandedRun:
-    """Consecutive segments of an inbox as events; `end` is the position behind the last of them.
+    """Consecutive segments of an inbox as events: those at positions in [start, end).
 
     `set_aside` are the positions that are not among the events, because their sites are blocked.
     """
 
+    start: int
     end: int
-    events: tuple[Gathered | Landed | SiteBlocked, ...]
+    events: tuple[Gathered | LeftOut | Landed | SiteBlocked, ...]
     set_aside: tuple[int, ...] = ()
 
 
 class InboxConsumer:
-    """Reads what has landed and commits it to a host. `merge` combines the partials of one fragment."""
+    """Reads what has landed and commits it to a host.
 
-    def __init__(self, inbox: Inbox, host: Host[Any, Any], merge: Merge = merge_here) -> None:
+    `merge` combines the partials of one fragment; `find_span` says for which slices a site counts.
+    """
+
+    def __init__(
+        self, inbox: Inbox, host: Host[Any, Any], merge: Merge = merge_here, find_span: FindSpan = count_all
+    ) -> None:
         self.inbox = inbox
         self.host = host
         self.merge = merge
+        self.find_span = find_span
         self._unchecked_end = 0  # segments below this position were not checked when they landed
 
     @property
@@ -96,12 +104,19 @@ class InboxConsumer:
         sieve = SegmentSieve(self._core, fragments)
         taken = {p: s for p, s in landed.items() if sieve.takes(s, self._was_checked(p))}
         try:
-            gathered = gather(taken.values(), fragments, self.merge)
+            gathered = self._gather(taken.values(), fragments)
         except Exception as failure:  # noqa: BLE001 - whatever merges may be an engine with errors of its own
             taken = _without_poison(taken, fragments, sieve, failure)
-            gathered = gather(taken.values(), fragments, self.merge)
-        events: list[Gathered | Landed | SiteBlocked] = [*gathered, *map(Landed.of, taken.values())]
-        return LandedRun(end, (*events, *sieve.newly_blocked), tuple(p for p in landed if p not in taken))
+            gathered = self._gather(taken.values(), fragments)
+        events: list[Gathered | LeftOut | Landed | SiteBlocked] = [*gathered, *map(Landed.of, taken.values())]
+        set_aside = tuple(p for p in landed if p not in taken)
+        return LandedRun(start, end, (*events, *sieve.newly_blocked), set_aside)
+
+    def _gather(self, segments: Iterable[Segment], fragments: Mapping[str, Fragment]) -> list[Gathered | LeftOut]:
+        """Merge the partials that count, and say how many records do not."""
+        restricted = [restrict(segment, self.find_span) for segment in segments]
+        gathered = gather([segment for segment, _ in restricted], fragments, self.merge)
+        return [*gathered, *(event for _, left_out in restricted for event in left_out)]
 
     def commit(self, run: LandedRun, events: Sequence[Any]) -> None:
         """Make the events that a run has led to one entry of the journal; then discard its segments."""

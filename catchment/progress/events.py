@@ -24,6 +24,16 @@ class Gathered:
     senders: tuple[tuple[str, int], ...] = ()
 
 
+@stored()
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Raw records of a site that were not merged, because the site does not count for their event times."""
+
+    fragment: str
+    site: str
+    records: int
+
+
 @stored(version=2, migrations={1: dict})  # version 2 has suspensions
 @dataclass(frozen=True, slots=True)
 class Landed:

@@ -7,7 +7,7 @@ sites are declared and have a route to the center.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from catchment.errors import QueryError
@@ -47,6 +47,20 @@ class Catalog:
         """Return the stream, table or view of a name, whatever its case."""
         everything: dict[str, Stream | Table | View] = {**self.streams, **self.tables, **self.views}
         return next((d for n, d in everything.items() if n.lower() == name.lower()), None)
+
+    def without_sites(self, retired: Collection[str]) -> Catalog:
+        """Return the catalog with streams that are not born at some sites any more; each must be born somewhere."""
+        streams = {}
+        for name, stream in self.streams.items():
+            left = tuple(site for site in stream.sites or () if site not in retired)
+            if not left:
+                raise QueryError(
+                    f"every site of stream {name!r} is retired: {', '.join(stream.sites or ())}",
+                    where=stream.where,
+                    hint="bring one back with catchment sites add, or drop the views that read the stream",
+                )
+            streams[name] = replace(stream, sites=left)
+        return replace(self, streams=streams)
 
     @property
     def names(self) -> tuple[str, ...]:

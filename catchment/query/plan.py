@@ -385,6 +385,12 @@ class QueryPlan:
             tuple(lookups),
         )
 
+    def without_sites(self) -> QueryPlan:
+        """Return the plan of what is computed, wherever its streams are born."""
+        root = transform(self.root, lambda node: replace(node, sites=()) if isinstance(node, Scan) else node)
+        assert isinstance(root, Sink)
+        return replace(self, root=root)
+
     def to_text(self) -> str:
         return self.root.to_text()
 

@@ -88,6 +88,8 @@ class SiteMeter:
     sent: RecentRate = field(default_factory=RecentRate)  # bytes that the link carried
     asked: RecentRate = field(default_factory=RecentRate)  # bytes that it was asked to carry
     fragment_bytes: Mapping[str, int] = field(default_factory=dict)
+    link_down_since_us: int | None = None
+    queued_since_us: int | None = None  # when something began to wait that has waited ever since
 
     def note_batch(
         self,
@@ -118,6 +120,8 @@ class SiteMeter:
         self.sent.note(counters.bytes_acked, now_us)
         self.asked.note(counters.bytes_acked + queued_bytes, now_us)
         self.fragment_bytes = counters.fragment_bytes
+        self.link_down_since_us = None if counters.connected else self.link_down_since_us or now_us
+        self.queued_since_us = None if queued_bytes == 0 else self.queued_since_us or now_us
 
     def statistics(self) -> dict[str, Any]:
         """Return what the planner wants to know, as plain JSON."""
@@ -139,6 +143,8 @@ class SiteMeter:
             **self.link_use(bandwidth_bytes_per_s, counters.goodput_bytes_per_s),
             "connected": counters.connected,
             "last_error": counters.last_error,
+            "link_down_since_us": self.link_down_since_us,
+            "queued_since_us": self.queued_since_us,
         }
 
     def link_use(self, bandwidth_bytes_per_s: float | None, goodput_bytes_per_s: float | None) -> dict[str, Any]:

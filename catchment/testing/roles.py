@@ -42,6 +42,7 @@ class SimulatedCenter:
             deployment.deployed.begun,
             {p.name: self._make_tables(p) for p in deployment.plans},
             clock,
+            orders=deployment.deployed.orders,
         )
         self.host = self.pipeline.host
 
@@ -51,7 +52,7 @@ class SimulatedCenter:
         refuse_redefined_views(self.folder, deployment.plans)
         tables = {p.name: self.pipeline.tables.get(p.name) or self._make_tables(p) for p in deployment.plans}
         deployed = deployment.deployed
-        self.pipeline.deploy(deployment.center_queries, deployed.known, deployed.begun, tables)
+        self.pipeline.deploy(deployment.center_queries, deployed.known, deployed.begun, tables, deployed.orders)
 
     def tick(self) -> None:
         """Consume what has landed, and let time pass."""

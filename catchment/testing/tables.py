@@ -55,6 +55,13 @@ class MemoryStore:
     def compact(self, kind: str, query: str) -> None:
         """Do nothing: there are no files."""
 
+    def flush(self, kind: str, query: str) -> None:
+        """Do nothing: `sync` makes everything durable at once."""
+
+    def remove_torn(self, kind: str, query: str, first_number: int) -> list[str]:
+        """Return nothing: a power cut takes back whole appends here."""
+        return []
+
     def sync(self) -> None:
         """Make everything durable that was appended."""
         for table in self.tables.values():

@@ -57,6 +57,7 @@ class Inbox:
         self._lock = threading.RLock()
         self._refusals = Refusals(clock or SystemClock())
         self._failure: OSError | None = None
+        self._stopped: set[str] = set()  # sites whose present life has ended and whose next has not begun
         self._segments = SegmentFolder(folder, limits)
         self._decoded = DecodedSegments(DECODED_BYTES)
         self._waiting = WaitingBytes()
@@ -64,7 +65,7 @@ class Inbox:
         self.set_aside = SetAside(folder)
         state = read_record(folder / STATE_FILE) or {"discarded": 0, "origins": {}}
         self._first: int = state["discarded"]  # the lowest position that is not discarded
-        self._origins = SeenByOrigin.from_record(state["origins"])
+        self._origins = SeenByOrigin.from_record(state["origins"], state.get("lives", {}))
         self._recover()
 
     # ---- what is here
@@ -169,7 +170,7 @@ class Inbox:
             if not consumed:
                 return
             # The state covers all that was seen, also what stays here: more than must be remembered.
-            write_record(self.folder / STATE_FILE, {"discarded": position, "origins": self._origins.to_record()})
+            self._write_state(position)
             self._first = position
             for gone in consumed:
                 self._decoded.remove(gone)
@@ -206,6 +207,34 @@ class Inbox:
     def _read_header(self, position: int) -> FrameHeader:
         return self._segments.read(position).header
 
+    # ---- lives of sites
+
+    def life_of(self, origin: str) -> int:
+        """Return how often a site was replaced."""
+        with self._lock:
+            return self._origins.life_of(origin)
+
+    def stop_life(self, origin: str) -> None:
+        """Take nothing more of a site until its new life begins; after a restart it is taken as before."""
+        with self._lock:
+            self._stopped.add(origin)
+
+    def begin_life(self, origin: str, life: int) -> None:
+        """Take a site that goes on with an empty disk: its segments are numbered from 0 again, under a new epoch.
+
+        Everything that has landed of its former life must be consumed.
+        """
+        with self._lock:
+            self._origins.begin_life(origin, life)
+            self._write_state(self._first)
+            self._stopped.discard(origin)
+            self.set_aside.forget(origin)
+            self._blocked.pop(origin, None)
+
+    def _write_state(self, discarded: int) -> None:
+        state = {"discarded": discarded, "origins": self._origins.to_record(), "lives": self._origins.lives_record()}
+        write_record(self.folder / STATE_FILE, state)
+
     # ---- accepting
 
     def _read_frame(self, data: bytes) -> EncodedSegment:
@@ -238,6 +267,15 @@ class Inbox:
                 hint="what it sends stays in its outbox; the status of the receiver says how to go on",
                 origin=origin,
             )
+        if origin in self._stopped:
+            raise self.refuse("closed", f"{origin!r} is being replaced; send again later", origin=origin)
+        if self._origins.is_ended(origin, epoch):
+            raise self.refuse(
+                "wrong_epoch",
+                f"{origin!r} was replaced by another state folder; this one, of epoch {epoch}, has ended",
+                hint="end this process: another one runs under the name, and what this one has not sent is not taken",
+                origin=origin,
+            )
         known = self._origins.get(origin)
         if known is None and len(self._origins) >= self.limits.origins:
             raise self.refuse("too_many_origins", f"{origin!r} would be site {len(self._origins) + 1}")
@@ -245,8 +283,8 @@ class Inbox:
             raise self.refuse(
                 "wrong_epoch",
                 f"the state folder of {origin!r} was replaced: its epoch was {known.epoch}, now it is {epoch}",
-                hint="restore the site's state folder, or run the site under a new name: "
-                "its old numbers cannot be told from its new ones",
+                hint="restore the site's state folder; or, if it is lost, go on with the new one: at the center, "
+                f"catchment sites replace {origin}",
                 origin=origin,
             )
 

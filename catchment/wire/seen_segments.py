@@ -19,6 +19,7 @@ from catchment.wire.codec import EncodedSegment
 RECENT_DIGESTS = 1024  # checksums that are remembered of each site, to compare a segment that comes again
 STORED_DIGESTS = 64  # of them, those that a restart remembers; a sender has far fewer segments under way
 MAX_OLD_INCARNATIONS = 16
+MAX_ENDED_LIVES = 16  # of a site whose epochs are remembered; an older one would be taken for a new one
 
 
 class Known(Enum):
@@ -96,11 +97,20 @@ class SeenSegments:
         return cls(record["epoch"], seen, SegmentChain.from_record(record["chain"]), record["compared_from"], recent)
 
 
+@dataclass(frozen=True, slots=True)
+class EndedLives:
+    """How often a site was replaced by one with an empty disk, and the epochs of its newest former lives."""
+
+    count: int
+    epochs: tuple[str, ...] = ()
+
+
 class SeenByOrigin:
     """The segments that were taken, by site."""
 
     def __init__(self) -> None:
         self._origins: dict[str, SeenSegments] = {}
+        self._lives: dict[str, EndedLives] = {}
 
     def __len__(self) -> int:
         return len(self._origins)
@@ -125,13 +135,37 @@ class SeenByOrigin:
     def add(self, segment: EncodedSegment) -> None:
         """Note that a segment is taken."""
         header = segment.header
+        if self.is_ended(header.origin, header.epoch):
+            return  # it was consumed before the life ended, and is about to be discarded
         self._origins.setdefault(header.origin, SeenSegments(header.epoch)).add(segment)
 
     def to_record(self) -> dict[str, Any]:
         return {name: known.to_record() for name, known in self._origins.items()}
 
+    def life_of(self, origin: str) -> int:
+        """Return how often a site was replaced."""
+        known = self._lives.get(origin)
+        return known.count if known else 0
+
+    def is_ended(self, origin: str, epoch: str) -> bool:
+        """Return whether an epoch is that of a former life of a site."""
+        known = self._lives.get(origin)
+        return known is not None and epoch in known.epochs
+
+    def begin_life(self, origin: str, life: int) -> None:
+        """Forget the numbers of a site; the next epoch that is not a former one is that of its new life."""
+        ended = self._origins.pop(origin, None)
+        before = self._lives.get(origin, EndedLives(0))
+        epochs = (*before.epochs, *([ended.epoch] if ended is not None else []))
+        self._lives[origin] = EndedLives(life, epochs[-MAX_ENDED_LIVES:])
+
+    def lives_record(self) -> dict[str, Any]:
+        """Return the former lives of sites for the file of the inbox."""
+        return {name: {"count": lives.count, "epochs": list(lives.epochs)} for name, lives in self._lives.items()}
+
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> SeenByOrigin:
+    def from_record(cls, record: Mapping[str, Any], lives: Mapping[str, Any]) -> SeenByOrigin:
         origins = cls()
         origins._origins = {name: SeenSegments.from_record(known) for name, known in record.items()}
+        origins._lives = {name: EndedLives(known["count"], tuple(known["epochs"])) for name, known in lives.items()}
         return origins

@@ -88,7 +88,7 @@ class SetAside:
         known = read_record(self._of(origin) / REASON_FILE) or {"dropped": 0}
         way_out = f"mend the cause, then try again: touch {self._of(origin) / RESUME_FILE}"
         if known["dropped"]:
-            way_out = "too much was dropped to go on where it stopped: run the site under another name"
+            way_out = f"too much was dropped to go on where it stopped: catchment sites replace {origin}"
         return {
             "segments": len(self.sequences(origin)),
             "dropped_segments": known["dropped"],

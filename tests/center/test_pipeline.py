@@ -57,6 +57,12 @@ class MemoryTables:
     def recall(self, wanted: pa.Table) -> pa.Table:
         return self.memory.recall(wanted)
 
+    def flush(self) -> None:
+        """Memory needs none."""
+
+    def remove_torn(self, first_number: int) -> list[str]:
+        return []
+
     def compact(self) -> None:
         pass
 

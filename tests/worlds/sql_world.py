@@ -67,6 +67,12 @@ class MemoryStore:
     def newest_number(self, kind: str, query: str) -> int | None:
         return self.numbers.get((kind, query))
 
+    def flush(self, kind: str, query: str) -> None:
+        """Memory needs none."""
+
+    def remove_torn(self, kind: str, query: str, first_number: int) -> list[str]:
+        return []
+
     def compact(self, kind: str, query: str) -> None:
         """Pieces in memory cost nothing."""
 

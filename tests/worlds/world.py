@@ -16,7 +16,17 @@ import pyarrow as pa
 
 from catchment.aggregates import make_aggregate, partials
 from catchment.center.core import CenterCore
-from catchment.center.events import EXACT, FINAL, ON_TIME, Expired, Publish, QueryAdded, Recalled
+from catchment.center.events import (
+    EXACT,
+    FINAL,
+    ON_TIME,
+    Expired,
+    Publish,
+    QueryAdded,
+    Recalled,
+    RosterChange,
+    SiteReplaced,
+)
 from catchment.center.late.registry import WINDOW_COLUMN
 from catchment.center.query import CenterQuery
 from catchment.progress.consumer import CAUSE, InboxConsumer
@@ -175,8 +185,13 @@ class Center:
             self.clock,
         )
         self.host.recover()
-        self.consumer = InboxConsumer(self.inbox, self.host)
+        self.consumer = InboxConsumer(
+            self.inbox, self.host, find_span=lambda _, site: self.core.sites.span(self.query.fragment.stream, site)
+        )
         self.consumer.recover()
+        for site, life in self.core.sites.lives.items():
+            if self.inbox.life_of(site) < life:
+                self.inbox.begin_life(site, life)
 
     def crash(self) -> None:
         self.host.journal.close()
@@ -195,6 +210,17 @@ class Center:
             else:
                 self.host.submit(CAUSE, events, batch=run.end)
         self.repair()
+        self.core.validate()
+
+    def change_roster(self, change: RosterChange, crash: bool = False) -> None:
+        """What has landed is handled before the change; a replaced site is then taken with new numbers."""
+        while not self.consumer.is_drained:
+            self.consume()
+        self.host.submit("deploy", [change])
+        if crash:
+            self.crash()
+        elif isinstance(change, SiteReplaced):
+            self.inbox.begin_life(change.site, change.life)
         self.core.validate()
 
     def tick(self) -> None:

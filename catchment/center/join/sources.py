@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from catchment.center.fragment_sources import Arrival, FragmentSources, RecordCounts
+from catchment.center.fragment_sources import MAX_WAITING_BYTES, Arrival, FragmentSources, RecordCounts
 from catchment.center.join.pairing import widen
 from catchment.center.query import CenterQuery
 from catchment.optimizer.sharing.derive import Derivation
@@ -48,9 +48,11 @@ class JoinedSources:
         for part in self.parts:
             yield from self._pass_on(self._widen(part, part.take(fragment, table, records)))
 
-    def find_starts(self, frontiers: Mapping[str, Frontier], newest: Mapping[str, int]) -> Iterator[Arrival]:
+    def find_starts(
+        self, frontiers: Mapping[str, Frontier], newest: Mapping[str, int], now_us: int
+    ) -> Iterator[Arrival]:
         """Learn where the sides start; yield what has waited for that."""
-        found = [a for part in self.parts for a in self._widen(part, part.find_starts(frontiers, newest))]
+        found = [a for part in self.parts for a in self._widen(part, part.find_starts(frontiers, newest, now_us))]
         yield from self._pass_on(found)
 
     def forget_final(self, final_us: int) -> None:
@@ -70,6 +72,17 @@ class JoinedSources:
             ready = self.waiting
             self.waiting = []
             yield from ready
+        else:
+            self._bound_waiting()
+
+    def _bound_waiting(self) -> None:
+        """Pass over the oldest of what waits for the other side, which then starts after it."""
+        size_bytes = sum(table.nbytes for table, _ in self.waiting)
+        while size_bytes > MAX_WAITING_BYTES and len(self.waiting) > 1:
+            table, _ = self.waiting.pop(0)
+            size_bytes -= table.nbytes
+            for part in self.parts:
+                part.sources[0].start_after(table)
 
     def _part(self, query: str) -> FragmentSources:
         return next(part for part in self.parts if part.query.name == query)

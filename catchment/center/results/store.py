@@ -6,7 +6,7 @@ Every append carries a number as its application transaction, so that appending 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
+from catchment.center.results.delta_log import remove_torn_commits, sync_commits
 from catchment.center.results.layout import INSTANT, open_table
 
 APPLICATION = "catchment"  # the name under which Delta remembers the number of the last append
@@ -40,6 +41,14 @@ class TableStore(Protocol):
         """Fold many small pieces into few; readers are not disturbed."""
         ...
 
+    def flush(self, kind: str, query: str) -> None:
+        """Make everything that was appended durable."""
+        ...
+
+    def remove_torn(self, kind: str, query: str, first_number: int) -> list[str]:
+        """Remove what a power cut has left half written; numbers from the first on will be appended again."""
+        ...
+
 
 @dataclass(frozen=True)
 class DeltaStore:
@@ -51,6 +60,7 @@ class DeltaStore:
 
     folder: Path
     keep_hours: int = KEEP_HOURS
+    _durable: dict[Path, int] = field(default_factory=dict, compare=False)  # the newest version that is, by table
 
     def append(self, kind: str, query: str, number: int, make: Callable[[], pa.Table]) -> None:
         newest = self.newest_number(kind, query)
@@ -90,6 +100,14 @@ class DeltaStore:
         table.vacuum(retention_hours=self.keep_hours, dry_run=False, enforce_retention_duration=False)
         table.create_checkpoint()
         table.cleanup_metadata()
+
+    def flush(self, kind: str, query: str) -> None:
+        path = self.folder / kind / query
+        self._durable[path] = sync_commits(path, self._durable.get(path, -1))
+
+    def remove_torn(self, kind: str, query: str, first_number: int) -> list[str]:
+        removed = remove_torn_commits(self.folder / kind / query, first_number)
+        return [f"{torn.path}: {torn.problem}" for torn in removed]
 
     def _open(self, kind: str, query: str) -> DeltaTable | None:
         return open_table(self.folder / kind / query)

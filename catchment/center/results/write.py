@@ -130,6 +130,16 @@ class ResultTables:
         for kind in self.kinds:
             self._store.compact(kind, self.query)
 
+    def flush(self) -> None:
+        """Make everything that was published durable."""
+        for kind in (*self.kinds, "late"):
+            self._store.flush(kind, self.query)
+
+    def remove_torn(self, first_number: int) -> list[str]:
+        """Remove what a power cut has left half written, before the journal repeats the numbers from the first on."""
+        kinds = (*self.kinds, "late")
+        return [told for kind in kinds for told in self._store.remove_torn(kind, self.query, first_number)]
+
     @cached_property
     def _store(self) -> TableStore:
         return self.store or DeltaStore(self.folder)

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from catchment.center.events import FINAL, Publish
 from catchment.center.query import CenterQuery
+from catchment.center.roster import lost_sites
 from catchment.center.windows.closed import ClosedWindow, SiteMarks
 from catchment.center.windows.early import EarlyAnswers
 from catchment.center.windows.instants import SortedInstants
@@ -55,17 +56,17 @@ class WindowCloser:
         self._lacking = SortedInstants(start for start, known in state.closed.items() if known.is_lacking)
         self._assessed: SiteMarks | None = None  # how far the sites had come when windows were last assessed
 
-    def is_due(self, marks: Mapping[str, int], now_us: int) -> bool:
+    def is_due(self, furthest_us: int, now_us: int) -> bool:
         """Return whether the next window has waited for its missing sites as long as it may."""
         window = self._open.first_window()
-        if window is None or self.query.freshness_us is None or max(marks.values()) < window.end_us:
+        if window is None or self.query.freshness_us is None or furthest_us < window.end_us:
             return False
         since = self._first_passed_us(window)
         return since is None or now_us - since >= self.query.freshness_us
 
     def close(self, marks: SiteMarks, now_us: int) -> Iterator[Publish]:
         """Close and publish, in order of time, the windows that are complete or have waited long enough."""
-        self._note_furthest(max(marks.marks.values()), now_us)
+        self._note_furthest(marks.furthest_us, now_us)
         while (window := self._open.first_window()) is not None:
             missing = [site for site, mark in marks.marks.items() if mark < window.end_us]
             if missing and not self._has_waited(window, now_us):
@@ -81,7 +82,7 @@ class WindowCloser:
         known.closed_at_us = now_us
         state.closed[window.start_us] = known
         self.assess(window, known, marks)
-        if not missing and not known.skipped:
+        if not known.absent_sites:
             state.usual = counts
         rows = self._open.rows(window)
         if not known.skipped:
@@ -108,7 +109,9 @@ class WindowCloser:
         changed |= {start_us for start_us in self._skipped.take_changed() if start_us in self._closed}
         before = self._assessed
         self._assessed = marks
-        if before is None or (self.query.contract is not None and before != marks):
+        if before is None or before.lost != marks.lost or before.marks.keys() != marks.marks.keys():
+            return list(self._closed)
+        if self.query.contract is not None and before != marks:
             return sorted({*self._lacking, *changed})
         size_us = self.query.window.size_us
         for site, mark_us in marks.marks.items():
@@ -142,7 +145,7 @@ class WindowCloser:
     def _final_us(self, marks: SiteMarks, now_us: int) -> int:
         """Return until when windows are final: not while a site that is here may still repair what it has shed."""
         horizon_us = self.query.repair_horizon_us
-        waited_us = min(self._waited_until_us(now_us), max(marks.marks.values()) - horizon_us)
+        waited_us = min(self._waited_until_us(now_us), marks.furthest_us - horizon_us)
         away = [site for site, mark_us in marks.marks.items() if mark_us < waited_us]
         final_us = max(min(marks.marks.values()) - horizon_us, waited_us)
         awaited_us = self._outstanding.earliest_awaited_us(away)  # is repaired however old it has grown
@@ -165,12 +168,14 @@ class WindowCloser:
             known.stop_awaiting()
         if known.unmerged:
             return self._publisher.publish_status(window, known, "the horizon has passed; late records are out", now_us)
-        without = f" without {', '.join(sorted(known.missing))}" if known.missing else ""
+        without = f" without {', '.join(known.absent_sites)}" if known.absent_sites else ""
         return self._publisher.publish_status(window, known, f"the repair horizon has passed{without}", now_us, FINAL)
 
     def assess(self, window: Window, known: ClosedWindow, marks: SiteMarks) -> bool:
         """Take in what is known by now; return whether anything that is published of the window has changed."""
-        before = (known.status, tuple(known.missing), known.skipped)
+        before = known.status, known.absent_sites, known.skipped
+        for site in lost_sites(marks.lost, window):
+            known.lost.setdefault(site, known.missing.get(site, self._expected_records(site, known.counts)))
         known.owed = self._outstanding.lacks_records(window.start_us)
         known.shed = self._outstanding.lacking(window.start_us)
         known.skipped = self._skipped.of(window.start_us)
@@ -180,7 +185,7 @@ class WindowCloser:
             self._lacking.add(window.start_us)
         else:
             self._lacking.discard(window.start_us)
-        return before != (known.status, tuple(known.missing), known.skipped)
+        return before != (known.status, known.absent_sites, known.skipped)
 
     def _note_furthest(self, mark_us: int, now_us: int) -> None:
         """Remember when the furthest site came how far: every open window waits from then on, all at the same time."""
@@ -207,16 +212,20 @@ class WindowCloser:
 def _why_changed(known: ClosedWindow, skipped: Mapping[str, int]) -> str:
     if known.skipped != skipped:
         return f"suspended at {', '.join(sorted(known.skipped))}"
-    who = "a missing site" if known.missing else "every site"
-    return f"{who} has passed its end"
+    if known.missing:
+        return "a missing site has passed its end"
+    if known.lost:
+        return f"nothing more comes of {', '.join(sorted(known.lost))}"
+    return "every site that counts has passed its end"
 
 
 def _why_closed(window: Window, known: ClosedWindow, marks: SiteMarks) -> str:
+    missing = sorted({*known.missing, *known.lost})
     if known.skipped:
-        without = f", without {', '.join(known.missing)}" if known.missing else ""
+        without = f", without {', '.join(missing)}" if missing else ""
         return f"closed while suspended at {', '.join(sorted(known.skipped))}{without}"
-    if known.missing:
-        return f"closed without {', '.join(known.missing)}"
+    if missing:
+        return f"closed without {', '.join(missing)}"
     closings = [marks.closing(site, window.end_us) for site in known.awaited]
     reasons = sorted({closing.reason for closing in closings if closing is not None})
     if not reasons:

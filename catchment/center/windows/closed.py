@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from catchment.center.events import EXACT, ON_TIME, SUSPENDED
+from catchment.center.roster import Lost
 from catchment.quality.contract import WatchedQuantity
 from catchment.quality.merge_sites import ColumnLateness, Lateness, SiteEstimate, expected_count, merge_lateness
 from catchment.storage.codec import stored
@@ -25,13 +26,16 @@ MissingShares = tuple[tuple[str, str, float], ...]  # (site, source, the share o
 class SiteMarks:
     """How far the sites of a query have come.
 
-    `marks`: everything before is normally sent. `complete_until`: nothing more is expected before. `closings`: what
-    each site lacked of the windows that it has closed, by the window's end.
+    `marks`: everything before is normally sent, or does not count. `complete_until`: nothing more is expected before.
+    `closings`: what each site lacked of the windows that it has closed, by the window's end. `furthest_us`: the mark of
+    the furthest site. `lost`: the event times of sites of which nothing more comes.
     """
 
     marks: Mapping[str, int]
     complete_until: Mapping[str, int]
     closings: Mapping[str, Mapping[int, Closing]]
+    furthest_us: int = START_OF_TIME_US
+    lost: tuple[Lost, ...] = ()
 
     def has_passed(self, site: str, end_us: int) -> bool:
         return self.marks.get(site, START_OF_TIME_US) >= end_us
@@ -50,7 +54,7 @@ def _without_errors(fields: dict[str, Any]) -> dict[str, Any]:
     return {**fields, "late": Lateness(None, 0.0) if errors else None}
 
 
-@stored(3, {1: lambda fields: fields | {"closed_at_us": None, "skipped": {}}, 2: _without_errors})
+@stored(3, {1: lambda fields: fields | {"closed_at_us": None, "skipped": {}, "lost": {}}, 2: _without_errors})
 @dataclass
 class ClosedWindow:
     """A published window that may still change."""
@@ -68,22 +72,23 @@ class ClosedWindow:
     shed: int = 0  # about how many
     closed_at_us: int | None = None  # when it was published first; None if it is not known yet
     skipped: dict[str, int] = field(default_factory=dict)  # site -> its records that a suspended fragment has skipped
+    lost: dict[str, int | None] = field(default_factory=dict)  # sites of which something never comes, as in `missing`
 
     @property
     def is_lacking(self) -> bool:
-        """Whether something that belongs to it is not in yet."""
+        """Whether something that belongs to it is not in yet, and may come."""
         return bool(self.missing or self.awaited or self.owed or self.skipped)
 
     @property
     def absent_sites(self) -> tuple[str, ...]:
         """The sites that it was published without, or without a part of their records."""
-        return tuple(sorted(self.missing.keys() | self.skipped.keys()))
+        return tuple(sorted({*self.missing, *self.skipped, *self.lost}))
 
     @property
     def status(self) -> str:
         if self.skipped:
             return SUSPENDED
-        return ON_TIME if self.is_lacking or not self.repaired else EXACT
+        return ON_TIME if self.is_lacking or self.lost or not self.repaired else EXACT
 
     @property
     def lateness(self) -> Lateness | None:
@@ -102,10 +107,11 @@ class ClosedWindow:
         """The share of the window's records that are in: counted where known, else by the share of sites."""
         got = sum(self.counts.values())
         lacking = float(self.shed + self.unmerged + sum(self.skipped.values()))
-        if any(expected is None for expected in self.missing.values()):
-            sites = len(self.counts.keys() | self.missing.keys())
-            return (sites - len(self.missing)) / sites * (got / (got + lacking) if got else 1.0)
-        lacking += sum(expected or 0 for expected in self.missing.values())
+        missing = {**self.lost, **self.missing}
+        if any(expected is None for expected in missing.values()):
+            sites = len(self.counts.keys() | missing.keys())
+            return (sites - len(missing)) / sites * (got / (got + lacking) if got else 1.0)
+        lacking += sum(expected or 0 for expected in missing.values())
         if self.awaited and self.expected is not None:
             lacking += max(self.expected - got - self.shed, 0.0)
         return got / (got + lacking) if got + lacking else 1.0
@@ -116,13 +122,14 @@ class ClosedWindow:
             self.unmerged += count
             return
         self.counts[site] = self.counts.get(site, 0) + count
-        expected = self.missing.get(site)
-        if expected is not None:
-            self.missing[site] = max(expected - count, 0)
+        for missing in (self.missing, self.lost):
+            expected = missing.get(site)
+            if expected is not None:
+                missing[site] = max(expected - count, 0)
 
     def assess(self, end_us: int, watched: Sequence[WatchedQuantity], marks: SiteMarks, has_contract: bool) -> None:
         """Take in what sites have stated since."""
-        for site in [s for s in self.missing if marks.has_passed(s, end_us)]:
+        for site in [s for s in self.missing if s not in marks.marks or marks.has_passed(s, end_us)]:
             del self.missing[site]
             self.expected = None
         if has_contract:

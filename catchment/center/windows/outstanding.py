@@ -77,6 +77,23 @@ class Outstanding:
                 self._drop(start_us, key)
             self.batches.pop(key, None)
 
+    def give_up(self, site: str) -> None:
+        """Expect no repair of a site any more: nothing comes of it.
+
+        Its batches get numbers below 0, because a new life of the site begins to number its own at 0.
+        """
+        ended = [key for key in self.batches if key[0] == site and key[1] >= 0]
+        lowest = min((number for origin, number in self.batches if origin == site), default=0)
+        for below, key in enumerate(ended, start=1):
+            batch = self.batches.pop(key)
+            batch.gave_up = True
+            renamed = site, min(lowest, 0) - below
+            self.batches[renamed] = batch
+            for start_us in batch.lacking:
+                self._by_window[start_us].remove(key)
+                self._by_window[start_us].add(renamed)
+                self._changed.add(start_us)
+
     def forget(self, window_start_us: int) -> None:
         """Stop following a window."""
         for key in list(self._by_window.get(window_start_us, ())):

@@ -6,7 +6,7 @@ leaves only a small record; its rows are recalled from the result table when a r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
@@ -74,9 +74,9 @@ class QueryWindows:
         if known is not None:
             known.revision = max(known.revision, revision)
 
-    def is_due(self, marks: Mapping[str, int], now_us: int) -> bool:
+    def is_due(self, furthest_us: int, now_us: int) -> bool:
         """Return whether `settle` would publish something though nothing has landed."""
-        return self.early.is_due(now_us) or self.closer.is_due(marks, now_us)
+        return self.early.is_due(now_us) or self.closer.is_due(furthest_us, now_us)
 
     def snapshot(self) -> WindowsState:
         """Return its state, ready to be written down."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -42,15 +41,15 @@ def register(app: typer.Typer) -> None:
 
 @show_app.command(epilog="Example: catchment show status -p demo")
 def status(project: ProjectOption = Path(), as_json: JsonFlag = False) -> None:
-    """Show the last reported status of each site, relay and the center."""
-    state = Project.load(project).state_folder
-    sites = {p.parent.name: json.loads(p.read_text()) for p in sorted(state.glob("sites/*/status.json"))}
-    relays = {p.parent.name: json.loads(p.read_text()) for p in sorted(state.glob("relays/*/status.json"))}
-    center = state / "center" / "status.json"
-    if not sites and not center.exists():
-        raise ConfigError("nothing has run here yet", where=str(state), hint=f"catchment run {project}")
-    said = json.loads(center.read_text()) if center.exists() else None
-    emit({"sites": sites, "relays": relays, "center": said}, as_json, status_table)
+    """Show the last reported status of each site, relay and the center, and how old it is."""
+    from catchment.deploy.role_status import read_project_status
+    from catchment.timeline import SystemClock
+
+    loaded = Project.load(project)
+    found = read_project_status(loaded)
+    if not found.has_run:
+        raise ConfigError("nothing has run here yet", where=str(loaded.state_folder), hint=f"catchment run {project}")
+    emit(found.to_json(SystemClock().now_us()), as_json, status_table)
 
 
 @show_app.command(epilog="Example: catchment show results traffic -p demo -n 20")

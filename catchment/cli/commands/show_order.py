@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,11 +26,15 @@ def register(app: typer.Typer) -> None:
 
 def contracts(project: ProjectOption = Path(), as_json: JsonFlag = False) -> None:
     """Show, per site and view with a contract, how long it waits, whether it is kept and who holds it up."""
-    state = Project.load(project).state_folder
-    found = []
-    for path in sorted(state.glob("sites/*/status.json")):
-        for view, contract in json.loads(path.read_text()).get("contracts", {}).items():
-            found.append({"site": path.parent.name, "view": view, **contract})
+    from catchment.deploy.role_status import read_project_status
+
+    loaded = Project.load(project)
+    state = loaded.state_folder
+    found = [
+        {"site": site.name, "view": view, **contract}
+        for site in read_project_status(loaded).sites.values()
+        for view, contract in site.told.get("contracts", {}).items()
+    ]
     if not found:
         raise ConfigError(
             "no view with a contract has run here yet",
@@ -48,10 +51,11 @@ def late(
 ) -> None:
     """Show the late records of a view: merged, waiting for repair, or registered because they came too late."""
     from catchment.center.results.layout import open_table
+    from catchment.deploy.role_status import read_project_status
 
-    state = Project.load(project).state_folder
-    path = state / "center" / "status.json"
-    queries = json.loads(path.read_text())["queries"] if path.exists() else {}
+    loaded = Project.load(project)
+    state = loaded.state_folder
+    queries = read_project_status(loaded).center.told.get("queries", {})
     if query not in queries:
         names = ", ".join(sorted(queries)) or "none"
         raise ConfigError(

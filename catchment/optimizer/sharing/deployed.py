@@ -16,6 +16,7 @@ from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.demand import FragmentDemand, SharedQuery
 from catchment.optimizer.sharing.derive import Derivation
 from catchment.optimizer.sharing.share import BytesOf, SharingState, share
+from catchment.project.site_orders import SiteOrders
 from catchment.query.catalog import Catalog
 from catchment.query.fragment import Fragment
 from catchment.query.sql.parse import parse_sql
@@ -27,7 +28,7 @@ from catchment.storage.codec import stored
 MAX_RETIRED = 1_000
 
 
-@stored()
+@stored(version=2, migrations={1: lambda fields: fields | {"orders": SiteOrders()}})
 @dataclass(frozen=True)
 class Deployed:
     """The sharing in force, its version, and its past."""
@@ -39,6 +40,7 @@ class Deployed:
     dropped: tuple[str, ...] = ()
     retired: Mapping[str, FragmentDemand] = field(default_factory=dict)  # ended; segments may still be in flight
     leaving: Mapping[str, int | None] = field(default_factory=dict)  # fragment -> until which instant it is wanted
+    orders: SiteOrders = field(default_factory=SiteOrders)
 
     def add(self, query: SharedQuery, sql: str | None = None) -> Deployed:
         """Return the deployment with one more query; what runs for others is not changed."""
@@ -92,6 +94,19 @@ class Deployed:
         fragments = {f: d for f, d in self.sharing.fragments.items() if f not in over}
         return replace(self, version=self.version + 1)._with(fragments, self.sharing)
 
+    def with_orders(self, orders: SiteOrders) -> Deployed:
+        """Return the deployment with other orders of sites."""
+        return replace(self, orders=orders, version=self.version + 1)
+
+    def with_sites(self, sites: Mapping[str, tuple[str, ...]]) -> Deployed:
+        """Return the deployment with streams that are born at these sites; names of fragments stay as they are."""
+        queries = {n: replace(q, demand=_at_sites(q.demand, sites)) for n, q in self.sharing.queries.items()}
+        fragments = {n: _at_sites(demand, sites) for n, demand in self.sharing.fragments.items()}
+        if queries == self.sharing.queries and fragments == self.sharing.fragments:
+            return self
+        sharing = replace(self.sharing, queries=queries, fragments=fragments)
+        return replace(self, sharing=sharing, version=self.version + 1)
+
     @property
     def known(self) -> dict[str, Fragment]:
         """Every fragment of which something may land."""
@@ -132,9 +147,13 @@ class Deployed:
 
 
 def current_catalog(declared: Catalog, deployed: Deployed | None) -> Catalog:
-    """Return the declared views with those that were submitted, without those that were dropped."""
+    """Return the declared views with those that were submitted, without those that were dropped.
+
+    Streams are no longer born at sites that were retired.
+    """
     if deployed is None:
         return declared
+    declared = declared.without_sites(deployed.orders.retired)
     dropped = [DropView(name) for name in deployed.dropped if name in declared.views]
     submitted = [sql for name, sql in deployed.submitted.items() if name not in declared.views]
     added = [statement for sql in submitted for statement in parse_sql(sql, "submitted")]
@@ -152,6 +171,13 @@ def deploy_again(deployed: Deployed, queries: Sequence[SharedQuery], strength: S
     changed = replace(deployed, sharing=replace(deployed.sharing, strength=strength))
     for name in [v for v in deployed.views if v not in wanted]:
         changed = changed.drop(name)
+    changed = changed.with_sites({q.demand.source.stream: q.demand.source.sites for q in queries})
     for query in (q for q in queries if q.name not in deployed.sharing.queries):
         changed = changed.add(query)
     return changed
+
+
+def _at_sites(demand: FragmentDemand, sites: Mapping[str, tuple[str, ...]]) -> FragmentDemand:
+    """Return a demand of a stream that is born at these sites."""
+    source = demand.source
+    return replace(demand, source=replace(source, sites=sites.get(source.stream, source.sites)))

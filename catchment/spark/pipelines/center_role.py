@@ -64,6 +64,7 @@ class CenterRole:
             {p.name: self._make_tables(p) for p in deployment.plans},
             clock,
             make_merge(spark),
+            deployment.deployed.orders,
         )
 
     def start(self, closing: ExitStack) -> None:
@@ -87,7 +88,7 @@ class CenterRole:
         refuse_redefined_views(self.pipeline.folder, deployment.plans)
         tables = {p.name: self.pipeline.tables.get(p.name) or self._make_tables(p) for p in deployment.plans}
         deployed = deployment.deployed
-        self.pipeline.deploy(deployment.center_queries, deployed.known, deployed.begun, tables)
+        self.pipeline.deploy(deployment.center_queries, deployed.known, deployed.begun, tables, deployed.orders)
 
     def tick(self) -> None:
         """Let time pass, and resume the views that somebody has asked to be resumed."""
@@ -111,9 +112,9 @@ class CenterRole:
         """Return per query how far each site has come and what is closed."""
         return {**self.pipeline.status(), "disk": self._free_space.status()}
 
-    def write_status(self) -> None:
+    def write_status(self, stopped: bool = False) -> None:
         """Write the status into the folder of the center."""
-        write_status(self.pipeline.folder, self.status())
+        write_status(self.pipeline.folder, self.status(), stopped)
 
     def _make_tables(self, plan: QueryPlan) -> ResultTables:
         finish = make_finish(self._spark, plan)

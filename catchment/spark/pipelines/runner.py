@@ -141,7 +141,7 @@ class Runner:
     def close(self) -> None:
         """Stop everything, the sites first."""
         try:
-            self._write_status()
+            self._write_status(stopped=True)
         finally:
             self._closing.close()
 
@@ -213,12 +213,12 @@ class Runner:
             assert failure is not None
             raise failure
 
-    def _write_status(self) -> None:
+    def _write_status(self, stopped: bool = False) -> None:
         for pipeline in self.pipelines:
-            write_status(pipeline.folder, self._site_status(pipeline))
-        self.relays.write_status()
+            write_status(pipeline.folder, self._site_status(pipeline), stopped)
+        self.relays.write_status(stopped)
         if self._center is not None:
-            self._center.write_status()
+            self._center.write_status(stopped)
 
     def _sender(self, site: str, outbox: Outbox) -> Sender:
         address = self._address(self.deployment.routes.next_inbox(site))

@@ -1,0 +1,56 @@
+"""`catchment doctor`: check the state folder of a project without starting anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import RenderableType
+
+from catchment.cli.output import JsonFlag, emit
+from catchment.cli.tables import plain_table
+from catchment.project.config import Project
+
+EXIT_WRONG = 1  # something is wrong and was not mended
+
+
+def register(app: typer.Typer) -> None:
+    """Add this command."""
+    app.command(epilog="Examples: catchment doctor my-project   |   catchment doctor my-project --fix")(doctor)
+
+
+def doctor(
+    folder: Annotated[Path, typer.Argument(help="The project folder.", show_default=True)] = Path(),
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Carry out the remedies that are safe, where no process is running.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Check the state folder of a project; exit with code 1 if something is wrong."""
+    from catchment.deploy.doctor import WRONG, examine
+
+    findings = examine(Project.load(folder), fix)
+    wrong = sum(finding.state == WRONG for finding in findings)
+    emit({"wrong": wrong, "findings": [finding.to_json() for finding in findings]}, as_json, _render)
+    if wrong:
+        raise typer.Exit(EXIT_WRONG)
+
+
+def _render(answer: Mapping[str, Any]) -> RenderableType:
+    notable = [found for found in answer["findings"] if found["state"] != "fine"]
+    checked = f"{len(answer['findings'])} checks, {answer['wrong']} wrong"
+    rows = [
+        {
+            "state": found["state"],
+            "what": found["what"],
+            "where": found["path"],
+            "problem": found["problem"],
+            "remedy": f"{found['remedy']} (--fix)"
+            if found["safe_to_fix"] and found["state"] == "wrong"
+            else found["remedy"],
+        }
+        for found in notable
+    ]
+    return plain_table(rows, checked) if rows else f"{checked}: all is fine"

@@ -1,0 +1,98 @@
+"""`catchment sites`: list, add, retire and replace the sites of a project."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import RenderableType
+
+from catchment.cli.output import JsonFlag, emit
+from catchment.cli.progress import when
+from catchment.cli.tables import plain_table
+from catchment.errors import ConfigError
+
+ProjectOption = Annotated[Path, typer.Option("--project", "-p", help="The project folder.")]
+Name = Annotated[str, typer.Argument(help="The name of the site.", show_default=False)]
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        help="The event time from which on it holds, such as '2026-01-31 06:00' (UTC); by default behind all that the "
+        "center has heard.",
+    ),
+]
+
+sites_app = typer.Typer(
+    help="List, add, retire and replace the sites of a project, whether or not it is running.", no_args_is_help=True
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group."""
+    app.add_typer(sites_app, name="sites")
+
+
+@sites_app.command("list", epilog="Example: catchment sites list -p my-project")
+def list_all(project: ProjectOption = Path(), as_json: JsonFlag = False) -> None:
+    """List the sites: what they do, since when they count, and how far they have come."""
+    from catchment.deploy.sites import list_sites
+
+    emit(list_sites(project), as_json, _render_sites)
+
+
+@sites_app.command(epilog="Example: catchment sites add tokyo -p my-project")
+def add(name: Name, project: ProjectOption = Path(), start: From = None, as_json: JsonFlag = False) -> None:
+    """Let a site count from a window on; one that is not in catchment.toml is written there."""
+    from catchment.deploy.sites import add_site
+
+    said = f"{name} counts from its boundary on; start it with: catchment site {name} -p {project}"
+    emit(add_site(project, name, _read_instant(start)), as_json, lambda _: said)
+
+
+@sites_app.command(epilog="Example: catchment sites retire eu -p my-project --from '2026-01-31 06:00'")
+def retire(name: Name, project: ProjectOption = Path(), start: From = None, as_json: JsonFlag = False) -> None:
+    """Let a site count no more from a window on; what was merged of it stays, and no window waits for it."""
+    from catchment.deploy.sites import retire_site
+
+    said = f"{name} is retired; windows that it had not completed name it and are never called exact"
+    emit(retire_site(project, name, _read_instant(start)), as_json, lambda _: said)
+
+
+@sites_app.command(epilog="Example: catchment sites replace eu -p my-project")
+def replace(name: Name, project: ProjectOption = Path(), start: From = None, as_json: JsonFlag = False) -> None:
+    """Let a site whose disk was lost go on with an empty one; nothing is counted twice."""
+    from catchment.deploy.sites import replace_site
+
+    said = f"{name} may go on with an empty state folder; start it with: catchment site {name} -p {project}"
+    emit(replace_site(project, name, _read_instant(start)), as_json, lambda _: said)
+
+
+def _render_sites(answer: Mapping[str, Any]) -> RenderableType:
+    rows = [
+        {
+            "site": site["site"],
+            "state": site["state"],
+            "streams": " ".join(site["streams"]) or "-",
+            "counts from": when(site["counts_from_us"]),
+            "passed": when(site["passed_us"]),
+            "life": site["life"] + 1,
+            "left out": site["left_out_records"],
+        }
+        for site in answer["sites"]
+    ]
+    return plain_table(rows, "sites")
+
+
+def _read_instant(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        read = datetime.fromisoformat(text.strip())
+    except ValueError as error:
+        raise ConfigError(f"cannot read the time {text!r}", hint="write it as '2026-01-31 06:00' (UTC)") from error
+    aware = read if read.tzinfo else read.replace(tzinfo=UTC)
+    return round(aware.timestamp() * 1e6)

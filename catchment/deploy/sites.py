@@ -1,0 +1,131 @@
+"""Sites are added, retired and replaced here, while a project runs or before it does.
+
+An order is checked first: the project with the changed sites is planned in memory, and the record of what is deployed
+is written only if that is right. The center finds the order at its next tick and decides the boundary: the event time
+from which on the order holds, as stated or behind all that it has heard (`catchment.center.roster_changes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from catchment.deploy.deployment import Deployment
+from catchment.deploy.role_files import read_status
+from catchment.deploy.store import DeploymentStore
+from catchment.errors import ConfigError
+from catchment.optimizer.sharing.deployed import Deployed
+from catchment.project.config import PROJECT_FILE, Project
+from catchment.project.option_kinds import site_name
+from catchment.project.options import did_you_mean
+from catchment.project.routes import Routes
+from catchment.project.site_orders import SiteOrders
+from catchment.query.catalog import load_catalog
+from catchment.storage.files import write_durably
+
+Answer = Mapping[str, Any]
+
+
+def add_site(folder: Path, name: str, from_us: int | None = None) -> Answer:
+    """Let a site count; one that is not declared is declared, with a link to the center."""
+    declared = Project.load(folder)
+    path = folder / PROJECT_FILE
+    before = path.read_bytes()
+    if name not in declared.sites:
+        _check_name(name)
+        lines = f'\n[sites.{name}]\n\n[[links]]\nfrom = "{name}"\nto = "{declared.center}"\n'
+        write_durably(path, before.rstrip() + b"\n" + lines.encode())
+    try:
+        return _order(folder, name, "added", lambda orders: orders.add(name, from_us))
+    except Exception:
+        write_durably(path, before)
+        raise
+
+
+def retire_site(folder: Path, name: str, until_us: int | None = None) -> Answer:
+    """Let a site count no more; what was merged of it stays."""
+    _check_counts(folder, name)
+    return _order(folder, name, "retired", lambda orders: orders.retire(name, until_us))
+
+
+def replace_site(folder: Path, name: str, from_us: int | None = None) -> Answer:
+    """Let a site go on with an empty disk; what was merged of it stays, and nothing is counted twice."""
+    _check_counts(folder, name)
+    return _order(folder, name, "replaced", lambda orders: orders.replace(name, from_us))
+
+
+def list_sites(folder: Path) -> Answer:
+    """Return every site that is declared or was retired: what it does, since when it counts, how far it has come."""
+    deployment = Deployment.load(folder)
+    orders = deployment.deployed.orders
+    told = read_status(deployment.project.state_folder / "center") or {}
+    named = dict.fromkeys((*deployment.project.sites, *orders.retired, *told.get("sites", {})))
+    return {"sites": [_describe(name, deployment, told) for name in named]}
+
+
+def _describe(name: str, deployment: Deployment, told: Mapping[str, Any]) -> dict[str, Any]:
+    known = told.get("sites", {}).get(name, {})
+    marks = [q["marks_us"][name] for q in told.get("queries", {}).values() if q["marks_us"].get(name) is not None]
+    return {
+        "site": name,
+        "state": _state_of(name, deployment),
+        "streams": [stream.name for stream in deployment.streams_at(name)],
+        "counts_from_us": known.get("counts_from_us"),
+        "life": known.get("life", 0),
+        "passed_us": min(marks, default=None),
+        "left_out_records": known.get("left_out_records", 0),
+    }
+
+
+def _state_of(name: str, deployment: Deployment) -> str:
+    if name in deployment.deployed.orders.retired:
+        return "retired"
+    if name not in deployment.project.sites:
+        return "removed"
+    if name == deployment.project.center:
+        return "center"
+    return "counts" if name in deployment.sites else "no stream"
+
+
+def _check_name(name: str) -> None:
+    try:
+        site_name().read(name)
+    except ValueError as error:
+        raise ConfigError(
+            f"{name!r} cannot be the name of a site", hint=f"it must be {site_name().expected}"
+        ) from error
+
+
+def _check_counts(folder: Path, name: str) -> None:
+    deployment = Deployment.load(folder)
+    if name not in deployment.sites:
+        raise ConfigError(
+            f"no stream that a view reads is born at {name!r}",
+            where=str(folder),
+            hint=did_you_mean(name, deployment.sites),
+        )
+
+
+def _order(folder: Path, name: str, what: str, change: Callable[[SiteOrders], SiteOrders]) -> Answer:
+    project = Project.load(folder)
+    _refuse_relayed(project, name)
+    declared = load_catalog(project)
+
+    def make(now: Deployed | None) -> Deployed:
+        deployed = Deployment.plan(declared, now).deployed
+        return Deployment.plan(declared, deployed.with_orders(change(deployed.orders))).deployed
+
+    made = DeploymentStore(project.state_folder).change(make)
+    return {"version": made.version, "site": name, what: True}
+
+
+def _refuse_relayed(project: Project, name: str) -> None:
+    """Refuse an order of a site whose partials a relay merges with those of others, so that none can be left out."""
+    routes = Routes.of(project)
+    if name in routes.relays or routes.hops.get(name, project.center) != project.center:
+        raise ConfigError(
+            f"site {name!r} sends through other sites, or others through it: the center cannot tell its records apart",
+            where=str(project.folder / PROJECT_FILE),
+            hint=f'give it a link of its own first: [[links]] from = "{name}", to = "{project.center}"',
+        )

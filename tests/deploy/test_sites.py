@@ -1,0 +1,134 @@
+"""Sites that come and go as an operator orders it, or as `catchment.toml` declares it, without Spark.
+
+What follows at the center is shown in `tests/center/test_roster.py`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from catchment.center.core import CenterCore
+from catchment.center.events import SiteJoined, SiteReplaced, SiteRetired
+from catchment.center.pipeline import query_changes, roster_changes
+from catchment.deploy.deployment import Deployment
+from catchment.deploy.role_files import refuse_redefined_views
+from catchment.deploy.sites import add_site, list_sites, replace_site, retire_site
+from catchment.deploy.watcher import DeploymentWatcher
+from catchment.errors import ConfigError, QueryError
+from catchment.progress.admission import Admission
+from catchment.project.config import PROJECT_FILE, Project
+from tests.worlds.projects import write_project
+
+QUERIES = """
+CREATE STREAM hits (ts TIMESTAMP, page STRING, ms DOUBLE) WITH (event_time = 'ts', {connector});
+CREATE MATERIALIZED VIEW pages AS
+  SELECT window.start, page, count(*) AS n FROM hits GROUP BY window(ts, '1 minute'), page;
+CREATE MATERIALIZED VIEW slow AS
+  SELECT window.start, max(ms) AS ms FROM hits GROUP BY window(ts, '10 seconds');
+"""
+
+
+class Operated:
+    """A project that ran once, the watcher of its center, and a core that follows what is deployed."""
+
+    def __init__(self, folder: Path) -> None:
+        write_project(folder, ["a", "b"], {"a": [], "b": []}, queries=QUERIES)
+        self.folder = folder
+        self.watcher = DeploymentWatcher(Deployment.load(folder))
+        self.watcher.begin()
+        self.core = CenterCore()
+        self.follow()
+
+    @property
+    def deployment(self) -> Deployment:
+        return self.watcher.deployment
+
+    def follow(self) -> list[SiteJoined | SiteRetired | SiteReplaced]:
+        self.watcher.poll()
+        refuse_redefined_views(self.folder / "state" / "center", self.deployment.plans)
+        queries = self.deployment.center_queries
+        changes = list(roster_changes(self.core, queries, self.deployment.deployed.orders))
+        self.core.handle_all(changes, 0)
+        self.core.handle_all(list(query_changes(self.core, queries, self.deployment.deployed.begun)), 0)
+        return changes
+
+    def restart(self) -> None:
+        self.watcher = DeploymentWatcher(Deployment.load(self.folder))
+        self.watcher.begin()
+
+    def sites(self) -> set[tuple[str, ...]]:
+        return {tuple(sorted(running.sites)) for running in self.core.queries.values()}
+
+
+def test_a_site_is_added_retired_and_replaced_while_everything_runs(tmp_path: Path) -> None:
+    world = Operated(tmp_path)
+    fragments = set(world.deployment.deployed.sharing.fragments)
+    add_site(tmp_path, "c")
+    assert 'from = "c"' in (tmp_path / PROJECT_FILE).read_text()
+    assert world.follow() == [SiteJoined(("pages", "slow"), "c")]
+    assert world.deployment.fragments_at("c"), "the new site runs the fragments of every view"
+    retire_site(tmp_path, "a", until_us=60_000_000)
+    assert world.follow() == [SiteRetired(("pages", "slow"), "a", 60_000_000)]
+    assert not world.deployment.fragments_at("a")
+    replace_site(tmp_path, "b")
+    assert world.follow() == [SiteReplaced("b", 1)]
+    assert world.follow() == [], "an order is followed once"
+    assert world.sites() == {("b", "c")}
+    assert set(world.deployment.deployed.sharing.fragments) == fragments, "nothing that runs gets another name"
+    add_site(tmp_path, "a")
+    assert world.follow() == [SiteJoined(("pages", "slow"), "a")]
+    states = {site["site"]: site["state"] for site in list_sites(tmp_path)["sites"]}
+    assert states == {"a": "counts", "b": "counts", "c": "counts", "center": "center"}
+
+
+def test_the_same_is_done_by_changing_the_project_and_starting_again(tmp_path: Path) -> None:
+    world = Operated(tmp_path)
+    path = tmp_path / PROJECT_FILE
+    declared = path.read_text()
+    path.write_text(f'{declared}\n[sites.c]\n[[links]]\nfrom = "c"\nto = "center"\n')
+    (tmp_path / "data" / "c").mkdir(parents=True, exist_ok=True)
+    world.restart()
+    assert world.follow() == [SiteJoined(("pages", "slow"), "c")]
+    path.write_text(declared)
+    world.restart()
+    assert world.follow() == [SiteRetired(("pages", "slow"), "c")]
+    assert world.sites() == {("a", "b")}
+
+
+def test_a_retired_site_is_refused_by_name(tmp_path: Path) -> None:
+    world = Operated(tmp_path)
+    retire_site(tmp_path, "b")
+    world.follow()
+    deployment = world.deployment
+    assert deployment.births == {"hits": ("a",)}
+    assert "b" not in Admission(deployment.deployed.known, deployment.routes, deployment.births).births["hits"]
+
+
+def test_what_cannot_be_ordered_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    world = Operated(tmp_path)
+    before = (tmp_path / PROJECT_FILE).read_bytes()
+    with pytest.raises(ConfigError, match="no stream that a view reads is born at 'nowhere'"):
+        retire_site(tmp_path, "nowhere")
+    with pytest.raises(ConfigError, match="cannot be the name of a site"):
+        add_site(tmp_path, "not a name")
+    retire_site(tmp_path, "a")
+    with pytest.raises(QueryError, match="every site of stream 'hits' is retired"):
+        retire_site(tmp_path, "b")
+    assert (tmp_path / PROJECT_FILE).read_bytes() == before
+    world.follow()
+    assert world.sites() == {("b",)}
+
+
+def test_a_site_behind_another_is_refused_because_its_records_cannot_be_told_apart(tmp_path: Path) -> None:
+    write_project(tmp_path, ["a", "b"], {"a": [], "b": []}, queries=QUERIES)
+    path = tmp_path / PROJECT_FILE
+    path.write_text(path.read_text().replace('from = "b"\nto = "center"', 'from = "b"\nto = "a"'))
+    assert Project.load(tmp_path).links.keys() == {("a", "center"), ("b", "a")}
+    with pytest.raises(ConfigError, match="sends through other sites"):
+        replace_site(tmp_path, "b")
+    DeploymentWatcher(Deployment.load(tmp_path)).begin()
+    path.write_text(f'{path.read_text()}\n[sites.c]\n[[links]]\nfrom = "c"\nto = "a"\n')
+    with pytest.raises(ConfigError, match="'c' sends through others"):
+        Deployment.load(tmp_path)
