@@ -94,7 +94,7 @@ class JournalFiles:
 
     def bodies(self) -> Iterator[tuple[bytes, Path]]:
         """Yield the entries since the snapshot, each checked; a file that others follow must not lack its end."""
-        for number, following in zip(self.logs, (*self.logs[1:], None), strict=True):
+        for number, following in zip(self.logs, (*self.logs[1:], None), strict=False):
             path = log_path(self.folder, number)
             end = number
             for body in read_bodies(path.read_bytes(), path) if path.exists() else ():
