@@ -256,7 +256,7 @@ def test_what_is_set_aside_is_bounded_and_what_is_dropped_is_counted(tmp_path: P
     aside.add("b", 3, b"0123456789")
     assert aside.sequences("b") == [3, 4]
     assert aside.describe("b")["dropped_segments"] == 2
-    assert "another name" in aside.describe("b")["way_out"]
+    assert "catchment sites replace b" in aside.describe("b")["way_out"]
     reopened = SetAside(tmp_path, max_bytes=25)
     reopened.add("b", 7, b"0123456789")
     assert reopened.describe("b")["dropped_segments"] == 3
