@@ -101,7 +101,7 @@ def test_a_refusal_arrives_with_its_reason_message_and_hint(inbox: Inbox, serve:
     assert (error.reason, error.retryable) == ("wrong_epoch", False)
     assert "replaced" in error.message
     assert "'life'" not in error.message, "whoever learns the epoch can go on with the numbers of the site"
-    assert "new name" in str(error.hint)
+    assert "catchment sites replace eu" in str(error.hint)
     assert refusal(lambda: uplink.send(b"junk")).reason == "corrupt"
     assert uplink.send(frame(1)) == 1
 
