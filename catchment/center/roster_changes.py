@@ -118,9 +118,11 @@ class RosterChanges:
         self.records.lives[site] = event.life
 
     def _end_us(self, parts: Iterable[_Part], site: str, asked_us: int | None) -> int:
-        """Return the boundary at which a life ends: as asked, but not before what was merged of it."""
-        merged_us = max((self._merged_until_us(part, site) for part in parts), default=START_OF_TIME_US)
-        return self._align(parts, max(merged_us, self._heard_until_us(parts) if asked_us is None else asked_us))
+        """Return the boundary at which a life ends: as asked, but not before it began or before what was merged."""
+        least_us = START_OF_TIME_US
+        for part in parts:  # until it began, the life before it counts
+            least_us = max(least_us, part.sources.roster.from_us(site), self._merged_until_us(part, site))
+        return self._align(parts, max(least_us, self._heard_until_us(parts) if asked_us is None else asked_us))
 
     def _end_stay(self, part: _Part, site: str, until_us: int) -> None:
         part.sources.roster.end(site, until_us, self._passed_us(part, site))

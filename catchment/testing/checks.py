@@ -46,6 +46,7 @@ class ViewCheck:
         self._from_us = from_us
         self._dead = dead
         self._windows = _window_log(self._store, plan.name)
+        self._known: dict[tuple[str, ...], dict[int, Rows]] = {}
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong, each with the view and the window."""
@@ -88,7 +89,6 @@ class ViewCheck:
 
     def _answer_problems(self) -> Iterator[str]:
         expected = {s: rows for s, rows in self._expected(()).items() if s >= self._from_us}
-        least = self._expected(self._dead) if self._dead else expected
         found = self._answered()
         expired = self._expired()
         for start_us in sorted(expected.keys() | found.keys()):
@@ -101,28 +101,44 @@ class ViewCheck:
                 self._world.note(RareState.RECORDS_EXPIRED)
                 if self._plan.join is not None:
                     continue  # what is registered are sides, whose pairs cannot be added to the answers
+            without = self._may_lack(last)
+            least = self._expected(without).get(start_us, {}) if without else expected.get(start_us, {})
             states = _together(found.get(start_us), late, self._plan.fragment)
             rows = {} if states is None else self._lowered(states)
             if late is not None and self._has_moved:
                 answers = found.get(start_us)
                 alone = {} if answers is None else self._lowered(answers)
-                yield from (f"{where}: {p}" for p in _between(expected.get(start_us, {}), alone, rows))
-            elif self._dead:  # it may have read records that it never sent
-                yield from (
-                    f"{where}: {p}" for p in _between(rows, least.get(start_us, {}), expected.get(start_us, {}))
-                )
+                yield from (f"{where}: {p}" for p in _too_many(alone, expected.get(start_us, {})))
+                yield from (f"{where}: {p}" for p in _too_few(rows, least))
+            elif without:  # they may have read records that they never sent, or that came before the view began
+                yield from (f"{where}: {p}" for p in _too_many(rows, expected.get(start_us, {})))
+                yield from (f"{where}: {p}" for p in _too_few(rows, least))
             else:
                 yield from (f"{where}: {p}" for p in _difference(rows, expected.get(start_us, {})))
                 is_whole = late is None and last is not None and self._is_repaired()
                 if is_whole and last is not None and last["status"] not in (EXACT, FINAL):
                     yield f"{where}: nothing is missing, and it is not exact: {last['reason']}"
 
+    def _may_lack(self, last: Mapping[str, Any] | None) -> tuple[str, ...]:
+        """Return the sites whose records a window may lack: those that died.
+
+        A view that began during the run did not wait for a site that was away, and says so in its windows.
+        """
+        named = last["missing_sites"] if last is not None and self._from_us > START_OF_TIME_US else ()
+        return tuple(sorted({*self._dead, *named}))
+
     def _is_repaired(self) -> bool:
         """Return whether every window becomes exact; one that was shed may be past the repair horizon before that."""
         horizon_us = self._world.project.defaults.repair_horizon_us
         return self._plan.options.repair != NEVER and not (self._may_shed and horizon_us < LONG_HORIZON_US)
 
-    def _expected(self, without: Sequence[str]) -> dict[int, Rows]:
+    def _expected(self, without: tuple[str, ...]) -> dict[int, Rows]:
+        """Return what every window holds without the records of some sites, computed once."""
+        if without not in self._known:
+            self._known[without] = self._compute_expected(without)
+        return self._known[without]
+
+    def _compute_expected(self, without: Sequence[str]) -> dict[int, Rows]:
         fragment = self._plan.fragment
         aggregates = _measured(fragment)
         return {
@@ -197,15 +213,20 @@ def _difference(found: Rows, expected: Rows) -> Iterator[str]:
             yield f"{key} is {found.get(key)}, expected {expected.get(key)}"
 
 
-def _between(found: Rows, least: Rows, most: Rows) -> Iterator[str]:
-    """Of a window without a site, the first value (a count) is at least that of the others, at most that of all."""
+def _too_many(found: Rows, most: Rows) -> Iterator[str]:
+    """Yield the keys whose first value, a count, is more than there are records."""
     for key, values in found.items():
-        low = least.get(key, (0,))[0]
         high = most.get(key, (0,))[0]
-        if not low <= values[0] <= high:
-            yield f"{key} counts {values[0]} records, not {low} to {high}"
-    for key in least.keys() - found.keys():
-        yield f"{key} is missing, expected at least {least[key]}"
+        if values[0] > high:
+            yield f"{key} counts {values[0]} records, and there are {high}"
+
+
+def _too_few(found: Rows, least: Rows) -> Iterator[str]:
+    """Yield the keys whose first value, a count, lacks records that must be there."""
+    for key, values in least.items():
+        count = found.get(key, (0,))[0]
+        if count < values[0]:
+            yield f"{key} counts {count} records, and at least {values[0]} must be there"
 
 
 def _is_close(found: Sequence[Any], expected: Sequence[Any]) -> bool:

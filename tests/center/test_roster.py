@@ -12,6 +12,7 @@ import random
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,7 @@ def check(region: Region, stays: dict[str, list[Stay]], lives: dict[str, list[Li
         window = published.window
         missing = set()
         for name, known in stays.items():
+            assert all(a.until_us <= b.from_us for a, b in pairwise(known)), "no instant counts in two lives of a site"
             least = most = 0
             for stay, life in zip(known, lives[name], strict=True):
                 inside = [(r, mark) for r, mark in life.read if stay.from_us <= slicing.start_of(r[0]) < stay.until_us]
@@ -181,10 +183,17 @@ def test_every_window_holds_what_counts_of_every_site_once_and_names_the_rest(wi
                 region.join(name, at, crash)
                 lives[name] = list(region.lives[name])
             elif action == "retire" and len(region.present) > 1:
-                region.retire(chance.choice(region.present), at, crash)
+                name = chance.choice(region.present)
+                stays_before = len(region.stays(name))
+                region.retire(name, at, crash)
+                if len(region.stays(name)) < stays_before:
+                    del lives[name][-1]  # it never counted
             elif action == "replace":
                 name = chance.choice(region.present)
+                stays_before = len(region.stays(name))
                 region.replace(name, at, crash)
+                if len(region.stays(name)) == stays_before:
+                    del lives[name][-1]  # it never counted
                 lives[name].append(region.lives[name][-1])
             elif action == "crash":
                 region.center.crash()
@@ -193,6 +202,16 @@ def test_every_window_holds_what_counts_of_every_site_once_and_names_the_rest(wi
         stays = {name: region.stays(name) for name in lives}
         region.finish()
         check(region, stays, {name: lives[name][-len(known) :] if known else [] for name, known in stays.items()})
+
+
+def test_a_site_that_is_replaced_twice_counts_no_record_twice(tmp_path: Path) -> None:
+    region = two_sites(tmp_path)
+    region.replace("a", from_us=100)
+    region.replace("a", from_us=10)  # the first life counts until 100, and has sent what it read after 10
+    assert [(s.from_us, s.until_us) for s in region.stays("a")] == [(START_OF_TIME_US, 100), (100, END_OF_TIME_US)]
+    region.bear("a", [105])
+    region.finish()
+    assert region.center.tables.answer()[20, "a"][0] == 1
 
 
 def two_sites(folder: Path) -> Region:
