@@ -11,6 +11,7 @@ Multiset Operations", SIGMOD 2007), with a relative standard deviation of 1 / sq
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -36,12 +37,14 @@ class BoundedSet(Aggregate):
     """An aggregate whose state is a sorted list of at most `capacity` distinct values, the least that came."""
 
     @property
+    @abstractmethod
     def capacity(self) -> int:
-        raise NotImplementedError
+        """The most values that a set keeps."""
 
     @property
+    @abstractmethod
     def item_type(self) -> pa.DataType:
-        raise NotImplementedError
+        """The type of the values."""
 
     @property
     def states(self) -> tuple[StateColumn, ...]:

@@ -73,11 +73,7 @@ class BatchSkipped:
     records: tuple[tuple[int, int], ...]
 
     def __post_init__(self) -> None:
-        if self.batch < 0 or any(count < 0 for _, count in self.records):
-            raise SiteError(
-                f"a skipped batch has number {self.batch} and counts {self.records}; none of them may be negative",
-                where=f"fragment {self.fragment!r}",
-            )
+        _check_counts(self.fragment, self.batch, self.records)
 
 
 @stored()
@@ -90,11 +86,16 @@ class RecordsQuarantined:
     records: tuple[tuple[int, int], ...]
 
     def __post_init__(self) -> None:
-        if self.batch < 0 or any(count < 0 for _, count in self.records):
-            raise SiteError(
-                f"quarantined records have batch {self.batch} and counts {self.records}; none may be negative",
-                where=f"fragment {self.fragment!r}",
-            )
+        _check_counts(self.fragment, self.batch, self.records)
+
+
+def _check_counts(fragment: str, batch: int, records: tuple[tuple[int, int], ...]) -> None:
+    """Refuse the number of a batch, or counts per slice, below 0."""
+    if batch < 0 or any(count < 0 for _, count in records):
+        raise SiteError(
+            f"batch {batch} counts {records} records per slice; none of these may be negative",
+            where=f"fragment {fragment!r}",
+        )
 
 
 def find_window_beyond(

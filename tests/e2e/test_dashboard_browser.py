@@ -78,6 +78,11 @@ def test_an_operator_submits_and_drops_in_the_page(browser: Any, folder: Path) -
         page.click("#submit button")
         page.wait_for_selector("#change-said:text('running: extra')")
         page.wait_for_selector("#views td button:text('extra')")
+        page.select_option("#dropped", "extra")
+        page.click("#drop button")
+        page.wait_for_selector("#change-said:text('extra is dropped')")
+        page.wait_for_selector("#views td button:text('extra')", state="detached")
+        assert "traffic" in page.inner_text("#views"), "the other views are left alone"
     page.close()
 
 

@@ -217,6 +217,7 @@ def test_a_topic_that_was_made_again_and_records_that_are_gone_are_refused(
     broker.produce("gone", ({"value": hit(i)} for i in range(10)))
     connector = declare(broker, "gone").connector
     reader = KafkaReader(KafkaSource.options_of(connector, "a", tmp_path))  # type: ignore[arg-type]
+    assert reader.partitions({"0": 10}, {"0": 10, "1": 3}) == [OffsetRange(1, 0, 3)], "a new partition, from its start"
     with pytest.raises(EngineError, match="read up to offset 99 of partition 0, and ends before"):
         reader.latestOffset({"0": 99}, reader.getDefaultReadLimit())
     admin = AdminClient(broker.client)
