@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from catchment.deploy.role_files import STATUS_FILE, read_status
+from catchment.deploy.role_files import STATUS_FILE, STOPPED, read_status
 from catchment.deploy.store import DeploymentStore
 from catchment.project.config import Link, Project
 from catchment.project.routes import Routes
@@ -135,6 +135,8 @@ def _state_of(role: Mapping[str, Any], *, has_link: bool) -> str:
         return "never started"
     if status.get("finished"):
         return "finished"
+    if status.get(STOPPED):
+        return "stopped"
     if role["is_silent"]:
         return "silent"
     return "running" if not has_link or status.get("connected") else "link down"

@@ -113,6 +113,9 @@ def test_a_site_that_stopped_writing_is_silent_and_one_that_never_wrote_never_st
     (folder / "state" / "center" / "status.json").unlink()
     states = {s["name"]: s["state"] for s in OverviewReader(Project.load(folder)).read()["sites"]}
     assert states == {"us": "running", "eu": "silent", "center": "never started"}
+    told = folder / "state" / "sites" / "us" / "status.json"
+    told.write_text(json.dumps({**json.loads(told.read_text()), "stopped": True}))
+    assert OverviewReader(Project.load(folder)).read()["sites"][0]["state"] == "stopped"
 
 
 def test_a_view_shows_its_rows_its_plan_and_why_its_windows_changed(reader: httpx.Client) -> None:

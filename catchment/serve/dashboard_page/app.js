@@ -83,7 +83,7 @@ function place(overview) {
   return { at, width, height };
 }
 
-const isAway = state => ["silent", "link down", "never started", "failed"].includes(state);
+const isAway = state => ["silent", "stopped", "link down", "never started", "failed"].includes(state);
 
 function drawMap(overview) {
   const { at, width, height } = place(overview);
