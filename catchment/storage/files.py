@@ -17,6 +17,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,8 @@ def make_folder(folder: Path) -> None:
 def remove_file(path: Path) -> None:
     """Remove a file if it is there; after a power cut it may be back, which its owner must tolerate."""
     if path.exists():
-        current_disk().unlink(path)
+        with suppress(FileNotFoundError):  # another thread was faster
+            current_disk().unlink(path)
 
 
 def rename_file(old: Path, new: Path) -> None:
@@ -86,9 +88,11 @@ def write_record(path: Path, record: Mapping[str, Any], version: int = 1) -> Non
 
 def read_record(path: Path, version: int = 1) -> dict[str, Any] | None:
     """Return the record at `path`, or None if there is no such file; one of another version is refused."""
-    if not path.exists():
+    try:
+        stored = path.read_bytes()
+    except FileNotFoundError:  # asked first whether it is there, it could be removed by another thread in between
         return None
-    checksum, _, content = path.read_bytes().rstrip(b"\n").partition(b" ")
+    checksum, _, content = stored.rstrip(b"\n").partition(b" ")
     if checksum != b"%08x" % zlib.crc32(content):
         raise StorageError(
             "the checksum of the file does not match its content",
