@@ -1,16 +1,14 @@
-"""Joins of two streams: the laws of states over pairs, answers against every pair of raw records, and whole runs.
+"""Joins of two streams: answers against every pair of raw records, and whole runs.
 
 Catches: a pair counted twice or not at all, nulls that join, a late record that reaches one side only, a window that
 closes before both streams have passed it. Cannot catch: what Spark makes of the sides' expressions, which
-`test_join_spark.py` does.
+`tests/spark/test_join.py` does. The laws of states over pairs are in `tests/aggregates/test_pair_states.py`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from operator import ge, gt, le, lt, ne
 from pathlib import Path
 from typing import Any
 
@@ -20,197 +18,33 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from catchment.aggregates import Aggregate, make_aggregate, partials
-from catchment.aggregates.pair_states import can_repeat, compare, multiply, repeat
+from catchment.aggregates import partials
 from catchment.center.events import EARLY, EXACT, FINAL, ON_TIME, Publish
 from catchment.center.join import pairing
 from catchment.center.join.results import JoinedTables
 from catchment.center.late.registry import WINDOW_COLUMN
-from catchment.errors import AggregateError
 from catchment.optimizer.choices import Strength
-from catchment.optimizer.normal_form.normalize import fingerprint
-from catchment.optimizer.placement.plan_json import write_plan
-from catchment.optimizer.placement.planner import plan_wan
-from catchment.optimizer.placement.topology import Topology
 from catchment.optimizer.sharing.deployed import Deployed, deploy_first
-from catchment.optimizer.sharing.share import SharingState, share
-from catchment.optimizer.sharing.statistics import fill_with_guesses, load_statistics
-from catchment.query.explain import explain, explain_data
+from catchment.optimizer.sharing.share import share
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.query.join import SIDES
 from catchment.query.plan import QueryPlan
 from catchment.timeline import ManualClock, Window
-from tests.worlds.aggregate_cases import every_aggregate, tolerance
-from tests.worlds.aggregate_cases import records as raw_records
 from tests.worlds.join_world import (
+    CASES,
     HORIZON_US,
+    JOIN,
     SITES,
     SPAN_S,
-    Case,
-    base_catalog,
     close,
     make_records,
     plans_of,
     side_queries,
 )
 from tests.worlds.live_world import LiveCenter, LiveRelay, LiveSite, Speaker, lowered
-from tests.worlds.query_support import Golden, check_golden, make_plan, read_golden
 from tests.worlds.relay_world import project_of
 from tests.worlds.sharing_support import SECOND, lift_fragment
 from tests.worlds.tiers import examples
-
-CASES = {
-    "counts and sums of either side, keys of both": Case(
-        "count(*) AS n, sum(a.bytes) AS x, avg(b.ms) AS y, min(a.page) AS low, max(b.ms) AS high", ("a.page", "b.bytes")
-    ),
-    "no key": Case("count(*) AS n, count(a.page) AS pages, sum(b.ms) AS ms"),
-    "the join key as a key, of a sliding window": Case(
-        "count(*) AS n, sum(b.bytes) AS x", ("a.user",), window=(90, 30)
-    ),
-    "several equalities, one of them in WHERE, and conditions": Case(
-        "count(*) AS n, sum(a.ms) AS x",
-        ("b.page",),
-        on="a.user = b.user AND a.bytes > 0",
-        where="WHERE b.page = a.page AND b.bytes >= 0",
-    ),
-    "an equality of expressions": Case("count(*) AS n", ("a.user",), on="abs(a.user) % 3 = b.user % 3"),
-    "comparisons of either kind": Case(
-        "count(*) AS n, sum(b.bytes) AS x, max(a.ms) AS y",
-        ("a.page",),
-        on="a.user = b.user AND a.bytes <= b.bytes",
-        where="WHERE b.page <> a.page AND b.ms BETWEEN a.ms AND a.ms + 2.0",
-    ),
-    "products": Case("sum(a.bytes * b.bytes) AS p, avg(a.ms * b.ms) AS q, sum(2 * b.ms * a.bytes) AS r", ("a.page",)),
-    "filters of either side": Case(
-        "count(*) FILTER (WHERE a.bytes > 0 AND b.page = 'a') AS n, sum(a.bytes) FILTER (WHERE b.ms > 0) AS x, "
-        "min(b.ms) FILTER (WHERE a.page = 'b') AS low",
-        ("b.user",),
-    ),
-    "spreads": Case("var_pop(a.ms) AS v, stddev_samp(b.bytes) AS s", ("b.page",)),
-    "distinct values": Case(
-        "approx_count_distinct(b.page) AS d, approx_count_distinct(a.user) FILTER (WHERE b.bytes > 0) AS u",
-        ("a.page",),
-        oracle="count(DISTINCT b.page), count(DISTINCT a.user) FILTER (WHERE b.bytes > 0)",
-    ),
-    "a stream with itself": Case(
-        "count(*) AS n, sum(a.bytes) AS x, max(b.bytes) AS y", ("a.page",), streams=("clicks", "clicks")
-    ),
-    "streams that share a site": Case(
-        "count(*) AS n, sum(b.ms) AS x", ("a.page", "b.bytes"), streams=("clicks", "taps")
-    ),
-}
-REPEATED = [
-    ("count", None),
-    ("count", pa.int64()),
-    ("sum", pa.int64()),
-    ("sum", pa.float64()),
-    ("sum", pa.decimal128(9, 2)),
-    ("avg", pa.int64()),
-    ("avg", pa.float64()),
-    ("min", pa.int64()),
-    ("max", pa.string()),
-    ("var_samp", pa.float64()),
-    ("stddev_pop", pa.int64()),
-    ("moments", pa.float64()),
-    ("approx_count_distinct", pa.string()),
-]
-
-
-def values_of(rng: np.random.Generator, count: int, type_: pa.DataType) -> pa.Array:
-    drawn = [None if i == 0 else int(i) * 3 - 20 for i in rng.integers(0, 20, count)]
-    return pa.array([None if d is None else str(d) for d in drawn] if type_ == pa.string() else drawn, type_)
-
-
-def same(left: list[pa.Array], right: list[pa.Array], lower: object) -> bool:
-    assert callable(lower)
-    found, expected = lower(left).to_pylist(), lower(right).to_pylist()
-    return close(dict(enumerate(zip(found, strict=True))), dict(enumerate(zip(expected, strict=True))))
-
-
-@pytest.mark.parametrize(("function", "type_"), REPEATED, ids=str)
-@settings(max_examples=examples(15))
-@given(seed=st.integers(0, 10**6))
-def test_a_repeated_state_is_that_of_as_many_copies(function: str, type_: pa.DataType | None, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    aggregate = make_aggregate(function, "x" if type_ else None, type_, name="r")
-    groups, times = np.sort(rng.integers(0, 6, 30)).astype(np.intp), rng.integers(0, 5, 6)
-    states = aggregate.lift(values_of(rng, 30, type_) if type_ else None, groups, 6)
-    copies = np.repeat(np.arange(6), times)
-    expected = aggregate.combine([s.take(pa.array(copies)) for s in states], copies.astype(np.intp), 6)
-    found = repeat(aggregate, states, times)
-    assert [f.type for f in found] == [s.type for s in aggregate.states]
-    if function == "moments":  # lists compare value by value
-        flat = [np.nan_to_num(np.array(aggregate.lower(s).flatten())) for s in (found, expected)]
-        assert np.allclose(*flat)
-    else:
-        assert same(found, expected, aggregate.lower)
-
-
-@pytest.mark.parametrize("function", ["sum", "avg"])
-@pytest.mark.parametrize("type_", [pa.int64(), pa.float64()], ids=str)
-@settings(max_examples=examples(15))
-@given(seed=st.integers(0, 10**6))
-def test_a_product_of_states_is_the_state_of_products(function: str, type_: pa.DataType, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    aggregate = make_aggregate(function, "x", type_, name="r")
-    sides = [values_of(rng, int(rng.integers(0, 6)), type_) for _ in range(2)]
-    zeros = [np.zeros(len(s), dtype=np.intp) for s in sides]
-    found = multiply(aggregate, *(aggregate.lift(s, z, 1) for s, z in zip(sides, zeros, strict=True)))
-    products = [None if None in (x, y) else x * y for x in sides[0].to_pylist() for y in sides[1].to_pylist()]
-    expected = aggregate.lift(pa.array(products, type_), np.zeros(len(products), dtype=np.intp), 1)
-    assert same(found, expected, aggregate.lower)
-
-
-@pytest.mark.parametrize("operator", ["<", "<=", ">", ">=", "<>"])
-def test_columns_compare_as_in_spark(operator: str) -> None:
-    values = [None, float("nan"), -0.0, 0.0, 1.5, float("inf"), float("-inf")]
-    pairs = [(a, b) for a in values for b in values]
-    left, right = (pa.array([p[i] for p in pairs], pa.float64(), from_pandas=False) for i in (0, 1))
-    holds = {"<": lt, "<=": le, ">": gt, ">=": ge, "<>": ne}[operator]
-
-    def rank(x: float) -> tuple[bool, float]:
-        return (True, 0.0) if math.isnan(x) else (False, x)
-
-    expected = [None not in (a, b) and holds(rank(a), rank(b)) for a, b in pairs]
-    assert compare(left, operator, right).to_pylist() == expected
-
-
-@pytest.mark.parametrize("aggregate", [a for a in every_aggregate() if can_repeat(a)], ids=lambda a: a.name)
-@settings(max_examples=examples(5))
-@given(seed=st.integers(0, 10**6))
-def test_every_state_that_can_be_repeated_is_that_of_as_many_copies(aggregate: Aggregate, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    given = raw_records(40, seed)
-    groups, times = np.sort(rng.integers(0, 6, 40)).astype(np.intp), rng.integers(0, 5, 6)
-    column = None if aggregate.argument is None else given[aggregate.argument].combine_chunks()
-    states = aggregate.lift(column, groups, 6)
-    copies = np.repeat(np.arange(6), times)
-    expected = aggregate.combine([s.take(pa.array(copies)) for s in states], copies.astype(np.intp), 6)
-    found = aggregate.lower(repeat(aggregate, states, times)).to_pylist()
-    for mine, other in zip(found, aggregate.lower(expected).to_pylist(), strict=True):
-        assert same_repeated(aggregate, mine, other), (mine, other)
-
-
-def same_repeated(aggregate: Aggregate, left: Any, right: Any) -> bool:
-    if isinstance(left, list) and isinstance(right, list):
-        return left == right or bool(np.allclose(left, right))
-    if isinstance(left, float) and isinstance(right, float):
-        return bool(np.isclose(left, right, rtol=1e-9 + tolerance(aggregate), atol=1e-9))
-    return bool(left == right)
-
-
-def test_sketches_of_ranks_and_of_frequencies_have_no_law_of_repetition() -> None:
-    for function, parameters in (("percentile_approx", (0.5,)), ("approx_top_k", (3,))):
-        assert not can_repeat(make_aggregate(function, "x", pa.int64(), parameters, name="r"))
-
-
-def test_a_count_of_pairs_that_does_not_fit_is_an_error() -> None:
-    count = make_aggregate("count", None, None, name="n")
-    with pytest.raises(AggregateError, match="64 bits"):
-        repeat(count, [pa.array([2**40])], np.array([2**40]))
-    decimal = make_aggregate("sum", "x", pa.decimal128(38, 2), name="d")
-    with pytest.raises(AggregateError, match="38 digits"):
-        repeat(decimal, [pa.array([10**30], pa.decimal128(38, 2))], np.array([10**9]))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -268,7 +102,8 @@ class Town:
 
     def deploy(self, plans: Mapping[str, QueryPlan], deployed: Deployed) -> None:
         self.center.deploy(deployed, plans)
-        for role in (*self.hubs, *self.sites.values()):
+        roles: list[LiveSite | LiveRelay] = [*self.hubs, *self.sites.values()]
+        for role in roles:
             role.deploy(deployed)
 
     def step(self) -> None:
@@ -276,7 +111,8 @@ class Town:
         self.clock.advance(int(self.rng.integers(0, 5 * SECOND)))
         site = self.sites[str(self.rng.choice(list(self.sites)))]
         self.read(site, str(self.rng.choice(site.streams)), int(self.rng.integers(1, 12)))
-        for role in (site, *self.hubs):
+        roles: list[LiveSite | LiveRelay] = [site, *self.hubs]
+        for role in roles:
             if self.rng.random() < 0.1:
                 role.restart()
         if self.rng.random() < 0.1:
@@ -301,7 +137,9 @@ class Town:
         for hub in self.hubs:
             for name in self.behind:
                 hub.take(self.sites[name], len(self.sites[name].out))
-        for sender in (*self.hubs, *(s for n, s in self.sites.items() if n not in self.behind)):
+        direct = [s for n, s in self.sites.items() if n not in self.behind]
+        senders: list[Speaker] = [*self.hubs, *direct]
+        for sender in senders:
             self.center.consume(sender, len(sender.out))
         self.center.repair(everything=True)
 
@@ -423,73 +261,6 @@ def test_a_join_whose_sides_move_to_other_fragments_answers_the_same(
     assert len(used) == (4 if strength is Strength.STRICT else 2), "equal sides are one; finer ones tell coarser ones"
     for view, case in zip(plans, cases, strict=True):
         assert close(town.center.answers(view), case.expected(town.records))
-
-
-# --- sharing, plans and explanations -------------------------------------------------------------------------------
-
-
-def shared(*selects: str) -> SharingState:
-    return share(side_queries(plans_of(*selects).values()), Strength.FULL, lambda demand: len(demand.keys) + 1.0)
-
-
-JOIN = (
-    "SELECT window.start, b.page, count(*) AS n, sum(a.bytes) AS x FROM clicks a JOIN views b ON a.user = b.user "
-    "WHERE a.bytes > 1 AND b.ms < 5.5 AND a.page < b.page GROUP BY window(a.ts, '1 minute'), b.page"
-)
-TURNED = (
-    "SELECT count(*) AS m, sum(c.bytes) AS bytes, v.page AS p, window.end FROM views v JOIN clicks c "
-    "ON c.user = v.user AND 1 < c.bytes WHERE v.ms < 5.5 AND v.page > c.page "
-    "GROUP BY v.page, window(v.ts, '60 seconds')"
-)
-
-
-def test_a_join_and_its_mirror_image_are_one_plan_and_share_both_sides() -> None:
-    one, other = plans_of(JOIN, TURNED.replace("window.end", "window.start")).values()
-    assert fingerprint(one) == fingerprint(other)
-    assert len(shared(JOIN, TURNED).fragments) == 2
-    assert fingerprint(plans_of(JOIN.replace("> 1", "> 2"))["q0"]) != fingerprint(one)
-    assert fingerprint(plans_of(JOIN.replace("a.page <", "a.page <="))["q0"]) != fingerprint(one)
-    assert fingerprint(plans_of(JOIN.replace("sum(a.bytes)", "sum(b.bytes)"))["q0"]) != fingerprint(one)
-
-
-def test_a_view_of_one_stream_is_derived_from_the_side_of_a_join() -> None:
-    alone = "SELECT window.start, sum(bytes) AS x FROM clicks WHERE bytes > 1 GROUP BY window(ts, '2 minutes')"
-    state = shared(JOIN, alone)
-    assert len(state.fragments) == 2
-    assert state.derivations["q1"].fragment == state.derivations["q0.left"].fragment
-
-
-def test_the_sides_of_a_stream_joined_with_itself_are_one_fragment() -> None:
-    state = shared(CASES["a stream with itself"].sql.replace("max(b.bytes)", "sum(b.bytes)"))
-    assert len(state.fragments) == 1
-
-
-@pytest.mark.parametrize("case", read_golden("joins.sql"), ids=lambda case: case.title)
-def test_a_join_has_the_plan_that_the_golden_file_shows(case: Golden) -> None:
-    check_golden("joins.sql", case, make_plan(case.sql).to_text())
-
-
-def test_a_planned_join_names_the_fragments_of_its_sides_and_where_they_meet() -> None:
-    project = base_catalog().project
-    statistics = fill_with_guesses(load_statistics(project, base_catalog()), base_catalog())
-    told = write_plan(plan_wan(side_queries(plans_of(JOIN).values()), Topology.of_project(project), statistics))
-    joins = {(f["stream"], j["query"], j["side"], j["at"]) for f in told["fragments"] for j in f["joins"]}
-    assert joins == {("clicks", "q0", "q0.left", "center"), ("views", "q0", "q0.right", "center")}
-    assert {(row["from"], row["to"]) for row in told["links"]} == {(s, "center") for s in ("us", "eu", "asia")}
-
-
-def test_a_join_is_explained_by_both_its_sides() -> None:
-    (plan,) = plans_of(JOIN).values()
-    told = explain_data(plan, base_catalog().project)
-    assert [(f["site"], f["stream"]) for f in told["fragments"]] == [
-        ("us", "clicks"),
-        ("eu", "clicks"),
-        ("asia", "views"),
-    ]
-    assert told["join"]["on"] == [["left.user", "right.user"]]
-    assert told["join"]["aggregates"] == {"n": "left.records, right.records times", "x": "left.x, right.records times"}
-    text = explain(plan, base_catalog().project)
-    assert "paired per window where left.user = right.user and left.page < right.page" in text
 
 
 def test_published_sides_are_recalled_whole_and_enacting_again_writes_nothing(tmp_path: Path) -> None:

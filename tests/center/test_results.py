@@ -16,96 +16,39 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from catchment.aggregates import make_aggregate, partials
+from catchment.aggregates import partials
 from catchment.center.events import EXACT, FINAL, ON_TIME, Expired, Publish
 from catchment.center.late.registry import WINDOW_COLUMN
 from catchment.center.results import store as results_module
-from catchment.center.results.bounds import law_of_aggregate
 from catchment.center.results.layout import open_table
 from catchment.center.results.quality import view_quality
 from catchment.center.results.read import newest_windows, read_results, read_windows
 from catchment.center.results.recent import RecentRows
-from catchment.center.results.sql import SqlLimits, query_results
 from catchment.center.results.store import APPLICATION, COMPACT_ABOVE_FILES, DeltaStore
 from catchment.center.results.write import ResultTables
-from catchment.errors import CenterError, QueryError
+from catchment.errors import CenterError
 from catchment.quality.merge_sites import ColumnLateness, Lateness
-from catchment.query.fragment import Fragment, Key
-from catchment.timeline import Window, WindowSpec
-from tests.worlds.tiers import examples
-
-MINUTE_US = 60_000_000
-START = datetime(1970, 1, 1, tzinfo=UTC)
-
-COUNTRY = Key("country", "country", pa.string())
-CODE = Key("code", "code", pa.int32())
-NUMBERS = (make_aggregate("count", None, None, name="n"), make_aggregate("sum", "v", pa.int64(), name="total"))
-SKETCHES = (
-    make_aggregate("approx_count_distinct", "v", pa.int64(), name="users"),
-    make_aggregate("percentile_approx", "v", pa.int64(), ("0.5",), name="median"),
-    make_aggregate("approx_top_k", "v", pa.int64(), ("2",), name="top"),
-    make_aggregate("stddev_samp", "v", pa.int64(), name="spread"),
-    make_aggregate("moments", "v", pa.int64(), name="moments"),
+from catchment.query.fragment import Key
+from catchment.timeline import Window
+from tests.worlds.result_tables import (
+    COUNTRY,
+    MINUTE_US,
+    NUMBERS,
+    SKETCHES,
+    START,
+    Row,
+    answers,
+    make_tables,
+    publish,
+    states,
+    wanted,
 )
-
-Row = tuple[str | None, int | None, int]  # country, code, value
-
-
-def make_tables(
-    folder: Path, keys: Sequence[Key] = (COUNTRY, CODE), aggregates: Any = NUMBERS, above: int = 0
-) -> ResultTables:
-    """Tables of a query whose HAVING is `n > above`."""
-    fragment = Fragment("q", "s", "ts", tuple(keys), tuple(aggregates), (WindowSpec(MINUTE_US, MINUTE_US),))
-
-    def finish(rows: pa.Table) -> pa.Table:
-        kept = rows.drop_columns(["window_start", "window_end"])
-        left_out = pc.less_equal(rows["n"], above) if "n" in rows.column_names else pa.array([False] * rows.num_rows)
-        return kept.append_column("retracted", left_out)
-
-    laws = tuple(law_of_aggregate(a.name, a) for a in aggregates)
-    return ResultTables(folder, "q", fragment, finish, laws)
-
-
-def states(tables: ResultTables, records: Sequence[Row]) -> pa.Table:
-    """The states of raw records per key: what a core publishes."""
-    columns = {
-        "country": pa.array([c for c, _, _ in records], pa.string()),
-        "code": pa.array([c for _, c, _ in records], pa.int32()),
-        "v": pa.array([v for _, _, v in records], pa.int64()),
-    }
-    return partials.lift(pa.table(columns), list(tables.fragment.key_names), tables.fragment.aggregates)
-
-
-def publish(tables: ResultTables, minute: int, records: Sequence[Row], revision: int = 1, **changes: Any) -> Publish:
-    window = Window(minute * MINUTE_US, (minute + 1) * MINUTE_US)
-    rows = states(tables, records)
-    made = Publish("q", window, revision, EXACT, 1.0, (), "closed", rows, published_us=revision)
-    return replace(made, **changes)
-
-
-def wanted(tables: ResultTables, places: Sequence[tuple[Any, ...]]) -> pa.Table:
-    """The table of (window_start_us, keys...) that a core asks for."""
-    fields = [pa.field(WINDOW_COLUMN, pa.int64()), *(pa.field(k.name, k.type) for k in tables.fragment.keys)]
-    return pa.Table.from_pylist(
-        [dict(zip([f.name for f in fields], place, strict=True)) for place in places], pa.schema(fields)
-    )
-
-
-def answers(table: pa.Table) -> dict[tuple[int, Any, Any], tuple[int, int]]:
-    rows = table.to_pylist()
-    found = {
-        ((r["window_start"] - START) // timedelta(minutes=1), r["country"], r["code"]): (r["n"], r["total"])
-        for r in rows
-    }
-    assert len(found) == len(rows), "no row twice"
-    return found
-
+from tests.worlds.tiers import examples
 
 # --- idempotence ------------------------------------------------------------------------------------------------
 
@@ -410,81 +353,6 @@ def test_a_query_that_has_not_published_is_an_error_that_names_those_that_have(t
         read_results(tmp_path, "q", revisions="newest")
 
 
-# --- SQL over results -------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def queried(tmp_path: Path) -> Path:
-    tables = make_tables(tmp_path)
-    tables.publish(1, [publish(tables, 0, [("nl", 200, 5), ("de", 200, 1)])])
-    tables.publish(2, [publish(tables, 0, [("nl", 200, 9)], revision=2)])
-    return tmp_path
-
-
-def test_sql_sees_the_latest_revisions_under_the_name_of_the_view(queried: Path) -> None:
-    assert query_results(queried, "SELECT country, total FROM q ORDER BY total").to_pylist() == [
-        {"country": "de", "total": 1},
-        {"country": "nl", "total": 9},
-    ]
-    assert query_results(queried, "SELECT count(*) AS n FROM Q__Revisions;").to_pylist() == [{"n": 3}]
-    sums = query_results(
-        queried, f"SELECT sum(total) AS s, sum(total) * {10**20} AS large, sum(NULL::INT) AS none FROM q"
-    )
-    assert sums.to_pylist() == [{"s": 10, "large": 10**21, "none": None}]
-    assert sums.schema.field("s").type == pa.int64(), "DuckDB sums integers in 128 bits"
-    assert query_results(queried, "WITH t AS (SELECT 1 AS one) SELECT one FROM t").to_pylist() == [{"one": 1}]
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "SELEC 1",
-        "SELECT * FROM nowhere",
-        "SELECT nothing FROM q",
-        "",
-        "-- only a remark",
-        "CREATE TABLE t (a INT)",
-        "SELECT 1; SELECT 2",
-        "DROP VIEW q",
-        "SELECT * FROM names",
-        "SELECT * FROM session",
-    ],
-)
-def test_sql_that_is_not_one_select_over_the_views_is_a_mistake_that_names_them(queried: Path, statement: str) -> None:
-    with pytest.raises(QueryError) as caught:
-        query_results(queried, statement)
-    assert caught.value.message
-    assert caught.value.hint is not None
-    assert "q" in caught.value.hint
-
-
-def test_sql_reads_nothing_but_the_views(queried: Path) -> None:
-    secret = queried / "secret.csv"
-    secret.write_text("a\n1\n")
-    for statement in (f"SELECT * FROM '{secret}'", f"COPY (SELECT 1) TO '{queried / 'out.csv'}'"):
-        with pytest.raises(QueryError):
-            query_results(queried, statement)
-    assert not (queried / "out.csv").exists()
-
-
-def test_sql_that_takes_too_long_or_too_much_ends_with_the_limit_and_leaves_no_file(
-    queried: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here = tmp_path / "here"
-    here.mkdir()
-    monkeypatch.chdir(here)
-    limits = SqlLimits(memory_bytes=50_000_000, time_s=0.2)
-    endless = "SELECT count(*) AS n FROM range(1000000000) a, range(1000000) b"
-    with pytest.raises(QueryError, match=r"no answer within 0\.2 s"):
-        query_results(queried, endless, limits)
-    patient = SqlLimits(memory_bytes=50_000_000, time_s=60)
-    sorted_pairs = "SELECT a.range, b.range AS b FROM range(1000000) a, range(1000) b ORDER BY 1, 2"
-    for statement in (sorted_pairs, "SELECT * FROM range(1000000000)"):
-        with pytest.raises(QueryError, match="more than 50 MB of memory"):
-            query_results(queried, statement, patient)
-    assert list(here.iterdir()) == []
-
-
 # --- recent rows --------------------------------------------------------------------------------------------------
 
 
@@ -527,46 +395,6 @@ def test_a_repair_of_what_was_just_published_does_not_read_the_table(
     assert tables.recall(wanted(tables, [(0, "nl", 200)]))["total__sum"].to_pylist() == [5]
     with pytest.raises(pytest.fail.Exception):
         tables.recall(wanted(tables, [(0, "de", 200)]))
-
-
-# --- the reader's confidence ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def estimated(tmp_path: Path) -> Path:
-    """A view with a sketch whose last window may lack records."""
-    tables = make_tables(tmp_path, (COUNTRY,), (*NUMBERS, SKETCHES[0]))
-    late = Lateness(5.0, 20.0, (ColumnLateness("total", 0.1, 10.0),))
-    tables.publish(1, [publish(tables, 0, [("nl", 200, v) for v in range(20)])])
-    tables.publish(
-        2, [publish(tables, 1, [("nl", 200, v) for v in range(20)], status=ON_TIME, coverage=0.8, late=late)]
-    )
-    return tmp_path
-
-
-def test_a_reader_has_the_bound_at_another_confidence(estimated: Path) -> None:
-    asked = "SELECT bound.users AS own, confidence(users, 0.5) AS low, confidence(users, 0.99) AS high FROM q"
-    asked = f"{asked} ORDER BY window_start"
-    whole, lacking = query_results(estimated, asked).to_pylist()
-    assert 0 < whole["low"] < whole["own"] < whole["high"] < 0.1
-    assert whole["own"] < lacking["own"], "more values may come"
-    assert lacking["high"] is None, "what is late is known at the view's confidence"
-    counts = "SELECT confidence(t.n, 0.9) AS n, confidence(total, 0.9) AS total FROM q AS t ORDER BY t.window_start"
-    exact, late = query_results(estimated, counts).to_pylist()
-    assert exact == {"n": 0.0, "total": 0.0}
-    assert late["n"] == pytest.approx(5 / 25)
-    assert late["total"] == pytest.approx(10 / (190 + 10))
-
-
-def test_the_terms_of_bounds_are_shown_to_nobody_who_does_not_ask(estimated: Path) -> None:
-    assert "bound_terms" not in query_results(estimated, "SELECT * FROM q").column_names
-    assert "bound_terms" not in read_results(estimated, "q").column_names
-
-
-@pytest.mark.parametrize("call", ["confidence(n, 2)", "confidence(n)", "confidence(1, 0.9)", "confidence(nobody, 0.9)"])
-def test_a_confidence_that_is_none_is_refused(estimated: Path, call: str) -> None:
-    with pytest.raises(QueryError):
-        query_results(estimated, f"SELECT {call} FROM q")
 
 
 # --- what was promised, and what came true ---------------------------------------------------------------------------

@@ -1,14 +1,13 @@
-"""The command line as people and programs meet it: answers, mistakes, help. Nothing here starts Spark.
+"""The command line as people and programs meet it: answers and help. Nothing here starts Spark.
 
-Catches: JSON that is not JSON or lacks a documented key, text eaten as markup, tables too wide to read, mistakes that
-end in a traceback. Cannot catch: what a run does; `test_pipelines.py` and `test_kill.py` run those.
+Catches: JSON that is not JSON or lacks a documented key, text eaten as markup, tables too wide to read.
+Cannot catch: what a run does; `test_pipelines.py` and `test_kill.py` run those.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,63 +18,16 @@ import pytest
 
 import catchment
 from benchmarks import BENCHMARKS
-from catchment.cli import output
 from catchment.cli.commands import bench
-from catchment.cli.main import app, main
+from catchment.cli.main import app
 from catchment.cli.output import emit
-from catchment.cli.tables import cell, plain_table, result_table
 from catchment.project.config import Project
 from catchment.query.catalog import load_catalog
 from catchment.query.planning.build import plan_views
-from tests.worlds.published import publish_project
+from tests.worlds.shell import WIDTH, Shell
 
 ROOT = Path(catchment.__file__).parent.parent
-WIDTH = 80
-
-
-@pytest.fixture(scope="module")
-def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return publish_project(tmp_path_factory.mktemp("cli") / "p")
-
-
-@pytest.fixture(autouse=True)
-def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    for console in (output.console, output.notes):
-        monkeypatch.setattr(console, "width", WIDTH)
-
-
-class Shell:
-    """Runs the command line in this process, as `catchment ...` would."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self.monkeypatch, self.capsys = monkeypatch, capsys
-
-    def __call__(self, *words: object) -> str:
-        code, out, err = self.ends(*words)
-        assert code == 0, err
-        return out
-
-    def json(self, *words: object) -> Any:
-        return json.loads(self(*words, "--json"))
-
-    def ends(self, *words: object) -> tuple[int, str, str]:
-        self.monkeypatch.setattr(sys, "argv", ["catchment", *(str(w) for w in words)])
-        code = self._run()
-        said = self.capsys.readouterr()
-        return code, said.out, said.err
-
-    @staticmethod
-    def _run() -> int:
-        try:
-            main()
-        except SystemExit as ended:
-            return int(ended.code or 0)
-        return 0
-
-
-@pytest.fixture
-def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
-    return Shell(monkeypatch, capsys)
+pytestmark = pytest.mark.usefixtures("narrow")
 
 
 # --- answers ----------------------------------------------------------------------------------------------------
@@ -304,245 +256,6 @@ def test_json_is_json_whatever_is_in_the_answer(capsys: pytest.CaptureFixture[st
         "money": "1.10",
         "none": None,
     }
-
-
-# --- tables -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        (None, "-"),
-        (True, "yes"),
-        (1234567, "1,234,567"),
-        (0.0, "0"),
-        (0.123456, "0.1235"),
-        (123456.7, "123,457"),
-        (float("nan"), "nan"),
-        (float("inf"), "inf"),
-        ("[red]x", "[red]x"),
-        (b"\x01\xff", "01ff"),
-        ([{"item": "a", "count": 1200}, {"item": None, "count": 1}], "a:1,200 -:1"),
-        ({"item": 9876, "count": 5}, "9876:5"),
-        ([1.5, 2], "1.5 2"),
-        ({"lat": 1, "lon": 2.5}, "lat 1, lon 2.5"),
-    ],
-)
-def test_cells_are_written_as_people_read_them(value: Any, shown: str) -> None:
-    assert cell(value) == shown
-
-
-def rendered(table: Any) -> str:
-    with output.console.capture() as captured:
-        output.console.print(table)
-    return captured.get()
-
-
-def test_times_are_no_finer_than_they_need_to_be_and_a_common_date_stands_above_them() -> None:
-    from datetime import UTC, datetime
-
-    first, later = datetime(2024, 3, 1, 2, 0, tzinfo=UTC), datetime(2024, 3, 2, 2, 0, 30, tzinfo=UTC)
-    one_day = rendered(plain_table([{"at": first}, {"at": None}], "t"))
-    assert re.search(r"at\s+2024-03-01\s+─+\s+02:00\s+-\s", one_day)
-    two_days = rendered(plain_table([{"at": first}, {"at": later}], "t"))
-    assert "2024-03-01 02:00:00" in two_days
-    assert "2024-03-02 02:00:30" in two_days
-
-
-def test_a_column_that_happens_to_equal_the_window_in_one_row_is_still_shown() -> None:
-    from datetime import UTC, datetime, timedelta
-
-    start = datetime(2024, 3, 1, tzinfo=UTC)
-    meta = {
-        "window_end": start + timedelta(minutes=1),
-        "bound": {},
-        "published_at": start,
-        "missing_sites": [],
-        "revision": 1,
-        "coverage": 1.0,
-        "status": "exact",
-    }
-    rows = [
-        {"window_start": start, "start": start, "first": start, **meta},
-        {"window_start": start, "start": start, "first": start + timedelta(seconds=5), **meta},
-    ]
-    shown = rendered(result_table(rows, "t"))
-    assert "00:00:05" in shown
-    assert "first" in shown
-    assert not re.search(r"\bstart\b", shown)
-
-
-def test_the_demo_ends_with_answers_costs_and_commands_that_can_be_copied(
-    published: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from catchment.center.results.read import read_results
-    from catchment.cli.commands.project import _render_demo
-
-    state = published / "state"
-    answer = {
-        "rows": 6,
-        "bytes_sent": {"us": 1_500, "eu": 500},
-        "shipping_every_record": {"raw_bytes": 40_000, "zstd_bytes": 9_000},
-        "windows": {"traffic": 3},
-        "answers": {"traffic": read_results(state, "traffic").to_pylist()},
-        "folder": "a-folder-with-a-name-so-long-that-the-command-does-not-fit-into-one-line-of-80",
-    }
-    emit(answer, False, _render_demo)
-    lines = capsys.readouterr().out.splitlines()
-    assert any(re.search(r"catchment: partial aggregates.* 2\.0 KB.* 5\.0%", line) for line in lines)
-    look = next(line.strip() for line in lines if line.strip().startswith("catchment sql"))
-    assert look.endswith(f"-p {answer['folder']}"), "a command is never broken into lines"
-
-
-@pytest.mark.parametrize(
-    ("count", "shown"),
-    [(None, "-"), (0, "0 B"), (999, "999 B"), (1500, "1.5 KB"), (2.5e9, "2.5 GB"), (3e15, "3000.0 TB")],
-)
-def test_sizes_are_written_as_people_read_them(count: float | None, shown: str) -> None:
-    from catchment.cli.progress import size
-
-    assert size(count) == shown
-
-
-def test_without_a_terminal_a_run_says_a_line_now_and_then(
-    published: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from catchment.cli import progress as live
-
-    monkeypatch.setattr(live, "LINE_EVERY_S", 0.0)
-    status = {
-        "sites": {"us": json.loads((published / "state" / "sites" / "us" / "status.json").read_text())},
-        "center": json.loads((published / "state" / "center" / "status.json").read_text()),
-    }
-    with live.watching(quiet=False) as report:
-        report(status)
-    assert capsys.readouterr().err == (
-        "us 12,345 rows (0/s), 45.7 KB sent | traffic closed up to 2017-01-01 02:25:00\n"
-    )
-    with live.watching(quiet=True) as report:
-        report(status)
-    assert capsys.readouterr().err == ""
-
-
-# --- mistakes ---------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def project(tmp_path: Path, published: Path) -> Path:
-    return Path(shutil.copytree(published, tmp_path / "p"))
-
-
-def mistakes() -> Iterator[Any]:
-    def case(name: str, words: str, message: str, place: str, hint: str) -> Any:
-        return pytest.param(words, message, place, hint, id=name)
-
-    yield case("no project", "explain {p}/nowhere", "there is no catchment.toml in", "", "catchment init FOLDER")
-    yield case("unknown view", "explain {p} trafic", "there is no view 'trafic'", "", "traffic")
-    yield case("unknown results", "show results nope -p {p}", "query 'nope' has not published", "state", "traffic")
-    yield case("no results yet", "show windows quiet -p {p}", "query 'quiet' has not published", "state", "traffic")
-    yield case(
-        "no such window", "show revisions traffic 2001-01-01 -p {p}", "no window that starts", "", "show windows"
-    )
-    yield case(
-        "not a time", "show revisions traffic soon -p {p}", "cannot read the time 'soon'", "", "2017-01-01 02:00"
-    )
-    yield case("bad results SQL", "sql SELEC -p {p}", "syntax error", "SELEC", "views are: audience, traffic")
-    yield case("unknown table", "sql SELECT~*~FROM~trafic -p {p}", "trafic", "trafic", "audience, traffic")
-    yield case("no SELECT", "sql DROP~VIEW~traffic -p {p}", "one SELECT was expected", "DROP", "views are")
-    busy = "sites that have something to do: us, eu"
-    yield case("unknown site", "site mars -p {p}", "site 'mars' has nothing to do", "", busy)
-    yield case("site without a port", "site us -p {p}", "it has no fixed address", "catchment.toml", "listen =")
-    yield case("center without a port", "center -p {p}", "it has no fixed address", "catchment.toml", "listen =")
-    yield case("project is there", "init {p}", "already exists", "", "choose another folder")
-    yield case("a file in the way", "init {p}/catchment.toml", "already exists", "", "choose another folder")
-    yield case("demo over a project", "demo --folder {p}/queries", "is not the demo", "queries", "--folder")
-    yield case("demo over a file", "demo --folder {p}/catchment.toml", "is not the demo", "toml", "--folder")
-    yield case("no benchmark", "bench nope", "there is no benchmark 'nope'", "", "throughput")
-
-
-@pytest.mark.parametrize(("words", "message", "place", "hint"), list(mistakes()))
-def test_a_mistake_ends_with_2_and_says_what_where_and_what_to_do(
-    shell: Shell, project: Path, words: str, message: str, place: str, hint: str
-) -> None:
-    code, out, err = shell.ends(*(w.format(p=project).replace("~", " ") for w in words.split()))
-    assert code == 2
-    assert out == ""
-    said = err.splitlines()
-    assert said[0].startswith("error: ")
-    assert message in err
-    assert hint in next(line for line in said if line.startswith("  hint: "))
-    if place:
-        assert place in next(line for line in said if line.startswith("  at: "))
-    assert "Traceback" not in err
-
-
-@pytest.mark.parametrize(
-    ("file", "line", "text", "message"),
-    [
-        ("catchment.toml", 2, 'nam = "x"', "has no option 'nam'"),
-        ("catchment.toml", 2, "name = ", "this is not TOML"),
-        ("queries/log.sql", 3, "CREATE MATERIALIZD VIEW traffic AS", "MATERIALIZD"),
-        ("queries/log.sql", 4, "  SELECT window.start, nothing, code, count(*) AS n", "nothing"),
-    ],
-)
-def test_a_mistake_in_a_file_names_its_line(
-    shell: Shell, project: Path, file: str, line: int, text: str, message: str
-) -> None:
-    path = project / file
-    lines = path.read_text().splitlines()
-    lines[line - 1] = text
-    path.write_text("\n".join(lines))
-    for words in (("explain", project), ("run", project, "--once")):
-        code, _, err = shell.ends(*words)
-        assert code == 2
-        assert message in err.splitlines()[0]
-        assert re.search(rf"  at: {re.escape(str(path))}:{line}\b", err), err
-        assert "  hint: " in err
-
-
-def test_a_message_about_a_table_keeps_its_brackets(shell: Shell, project: Path) -> None:
-    with (project / "catchment.toml").open("a") as file:
-        file.write("[weather]\n")
-    _, _, err = shell.ends("explain", project)
-    assert err.startswith("error: there is no table [weather]\n")
-
-
-def test_a_folder_that_another_process_uses_is_refused_before_spark_starts(shell: Shell, project: Path) -> None:
-    outbox = project / "state" / "sites" / "us" / "outbox"
-    outbox.mkdir()
-    holding = (
-        "import sys; from pathlib import Path; from catchment.wire.outbox import Outbox\n"
-        "kept = Outbox(Path(sys.argv[1]), 'us', 'center', 1000); print('held', flush=True); sys.stdin.read()"
-    )
-    command = [sys.executable, "-c", holding, str(outbox)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "held\n"
-        code, _, err = shell.ends("run", project)
-        other.communicate("")
-    assert code == 2
-    assert err.splitlines()[0] == f"error: the folder is in use by another process (number {other.pid})"
-    assert f"  at: {outbox}" in err
-    assert "  hint: end the other process first" in err
-
-
-def test_the_demo_leaves_another_project_alone(shell: Shell, tmp_path: Path) -> None:
-    shell("init", tmp_path / "mine")
-    kept = tmp_path / "mine" / "state" / "results"
-    kept.mkdir(parents=True)
-    code, _, err = shell.ends("demo", "--folder", tmp_path / "mine")
-    assert code == 2
-    assert "is not the demo" in err
-    assert kept.is_dir()
-
-
-def test_init_overwrites_no_query(shell: Shell, tmp_path: Path) -> None:
-    (tmp_path / "queries").mkdir()
-    (tmp_path / "queries" / "events.sql").write_text("-- mine")
-    code, _, _ = shell.ends("init", tmp_path)
-    assert code == 2
-    assert (tmp_path / "queries" / "events.sql").read_text() == "-- mine"
-    assert not (tmp_path / "catchment.toml").exists()
 
 
 # --- help -------------------------------------------------------------------------------------------------------

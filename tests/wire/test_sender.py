@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,18 +15,16 @@ from catchment.errors import WireError
 from catchment.timeline import ManualClock
 from catchment.wire import sender as sender_module
 from catchment.wire.codec import read_frame
-from catchment.wire.dispatch import Dispatch, SendOrder
 from catchment.wire.inbox import Inbox, LocalUplink
 from catchment.wire.limits import WireLimits
-from catchment.wire.link_meter import LinkMeter
-from catchment.wire.outbox import Outbox, Pending
+from catchment.wire.outbox import Outbox
 from catchment.wire.sender import RetryDelay, Sender
 from catchment.wire.shaper import Shaper
 from catchment.wire.uplink import Greeting, Introduction, LinkError, RefusedError, Uplink
 from tests.worlds.tiers import examples
 from tests.worlds.waiting import PATIENCE_S, wait_until
 from tests.worlds.wire_messages import some_messages
-from tests.worlds.wire_support import NEVER, FailingDisk, FaultyUplink, failing_disk, landed_segments
+from tests.worlds.wire_support import NEVER, FailingDisk, FaultyUplink, failing_disk, landed_segments, store
 
 
 @pytest.fixture
@@ -57,11 +55,6 @@ def started() -> Iterator[Callable[[Sender], Sender]]:
     yield start
     for sender in senders:
         sender.stop()
-
-
-def store(outbox: Outbox, numbers: range) -> None:
-    for number in numbers:
-        outbox.append(number, some_messages(number))
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -177,53 +170,6 @@ def test_after_an_outage_fresh_segments_overtake_the_backlog_and_it_is_not_starv
     assert [n for n in half if n < 6] == sorted(n for n in half if n < 6)
     assert 2 <= sum(n < 6 for n in half) <= 5
     assert sorted(uplink.order) == list(range(12))
-
-
-class Waiting(list[Pending]):
-    """Segments that wait, in a list: first_pending by its definition."""
-
-    def first_pending(self, start: int = 0, excluding: Collection[int] = ()) -> Pending | None:
-        return next((p for p in self if p.sequence >= start and p.sequence not in excluding), None)
-
-
-def pending(sizes: list[int]) -> list[Pending]:
-    return [Pending(number, Path("x"), size) for number, size in enumerate(sizes)]
-
-
-@given(st.lists(st.integers(1, 50), min_size=2, max_size=40), st.data(), st.sampled_from([0.1, 0.25, 0.5, 1.0]))
-@settings(max_examples=examples(100))
-def test_the_backlog_keeps_to_its_share_while_fresh_segments_wait(
-    sizes: list[int], data: st.DataObject, share: float
-) -> None:
-    backlog_end = data.draw(st.integers(1, len(sizes)))
-    order, waiting = SendOrder(ahead_segments=1000, backlog_share=share), Waiting(pending(sizes))
-    order.note_reconnected(backlog_end)
-    sent: list[Pending] = []
-    while waiting:
-        chosen = order.choose(waiting, ())
-        assert chosen is not None
-        if chosen.sequence < backlog_end and waiting[-1].sequence >= backlog_end:
-            before = sum(p.size_bytes for p in sent if p.sequence < backlog_end)
-            assert before <= share * sum(p.size_bytes for p in sent)
-        sent.append(chosen)
-        waiting.remove(chosen)
-    for kind in (
-        [p for p in sent if p.sequence < backlog_end],
-        [p for p in sent if p.sequence >= backlog_end],
-    ):
-        assert kind == sorted(kind)
-    assert sorted(sent) == pending(sizes)
-
-
-def test_nothing_is_sent_that_the_window_of_the_far_side_would_refuse() -> None:
-    order = SendOrder(ahead_segments=3)
-    order.note_reconnected(2)
-    waiting = Waiting(pending([1] * 6))
-    chosen = [order.choose(waiting, taken) for taken in ({0}, {0, 1}, {0, 1, 2})]
-    assert [c.sequence if c else None for c in chosen] == [2, 2, None]
-    assert order.choose(Waiting(), ()) is None
-    with pytest.raises(WireError, match="share"):
-        SendOrder(3, backlog_share=0.0)
 
 
 def test_a_window_smaller_than_the_backlog_drains_without_a_refusal(
@@ -387,27 +333,6 @@ def test_the_counters_agree_with_the_frames_that_were_sent(
     assert counters.fragment_bytes == {"visits": sum(read_frame(f).head.fragment_bytes()["visits"] for f in frames)}
 
 
-def test_goodput_is_bytes_over_the_time_in_use_and_overlap_counts_once() -> None:
-    meter = LinkMeter()
-    for start_s, sent_s, end_s in [(0.0, 1.0, 3.0), (2.0, 3.0, 4.0), (10.0, 10.5, 11.0)]:
-        meter.note_timing(500, start_s, sent_s, end_s)
-    counters = meter.snapshot(queued_bytes=0, connected=True, last_error=None)
-    assert counters.goodput_bytes_per_s == 1500 / 4.0  # each ack took the half second that any ack takes
-    assert counters.round_trip_s == 1.0
-
-
-def test_small_segments_on_a_long_way_do_not_make_the_link_look_slow() -> None:
-    meter = LinkMeter()
-    for number in range(20):  # 100 or 1,000 bytes at 1,000 bytes/s, and an ack that takes a second
-        size_bytes = 100 if number % 2 else 1_000
-        start_s = 10.0 * number
-        meter.note_timing(size_bytes, start_s, start_s + size_bytes / 1e3, start_s + size_bytes / 1e3 + 1.0)
-    goodput = meter.snapshot(queued_bytes=0, connected=True, last_error=None).goodput_bytes_per_s
-    assert goodput is not None
-    assert 700 < goodput <= 1_000
-    assert LinkMeter().snapshot(queued_bytes=0, connected=True, last_error=None).goodput_bytes_per_s is None
-
-
 def test_a_resend_is_counted_as_sent_and_not_as_acked(
     outbox: Outbox, inbox: Inbox, started: Callable[[Sender], Sender]
 ) -> None:
@@ -483,29 +408,6 @@ def test_a_far_side_without_room_is_left_alone_by_all_lanes_until_it_has_some(
     assert sender.wait_until_empty(PATIENCE_S)
     wait_for(lambda: sender.snapshot().last_error is None)
     assert inbox.lowest_missing("eu") == 40
-
-
-def test_a_pause_ends_when_the_clock_is_set_back(outbox: Outbox) -> None:
-    clock = ManualClock(10**12)
-    dispatch = Dispatch(outbox, SendOrder(1000), clock)
-    store(outbox, range(2))
-    first = dispatch.claim()
-    assert first is not None
-    dispatch.give_back(first)
-    dispatch.pause(LinkError("full"), 5.0)
-    assert dispatch.claim() is None
-    clock.advance(5_000_000)
-    again = dispatch.claim()
-    assert again == first
-    dispatch.give_back(again)
-    dispatch.hold(again, LinkError("refused"), 5.0)
-    second = dispatch.claim()
-    assert second is not None
-    assert second.sequence == 1
-    clock.advance(-(10**11))
-    third = dispatch.claim()
-    assert third is not None
-    assert third.sequence == 0
 
 
 @given(st.text(max_size=5), st.integers(1, 40))

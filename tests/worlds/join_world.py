@@ -74,6 +74,52 @@ class Case:
         return {row[:width]: row[width:] for row in rows}
 
 
+CASES = {
+    "counts and sums of either side, keys of both": Case(
+        "count(*) AS n, sum(a.bytes) AS x, avg(b.ms) AS y, min(a.page) AS low, max(b.ms) AS high", ("a.page", "b.bytes")
+    ),
+    "no key": Case("count(*) AS n, count(a.page) AS pages, sum(b.ms) AS ms"),
+    "the join key as a key, of a sliding window": Case(
+        "count(*) AS n, sum(b.bytes) AS x", ("a.user",), window=(90, 30)
+    ),
+    "several equalities, one of them in WHERE, and conditions": Case(
+        "count(*) AS n, sum(a.ms) AS x",
+        ("b.page",),
+        on="a.user = b.user AND a.bytes > 0",
+        where="WHERE b.page = a.page AND b.bytes >= 0",
+    ),
+    "an equality of expressions": Case("count(*) AS n", ("a.user",), on="abs(a.user) % 3 = b.user % 3"),
+    "comparisons of either kind": Case(
+        "count(*) AS n, sum(b.bytes) AS x, max(a.ms) AS y",
+        ("a.page",),
+        on="a.user = b.user AND a.bytes <= b.bytes",
+        where="WHERE b.page <> a.page AND b.ms BETWEEN a.ms AND a.ms + 2.0",
+    ),
+    "products": Case("sum(a.bytes * b.bytes) AS p, avg(a.ms * b.ms) AS q, sum(2 * b.ms * a.bytes) AS r", ("a.page",)),
+    "filters of either side": Case(
+        "count(*) FILTER (WHERE a.bytes > 0 AND b.page = 'a') AS n, sum(a.bytes) FILTER (WHERE b.ms > 0) AS x, "
+        "min(b.ms) FILTER (WHERE a.page = 'b') AS low",
+        ("b.user",),
+    ),
+    "spreads": Case("var_pop(a.ms) AS v, stddev_samp(b.bytes) AS s", ("b.page",)),
+    "distinct values": Case(
+        "approx_count_distinct(b.page) AS d, approx_count_distinct(a.user) FILTER (WHERE b.bytes > 0) AS u",
+        ("a.page",),
+        oracle="count(DISTINCT b.page), count(DISTINCT a.user) FILTER (WHERE b.bytes > 0)",
+    ),
+    "a stream with itself": Case(
+        "count(*) AS n, sum(a.bytes) AS x, max(b.bytes) AS y", ("a.page",), streams=("clicks", "clicks")
+    ),
+    "streams that share a site": Case(
+        "count(*) AS n, sum(b.ms) AS x", ("a.page", "b.bytes"), streams=("clicks", "taps")
+    ),
+}
+JOIN = (
+    "SELECT window.start, b.page, count(*) AS n, sum(a.bytes) AS x FROM clicks a JOIN views b ON a.user = b.user "
+    "WHERE a.bytes > 1 AND b.ms < 5.5 AND a.page < b.page GROUP BY window(a.ts, '1 minute'), b.page"
+)
+
+
 @cache
 def base_catalog() -> Catalog:
     names = ("us", "eu", "asia", "center")

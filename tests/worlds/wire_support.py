@@ -36,8 +36,10 @@ from catchment.wire.messages import (
     Suspended,
     Updates,
 )
+from catchment.wire.outbox import Outbox
 from catchment.wire.segment_folder import SEGMENT_SUFFIX
 from catchment.wire.uplink import Greeting, Introduction, LinkError, Uplink
+from tests.worlds.wire_messages import some_messages
 
 
 def landed_segments(inbox: Inbox) -> list[Segment]:
@@ -263,3 +265,9 @@ def forged(header: object, body: bytes = b"") -> bytes:
     packed = header if isinstance(header, bytes) else msgspec.msgpack.encode(header)
     frame = struct.pack("<4sHI", codec.MAGIC, codec.VERSION, len(packed)) + packed + body
     return frame + struct.pack("<I", zlib.crc32(frame))
+
+
+def store(outbox: Outbox, numbers: range) -> None:
+    """Append a segment of some messages for each number."""
+    for number in numbers:
+        outbox.append(number, some_messages(number))

@@ -1,0 +1,131 @@
+"""Tables and lines for people: cells, times and sizes as they are read."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from catchment.cli import output
+from catchment.cli.output import emit
+from catchment.cli.tables import cell, plain_table, result_table
+
+pytestmark = pytest.mark.usefixtures("narrow")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, "-"),
+        (True, "yes"),
+        (1234567, "1,234,567"),
+        (0.0, "0"),
+        (0.123456, "0.1235"),
+        (123456.7, "123,457"),
+        (float("nan"), "nan"),
+        (float("inf"), "inf"),
+        ("[red]x", "[red]x"),
+        (b"\x01\xff", "01ff"),
+        ([{"item": "a", "count": 1200}, {"item": None, "count": 1}], "a:1,200 -:1"),
+        ({"item": 9876, "count": 5}, "9876:5"),
+        ([1.5, 2], "1.5 2"),
+        ({"lat": 1, "lon": 2.5}, "lat 1, lon 2.5"),
+    ],
+)
+def test_cells_are_written_as_people_read_them(value: Any, shown: str) -> None:
+    assert cell(value) == shown
+
+
+def rendered(table: Any) -> str:
+    with output.console.capture() as captured:
+        output.console.print(table)
+    return captured.get()
+
+
+def test_times_are_no_finer_than_they_need_to_be_and_a_common_date_stands_above_them() -> None:
+    from datetime import UTC, datetime
+
+    first, later = datetime(2024, 3, 1, 2, 0, tzinfo=UTC), datetime(2024, 3, 2, 2, 0, 30, tzinfo=UTC)
+    one_day = rendered(plain_table([{"at": first}, {"at": None}], "t"))
+    assert re.search(r"at\s+2024-03-01\s+─+\s+02:00\s+-\s", one_day)
+    two_days = rendered(plain_table([{"at": first}, {"at": later}], "t"))
+    assert "2024-03-01 02:00:00" in two_days
+    assert "2024-03-02 02:00:30" in two_days
+
+
+def test_a_column_that_happens_to_equal_the_window_in_one_row_is_still_shown() -> None:
+    from datetime import UTC, datetime, timedelta
+
+    start = datetime(2024, 3, 1, tzinfo=UTC)
+    meta = {
+        "window_end": start + timedelta(minutes=1),
+        "bound": {},
+        "published_at": start,
+        "missing_sites": [],
+        "revision": 1,
+        "coverage": 1.0,
+        "status": "exact",
+    }
+    rows = [
+        {"window_start": start, "start": start, "first": start, **meta},
+        {"window_start": start, "start": start, "first": start + timedelta(seconds=5), **meta},
+    ]
+    shown = rendered(result_table(rows, "t"))
+    assert "00:00:05" in shown
+    assert "first" in shown
+    assert not re.search(r"\bstart\b", shown)
+
+
+def test_the_demo_ends_with_answers_costs_and_commands_that_can_be_copied(
+    published: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from catchment.center.results.read import read_results
+    from catchment.cli.commands.project import _render_demo
+
+    state = published / "state"
+    answer = {
+        "rows": 6,
+        "bytes_sent": {"us": 1_500, "eu": 500},
+        "shipping_every_record": {"raw_bytes": 40_000, "zstd_bytes": 9_000},
+        "windows": {"traffic": 3},
+        "answers": {"traffic": read_results(state, "traffic").to_pylist()},
+        "folder": "a-folder-with-a-name-so-long-that-the-command-does-not-fit-into-one-line-of-80",
+    }
+    emit(answer, False, _render_demo)
+    lines = capsys.readouterr().out.splitlines()
+    assert any(re.search(r"catchment: partial aggregates.* 2\.0 KB.* 5\.0%", line) for line in lines)
+    look = next(line.strip() for line in lines if line.strip().startswith("catchment sql"))
+    assert look.endswith(f"-p {answer['folder']}"), "a command is never broken into lines"
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"),
+    [(None, "-"), (0, "0 B"), (999, "999 B"), (1500, "1.5 KB"), (2.5e9, "2.5 GB"), (3e15, "3000.0 TB")],
+)
+def test_sizes_are_written_as_people_read_them(count: float | None, shown: str) -> None:
+    from catchment.cli.progress import size
+
+    assert size(count) == shown
+
+
+def test_without_a_terminal_a_run_says_a_line_now_and_then(
+    published: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from catchment.cli import progress as live
+
+    monkeypatch.setattr(live, "LINE_EVERY_S", 0.0)
+    status = {
+        "sites": {"us": json.loads((published / "state" / "sites" / "us" / "status.json").read_text())},
+        "center": json.loads((published / "state" / "center" / "status.json").read_text()),
+    }
+    with live.watching(quiet=False) as report:
+        report(status)
+    assert capsys.readouterr().err == (
+        "us 12,345 rows (0/s), 45.7 KB sent | traffic closed up to 2017-01-01 02:25:00\n"
+    )
+    with live.watching(quiet=True) as report:
+        report(status)
+    assert capsys.readouterr().err == ""
