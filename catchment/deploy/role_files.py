@@ -45,10 +45,11 @@ def write_status(folder: Path, status: Mapping[str, Any], stopped: bool = False)
 
 def read_status(folder: Path) -> Mapping[str, Any] | None:
     """Return what a role last wrote as its status; None if it has written none."""
-    path = folder / STATUS_FILE
-    if not path.is_file():
+    try:
+        text = (folder / STATUS_FILE).read_text()
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    status: Mapping[str, Any] = json.loads(path.read_text())
+    status: Mapping[str, Any] = json.loads(text)
     return status
 
 

@@ -64,10 +64,10 @@ class DeploymentStore:
         Every change is a new file, and so another inode: two changes may have one modification time, because the clocks
         of file systems are coarse.
         """
-        path = self.folder / FILE
-        if not path.exists():
+        try:
+            found = (self.folder / FILE).stat()
+        except FileNotFoundError:
             return 0, 0, 0
-        found = path.stat()
         return found.st_mtime_ns, found.st_ino, found.st_size
 
     def acknowledge(self, version: int) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import csv
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -160,8 +161,12 @@ def load_functions(folder: Path) -> Functions:
 
 def table_files(folder: Path, program: FeedProgram) -> dict[Path, float]:
     """Return when each file of a reference table was last written."""
-    paths = (folder / f"{name}.csv" for name in program.tables)
-    return {path: path.stat().st_mtime for path in paths if path.is_file()}
+    found: dict[Path, float] = {}
+    for name in program.tables:
+        path = folder / f"{name}.csv"
+        with suppress(FileNotFoundError):
+            found[path] = path.stat().st_mtime
+    return found
 
 
 def read_rows(folder: Path, declared: Declared, before: tuple[str, ...] = ()) -> Iterator[tuple[float | None, Row]]:

@@ -41,13 +41,16 @@ def read_arrivals(spool: Path) -> Ints:
 
 def write_beginning(spool: Path, wall_us: int, log_us: int) -> None:
     """Record when, by the wall clock, the instant `log_us` of the log was replayed since the last start."""
-    spool.with_suffix(".began").write_text(f"{wall_us} {log_us}")
+    path = spool.with_suffix(".began")
+    unfinished = path.with_suffix(".began.tmp")
+    unfinished.write_text(f"{wall_us} {log_us}")
+    unfinished.replace(path)  # in one step: another process reads it at any moment
 
 
 def read_beginning(spool: Path) -> tuple[int, int] | None:
     """Return (wall clock, clock of the log) at the start of the replay, so that one gives the other."""
-    path = spool.with_suffix(".began")
-    if not path.exists():
+    try:
+        wall_us, log_us = spool.with_suffix(".began").read_text().split()
+    except FileNotFoundError:
         return None
-    wall_us, log_us = path.read_text().split()
     return int(wall_us), int(log_us)

@@ -122,9 +122,13 @@ class OverviewReader:
     def _role(self, folder: Path) -> dict[str, Any]:
         """Return what a role last wrote, and how old that is."""
         status = read_status(folder)
+        try:
+            written_s = (folder / STATUS_FILE).stat().st_mtime
+        except FileNotFoundError:  # never written, or removed with a site that was replaced
+            status = None
         if status is None:
             return {"status": {}, "age_s": None, "is_silent": True}
-        age_s = max(0.0, time.time() - (folder / STATUS_FILE).stat().st_mtime)
+        age_s = max(0.0, time.time() - written_s)
         return {"status": status, "age_s": round(age_s, 1), "is_silent": age_s > SILENT_AFTER_S}
 
 

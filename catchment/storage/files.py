@@ -48,10 +48,12 @@ def sync_folder(folder: Path) -> None:
 
 def sync_files(paths: Iterable[Path]) -> None:
     """Make files that another writer wrote, and their names, durable; missing paths are ignored."""
-    present = [path for path in paths if path.is_file()]
-    for path in present:
-        _sync(path)
-    for folder in {path.parent for path in present}:
+    folders: set[Path] = set()
+    for path in paths:
+        with suppress(FileNotFoundError):  # it is missing, or its writer removes it now
+            _sync(path)
+            folders.add(path.parent)
+    for folder in folders:
         _sync(folder)
 
 
@@ -77,7 +79,7 @@ def rename_file(old: Path, new: Path) -> None:
 def remove_remnants(folder: Path) -> None:
     """Remove what a killed writer left half written."""
     for remnant in folder.glob(f"*{TEMPORARY}"):
-        current_disk().unlink(remnant)
+        remove_file(remnant)
 
 
 def write_record(path: Path, record: Mapping[str, Any], version: int = 1) -> None:

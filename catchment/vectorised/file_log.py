@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
 from catchment.vectorised.coercion import NotVectorisedError
@@ -39,9 +39,11 @@ def _last_list(checkpoint: Path, batch: int) -> int:
 def _listed(checkpoint: Path, number: int) -> Iterator[str]:
     """Yield the files of one list."""
     lists = checkpoint / "sources" / "0"
-    plain = lists / str(number)
-    lines = _lines_from_end(plain if plain.exists() else lists / f"{number}.compact")
-    for line in lines:
+    try:
+        file = (lists / str(number)).open("rb")
+    except FileNotFoundError:
+        file = (lists / f"{number}.compact").open("rb")
+    for line in _lines_from_end(file):
         if line == _VERSION:
             return
         entry = json.loads(line)
@@ -58,9 +60,9 @@ def _local_path(entry: dict[str, Any]) -> str:
     return unquote(address.path)
 
 
-def _lines_from_end(path: Path) -> Iterator[str]:
+def _lines_from_end(file: BinaryIO) -> Iterator[str]:
     """Yield the lines of a file, the last one first; a compacted list is long, and only its end is wanted."""
-    with path.open("rb") as file:
+    with file:
         at = file.seek(0, 2)
         rest = b""
         while at > 0:

@@ -33,8 +33,7 @@ class SetAside:
     def __init__(self, inbox_folder: Path, max_bytes: int = MAX_BYTES) -> None:
         self.folder = inbox_folder / FOLDER
         self.max_bytes = max_bytes
-        files = self.folder.glob(f"*/*{_SUFFIX}")
-        self._size_bytes = sum(file.stat().st_size for file in files)
+        self._size_bytes = sum(_size_bytes(file) for file in self.folder.glob(f"*/*{_SUFFIX}"))
 
     def explain(self, origin: str, sequence: int, reason: str, since_us: int) -> None:
         """Write down why a site was set aside; what is known of it already stays."""
@@ -57,7 +56,7 @@ class SetAside:
 
     def origins(self) -> list[str]:
         """List the sites of which something is here."""
-        return sorted(path.name for path in self.folder.iterdir()) if self.folder.is_dir() else []
+        return sorted(path.name for path in self.folder.glob("*/"))
 
     def sequences(self, origin: str) -> list[int]:
         """List the numbers of a site's segments that are here, lowest first."""
@@ -70,7 +69,7 @@ class SetAside:
     def remove(self, origin: str, sequence: int) -> None:
         """Remove a segment that is in the inbox again."""
         path = self._file(origin, sequence)
-        self._size_bytes -= path.stat().st_size
+        self._size_bytes -= _size_bytes(path)
         remove_file(path)
 
     def forget(self, origin: str) -> None:
@@ -107,6 +106,14 @@ class SetAside:
 
     def _file(self, origin: str, sequence: int) -> Path:
         return self._of(origin) / f"{sequence:020d}{_SUFFIX}"
+
+
+def _size_bytes(file: Path) -> int:
+    """Return the size of a file; nothing if the receiver has taken it meanwhile."""
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def request_resume(inbox_folder: Path, origin: str) -> None:

@@ -77,26 +77,6 @@ def test_a_record_comes_back_and_one_of_another_version_is_refused_by_name(tmp_p
     assert read_record(path, version=2) == {"b": 1}
 
 
-def test_a_record_that_another_thread_removes_while_it_is_read_is_there_or_not(tmp_path: Path) -> None:
-    """A request to a running role is removed by it at any moment, also between a look and the reading."""
-    kept, path = tmp_path / "kept", tmp_path / "record"
-    write_record(kept, {"a": 1})
-    stop = threading.Event()
-
-    def come_and_go() -> None:
-        while not stop.is_set():
-            path.hardlink_to(kept)
-            path.unlink()
-
-    other = threading.Thread(target=come_and_go)
-    other.start()
-    try:
-        assert all(read_record(path) in (None, {"a": 1}) for _ in range(20_000))
-    finally:
-        stop.set()
-        other.join()
-
-
 def test_every_altered_byte_of_a_record_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     write_record(path, {"a": 1})

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.worlds.waiting import wait_until
+from tests.worlds.waiting import free_port, wait_until
 
 ROOT = Path(__file__).parents[2]
 JARS = ROOT / ".kafka" / "jars"
@@ -43,7 +42,7 @@ class KafkaBroker:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.port, controller = _free_ports(2)
+        self.port, controller = free_port(), free_port()
         self._settings = folder / "server.properties"
         folder.mkdir(parents=True, exist_ok=True)
         self._settings.write_text(SETTINGS.format(port=self.port, controller=controller, data=folder / "data"))
@@ -98,11 +97,3 @@ class KafkaBroker:
             return bool(AdminClient(self.client).list_topics(timeout=2).brokers)
         except KafkaException:
             return False
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [s.getsockname()[1] for s in sockets]
-    for one in sockets:
-        one.close()
-    return ports
