@@ -17,13 +17,20 @@ import pytest
 
 from catchment.aggregates import partials
 from catchment.aggregates.shed_terms import ShedTerms
-from catchment.center.events import EXACT, FINAL, ON_TIME, Publish
+from catchment.center.core import CenterCore
+from catchment.center.events import EXACT, FINAL, ON_TIME, Publish, QueryAdded
+from catchment.center.query import CenterQuery
 from catchment.center.results.bounds import ResultBounds, law_of_aggregate
+from catchment.progress.events import Gathered, Landed, Ticked
 from catchment.quality.merge_sites import ColumnLateness, Lateness
 from catchment.query.fragment import SLICE_COLUMN
-from catchment.timeline import Window
+from catchment.storage.codec import decode, encode
+from catchment.timeline import Window, WindowSpec
+from catchment.wire.messages import Progress, Repaired, Shed
 from tests.worlds.late_shed_world import CONTRACT, LateShedWorld, lift_rows, make_fragment
 from tests.worlds.tiers import seeds
+from tests.worlds.world import lifted
+from tests.worlds.world import make_fragment as make_unsampled_fragment
 
 DELTA = CONTRACT.delta
 
@@ -146,3 +153,24 @@ def test_an_answer_that_lacks_most_of_its_records_is_not_stated_by_its_sample_al
     assert 0.55 < off <= bound["n"] < 0.7
     assert abs(lowered["total"][0].as_py() - 50_000) / 50_000 <= bound["total"] < 0.7
     assert bound["mean"] is None, "nothing is known of the average of what is late"
+
+
+def test_a_window_that_was_exact_is_not_once_records_of_it_are_shed_and_a_restart_changes_nothing() -> None:
+    window = WindowSpec.tumbling(10)
+    fragment = make_unsampled_fragment(window)
+    core = CenterCore()
+    core.handle(QueryAdded(CenterQuery("q", fragment, window, ("a",), 1000), waits=False), 0)
+    absorbed = lifted(fragment, [(3, "k", 1)])
+    whole = Landed("a", 0, (("q", absorbed.partials.num_rows),), (Progress("q", 10, 1),))
+    published = core.handle_all([Gathered("q", absorbed.partials, (("a", 0, 1),)), whole, Ticked()], 0)
+    assert [p.status for p in published if isinstance(p, Publish)] == [EXACT]
+    late_batch = Landed("a", 1, (), (Progress("q", 12, 1),), (Shed("q", 7, 0.5, ((0, 1),)),))
+    published = core.handle_all([late_batch, Ticked()], 1)
+    assert [p.status for p in published if isinstance(p, Publish)] == [ON_TIME]
+    restarted = CenterCore()
+    restarted.restore(decode(encode(core.snapshot())))
+    repaired = Landed("a", 2, (), (Progress("q", 13, 1),), (Repaired("q", 7),))
+    for each in (core, restarted):
+        assert each.handle_all([Ticked()], 2) == ()
+        published = each.handle_all([repaired, Ticked()], 3)
+        assert [p.status for p in published if isinstance(p, Publish)] == [EXACT]

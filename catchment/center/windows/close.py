@@ -105,8 +105,8 @@ class WindowCloser:
 
     def _windows_to_assess(self, marks: SiteMarks) -> list[int]:
         """Return the windows whose status may have changed since this was last asked, in order."""
-        changed = {start_us for start_us in self._outstanding.take_changed() if start_us in self._lacking}
-        changed |= {start_us for start_us in self._skipped.take_changed() if start_us in self._closed}
+        noted = self._outstanding.take_changed() | self._skipped.take_changed()
+        changed = {start_us for start_us in noted if start_us in self._closed}
         before = self._assessed
         self._assessed = marks
         if before is None or before.lost != marks.lost or before.marks.keys() != marks.marks.keys():
