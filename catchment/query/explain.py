@@ -84,6 +84,8 @@ def _site_lines(plan: QueryPlan, project: Project) -> list[str]:
     slices = len(list(plan.fragment.slicing.within(next(plan.window.containing(0)))))
     shared = f"each window is {slices} slices" if slices > 1 else "each window is one slice"
     lines = ["", f"at each site of {plan.scan.stream}, per slice and key ({shared}): {partials}"]
+    if plan.gives_records:
+        lines.append("  records travel: equal ones of a slice once, with their number; compressed, each exactly once")
     for site in plan.scan.sites:
         lines.append(f"  {_route(site, plan.root.site, project)}")
     return lines

@@ -26,6 +26,7 @@ from catchment.units import format_duration
 
 WINDOW_START = "window_start"
 WINDOW_END = "window_end"
+COPIES = "copies"  # of a view without GROUP BY: how many equal records a row stands for
 
 
 @dataclass(frozen=True)
@@ -352,6 +353,11 @@ class QueryPlan:
     def trivial(self) -> bool:
         """Whether no expression has to be computed after the aggregates."""
         return self.finish.trivial
+
+    @property
+    def gives_records(self) -> bool:
+        """Whether its rows are records: every column is a key, and equal records are only counted."""
+        return [(a.name, a.function, a.argument) for a in self.answer.aggregates] == [(COPIES, "count", None)]
 
     @cached_property
     def scan(self) -> Scan:

@@ -16,7 +16,9 @@ from catchment.query.planning.calls import AggregateSet
 from catchment.query.planning.from_clause import FromClause, read_from
 from catchment.query.planning.grouping import read_grouping
 from catchment.query.planning.joined import plan_joined
+from catchment.query.planning.records import group_records
 from catchment.query.planning.select import OWN_NAMES, aggregate_stream, read_conditions, read_finish, read_keys
+from catchment.query.planning.subqueries import selects_records
 from catchment.query.sql.dialect import render
 from catchment.query.sql.functions import refuse_unlisted_functions
 from catchment.query.sql.statements import View
@@ -31,7 +33,12 @@ def plan_views(catalog: Catalog) -> Mapping[str, QueryPlan]:
 def plan_view(view: View, catalog: Catalog) -> QueryPlan:
     """Return the plan of a view, or the first mistake in it."""
     read = read_from(view, catalog)
-    plan = plan_joined(view, catalog, read) if read.joined is not None else _plan_one_stream(view, catalog, read)
+    if read.joined is not None:
+        plan = plan_joined(view, catalog, read)
+    elif selects_records(view.select):
+        plan = _plan_one_stream(group_records(view, read), catalog, read)
+    else:
+        plan = _plan_one_stream(view, catalog, read)
     refuse_unlisted_functions(view.select, read.scope.text)
     return plan
 

@@ -1,7 +1,7 @@
 """FROM and JOIN: the one or two streams that a view reads, the tables that it looks up, and their names in the plan.
 
 A subquery, or a query of WITH, that only filters and computes columns is read through: its columns are expressions over
-the streams and tables that it reads, and its conditions are conditions of the view.
+the streams and tables that it reads, and its conditions are conditions of the view. So is a view without GROUP BY.
 """
 
 from __future__ import annotations
@@ -16,7 +16,14 @@ from catchment.query.catalog import Catalog
 from catchment.query.fragment import Lookup
 from catchment.query.planning.calls import fresh_name, resolve_inputs
 from catchment.query.planning.scope import Scope
-from catchment.query.planning.subqueries import NamedQueries, QuerySource, derive_relation, find_query, named_queries
+from catchment.query.planning.subqueries import (
+    NamedQueries,
+    QuerySource,
+    derive_relation,
+    find_query,
+    named_queries,
+    selects_records,
+)
 from catchment.query.sql.dialect import conjuncts, render, show
 from catchment.query.sql.statements import DeclaredRelation, Stream, Table, View
 
@@ -73,11 +80,21 @@ class _FromReader:
                 hint=f"add FROM and a stream; {did_you_mean('', self.catalog.streams)}",
             )
         known = named_queries(select, named, self.view.text)
-        source = find_query(clause.this, known, self.view.text)
+        source = self._find_query(clause.this, known)
         read = self._read_query(source, taken) if source else self._read_stream(clause.this, taken)
         for join in select.args.get("joins") or ():
             read = self._read_join(join, read, known, taken)
         return read
+
+    def _find_query(self, node: object, named: NamedQueries) -> QuerySource | None:
+        """Return the query that a relation stands for: a subquery, one of WITH, or a view that gives records."""
+        found = find_query(node, named, self.view.text)
+        if found is not None or not isinstance(node, exp.Table):
+            return found
+        declared = self.catalog.find(node.name)
+        if isinstance(declared, View) and selects_records(declared.select):
+            return QuerySource(declared.select, node.alias_or_name, {})
+        return None
 
     def _read_query(self, source: QuerySource, taken: frozenset[str]) -> FromClause:
         """Return what a subquery reads, with its columns in place of the relations that it reads."""
@@ -104,7 +121,7 @@ class _FromReader:
         """Return the FROM clause with one more relation."""
         view = self.view
         in_use = taken | {name.lower() for name in read.owners}
-        source = find_query(join.this, named, view.text)
+        source = self._find_query(join.this, named)
         if source is not None:
             _check_alias(source.alias, join.this, read.scope, view)
             return _with_subquery(join, read, source, self._read_query(source, in_use), view)

@@ -149,7 +149,7 @@ def read_keys(view: View, grouping: Grouping, scope: Scope) -> dict[str, Key]:
             raise scope.text.error(
                 f"a key of type {sql_type(made.type)} is not possible",
                 expression,
-                hint="group by a part of it, such as a field or an element",
+                hint="take a part of it, such as a field or an element",
             )
         name = fresh_name(_key_name(expression, sql, view, scope) or f"key_{len(keys) + 1}", taken)
         taken.add(name.lower())

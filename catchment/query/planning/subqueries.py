@@ -52,6 +52,13 @@ def named_queries(select: exp.Select, around: NamedQueries, text: SqlText) -> Na
     return known
 
 
+def selects_records(select: exp.Select) -> bool:
+    """Return whether a SELECT gives records instead of groups of them."""
+    if select.args.get("group") is not None or select.args.get("distinct") is not None:
+        return False
+    return not any(is_aggregate(node) for item in select.selects for node in item.walk())
+
+
 def find_query(node: object, named: NamedQueries, text: SqlText) -> QuerySource | None:
     """Return the query that a relation of FROM is, or None where it is the name of a stream, a table or a view."""
     if isinstance(node, exp.Subquery):
@@ -79,7 +86,7 @@ def _check_plain(query: exp.Expr, text: SqlText) -> exp.Select:
 def derive_relation(source: QuerySource, scope: Scope) -> tuple[DerivedRelation, tuple[exp.Expr, ...]]:
     """Return the relation that a query stands for, and its conditions; `scope` is that of its own FROM."""
     columns: dict[str, exp.Expr] = {}
-    for name, expression in _selected(source.select, scope):
+    for name, expression in selected_columns(source.select, scope):
         if name.lower() in (known.lower() for known in columns):
             raise scope.text.error(
                 f"two columns of {source.alias!r} are named {name!r}", source.select, hint="name one ... AS other_name"
@@ -95,7 +102,7 @@ def derive_relation(source: QuerySource, scope: Scope) -> tuple[DerivedRelation,
     return DerivedRelation(source.alias, typed, expressions=columns), conditions
 
 
-def _selected(select: exp.Select, scope: Scope) -> Iterator[tuple[str, exp.Expr]]:
+def selected_columns(select: exp.Select, scope: Scope) -> Iterator[tuple[str, exp.Expr]]:
     """Yield the columns of a SELECT list: their names and what they stand for (resolved)."""
     for item in select.selects:
         if item.is_star:

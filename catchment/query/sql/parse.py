@@ -26,7 +26,7 @@ FORMS = (
 )
 SELECT_FORM = (
     "SELECT expressions FROM stream [JOIN stream or table ON ...] [WHERE ...] "
-    "GROUP BY window(event_time, 'size'), keys [HAVING ...]"
+    "[GROUP BY window(event_time, 'size'), keys [HAVING ...]]"
 )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from catchment.aggregates.bounded_sets import DEFAULT_MAX_DISTINCT
 from catchment.project import option_kinds as kinds
 from catchment.project.options import OptionKind, option, write_options
+from catchment.units import SECOND_US
 
 IN_DEFAULTS = "as in [defaults] of catchment.toml"
 
@@ -87,6 +88,11 @@ class ViewOptions:
         DEFAULT_MAX_DISTINCT,
         doc="up to how many distinct values a row of count(DISTINCT x) is exact; beyond it is an estimate, with its "
         "error in `bound`. 8 bytes of each value travel",
+    )
+    publish_every_us: int = option(
+        kinds.duration(positive=True),
+        10 * SECOND_US,
+        doc="of a view without GROUP BY: the length of the windows, by event time, in which records are published",
     )
     slack: str | None = option(
         kinds.text("the name of a slack controller, such as 'adaptive', 'mp-k-slack' or 'fixed:5 s'"),
