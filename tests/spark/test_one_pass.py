@@ -54,6 +54,11 @@ AGGREGATES = with_terms(
         of("min", "`s`.`page`", pa.string()),
         of("var_pop", "`s`.`x`", pa.float64()),
         of("approx_count_distinct", "`s`.`page`", pa.string()),
+        of(
+            "max_by",
+            "STRUCT(`s`.`page` AS `value`, `s`.`v` AS `by`)",
+            pa.struct([("value", pa.string()), ("by", pa.int64())]),
+        ),
     )
 )
 PAGE = Key("page", "`s`.`page`", pa.string())
