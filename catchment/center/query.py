@@ -41,7 +41,8 @@ class CenterQuery:
     With a `contract` its sites say what they lack when they close a window. `early_us`: how often open windows are
     published early, if at all. Without `repair`, late records are registered and counted, not merged. `source_key` is
     the key, if any, that is the stream's source, so that coverage is known row by row. With a `join` it has two
-    `sides`, each with a derivation of its own, and its fragment is the pairing of both. With `whole_windows` every
+    `sides`, each with a derivation of its own, and its fragment is the pairing of both; with sides and without a join
+    it is a union, and each side has the layout of its fragment. With `whole_windows` every
     revision has all rows of its window, because what is published of one row depends on the others (LIMIT).
     `late_delta` is the chance that more is late than is stated: the part of 1 - confidence that samplers and sketches
     leave to late records.
@@ -68,12 +69,12 @@ class CenterQuery:
             raise CenterError(f"query {self.name!r} has no sites that send to it")
         if self.repair_horizon_us < 0 or (self.freshness_us is not None and self.freshness_us < 0):
             raise CenterError(f"query {self.name!r} has a negative repair horizon or freshness")
-        if (self.join is None) != (not self.sides):
-            raise CenterError(f"query {self.name!r} has a join without sides, or sides without a join")
+        if self.join is not None and not self.sides:
+            raise CenterError(f"query {self.name!r} has a join without sides")
 
     @property
     def parts(self) -> tuple[CenterQuery, ...]:
-        """Its queries over one stream each: itself or, for a join, its sides."""
+        """Its queries over one stream each: itself or, of several streams, its sides."""
         return self.sides or (self,)
 
     @property

@@ -9,9 +9,9 @@ from typing import Any
 from catchment.center.events import Action, AnswersRecalled, AnswersResumed, AnswersSuspended
 from catchment.center.fragment_sources import Arrival, FragmentSource, FragmentSources
 from catchment.center.join.publish import JoinPublisher
-from catchment.center.join.sources import JoinedSources
 from catchment.center.query import CenterQuery
 from catchment.center.roster import Roster, Stay
+from catchment.center.several_sources import SeveralSources
 from catchment.center.windows.closed import SiteMarks
 from catchment.center.windows.publish import WindowPublisher
 from catchment.center.windows.query_windows import QueryWindows
@@ -31,12 +31,11 @@ def _add_rosters(fields: dict[str, Any]) -> dict[str, Any]:
 @stored(version=2, migrations={1: _add_rosters})
 @dataclass
 class QueryState:
-    """All that is remembered of one query: its definition, its sources and rosters (of a join, those of each side), and
-    its windows."""
+    """All that is remembered of one query: its definition, its windows, and its sources and rosters, of each side."""
 
     query: CenterQuery
     sources: list[list[FragmentSource]]
-    waiting: list[Arrival]  # for a join, arrivals of one side before the other has begun
+    waiting: list[Arrival]  # of several sides, arrivals of one before the others have begun
     windows: WindowsState
     rosters: list[dict[str, list[Stay]]]
 
@@ -48,9 +47,9 @@ class RunningQuery:
         self.query = query or state.query
         given = zip(self.query.parts, state.sources, state.rosters, strict=True)
         parts = [FragmentSources(part, sources, Roster(stays)) for part, sources, stays in given]
-        joined = self.query.join is not None
-        self.sources = JoinedSources(self.query, parts, state.waiting) if joined else parts[0]
-        self.windows = QueryWindows(self.query, state.windows, JoinPublisher if joined else WindowPublisher)
+        self.sources = SeveralSources(self.query, parts, state.waiting) if self.query.sides else parts[0]
+        publisher = JoinPublisher if self.query.join is not None else WindowPublisher
+        self.windows = QueryWindows(self.query, state.windows, publisher)
         self._begin()
 
     @classmethod
@@ -154,7 +153,7 @@ class RunningQuery:
 
     def snapshot(self) -> QueryState:
         """Return its state, ready to be written down."""
-        waiting = self.sources.waiting if isinstance(self.sources, JoinedSources) else []
+        waiting = self.sources.waiting if isinstance(self.sources, SeveralSources) else []
         parts = self.sources.parts
         rosters = [part.roster.stays for part in parts]
         return QueryState(self.query, [p.sources for p in parts], waiting, self.windows.snapshot(), rosters)

@@ -1,4 +1,4 @@
-"""The fragments of both sides of a join; arrivals of one side wait until the other has begun."""
+"""The fragments of a query over several streams; arrivals of one wait until all have begun."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from catchment.optimizer.sharing.derive import Derivation
 from catchment.progress.frontier import Frontier
 
 
-class JoinedSources:
-    """The sources of both sides, whose partials become rows of one pairing."""
+class SeveralSources:
+    """The sources of all sides of a query.
+
+    The sides of a join become rows of one pairing; those of a union have one layout, and are taken as they are.
+    """
 
     def __init__(
         self, query: CenterQuery, parts: Sequence[FragmentSources], waiting: list[Arrival] | None = None
     ) -> None:
-        assert query.join is not None
         self.query = query
         self.parts = tuple(parts)
-        self.waiting = waiting or []  # arrivals that wait until both sides have begun
-        self._join = query.join
+        self.waiting = waiting or []  # arrivals that wait until all sides have begun
 
     @property
     def fragments(self) -> tuple[str, ...]:
@@ -31,7 +32,7 @@ class JoinedSources:
 
     @property
     def start_us(self) -> int | None:
-        """The instant from which on both sides are complete, if it is known."""
+        """The instant from which on all sides are complete, if it is known."""
         starts = [part.start_us for part in self.parts]
         return None if None in starts else max(s for s in starts if s is not None)
 
@@ -44,15 +45,15 @@ class JoinedSources:
         self._part(derivation.query).move(derivation, floor_us, waits)
 
     def take(self, fragment: str, table: pa.Table, records: RecordCounts) -> Iterator[Arrival]:
-        """Yield the rows of the pairing in what landed of a fragment; they wait until both sides have begun."""
+        """Yield the query's rows in what landed of a fragment; they wait until all sides have begun."""
         for part in self.parts:
-            yield from self._pass_on(self._widen(part, part.take(fragment, table, records)))
+            yield from self._pass_on(self._unify(part, part.take(fragment, table, records)))
 
     def find_starts(
         self, frontiers: Mapping[str, Frontier], newest: Mapping[str, int], now_us: int
     ) -> Iterator[Arrival]:
         """Learn where the sides start; yield what has waited for that."""
-        found = [a for part in self.parts for a in self._widen(part, part.find_starts(frontiers, newest, now_us))]
+        found = [a for part in self.parts for a in self._unify(part, part.find_starts(frontiers, newest, now_us))]
         yield from self._pass_on(found)
 
     def forget_final(self, final_us: int) -> None:
@@ -60,13 +61,16 @@ class JoinedSources:
         for part in self.parts:
             part.forget_final(final_us)
 
-    def _widen(self, part: FragmentSources, arrivals: Iterable[Arrival]) -> Iterator[Arrival]:
-        """Yield a side's partials as rows of the pairing."""
-        side = self._join.sides[part.query.name]
-        return ((widen(self._join, side, table), records) for table, records in arrivals)
+    def _unify(self, part: FragmentSources, arrivals: Iterable[Arrival]) -> Iterator[Arrival]:
+        """Yield a side's partials in the layout of the query."""
+        join = self.query.join
+        if join is None:
+            return iter(arrivals)
+        side = join.sides[part.query.name]
+        return ((widen(join, side, table), records) for table, records in arrivals)
 
     def _pass_on(self, arrivals: Iterable[Arrival]) -> Iterator[Arrival]:
-        """Yield what has waited and these arrivals, if both sides have begun; otherwise let them wait."""
+        """Yield what has waited and these arrivals, if all sides have begun; otherwise let them wait."""
         self.waiting.extend(arrivals)
         if self.start_us is not None:
             ready = self.waiting
@@ -76,7 +80,7 @@ class JoinedSources:
             self._bound_waiting()
 
     def _bound_waiting(self) -> None:
-        """Pass over the oldest of what waits for the other side, which then starts after it."""
+        """Pass over the oldest of what waits for another side, which then starts after it."""
         size_bytes = sum(table.nbytes for table, _ in self.waiting)
         while size_bytes > MAX_WAITING_BYTES and len(self.waiting) > 1:
             table, _ = self.waiting.pop(0)

@@ -173,7 +173,7 @@ class Deployment:
 
     @cached_property
     def center_queries(self) -> tuple[CenterQuery, ...]:
-        return tuple(self._join_query(p) if p.join is not None else self._center_query(p) for p in self.plans)
+        return tuple(self._center_query(p) if p.sides == (p,) else self._query_of_sides(p) for p in self.plans)
 
     def _center_query(self, p: QueryPlan) -> CenterQuery:
         defaults = self.project.defaults
@@ -194,16 +194,15 @@ class Deployment:
             late_delta=self.late_delta(p),
         )
 
-    def _join_query(self, p: QueryPlan) -> CenterQuery:
-        """Return a join as one query over the sites of both its streams, fed by its two sides."""
-        assert p.join is not None
+    def _query_of_sides(self, p: QueryPlan) -> CenterQuery:
+        """Return a join or a union as one query over the sites of all its streams, fed by its sides."""
         sides = tuple(self._center_query(side) for side in p.sides)
         sites = tuple(dict.fromkeys(site for side in sides for site in side.sites))
         repair = None if p.options.repair == NEVER else sides[0].repair
         return replace(
             sides[0],
             name=p.name,
-            fragment=p.join.pairing,
+            fragment=p.fragment if p.join is None else p.join.pairing,
             sites=sites,
             derivation=None,
             repair=repair,
@@ -218,8 +217,8 @@ class Deployment:
         return min(late_delta(side, self.catalog.streams[side.fragment.stream]) for side in plan.sides)
 
     def source_key(self, plan: QueryPlan) -> str | None:
-        """Return the key of a query that is its stream's source, if there is one; a join has none."""
-        if plan.join is not None:
+        """Return the key of a query that is its stream's source, if it reads one stream and has such a key."""
+        if plan.sides != (plan,):
             return None
         stream = self.catalog.streams[plan.fragment.stream]
         return find_source_key(plan, stream.source)
@@ -296,7 +295,7 @@ def check_plan(plan: QueryPlan, catalog: Catalog) -> None:
     """Refuse a view that can be planned but cannot run."""
     _check_names(plan, catalog)
     _check_on_error(plan, catalog)
-    if plan.join is None:
+    if plan.sides == (plan,):
         check_slack(plan, catalog.streams[plan.fragment.stream], catalog.views[plan.name].where)
 
 

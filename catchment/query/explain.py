@@ -31,6 +31,7 @@ def explain_data(plan: QueryPlan, project: Project) -> dict[str, Any]:
         "plan": plan.to_text(),
         "stream": fragment.stream,
         "join": _join(plan),
+        "union": [s.scan.stream for s in plan.sides] if plan.is_union else None,
         "window": {
             "size_us": plan.window.size_us,
             "slide_us": plan.window.slide_us,
@@ -135,6 +136,8 @@ def _contract_lines(plan: QueryPlan, project: Project) -> list[str]:
         lines.append(f"under overload: {_shed(plan)}")
     if plan.join is not None:
         lines.append(f"at {plan.root.site}: partials of both streams are paired per window where {plan.join.condition}")
+    if plan.is_union:
+        lines.append(f"at {plan.root.site}: partials of {len(plan.sides)} branches are merged per window and key")
     finish = "none, the aggregates are the answer" if plan.trivial else "the SELECT list and HAVING, at the center"
     if plan.top is not None:
         chosen = f"{plan.top}, chosen at the center from all rows"

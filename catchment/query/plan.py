@@ -29,6 +29,10 @@ WINDOW_END = "window_end"
 COPIES = "copies"  # of a view without GROUP BY: how many equal records a row stands for
 
 
+Layout = tuple[tuple[object, ...], tuple[object, ...]]  # of keys and of aggregates
+OF_ANY_WIDTH = ("count", "sum", "avg")  # whose states do not depend on how wide the numbers are
+
+
 @dataclass(frozen=True)
 class Node(ABC):
     """A step of a plan; what it reads are those of its fields that are nodes."""
@@ -134,6 +138,11 @@ class WindowAggregate(Node):
         keys = {k.name: k.type for k in self.keys}
         return {**bounds, **keys, **{a.name: a.result_type for a in self.aggregates}}
 
+    @property
+    def layout(self) -> Layout:
+        """The names and types of its keys, and what is computed: what the branches of a union have in common."""
+        return tuple((k.name, k.type) for k in self.keys), tuple(map(_layout_of, self.aggregates))
+
     def title(self) -> str:
         return describe_window(self.window)
 
@@ -185,6 +194,43 @@ class WindowJoin(Node):
     def details(self) -> tuple[str, ...]:
         keys = (f"key {k.name} = {k.side}.{k.source}" for k in self.joined)
         return (*keys, *(f"{p.aggregate.name} {sql_type(p.aggregate.result_type)} = {p}" for p in self.pairs))
+
+
+@dataclass(frozen=True)
+class WindowUnion(Node):
+    """Merge what several streams have aggregated, as if their records were those of one (UNION ALL)."""
+
+    first: WindowAggregate | WindowUnion
+    last: WindowAggregate
+
+    def __post_init__(self) -> None:
+        if (self.first.window, self.first.layout) != (self.last.window, self.last.layout):
+            raise QueryError("the branches of a union have other windows, keys or aggregates")
+
+    @property
+    def branches(self) -> tuple[WindowAggregate, ...]:
+        """What is merged, in the order of the query."""
+        before = self.first.branches if isinstance(self.first, WindowUnion) else (self.first,)
+        return (*before, self.last)
+
+    @property
+    def window(self) -> WindowSpec:
+        return self.last.window
+
+    @property
+    def layout(self) -> Layout:
+        return self.last.layout
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        return self.branches[0].keys
+
+    @property
+    def aggregates(self) -> tuple[Aggregate, ...]:
+        return self.branches[0].aggregates
+
+    def title(self) -> str:
+        return describe_window(self.window)
 
 
 @dataclass(frozen=True)
@@ -280,7 +326,7 @@ class Sink(Node):
 class QueryPlan:
     """A planned view: Sink over Finish over WindowAggregate over [Filter over] [LookupJoin over] Scan.
 
-    For a view of two streams, Finish is over a WindowJoin of two such WindowAggregates.
+    For a view of several streams, Finish is over a WindowJoin or a WindowUnion of such WindowAggregates.
     """
 
     root: Sink
@@ -300,20 +346,28 @@ class QueryPlan:
         return self.finish.input
 
     @cached_property
-    def answer(self) -> WindowAggregate | WindowJoin:
+    def answer(self) -> Answer:
         """The node that gives the aggregates of SELECT and HAVING."""
-        assert isinstance(self.finish.input, WindowAggregate | WindowJoin)
+        assert isinstance(self.finish.input, Answer)
         return self.finish.input
 
     @cached_property
     def sides(self) -> tuple[QueryPlan, ...]:
-        """The plans over one stream that it is made of: itself, or the two sides of its join.
+        """The plans over one stream that it is made of: itself, the sides of its join, or the branches of its union.
 
         Sides are aggregated, sent and shared like any query, and never sampled.
         """
+        if isinstance(self.answer, WindowUnion):
+            branches = enumerate(self.answer.branches, start=1)
+            return tuple(self._side(f"{self.name}.branch_{number}", node) for number, node in branches)
         if not isinstance(self.answer, WindowJoin):
             return (self,)
         return tuple(self._side(f"{self.name}.{s}", node) for s, node in zip(SIDES, self.answer.inputs, strict=True))
+
+    @property
+    def is_union(self) -> bool:
+        """Whether it merges the partials of several streams."""
+        return isinstance(self.answer, WindowUnion)
 
     def _side(self, name: str, node: Node) -> QueryPlan:
         assert isinstance(node, WindowAggregate)
@@ -368,9 +422,11 @@ class QueryPlan:
 
     @cached_property
     def fragment(self) -> Fragment:
-        """What each site of the stream computes; for a join, the layout of its answers, which no site computes."""
+        """What each site of the stream computes; of several streams, the layout of answers, which no site computes."""
         if self.join is not None:
             return self.join.answers
+        if self.is_union:
+            return replace(self.sides[0].fragment, name=self.name)
         node = self.aggregate.input
         where: str | None = None
         lookups: list[Lookup] = []
@@ -401,6 +457,13 @@ class QueryPlan:
         return self.root.to_text()
 
 
+def _layout_of(aggregate: Aggregate) -> tuple[object, ...]:
+    """Return what two aggregates must have in common for their states to be merged."""
+    given_type = None if aggregate.function in OF_ANY_WIDTH else aggregate.argument_type
+    call = describe_aggregate(replace(aggregate, argument=None))
+    return aggregate.name, call, given_type, tuple(s.type for s in aggregate.states), aggregate.result_type
+
+
 def describe_aggregate(aggregate: Aggregate) -> str:
     """Return the call of an aggregate as text, with the parameters that its kind adds."""
     common = {f.name for f in fields(Aggregate)}
@@ -414,6 +477,8 @@ def describe_window(window: WindowSpec) -> str:
     shape = f"tumbling {size}" if window.size_us == window.slide_us else f"sliding {size} every {slide}"
     return shape + (f" offset {format_duration(window.offset_us)}" if window.offset_us else "")
 
+
+Answer = WindowAggregate | WindowJoin | WindowUnion
 
 N = TypeVar("N", bound=Node)
 

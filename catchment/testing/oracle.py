@@ -38,8 +38,16 @@ class ViewOracle:
         """Return (keys, states) of every window of a view, by its start; some sites may be left out."""
         if plan.join is not None:
             return self._joined(plan.join, plan.window, without)
-        rows = self._rows(plan.fragment, without)
-        return {} if rows is None else rows.aggregate(plan.window)
+        keys = list(plan.fragment.key_names)
+        found: dict[int, list[pa.Table]] = {}
+        for side in plan.sides:  # several, if it is a union
+            rows = self._rows(side.fragment, without)
+            for start, states in (rows.aggregate(plan.window) if rows is not None else {}).items():
+                found.setdefault(start, []).append(states)
+        measured = [a for a in plan.fragment.aggregates if a not in terms_in(plan.fragment.aggregates)]
+        return {
+            s: t[0] if len(t) == 1 else partials.combine(pa.concat_tables(t), keys, measured) for s, t in found.items()
+        }
 
     def values(self, plan: QueryPlan, without: Sequence[str] = ()) -> dict[int, pa.Table]:
         """Return (keys, aggregates) of every window of a view, by its start."""

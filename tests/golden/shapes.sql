@@ -50,3 +50,52 @@ GROUP BY window(ts, '1 minute'), name
 -->       Filter `beacons`.`price` > 0
 -->         LookupJoin inner providers on `beacons`.`cpid` = `providers`.`cpid`
 -->           Scan beacons [ts, cpid, price] at us, eu
+
+--# a union is planned branch by branch; columns that are equal in one branch are kept apart
+SELECT window.start, kind, sum(seen) AS seen, sum(clicked) AS clicked FROM (
+  SELECT ts, 'beacon' AS kind, 1 AS seen, 0 AS clicked FROM beacons WHERE bytes > 0
+  UNION ALL SELECT ts, page, 0, 1 FROM clicks UNION ALL SELECT ts, 'none', 0, 0 FROM beacons
+) GROUP BY window(ts, '1 minute'), kind
+--> Sink v at center
+-->   Finish trivial
+-->   | start TIMESTAMP = `window_start`
+-->   | kind STRING = `kind`
+-->   | seen BIGINT = `seen`
+-->   | clicked BIGINT = `clicked`
+-->     WindowUnion tumbling 1 min
+-->       WindowUnion tumbling 1 min
+-->         WindowAggregate tumbling 1 min
+-->         | key kind STRING = CAST(('beacon') AS STRING)
+-->         | seen BIGINT = sum(CAST((1) AS BIGINT))
+-->         | clicked BIGINT = sum(CAST((0) AS BIGINT))
+-->           Filter `beacons`.`bytes` > 0
+-->             Scan beacons [ts, bytes] at us, eu
+-->         WindowAggregate tumbling 1 min
+-->         | key kind STRING = `clicks`.`page`
+-->         | seen BIGINT = sum(CAST((0) AS BIGINT))
+-->         | clicked BIGINT = sum(CAST((1) AS BIGINT))
+-->           Scan clicks [ts, page] at us, eu
+-->       WindowAggregate tumbling 1 min
+-->       | key kind STRING = CAST(('none') AS STRING)
+-->       | seen BIGINT = sum(CAST((0) AS BIGINT))
+-->       | clicked BIGINT = sum(CAST(((0)) AS BIGINT))
+-->         Scan beacons [ts] at us, eu
+
+--# a union of records
+SELECT ts, cpid FROM beacons UNION ALL SELECT ts, cpid FROM clicks
+--> Sink v at center
+-->   Finish trivial
+-->   | ts TIMESTAMP = `ts`
+-->   | cpid INT = `cpid`
+-->   | copies BIGINT = `copies`
+-->     WindowUnion tumbling 10 s
+-->       WindowAggregate tumbling 10 s
+-->       | key ts TIMESTAMP = `beacons`.`ts`
+-->       | key cpid INT = `beacons`.`cpid`
+-->       | copies BIGINT = count(*)
+-->         Scan beacons [ts, cpid] at us, eu
+-->       WindowAggregate tumbling 10 s
+-->       | key ts TIMESTAMP = `clicks`.`ts`
+-->       | key cpid INT = `clicks`.`cpid`
+-->       | copies BIGINT = count(*)
+-->         Scan clicks [ts, cpid] at us, eu

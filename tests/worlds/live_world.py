@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -229,6 +230,10 @@ class LiveCenter:
             for n, q in asked
         )
         join = plan.join if plan is not None else None
+        if plan is not None and plan.is_union:
+            self.kept[view] = self.answered[view] = plan.fragment
+            sites = tuple(dict.fromkeys(site for side in sides for site in side.sites))
+            return replace(sides[0], name=view, fragment=plan.fragment, sites=sites, derivation=None, sides=sides)
         if join is None:
             self.kept[view] = self.answered[view] = asked[0][1].own
             return sides[0]

@@ -32,7 +32,7 @@ from catchment.timeline import ManualClock
 from tests.worlds.live_world import LiveCenter, LiveSite
 from tests.worlds.sharing_support import SECOND, base_catalog, duck, make_hits
 
-STREAM = "hits"
+STREAMS = ("hits", "other")
 HORIZON_US = 3600 * SECOND
 
 
@@ -118,16 +118,17 @@ class TableCenter(LiveCenter):
 
 
 class SqlTown:
-    """Two sites and a center under some views of `hits`; records come late, twice read, through restarts."""
+    """Two sites and a center under views of `hits` and `other`; records come late, twice read, through restarts."""
 
     def __init__(self, folder: Path, views: str, seed: int, policy: str = "batching") -> None:
         self.rng = np.random.default_rng(seed)
         self.clock = ManualClock(0)
         self.catalog: Catalog = base_catalog().add(*parse_sql(views, "q.sql"))
         self.plans = dict(plan_views(self.catalog))
-        self.sites = [LiveSite(folder / n, n, (STREAM,), policy, 20 * SECOND, self.clock) for n in ("us", "eu")]
+        self.streams = [s for s in STREAMS if any(s in view.reads for view in self.catalog.views.values())]
+        self.sites = [LiveSite(folder / n, n, self.streams, policy, 20 * SECOND, self.clock) for n in ("us", "eu")]
         self.center = TableCenter(folder / "center", self.clock, HORIZON_US, self.plans)
-        self.given: list[pa.Table] = []
+        self.given: dict[str, list[pa.Table]] = {stream: [] for stream in self.streams}
         queries = [q for plan in self.plans.values() for q in queries_of_plan(plan, self.catalog)]
         deployed = deploy_first(queries, Strength.FULL, lambda demand: len(demand.keys) + 1.0)
         self.center.deploy(deployed, self.plans)
@@ -147,18 +148,26 @@ class SqlTown:
         self.clock.advance(int(self.rng.integers(0, 5 * SECOND)))
         site = self.sites[int(self.rng.integers(0, 2))]
         records = make_hits(self.rng, int(self.rng.integers(1, 15)))
-        self.given.append(records)
-        site.batch(STREAM, records)
+        stream = (
+            self.streams[int(self.rng.integers(0, len(self.streams)))] if len(self.streams) > 1 else self.streams[0]
+        )
+        records = records.select([c.name for c in self.catalog.streams[stream].columns])
+        self.given[stream].append(records)
+        site.batch(stream, records)
         if self.rng.random() < 0.1:
             self.center.restart(checkpoint=bool(self.rng.random() < 0.5))
         sender = self.sites[int(self.rng.integers(0, 2))]
         self.center.consume(sender, self.center.seen[sender.name] + int(self.rng.integers(1, 4)))
 
     def expected(self, sql: str) -> list[dict[str, Any]]:
-        """What DuckDB answers over all records that were read, in the table `hits`; times are microseconds."""
+        """What DuckDB answers over all records that were read, in tables named as streams; times are microseconds."""
         connection = duck()
-        connection.register(STREAM, pa.concat_tables(self.given))
+        for stream, batches in self.given.items():
+            connection.register(stream, pa.concat_tables(batches) if batches else self._no_records(stream))
         return to_rows(connection.sql(sql).to_arrow_table())
+
+    def _no_records(self, stream: str) -> pa.Table:
+        return make_hits(self.rng, 0).select([c.name for c in self.catalog.streams[stream].columns])
 
 
 def to_rows(table: pa.Table) -> list[dict[str, Any]]:

@@ -80,11 +80,15 @@ RULES: tuple[Rule, ...] = (
 
 
 def normalize(plan: QueryPlan) -> QueryPlan:
-    """Return the plan after every rule; of a join, both its sides after every rule."""
+    """Return the plan after every rule; of a join, both its sides after every rule.
+
+    The branches of a union keep the names that they have in common.
+    """
     if plan.join is not None:
         return normalize_results(normalize_join(plan, normalize))
     for rule in RULES:
-        plan = rule(plan)
+        if not (plan.is_union and rule is rename_keys_and_aggregates):
+            plan = rule(plan)
     return plan
 
 

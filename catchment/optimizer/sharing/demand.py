@@ -150,9 +150,9 @@ class SharedQuery:
 
 
 def queries_of_plan(plan: QueryPlan, catalog: Catalog) -> tuple[SharedQuery, ...]:
-    """Return a planned view as sharing sees it: one query, or those of the two sides of its join."""
+    """Return a planned view as sharing sees it: one query, or those of its sides."""
     found = tuple(query_of_plan(side, catalog) for side in plan.sides)
-    return found if plan.join is None else tuple(replace(q, view=plan.name) for q in found)
+    return found if plan.sides == (plan,) else tuple(replace(q, view=plan.name) for q in found)
 
 
 def query_of_plan(plan: QueryPlan, catalog: Catalog) -> SharedQuery:

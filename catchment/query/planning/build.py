@@ -15,10 +15,11 @@ from catchment.query.plan import QueryPlan, Sink
 from catchment.query.planning.calls import AggregateSet
 from catchment.query.planning.from_clause import FromClause, read_from
 from catchment.query.planning.grouping import read_grouping
-from catchment.query.planning.joined import plan_joined
+from catchment.query.planning.joined import check_options, plan_joined
 from catchment.query.planning.records import group_records
 from catchment.query.planning.select import OWN_NAMES, aggregate_stream, read_conditions, read_finish, read_keys
 from catchment.query.planning.subqueries import selects_records
+from catchment.query.planning.united import unite
 from catchment.query.sql.dialect import render
 from catchment.query.sql.functions import refuse_unlisted_functions
 from catchment.query.sql.statements import View
@@ -35,8 +36,10 @@ def plan_view(view: View, catalog: Catalog) -> QueryPlan:
     read = read_from(view, catalog)
     if read.joined is not None:
         plan = plan_joined(view, catalog, read)
-    elif selects_records(view.select):
-        plan = _plan_one_stream(group_records(view, read), catalog, read)
+    elif read.branches > 1:
+        check_options(view, "unites several streams")
+        branches = [read, *(read_from(view, catalog, number) for number in range(1, read.branches))]
+        plan = unite(view, [_plan_one_stream(view, catalog, branch) for branch in branches])
     else:
         plan = _plan_one_stream(view, catalog, read)
     refuse_unlisted_functions(view.select, read.scope.text)
@@ -44,7 +47,9 @@ def plan_view(view: View, catalog: Catalog) -> QueryPlan:
 
 
 def _plan_one_stream(view: View, catalog: Catalog, read: FromClause) -> QueryPlan:
-    grouping = read_grouping(view.select, read.scope, read.streams)
+    if selects_records(view.select):
+        view = group_records(view, read)
+    grouping = read_grouping(view.select, read.scope, read.streams, read.branches > 1)
     keys = read_keys(view, grouping, read.scope)
     aggregates = AggregateSet(
         read.scope, {*OWN_NAMES, *(k.name.lower() for k in keys.values())}, view.options.max_distinct
@@ -52,7 +57,7 @@ def _plan_one_stream(view: View, catalog: Catalog, read: FromClause) -> QueryPla
     finish = read_finish(view, grouping, keys, aggregates)
     conditions = tuple(dict.fromkeys(render(part) for part in read_conditions(view, read)))
     found = tuple(aggregates.found.values())
-    sheds = read.stream.shed and view.options.shed != NEVER
+    sheds = read.stream.shed and view.options.shed != NEVER and read.branches == 1
     aggregate = aggregate_stream(
         read.stream,
         read.lookups,

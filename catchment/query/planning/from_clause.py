@@ -6,7 +6,7 @@ the streams and tables that it reads, and its conditions are conditions of the v
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
@@ -41,7 +41,7 @@ class StreamJoin:
 class FromClause:
     """What a SELECT reads; `owners` is the stream that each relation belongs to, by their names in the plan.
 
-    `conditions` are those of the subqueries that it reads (resolved).
+    `conditions` are those of the subqueries that it reads (resolved). Of a UNION ALL it is one branch of `branches`.
     """
 
     stream: Stream
@@ -51,6 +51,7 @@ class FromClause:
     joined: StreamJoin | None = None
     owners: Mapping[str, str] = field(default_factory=dict)
     conditions: tuple[exp.Expr, ...] = ()
+    branches: int = 1
 
     @property
     def streams(self) -> Mapping[str, Stream]:
@@ -58,9 +59,9 @@ class FromClause:
         return self.scope.streams
 
 
-def read_from(view: View, catalog: Catalog) -> FromClause:
-    """Return the streams and the lookups of a view."""
-    return _FromReader(view, catalog).read(view.select, {}, frozenset())
+def read_from(view: View, catalog: Catalog, branch: int = 0) -> FromClause:
+    """Return the streams and the lookups of a view; of a UNION ALL, those of one branch."""
+    return _FromReader(view, catalog, branch).read(view.select, {}, frozenset())
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ class _FromReader:
 
     view: View
     catalog: Catalog
+    branch: int
 
     def read(self, select: exp.Select, named: NamedQueries, taken: frozenset[str]) -> FromClause:
         """Return what a SELECT reads; `named` are the queries of WITH around it, `taken` the names in use around it."""
@@ -93,13 +95,40 @@ class _FromReader:
             return found
         declared = self.catalog.find(node.name)
         if isinstance(declared, View) and selects_records(declared.select):
-            return QuerySource(declared.select, node.alias_or_name, {})
+            return QuerySource((declared.select,), node.alias_or_name, {})
         return None
 
     def _read_query(self, source: QuerySource, taken: frozenset[str]) -> FromClause:
         """Return what a subquery reads, with its columns in place of the relations that it reads."""
-        inner = self.read(source.select, source.named, taken)
-        relation, conditions = derive_relation(source, inner.scope)
+        if len(source.selects) > 1:
+            return self._read_branch(source, taken)
+        return self._derive(source, taken)
+
+    def _read_branch(self, source: QuerySource, taken: frozenset[str]) -> FromClause:
+        """Return what the branch of a UNION ALL reads that this reader is for."""
+        text = self.view.text
+        first = self._derive(source.branch(0), taken, is_branch=True)
+        if first.branches > 1:
+            raise text.error(
+                "a branch of UNION ALL reads another one", source.selects[0], hint="list all branches in one UNION ALL"
+            )
+        (relation,) = first.scope.relations.values()
+        names = [column.name for column in relation.columns]
+        read = self._derive(source.branch(self.branch), taken, names, is_branch=True) if self.branch else first
+        if read.joined is not None:
+            raise text.error(
+                "a branch of UNION ALL joins two streams",
+                source.selects[self.branch],
+                hint="a branch reads one stream, and any number of tables",
+            )
+        return replace(read, branches=len(source.selects))
+
+    def _derive(
+        self, source: QuerySource, taken: frozenset[str], names: Sequence[str] = (), is_branch: bool = False
+    ) -> FromClause:
+        (select,) = source.selects
+        inner = self.read(select, source.named, taken)
+        relation, conditions = derive_relation(source, inner.scope, names, is_branch)
         scope = replace(inner.scope, relations={source.alias: relation}, canonical={source.alias: inner.canonical})
         return replace(inner, scope=scope, conditions=(*inner.conditions, *conditions))
 
@@ -149,6 +178,7 @@ def _with_subquery(join: exp.Join, read: FromClause, source: QuerySource, inner:
     """Add a subquery of a second stream."""
     if inner.joined is not None or read.joined is not None:
         raise _third_stream(join, view)
+    _refuse_union(join, view, read, inner)
     _check_inner(join, view)
     (relation,) = inner.scope.relations.values()
     scope = _with_relation(read.scope, source.alias, relation, inner.canonical)
@@ -185,6 +215,7 @@ def _with_stream(join: exp.Join, read: FromClause, canonical: str, view: View) -
     assert isinstance(stream, Stream)
     if read.joined is not None:
         raise _third_stream(join, view)
+    _refuse_union(join, view, read)
     _check_inner(join, view)
     scope = replace(read.scope, streams={**read.scope.streams, canonical: stream})
     on = resolve_inputs(_condition(join, view, "a.column = b.column"), scope, "JOIN ON")
@@ -198,6 +229,13 @@ def _third_stream(join: exp.Join, view: View) -> Exception:
         join.this,
         hint="a view joins two streams, and any number of tables",
     )
+
+
+def _refuse_union(join: exp.Join, view: View, *sides: FromClause) -> None:
+    if any(side.branches > 1 for side in sides):
+        raise view.text.error(
+            "a side of this join is a UNION ALL", join.this, hint="join streams, or unite them without a join"
+        )
 
 
 def _check_inner(join: exp.Join, view: View) -> None:

@@ -38,14 +38,15 @@ class Grouping:
     keys: tuple[exp.Expr, ...]
 
 
-def read_grouping(select: exp.Select, scope: Scope, streams: Mapping[str, Stream]) -> Grouping:
+def read_grouping(select: exp.Select, scope: Scope, streams: Mapping[str, Stream], is_branch: bool = False) -> Grouping:
     """Return the GROUP BY of a SELECT, its ordinals and aliases resolved.
 
     `streams` are those that it reads, by their names in the plan: the window is over the event time of one of them.
+    In a branch of UNION ALL a key may be constant: it tells the branches apart.
     """
     group = select.args.get("group")
     if group is None and select.args.get("distinct") is not None:
-        return _read_distinct(select, scope, streams)
+        return _read_distinct(select, scope, streams, is_branch)
     if group is None:
         raise scope.text.error("there is no GROUP BY", select, hint=f"add GROUP BY {WINDOW_FORM}, keys...")
     kinds = {type(item).__name__.lower() for item in group.expressions}
@@ -57,10 +58,10 @@ def read_grouping(select: exp.Select, scope: Scope, streams: Mapping[str, Stream
                 hint=f"list the keys: GROUP BY {WINDOW_FORM}, keys...",
             )
     items = [_resolve_item(item, select, scope) for item in group.expressions]
-    return _group_by(items, group, scope, streams)
+    return _group_by(items, group, scope, streams, is_branch)
 
 
-def _read_distinct(select: exp.Select, scope: Scope, streams: Mapping[str, Stream]) -> Grouping:
+def _read_distinct(select: exp.Select, scope: Scope, streams: Mapping[str, Stream], is_branch: bool) -> Grouping:
     """Return the grouping that SELECT DISTINCT means: by the window that it names and by every other column."""
     items: dict[str, exp.Expr] = {}
     for selected in select.selects:
@@ -72,17 +73,19 @@ def _read_distinct(select: exp.Select, scope: Scope, streams: Mapping[str, Strea
                 f"{show(item)} is an aggregate, and there is no GROUP BY", item, hint=f"add GROUP BY {WINDOW_FORM}"
             )
         items.setdefault(render(item), item)
-    return _group_by(list(items.values()), select, scope, streams)
+    return _group_by(list(items.values()), select, scope, streams, is_branch)
 
 
-def _group_by(items: list[exp.Expr], group: exp.Expr, scope: Scope, streams: Mapping[str, Stream]) -> Grouping:
+def _group_by(
+    items: list[exp.Expr], group: exp.Expr, scope: Scope, streams: Mapping[str, Stream], is_branch: bool
+) -> Grouping:
     windows = [item for item in items if window_name(item) is not None]
     if len(windows) != 1:
         found, way_out = ("no window", "add") if not windows else (f"{len(windows)} windows", "keep only")
         clause = "GROUP BY" if isinstance(group, exp.Group) else "SELECT DISTINCT"
         raise scope.text.error(f"{clause} has {found}", group, hint=f"{way_out} one {WINDOW_FORM}")
     spec = _read_window(windows[0], scope, streams)
-    keys = {render(key): key for key in (_key(item, scope) for item in items if item is not windows[0])}
+    keys = {render(key): key for key in (_key(item, scope, is_branch) for item in items if item is not windows[0])}
     return Grouping(windows[0], spec, tuple(keys.values()))
 
 
@@ -109,9 +112,9 @@ def _resolve_item(item: exp.Expr, select: exp.Select, scope: Scope) -> exp.Expr:
     return item.unnest()
 
 
-def _key(item: exp.Expr, scope: Scope) -> exp.Expr:
+def _key(item: exp.Expr, scope: Scope, is_branch: bool) -> exp.Expr:
     key = resolve_inputs(item, scope, "a key of GROUP BY")
-    if not list(key.find_all(exp.Column)):
+    if not is_branch and not list(key.find_all(exp.Column)):
         raise scope.text.error(
             f"the key {render(key)} is the same for every record",
             item,

@@ -32,7 +32,7 @@ from catchment.timeline import WindowSpec
 
 def plan_joined(view: View, catalog: Catalog, read: FromClause) -> QueryPlan:
     """Return the plan of a view of two streams, or the first mistake in it."""
-    _check_options(view)
+    check_options(view, "joins two streams")
     assert read.joined is not None
     sides = JoinSides(read)
     grouping = read_grouping(view.select, read.scope, read.streams)
@@ -77,8 +77,8 @@ def _side(
     return aggregate_stream(sides.stream(side), sides.lookups(side), where, window, keys, found)
 
 
-def _check_options(view: View) -> None:
-    """Refuse options that are possible for views of one stream only."""
+def check_options(view: View, what: str) -> None:
+    """Refuse options that are possible for views of one stream only; `what` says what this view does."""
     options = view.options
     refused = {
         "max_error": options.max_error is not None,
@@ -88,9 +88,9 @@ def _check_options(view: View) -> None:
     }
     for name in (n for n, given in refused.items() if given):
         raise QueryError(
-            f"view {view.name!r} joins two streams, and {name} is for views of one",
+            f"view {view.name!r} {what}, and {name} is for views of one",
             where=view.where,
-            hint="leave it out: a join waits by the slack of its streams, is never sampled, and merges late records",
+            hint="leave it out: such a view waits by the slack of its streams, is not sampled, and merges late records",
         )
 
 

@@ -13,8 +13,7 @@ from sqlglot import exp
 
 from catchment.query.plan import COPIES
 from catchment.query.planning.from_clause import FromClause
-from catchment.query.planning.scope import RESOLVED
-from catchment.query.planning.subqueries import selected_columns
+from catchment.query.planning.subqueries import resolve_plain, selected_columns
 from catchment.query.sql.dialect import show
 from catchment.query.sql.statements import View
 from catchment.query.sql.view_options import NEVER
@@ -24,12 +23,16 @@ def group_records(view: View, read: FromClause) -> View:
     """Return the view that groups by all columns and counts equal records; it is never sampled."""
     _refuse_group_clauses(view)
     _refuse_contract(view)
-    columns = [exp.alias_(value, name, quoted=True) for name, value in selected_columns(view.select, read.scope)]
-    for column in (found for item in columns for found in item.find_all(exp.Column)):
-        column.meta[RESOLVED] = True
+    columns: list[exp.Expr] = []
+    keys: list[exp.Expr] = []
+    for name, written in selected_columns(view.select, read.scope):
+        resolved = resolve_plain(written, read.scope)
+        # What is the same for every record is no key: the last step adds it. In a union it may tell branches apart.
+        is_key = resolved.find(exp.Column) is not None or (read.branches > 1 and written.find(exp.Column) is not None)
+        keys += [written.copy()] if is_key else []
+        columns.append(exp.alias_(written.copy() if is_key else resolved, name, quoted=True))
     length = exp.Literal.string(f"{view.options.publish_every_us} microseconds")
     window = exp.Anonymous(this="window", expressions=[read.scope.event_time(read.canonical), length])
-    keys = [column.this.copy() for column in columns if column.find(exp.Column) is not None]
     count = exp.alias_(exp.Anonymous(this="count", expressions=[exp.Star()]), COPIES)
     select = view.select.copy()
     select.set("expressions", [*columns, count])

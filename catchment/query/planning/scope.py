@@ -38,8 +38,13 @@ class DerivedRelation(DeclaredRelation):
 
     def expression(self, column: Column) -> exp.Expr:
         """Return what stands for a column, in parentheses unless it is one column itself."""
-        found = self.expressions[column.name].copy()
-        return found if isinstance(found, exp.Column | exp.Dot | exp.Cast | exp.Paren) else exp.paren(found, copy=False)
+        return enclose(self.expressions[column.name].copy())
+
+
+def enclose(expression: exp.Expr) -> exp.Expr:
+    """Return an expression that can stand within any other: in parentheses, unless it is one thing itself."""
+    is_one = isinstance(expression, exp.Column | exp.Dot | exp.Cast | exp.Paren)
+    return expression if is_one else exp.paren(expression, copy=False)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from catchment.query.fragment import SLICE_COLUMN, Key, Lookup
 from catchment.query.plan import (
     WINDOW_END,
     WINDOW_START,
+    Answer,
     Filter,
     Finish,
     LookupJoin,
@@ -21,7 +22,6 @@ from catchment.query.plan import (
     Scan,
     TopRows,
     WindowAggregate,
-    WindowJoin,
 )
 from catchment.query.planning.calls import AggregateSet, ParsedCall, fresh_name, input_text, resolve_inputs
 from catchment.query.planning.from_clause import FromClause
@@ -80,7 +80,7 @@ def read_conditions(view: View, read: FromClause) -> list[exp.Expr]:
 
 def read_finish(
     view: View, grouping: Grouping, keys: Mapping[str, Key], aggregates: AggregateSet
-) -> Callable[[WindowAggregate | WindowJoin], Finish]:
+) -> Callable[[Answer], Finish]:
     """Return what makes the last step of a view over its aggregation: the SELECT list, HAVING, ORDER BY with LIMIT.
 
     The calls in them are added to `aggregates`, which is not left empty.

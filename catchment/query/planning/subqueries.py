@@ -6,15 +6,15 @@ has the plan that it would have without it. A subquery that aggregates would nee
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sqlglot import exp
 
 from catchment.query.planning.calls import is_aggregate, resolve_inputs
 from catchment.query.planning.outputs import check_boolean
-from catchment.query.planning.scope import UNKNOWN_TYPE, DerivedRelation, Scope, infer_type
-from catchment.query.sql.dialect import conjuncts, show
+from catchment.query.planning.scope import UNKNOWN_TYPE, DerivedRelation, Scope, enclose, infer_type
+from catchment.query.sql.dialect import conjuncts, render, show
 from catchment.query.sql.statements import Column
 from catchment.query.sql.tokens import SqlText
 
@@ -24,11 +24,18 @@ _NAMELESS = "subquery"  # the name of a subquery that was given none
 
 @dataclass(frozen=True)
 class QuerySource:
-    """A query that stands for a relation: its SELECT, the name that it is known by, and the queries it may name."""
+    """A query that stands for a relation: its SELECTs, the name that it is known by, and the queries it may name.
 
-    select: exp.Select
+    Of several SELECTs (UNION ALL) it has the records of all, and the column names of the first.
+    """
+
+    selects: tuple[exp.Select, ...]
     alias: str
     named: NamedQueries = field(repr=False)
+
+    def branch(self, number: int) -> QuerySource:
+        """Return one of its SELECTs alone."""
+        return QuerySource((self.selects[number],), self.alias, self.named)
 
 
 NamedQueries = Mapping[str, QuerySource]  # by name, in lower case
@@ -48,7 +55,7 @@ def named_queries(select: exp.Select, around: NamedQueries, text: SqlText) -> Na
             )
         if query.args["alias"].columns:
             raise text.error(f"{name!r} lists its columns", query, hint="name them inside: SELECT ... AS name")
-        known[name.lower()] = QuerySource(_check_plain(query.this, text), name, dict(known))
+        known[name.lower()] = QuerySource(_read_branches(query.this, text), name, dict(known))
     return known
 
 
@@ -62,18 +69,30 @@ def selects_records(select: exp.Select) -> bool:
 def find_query(node: object, named: NamedQueries, text: SqlText) -> QuerySource | None:
     """Return the query that a relation of FROM is, or None where it is the name of a stream, a table or a view."""
     if isinstance(node, exp.Subquery):
-        return QuerySource(_check_plain(node.this, text), node.alias or _NAMELESS, named)
+        return QuerySource(_read_branches(node.this, text), node.alias or _NAMELESS, named)
     if isinstance(node, exp.Table) and not node.args.get("db") and node.name.lower() in named:
         found = named[node.name.lower()]
-        return QuerySource(found.select, node.alias_or_name, found.named)
+        return QuerySource(found.selects, node.alias_or_name, found.named)
     return None
 
 
-def _check_plain(query: exp.Expr, text: SqlText) -> exp.Select:
-    """Return the SELECT that a subquery is, if it only filters and computes columns."""
-    select = query.unnest() if isinstance(query, exp.Subquery) else query
-    if not isinstance(select, exp.Select):
-        raise text.error("UNION is not possible in a view", query, hint="a subquery is one SELECT")
+def _read_branches(query: exp.Expr, text: SqlText) -> tuple[exp.Select, ...]:
+    """Return the SELECTs that a subquery consists of: one, or those of UNION ALL."""
+    query = query.unnest() if isinstance(query, exp.Subquery) else query
+    if isinstance(query, exp.Union) and not query.args.get("distinct"):
+        if query.args.get("with_") or query.args.get("order") or query.args.get("limit"):
+            raise text.error("a UNION ALL has WITH, ORDER BY or LIMIT", query, hint="write them in the outer SELECT")
+        return (*_read_branches(query.this, text), *_read_branches(query.expression, text))
+    if not isinstance(query, exp.Select):
+        word = type(query).__name__.upper()
+        raise text.error(
+            f"{word} is not possible in a view", query, hint="possible: UNION ALL, and SELECT DISTINCT over it"
+        )
+    return (_check_plain(query, text),)
+
+
+def _check_plain(select: exp.Select, text: SqlText) -> exp.Select:
+    """Return a SELECT, if it only filters and computes columns."""
     for name in ("group", "having", "distinct", "order", "limit", "offset"):
         clause = select.args.get(name)
         if clause:
@@ -83,16 +102,31 @@ def _check_plain(query: exp.Expr, text: SqlText) -> exp.Select:
     return select
 
 
-def derive_relation(source: QuerySource, scope: Scope) -> tuple[DerivedRelation, tuple[exp.Expr, ...]]:
-    """Return the relation that a query stands for, and its conditions; `scope` is that of its own FROM."""
+def derive_relation(
+    source: QuerySource, scope: Scope, names: Sequence[str] = (), is_branch: bool = False
+) -> tuple[DerivedRelation, tuple[exp.Expr, ...]]:
+    """Return the relation that a query stands for, and its conditions; `scope` is that of its own FROM.
+
+    `names` are those of its columns, where they are not its own: of the first branch of its UNION ALL. In a branch,
+    columns of equal expressions are kept apart, because they need not be equal in the other branches.
+    """
+    (select,) = source.selects
+    written = selected_columns(select, scope, needs_names=not names)
+    selected = [(name, resolve_plain(expression, scope)) for name, expression in written]
+    if names and len(names) != len(selected):
+        raise scope.text.error(
+            f"a branch of UNION ALL has {len(selected)} columns, and the first one {len(names)}",
+            select,
+            hint=f"select the same columns in every branch: {', '.join(names)}",
+        )
     columns: dict[str, exp.Expr] = {}
-    for name, expression in selected_columns(source.select, scope):
+    for name, (own, expression) in zip(names or [own for own, _ in selected], selected, strict=True):
         if name.lower() in (known.lower() for known in columns):
             raise scope.text.error(
-                f"two columns of {source.alias!r} are named {name!r}", source.select, hint="name one ... AS other_name"
+                f"two columns of {source.alias!r} are named {own!r}", select, hint="name one ... AS other_name"
             )
-        columns[name] = expression
-    where = source.select.args.get("where")
+        columns[name] = _kept_apart(expression, columns.values()) if is_branch else expression
+    where = select.args.get("where")
     conditions: tuple[exp.Expr, ...] = ()
     if where is not None:
         resolved = resolve_inputs(where.this, scope, "WHERE")
@@ -102,13 +136,22 @@ def derive_relation(source: QuerySource, scope: Scope) -> tuple[DerivedRelation,
     return DerivedRelation(source.alias, typed, expressions=columns), conditions
 
 
-def selected_columns(select: exp.Select, scope: Scope) -> Iterator[tuple[str, exp.Expr]]:
-    """Yield the columns of a SELECT list: their names and what they stand for (resolved)."""
+def _kept_apart(expression: exp.Expr, before: Collection[exp.Expr]) -> exp.Expr:
+    """Return an expression in so many parentheses that its text differs from those before it."""
+    texts = {render(e) for e in before}
+    apart = enclose(expression)
+    while render(apart) in texts:
+        apart = exp.paren(apart)
+    return apart
+
+
+def selected_columns(select: exp.Select, scope: Scope, needs_names: bool = True) -> Iterator[tuple[str, exp.Expr]]:
+    """Yield the columns of a SELECT list, stars spelt out: their names, and their expressions as written."""
     for item in select.selects:
         if item.is_star:
             yield from _all_columns(item, scope)
         else:
-            yield _name_of(item, scope), _resolve_plain(item.unalias(), scope)
+            yield _name_of(item, scope, needs_names), item.unalias()
 
 
 def _all_columns(star: exp.Expr, scope: Scope) -> Iterator[tuple[str, exp.Expr]]:
@@ -118,18 +161,21 @@ def _all_columns(star: exp.Expr, scope: Scope) -> Iterator[tuple[str, exp.Expr]]
     for alias, relation in scope.relations.items():
         if owner.lower() in ("", alias.lower()):
             for column in relation.columns:
-                yield column.name, scope.resolve(exp.column(column.name, table=alias))
+                yield column.name, exp.column(column.name, table=alias)
 
 
-def _name_of(item: exp.Expr, scope: Scope) -> str:
+def _name_of(item: exp.Expr, scope: Scope, is_needed: bool) -> str:
     if item.alias:
         return str(item.alias)
     if isinstance(item, exp.Column | exp.Dot):
         return str(item.expression.name if isinstance(item, exp.Dot) else item.name)
-    raise scope.text.error(f"the column {show(item)} has no name", item, hint="write ... AS name")
+    if is_needed:
+        raise scope.text.error(f"the column {show(item)} has no name", item, hint="write ... AS name")
+    return show(item)
 
 
-def _resolve_plain(expression: exp.Expr, scope: Scope) -> exp.Expr:
+def resolve_plain(expression: exp.Expr, scope: Scope) -> exp.Expr:
+    """Return an expression of a SELECT that does not aggregate, resolved."""
     called = next((n for n in expression.walk() if is_aggregate(n)), None)
     if called is not None:
         raise scope.text.error(f"{show(called)} is an aggregate in a subquery", called, hint=AGGREGATED)

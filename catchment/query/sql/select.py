@@ -26,6 +26,8 @@ def read_select(cursor: Cursor, form: str) -> exp.Select:
         parsed = CatchmentSpark().parser().parse(tokens, source.text)[0] if head in _HEADS else None
     except _UNREADABLE as cause:
         raise _unreadable(cause, tokens, source, form) from cause
+    if isinstance(parsed, exp.Union) and parsed.args.get("with_") is None:
+        parsed = exp.Select(expressions=[exp.Star()], from_=exp.From(this=exp.Subquery(this=parsed)))
     if not isinstance(parsed, exp.Select) or not parsed.selects:
         found = "several of them" if isinstance(parsed, exp.Query) else head
         found = "one without columns" if isinstance(parsed, exp.Select) else found
