@@ -30,6 +30,7 @@ ROOMS = (
     "relay",
     "records",
     "replay",
+    "sinks",
     "deploy",
     "vectorised",
     "feeds",

@@ -10,8 +10,8 @@ import typer
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from catchment.center.results.plain_json import to_plain_json
 from catchment.errors import CatchmentError
-from catchment.serve.plain_json import to_plain_json
 
 console = Console()
 notes = Console(stderr=True)  # progress and remarks: never mixed into a program's JSON

@@ -38,6 +38,7 @@ from catchment.query.planning.build import plan_view
 from catchment.query.sql.statements import Stream, View
 from catchment.query.sql.view_options import ALWAYS, ANY, NEVER, ON_DEMAND, QUARANTINE, ViewOptions
 from catchment.shedding.sheddable import ShedChoice
+from catchment.sinks.declared import shown_keys
 from catchment.site.plausible import far_us
 from catchment.site.policies.base import Policy
 from catchment.site.policies.basic import EarlyPolicy
@@ -73,6 +74,9 @@ class Deployment:
         plans = tuple(plan_view(view, catalog) for view in catalog.views.values())
         for plan in plans:
             check_plan(plan, catalog)
+        for sink in catalog.sinks.values():
+            if not isinstance(declared.find(sink.view), View):
+                catalog.view(sink.view, sink.where)
         return cls(catalog.project, catalog, plans, _share(catalog, plans, known), declared)
 
     def streams_at(self, site: str) -> tuple[Stream, ...]:
@@ -295,6 +299,9 @@ def check_plan(plan: QueryPlan, catalog: Catalog) -> None:
     """Refuse a view that can be planned but cannot run."""
     _check_names(plan, catalog)
     _check_on_error(plan, catalog)
+    for sink in catalog.sinks.values():
+        if sink.view.lower() == plan.name.lower():
+            shown_keys(sink, plan)
     if plan.sides == (plan,):
         check_slack(plan, catalog.streams[plan.fragment.stream], catalog.views[plan.name].where)
 

@@ -10,6 +10,7 @@ what was found, what is possible.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -17,6 +18,9 @@ from typing import Any
 from catchment.errors import CatchmentError, ConfigError
 
 _OPTION = "option"  # the key of an option in the metadata of its field
+
+
+_PASSWORD = re.compile(r"(://[^\s:/@]*):[^\s@]*@")  # in an address, before its host
 
 
 def _as_it_is(value: Any) -> Any:
@@ -144,7 +148,12 @@ def _read(
         return wanted.kind.read(given[wanted.name])
     except (ValueError, TypeError, CatchmentError) as cause:
         raise error(
-            f"{what}: {wanted.name} = {given[wanted.name]!r} cannot be used",
+            f"{what}: {wanted.name} = {_without_password(given[wanted.name])!r} cannot be used",
             where=where(wanted.name),
             hint=f"it must be {wanted.kind.expected}",
         ) from cause
+
+
+def _without_password(value: Any) -> Any:
+    """Return a value as an error may show it."""
+    return _PASSWORD.sub(r"\1:***@", value) if isinstance(value, str) else value

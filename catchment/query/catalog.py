@@ -1,4 +1,4 @@
-"""The catalog: the streams, tables and views of a project.
+"""The catalog: the streams, tables, views and sinks of a project.
 
 A catalog is a value: adding a statement gives another catalog. In any catalog, names are unique whatever
 their case, every name that a view reads exists, no view reads itself (through others), and every stream's
@@ -16,7 +16,7 @@ from catchment.project.options import did_you_mean
 from catchment.project.routes import Routes
 from catchment.query.sql.connectors import FilesConnector, KafkaConnector, ReplayConnector
 from catchment.query.sql.parse import parse_file
-from catchment.query.sql.statements import DropView, Explain, Statement, Stream, Table, View
+from catchment.query.sql.statements import DeclaredSink, DropView, Explain, Statement, Stream, Table, View
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class Catalog:
     tables: Mapping[str, Table] = field(default_factory=dict)
     views: Mapping[str, View] = field(default_factory=dict)
     star: bool = True
+    sinks: Mapping[str, DeclaredSink] = field(default_factory=dict)
 
     def add(self, *statements: Statement) -> Catalog:
         """Return the catalog after some statements; within one call, a view may read what is declared after it."""
@@ -43,9 +44,14 @@ class Catalog:
                 catalog._check_reads(statement)
         return catalog
 
-    def find(self, name: str) -> Stream | Table | View | None:
-        """Return the stream, table or view of a name, whatever its case."""
-        everything: dict[str, Stream | Table | View] = {**self.streams, **self.tables, **self.views}
+    def find(self, name: str) -> Stream | Table | View | DeclaredSink | None:
+        """Return the stream, table, view or sink of a name, whatever its case."""
+        everything: dict[str, Stream | Table | View | DeclaredSink] = {
+            **self.streams,
+            **self.tables,
+            **self.views,
+            **self.sinks,
+        }
         return next((d for n, d in everything.items() if n.lower() == name.lower()), None)
 
     def without_sites(self, retired: Collection[str]) -> Catalog:
@@ -85,10 +91,12 @@ class Catalog:
             return replace(self, streams={**self.streams, statement.name: self._locate(statement)})
         if isinstance(statement, Table):
             return replace(self, tables={**self.tables, statement.name: statement})
+        if isinstance(statement, DeclaredSink):
+            return replace(self, sinks={**self.sinks, statement.name: statement})
         self._check_sink(statement)
         return replace(self, views={**self.views, statement.name: statement})
 
-    def _check_new(self, statement: Stream | Table | View) -> None:
+    def _check_new(self, statement: Stream | Table | View | DeclaredSink) -> None:
         known = self.find(statement.name)
         if known is not None:
             raise QueryError(
@@ -160,7 +168,7 @@ class Catalog:
 
     def _check_reads(self, view: View) -> None:
         for table in view.tables:
-            if self.find(table.name) is None:
+            if not isinstance(self.find(table.name), Stream | Table | View):
                 raise view.text.error(
                     f"view {view.name!r} reads {table.name!r}, which is not declared",
                     table,
@@ -189,10 +197,10 @@ def load_catalog(project: Project, *, star: bool = True) -> Catalog:
     return Catalog(project, star=star).add(*sorted(statements, key=_rank))
 
 
-def _kind(declared: Stream | Table | View) -> str:
-    return type(declared).__name__.lower()
+def _kind(declared: Stream | Table | View | DeclaredSink) -> str:
+    return "sink" if isinstance(declared, DeclaredSink) else type(declared).__name__.lower()
 
 
 def _rank(statement: Statement) -> int:
-    kinds: Iterable[type] = (Stream, Table, View, DropView, Explain)
+    kinds: Iterable[type] = (Stream, Table, View, DeclaredSink, DropView, Explain)
     return next(rank for rank, kind in enumerate(kinds) if isinstance(statement, kind))

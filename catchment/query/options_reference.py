@@ -12,9 +12,10 @@ from catchment.project import template
 from catchment.project.config import Defaults, Link, Project, Security, Site, SparkConfig, StorageLimits
 from catchment.project.options import Option, options_of
 from catchment.query.sql.connectors import CONNECTORS
+from catchment.query.sql.sink_connectors import SINK_CONNECTORS
 from catchment.query.sql.statements import Stream
 from catchment.query.sql.view_options import ViewOptions
-from catchment.query.sql.with_options import CONNECTOR, table_options
+from catchment.query.sql.with_options import CONNECTOR, SINK_CONNECTOR, table_options
 
 _HEAD = """\
 # Every option
@@ -29,7 +30,7 @@ _PROJECT_HEAD = """\
 
 `catchment init` writes this file with every setting in it, commented."""
 _SQL_HEAD = """\
-## Streams, tables and views: `WITH (...)`
+## Streams, tables, views and sinks: `WITH (...)`
 
 What the statements mean is described in [sql.md](sql.md)."""
 
@@ -38,6 +39,10 @@ def options_reference() -> str:
     """Return the reference of all options, as Markdown."""
     connectors = [
         _section(f"### Streams with `connector = '{kind}'`", options_of(holder)) for kind, holder in CONNECTORS.items()
+    ]
+    sinks = [
+        _section(f"### Sinks with `connector = '{kind}'`", (SINK_CONNECTOR, *options_of(holder)))
+        for kind, holder in SINK_CONNECTORS.items()
     ]
     sections = (
         _HEAD,
@@ -55,6 +60,7 @@ def options_reference() -> str:
         *connectors,
         _section("### Tables", table_options(), "Unless a format is given, it follows from the name of the file."),
         _section("### Views", options_of(ViewOptions)),
+        *sinks,
     )
     return "\n\n".join(sections) + "\n"
 

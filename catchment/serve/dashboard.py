@@ -23,6 +23,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from catchment.center.results.plain_json import to_plain_json
 from catchment.center.results.read import read_results
 from catchment.center.results.sql import query_results
 from catchment.deploy.deployment import Deployment
@@ -33,7 +34,6 @@ from catchment.query.explain import explain
 from catchment.serve.access import AccessRole, AccessTokens
 from catchment.serve.metrics import CONTENT_TYPE, write_metrics
 from catchment.serve.overview import OverviewReader
-from catchment.serve.plain_json import to_plain_json
 
 LOOPBACK = "127.0.0.1"
 READ_EVERY_S = 1.0

@@ -81,6 +81,11 @@ def flatten_states(rows: pa.Table) -> pa.Table:
     return pa.table({WINDOW_COLUMN: starts, **_fields(rows["state"], "key"), **_fields(rows["state"], "partial")})
 
 
+def key_columns(rows: pa.Table) -> dict[str, pa.Array]:
+    """Return the keys of published rows, by name; those of rows without an answer too."""
+    return _fields(rows["state"], "key")
+
+
 def recalled_schema(fragment: Fragment) -> pa.Schema:
     """Return the schema of recalled states: (window_start_us, keys..., states...)."""
     states = (f for f in fragment.schema if f.name != SLICE_COLUMN)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import RenderableType
 
-from catchment.cli.commands import show_order, show_quality, show_queries
+from catchment.cli.commands import show_order, show_quality, show_queries, show_sinks
 from catchment.cli.output import JsonFlag, emit
 from catchment.cli.progress import status_table
 from catchment.cli.tables import ENGINE_COLUMNS, plain_table, result_table, window_table
@@ -36,6 +36,7 @@ def register(app: typer.Typer) -> None:
     show_order.register(show_app)
     show_quality.register(show_app)
     show_queries.register(show_app)
+    show_sinks.register(show_app)
     app.add_typer(show_app, name="show")
 
 

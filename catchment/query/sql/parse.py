@@ -13,16 +13,22 @@ from sqlglot.tokenizer_core import Token
 
 from catchment.errors import QueryError
 from catchment.query.sql.select import read_select
-from catchment.query.sql.statements import Column, DropView, Explain, Statement, Stream, Table, View
+from catchment.query.sql.statements import Column, DeclaredSink, DropView, Explain, Statement, Stream, Table, View
 from catchment.query.sql.tokens import Cursor, SqlText, read_statements
 from catchment.query.sql.unsupported import refuse_unsupported
 from catchment.query.sql.view_options import ViewOptions
-from catchment.query.sql.with_options import read_stream_options, read_table_options, read_view_options
+from catchment.query.sql.with_options import (
+    read_sink_options,
+    read_stream_options,
+    read_table_options,
+    read_view_options,
+)
 from catchment.query.types import POSSIBLE_TYPES, arrow_type, read_type
 
 FORMS = (
     "CREATE STREAM name (columns) WITH (...), CREATE TABLE name (columns) WITH (...), "
-    "CREATE MATERIALIZED VIEW name [WITH (...)] AS SELECT ..., DROP MATERIALIZED VIEW name, EXPLAIN name"
+    "CREATE MATERIALIZED VIEW name [WITH (...)] AS SELECT ..., CREATE SINK name FROM view WITH (...), "
+    "DROP MATERIALIZED VIEW name, EXPLAIN name"
 )
 SELECT_FORM = (
     "SELECT expressions FROM stream [JOIN stream or table ON ...] [WHERE ...] "
@@ -49,7 +55,9 @@ def _statement(cursor: Cursor) -> Statement:
         return _explain(cursor)
     if head == "DROP":
         return _drop(cursor)
-    kind = cursor.word("STREAM", "TABLE", "MATERIALIZED", possible=FORMS)
+    kind = cursor.word("STREAM", "TABLE", "SINK", "MATERIALIZED", possible=FORMS)
+    if kind == "SINK":
+        return _sink(cursor)
     return _view(cursor) if kind == "MATERIALIZED" else _relation(cursor, kind)
 
 
@@ -84,6 +92,16 @@ def _relation(cursor: Cursor, kind: str) -> Stream | Table:
         return Stream(name, columns, connector=connector, where=cursor.start, **own)
     except QueryError as cause:
         raise (cause if cause.where else QueryError(cause.message, where=cursor.start, hint=cause.hint)) from cause
+
+
+def _sink(cursor: Cursor) -> DeclaredSink:
+    name = cursor.name("sink")
+    cursor.word("FROM", possible="CREATE SINK name FROM view WITH (connector = 'kafka', ...)")
+    view = cursor.name("view")
+    given, places = cursor.options()
+    cursor.end()
+    connector = read_sink_options(given, name, lambda option: places.get(option, cursor.start))
+    return DeclaredSink(name, view, connector, cursor.start)
 
 
 def _column(part: list[Token], owner: str, cursor: Cursor) -> Column:

@@ -25,6 +25,7 @@ from catchment.query.sql.connectors import (
     ReplayConnector,
 )
 from catchment.query.sql.dialect import render
+from catchment.query.sql.sink_connectors import SinkConnector
 from catchment.query.sql.tokens import SqlText
 from catchment.query.sql.view_options import IN_DEFAULTS, ViewOptions
 from catchment.query.types import TIMESTAMP, sql_type
@@ -224,6 +225,19 @@ class View:
 
 
 @dataclass(frozen=True)
+class DeclaredSink:
+    """CREATE SINK: another system that the answers of a view are delivered to."""
+
+    name: str
+    view: str
+    connector: SinkConnector
+    where: str = field(default="", compare=False)
+
+    def to_sql(self) -> str:
+        return f"CREATE SINK {quote(self.name)} FROM {quote(self.view)} {_with(self.connector.to_options())}"
+
+
+@dataclass(frozen=True)
 class DropView:
     """DROP MATERIALIZED VIEW."""
 
@@ -265,7 +279,7 @@ def _named_relations(select: exp.Expr, hidden: frozenset[str]) -> Iterator[exp.T
             yield from _named_relations(source, hidden)
 
 
-Statement = Stream | Table | View | DropView | Explain
+Statement = Stream | Table | View | DeclaredSink | DropView | Explain
 
 
 def _columns(relation: DeclaredRelation) -> str:

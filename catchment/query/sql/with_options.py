@@ -1,4 +1,4 @@
-"""Reading WITH (...): from the options of a stream, a table or a view to what they describe."""
+"""Reading WITH (...): from the options of a stream, a table, a view or a sink to what they describe."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from catchment.errors import QueryError
 from catchment.project import option_kinds as kinds
 from catchment.project.options import Option, options_of, read_options
 from catchment.query.sql.connectors import CONNECTORS, CSV_OPTIONS, Connector, FilesConnector
+from catchment.query.sql.sink_connectors import SINK_CONNECTORS, SinkConnector
 from catchment.query.sql.statements import Stream
 from catchment.query.sql.view_options import ViewOptions
 
@@ -16,6 +17,9 @@ Given = Mapping[str, Any]
 Where = Callable[[str | None], str]
 
 CONNECTOR = Option("connector", kinds.choice(*CONNECTORS), FilesConnector.kind, doc="where records come from")
+
+
+SINK_CONNECTOR = Option("connector", kinds.choice(*SINK_CONNECTORS), required=True, doc="which kind of system it is")
 
 
 def read_stream_options(given: Given, name: str, where: Where) -> tuple[dict[str, Any], Connector]:
@@ -75,6 +79,15 @@ def table_options() -> tuple[Option, ...]:
     """Return the options of a table: those of files."""
     connector = Option("connector", kinds.choice("files"), "files", doc="where rows come from")
     return (connector, *options_of(FilesConnector))
+
+
+def read_sink_options(given: Given, name: str, where: Where) -> SinkConnector:
+    """Return the connector of a sink."""
+    what = f"sink {name!r}"
+    chosen = {k: v for k, v in given.items() if k == SINK_CONNECTOR.name}
+    holder = SINK_CONNECTORS[_read(chosen, (SINK_CONNECTOR,), what, where)[SINK_CONNECTOR.name]]
+    read = _read(given, (SINK_CONNECTOR, *options_of(holder)), what, where)
+    return holder(**{o.key: read[o.key] for o in options_of(holder)})
 
 
 def read_view_options(given: Given, name: str, where: Where) -> ViewOptions:

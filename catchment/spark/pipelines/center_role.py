@@ -24,6 +24,7 @@ from catchment.deploy.role_files import (
 from catchment.progress.admission import Admission
 from catchment.query.plan import QueryPlan
 from catchment.query.sql.view_options import QUARANTINE
+from catchment.sinks.declared import make_deliveries
 from catchment.spark.evaluation.finish import make_finish, make_finish_each
 from catchment.spark.evaluation.merge import make_merge
 from catchment.storage.free_space import FreeSpace
@@ -49,6 +50,8 @@ class CenterRole:
         self._spark = spark
         self._connections = connections
         self._on_segment = on_segment
+        self._clock = clock
+        self._answered_us: int | None = None  # when everything was answered, as far as is known
         self._server: InboxServer | None = None
         project = deployment.project
         folder = project.state_folder / "center"
@@ -66,6 +69,8 @@ class CenterRole:
             make_merge(spark),
             deployment.deployed.orders,
         )
+        plans = {p.name: p for p in deployment.plans}
+        self._deliveries = make_deliveries(deployment.catalog.sinks.values(), plans, project, clock)
 
     def start(self, closing: ExitStack) -> None:
         """Listen for sites and begin to consume what lands; `closing` ends both."""
@@ -74,6 +79,9 @@ class CenterRole:
         closing.callback(self._server.close)
         self.pipeline.start()
         closing.callback(self.pipeline.stop)
+        for delivery in self._deliveries:
+            delivery.start()
+            closing.callback(delivery.stop)
 
     @property
     def address(self) -> str:
@@ -99,18 +107,28 @@ class CenterRole:
         self.pipeline.tick()
 
     def is_finished(self, once: bool) -> bool:
-        """Return whether all that landed is answered and every site has ended; with `once`, ends are not waited for."""
+        """Return whether all that landed is answered and delivered, and every site has ended.
+
+        With `once`, ends are not waited for. A sink whose target is away is never waited for: it goes on at the next
+        start.
+        """
         if not self.pipeline.consumed:
+            self._answered_us = None
             if once:
                 self.pipeline.finish()
             return False
         core = self.pipeline.core
         ended = (mark == END_OF_TIME_US for query in list(core.queries) for mark in core.marks(query).values())
-        return all(ended) or once
+        if not (all(ended) or once):
+            return False
+        if self._answered_us is None:
+            self._answered_us = self._clock.now_us()
+        return all(delivery.is_done(self._answered_us) for delivery in self._deliveries)
 
     def status(self) -> Mapping[str, Any]:
         """Return per query how far each site has come and what is closed."""
-        return {**self.pipeline.status(), "disk": self._free_space.status()}
+        sinks = {delivery.name: delivery.status() for delivery in self._deliveries}
+        return {**self.pipeline.status(), "disk": self._free_space.status(), "sinks": sinks}
 
     def write_status(self, stopped: bool = False) -> None:
         """Write the status into the folder of the center."""

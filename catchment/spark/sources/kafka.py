@@ -34,6 +34,7 @@ from pyspark.sql.types import StructType
 from catchment.errors import EngineError
 from catchment.query.sql.connectors import KAFKA_METADATA, KafkaConnector
 from catchment.query.types import sql_type
+from catchment.records.client_config import read_client_config
 from catchment.records.values import ValueReader
 
 MAX_ROWS_PER_BATCH = 2_000_000
@@ -260,28 +261,6 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 class NoBrokerError(EngineError):
     """No broker answers: another attempt may succeed."""
-
-
-def read_client_config(path: str) -> dict[str, str]:
-    """Return the settings of a file of `name = value` lines, as Kafka's own tools read them; none without a file."""
-    if not path:
-        return {}
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise EngineError(
-            f"the client_config {path} cannot be read: {error.strerror}",
-            hint="the path is relative to the project folder",
-        ) from error
-    settings = {}
-    for number, line in enumerate(lines, start=1):
-        name, equals, value = line.partition("=")
-        if line.strip().startswith("#") or not line.strip():
-            continue
-        if not equals:
-            raise EngineError("a setting is written name = value", where=f"{path}:{number}")
-        settings[name.strip()] = value.strip()
-    return settings
 
 
 def _limit(start: Offsets, reached: Offsets, most: int) -> Offsets:

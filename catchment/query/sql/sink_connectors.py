@@ -1,0 +1,97 @@
+"""Where else the answers of a view go: the connectors of sinks, and their options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from catchment.project import option_kinds as kinds
+from catchment.project.options import option, required, write_options
+
+UPSERT, CHANGELOG = "upsert", "changelog"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkOptions:
+    """What every sink has."""
+
+    changes: str = option(
+        kinds.choice(UPSERT, CHANGELOG),
+        UPSERT,
+        doc="upsert: the newest row per window and key replaces the one before; changelog: every revision of every "
+        "row, with what it retracts",
+    )
+    kind: ClassVar[str]
+
+    def to_options(self) -> dict[str, Any]:
+        """Return the connector as it is written in WITH (...)."""
+        return {"connector": self.kind, **write_options(self)}
+
+
+@dataclass(frozen=True)
+class KafkaSink(SinkOptions):
+    """A topic of Kafka: one JSON message per row, keyed by window and group."""
+
+    brokers: str = field(
+        metadata=required(kinds.text("addresses such as 'kafka-1:9092,kafka-2:9092'"), doc="the brokers to ask first")
+    )
+    topic: str = field(
+        metadata=required(kinds.text("the name of a topic, such as 'answers'"), doc="the topic, which must exist")
+    )
+    client_config: str | None = option(
+        kinds.text("the path of a file of name = value lines"),
+        None,
+        doc="settings of the Kafka client, such as security.protocol, sasl.username and sasl.password, one per line",
+        absent="no encryption, no user",
+    )
+    kind: ClassVar[str] = "kafka"
+
+
+@dataclass(frozen=True)
+class PostgresSink(SinkOptions):
+    """A table of PostgreSQL."""
+
+    url: str = field(
+        metadata=required(
+            kinds.matching(
+                r"postgres(ql)?://([^\s:@/]+@)?[^\s@]+", "an address such as 'postgresql://catchment@db:5432/answers'"
+            ),
+            doc="the database, without a password: that comes from password_file, PGPASSFILE or PGPASSWORD",
+        )
+    )
+    table: str = field(
+        metadata=required(
+            kinds.matching(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)?", "a table, such as 'answers' or 'public.answers'"),
+            doc="the table; it is made if it is not there",
+        )
+    )
+    password_file: str | None = option(
+        kinds.text("the path of a file"),
+        None,
+        doc="a file with host:port:database:user:password lines, which only its owner may read",
+        absent="what the client library finds",
+    )
+    kind: ClassVar[str] = "postgres"
+
+
+@dataclass(frozen=True)
+class PythonSink(SinkOptions):
+    """A class of the project's own."""
+
+    target: str = field(
+        metadata=required(
+            kinds.matching(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", "a module and a class, such as 'webhook:Webhook'"),
+            doc="a class in a module of the project folder, made with the argument",
+        )
+    )
+    argument: str = option(kinds.text("a text"), "", doc="given to the class when it is made, such as an address")
+    kind: ClassVar[str] = "python"
+
+
+SinkConnector = KafkaSink | PostgresSink | PythonSink
+
+SINK_CONNECTORS: Mapping[str, type[KafkaSink | PostgresSink | PythonSink]] = MappingProxyType(
+    {c.kind: c for c in (KafkaSink, PostgresSink, PythonSink)}
+)

@@ -1,0 +1,107 @@
+"""Answers in a topic of Kafka: each batch is one transaction, and the place that it reaches is committed with it.
+
+The place is the committed offset of a consumer group that no consumer joins, named after the sink and the life of the
+view's tables. So a batch is in the topic once, for readers with `isolation.level = read_committed`, through kills of
+the center and of brokers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from catchment.sinks.messages import make_messages
+from catchment.sinks.target import ChangeBatch, Place, SinkError
+
+ANSWER_S = 30.0  # how long a broker may take to answer
+STEPS = 1 << 20  # an offset is one number, and has the step of a place in its last digits
+
+
+class KafkaTarget:
+    """A topic; `client` are settings of the Kafka client."""
+
+    def __init__(self, name: str, topic: str, life: str, client: Mapping[str, Any], answer_s: float = ANSWER_S) -> None:
+        self._topic = topic
+        self._life = life
+        self._answer_s = answer_s
+        self._group = f"catchment-sink-{name}-{life}"
+        self._client = {"log_level": 0, "socket.timeout.ms": round(answer_s * 1000), **client}
+        self._name = name
+        self._producer: Producer | None = None
+        self._groups: Consumer | None = None
+
+    def place(self) -> Place | None:
+        with self._told():
+            self._connect()
+            assert self._groups is not None
+            (found,) = self._groups.committed([self._mark()], timeout=self._answer_s)
+        if found.offset < 0:
+            return None
+        return Place(self._life, *divmod(found.offset, STEPS))
+
+    def write(self, batch: ChangeBatch) -> None:
+        with self._told():
+            producer = self._connect()
+            producer.begin_transaction()
+            for key, value in make_messages(batch):
+                self._produce(producer, key, value)
+            assert self._groups is not None
+            mark = self._mark(batch.end.entry * STEPS + batch.end.step)
+            producer.send_offsets_to_transaction([mark], self._groups.consumer_group_metadata(), self._answer_s)
+            producer.commit_transaction(self._answer_s)
+
+    def close(self) -> None:
+        """Forget the connection; what is not committed is not in the topic."""
+        if self._producer is not None:
+            self._producer.purge()  # else the client waits a minute for messages that nobody will commit
+        if self._groups is not None:
+            self._groups.close()
+        self._producer = self._groups = None
+
+    def _connect(self) -> Producer:
+        """Return a producer that is the only one of this sink: a transaction of another one is ended."""
+        if self._producer is None:
+            self._check_topic()
+            self._groups = Consumer({**self._client, "group.id": self._group, "enable.auto.commit": False})
+            producer = Producer({**self._client, "transactional.id": self._group, "compression.type": "lz4"})
+            producer.init_transactions(self._answer_s)
+            self._producer = producer
+        return self._producer
+
+    def _check_topic(self) -> None:
+        known = Consumer({**self._client, "group.id": self._group}).list_topics(self._topic, self._answer_s)
+        error = known.topics[self._topic].error
+        if error is not None:
+            raise SinkError(
+                f"topic {self._topic!r} cannot be written: {error.str()}",
+                where=f"sink {self._name!r}",
+                hint=f"make it first: kafka-topics.sh --create --topic {self._topic} --config cleanup.policy=compact",
+            )
+
+    def _produce(self, producer: Producer, key: bytes, value: bytes | None) -> None:
+        while True:
+            try:
+                producer.produce(self._topic, value, key)
+                return
+            except BufferError:  # the queue of the client is full: wait until some messages are sent
+                producer.poll(0.1)
+
+    def _mark(self, offset: int = -1001) -> TopicPartition:
+        return TopicPartition(self._topic, 0, offset)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Turn errors of the client into errors of the sink; the next attempt begins with a new connection."""
+        try:
+            yield
+        except KafkaException as failure:
+            self.close()
+            raise SinkError(
+                f"Kafka: {failure.args[0].str()}", where=f"sink {self._name!r}", hint="it is tried again"
+            ) from failure
+        except BaseException:
+            self.close()
+            raise
