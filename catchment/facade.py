@@ -204,11 +204,13 @@ class Catchment:
         """
         last = (-1, -1)
         heard_s = time.monotonic()
-        while seconds is None or time.monotonic() - heard_s < seconds:
+        while True:
             for place, change in self._changes_since(view, last):
                 last = place
                 heard_s = time.monotonic()
                 yield change
+            if seconds is not None and time.monotonic() - heard_s >= seconds:
+                return
             time.sleep(FOLLOW_EVERY_S)
 
     def _changes_since(self, view: str, last: tuple[int, int]) -> Iterator[tuple[tuple[int, int], Change]]:

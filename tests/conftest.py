@@ -15,8 +15,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+FOLDER = Path(__file__).parent
+
 # Processes that tests start import the code under test, and the worlds of `tests.worlds`, from this checkout.
-os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
+os.environ["PYTHONPATH"] = str(FOLDER.parent)
+# The JVMs of tests live for seconds or minutes: the optimising compiler and a parallel collector cost more than they
+# give, and most of all on a machine with few cores.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 register_tiers()
 
@@ -33,8 +38,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.stop()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Hold the rule that a test which starts a JVM says so: such tests run one at a time, and share one session."""
+    """Hold the rule that a test which starts a JVM says so, and make two groups of such tests for `make test`.
+
+    Each group runs in one process and one after another, on one session: tests that start processes of catchment, which
+    take long and wait much, beside the others.
+    """
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("spark"):
             raise pytest.UsageError(f"{item.nodeid} uses the spark fixture and lacks @pytest.mark.spark")
+        if item.path.is_relative_to(FOLDER / "e2e"):
+            item.add_marker(pytest.mark.xdist_group("processes"))
+        elif item.get_closest_marker("spark") or item.get_closest_marker("e2e"):
+            item.add_marker(pytest.mark.xdist_group("one session"))

@@ -19,6 +19,7 @@ from tests.worlds.result_tables import (
     make_tables,
     publish,
 )
+from tests.worlds.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -85,7 +86,7 @@ def test_sql_that_takes_too_long_or_too_much_ends_with_the_limit_and_leaves_no_f
     endless = "SELECT count(*) AS n FROM range(1000000000) a, range(1000000) b"
     with pytest.raises(QueryError, match=r"no answer within 0\.2 s"):
         query_results(queried, endless, limits)
-    patient = SqlLimits(memory_bytes=50_000_000, time_s=60)
+    patient = SqlLimits(memory_bytes=50_000_000, time_s=PATIENCE_S)
     sorted_pairs = "SELECT a.range, b.range AS b FROM range(1000000) a, range(1000) b ORDER BY 1, 2"
     for statement in (sorted_pairs, "SELECT * FROM range(1000000000)"):
         with pytest.raises(QueryError, match="more than 50 MB of memory"):

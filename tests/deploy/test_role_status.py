@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from catchment.cli.progress import status_table
@@ -42,7 +43,11 @@ def test_a_role_is_judged_by_the_age_of_its_words() -> None:
     assert RoleStatus.of("a", None).state(NOW_US) == "never started"
 
 
-def test_a_killed_site_is_shown_as_silent_and_one_that_never_ran_is_listed(tmp_path: Path) -> None:
+def test_a_killed_site_is_shown_as_silent_and_one_that_never_ran_is_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ns = time.time_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns)
     project = Project.load(write_project(tmp_path / "p", ["a", "b", "c"], {"a": [], "b": [], "c": []}))
     for site in ("a", "b"):
         project.site_folder(site).mkdir(parents=True)
@@ -50,7 +55,7 @@ def test_a_killed_site_is_shown_as_silent_and_one_that_never_ran_is_listed(tmp_p
     write_status(project.site_folder("b"), {**SITE, "quarantined": 3}, stopped=True)
     center = project.state_folder / "center"
     center.mkdir(parents=True)
-    heard_us = time.time_ns() // 1000 - 65 * SECOND_US
+    heard_us = now_ns // 1000 - 65 * SECOND_US
     sites = {"c": {"heard_at_us": heard_us, "refused": {"blocked": 4}, "left_out_records": 7}}
     queries = {
         "q": {"marks_us": {"a": 1, "c": None}, "closed_us": None, "open_slices": 0, "unmerged_of_sites": {"b": 9}}

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from catchment.serve.feeds_page import FeedsPage
+from tests.worlds.waiting import PATIENCE_S
 
 BROWSER = next((b for b in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if b), None)
 HISTORY = [
@@ -68,7 +69,7 @@ def test_a_browser_shows_traffic_by_strategy_and_who_computes_what(tmp_path: Pat
             "--dump-dom",
             page.url,
         ]
-        shown = subprocess.run(call, capture_output=True, text=True, timeout=120, check=True).stdout
+        shown = subprocess.run(call, capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout
     drawn = shown.partition("<script>")[0]
     for text in ("500 of 500", "3,218", "ours, measured", "all at the cloud, from the rates measured", "83.3", "25%"):
         assert text in drawn

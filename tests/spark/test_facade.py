@@ -12,6 +12,7 @@ import catchment
 from catchment.errors import CatchmentError, CenterError, QueryError
 from tests.worlds.projects import as_lines, group, make_records, write_project
 from tests.worlds.published import START, publish_project
+from tests.worlds.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -120,7 +121,7 @@ def test_a_project_is_run_and_its_results_read_on_a_session_that_is_given(spark:
           GROUP BY window(ts, '5 minutes'), page;"""
     folder = write_project(tmp_path / "p", ["a"], {"a": as_lines(records)}, queries=queries)
     project = catchment.open(folder)
-    status = project.run(once=True, seconds=120, spark=spark)
+    status = project.run(once=True, seconds=PATIENCE_S, spark=spark)
     assert status["sites"]["a"]["rows"] == 80
     expected = {(start, page): len(rows) for (start, page), rows in group(records, 300, 300, "page").items()}
     found = project.results("pages").to_spark(spark)
@@ -148,7 +149,7 @@ def test_notebooks_show_a_project_and_its_results_without_engine_columns(folder:
 
 
 def test_following_a_view_gives_every_revision_and_ends_when_nothing_comes(folder: Path) -> None:
-    changes = list(catchment.open(folder).follow("traffic", seconds=0.1))
+    changes = list(catchment.open(folder).follow("traffic", seconds=0.0))
     assert [(c.window_start.minute, c.revision, c.status, c.rows.num_rows) for c in changes] == [
         (0, 1, "exact", 2),
         (10, 1, "exact", 1),
@@ -157,7 +158,7 @@ def test_following_a_view_gives_every_revision_and_ends_when_nothing_comes(folde
         (20, 1, "on_time", 1),
     ]
     assert changes[2].reason == "late: 1 row changed"
-    assert list(catchment.open(folder).follow("quiet", seconds=0.1)) == []
+    assert list(catchment.open(folder).follow("quiet", seconds=0.0)) == []
 
 
 def test_views_are_submitted_and_dropped_from_python(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
 from catchment.wire.shaper import BURST_S, Shaper, TokenBucket
 from tests.worlds.tiers import examples
+from tests.worlds.waiting import PATIENCE_S
 from tests.worlds.wire_messages import some_messages
 
 
@@ -103,7 +104,7 @@ def test_a_declared_bandwidth_is_felt_in_a_real_run(tmp_path: Path) -> None:
     sender = Sender(outbox, lambda: LocalUplink(inbox), Shaper(declared, latency_s=0.01))
     start = time.monotonic()
     sender.start()
-    assert sender.wait_until_empty(60)
+    assert sender.wait_until_empty(PATIENCE_S)
     elapsed_s = time.monotonic() - start
     sender.stop()
     assert elapsed_s >= 0.5  # a free link takes a tenth of this
