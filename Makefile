@@ -8,7 +8,10 @@ BIN    := $(VENV)/bin
 PURE  := $(BIN)/pytest -n auto
 SPARK := $(BIN)/pytest
 
-.PHONY: help demo quick test integration soak check coverage bench docs lint format types clean
+FAULTS ?= 200
+SEED   ?= 1
+
+.PHONY: help demo quick test integration soak faults check coverage bench docs lint format types clean
 
 help:
 	@echo "make demo         set up and run the demo: three sites and a center on a real web log, a minute or two"
@@ -16,6 +19,7 @@ help:
 	@echo "make test         every claim once, on real Spark, sockets and processes: before a commit"
 	@echo "make integration  tests with a real MQTT broker and a real browser, where they are installed"
 	@echo "make soak         long campaigns: many kills, thousands of random examples"
+	@echo "make faults       real processes under faults until there are results of FAULTS=200, drawn from SEED=1; resumable"
 	@echo "make check        lint, types and make test; CI runs this and make integration"
 	@echo "make coverage     make test, and which lines it did not reach"
 	@echo "make bench        the throughput benchmark (others: $(BIN)/catchment bench)"
@@ -46,6 +50,9 @@ integration: $(VENV)/.ready-dev
 soak: $(VENV)/.ready-dev
 	@$(PURE) --hypothesis-profile=soak -m "not spark and not e2e"
 	@$(SPARK) --hypothesis-profile=soak -m "spark or e2e"
+
+faults: $(VENV)/.ready-dev
+	@$(BIN)/python -m tests.campaign --faults $(FAULTS) --seed $(SEED)
 
 coverage: $(VENV)/.ready-dev
 	@$(PURE) -m "not spark and not e2e and not integration and not soak" --cov --cov-report=

@@ -156,6 +156,6 @@ def stopped_error(what: str, failure: BaseException, folder: Path) -> CatchmentE
 
 def reason_of(failure: str) -> str:
     """Return the root cause: Spark reports it last, after the stacks that it passed."""
-    raised = re.findall(r"^(?:Caused by: )?[\w.]+(?:Exception|Error): (.+)$", failure, re.MULTILINE)
+    raised = re.findall(r"^(?:Caused by: |: )?[\w.]+(?:Exception|Error): (.+)$", failure, re.MULTILINE)
     first = failure.strip().partition("\n")[0]
     return re.sub(r" SQLSTATE: \w+$", "", (raised or [first])[-1])

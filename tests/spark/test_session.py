@@ -128,6 +128,15 @@ def test_a_start_that_goes_on_failing_is_an_error_with_its_cause_and_a_hint(star
     assert "[spark] memory" in (caught.value.hint or "")
 
 
+def test_the_reason_of_a_failed_start_is_what_java_says_not_what_called_it() -> None:
+    said = (
+        "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n"
+        ": java.lang.IllegalArgumentException: System memory 419430400 must be at least 471859200.\n"
+        "\tat org.apache.spark.memory.UnifiedMemoryManager$.getMaxMemory(UnifiedMemoryManager.scala:216)\n"
+    )
+    assert streaming.reason_of(said) == "System memory 419430400 must be at least 471859200."
+
+
 def test_spark_waits_for_minutes_before_it_takes_a_slow_part_for_lost_unless_a_project_says_otherwise(
     starts: Starts,
 ) -> None:

@@ -1,0 +1,233 @@
+"""Links that are cut, slow, half open, or that harm what they carry."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from tests.campaign.byte_proxy import ByteHarm
+from tests.campaign.faults.base import Fault, NotPossibleError
+from tests.campaign.living import RECEIVERS, Link
+from tests.campaign.message_proxy import MessageHarm
+from tests.campaign.namespace import NetworkNamespace
+
+FULL_BYTES_PER_S = 100_000  # of a link that is taken for healthy; throttled ones have a hundredth
+HARM_S = 8.0
+
+
+class LinkFault(Fault):
+    """A fault of the link from its target to the next inbox."""
+
+    targets = tuple(RECEIVERS)
+    cost_s = 16.0
+
+    @classmethod
+    def parts(cls, target: str) -> frozenset[str]:
+        """The link; and the sender, which must be able to tell what its link is like."""
+        return frozenset({f"link {target}", target})
+
+    @property
+    def link(self) -> Link:
+        return self.living.links[self.target]
+
+    def inject(self) -> None:
+        self._until_s = time.monotonic() + HARM_S
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin to harm the link."""
+
+    def heal(self) -> None:
+        time.sleep(max(0.0, self._until_s - time.monotonic()))
+        self.link.heal()
+
+    def wait_link_down(self) -> None:
+        """Wait until the sender says that its link is down; it can only if it runs."""
+        if self.machine.is_alive and self.machine.has_reported:
+            self.wait_told("a link that is down", self._find_down)
+
+    def _find_down(self) -> str:
+        status = self.machine.status
+        if status.get("link_down_since_us") is not None:
+            return str(status.get("last_error"))
+        return "" if self.machine.is_alive else "the sender has ended meanwhile"
+
+
+class Cut(LinkFault):
+    kind = "link cut"
+
+    def begin(self) -> None:
+        self.link.bytes.cut()
+
+    def observe(self) -> None:
+        self.wait_link_down()
+
+
+class HalfOpen(LinkFault):
+    """Nothing passes any more, and no connection is closed."""
+
+    kind = "link half open"
+    cost_s = 40.0
+
+    def begin(self) -> None:
+        self.link.bytes.harm = ByteHarm(holds_requests=True, holds_answers=True)
+
+    def observe(self) -> None:
+        self.wait_link_down()
+
+
+class OneWay(LinkFault):
+    """What is sent arrives, and no answer comes back."""
+
+    kind = "link one way"
+    cost_s = 30.0
+
+    def begin(self) -> None:
+        self.link.bytes.harm = ByteHarm(holds_answers=True)
+
+    def observe(self) -> None:
+        self.wait_link_down()
+
+
+class Throttle(LinkFault):
+    kind = "link at 1% of its bandwidth"
+
+    def begin(self) -> None:
+        self.link.bytes.harm = ByteHarm(bytes_per_s=FULL_BYTES_PER_S / 100)
+
+
+class Delay(LinkFault):
+    kind = "link with up to 1.5 s delay"
+
+    def begin(self) -> None:
+        self.link.bytes.harm = ByteHarm(delay_s=self.chance.uniform(0.3, 1.5))
+
+
+class HarmedBytes(LinkFault):
+    """A fault that must have struck at least one chunk of bytes."""
+
+    harm = ByteHarm()
+
+    @classmethod
+    def parts(cls, target: str) -> frozenset[str]:
+        return frozenset({f"link {target}"})
+
+    def begin(self) -> None:
+        self._before = self.link.bytes.harmed_chunks
+        self.link.bytes.harm = replace(self.harm)
+
+    def heal(self) -> None:
+        super().heal()
+        self.told = f"{self.link.bytes.harmed_chunks - self._before} chunks harmed"
+
+
+class CorruptBytes(HarmedBytes):
+    kind = "bytes corrupted"
+    harm = ByteHarm(corrupted_share=0.3)
+
+
+class DoubledBytes(HarmedBytes):
+    kind = "bytes duplicated"
+    harm = ByteHarm(doubled_share=0.3)
+
+
+class SwappedBytes(HarmedBytes):
+    kind = "bytes reordered"
+    harm = ByteHarm(swapped_share=0.3)
+
+
+class HarmedMessages(LinkFault):
+    """A fault of whole messages, over connections that are fine."""
+
+    harm = MessageHarm()
+
+    @classmethod
+    def parts(cls, target: str) -> frozenset[str]:
+        return frozenset({f"link {target}"})
+
+    def begin(self) -> None:
+        self._before = self.link.messages.harmed_messages
+        self.link.messages.harm = replace(self.harm)
+
+    def heal(self) -> None:
+        super().heal()
+        self.told = f"{self.link.messages.harmed_messages - self._before} messages harmed"
+
+
+class DoubledMessages(HarmedMessages):
+    kind = "messages duplicated"
+    harm = MessageHarm(doubled_share=0.7)
+
+
+class ReorderedMessages(HarmedMessages):
+    kind = "messages reordered"
+    harm = MessageHarm(late_share=0.6)
+
+
+class LostMessages(HarmedMessages):
+    kind = "messages and answers lost"
+    harm = MessageHarm(lost_share=0.3, unanswered_share=0.3)
+
+
+class ReplayedMessages(HarmedMessages):
+    kind = "old messages replayed"
+    harm = MessageHarm(replayed_share=0.7)
+
+
+class AlteredMessages(HarmedMessages):
+    kind = "messages altered"
+    harm = MessageHarm(altered_share=0.4)
+
+
+class CableFault(LinkFault):
+    """A fault of the network namespace of site c."""
+
+    targets = ("c",)
+
+    @property
+    def cable(self) -> NetworkNamespace:
+        if self.living.namespace is None:
+            raise NotPossibleError("network namespaces are not permitted here")
+        return self.living.namespace
+
+    def heal(self) -> None:
+        time.sleep(max(0.0, self._until_s - time.monotonic()))
+        self.cable.plug()
+
+
+class CablePulled(CableFault):
+    kind = "cable of a namespace pulled"
+    cost_s = 40.0
+
+    def begin(self) -> None:
+        self.cable.pull()
+
+    def observe(self) -> None:
+        self.wait_link_down()
+
+
+class CableThrottled(CableFault):
+    kind = "cable throttled by tc tbf"
+
+    def begin(self) -> None:
+        if not self.cable.throttle(8):
+            raise NotPossibleError("tc tbf is not permitted here")
+
+
+KINDS = (
+    Cut,
+    HalfOpen,
+    OneWay,
+    Throttle,
+    Delay,
+    CorruptBytes,
+    DoubledBytes,
+    SwappedBytes,
+    DoubledMessages,
+    ReorderedMessages,
+    LostMessages,
+    ReplayedMessages,
+    AlteredMessages,
+    CablePulled,
+    CableThrottled,
+)
