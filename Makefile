@@ -45,7 +45,7 @@ test: $(VENV)/.ready-dev
 	@$(SPARK) -m "(spark or e2e) and not integration and not soak"
 
 integration: $(VENV)/.ready-dev
-	@$(BIN)/pytest -m integration
+	@$(SPARK) -m integration
 
 soak: $(VENV)/.ready-dev
 	@$(PURE) --hypothesis-profile=soak -m "not spark and not e2e"

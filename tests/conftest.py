@@ -40,10 +40,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Hold the rule that a test which starts a JVM says so, and make two groups of such tests for `make test`.
+    """Hold the rule that a test which starts a JVM says so, and make two groups of such tests.
 
-    Each group runs in one process and one after another, on one session: tests that start processes of catchment, which
-    take long and wait much, beside the others.
+    They run one at a time; whoever has cores to spare runs the groups beside each other (`-n 2 --dist loadgroup`), each
+    in one process and on one session: tests that start processes of catchment, and the others.
     """
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("spark"):

@@ -178,7 +178,7 @@ class Drive:
     """Drives a reader as Spark does: plan to the newest offset, read its partitions, keep the offset."""
 
     def __init__(self, spool: Path, speed: float, at: dict[str, int] | None = None) -> None:
-        self.reader = replay_module.ReplayReader(spool, speed)
+        self.reader = replay_module.ReplayReader(spool, speed, max_rows=10**6)
         self.at = at or self.reader.initialOffset()
 
     def batch(self, limit: Any = None) -> list[int]:
@@ -266,7 +266,7 @@ def test_large_batches_are_split_into_partitions_that_cover_them_once(
     spooled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replay_module, "ROWS_PER_PARTITION", 6)
-    reader = replay_module.ReplayReader(spooled, 0)
+    reader = replay_module.ReplayReader(spooled, 0, max_rows=10**6)
     parts = reader.partitions({"row": 1}, {"row": 20})
     assert [(p.start, p.end) for p in parts] == [(1, 7), (7, 13), (13, 19), (19, 20)]
     assert reader.partitions({"row": 5}, {"row": 5}) == []

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from catchment.center.results.layout import open_table
 from catchment.center.results.read import read_results, read_windows
 from catchment.cli.main import app
+from catchment.deploy.role_files import read_status
 from catchment.errors import QueryError
 from tests.worlds.projects import START, write_project
 from tests.worlds.runs import Status, run_project
@@ -66,10 +67,19 @@ def counted(
     return dict(found)
 
 
+@pytest.fixture
+def two_seconds_per_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replayed micro-batch holds two seconds of `readings`, however slow or fast the machine is."""
+    from catchment.spark.sources import streams
+
+    monkeypatch.setattr(streams, "MAX_REPLAYED_ROWS_PER_BATCH", 160)
+
+
 @pytest.mark.spark
+@pytest.mark.usefixtures("two_seconds_per_batch")
 def test_answers_are_published_early_and_under_contract_and_end_exact(spark: SparkSession, tmp_path: Path) -> None:
     sites = {f"s{i}": readings(i) for i in range(3)}
-    connector = "connector = 'replay', path = 'data/{site}.jsonl', arrival = 'arrived', speed = 2"
+    connector = "connector = 'replay', path = 'data/{site}.jsonl', arrival = 'arrived', speed = 1000000"
     folder = write_project(
         tmp_path / "p",
         list(sites),
@@ -130,7 +140,7 @@ def on_time_windows(folder: Path) -> list[dict[str, Any]]:
 def test_odd_sources_hold_no_window_and_are_named_and_lose_nothing(spark: SparkSession, tmp_path: Path) -> None:
     """Live until they are found, which takes as many micro-batches as it takes; then the rest of the log at once."""
     records = odd_readings()
-    connector = "connector = 'replay', path = 'data/{site}.jsonl', arrival = 'arrived', speed = 8"
+    connector = "connector = 'replay', path = 'data/{site}.jsonl', arrival = 'arrived', speed = 4"
     queries = QUERIES.partition("CREATE MATERIALIZED VIEW devices")[0].replace(", emit_early = '500 ms'", "")
     folder = write_project(
         tmp_path / "p",
@@ -149,7 +159,9 @@ def test_odd_sources_hold_no_window_and_are_named_and_lose_nothing(spark: SparkS
         found = status["sites"]["a"]["contracts"].get("totals", {})
         windows = on_time_windows(folder)
         return (
-            {"silent", "stopped"} <= set(found.get("idle", ()))
+            set(found.get("idle", ())) == {"silent", "stopped"}
+            and found["behind"] == ["behind"]
+            and found["future_records"] == 1
             and any(odd <= set(w["missing_sources"]) and w["reason"].endswith("(idle)") for w in windows)
             and any(lacks_them(w) for w in windows)
         )
@@ -159,7 +171,12 @@ def test_odd_sources_hold_no_window_and_are_named_and_lose_nothing(spark: SparkS
     assert contract["future_records"] == 1
     told = CliRunner().invoke(app, ["show", "contracts", "-p", str(folder), "--json"])
     (shown,) = json.loads(told.stdout)["contracts"]
-    assert (set(shown["idle"]), shown["behind"]) == ({"silent", "stopped"}, ["behind"])
+    last = read_status(folder / "state" / "sites" / "a")  # a moment later: a site that is being stopped hears nobody
+    assert last is not None
+    assert {key: shown[key] for key in ("idle", "behind")} == {
+        key: last["contracts"]["totals"][key] for key in ("idle", "behind")
+    }
+    assert {"silent", "stopped"} <= set(shown["idle"])
     windows = on_time_windows(folder)
     assert {name for w in windows for name in w["missing_sources"]} >= odd
     assert all(0.0 < w["coverage"] < 1.0 for w in windows)
@@ -175,6 +192,7 @@ def test_odd_sources_hold_no_window_and_are_named_and_lose_nothing(spark: SparkS
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("two_seconds_per_batch")
 def test_a_shed_stream_is_observed_before_sampling_keeps_its_contract_and_ends_exact(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -184,7 +202,7 @@ def test_a_shed_stream_is_observed_before_sampling_keeps_its_contract_and_ends_e
         tmp_path / "p",
         list(sites),
         {s: [json.dumps(r) for r in rs] for s, rs in sites.items()},
-        connector="shed = true, connector = 'replay', path = 'data/{site}.jsonl', arrival = 'arrived', speed = 2",
+        connector="shed = true, connector = 'replay', path = 'data/{site}.jsonl', arrival = 'arrived', speed = 1000000",
         queries=QUERIES.partition("CREATE MATERIALIZED VIEW devices")[0].replace(", emit_early = '500 ms'", ""),
     )
     status = run_project(spark, folder, once=False, make_monitor=ForcedMonitor)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import cycle, islice
 from pathlib import Path
@@ -28,7 +28,7 @@ class Role:
         self._journal_at_start: frozenset[tuple[str, int]] = frozenset()
 
     def start(self) -> None:
-        self._journal_at_start = self._journal()
+        self._journal_at_start = self.journal()
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "catchment.cli", *self.command, "--json"],
@@ -62,18 +62,18 @@ class Role:
     @property
     def has_worked(self) -> bool:
         """Whether it has journalled anything since its last start."""
-        return self._journal() != self._journal_at_start
+        return self.journal() != self._journal_at_start
 
     @property
     def last_words(self) -> str:
         return self.log.read_text()[-3000:] if self.log.exists() else ""
 
-    def _journal(self) -> frozenset[tuple[str, int]]:
-        """The names and sizes of what it has journalled."""
+    def journal(self) -> frozenset[tuple[str, int]]:
+        """Return the names and sizes of what it has journalled."""
         try:
             return frozenset((f.name, f.stat().st_size) for f in self.state.glob("journal/*"))
         except FileNotFoundError:  # a checkpoint took away an older file while we looked
-            return self._journal()
+            return self.journal()
 
 
 @contextmanager
@@ -89,20 +89,26 @@ def running(roles: Iterable[Role]) -> Iterator[None]:
             role.end()
 
 
-def kill_in_turn(victims: Sequence[Role], kills: int, chance: random.Random) -> int:
+def kill_in_turn(
+    victims: Sequence[Role], kills: int, chance: random.Random, *, meanwhile: Callable[[], object] = lambda: None
+) -> int:
     """Kill roles one after another, each while it works, and start them again; how many kills there were.
 
     A kill waits for the state that its victim works, and then for a random part of a second, so that it strikes at any
-    point of a batch. A role that has ended cannot be killed any more.
+    point of a batch; `meanwhile` gives it work. A role that has ended cannot be killed any more.
     """
     done = 0
     for victim in islice(cycle(victims), kills):
         wait_until(
             lambda victim=victim: victim.done or victim.has_worked,  # type: ignore[misc]
             f"{victim.command} to work, before kill {done + 1} of {kills}",
+            act=meanwhile,
             state=lambda: {role.command: role.last_words[-1000:] for role in victims},
         )
-        time.sleep(chance.uniform(0.0, 1.0))
+        strike_s = time.monotonic() + chance.uniform(0.0, 1.0)
+        while time.monotonic() < strike_s:
+            meanwhile()
+            time.sleep(0.02)
         if not victim.done:
             victim.kill()
             victim.start()

@@ -29,7 +29,7 @@ def run_project(
     until: Callable[[Runner, Status], bool] = lambda runner, status: False,
     make_monitor: type[LoadMonitor] = LoadMonitor,
 ) -> Status:
-    """Run a project to the end of its streams, or until its status is enough; the last status.
+    """Run a project to the end of its streams, or until its status is enough; that status, or the last one.
 
     With `once` what is there now is read and published; without it the run goes on at the pace of its sources. With
     `faults` the wire loses, doubles and reorders what is sent.
@@ -46,19 +46,19 @@ def run_project(
     runner = Runner(
         deployment, spark, deployment.sites, True, once=once, wrap_uplink=wrap_uplink, make_monitor=make_monitor
     )
-    enough = False
+    enough: Status | None = None
 
     def look(status: Status) -> None:
         nonlocal enough
-        enough = enough or until(runner, status)
-        if enough:
+        if enough is None and until(runner, status):
+            enough = status
             runner.stop()
 
     try:
         runner.start()
         runner.run(look, seconds=PATIENCE_S)
-        status = runner.status()
-        assert enough or runner.finished, f"the run did not end in {PATIENCE_S:.0f} s: {status}"
+        status = runner.status() if enough is None else enough
+        assert enough is not None or runner.finished, f"the run did not end in {PATIENCE_S:.0f} s: {status}"
         return status
     finally:
         runner.close()

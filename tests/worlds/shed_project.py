@@ -35,7 +35,8 @@ to = "center"
 from = "b"
 to = "center"
 [defaults]
-trigger = "1 s"
+trigger = "200 ms"
+freshness = "none"
 sharing = "{sharing}"
 """
 VIEWS = """
@@ -50,9 +51,9 @@ CREATE MATERIALIZED VIEW lost WITH (repair = 'never') AS SELECT window.start, co
   FROM hits WHERE page <> 'p1' GROUP BY window(ts, '15 seconds');
 """  # noqa: E501
 SOURCES = {
-    "replay": "connector = 'replay', path = 'data/{site}.json', speed = 12",
+    "replay": "connector = 'replay', path = 'data/{site}.json', speed = 1000000",
     "files": "connector = 'files', path = 'data/{site}'",
-    "typed": "connector = 'replay', path = 'data/{site}.parquet', speed = 12",
+    "typed": "connector = 'replay', path = 'data/{site}.parquet', speed = 1000000",
 }
 
 

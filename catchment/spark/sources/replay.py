@@ -26,7 +26,6 @@ from catchment.arrays import Ints
 from catchment.replay.spool import read_arrivals, read_rows, write_beginning
 
 ROWS_PER_PARTITION = 250_000  # rows per task
-MAX_ROWS_PER_BATCH = 16_000_000
 
 
 @dataclass
@@ -38,22 +37,24 @@ class RowRange(InputPartition):
 
 
 class ReplaySource(DataSource):
-    """Options: spool (a file made by `make_spool`), speed (1 = as it was; 0 = as fast as it can)."""
+    """Options: spool (made by `make_spool`), speed (1 = as it was; 0 = as fast as it can), max_rows (of a batch)."""
 
     @classmethod
     def name(cls) -> str:
         return "catchment_replay"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - PySpark's name
-        return ReplayReader(Path(self.options["spool"]), float(self.options["speed"]))
+        options = self.options
+        return ReplayReader(Path(options["spool"]), float(options["speed"]), int(options["max_rows"]))
 
 
 class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches over the rows of a spool that have arrived by now, and reads them."""
 
-    def __init__(self, spool: Path, speed: float) -> None:
+    def __init__(self, spool: Path, speed: float, max_rows: int) -> None:
         self.spool = spool
         self.speed = speed
+        self.max_rows = max_rows
         self._arrivals: Ints | None = None
         self._began: tuple[float, int] | None = None  # (our clock, the clock of the log) at the first row
 
@@ -61,7 +62,7 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"row": 0}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        return ReadMaxRows(MAX_ROWS_PER_BATCH)
+        return ReadMaxRows(self.max_rows)
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
         due = self._due(start["row"])

@@ -37,6 +37,7 @@ PROBLEM = "_problem"  # why it is bad; null for a good record
 _CORRUPT = "_corrupt"
 ANY_AGE = "100000d"
 MAX_FILES_PER_BATCH = 256
+MAX_REPLAYED_ROWS_PER_BATCH = 16_000_000
 
 
 @dataclass(frozen=True)
@@ -202,7 +203,8 @@ def _open_replay(
         reader = RangeReader(spool, RowRange(start, end), stream.name, tuple(wanted), cores)
         return parse(reread_rows(spark, reader, columns, filter_cpu_s), (ROW,))
 
-    reader = spark.readStream.format(ReplaySource.name()).option("spool", str(spool)).option("speed", str(replay.speed))
+    options = {"spool": str(spool), "speed": str(replay.speed), "max_rows": str(MAX_REPLAYED_ROWS_PER_BATCH)}
+    reader = spark.readStream.format(ReplaySource.name()).options(**options)
     return OpenedStream(
         parse(retry_slow_start(f"stream {stream.name!r}", reader.schema(columns).load)),
         lambda offset: int(offset["row"]) >= rows,
