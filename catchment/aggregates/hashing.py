@@ -54,6 +54,11 @@ def hash_text(text: str, seed: int) -> int:
     return xxhash.xxh64_intdigest(text.encode(), seed=seed)
 
 
+def can_hash(type_: pa.DataType) -> bool:
+    """Return whether columns of a type have hashes."""
+    return any(holds(type_) for holds, _ in _HASHERS)
+
+
 def _hasher(type_: pa.DataType) -> Callable[[pa.Array, Words], Words]:
     for holds, hasher in _HASHERS:
         if holds(type_):

@@ -15,6 +15,7 @@ Invariants:
   (nothing outstanding) or final (the horizon has passed too: it changes no more, and names the sites that stayed away).
   It goes back only from exact to on_time, where late records of the window were sampled; and what a suspended fragment
   has skipped makes a window that was exact `suspended`, which it stays. Revisions of a window count 1, 2, 3, ...
+- A window that lacks deferred partials is on_time, and is neither exact nor final before they were merged.
 - A record is of one of three classes (Yang et al., HPM, section 2): its window is open, and it is merged; closed, and
   it is registered until a repair merges it (`catchment.center.late`); or final, and it is registered for good. None is
   silently dropped.
@@ -23,7 +24,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -44,15 +45,17 @@ from catchment.center.events import (
 )
 from catchment.center.roster_changes import RosterChanges, SiteRecords
 from catchment.center.running_query import QueryState, RunningQuery
+from catchment.center.windows.deferred import DeferralName
 from catchment.center.windows.unfinished import UnfinishedState
 from catchment.errors import CenterError
 from catchment.progress.blocking import Blocked, SiteBlocked, SiteResumed, note_blocking
-from catchment.progress.events import Gathered, Landed, LeftOut, Ticked
+from catchment.progress.deferred import DeferralKey
+from catchment.progress.events import DeferredMerged, Gathered, Landed, LeftOut, PartialsDeferred, Ticked
 from catchment.progress.frontier import Frontier, apply_landed, lacking_facts
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.storage.codec import stored
 from catchment.timeline import START_OF_TIME_US
-from catchment.wire.messages import Repaired, Shed, Suspended
+from catchment.wire.messages import Deferred, Delivered, Repaired, Shed, Suspended
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ class Repair:
     reason: str
 
 
-@stored(version=2, migrations={1: lambda fields: {**fields, "blocked": {}, "sites": SiteRecords()}})
+@stored(version=3, migrations={1: lambda fields: {**fields, "blocked": {}, "sites": SiteRecords()}, 2: dict})
 @dataclass
 class CenterState:
     """All that a center core remembers, the definitions of its queries included."""
@@ -75,6 +78,7 @@ class CenterState:
     queries: dict[str, QueryState]
     blocked: Blocked
     sites: SiteRecords
+    deferred: set[DeferralKey] = field(default_factory=set)
 
 
 class CenterCore:
@@ -86,6 +90,7 @@ class CenterCore:
         self.blocked: Blocked = {}
         self.newest: dict[str, int] = {}  # fragment -> the newest slice that was merged of it
         self.sites = SiteRecords()
+        self.deferred: set[DeferralKey] = set()  # partials that wait on disk
 
     def handle_all(self, events: Sequence[Event], now_us: int) -> tuple[Action, ...]:
         """Take the events of one entry in; return the actions that follow from them, in order."""
@@ -117,6 +122,11 @@ class CenterCore:
                     return self.queries[query].follow_answers(event, now_us)
             case Gathered():
                 self._merge(event, now_us)
+            case PartialsDeferred():
+                self._defer(event)
+            case DeferredMerged(fragment, number):
+                self.deferred.discard((fragment, number))
+                self._settle_deferred(("", fragment, number))
             case Landed():
                 self._note_landed(event)
             case SiteBlocked() | SiteResumed():
@@ -184,7 +194,7 @@ class CenterCore:
     def snapshot(self) -> CenterState:
         """Return all its state."""
         queries = {name: running.snapshot() for name, running in self.queries.items()}
-        return CenterState(self.frontiers, self.newest, queries, self.blocked, self.sites)
+        return CenterState(self.frontiers, self.newest, queries, self.blocked, self.sites, self.deferred)
 
     def restore(self, state: CenterState) -> None:
         """Take back the state of a snapshot. A query that is here already keeps its definition."""
@@ -192,6 +202,7 @@ class CenterCore:
         self.newest = state.newest
         self.blocked = state.blocked
         self.sites = state.sites
+        self.deferred = state.deferred
         for name, query_state in state.queries.items():
             known = self.queries.get(name)
             self.queries[name] = RunningQuery(query_state, known.query if known is not None else None)
@@ -215,9 +226,29 @@ class CenterCore:
             self.newest[event.fragment] = max(self.newest.get(event.fragment, START_OF_TIME_US), newest)
         self.sites.note_merged(event)
 
+    def _defer(self, event: PartialsDeferred) -> None:
+        """Note what waits of a fragment. A query that begins later begins behind it, as behind what was merged."""
+        self.deferred.add((event.fragment, event.number))
+        self._note_deferred(event)
+
+    def _note_deferred(self, deferred: PartialsDeferred | Deferred, site: str = "") -> None:
+        newest_us = max((slice_us for slice_us, _ in deferred.lacking), default=START_OF_TIME_US)
+        known_us = self.newest.get(deferred.fragment, START_OF_TIME_US)
+        if newest_us > known_us:
+            self.newest[deferred.fragment] = newest_us
+        for running in self._using(deferred.fragment):
+            running.defer(deferred, site)
+
+    def _settle_deferred(self, name: DeferralName) -> None:
+        for running in self.queries.values():
+            running.windows.outstanding.settle_deferred(name)
+
     def _note_landed(self, landed: Landed) -> None:
         """Take a segment in; shed and skipped records count at once, repaired ones when all sent before them is in."""
         for origin, fact in lacking_facts(landed):
+            if isinstance(fact, Deferred):
+                self._note_deferred(fact, origin)
+                continue
             for running in self._using(fact.fragment):
                 counted = running.restrict_fact(origin, fact)
                 if counted is None:
@@ -230,6 +261,8 @@ class CenterCore:
             if isinstance(stated, Repaired):
                 for running in self._using(stated.fragment):
                     running.windows.outstanding.settle_repaired(origin, stated)
+            elif isinstance(stated, Delivered):
+                self._settle_deferred((stated.place, stated.fragment, stated.number))
 
     def _settle(self, name: str, now_us: int) -> Iterator[Action]:
         running = self.queries[name]

@@ -9,7 +9,7 @@ import pyarrow as pa
 from catchment.center.query import CenterQuery
 from catchment.optimizer.sharing.derive import Derivation
 from catchment.progress.blocking import SiteBlocked, SiteResumed
-from catchment.progress.events import Gathered, Landed, LeftOut, Ticked
+from catchment.progress.events import DeferredMerged, Gathered, Landed, LeftOut, PartialsDeferred, Ticked
 from catchment.quality.merge_sites import Lateness
 from catchment.storage.codec import stored
 from catchment.timeline import Window
@@ -161,7 +161,20 @@ RosterChange = SiteJoined | SiteRetired | SiteReplaced
 SiteChange = RosterChange | SiteBlocked | SiteResumed
 AnswersChange = AnswersSuspended | AnswersResumed | AnswersRecalled
 QueryChange = QueryAdded | QueryDropped | QueryMoved | AnswersChange
-Event = QueryChange | SiteChange | Recalled | Gathered | LeftOut | Landed | Ticked
+DeferralEvent = PartialsDeferred | DeferredMerged
+Event = QueryChange | SiteChange | Recalled | Gathered | LeftOut | DeferralEvent | Landed | Ticked
+
+
+@dataclass(frozen=True, slots=True)
+class DeferredRows:
+    """Which rows of a window may lack deferred partials, and at most how many records each lacks (None: unknown).
+
+    A row is complete if the place of its `keys` is below the share, for each pair (keys, share); without keys it never
+    is.
+    """
+
+    shares: tuple[tuple[tuple[str, ...], float], ...]
+    records: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +203,7 @@ class Publish:
     group_rates: GroupLowest | None = None  # the lowest rates by group, where rates differ by group
     is_finished: bool = True
     leaves_out_failing: bool = False
+    deferred: DeferredRows | None = None  # which rows lack partials that were deferred, if any do
 
 
 @dataclass(frozen=True, slots=True)

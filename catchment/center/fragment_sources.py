@@ -13,7 +13,7 @@ Beyond `MAX_WAITING_BYTES` the oldest of it is passed over, and the source start
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -108,6 +108,17 @@ class FragmentSource:
 
     def _first_mark(self, site: str, frontiers: Mapping[str, Frontier]) -> int | None:
         return frontiers[site].first_mark(self.fragment) if site in frontiers else None
+
+    def own_keys(self, keys: Sequence[str]) -> tuple[str, ...]:
+        """Return what the query calls these keys of the fragment; nothing where it does not group by all of them."""
+        if self.derivation is None:
+            return tuple(keys)
+        own = dict(self.derivation.keys)
+        return tuple(own[key] for key in keys) if all(key in own for key in keys) else ()
+
+    def may_take(self, slice_us: int) -> bool:
+        """Return whether a slice of the fragment is the query's, as far as that is known."""
+        return (self.start_us is None or self.start_us <= slice_us) and slice_us < self.until_us
 
     def derive(self, table: pa.Table) -> pa.Table:
         """Derive the query's own partials from the fragment's."""

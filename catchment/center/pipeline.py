@@ -5,6 +5,9 @@ of the journal (`catchment.progress.consumer`). The loop is plain on purpose: th
 was consumed, so nothing is left for a streaming engine to remember. What may need one is injected: `merge` combines
 large tables of partials, and the tables finish their rows.
 
+Where more lands than can be merged, some groups of the views that tolerate it are deferred, and merged when there is
+room (`catchment.progress.deferred`).
+
 A repair that is due (late partials that the core has registered, with the published states that they change) goes into
 the entry of the next landed segments, and is published with what that closes; it is an entry of its own only when
 nothing lands.
@@ -16,7 +19,7 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -53,6 +56,7 @@ from catchment.progress.spans import ALL_OF_TIME, Span
 from catchment.project.config import Project
 from catchment.project.site_orders import SiteOrders
 from catchment.query.fragment import Fragment
+from catchment.shedding.group_shares import DeferrableFragment
 from catchment.storage.disk import current_disk
 from catchment.storage.host import Host
 from catchment.storage.journal import Journal
@@ -80,6 +84,8 @@ class CenterPipeline:
     clock: Clock
     merge: Merge = merge_here
     orders: SiteOrders = field(default_factory=SiteOrders)
+    deferrable: Mapping[str, DeferrableFragment] = field(default_factory=dict)  # what may wait under overload
+    stopwatch: Callable[[], float] = time.perf_counter
     published: int = field(default=0, init=False)
     _committed_at_us: int = field(default=START_OF_TIME_US, init=False)  # when segments were last committed
     _turn: threading.RLock = field(default_factory=threading.RLock, init=False)  # one repair or entry at a time
@@ -97,7 +103,7 @@ class CenterPipeline:
         snapshot = journal.snapshot()
         self.warnings = [*journal.warnings, *self._remove_torn(0 if snapshot is None else snapshot.enacted)]
         self.host.recover(max((table.next_number() for table in self.tables.values()), default=0))
-        self.consumer = InboxConsumer(self.inbox, self.host, self.merge, self._find_span)
+        self.consumer = InboxConsumer(self.inbox, self.host, self.merge, self._find_span, self.stopwatch)
         self.consumer.recover()
         self._begin_lives()
         self._journal_suspensions()
@@ -110,8 +116,10 @@ class CenterPipeline:
         begun: Collection[str],
         tables: Mapping[str, ResultTables],
         orders: SiteOrders,
+        deferrable: Mapping[str, DeferrableFragment],
     ) -> None:
         """Answer these queries over these sites from now on; those that go on are not touched."""
+        self.deferrable = deferrable
         self.queries = queries
         self.fragments = fragments
         self.begun = begun
@@ -145,6 +153,7 @@ class CenterPipeline:
         landed = self.inbox.last_position
         while self.consumer.position <= landed and self.consume():
             pass
+        self._merge_deferred(everything=True)
         self.consumer.recover()
         self.host.submit("deploy", changes)
         self._begin_lives()
@@ -180,13 +189,14 @@ class CenterPipeline:
     def finish(self) -> None:
         """Repair everything that is registered: nothing more will come for now."""
         with self._turn:
+            self._merge_deferred(everything=True)
             self._repair(everything=True)
             self._journal_suspensions()
 
     @property
     def consumed(self) -> bool:
-        """Whether everything that landed has been handled, late records too."""
-        return self.inbox.size_bytes == 0 and not self.core.outstanding
+        """Whether everything that landed has been handled, late and deferred records too."""
+        return self.inbox.size_bytes == 0 and not self.core.outstanding and not self.core.deferred
 
     def stop(self) -> None:
         """End after the entry under way; what has landed since waits in the inbox."""
@@ -203,6 +213,7 @@ class CenterPipeline:
             "refused": dict(self.inbox.refused),
             "refusals": self.inbox.refusals(),
             "blocked": self.consumer.blocked_status(),
+            "deferral": self.consumer.deferral_status(),
             "queries": queries,
             "sites": self._sites_status(),
             "warnings": self.warnings,
@@ -238,6 +249,7 @@ class CenterPipeline:
             "unmerged_records": windows.state.unmerged_records,
             "unmerged_of_sites": dict(windows.state.unmerged_of_sites),
             "shed_windows": len(windows.outstanding),
+            "deferred_windows": len(windows.outstanding.deferred.starts_us),
             "suspended": {site: _describe_suspension(fact) for site, fact in self.core.suspensions(name).items()},
             "suspended_windows": len(windows.state.skipped),
             "unfinished": _describe_unfinished(windows.state.unfinished),
@@ -257,13 +269,13 @@ class CenterPipeline:
             self._failure = failure
 
     def consume(self) -> bool:
-        """Commit one run of landed segments; return whether there was any."""
+        """Commit one run of landed segments, or of what was deferred; return whether there was any."""
         with self._turn:
             self.consumer.resume_requested()
         roster = self.core.sites.version
-        run = self.consumer.read(self.fragments)
+        run = self.consumer.read(self.fragments, self._deferrable_now())
         if run is None:
-            return False
+            return self._merge_deferred()
         with self._turn:
             if self.core.sites.version != roster or self.consumer.position != run.start:
                 return True  # sites came or went meanwhile, so that other slices of it count: it is read again
@@ -272,6 +284,25 @@ class CenterPipeline:
             self._committed_at_us = self.clock.now_us()
             self._journal_suspensions()
             self._heard_at_us.update({e.origin: self._committed_at_us for e in run.events if isinstance(e, Landed)})
+        return True
+
+    def _deferrable_now(self) -> dict[str, DeferrableFragment]:
+        """Return what may be deferred: fragments that serve no query but those that tolerate it."""
+        users: dict[str, set[str]] = {}
+        for name, running in list(self.core.queries.items()):
+            for fragment in running.sources.fragments:
+                users.setdefault(fragment, set()).add(name)
+        return {name: f for name, f in self.deferrable.items() if users.get(name, set()) <= f.queries}
+
+    def _merge_deferred(self, everything: bool = False) -> bool:
+        """Commit what was deferred, oldest first, if there is room or it must be; return whether there was any."""
+        with self._turn:
+            run = self.consumer.read_deferred(self.fragments, everything)
+            if run is None:
+                return False
+            self.consumer.commit_deferred(run, [*self._recall(), *run.events, Ticked()])
+            self._committed_at_us = self.clock.now_us()
+            self._journal_suspensions()
         return True
 
     def _stopped_error(self, failure: BaseException) -> EngineError:

@@ -13,14 +13,15 @@ from catchment.center.query import CenterQuery
 from catchment.center.roster import Roster, Stay
 from catchment.center.several_sources import SeveralSources
 from catchment.center.windows.closed import SiteMarks
+from catchment.center.windows.deferred import DeferredBatch
 from catchment.center.windows.publish import WindowPublisher
 from catchment.center.windows.query_windows import QueryWindows
 from catchment.center.windows.state import WindowsState
-from catchment.progress.events import Gathered
+from catchment.progress.events import Gathered, PartialsDeferred
 from catchment.progress.frontier import Frontier
 from catchment.storage.codec import stored
 from catchment.timeline import START_OF_TIME_US
-from catchment.wire.messages import Shed, Skipped
+from catchment.wire.messages import Deferred, Shed, Skipped
 
 
 def _add_rosters(fields: dict[str, Any]) -> dict[str, Any]:
@@ -68,6 +69,14 @@ class RunningQuery:
         """Merge what landed of a fragment, as far as it is the query's."""
         for table, records in self.sources.take(event.fragment, event.partials, event.records):
             self.windows.merge(table, records, now_us)
+
+    def defer(self, event: PartialsDeferred | Deferred, site: str = "") -> None:
+        """Note that partials of a fragment wait here, or at a relay that a site sends through."""
+        name = event.place if isinstance(event, Deferred) else "", event.fragment, event.number
+        for source in (s for part in self.sources.parts for s in part.sources if s.fragment == event.fragment):
+            keys = () if self.query.sides or self.query.whole_windows else source.own_keys(event.keys)
+            lacking = [(slice_us, n) for slice_us, n in event.lacking if source.may_take(slice_us)]
+            self.windows.outstanding.defer(name, DeferredBatch(event.share, keys, event.is_counted, site), lacking)
 
     def settle(self, frontiers: Mapping[str, Frontier], newest: Mapping[str, int], now_us: int) -> Iterator[Action]:
         """Publish all that can be published without a repair."""

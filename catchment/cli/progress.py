@@ -74,7 +74,7 @@ def status_table(status: Mapping[str, Any], rates: Rates | None = None) -> Rende
         *_implausible_times(status["sites"]),
         *_ending_certificates(status["sites"]),
     )
-    parts: list[RenderableType] = [sites, *notices, *_shedding(status["sites"])]
+    parts: list[RenderableType] = [sites, *notices, *_shedding(status["sites"]), *_deferral(status)]
     if any(site.get("fragments") for site in status["sites"].values()):
         parts += ["", _releases(status["sites"])]
     if status.get("relays"):
@@ -243,6 +243,19 @@ def _shedding(sites: Mapping[str, Any]) -> Iterator[RenderableType]:
                 f"{shed['owed_batches']:,} batches",
                 Text(shed["reason"]),
             )
+        yield from ("", table)
+
+
+def _deferral(status: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Show where groups are deferred, and what waits there; nothing if nothing is deferred."""
+    places = {"center": status["center"] or {}, **status.get("relays", {})}
+    known = {place: role["deferral"] for place, role in places.items() if role.get("deferral")}
+    shown = {place: d for place, d in known.items() if d["deferring"] or d["waiting_parts"]}
+    if shown:
+        table = Table("merges too slowly", "load", "share merged now", "waiting", box=None, pad_edge=False)
+        for place, deferral in shown.items():
+            shares = ", ".join(f"{name} {share:.3g}" for name, share in deferral["shares"].items()) or "all"
+            table.add_row(place, f"{deferral['load']:.2f}", shares, size(deferral["waiting_bytes"]))
         yield from ("", table)
 
 

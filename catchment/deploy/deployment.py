@@ -29,6 +29,7 @@ from catchment.optimizer.sharing.demand import SharedQuery, queries_of_plan
 from catchment.optimizer.sharing.deployed import Deployed, current_catalog, deploy_again, deploy_first
 from catchment.optimizer.sharing.link_traffic import bytes_over_links, check_contracts
 from catchment.optimizer.sharing.statistics import fill_with_guesses, load_statistics
+from catchment.progress.deferred import can_defer_by
 from catchment.project.config import PROJECT_FILE, QUERIES_FOLDER, Project
 from catchment.project.option_kinds import join_address
 from catchment.project.routes import Routes
@@ -37,6 +38,7 @@ from catchment.query.plan import QueryPlan
 from catchment.query.planning.build import plan_view
 from catchment.query.sql.statements import Stream, View
 from catchment.query.sql.view_options import ALWAYS, ANY, NEVER, ON_DEMAND, QUARANTINE, ViewOptions
+from catchment.shedding.group_shares import DeferrableFragment
 from catchment.shedding.sheddable import ShedChoice
 from catchment.sinks.declared import shown_keys
 from catchment.site.plausible import far_us
@@ -214,6 +216,28 @@ class Deployment:
             join=p.join,
             sides=sides,
             whole_windows=p.top is not None,
+        )
+
+    @cached_property
+    def deferrable(self) -> dict[str, DeferrableFragment]:
+        """The fragments of which relays and the center may merge groups later, because all their views tolerate it."""
+        found = (self._deferrable(name) for name in self.deployed.sharing.fragments)
+        return {fragment.name: fragment for fragment in found if fragment is not None}
+
+    def _deferrable(self, fragment: str) -> DeferrableFragment | None:
+        users = [p for p in self.sides if p.name in self.deployed.sharing.users(fragment)]
+        if not users or not all(p.tolerates_deferral for p in users):
+            return None
+        grouped = [{shared for shared, _ in self.deployed.derivation(p.name).keys} for p in users]
+        keys = [k for k in self.deployed.sharing.fragment(fragment).keys if all(k.name in names for names in grouped)]
+        if not keys or not can_defer_by(k.type for k in keys):
+            return None
+        return DeferrableFragment(
+            fragment,
+            tuple(k.name for k in keys),
+            frozenset(p.name for p in users),
+            min((p.options.max_error for p in users if p.options.max_error is not None), default=1.0),
+            self._weight(fragment),
         )
 
     def late_delta(self, plan: QueryPlan) -> float:

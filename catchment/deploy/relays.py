@@ -46,7 +46,7 @@ class Relays:
             )
             self.running[name] = relay
             self._closing.callback(relay.stop)
-            relay.carry(tuple(carried_by(self.deployment, name)))
+            relay.carry(tuple(carried_by(self.deployment, name)), self.deployment.deferrable)
             server = self.make_server(name, relay.inbox)
             self._servers[name] = server
             server.start()
@@ -64,7 +64,7 @@ class Relays:
         self.deployment = deployment
         self._known = deployment.deployed.known
         for name, relay in self.running.items():
-            relay.carry(tuple(carried_by(deployment, name)))
+            relay.carry(tuple(carried_by(deployment, name)), deployment.deferrable)
 
     def tick(self) -> None:
         for relay in self.running.values():

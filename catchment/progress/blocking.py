@@ -53,10 +53,11 @@ Blocked = dict[str, Blockage]
 
 
 class TakesSegments(Protocol):
-    """A core that landed segments are committed to."""
+    """A core that landed segments are committed to; `deferred` are the partials of them that wait on disk."""
 
     frontiers: dict[str, Frontier]
     blocked: Blocked
+    deferred: set[tuple[str, int]]
 
 
 def note_blocking(blocked: Blocked, event: SiteBlocked | SiteResumed, now_us: int) -> None:

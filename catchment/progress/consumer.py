@@ -4,13 +4,16 @@ One entry takes a run of landed segments, at most `SEGMENTS_PER_ENTRY`, and is n
 of them. Law: every landed segment is in exactly one entry, or is set aside. The newest number in the journal says from
 where to go on, also after a crash; segments are discarded from the inbox only when the journal has them.
 
-A segment that cannot be merged blocks its site (`catchment.progress.blocking`), and nobody else.
+A segment that cannot be merged blocks its site (`catchment.progress.blocking`), and nobody else. Where more lands than
+can be merged, partials of fragments that tolerate it wait on disk (`catchment.progress.deferred`), and are merged by an
+entry of their own when there is room.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pyarrow as pa
@@ -19,18 +22,32 @@ import pyarrow.compute as pc
 from catchment.aggregates import partials
 from catchment.errors import CatchmentError
 from catchment.progress.blocking import SegmentSieve, SiteBlocked, SiteResumed, TakesSegments
-from catchment.progress.events import Gathered, Landed, LeftOut
+from catchment.progress.deferred import (
+    FOLDER,
+    MAX_PARTS,
+    DeferralKey,
+    DeferredFolder,
+    DeferredPartials,
+    describe,
+    divide,
+    split,
+)
+from catchment.progress.events import DeferredMerged, Gathered, Landed, LeftOut, PartialsDeferred
 from catchment.progress.frontier import Frontier
 from catchment.progress.spans import FindSpan, count_all, restrict
 from catchment.query.fragment import SLICE_COLUMN, Fragment
+from catchment.shedding.group_shares import DeferrableFragment
+from catchment.shedding.merge_load import MergeLoad
 from catchment.storage.host import Host
 from catchment.wire.inbox import Inbox
 from catchment.wire.messages import Segment, Updates, counted_in
 
 CAUSE = "inbox"  # names the journal entries that take landed segments
 SEGMENTS_PER_ENTRY = 256
+NOTHING_DEFERRABLE: Mapping[str, DeferrableFragment] = {}
 
 Merge = Callable[[Fragment, pa.Table], pa.Table]
+LandedEvent = Gathered | LeftOut | PartialsDeferred | Landed | SiteBlocked
 
 
 def merge_here(fragment: Fragment, table: pa.Table) -> pa.Table:
@@ -42,28 +59,51 @@ def merge_here(fragment: Fragment, table: pa.Table) -> pa.Table:
 class LandedRun:
     """Consecutive segments of an inbox as events: those at positions in [start, end).
 
-    `set_aside` are the positions that are not among the events, because their sites are blocked.
+    `set_aside` are the positions that are not among the events, because their sites are blocked; `deferred` are
+    partials that are not among them because they are to wait.
     """
 
     start: int
     end: int
-    events: tuple[Gathered | LeftOut | Landed | SiteBlocked, ...]
+    events: tuple[LandedEvent, ...]
     set_aside: tuple[int, ...] = ()
+    deferred: tuple[tuple[int, DeferredPartials], ...] = ()  # by number
+    merged_rows: int = 0  # rows of partials that were merged
+
+
+@dataclass(frozen=True, slots=True)
+class DeferredRun:
+    """Partials that have waited, as events; `keys` are what is merged with them."""
+
+    keys: tuple[DeferralKey, ...]
+    events: tuple[Gathered | DeferredMerged, ...]
+    merged_rows: int
 
 
 class InboxConsumer:
     """Reads what has landed and commits it to a host.
 
-    `merge` combines the partials of one fragment; `find_span` says for which slices a site counts.
+    `merge` combines the partials of one fragment; `find_span` says for which slices a site counts; `stopwatch` tells
+    the seconds that work takes.
     """
 
     def __init__(
-        self, inbox: Inbox, host: Host[Any, Any], merge: Merge = merge_here, find_span: FindSpan = count_all
+        self,
+        inbox: Inbox,
+        host: Host[Any, Any],
+        merge: Merge = merge_here,
+        find_span: FindSpan = count_all,
+        stopwatch: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.inbox = inbox
         self.host = host
         self.merge = merge
         self.find_span = find_span
+        self.load = MergeLoad()
+        self.waiting = DeferredFolder(inbox.folder / FOLDER)
+        self.deferred_rows = 0  # since the start
+        self._stopwatch = stopwatch
+        self._began_s = 0.0
         self._unchecked_end = 0  # segments below this position were not checked when they landed
 
     @property
@@ -79,6 +119,7 @@ class InboxConsumer:
     def recover(self) -> None:
         """Discard what the journal already has, and block who is blocked; a crash may have come between."""
         self.inbox.discard(self.position)
+        self.waiting.recover(self._core.deferred)
         for origin, blockage in self._core.blocked.items():
             self.inbox.block(origin, blockage.sequence, blockage.reason, blockage.since_us)
         for origin in self.inbox.set_aside.origins():
@@ -94,29 +135,75 @@ class InboxConsumer:
             self.host.submit("resume", [SiteResumed(origin)])
             self._take_back(origin)
 
-    def read(self, fragments: Mapping[str, Fragment]) -> LandedRun | None:
-        """Return the next run of landed segments, with the partials of these fragments; None if nothing has landed."""
+    def read(
+        self, fragments: Mapping[str, Fragment], deferrable: Mapping[str, DeferrableFragment] = NOTHING_DEFERRABLE
+    ) -> LandedRun | None:
+        """Return the next run of landed segments, with the partials of these fragments; None if nothing has landed.
+
+        Of the deferrable ones some groups are left to wait if more lands than can be merged.
+        """
+        self._began_s = self._stopwatch()
         start = self.position
         end = min(self.inbox.last_position + 1, start + SEGMENTS_PER_ENTRY)
         if end <= start:
+            self.load.decide(deferrable, {}, 0, 0, self.host.clock.now_us())
             return None
         landed = dict(enumerate(self.inbox.read_segments(start, end), start))
         sieve = SegmentSieve(self._core, fragments)
         taken = {p: s for p, s in landed.items() if sieve.takes(s, self._was_checked(p))}
         try:
-            gathered = self._gather(taken.values(), fragments)
+            run = self._gather(start, end, taken.values(), fragments, deferrable)
         except Exception as failure:  # noqa: BLE001 - whatever merges may be an engine with errors of its own
             taken = _without_poison(taken, fragments, sieve, failure)
-            gathered = self._gather(taken.values(), fragments)
-        events: list[Gathered | LeftOut | Landed | SiteBlocked] = [*gathered, *map(Landed.of, taken.values())]
+            run = self._gather(start, end, taken.values(), fragments, deferrable)
         set_aside = tuple(p for p in landed if p not in taken)
-        return LandedRun(start, end, (*events, *sieve.newly_blocked), set_aside)
+        facts = map(Landed.of, taken.values())
+        return replace(run, events=(*run.events, *facts, *sieve.newly_blocked), set_aside=set_aside)
 
-    def _gather(self, segments: Iterable[Segment], fragments: Mapping[str, Fragment]) -> list[Gathered | LeftOut]:
-        """Merge the partials that count, and say how many records do not."""
+    def _gather(
+        self,
+        start: int,
+        end: int,
+        segments: Iterable[Segment],
+        fragments: Mapping[str, Fragment],
+        deferrable: Mapping[str, DeferrableFragment],
+    ) -> LandedRun:
+        """Merge the partials that count, but for those that are to wait; say how many records do not count."""
         restricted = [restrict(segment, self.find_span) for segment in segments]
-        gathered = gather([segment for segment, _ in restricted], fragments, self.merge)
-        return [*gathered, *(event for _, left_out in restricted for event in left_out)]
+        parts = collect([segment for segment, _ in restricted], fragments)
+        shares = self._decide(start, end, parts, deferrable)
+        events: list[LandedEvent] = []
+        waiting: list[tuple[int, DeferredPartials]] = []
+        for name, part in parts.items():
+            fragment = fragments[name]
+            if name in shares:
+                found = split(part.table(fragment), tuple(part.records), deferrable[name].keys, shares[name])
+                senders = tuple(sorted(part.senders))
+                events.append(Gathered(name, self.merge(fragment, found.merged), found.merged_records, senders))
+                later_parts = divide(name, found, senders, self.load.part_rows)
+                for number, later in enumerate(later_parts, start=end * MAX_PARTS):
+                    waiting.append((number, later))
+                    events.append(describe(fragment, number, shares[name], deferrable[name].keys, later))
+            else:
+                events.append(_make_gathered(fragment, part, self.merge))
+        events += [event for _, left_out in restricted for event in left_out]
+        waiting_rows = sum(part.partials.num_rows for _, part in waiting)
+        merged_rows = sum(part.rows for part in parts.values()) - waiting_rows
+        return LandedRun(start, end, tuple(events), deferred=tuple(waiting), merged_rows=merged_rows)
+
+    def _decide(
+        self,
+        start: int,
+        end: int,
+        parts: Mapping[str, _FragmentParts],
+        deferrable: Mapping[str, DeferrableFragment],
+    ) -> Mapping[str, float]:
+        """Return the share of its groups that each fragment merges now, where that is not all of them."""
+        rows = {name: part.rows for name, part in parts.items()}
+        run_bytes = self.inbox.size_between(start, end)
+        behind_bytes = max(self.inbox.size_bytes - run_bytes, 0)
+        shares = self.load.decide(deferrable, rows, run_bytes, behind_bytes, self.host.clock.now_us())
+        return {} if self.waiting.is_full else shares
 
     def commit(self, run: LandedRun, events: Sequence[Any]) -> None:
         """Make the events that a run has led to one entry of the journal; then discard its segments."""
@@ -124,8 +211,54 @@ class InboxConsumer:
             self.inbox.block(blocked.origin, blocked.sequence, blocked.reason, self.host.clock.now_us())
         for position in run.set_aside:
             self.inbox.keep_aside(position)
+        for number, part in run.deferred:
+            self.waiting.write(number, part)
+            self.deferred_rows += part.partials.num_rows
         self.host.submit(CAUSE, events, batch=run.end)
         self.inbox.discard(run.end)
+        self.load.learn(run.merged_rows, self._stopwatch() - self._began_s)
+
+    def read_deferred(self, fragments: Mapping[str, Fragment], everything: bool = False) -> DeferredRun | None:
+        """Return the oldest partials that wait, if there is room for them now; all that wait with `everything`."""
+        if not self._core.deferred or not (everything or (self.load.has_room and self.is_drained)):
+            return None
+        self._began_s = self._stopwatch()
+        keys: list[DeferralKey] = []
+        parts: dict[str, _FragmentParts] = {}
+        rows = 0
+        for key in self.waiting.keys:
+            waiting = self.waiting.read(key)
+            keys.append(key)
+            if key[0] in fragments:
+                parts.setdefault(key[0], _FragmentParts()).add_deferred(waiting)
+            rows += waiting.partials.num_rows
+            if rows >= self.load.part_rows and not everything:
+                break
+        gathered = [_make_gathered(fragments[name], part, self.merge) for name, part in parts.items()]
+        return DeferredRun(tuple(keys), (*gathered, *(DeferredMerged(*key) for key in keys)), rows)
+
+    def commit_deferred(self, run: DeferredRun, events: Sequence[Any]) -> None:
+        """Make the events that waiting partials have led to one entry of the journal; then remove their files."""
+        self.host.submit("deferred", events)
+        for key in run.keys:
+            self.waiting.remove(key)
+        self.load.learn(run.merged_rows, self._stopwatch() - self._began_s)
+
+    @property
+    def has_deferred(self) -> bool:
+        """Whether partials wait that were deferred."""
+        return bool(self._core.deferred)
+
+    def deferral_status(self) -> dict[str, Any]:
+        """Return the load of merging, which share of the groups is merged now, and what waits."""
+        return {
+            "deferring": self.load.is_deferring,
+            "load": self.load.load,
+            "shares": dict(self.load.shares),
+            "waiting_parts": len(self._core.deferred),
+            "waiting_bytes": self.waiting.size_bytes,
+            "deferred_rows": self.deferred_rows,
+        }
 
     def blocked_status(self) -> dict[str, dict[str, Any]]:
         """Return the sites that are blocked: since when and why, and what a person can do about it."""
@@ -190,9 +323,26 @@ class _FragmentParts:
             self.records.append((origin, slice_us, count))
             self.senders.add((sender, slice_us))
 
+    def add_deferred(self, waiting: DeferredPartials) -> None:
+        self.tables.append(waiting.partials)
+        self.records += waiting.records
+        self.senders.update(waiting.senders)
+
+    @property
+    def rows(self) -> int:
+        return sum(table.num_rows for table in self.tables)
+
+    def table(self, fragment: Fragment) -> pa.Table:
+        return pa.concat_tables([fragment.schema.empty_table(), *self.tables])
+
 
 def gather(segments: Iterable[Segment], fragments: Mapping[str, Fragment], merge: Merge = merge_here) -> list[Gathered]:
     """Merge the partials of segments, fragment by fragment; those of fragments that have ended are left out."""
+    return [_make_gathered(fragments[name], parts, merge) for name, parts in collect(segments, fragments).items()]
+
+
+def collect(segments: Iterable[Segment], fragments: Mapping[str, Fragment]) -> dict[str, _FragmentParts]:
+    """Return what segments hold of each fragment; those of fragments that have ended are left out."""
     found: dict[str, _FragmentParts] = {}
     for segment in segments:
         for update in segment.updates():
@@ -202,9 +352,9 @@ def gather(segments: Iterable[Segment], fragments: Mapping[str, Fragment], merge
         for name, origin, counts in counted_in(segment):
             if name in fragments:
                 found.setdefault(name, _FragmentParts()).add_counts(segment.origin, origin, counts)
-    return [_make_gathered(fragments[name], parts, merge) for name, parts in found.items()]
+    return found
 
 
 def _make_gathered(fragment: Fragment, parts: _FragmentParts, merge: Merge) -> Gathered:
-    table = pa.concat_tables([fragment.schema.empty_table(), *parts.tables])
-    return Gathered(fragment.name, merge(fragment, table), tuple(parts.records), tuple(sorted(parts.senders)))
+    merged = merge(fragment, parts.table(fragment))
+    return Gathered(fragment.name, merged, tuple(parts.records), tuple(sorted(parts.senders)))

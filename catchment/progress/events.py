@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from catchment.errors import CenterError
 from catchment.storage.codec import stored
 from catchment.wire.messages import Progress, Relayed, Repaired, Segment, Shed, Standing, SuspensionFact
 
@@ -32,6 +33,39 @@ class LeftOut:
     fragment: str
     site: str
     records: int
+
+
+@stored()
+@dataclass(frozen=True, slots=True)
+class PartialsDeferred:
+    """Partials of one fragment were not merged but wait on disk, under the fragment and a number.
+
+    They are those of groups whose `keys` have a place beyond `share` (`catchment.progress.deferred`). `lacking` has
+    their slices, each with the raw records behind them: counted where `is_counted`, else about as many.
+    """
+
+    fragment: str
+    number: int
+    share: float
+    keys: tuple[str, ...]
+    lacking: tuple[tuple[int, int], ...]
+    is_counted: bool
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.share < 1.0 or not self.keys or not self.lacking:
+            raise CenterError(
+                f"partials of {self.fragment!r} are deferred beyond a share of {self.share} of the keys {self.keys} in "
+                f"the slices {self.lacking}; a share is in (0, 1), and there must be keys and slices"
+            )
+
+
+@stored()
+@dataclass(frozen=True, slots=True)
+class DeferredMerged:
+    """What was deferred of a fragment under a number has been merged: it is in the entry before this event."""
+
+    fragment: str
+    number: int
 
 
 @stored(version=2, migrations={1: dict})  # version 2 has suspensions

@@ -13,7 +13,7 @@ from catchment.errors import CenterError
 from catchment.progress.events import Landed
 from catchment.storage.codec import stored
 from catchment.timeline import START_OF_TIME_US
-from catchment.wire.messages import Closing, Fact, Progress, Resumed, Shed, Skipped, Standing, Suspended
+from catchment.wire.messages import Closing, Deferred, Fact, Progress, Resumed, Shed, Skipped, Standing, Suspended
 
 
 @stored(version=2, migrations={1: dict})  # version 2 has suspended
@@ -119,6 +119,6 @@ def _facts(landed: Landed) -> list[tuple[str, Fact]]:
     return [*((landed.origin, fact) for fact in own), *((r.origin, r.fact) for r in landed.relayed)]
 
 
-def lacking_facts(landed: Landed) -> list[tuple[str, Shed | Skipped]]:
+def lacking_facts(landed: Landed) -> list[tuple[str, Shed | Skipped | Deferred]]:
     """Return what a segment states of records that were left out, whatever is still missing before it."""
-    return [(origin, fact) for origin, fact in _facts(landed) if isinstance(fact, Shed | Skipped)]
+    return [(origin, fact) for origin, fact in _facts(landed) if isinstance(fact, Shed | Skipped | Deferred)]

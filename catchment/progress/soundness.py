@@ -16,7 +16,18 @@ from catchment.arrays import Ints
 from catchment.errors import WireError
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.timeline import EARLIEST_DATE_US, END_OF_TIME_US, LATEST_DATE_US, START_OF_TIME_US
-from catchment.wire.messages import Counted, Fact, Progress, Relayed, Segment, Shed, Skipped, Standing, Updates
+from catchment.wire.messages import (
+    Counted,
+    Deferred,
+    Fact,
+    Progress,
+    Relayed,
+    Segment,
+    Shed,
+    Skipped,
+    Standing,
+    Updates,
+)
 
 
 def check_soundness(segment: Segment, fragments: Mapping[str, Fragment]) -> None:
@@ -92,6 +103,13 @@ def _check_fact(sender: str, fact: Fact, fragment: Fragment) -> None:
             _check_instant(sender, mark_us, fragment)
         case Counted(records=records) | Shed(lacking=records) | Skipped(lacking=records):
             _check_counts(sender, records, fragment)
+        case Deferred(keys=keys, lacking=records):
+            _check_counts(sender, records, fragment)
+            if not set(keys) <= set(fragment.key_names):
+                raise WireError(
+                    f"{sender!r} defers partials of {fragment.name!r} by {keys}; its keys are {fragment.key_names}",
+                    hint="the view differs between the relay and the center",
+                )
         case Standing():
             for instant_us in (fact.complete_until_us, *(closing.end_us for closing in fact.closings)):
                 _check_instant(sender, instant_us, fragment)

@@ -56,6 +56,7 @@ def explain_data(plan: QueryPlan, project: Project) -> dict[str, Any]:
             a.name: sketch_bound(law_of(a), a.sketch_error, 1.0 - options.confidence) for a in fragment.aggregates
         },
         "shed": _shed(plan),
+        "defers": plan.tolerates_deferral,
     }
 
 
@@ -134,6 +135,8 @@ def _contract_lines(plan: QueryPlan, project: Project) -> list[str]:
     lines.append(f"policy: {options.policy or project.defaults.policy}")
     if terms_in(plan.fragment.aggregates):
         lines.append(f"under overload: {_shed(plan)}")
+    if plan.tolerates_deferral:
+        lines.append(f"under overload of a relay or of {plan.root.site}: some groups are merged later")
     if plan.join is not None:
         lines.append(f"at {plan.root.site}: partials of both streams are paired per window where {plan.join.condition}")
     if plan.is_union:

@@ -16,6 +16,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from catchment.aggregates import Aggregate, quote
+from catchment.aggregates.shed_terms import terms_in
 from catchment.errors import QueryError
 from catchment.query.fragment import SLICE_COLUMN, Fragment, Key, Lookup
 from catchment.query.join import SIDES, Join, JoinedKey, KeyComparison, PairAggregate, describe_condition
@@ -374,6 +375,20 @@ class QueryPlan:
         own = {n: t for n, t in node.columns.items() if n not in (WINDOW_START, WINDOW_END)}
         columns = tuple(OutputColumn(n, quote(n), t, n) for n, t in own.items())
         return QueryPlan(Sink(Finish(node, columns), name, self.root.site, replace(self.options, shed=NEVER)))
+
+    @property
+    def tolerates_deferral(self) -> bool:
+        """Whether groups of the view may be merged later when a relay or the center is overloaded.
+
+        It says so by `max_error`, or its stream by `shed`. A view without groups, of which only some rows are published
+        (LIMIT), whose late records are not merged, or that is never to be shed, does not tolerate it; nor does a view
+        of several streams, whose sides are merged whole.
+        """
+        options = self.options
+        if len(self.sides) > 1 or self.top is not None or not self.fragment.keys or options.shed == NEVER:
+            return False
+        may_be_shed = bool(terms_in(self.fragment.aggregates))
+        return may_be_shed or (options.max_error is not None and options.repair != NEVER)
 
     @cached_property
     def join(self) -> Join | None:

@@ -14,6 +14,8 @@ Invariants:
 - The first mark of a site for a fragment is passed on as it is: it says where the site began.
 - What was shed or skipped is passed on at once, and that a fragment is suspended or resumed; that something was
   repaired, when all that had come of the site before has left.
+- That partials were deferred here is stated before any mark that passes them, and that they were delivered when they
+  have left.
 - Nothing is stated while the link is blocked, and nothing is forgotten for that.
 
 Exactly once, end to end: an inbox takes a segment (sender, epoch, number) once. The relay's journal has an entry for
@@ -26,10 +28,11 @@ route, each partial of a site is merged into its window once, whatever is killed
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from catchment.progress.blocking import Blocked, SiteBlocked, SiteResumed, note_blocking
-from catchment.progress.events import Gathered, Landed, Ticked
+from catchment.progress.deferred import DeferralKey
+from catchment.progress.events import DeferredMerged, Gathered, Landed, PartialsDeferred, Ticked
 from catchment.progress.frontier import Frontier, apply_landed
 from catchment.relay.events import Action, Carried, Event, Flushed, Forward
 from catchment.relay.origins import Origins
@@ -44,10 +47,21 @@ from catchment.site.events import (
 from catchment.site.events import Event as SiteEvent
 from catchment.storage.codec import stored
 from catchment.timeline import START_OF_TIME_US, Slicing
-from catchment.wire.messages import Counted, Progress, Relayed, Repaired, Shed, Standing, SuspensionFact, Updates
+from catchment.wire.messages import (
+    Counted,
+    Deferred,
+    Delivered,
+    Progress,
+    Relayed,
+    Repaired,
+    Shed,
+    Standing,
+    SuspensionFact,
+    Updates,
+)
 
 
-@stored(version=2, migrations={1: lambda fields: {**fields, "blocked_sites": {}}})
+@stored(version=3, migrations={1: lambda fields: {**fields, "blocked_sites": {}}, 2: dict})
 @dataclass
 class RelayState:
     """All that a relay core remembers."""
@@ -60,12 +74,14 @@ class RelayState:
     facts: list[Relayed]
     blocked: bool  # whether the link is
     blocked_sites: Blocked
+    deferred: set[DeferralKey] = field(default_factory=set)
 
 
 class RelayCore:
-    """Merges what several sites sent, and passes on what they state, at each `Ticked`."""
+    """Merges what several sites sent, and passes on what they state, at each `Ticked`; `name` is the relay's."""
 
-    def __init__(self, wait_us: int, limits: CacheLimits | None = None) -> None:
+    def __init__(self, wait_us: int, limits: CacheLimits | None = None, name: str = "relay") -> None:
+        self.name = name
         self.wait_us = wait_us
         self.site = SiteCore(limits)
         self.frontiers: dict[str, Frontier] = {}
@@ -75,6 +91,7 @@ class RelayCore:
         self._facts: list[Relayed] = []  # facts that wait for nothing but the link
         self._link_is_blocked = False
         self.blocked: Blocked = {}
+        self.deferred: set[DeferralKey] = set()  # partials that wait on disk
 
     @property
     def rows_out(self) -> int:
@@ -98,6 +115,10 @@ class RelayCore:
                 return self._handle_at_site(event, now_us)
             case Gathered():
                 return self._take(event, now_us)
+            case PartialsDeferred():
+                self._defer(event)
+            case DeferredMerged(fragment, number):
+                self._deliver(fragment, number)
             case Landed():
                 self._note_landed(event)
             case LinkMeasured(blocked=blocked):
@@ -136,15 +157,33 @@ class RelayCore:
         counts = known.take(event.records, event.senders)
         return self._handle_at_site(Absorbed(event.fragment, event.partials, counts), now_us)
 
+    def _defer(self, event: PartialsDeferred) -> None:
+        """State under the name of one of its sites what waits of a fragment."""
+        self.deferred.add((event.fragment, event.number))
+        known = self.origins.get(event.fragment)
+        if known is not None:
+            fact = Deferred(
+                event.fragment, self.name, event.number, event.share, event.keys, event.lacking, event.is_counted
+            )
+            self._facts.append(Relayed(min(known.senders), fact))
+
+    def _deliver(self, fragment: str, number: int) -> None:
+        """State that what waited was delivered, when all that is here now has left: it is among that."""
+        self.deferred.discard((fragment, number))
+        known = self.origins.get(fragment)
+        if known is not None:
+            fact = Delivered(fragment, self.name, number)
+            known.repaired.append((min(known.senders), fact, tuple(known.waiting)))
+
     def _note_landed(self, landed: Landed) -> None:
         self.rows_in += sum(rows for _, rows in landed.updates)
         for origin, fact in apply_landed(self.frontiers, landed):
             known = self.origins.get(fact.fragment)
             if known is None:
                 continue
-            if isinstance(fact, Shed | SuspensionFact):
+            if isinstance(fact, Shed | SuspensionFact | Deferred):
                 self._facts.append(Relayed(origin, fact))
-            elif isinstance(fact, Repaired):
+            elif isinstance(fact, Repaired | Delivered):
                 known.repaired.append((origin, fact, known.waiting_of(origin)))
             elif isinstance(fact, Standing):
                 self._note_standing(known, origin, fact)
@@ -221,6 +260,7 @@ class RelayCore:
             self._facts,
             self._link_is_blocked,
             self.blocked,
+            self.deferred,
         )
 
     def restore(self, state: RelayState) -> None:
@@ -233,6 +273,7 @@ class RelayCore:
         self._facts = state.facts
         self._link_is_blocked = state.blocked
         self.blocked = state.blocked_sites
+        self.deferred = state.deferred
 
     def validate(self) -> None:
         """Assert the invariants that can be seen from inside."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from catchment.errors import SiteError
 from catchment.progress.blocking import SiteBlocked, SiteResumed
-from catchment.progress.events import Gathered, Landed, Ticked
+from catchment.progress.events import DeferredMerged, Gathered, Landed, PartialsDeferred, Ticked
 from catchment.query.fragment import Fragment
 from catchment.site.events import FragmentDropped, LinkMeasured
 from catchment.site.policies.base import Policy
@@ -35,7 +35,8 @@ class Flushed:
     """Nothing more will come for now: do not wait for sites that are behind."""
 
 
-Event = Carried | FragmentDropped | Gathered | Landed | SiteBlocked | SiteResumed | LinkMeasured | Ticked | Flushed
+Received = Gathered | PartialsDeferred | DeferredMerged | Landed | SiteBlocked | SiteResumed
+Event = Carried | FragmentDropped | Received | LinkMeasured | Ticked | Flushed
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,19 +2,23 @@
 
 Landed segments become entries of its journal (`catchment.progress.consumer`). Bound: while the outbox or the cache is
 full nothing is taken, so that segments wait in the inbox, and when that is full too, in the outboxes of the senders.
+Where more lands than can be merged, groups that tolerate it are deferred (`catchment.progress.deferred`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from catchment.progress.consumer import InboxConsumer
+from catchment.progress.consumer import NOTHING_DEFERRABLE, InboxConsumer, Merge, merge_here
 from catchment.progress.events import Ticked
 from catchment.project.config import Project
 from catchment.project.routes import outgoing_link
+from catchment.query.fragment import Fragment
 from catchment.relay.core import RelayCore
 from catchment.relay.events import Action, Carried, Event, Flushed
+from catchment.shedding.group_shares import DeferrableFragment
 from catchment.site.events import FragmentDropped, LinkMeasured
 from catchment.site.meter import SiteMeter
 from catchment.site.outbox_writer import OutboxWriter
@@ -38,6 +42,8 @@ class RelayPipeline:
         check: Callable[[Segment], None],
         make_sender: Callable[[Outbox], Sender],
         clock: Clock,
+        merge: Merge = merge_here,
+        stopwatch: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.name = name
         self.clock = clock
@@ -47,17 +53,21 @@ class RelayPipeline:
         self.inbox = Inbox(self.folder / "inbox", admit=check, free_space=self.free_space, clock=clock)
         self.outbox = Outbox(self.folder / "outbox", name, self.link.destination, self.link.outbox_max_bytes)
         self._writer = OutboxWriter(self.outbox)
-        self.core = RelayCore(project.defaults.relay_wait_us)
+        self.core = RelayCore(project.defaults.relay_wait_us, name=name)
+        self._deferrable: Mapping[str, DeferrableFragment] = {}
         journal = Journal(self.folder / "journal")
         self.host: Host[Event, Action] = Host(self.core, journal, self._enact, clock)
         self.host.recover(self.outbox.next_sequence)
-        self.consumer = InboxConsumer(self.inbox, self.host)
+        self.consumer = InboxConsumer(self.inbox, self.host, merge, stopwatch=stopwatch)
         self.consumer.recover()
         self.meter = SiteMeter()
         self.sender = make_sender(self.outbox)
 
-    def carry(self, wanted: Sequence[Carried]) -> None:
-        """Carry these fragments from now on; do nothing for those that are carried already."""
+    def carry(
+        self, wanted: Sequence[Carried], deferrable: Mapping[str, DeferrableFragment] = NOTHING_DEFERRABLE
+    ) -> None:
+        """Carry these fragments from now on, some of which may be deferred; those carried already go on."""
+        self._deferrable = deferrable
         here = {f.name: f for f in self.core.site.definitions}
         gone: list[Event] = [FragmentDropped(n) for n in here if n not in {c.fragment.name for c in wanted}]
         new = [c for c in wanted if c.fragment.name not in here or not self._is_carried(c)]
@@ -71,6 +81,7 @@ class RelayPipeline:
         self.consumer.resume_requested()
         while self._take_landed():
             self.sender.notify()
+        self._merge_deferred()
         self.meter.note_link(self.sender.snapshot(), self.outbox.size_bytes, self.clock.now_us())
         measured = self._measure_link()
         if self.core.site.pending_rows or measured.blocked or self.core.is_waiting(self.clock.now_us()):
@@ -79,6 +90,7 @@ class RelayPipeline:
 
     def flush(self) -> None:
         """Send on everything that has landed: nothing more will come for now."""
+        self._merge_deferred(everything=True)
         if self.consumer.is_drained and self.core.site.pending_rows:
             self.host.submit("flush", [self._measure_link(), Flushed()])
             self.sender.notify()
@@ -86,7 +98,8 @@ class RelayPipeline:
     @property
     def drained(self) -> bool:
         """Whether all that landed has been sent on and acknowledged."""
-        return self.consumer.is_drained and not self.core.site.pending_rows and self.outbox.is_empty
+        is_taken = self.consumer.is_drained and not self.consumer.has_deferred
+        return is_taken and not self.core.site.pending_rows and self.outbox.is_empty
 
     @property
     def finished(self) -> bool:
@@ -105,6 +118,7 @@ class RelayPipeline:
             "refused": dict(self.inbox.refused),
             "refusals": self.inbox.refusals(),
             "blocked": self.consumer.blocked_status(),
+            "deferral": self.consumer.deferral_status(),
             **self.meter.link_status(self.sender.snapshot(), self.outbox.size_bytes, self.link.bandwidth_bytes_per_s),
             "disk": self.free_space.status(),
             "finished": self.finished,
@@ -122,11 +136,23 @@ class RelayPipeline:
         """Commit one run of what has landed; return whether there was any, and room for it."""
         if self.outbox.full or self.core.site.full:
             return False
-        run = self.consumer.read({f.name: f for f in self.core.site.definitions})
+        run = self.consumer.read(self._fragments(), self._deferrable)
         if run is None:
             return False
         self.consumer.commit(run, [*run.events, self._measure_link(), Ticked()])
         return True
+
+    def _merge_deferred(self, everything: bool = False) -> None:
+        """Commit some of what was deferred, oldest first, if there is room for it, or everything."""
+        if self.outbox.full or self.core.site.full:
+            return
+        run = self.consumer.read_deferred(self._fragments(), everything)
+        if run is not None:
+            self.consumer.commit_deferred(run, [*run.events, self._measure_link(), Ticked()])
+            self.sender.notify()
+
+    def _fragments(self) -> dict[str, Fragment]:
+        return {f.name: f for f in self.core.site.definitions}
 
     def _enact(self, number: int, actions: Sequence[Action]) -> int:
         updates = [u for action in actions for u in action.updates]

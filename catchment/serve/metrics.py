@@ -22,6 +22,15 @@ METRICS: Mapping[str, tuple[str, str]] = {
     "catchment_view_open_slices": ("gauge", "slices of a view that are not closed yet"),
     "catchment_view_late_records_total": ("counter", "records of a view that came after their window was published"),
     "catchment_view_newest_coverage": ("gauge", "the share of records in the newest published window of a view"),
+    "catchment_merge_load": (
+        "gauge",
+        "how busy a relay or the center would be if it merged all that lands (1 = always)",
+    ),
+    "catchment_deferred_bytes": ("gauge", "partials that wait on disk because more landed than could be merged"),
+    "catchment_deferred_rows_total": (
+        "counter",
+        "rows of partials that were deferred since a relay or the center started",
+    ),
     "catchment_center_refused_total": ("counter", "messages that the center refused, by reason"),
 }
 
@@ -61,6 +70,10 @@ def _samples(overview: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, st
         yield "catchment_view_open_slices", of, view["open_slices"]
         yield "catchment_view_late_records_total", of, view["late_records"]
         yield "catchment_view_newest_coverage", of, view["newest"] and view["newest"]["coverage"]
+    for place, deferral in overview["deferral"].items():
+        yield "catchment_merge_load", {"site": place}, deferral["load"]
+        yield "catchment_deferred_bytes", {"site": place}, deferral["waiting_bytes"]
+        yield "catchment_deferred_rows_total", {"site": place}, deferral["deferred_rows"]
     for reason, count in overview["refused"].items():
         yield "catchment_center_refused_total", {"reason": str(reason)}, float(count)
 

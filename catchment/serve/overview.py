@@ -42,7 +42,14 @@ class OverviewReader:
             "links": [self._link(link, sites) for link in self._used_links()],
             "views": [self._view(name, center["status"]) for name in self._view_names()],
             "refused": center["status"].get("refused", {}),
+            "deferral": self._deferral(center["status"]),
         }
+
+    def _deferral(self, center: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+        """Return how the center and each relay keep up with merging, and what is deferred there."""
+        relays = {name: self._role(self.project.relay_folder(name))["status"] for name in self._routes.relays}
+        found = {self.project.center: center, **relays}
+        return {name: status["deferral"] for name, status in found.items() if "deferral" in status}
 
     def windows(self, view: str) -> Sequence[Mapping[str, Any]]:
         """Return the newest windows of a view, oldest first."""

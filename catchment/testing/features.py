@@ -53,6 +53,8 @@ class Feature(StrEnum):
     # clocks
     SKEW = "skew"
     STEP_BACK = "step back"
+    # load
+    OVERLOAD = "overload"
 
 
 Features = frozenset[Feature]

@@ -75,6 +75,8 @@ class _Writer:
         streams = [self._stream("hits", shed=False)]
         if self._has(Feature.SHED):
             streams.append(self._stream("load", shed=True))
+        if self._has(Feature.OVERLOAD):
+            streams.append(self._stream("busy", shed=True))
         if self._has(Feature.JOIN):
             streams.append(self._stream("views", shed=False))
         if self._has(Feature.LOOKUP):
@@ -138,6 +140,9 @@ class _Writer:
             yield self._view("promised", "hits", calls=_BOUNDED_CALLS, options=given)
         if self._has(Feature.SHED):
             yield self._view("sampled", "load", calls=_BOUNDED_CALLS)
+        if self._has(Feature.OVERLOAD):
+            yield self._view("tolerant", "busy")
+            yield self._view("patient", "busy", options=f"weight = {self.chance.choice((0.5, 2))}")
         if self._has(Feature.LOOKUP):
             yield (
                 f"CREATE MATERIALIZED VIEW looked AS SELECT window.start, section, count(*) AS n, sum(bytes) AS bytes "

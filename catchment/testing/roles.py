@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+
+import pyarrow as pa
 
 from catchment.center.join.results import JoinedTables
 from catchment.center.pipeline import CenterPipeline
@@ -13,22 +16,46 @@ from catchment.deploy.deployment import Deployment
 from catchment.deploy.reconcile import carried_by
 from catchment.deploy.role_files import refuse_redefined_views
 from catchment.progress.admission import Admission
+from catchment.progress.consumer import merge_here
+from catchment.query.fragment import Fragment
 from catchment.query.plan import QueryPlan
 from catchment.relay.pipeline import RelayPipeline
 from catchment.testing.evaluate import finish
 from catchment.testing.network import SimulatedSender
 from catchment.testing.tables import MemoryStore
-from catchment.timeline import Clock
+from catchment.timeline import SECOND_US, Clock
 from catchment.wire.inbox import Inbox
 from catchment.wire.messages import Segment
 from catchment.wire.outbox import Outbox
 
 
+@dataclass
+class MergeWork:
+    """The time that a role takes to merge rows, simulated: nothing else is begun before it is over."""
+
+    row_s: Callable[[], float]
+    now_us: Callable[[], int]
+    spent_s: float = 0.0
+    _busy_until_us: float = 0.0
+
+    def merge(self, fragment: Fragment, table: pa.Table) -> pa.Table:
+        """Merge partials, which takes its time."""
+        seconds = table.num_rows * self.row_s()
+        self.spent_s += seconds
+        self._busy_until_us = max(self._busy_until_us, self.now_us()) + seconds * SECOND_US
+        return merge_here(fragment, table)
+
+    def has_time(self) -> bool:
+        """Return whether what was begun is done."""
+        return self._busy_until_us <= self.now_us()
+
+
 class SimulatedCenter:
     """The center: the real pipeline, whose loop is driven by ticks, over tables in memory."""
 
-    def __init__(self, deployment: Deployment, clock: Clock, store: MemoryStore) -> None:
+    def __init__(self, deployment: Deployment, clock: Clock, store: MemoryStore, work: MergeWork) -> None:
         self.deployment = deployment
+        self.work = work
         self._store = store
         project = deployment.project
         self.folder = project.state_folder / "center"
@@ -43,6 +70,9 @@ class SimulatedCenter:
             {p.name: self._make_tables(p) for p in deployment.plans},
             clock,
             orders=deployment.deployed.orders,
+            merge=work.merge,
+            deferrable=deployment.deferrable,
+            stopwatch=lambda: work.spent_s,
         )
         self.host = self.pipeline.host
 
@@ -52,11 +82,18 @@ class SimulatedCenter:
         refuse_redefined_views(self.folder, deployment.plans)
         tables = {p.name: self.pipeline.tables.get(p.name) or self._make_tables(p) for p in deployment.plans}
         deployed = deployment.deployed
-        self.pipeline.deploy(deployment.center_queries, deployed.known, deployed.begun, tables, deployed.orders)
+        self.pipeline.deploy(
+            deployment.center_queries,
+            deployed.known,
+            deployed.begun,
+            tables,
+            deployed.orders,
+            deployment.deferrable,
+        )
 
     def tick(self) -> None:
-        """Consume what has landed, and let time pass."""
-        while self.pipeline.consume():
+        """Consume what has landed, as far as there is time for it, and let time pass."""
+        while self.work.has_time() and self.pipeline.consume():
             pass
         self.pipeline.tick()
         self.pipeline.core.validate()
@@ -88,25 +125,35 @@ class SimulatedRelay:
     """A relay: the real pipeline, whose sender is simulated."""
 
     def __init__(
-        self, deployment: Deployment, name: str, clock: Clock, make_sender: Callable[[Outbox], SimulatedSender]
+        self,
+        deployment: Deployment,
+        name: str,
+        clock: Clock,
+        make_sender: Callable[[Outbox], SimulatedSender],
+        work: MergeWork,
     ) -> None:
         self.name = name
+        self.work = work
         self.deployment = deployment
         self.folder = deployment.project.relay_folder(name)
-        self.pipeline = RelayPipeline(deployment.project, name, self._admit, make_sender, clock)
+        self.pipeline = RelayPipeline(
+            deployment.project, name, self._admit, make_sender, clock, work.merge, lambda: work.spent_s
+        )
         self.host = self.pipeline.host
         self.inbox = self.pipeline.inbox
         self.outbox = self.pipeline.outbox
-        self.pipeline.carry(tuple(carried_by(deployment, name)))
+        self.pipeline.carry(tuple(carried_by(deployment, name)), deployment.deferrable)
         self.pipeline.start()
 
     def deploy(self, deployment: Deployment) -> None:
         """Carry what is deployed now."""
         self.deployment = deployment
-        self.pipeline.carry(tuple(carried_by(deployment, self.name)))
+        self.pipeline.carry(tuple(carried_by(deployment, self.name)), deployment.deferrable)
 
     def tick(self) -> None:
-        """Take in what has landed, and send on what is due."""
+        """Take in what has landed, and send on what is due, if there is time for it."""
+        if not self.work.has_time():
+            return
         self.pipeline.tick()
         self.pipeline.core.validate()
         self.pipeline.sender.notify()

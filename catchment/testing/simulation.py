@@ -76,6 +76,8 @@ class DeploymentSimulation:
         self._starts: dict[str, int] = {}
         if Feature.SHED in features and options is None:
             self.world.options.shed_rate = self._shed_rate
+        if Feature.OVERLOAD in features and options is None:
+            self.world.options.row_s = self._row_s
 
     def run(self) -> RunReport:
         """Run both phases and check what was published."""
@@ -259,6 +261,7 @@ class DeploymentSimulation:
         if log is None:
             return
         were_missing: set[object] = set()
+        were_deferred: set[object] = set()
         for row in log.select(["window_start", "status", "missing_sites", "reason"]).to_pylist():
             start = row["window_start"]
             if row["status"] == "early":
@@ -269,12 +272,23 @@ class DeploymentSimulation:
             elif row["status"] in ("exact", "final") and start in were_missing:
                 were_missing.discard(start)
                 self.world.note(RareState.SITE_RETURNED)
+            if "groups were deferred" in row["reason"]:
+                self.world.note(RareState.GROUPS_DEFERRED)
+                were_deferred.add(start)
+            elif row["status"] in ("exact", "final") and start in were_deferred:
+                were_deferred.discard(start)
+                self.world.note(RareState.DEFERRED_MERGED)
             if row["reason"].startswith("late:"):
                 self.world.note(RareState.WINDOW_REPAIRED)
             if row["reason"].startswith("closed under its contract"):
                 self.world.note(RareState.CLOSED_UNDER_CONTRACT)
         if view.startswith("late_"):
             self.world.note(RareState.QUERY_BEGUN)
+
+    def _row_s(self, role: str, now_us: int) -> float:
+        """Return the seconds per merged row: now and then a relay or the center is overloaded for some seconds."""
+        phase = (now_us // (6 * SECOND_US) + sum(map(ord, role)) + self.seed) % 3
+        return {0: 0.5, 1: 2.0}.get(phase, 0.01) if not self.world.are_streams_over else 0.0
 
     def _shed_rate(self, site: str, now_us: int) -> float:
         """Return the rate of the next batch: now and then a site is overloaded for a few seconds."""

@@ -11,6 +11,8 @@ class RareState(StrEnum):
     BATCH_REPLAYED = "a committed batch came again after a restart"
     BATCH_SHED = "a batch was sampled"
     SHED_REPAIRED = "a sampled batch was repaired"
+    GROUPS_DEFERRED = "groups were deferred, because more landed than could be merged"
+    DEFERRED_MERGED = "deferred groups were merged"
     RECORD_QUARANTINED = "a record was quarantined"
     RECORD_HELD = "a record was too far ahead, and held"
     LINK_BLOCKED = "the outbox was full, and updates waited in the cache"

@@ -26,7 +26,7 @@ from catchment.testing.disk import Killed, SimulatedDisk
 from catchment.testing.evaluate import PureEvaluator
 from catchment.testing.network import LinkWeather, SimulatedLink, SimulatedSender
 from catchment.testing.records import Workload
-from catchment.testing.roles import SimulatedCenter, SimulatedRelay
+from catchment.testing.roles import MergeWork, SimulatedCenter, SimulatedRelay
 from catchment.testing.scheduler import Scheduler, SimulatedClock
 from catchment.testing.site import SimulatedSite, SiteCounts, SiteSurroundings, SourceLog
 from catchment.testing.states import RareState
@@ -93,6 +93,7 @@ class WorldOptions:
     max_batch: int = MAX_BATCH
     checkpoint_chance: float = 0.03  # per tick: that a role writes its state down
     shed_rate: Callable[[str, int], float] = lambda site, now_us: 1.0
+    row_s: Callable[[str, int], float] = lambda role, now_us: 0.0  # seconds that a role takes to merge a row
 
 
 class World:
@@ -269,15 +270,19 @@ class World:
         watcher.begin()
         role.watcher = watcher
         if role.kind == CENTER:
-            role.running = SimulatedCenter(deployment, role.clock, self.store)
+            role.running = SimulatedCenter(deployment, role.clock, self.store, self._work(role))
             role.rebalancer = Rebalancer(watcher)
             watcher.acknowledge()
         elif role.kind == RELAY:
-            role.running = SimulatedRelay(deployment, role.name, role.clock, partial(self._make_sender, role))
+            make_sender = partial(self._make_sender, role)
+            role.running = SimulatedRelay(deployment, role.name, role.clock, make_sender, self._work(role))
         else:
             role.running = SimulatedSite(deployment, role.name, self._surroundings(role))
             if role.running.outbox.missing():
                 raise CatchmentError("a segment is neither in the outbox nor in the journal", hint="restore a copy")
+
+    def _work(self, role: Role) -> MergeWork:
+        return MergeWork(lambda: self.options.row_s(role.name, self.scheduler.now_us), lambda: self.scheduler.now_us)
 
     def _surroundings(self, role: Role) -> SiteSurroundings:
         name = role.name

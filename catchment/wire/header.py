@@ -20,9 +20,12 @@ from catchment.wire.limits import MAX_STRATA, WireLimits
 from catchment.wire.messages import (
     Closing,
     Counted,
+    Deferred,
+    Delivered,
     OwnFact,
     Progress,
     Relayed,
+    RelayFact,
     Repaired,
     Resumed,
     Shed,
@@ -136,6 +139,37 @@ class CountedEntry(_FragmentEntry, frozen=True, tag="c"):
         yield self.records
 
 
+class DeferredEntry(_FragmentEntry, frozen=True, tag="d"):
+    """A `Deferred`, which only relays state."""
+
+    place: Name
+    number: Count
+    share: SampleRate
+    keys: Annotated[tuple[Name, ...], Meta(min_length=1)]
+    lacking: tuple[tuple[Int64, Count], ...]
+    is_counted: bool
+
+    def names(self) -> Iterator[str]:
+        yield self.fragment
+        yield self.place
+        yield from self.keys
+
+    def collections(self) -> Iterator[Collection[object]]:
+        yield self.keys
+        yield self.lacking
+
+
+class DeliveredEntry(_FragmentEntry, frozen=True, tag="e"):
+    """A `Delivered`, which only relays state."""
+
+    place: Name
+    number: Count
+
+    def names(self) -> Iterator[str]:
+        yield self.fragment
+        yield self.place
+
+
 class EstimateItem(_Array, frozen=True):
     coverage: Share
     bound: FiniteSize | None
@@ -167,6 +201,7 @@ class StandingEntry(_FragmentEntry, frozen=True, tag="w"):
         yield from (closing.sources for closing in self.closings)
 
 
+RelayFactEntry = CountedEntry | DeferredEntry | DeliveredEntry
 OwnFactEntry = ProgressEntry | ShedEntry | RepairedEntry | StandingEntry | SuspendedEntry | SkippedEntry | ResumedEntry
 
 
@@ -174,7 +209,7 @@ class RelayedEntry(_Array, frozen=True, tag="f"):
     """A `Relayed`: a fact of another site."""
 
     origin: Name
-    fact: OwnFactEntry | CountedEntry
+    fact: OwnFactEntry | RelayFactEntry
 
     @property
     def fragment(self) -> str:
@@ -288,15 +323,38 @@ def unpack_fact(entry: OwnFactEntry) -> OwnFact:
 def pack_relayed(relayed: Relayed) -> RelayedEntry:
     """Return the entry of another site's fact."""
     fact = relayed.fact
-    entry = CountedEntry(fact.fragment, fact.records) if isinstance(fact, Counted) else pack_fact(fact)
+    entry = _pack_relay_fact(fact) if isinstance(fact, RelayFact) else pack_fact(fact)
     return RelayedEntry(relayed.origin, entry)
+
+
+def _pack_relay_fact(fact: RelayFact) -> RelayFactEntry:
+    match fact:
+        case Counted():
+            return CountedEntry(fact.fragment, fact.records)
+        case Deferred():
+            return DeferredEntry(
+                fact.fragment, fact.place, fact.number, fact.share, fact.keys, fact.lacking, fact.is_counted
+            )
+        case Delivered():
+            return DeliveredEntry(fact.fragment, fact.place, fact.number)
 
 
 def unpack_relayed(entry: RelayedEntry) -> Relayed:
     """Return another site's fact."""
     fact = entry.fact
-    counted = Counted(fact.fragment, fact.records) if isinstance(fact, CountedEntry) else unpack_fact(fact)
-    return Relayed(entry.origin, counted)
+    return Relayed(entry.origin, _unpack_relay_fact(fact) if isinstance(fact, RelayFactEntry) else unpack_fact(fact))
+
+
+def _unpack_relay_fact(entry: RelayFactEntry) -> RelayFact:
+    match entry:
+        case CountedEntry():
+            return Counted(entry.fragment, entry.records)
+        case DeferredEntry():
+            return Deferred(
+                entry.fragment, entry.place, entry.number, entry.share, entry.keys, entry.lacking, entry.is_counted
+            )
+        case DeliveredEntry():
+            return Delivered(entry.fragment, entry.place, entry.number)
 
 
 def _pack_closing(closing: Closing) -> ClosingItem:

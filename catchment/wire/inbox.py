@@ -81,6 +81,11 @@ class Inbox:
         """Bytes that have arrived and are not yet discarded."""
         return self._segments.size_bytes
 
+    def size_between(self, start: int, end: int) -> int:
+        """Return the bytes of the segments at positions in [start, end)."""
+        with self._lock:
+            return sum(self._segments.size_of(position) for position in range(start, end))
+
     @property
     def refused(self) -> Mapping[str, int]:
         """How many segments and connections were refused since the start, by reason."""

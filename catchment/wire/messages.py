@@ -5,7 +5,8 @@ is a set of partials to be merged once, a `Progress` says how many of them there
 records than they hold, a `Repaired` that they no longer do, and a `Standing` what a site believed that windows
 lacked when it closed them. A `Suspended` says that a fragment takes nothing in at a site, because its expression failed
 there, a `Skipped` what it therefore lacks, and a `Resumed` that it takes part again. What a relay states of other sites
-is `Relayed`, under the name of the site that it is true of. A `Segment` is the unit of durability and of
+is `Relayed`, under the name of the site that it is true of; a `Deferred` says that partials wait at the relay, and a
+`Delivered` that they were sent on. A `Segment` is the unit of durability and of
 acknowledgement: numbered without gaps per (origin, destination), merged once.
 """
 
@@ -202,9 +203,52 @@ class Resumed:
             raise WireError("a resumption names no fragment")
 
 
+@stored()
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """Partials of this fragment wait at a relay, the `place`, under a number: it could not merge all that landed.
+
+    They are those of groups whose `keys` have a place beyond `share`; `lacking` has their slices, each with the raw
+    records behind them, counted or about as many (`catchment.progress.deferred`).
+    """
+
+    fragment: str
+    place: str
+    number: int
+    share: float
+    keys: tuple[str, ...]
+    lacking: tuple[tuple[int, int], ...]
+    is_counted: bool
+
+    def __post_init__(self) -> None:
+        if not self.fragment or not self.place or self.number < 0 or not 0.0 < self.share < 1.0 or not self.keys:
+            raise WireError(
+                f"deferred partials have fragment {self.fragment!r}, place {self.place!r}, number {self.number}, keys "
+                f"{self.keys} and a share of {self.share}; names may not be empty, and a share is in (0, 1)"
+            )
+
+
+@stored()
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """What waited of this fragment at a place under a number has been sent on."""
+
+    fragment: str
+    place: str
+    number: int
+
+    def __post_init__(self) -> None:
+        if not self.fragment or not self.place or self.number < 0:
+            raise WireError(
+                f"delivered partials have fragment {self.fragment!r}, place {self.place!r} and number {self.number}; "
+                "names may not be empty, nor numbers negative"
+            )
+
+
 SuspensionFact = Suspended | Skipped | Resumed
 OwnFact = Progress | Shed | Repaired | Standing | SuspensionFact  # what a site states of itself
-Fact = OwnFact | Counted
+RelayFact = Counted | Deferred | Delivered  # what only a relay states of a site
+Fact = OwnFact | RelayFact
 
 
 @stored()

@@ -53,6 +53,10 @@ class SegmentFolder:
         self._sizes[number] = size_bytes
         self.size_bytes += size_bytes
 
+    def size_of(self, number: int) -> int:
+        """Return the bytes of a segment that is counted in; 0 for any other."""
+        return self._sizes.get(number, 0)
+
     def read(self, number: int) -> EncodedSegment:
         """Read a segment and check it."""
         return read_frame(self.file(number).read_bytes(), self._limits)

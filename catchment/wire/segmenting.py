@@ -21,7 +21,20 @@ import pyarrow as pa
 from catchment.timeline import START_OF_TIME_US
 from catchment.wire.header import pack_fact, pack_relayed
 from catchment.wire.limits import DEFAULT_LIMITS, WireLimits
-from catchment.wire.messages import Closing, Counted, Message, OwnFact, Relayed, Shed, Skipped, Standing, Updates
+from catchment.wire.messages import (
+    Closing,
+    Counted,
+    Deferred,
+    Delivered,
+    Message,
+    OwnFact,
+    Relayed,
+    RelayFact,
+    Shed,
+    Skipped,
+    Standing,
+    Updates,
+)
 
 FACTS_PER_SEGMENT = 2_000  # half of the messages that a receiver takes in one segment
 
@@ -139,8 +152,14 @@ def _split_fact(message: Message, room: _Room) -> Iterator[Message]:
     match message:
         case Relayed(origin, Counted(fragment, records)):
             yield from (Relayed(origin, Counted(fragment, chunk)) for chunk in _chunks(records, room.items))
+        case Relayed(origin, Deferred() as deferred):
+            yield from (
+                Relayed(origin, replace(deferred, lacking=chunk)) for chunk in _chunks(deferred.lacking, room.items)
+            )
+        case Relayed(_, Delivered()):
+            yield message
         case Relayed(origin, fact):
-            assert not isinstance(fact, Counted)
+            assert not isinstance(fact, RelayFact)
             yield from (Relayed(origin, piece) for piece in _split_own_fact(fact, room))
         case Updates():
             yield message

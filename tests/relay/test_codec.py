@@ -10,6 +10,8 @@ from catchment.wire.codec import decode_segment, encode_segment
 from catchment.wire.messages import (
     Closing,
     Counted,
+    Deferred,
+    Delivered,
     Fact,
     Progress,
     Relayed,
@@ -33,6 +35,8 @@ FACTS: list[Fact] = [
     Suspended("q", 3, 40, "not a number", "CAST(t AS INT)", "x"),
     Skipped("q", 3, ((40, 2),)),
     Resumed("q"),
+    Deferred("q", "hub", 256_002, 0.25, ("page", "user"), ((0, 4), (10, 0)), True),
+    Delivered("q", "hub", 256_002),
 ]
 
 
@@ -58,6 +62,11 @@ def test_a_relayed_fact_is_read_as_it_was_written(fact: Fact) -> None:
         ["f", 5, ["p", "q", 1, 1]],
         ["f", "a", ["p", "q", 1, 1], 0],
         ["c", "q", [[1, 1]]],
+        ["f", "a", ["d", "q", "hub", 1, 1.0, ["page"], [[0, 4]], True]],
+        ["f", "a", ["d", "q", "hub", 1, 0.5, [], [[0, 4]], True]],
+        ["f", "a", ["d", "q", "hub", 1, 0.5, ["page"], [[0, -4]], True]],
+        ["f", "a", ["e", "q", "", 1]],
+        ["e", "q", "hub", 1],
     ],
 )
 def test_a_forged_fact_is_refused(entry: object) -> None:

@@ -21,6 +21,7 @@ from catchment.aggregates.shed_terms import ShedTerms, shed_terms
 from catchment.arrays import Floats
 from catchment.center.events import EXACT, FINAL, Publish
 from catchment.center.results.layout import struct_of
+from catchment.progress.deferred import is_complete
 from catchment.quality.laws import BoundLaw, law_of, rank_factor
 from catchment.quality.merge_sites import Lateness
 from catchment.quality.published import BoundTerms
@@ -111,20 +112,37 @@ class ResultBounds:
         """Return the bounds of the rows of a revision, from their lowered values and the terms of their samples."""
         n = lowered.num_rows
         any_sampled = _any_sampled(sampled, n)
+        other_deferred, deferred = self._deferred_of_rows(revision)
         terms = {}
         for law in self.laws:
             own = sampled.get(law.aggregate or "", any_sampled if law.aggregate is None else None)
-            late = self._late_of_rows(law, revision, lowered)
+            late = self._late_of_rows(law, revision, lowered) + deferred.get(law.law, other_deferred)
             terms[law.column] = BoundTerms(
                 law.law,
                 _sizes(law, lowered),
                 late,
                 self.late_delta,
-                revision.late is not None and revision.late.is_counted,
+                revision.late.is_counted if revision.late is not None else revision.deferred is not None,
                 own,
                 self._sketch_of_rows(law, revision),
             )
         return self._state(terms, n)
+
+    def _deferred_of_rows(self, revision: Publish) -> tuple[Floats, Mapping[BoundLaw, Floats]]:
+        """Return the most that each row lacks because partials were deferred: by other laws, and where records count.
+
+        Complete rows lack nothing. Of the others it is known how many records they lack at most, and no amount.
+        """
+        deferred = revision.deferred
+        n = revision.rows.num_rows
+        if deferred is None:
+            return np.zeros(n), {}
+        is_whole = np.ones(n, dtype=bool)
+        for keys, share in deferred.shares:
+            columns = [partials.one_array(revision.rows[key]) for key in keys]
+            is_whole &= is_complete(columns, share) if keys else False
+        counted = np.where(is_whole, 0.0, _or_infinite(deferred.records))
+        return np.where(is_whole, 0.0, np.inf), dict.fromkeys((BoundLaw.COUNT, BoundLaw.DISTINCT), counted)
 
     def _sketch_of_rows(self, law: ColumnLaw, revision: Publish) -> float:
         """Return the error of a column's sketch; 0 where every row is still exact, as a small distinct count is."""
@@ -222,7 +240,7 @@ class ResultBounds:
     def _late_of_window(self, law: ColumnLaw, revision: Publish) -> float:
         """Return the same for all rows of a window together, whose value counts as 1."""
         late = revision.late
-        if revision.missing_sites:
+        if revision.missing_sites or revision.deferred is not None:
             return np.inf
         if late is None or revision.status in (EXACT, FINAL):
             return 0.0

@@ -214,6 +214,8 @@ def _why_changed(known: ClosedWindow, skipped: Mapping[str, int]) -> str:
         return f"suspended at {', '.join(sorted(known.skipped))}"
     if known.missing:
         return "a missing site has passed its end"
+    if known.owed:
+        return "late records were sampled, or deferred"
     if known.lost:
         return f"nothing more comes of {', '.join(sorted(known.lost))}"
     return "every site that counts has passed its end"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 import pyarrow as pa
@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from catchment.aggregates import partials
 from catchment.center.query import CenterQuery
+from catchment.center.windows.deferred import DeferredGroups
 from catchment.center.windows.instants import SortedInstants
 from catchment.center.windows.state import WindowsState
 from catchment.query.fragment import SLICE_COLUMN
@@ -20,8 +21,9 @@ from catchment.timeline import START_OF_TIME_US, Window
 class OpenSlices:
     """The partials and record counts of one query that no closed window has taken yet."""
 
-    def __init__(self, query: CenterQuery, state: WindowsState) -> None:
+    def __init__(self, query: CenterQuery, state: WindowsState, deferred: DeferredGroups | None = None) -> None:
         self.query = query
+        self._deferred = deferred or DeferredGroups(query.window)
         self.from_us = START_OF_TIME_US  # windows that start before it are not answered
         self._state = state
         self._slices = SortedInstants(state.slices)
@@ -38,11 +40,18 @@ class OpenSlices:
         return [w for w in self.windows_of(slice_us) if w.end_us <= self._state.closed_us]
 
     def windows(self) -> Iterator[Window]:
-        """Yield the open windows that have partials, or lack what was skipped, in the order they end."""
-        skipped = (self.query.window_at(start_us) for start_us in sorted(self._state.skipped))
-        still_open = (window for window in skipped if window.end_us > self._state.closed_us)
-        found = heapq.merge(self._windows_with_partials(), still_open, key=lambda window: window.end_us)
+        """Yield the open windows that have partials, or lack what was skipped or deferred, in the order they end."""
+        found = heapq.merge(
+            self._windows_with_partials(),
+            self._still_open(sorted(self._state.skipped)),
+            self._still_open(self._deferred.starts_us),
+            key=lambda window: window.end_us,
+        )
         return (window for window, _ in groupby(found))
+
+    def _still_open(self, starts_us: Iterable[int]) -> Iterator[Window]:
+        windows = (self.query.window_at(start_us) for start_us in starts_us if start_us >= self.from_us)
+        return (window for window in windows if window.end_us > self._state.closed_us)
 
     def _windows_with_partials(self) -> Iterator[Window]:
         newest_end_us = self._state.closed_us

@@ -1,15 +1,17 @@
-"""What the windows of one query still lack: records that sites have shed and not repaired yet.
+"""What the windows of one query still lack: records that sites have shed and not repaired yet, and deferred ones.
 
 A window that lacks records is not exact. `Shed` counts as soon as it lands; `Repaired` only when everything that its
-site sent before it is in. What a site gave up never comes: such a window is never exact and waits for nothing.
+site sent before it is in. What a site gave up never comes: such a window is never exact and waits for nothing. What
+was deferred on its way (`catchment.center.windows.deferred`) counts beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from catchment.center.events import GroupLowest
+from catchment.center.windows.deferred import DeferralName, DeferredBatch, DeferredGroups
 from catchment.storage.codec import stored
 from catchment.timeline import WindowSpec
 from catchment.wire.messages import Repaired, Shed
@@ -39,8 +41,10 @@ class Outstanding:
     window: WindowSpec
     by_group: bool = False
     batches: dict[SiteBatch, OutstandingBatch] = field(default_factory=dict)
+    deferred_batches: dict[DeferralName, DeferredBatch] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.deferred = DeferredGroups(self.window, self.deferred_batches)
         self._by_window: dict[int, set[SiteBatch]] = {}
         self._changed: set[int] = set()
         for key, batch in self.batches.items():
@@ -58,8 +62,16 @@ class Outstanding:
                 self._by_window.setdefault(window.start_us, set()).add(key)
                 self._changed.add(window.start_us)
 
+    def defer(self, name: DeferralName, batch: DeferredBatch, lacking: Iterable[tuple[int, int]]) -> None:
+        """Add a deferral that leaves out so many records per slice."""
+        self._changed |= self.deferred.add(name, batch, lacking)
+
+    def settle_deferred(self, name: DeferralName) -> None:
+        """Settle a deferral whose partials have come."""
+        self._changed |= self.deferred.settle(name)
+
     def take_changed(self) -> set[int]:
-        """Return the windows of which something was shed or repaired since this was last asked."""
+        """Return the windows of which something was shed, deferred or settled since this was last asked."""
         changed = self._changed
         self._changed = set()
         return changed
@@ -96,11 +108,12 @@ class Outstanding:
 
     def forget(self, window_start_us: int) -> None:
         """Stop following a window."""
+        self.deferred.forget(window_start_us)
         for key in list(self._by_window.get(window_start_us, ())):
             self._drop(window_start_us, key)
 
     def lacks_records(self, window_start_us: int) -> bool:
-        return window_start_us in self._by_window
+        return window_start_us in self._by_window or window_start_us in self.deferred
 
     def lowest_rate(self, window_start_us: int) -> float:
         return min((batch.rate for batch in self._batches_of(window_start_us)), default=1.0)
@@ -118,7 +131,8 @@ class Outstanding:
 
     def lacking(self, window_start_us: int) -> int:
         """Return about how many records the window lacks."""
-        return sum(batch.lacking[window_start_us] for batch in self._batches_of(window_start_us))
+        shed = sum(batch.lacking[window_start_us] for batch in self._batches_of(window_start_us))
+        return shed + self.deferred.lacking(window_start_us)
 
     def sites(self, window_start_us: int) -> tuple[str, ...]:
         """Return the sites that the window lacks records of."""
@@ -126,12 +140,13 @@ class Outstanding:
 
     def earliest_awaited_us(self, away: Collection[str] = ()) -> int | None:
         """Return the start of the earliest window that may still be repaired by a site that is not away."""
-        awaited = (
+        awaited = [
             min(batch.lacking)
             for (site, _), batch in self.batches.items()
             if batch.lacking and not batch.gave_up and site not in away
-        )
-        return min(awaited, default=None)
+        ]
+        deferred_us = self.deferred.earliest_awaited_us(away)
+        return min(awaited if deferred_us is None else [*awaited, deferred_us], default=None)
 
     def __len__(self) -> int:
         return len(self._by_window)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from catchment.center.events import EARLY, Publish
+from catchment.center.events import EARLY, DeferredRows, Publish
 from catchment.center.late.registry import WINDOW_COLUMN, LateRegistry
 from catchment.center.query import CenterQuery
 from catchment.center.windows.closed import ClosedWindow
@@ -24,6 +24,10 @@ class WindowPublisher:
         self.query = query
         self._outstanding = outstanding
         self.row_schema = pa.schema([f for f in query.fragment.schema if f.name != SLICE_COLUMN])
+
+    def deferred_rows(self, start_us: int) -> DeferredRows | None:
+        """Return which rows of a window lack partials that were deferred, if any do."""
+        return self._outstanding.deferred.rows(start_us)
 
     def answers(self, rows: pa.Table) -> pa.Table:
         """Return what is published of a window's merged rows."""
@@ -78,6 +82,7 @@ class WindowPublisher:
             lowest_rate=self._outstanding.lowest_rate(window.start_us),
             late=late,
             group_rates=self._outstanding.group_rates(window.start_us),
+            deferred=self.deferred_rows(window.start_us),
         )
 
     def _next_revision(self, window: Window, known: ClosedWindow, reason: str, rows: pa.Table, now_us: int) -> Publish:
@@ -99,11 +104,18 @@ class WindowPublisher:
             late=known.lateness,
             sources=known.sources,
             group_rates=self._outstanding.group_rates(window.start_us),
+            deferred=self.deferred_rows(window.start_us),
         )
 
     def _shed_reason(self, window: Window) -> str:
-        if not self._outstanding.lacks_records(window.start_us):
-            return ""
+        reason = ""
         sites = ", ".join(self._outstanding.sites(window.start_us))
-        rate = self._outstanding.lowest_rate(window.start_us)
-        return f"; load was shed at {sites}, down to a share of {rate:.3g}"
+        if sites:
+            rate = self._outstanding.lowest_rate(window.start_us)
+            reason = f"; load was shed at {sites}, down to a share of {rate:.3g}"
+        deferred = self.deferred_rows(window.start_us)
+        if deferred is not None:
+            places = ", ".join(place or "the center" for place in self._outstanding.deferred.places(window.start_us))
+            least = min(share for _, share in deferred.shares)
+            reason += f"; groups were deferred at {places}, down to a share of {least:.3g}"
+        return reason

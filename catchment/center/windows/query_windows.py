@@ -36,10 +36,11 @@ class QueryWindows:
         self.query = query
         self.state = state or WindowsState()
         watched = watched_quantities(query.fragment.aggregates)
-        self.outstanding = Outstanding(query.window, len(query.fragment.keys) == 1, self.state.outstanding)
+        by_group = len(query.fragment.keys) == 1
+        self.outstanding = Outstanding(query.window, by_group, self.state.outstanding, self.state.deferred)
         publisher = make_publisher(query, self.outstanding)
         self.unfinished = UnfinishedAnswers(query, self.state.unfinished, publisher)
-        self.open = OpenSlices(query, self.state)
+        self.open = OpenSlices(query, self.state, self.outstanding.deferred)
         self.skipped = SkippedRecords(self.state, self.open)
         self.early = EarlyAnswers(query, self.state, self.open, self.outstanding, publisher, watched)
         self.closer = WindowCloser(

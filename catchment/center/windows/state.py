@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from catchment.center.late.registry import LateRegistry
 from catchment.center.windows.closed import ClosedWindow
+from catchment.center.windows.deferred import DeferralName, DeferredBatch
 from catchment.center.windows.outstanding import OutstandingBatch, SiteBatch
 from catchment.center.windows.recent import EarlyWindow, RecentWindows
 from catchment.center.windows.unfinished import UnfinishedState
@@ -15,7 +16,7 @@ from catchment.storage.codec import stored
 from catchment.timeline import START_OF_TIME_US
 
 
-@stored(version=2, migrations={1: lambda fields: fields | {"unmerged_of_sites": {}, "skipped": {}}})
+@stored(version=3, migrations={1: lambda fields: fields | {"unmerged_of_sites": {}, "skipped": {}}, 2: dict})
 @dataclass
 class WindowsState:
     """Open slices and published windows of one query. Windows are named by their start."""
@@ -38,3 +39,4 @@ class WindowsState:
     early: dict[int, EarlyWindow] = field(default_factory=dict)
     early_at_us: int = START_OF_TIME_US  # when early answers were last published
     unfinished: UnfinishedState = field(default_factory=UnfinishedState)
+    deferred: dict[DeferralName, DeferredBatch] = field(default_factory=dict)  # groups whose partials wait

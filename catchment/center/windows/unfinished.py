@@ -86,6 +86,7 @@ class UnfinishedAnswers:
                 lowest_rate=held.lowest_rate,
                 late=held.late,
                 leaves_out_failing=True,
+                deferred=self._publisher.deferred_rows(start_us),
             )
 
     def _add(self, window: UnfinishedRevision) -> None:

@@ -68,6 +68,7 @@ class CenterRole:
             clock,
             make_merge(spark),
             deployment.deployed.orders,
+            deployment.deferrable,
         )
         plans = {p.name: p for p in deployment.plans}
         self._deliveries = make_deliveries(deployment.catalog.sinks.values(), plans, project, clock)
@@ -96,7 +97,14 @@ class CenterRole:
         refuse_redefined_views(self.pipeline.folder, deployment.plans)
         tables = {p.name: self.pipeline.tables.get(p.name) or self._make_tables(p) for p in deployment.plans}
         deployed = deployment.deployed
-        self.pipeline.deploy(deployment.center_queries, deployed.known, deployed.begun, tables, deployed.orders)
+        self.pipeline.deploy(
+            deployment.center_queries,
+            deployed.known,
+            deployed.begun,
+            tables,
+            deployed.orders,
+            deployment.deferrable,
+        )
 
     def tick(self) -> None:
         """Let time pass, and resume the views that somebody has asked to be resumed."""
