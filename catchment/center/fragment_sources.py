@@ -214,15 +214,25 @@ class FragmentSources:
                 source.note_late_beginners(self.query, self.roster, frontiers)
             before = source
 
-    def forget_final(self, final_us: int) -> None:
-        """Drop sources, and lives of sites, whose windows are all final."""
+    def forget_final(self, final_us: int, frontiers: Mapping[str, Frontier]) -> None:
+        """Drop sources, and lives of sites, whose windows are all final.
+
+        Windows may be final without a site that is away. What it has yet to send of a source is registered when it
+        comes, so the source stays until every site has passed it.
+        """
         self.roster.forget_final(final_us - self.query.window.size_us)
         while len(self.sources) > 1 and self.sources[1].start_us is not None:
-            if final_us < self.sources[0].until_us + self.query.window.size_us:
+            first = self.sources[0]
+            if final_us < first.until_us + self.query.window.size_us or not self._is_passed(first, frontiers):
                 return
             start_us = self.sources[0].start_us
             del self.sources[0]
             self.sources[0].start_us = start_us  # what comes for the windows before is registered as too late
+
+    def _is_passed(self, source: FragmentSource, frontiers: Mapping[str, Frontier]) -> bool:
+        """Return whether every site that counts in a source has sent everything of it."""
+        sites = (site for site in self.roster.present if self.roster.from_us(site) < source.until_us)
+        return all(site in frontiers and frontiers[site].mark(source.fragment) >= source.until_us for site in sites)
 
     def mark(self, frontier: Frontier) -> int:
         """Return how far a site has come with the query's slices."""

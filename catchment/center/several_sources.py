@@ -56,10 +56,10 @@ class SeveralSources:
         found = [a for part in self.parts for a in self._unify(part, part.find_starts(frontiers, newest, now_us))]
         yield from self._pass_on(found)
 
-    def forget_final(self, final_us: int) -> None:
-        """Drop sources whose windows are all final."""
+    def forget_final(self, final_us: int, frontiers: Mapping[str, Frontier]) -> None:
+        """Drop sources whose windows are all final, when every site has passed them."""
         for part in self.parts:
-            part.forget_final(final_us)
+            part.forget_final(final_us, frontiers)
 
     def _unify(self, part: FragmentSources, arrivals: Iterable[Arrival]) -> Iterator[Arrival]:
         """Yield a side's partials in the layout of the query."""

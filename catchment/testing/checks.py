@@ -108,7 +108,7 @@ class ViewCheck:
                 self._world.note(RareState.RECORDS_EXPIRED)
                 if self._plan.join is not None:
                     continue  # what is registered are sides, whose pairs cannot be added to the answers
-            without = self._may_lack(last)
+            without = self._may_lack(start_us, last)
             least = self._expected(without).get(start_us, {}) if without else expected.get(start_us, {})
             states = _together(found.get(start_us), late, self._plan.fragment)
             rows = {} if states is None else self._lowered(states)
@@ -126,17 +126,22 @@ class ViewCheck:
                 if is_whole and last is not None and last["status"] not in (EXACT, FINAL):
                     yield f"{where}: nothing is missing, and it is not exact: {last['reason']}"
 
-    def _may_lack(self, last: Mapping[str, Any] | None) -> tuple[str, ...]:
+    def _may_lack(self, start_us: int, last: Mapping[str, Any] | None) -> tuple[str, ...]:
         """Return the sites whose records a window may lack: those that died.
 
-        A view that began during the run did not wait for a site that was away, and says so in its windows; one that
-        only that site has records of is not published, and the first that is names it.
+        A view that began during the run did not wait for a site that was away, and says so in its windows. A window of
+        which the others have no record is not published, and says nothing.
         """
-        named: Sequence[str] = ()
-        if self._from_us > START_OF_TIME_US and self._windows:
-            first = self._windows[min(self._windows)][-1]
-            named = first["missing_sites"] if last is None else last["missing_sites"]
+        if self._from_us == START_OF_TIME_US:
+            return tuple(sorted(self._dead))
+        named = self._began_after(start_us) if last is None else last["missing_sites"]
         return tuple(sorted({*self._dead, *named}))
+
+    def _began_after(self, start_us: int) -> Iterator[str]:
+        """Yield the sites that count in the view from a later instant on."""
+        assert self._world.center is not None
+        for part in self._world.center.pipeline.core.queries[self._plan.name].sources.parts:
+            yield from (site for site in part.roster.present if part.roster.from_us(site) > start_us)
 
     def _is_repaired(self) -> bool:
         """Return whether every window becomes exact; one that was shed may be past the repair horizon before that."""
