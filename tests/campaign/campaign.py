@@ -24,7 +24,7 @@ from tests.campaign.schedule import KINDS, Drawn, draw_round, needs_own_deployme
 from tests.campaign.verdict import find_false_claims, find_problems, find_wrong_counters, show
 
 HELD, FAILED, NOT_POSSIBLE = "held", "failed", "not possible"
-REST_PATIENCE_S = 240.0
+REST_PATIENCE_S = 180.0
 SETTLE_PATIENCE_S = 60.0
 FAILED_MARK = "FAILED"  # the file in the folder of a deployment that shows what went wrong
 

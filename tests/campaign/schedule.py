@@ -13,7 +13,7 @@ from tests.campaign.living import Living
 KINDS: Mapping[str, type[Fault]] = {
     kind.kind: kind for module in (processes, links, disks, files, identity, records, absence) for kind in module.KINDS
 }
-MAX_TOGETHER = 7
+MAX_TOGETHER = 8
 SIMILAR_COST = 1.6  # faults of a round take about as long as its slowest
 
 
@@ -45,11 +45,10 @@ def draw_round(seed: int, number: int, kinds: Sequence[str] = tuple(KINDS)) -> l
     others = [KINDS[k] for k in kinds if KINDS[k].cost_s <= leader.cost_s * SIMILAR_COST]
     others = [] if leader.needs_own_deployment else [kind for kind in others if not kind.needs_own_deployment]
     for kind in [leader, *chance.sample(others, len(others))]:
-        if len(drawn) == MAX_TOGETHER or any(d.kind == kind.kind for d in drawn):
+        if len(drawn) == MAX_TOGETHER or kind.kind in (d.kind for d in drawn):
             continue
-        found = Drawn(kind.kind, chance.choice(kind.targets), chance.randrange(2**31))
-        parts = kind.parts(found.target)
-        if not parts & occupied:
-            drawn.append(found)
-            occupied |= parts
+        free = [target for target in kind.targets if not kind.parts(target) & occupied]
+        if free:
+            drawn.append(Drawn(kind.kind, chance.choice(free), chance.randrange(2**31)))
+            occupied |= kind.parts(drawn[-1].target)
     return drawn

@@ -54,7 +54,8 @@ class AwayForGood(Fault):
         others = [site for site in self.living.sites if site != self.target]
         feed.write_windows(others, 4)
 
-    def note_lacks(self, until_s: int) -> None:
+    def note_lacks(self) -> None:
+        until_s = max(self.living.feed.next_s.values()) + WINDOW_S
         for view in (TOTALS, CASTS):
             self.living.note_lack(Lack(view, self.target, self._from_s, until_s))
 
@@ -81,7 +82,7 @@ class NeverReturns(AwayForGood):
         return "" if answer is None or self.target not in answer.missing else answer.describe()
 
     def heal(self) -> None:
-        self.note_lacks(self._until_s)
+        self.note_lacks()
 
 
 class ReturnsAfterHorizon(AwayForGood):
@@ -95,7 +96,7 @@ class ReturnsAfterHorizon(AwayForGood):
 
     def heal(self) -> None:
         self.machine.start()
-        self.note_lacks(self._until_s + 4 * WINDOW_S)
+        self.note_lacks()
         self.wait_told("records registered and not merged", self._find_unmerged)
 
     def _find_unmerged(self) -> str:

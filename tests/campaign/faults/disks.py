@@ -16,6 +16,7 @@ from tests.campaign.living import ROLES, SMALL_DISKS
 FILLER = "filler"
 LEFT_BYTES = 4 * 2**20  # of a disk that is nearly full: less than `free_disk` of the project
 STRIKE_PATIENCE_S = 25.0  # how long a call that fails is waited for; other faults may leave a role without work
+ENDING_S = 3.0  # within which a process ends that could not go on
 DISK_FULL = 4  # the exit code of a process whose disk is full
 
 
@@ -155,6 +156,7 @@ class NoMoreFiles(Fault):
             time.sleep(0.1)
         if self.machine.is_alive:
             resource.prlimit(self.machine.pid, resource.RLIMIT_NOFILE, self._before)
+        if not self.machine.wait_until_ended(ENDING_S):
             self.told = "it lived on"
             return
         self.told = f"exit code {self.machine.exit_code}"

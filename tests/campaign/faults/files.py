@@ -11,10 +11,10 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from tests.campaign.faults.base import Fault
 from tests.campaign.living import CENTER, HUB, RECEIVERS, ROLES, SITES
+from tests.campaign.machines import Machine
 from tests.worlds.waiting import wait_until
 
 PARTS: Mapping[str, Sequence[str]] = {
@@ -64,7 +64,8 @@ class StateFault(Fault):
             code = self.machine.exit_code
             assert code, f"{self.target} ended with exit code {code} as if all were right"
             return f"exit code {code}: {last_error(self.machine.last_words)}"
-        return find_refusal_of(self.living.machines, self.target, self._since_us)
+        refusal = find_refusal_of(self.living.machines, self.target, self._since_us)
+        return refusal or (find_stopped_reader(self.machine) if self.machine.has_reported else "")
 
     def heal(self) -> None:
         if self.told:
@@ -194,15 +195,25 @@ def put_folder(copy: Path, folder: Path) -> None:
     shutil.copytree(copy, folder, dirs_exist_ok=True)
 
 
-def find_refusal_of(machines: Mapping[str, Any], sender: str, since_us: int) -> str:
-    """Return why a sender is refused for good by who receives from it; empty if it is not."""
-    if sender == CENTER:
-        refused = [find_refusal_of(machines, site, since_us) for site in (HUB, "c")]
-        return next((words for words in refused if words), "")
-    refusals = machines[RECEIVERS[sender]].status.get("refusals", {}).get(sender, {})
-    for reason, told in refusals.items():
-        if reason in FINAL_REFUSALS and told["last_us"] >= since_us:
-            return f"{reason}: {told['message']}"
+def find_refusal_of(machines: Mapping[str, Machine], role: str, since_us: int) -> str:
+    """Return why a role is refused for good, or refuses who sends to it; empty if nobody is refused."""
+    for sender, receiver in RECEIVERS.items():
+        if role not in (sender, receiver) or sender not in machines:
+            continue
+        status = machines[receiver].status
+        if sender in status.get("blocked", {}):
+            return f"blocked: {status['blocked'][sender]}"
+        for reason, told in status.get("refusals", {}).get(sender, {}).items():
+            if reason in FINAL_REFUSALS and told["last_us"] >= since_us:
+                return f"{reason}: {told['message']}"
+    return ""
+
+
+def find_stopped_reader(machine: Machine) -> str:
+    """Return why a reader of a site does not read; empty if all do."""
+    for name, reader in machine.status.get("streams", {}).items():
+        if reader["state"] in ("failed", "retrying"):
+            return f"{name} {reader['state']}: {reader.get('reason')}"
     return ""
 
 

@@ -8,9 +8,10 @@ import time
 from tests.campaign.faults.base import Fault
 from tests.campaign.faults.files import copy_folder, find_refusal_of, put_folder
 from tests.campaign.feed import WINDOW_S
-from tests.campaign.living import CENTER, RECEIVERS, SITES, Lack
+from tests.campaign.living import RECEIVERS, SITES, Lack
 from tests.campaign.machines import Machine
 from tests.campaign.verdict import CASTS, TOTALS
+from tests.worlds.waiting import wait_until
 
 
 class Clone(Fault):
@@ -45,21 +46,32 @@ class Clone(Fault):
     def observe(self) -> None:
         self.machine.wait_until_up()
         self._clone.wait_until_up()
-        self.feed_windows(2)
         self.wait_told("one of two is refused", self._find_refusal)
 
     def _find_refusal(self) -> str:
+        self.feed_windows(1)  # until both have sent something else
         return find_refusal_of(self.living.machines, self.target, self._since_us)
 
     def heal(self) -> None:
-        """Stop both, and let the one go on that was not refused."""
-        refused = [m for m in (self.machine, self._clone) if "refuse" in str(m.status.get("last_error") or "")]
+        """Stop both, and let the one go on whose segments were taken."""
+        wait_until(
+            lambda: self._has_sent(self.machine) != self._has_sent(self._clone),
+            "one of two to have sent everything, and the other not",
+            120.0,
+            state=lambda: [m.status.get("queued_bytes") for m in (self.machine, self._clone)],
+        )
+        is_clone_right = self._has_sent(self._clone)
         self.machine.kill()
         self._clone.kill()
-        if self.machine in refused and self._clone not in refused:
+        if is_clone_right:
             put_folder(self._clone.state, self.machine.state)
+        self.told += f"; the {'copy' if is_clone_right else 'original'} goes on"
         del self.living.machines[self._clone.name]
         self.machine.start()
+
+    @staticmethod
+    def _has_sent(machine: Machine) -> bool:
+        return machine.status.get("queued_bytes") == 0
 
 
 class EmptyDisk(Fault):
@@ -68,10 +80,7 @@ class EmptyDisk(Fault):
     kind = "site replaced after its disk was lost"
     targets = ("c",)
     cost_s = 40.0
-
-    @classmethod
-    def parts(cls, target: str) -> frozenset[str]:
-        return frozenset({target, f"link {target}", CENTER})
+    needs_own_deployment = True
 
     def inject(self) -> None:
         feed = self.living.feed

@@ -13,6 +13,7 @@ from tests.campaign.namespace import NetworkNamespace
 
 FULL_BYTES_PER_S = 100_000  # of a link that is taken for healthy; throttled ones have a hundredth
 HARM_S = 8.0
+DOWN_PATIENCE_S = 90.0  # a sender gives up 40 s after a link fell silent
 
 
 class LinkFault(Fault):
@@ -42,15 +43,17 @@ class LinkFault(Fault):
         self.link.heal()
 
     def wait_link_down(self) -> None:
-        """Wait until the sender says that its link is down; it can only if it runs."""
-        if self.machine.is_alive and self.machine.has_reported:
-            self.wait_told("a link that is down", self._find_down)
-
-    def _find_down(self) -> str:
-        status = self.machine.status
-        if status.get("link_down_since_us") is not None:
-            return str(status.get("last_error"))
-        return "" if self.machine.is_alive else "the sender has ended meanwhile"
+        """Wait until the sender says that its link is down; it can only if it runs and has something to send."""
+        until_s = time.monotonic() + DOWN_PATIENCE_S
+        while time.monotonic() < until_s and self.machine.is_alive and not self.told:
+            status = self.machine.status
+            if status.get("link_down_since_us") is not None:
+                self.told = f"link down: {status.get('last_error')!s:.150}"
+            time.sleep(0.3)
+        if not self.told:
+            is_waiting = self.machine.is_alive and self.machine.status.get("queued_bytes", 0) > 0
+            assert not is_waiting, f"{self.target} has something to send and does not say that its link is down"
+            self.told = "nothing was to be sent"
 
 
 class Cut(LinkFault):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
+from typing import ClassVar
 
 from tests.campaign.faults.base import Fault
 from tests.campaign.feed import FIRST_S, WINDOW_S, Record
@@ -27,7 +29,7 @@ BAD_LINES = (
 class RecordFault(Fault):
     """A fault of what a site reads; it has no end of its own."""
 
-    targets = SITES
+    targets: ClassVar[Sequence[str]] = SITES
     cost_s = 6.0
 
     @classmethod
@@ -117,6 +119,7 @@ class PoisonExpression(RecordFault):
     """A record on which an expression of one view fails: that view is suspended, and resumed by the operator."""
 
     kind = "poison expression"
+    targets = ("a", "b")  # a replaced site would read the record again
     cost_s = 20.0
 
     @classmethod
