@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count, islice
 
 from tests.campaign.faults import absence, disks, files, identity, links, processes, records
 from tests.campaign.faults.base import Fault
@@ -14,7 +16,6 @@ KINDS: Mapping[str, type[Fault]] = {
     kind.kind: kind for module in (processes, links, disks, files, identity, records, absence) for kind in module.KINDS
 }
 MAX_TOGETHER = 8
-SIMILAR_COST = 1.6  # faults of a round take about as long as its slowest
 
 
 @dataclass(frozen=True)
@@ -35,20 +36,36 @@ def needs_own_deployment(drawn: Sequence[Drawn]) -> bool:
 
 
 def draw_round(seed: int, number: int, kinds: Sequence[str] = tuple(KINDS)) -> list[Drawn]:
-    """Draw the faults of one round; every kind leads a round before any leads a second one."""
-    turn, place = divmod(number, len(kinds))
-    order = random.Random(f"{seed} order {turn}").sample(list(kinds), len(kinds))
-    chance = random.Random(f"{seed} round {number}")
-    leader = KINDS[order[place]]
+    """Draw the faults of one round: kinds that were drawn least so far come first, on parts that no other touches."""
+    return next(islice(draw_rounds(seed, kinds), number, None))
+
+
+def draw_rounds(seed: int, kinds: Sequence[str] = tuple(KINDS)) -> Iterator[list[Drawn]]:
+    """Draw one round after another, without end."""
+    counts: Counter[str] = Counter()
+    for number in count():
+        chance = random.Random(f"{seed} round {number}")
+        order = sorted(kinds, key=lambda kind: (counts[kind] + _handicap(kind), chance.random()))
+        drawn = _draw_together([KINDS[kind] for kind in order], chance)
+        counts.update(d.kind for d in drawn)
+        yield drawn
+
+
+def _handicap(kind: str) -> float:
+    """Return how much later a kind comes than others; one that needs a deployment of its own costs a minute more."""
+    return 1.5 if KINDS[kind].needs_own_deployment else 0.0
+
+
+def _draw_together(order: Sequence[type[Fault]], chance: random.Random) -> list[Drawn]:
+    """Draw targets for the first kinds of an order that can be struck together."""
+    if order[0].needs_own_deployment:
+        order = order[:1]
     drawn: list[Drawn] = []
     occupied: set[str] = set()
-    others = [KINDS[k] for k in kinds if KINDS[k].cost_s <= leader.cost_s * SIMILAR_COST]
-    others = [] if leader.needs_own_deployment else [kind for kind in others if not kind.needs_own_deployment]
-    for kind in [leader, *chance.sample(others, len(others))]:
-        if len(drawn) == MAX_TOGETHER or kind.kind in (d.kind for d in drawn):
-            continue
+    for kind in (k for k in order if k is order[0] or not k.needs_own_deployment):
         free = [target for target in kind.targets if not kind.parts(target) & occupied]
-        if free:
-            drawn.append(Drawn(kind.kind, chance.choice(free), chance.randrange(2**31)))
-            occupied |= kind.parts(drawn[-1].target)
+        if free and len(drawn) < MAX_TOGETHER:
+            target = chance.choice(free)
+            drawn.append(Drawn(kind.kind, target, chance.randrange(2**31)))
+            occupied |= kind.parts(target)
     return drawn

@@ -14,7 +14,6 @@ class Absent(Fault):
 
     kind = "site away beyond freshness"
     targets = SITES
-    cost_s = 30.0
 
     def inject(self) -> None:
         self.machine.kill()
@@ -42,7 +41,6 @@ class AwayForGood(Fault):
     """A site is dead, and windows are published without it; `wait_final` waits until they change no more."""
 
     targets = ("c",)
-    cost_s = 60.0
     needs_own_deployment = True
 
     def inject(self) -> None:
@@ -110,7 +108,6 @@ class SkewedClock(Fault):
 
     kind = "clock skew of an hour"
     targets = ROLES
-    cost_s = 30.0
 
     def inject(self) -> None:
         self.machine.kill()

@@ -24,7 +24,6 @@ class Fault(ABC):
 
     kind: ClassVar[str]
     targets: ClassVar[Sequence[str]]
-    cost_s: ClassVar[float] = 15.0  # about how long a round with it takes, to choose rounds that fit together
 
     needs_own_deployment: ClassVar[bool] = False  # it ends the deployment, or needs other settings
     horizon: ClassVar[str] = "1 h"  # the repair horizon of its own deployment

@@ -24,7 +24,6 @@ class SmallDiskFault(Fault):
     """A fault of a role that has a disk of its own; `left_bytes` are left free on it."""
 
     targets = SMALL_DISKS
-    cost_s = 20.0
     left_bytes = 0
 
     def inject(self) -> None:
@@ -75,7 +74,6 @@ class FailingCall(Fault):
     """A call of the disk fails once, in a process that works: strace makes it fail."""
 
     targets = ROLES
-    cost_s = 20.0
     calls = "fsync,fdatasync"
     error = "EIO"
 
@@ -141,7 +139,6 @@ class NoMoreFiles(Fault):
 
     kind = "EMFILE"
     targets = ROLES
-    cost_s = 20.0
 
     def inject(self) -> None:
         pid = self.machine.pid

@@ -30,7 +30,6 @@ class StateFault(Fault):
     """A role is killed and its folder changed; it is started, and put right if it is refused."""
 
     targets = ROLES
-    cost_s = 25.0
 
     @classmethod
     def parts(cls, target: str) -> frozenset[str]:
@@ -131,7 +130,6 @@ class OlderPart(StateFault):
     """The journal, the outbox, the inbox or the Spark checkpoint is an older copy."""
 
     kind = "part of the state older"
-    cost_s = 30.0
 
     def inject(self) -> None:
         self._part = self.chance.choice(PARTS[self.target])

@@ -19,7 +19,6 @@ class Clone(Fault):
 
     kind = "cloned site"
     targets = SITES
-    cost_s = 40.0
 
     @classmethod
     def parts(cls, target: str) -> frozenset[str]:
@@ -79,7 +78,6 @@ class EmptyDisk(Fault):
 
     kind = "site replaced after its disk was lost"
     targets = ("c",)
-    cost_s = 40.0
     needs_own_deployment = True
 
     def inject(self) -> None:

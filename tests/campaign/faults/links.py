@@ -20,7 +20,6 @@ class LinkFault(Fault):
     """A fault of the link from its target to the next inbox."""
 
     targets = tuple(RECEIVERS)
-    cost_s = 16.0
 
     @classmethod
     def parts(cls, target: str) -> frozenset[str]:
@@ -70,7 +69,6 @@ class HalfOpen(LinkFault):
     """Nothing passes any more, and no connection is closed."""
 
     kind = "link half open"
-    cost_s = 40.0
 
     def begin(self) -> None:
         self.link.bytes.harm = ByteHarm(holds_requests=True, holds_answers=True)
@@ -83,7 +81,6 @@ class OneWay(LinkFault):
     """What is sent arrives, and no answer comes back."""
 
     kind = "link one way"
-    cost_s = 30.0
 
     def begin(self) -> None:
         self.link.bytes.harm = ByteHarm(holds_answers=True)
@@ -200,7 +197,6 @@ class CableFault(LinkFault):
 
 class CablePulled(CableFault):
     kind = "cable of a namespace pulled"
-    cost_s = 40.0
 
     def begin(self) -> None:
         self.cable.pull()

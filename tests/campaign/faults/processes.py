@@ -33,7 +33,6 @@ class KillTwice(Fault):
 
     kind = "kill -9 in recovery"
     targets = ROLES
-    cost_s = 25.0
 
     def inject(self) -> None:
         self.machine.kill()
@@ -50,7 +49,6 @@ class KillJava(Fault):
 
     kind = "kill -9 of the JVM"
     targets = (CENTER, *SITES)
-    cost_s = 20.0
 
     def inject(self) -> None:
         java = self.machine.java_pid()
@@ -95,7 +93,6 @@ class Freeze(Fault):
 
     kind = "SIGSTOP beyond every time-out"
     targets = ROLES
-    cost_s = BEYOND_TIMEOUTS_S + 8.0
 
     def inject(self) -> None:
         self._since_s = time.monotonic()
@@ -120,7 +117,6 @@ class PowerCut(Fault):
 
     kind = "kill -9 of everything"
     targets = (ALL,)
-    cost_s = 35.0
 
     @classmethod
     def parts(cls, target: str) -> frozenset[str]:

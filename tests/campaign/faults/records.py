@@ -30,7 +30,6 @@ class RecordFault(Fault):
     """A fault of what a site reads; it has no end of its own."""
 
     targets: ClassVar[Sequence[str]] = SITES
-    cost_s = 6.0
 
     @classmethod
     def parts(cls, target: str) -> frozenset[str]:
@@ -120,7 +119,6 @@ class PoisonExpression(RecordFault):
 
     kind = "poison expression"
     targets = ("a", "b")  # a replaced site would read the record again
-    cost_s = 20.0
 
     @classmethod
     def parts(cls, target: str) -> frozenset[str]:
