@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from tests.campaign.campaign import Campaign, read_results
+from tests.campaign.living import SITES
 from tests.campaign.report import render
 from tests.campaign.schedule import KINDS
 
@@ -24,6 +25,7 @@ def main(
     seconds: Annotated[float | None, typer.Option(help="begin no round after this time")] = None,
     number: Annotated[int | None, typer.Option("--round", help="run this round alone, with a new deployment")] = None,
     kinds: Annotated[str, typer.Option(help="draw from these kinds alone, with commas between them")] = "",
+    sites: Annotated[str, typer.Option(help="the sites of the deployment; fewer start sooner")] = ",".join(SITES),
     report: Annotated[bool, typer.Option("--report", help="print the table of the results, and run nothing")] = False,
 ) -> None:
     """Put faults into a living deployment, and compare its answers with a recomputation after each round."""
@@ -36,7 +38,9 @@ def main(
     if unknown:
         raise typer.BadParameter(f"unknown kinds {unknown}; known: {', '.join(KINDS)}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no process and no disk is left
-    campaign = Campaign(folder.absolute(), kept.absolute(), seed, tuple(wanted) or tuple(KINDS))
+    campaign = Campaign(
+        folder.absolute(), kept.absolute(), seed, tuple(wanted) or tuple(KINDS), tuple(sites.split(","))
+    )
     held = campaign.run(faults, seconds) if number is None else campaign.run_alone(number)
     if not held:
         sys.exit(1)

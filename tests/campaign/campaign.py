@@ -19,11 +19,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.campaign.faults.base import Fault, NotPossibleError
-from tests.campaign.living import Living
+from tests.campaign.living import SITES, Living
 from tests.campaign.schedule import KINDS, Drawn, draw_round, needs_own_deployment
 from tests.campaign.verdict import find_false_claims, find_problems, find_wrong_counters, show
 
-HELD, FAILED, NOT_POSSIBLE = "held", "failed", "not possible"
+HELD, FAILED, NOT_STRUCK, NOT_POSSIBLE = "held", "failed", "not struck", "not possible"
 REST_PATIENCE_S = 180.0
 SETTLE_PATIENCE_S = 60.0
 FAILED_MARK = "FAILED"  # the file in the folder of a deployment that shows what went wrong
@@ -57,6 +57,7 @@ class Campaign:
     results: Path
     seed: int
     kinds: Sequence[str] = tuple(KINDS)
+    sites: Sequence[str] = SITES
     say: Callable[[str], None] = print
 
     def run(self, faults: int, seconds: float | None = None) -> bool:
@@ -83,7 +84,7 @@ class Campaign:
         """Run one round with a new deployment; return whether it held."""
         drawn = self._draw(number)
         folder = self.folder / f"seed-{self.seed}-round-{number}-{os.getpid()}"
-        with Living(folder, self.seed, horizon=KINDS[drawn[0].kind].horizon).running() as living:
+        with Living(folder, self.seed, self.sites, horizon=KINDS[drawn[0].kind].horizon).running() as living:
             settle(living)
             is_held = self.run_round(living, number, drawn)
         if is_held:
@@ -91,14 +92,14 @@ class Campaign:
         return is_held
 
     def _draw(self, number: int) -> list[Drawn]:
-        return draw_round(self.seed, number, self.kinds)
+        return draw_round(self.seed, number, self.kinds, self.sites)
 
     def _next_round(self) -> int:
         done = [r.round for r in read_results(self.results) if r.seed == self.seed]
         return max(done, default=-1) + 1
 
     def _is_due(self, faults: int, deadline_s: float | None) -> bool:
-        done = [r for r in read_results(self.results) if r.seed == self.seed]
+        done = [r for r in read_results(self.results) if r.seed == self.seed and r.outcome in (HELD, FAILED)]
         return len(done) < faults and (deadline_s is None or time.monotonic() < deadline_s)
 
     def _next_living(self) -> Living:
@@ -106,7 +107,7 @@ class Campaign:
         number = 0
         while (self.folder / f"seed-{self.seed}-{number}" / FAILED_MARK).exists():
             number += 1
-        return Living(self.folder / f"seed-{self.seed}-{number}", self.seed)
+        return Living(self.folder / f"seed-{self.seed}-{number}", self.seed, self.sites)
 
     def run_round(self, living: Living, number: int, drawn: Sequence[Drawn]) -> bool:
         """Inject the faults of a round, heal them, wait for rest, and write down what came of it; whether it held."""
@@ -129,7 +130,7 @@ class Campaign:
                 number,
                 fault.kind,
                 fault.target,
-                NOT_POSSIBLE if fault in impossible else FAILED if problem else HELD,
+                _outcome(fault, fault in impossible, problem),
                 impossible.get(fault, fault.told),
                 problem[:2000],
                 round(rest_s, 1),
@@ -152,7 +153,15 @@ class Campaign:
         (living.folder / "last-words.txt").write_text(words)
         self.say(f"  FAILED: {first.problem}")
         self.say(f"  the deployment is kept in {living.folder}")
-        self.say(f"  run this round again: {replay_command(self.seed, number, self.kinds)}")
+        self.say(f"  run this round again: {replay_command(self.seed, number, self.kinds, self.sites)}")
+
+
+def _outcome(fault: Fault, is_impossible: bool, problem: str) -> str:
+    if is_impossible:
+        return NOT_POSSIBLE
+    if problem:
+        return FAILED
+    return HELD if fault.has_struck else NOT_STRUCK
 
 
 def _harm(living: Living, faults: Sequence[Fault]) -> dict[Fault, str]:
@@ -238,10 +247,11 @@ def append_results(path: Path, results: Iterable[Result]) -> None:
         os.fsync(file.fileno())
 
 
-def replay_command(seed: int, number: int, kinds: Sequence[str]) -> str:
+def replay_command(seed: int, number: int, kinds: Sequence[str], sites: Sequence[str]) -> str:
     """Return the command that runs one round again."""
+    among = "" if tuple(sites) == SITES else f" --sites {','.join(sites)}"
     only = "" if tuple(kinds) == tuple(KINDS) else f" --kinds '{','.join(kinds)}'"
-    return f"{Path(sys.executable).name} -m tests.campaign --seed {seed} --round {number}{only}"
+    return f"{Path(sys.executable).name} -m tests.campaign --seed {seed} --round {number}{only}{among}"
 
 
 def commit_of_code() -> str:

@@ -164,9 +164,7 @@ class Living:
 
     @property
     def roles(self) -> Sequence[str]:
-        """The center, the relay if a site sends through it, and the sites."""
-        relays = [HUB] if any(RECEIVERS[site] == HUB for site in self.sites) else []
-        return [CENTER, *relays, *self.sites]
+        return roles_of(self.sites)
 
     @property
     def has_small_disks(self) -> bool:
@@ -261,3 +259,9 @@ class Living:
             return port
         machine.prefix = self.namespace.prefix
         return self.namespace.lead_to(port)
+
+
+def roles_of(sites: Sequence[str]) -> Sequence[str]:
+    """Return the center, the relay if a site sends through it, and the sites."""
+    relays = [HUB] if any(RECEIVERS[site] == HUB for site in sites) else []
+    return [CENTER, *relays, *sites]

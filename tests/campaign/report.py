@@ -11,7 +11,7 @@ from tests.campaign.schedule import KINDS
 
 def render(results: Sequence[Result]) -> str:
     """Return the table as Markdown."""
-    ran = [r for r in results if r.outcome != NOT_POSSIBLE]
+    ran = [r for r in results if r.outcome in (HELD, FAILED)]
     rounds = {(r.seed, r.round) for r in ran}
     commits = ", ".join(f"`{c}`" for c in dict.fromkeys(r.commit for r in ran))
     failed = sum(r.outcome == FAILED for r in ran)
@@ -27,10 +27,10 @@ def render(results: Sequence[Result]) -> str:
 
 
 def _line(kind: str, results: Sequence[Result]) -> str:
-    ran = [r for r in results if r.outcome != NOT_POSSIBLE]
+    ran = [r for r in results if r.outcome in (HELD, FAILED)]
     held = [r for r in ran if r.outcome == HELD]
     if not ran:
-        why = results[0].told if results else "not drawn"
+        why = next((r.told for r in results if r.outcome == NOT_POSSIBLE), "not yet")
         return f"| {kind} | 0 | | | {why} |"
     rest = [r.heal_to_rest_s for r in held]
     took = f"{statistics.median(rest):.0f} s ({max(rest):.0f} s)" if rest else ""

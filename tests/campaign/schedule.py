@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
 
 from tests.campaign.faults import absence, disks, files, identity, links, processes, records
 from tests.campaign.faults.base import Fault
-from tests.campaign.living import Living
+from tests.campaign.living import ALL, SITES, Living, roles_of
 
 KINDS: Mapping[str, type[Fault]] = {
     kind.kind: kind for module in (processes, links, disks, files, identity, records, absence) for kind in module.KINDS
@@ -35,18 +35,22 @@ def needs_own_deployment(drawn: Sequence[Drawn]) -> bool:
     return any(KINDS[d.kind].needs_own_deployment for d in drawn)
 
 
-def draw_round(seed: int, number: int, kinds: Sequence[str] = tuple(KINDS)) -> list[Drawn]:
+def draw_round(
+    seed: int, number: int, kinds: Sequence[str] = tuple(KINDS), sites: Sequence[str] = SITES
+) -> list[Drawn]:
     """Draw the faults of one round: kinds that were drawn least so far come first, on parts that no other touches."""
-    return next(islice(draw_rounds(seed, kinds), number, None))
+    return next(islice(draw_rounds(seed, kinds, sites), number, None))
 
 
-def draw_rounds(seed: int, kinds: Sequence[str] = tuple(KINDS)) -> Iterator[list[Drawn]]:
+def draw_rounds(seed: int, kinds: Sequence[str] = tuple(KINDS), sites: Sequence[str] = SITES) -> Iterator[list[Drawn]]:
     """Draw one round after another, without end."""
+    targets = {*roles_of(sites), ALL}
+    kinds = [kind for kind in kinds if targets & set(KINDS[kind].targets)]
     counts: Counter[str] = Counter()
     for number in count():
         chance = random.Random(f"{seed} round {number}")
         order = sorted(kinds, key=lambda kind: (counts[kind] + _handicap(kind), chance.random()))
-        drawn = _draw_together([KINDS[kind] for kind in order], chance)
+        drawn = _draw_together([KINDS[kind] for kind in order], targets, chance)
         counts.update(d.kind for d in drawn)
         yield drawn
 
@@ -56,14 +60,14 @@ def _handicap(kind: str) -> float:
     return 1.5 if KINDS[kind].needs_own_deployment else 0.0
 
 
-def _draw_together(order: Sequence[type[Fault]], chance: random.Random) -> list[Drawn]:
+def _draw_together(order: Sequence[type[Fault]], targets: Collection[str], chance: random.Random) -> list[Drawn]:
     """Draw targets for the first kinds of an order that can be struck together."""
     if order[0].needs_own_deployment:
         order = order[:1]
     drawn: list[Drawn] = []
     occupied: set[str] = set()
     for kind in (k for k in order if k is order[0] or not k.needs_own_deployment):
-        free = [target for target in kind.targets if not kind.parts(target) & occupied]
+        free = [t for t in kind.targets if t in targets and not kind.parts(t) & occupied]
         if free and len(drawn) < MAX_TOGETHER:
             target = chance.choice(free)
             drawn.append(Drawn(kind.kind, target, chance.randrange(2**31)))

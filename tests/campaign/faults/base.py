@@ -33,6 +33,7 @@ class Fault(ABC):
         self.target = target
         self.chance = chance
         self.told = ""  # what the operator saw of it
+        self.has_struck = True  # whether anything was harmed: a link that carries nothing cannot be
 
     @classmethod
     def parts(cls, target: str) -> frozenset[str]:

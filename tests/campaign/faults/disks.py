@@ -99,6 +99,7 @@ class FailingCall(Fault):
         if self._has_struck:
             self.wait_told("a process that ended with an error", self._find_end)
         else:
+            self.has_struck = False
             self.told = "no such call was made meanwhile"
 
     def _find_end(self) -> str:

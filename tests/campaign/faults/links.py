@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from tests.campaign.byte_proxy import ByteHarm
@@ -13,6 +14,7 @@ from tests.campaign.namespace import NetworkNamespace
 
 FULL_BYTES_PER_S = 100_000  # of a link that is taken for healthy; throttled ones have a hundredth
 HARM_S = 8.0
+STRIKE_PATIENCE_S = 20.0
 DOWN_PATIENCE_S = 90.0  # a sender gives up 40 s after a link fell silent
 
 
@@ -40,6 +42,15 @@ class LinkFault(Fault):
     def heal(self) -> None:
         time.sleep(max(0.0, self._until_s - time.monotonic()))
         self.link.heal()
+
+    def wait_until_struck(self, count: Callable[[], int], what: str) -> None:
+        """Wait until something was harmed; other faults may leave the link without anything to carry."""
+        until_s = time.monotonic() + STRIKE_PATIENCE_S
+        while not count() and time.monotonic() < until_s:
+            self.feed_windows(1)
+            time.sleep(0.5)
+        self.has_struck = count() > 0
+        self.told = f"{count()} {what}"
 
     def wait_link_down(self) -> None:
         """Wait until the sender says that its link is down; it can only if it runs and has something to send."""
@@ -116,9 +127,8 @@ class HarmedBytes(LinkFault):
         self._before = self.link.bytes.harmed_chunks
         self.link.bytes.harm = replace(self.harm)
 
-    def heal(self) -> None:
-        super().heal()
-        self.told = f"{self.link.bytes.harmed_chunks - self._before} chunks harmed"
+    def observe(self) -> None:
+        self.wait_until_struck(lambda: self.link.bytes.harmed_chunks - self._before, "chunks harmed")
 
 
 class CorruptBytes(HarmedBytes):
@@ -149,9 +159,8 @@ class HarmedMessages(LinkFault):
         self._before = self.link.messages.harmed_messages
         self.link.messages.harm = replace(self.harm)
 
-    def heal(self) -> None:
-        super().heal()
-        self.told = f"{self.link.messages.harmed_messages - self._before} messages harmed"
+    def observe(self) -> None:
+        self.wait_until_struck(lambda: self.link.messages.harmed_messages - self._before, "messages harmed")
 
 
 class DoubledMessages(HarmedMessages):
