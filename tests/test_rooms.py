@@ -31,6 +31,7 @@ ROOMS = (
     "records",
     "replay",
     "sinks",
+    "files",
     "deploy",
     "vectorised",
     "feeds",

@@ -21,7 +21,6 @@ from catchment.feeds.language.read_program import read_program
 from catchment.feeds.project import table_files
 from catchment.replay.spool import read_beginning, write_beginning
 from catchment.storage.files import read_record, remove_file, sync_files, write_record
-from catchment.vectorised.file_log import files_of_batch
 from catchment.wire.set_aside import FOLDER, SetAside
 
 READINGS = 5_000  # enough that a reader which looks first is caught nearly every time
@@ -88,24 +87,6 @@ def test_a_record_that_another_thread_removes_while_it_is_read_is_there_or_not(t
 
     with repeating(come_and_go):
         assert all(read_record(path) in (None, {"a": 1}) for _ in range(READINGS))
-
-
-def test_a_list_of_files_that_spark_compacts_is_found_in_one_form_or_the_other(tmp_path: Path) -> None:
-    """Spark removes a plain list once a compacted one holds its entries."""
-    entry = json.dumps({"path": "file:///data/a.json", "timestamp": 1, "batchId": 0})
-    lists = tmp_path / "sources" / "0"
-    lists.mkdir(parents=True)
-    (tmp_path / "offsets").mkdir()
-    (tmp_path / "offsets" / "0").write_text('v1\n{}\n{"logOffset":0}')
-    (lists / "0.compact").write_text(f"v1\n{entry}")
-    plain = lists / "0"
-
-    def come_and_go() -> None:
-        plain.hardlink_to(lists / "0.compact")
-        plain.unlink()
-
-    with repeating(come_and_go):
-        assert all(files_of_batch(tmp_path, 0) == ["/data/a.json"] for _ in range(READINGS // 5))
 
 
 def test_the_beginning_of_a_replay_is_never_seen_half_written(tmp_path: Path) -> None:

@@ -191,8 +191,8 @@ class Bench:
         from catchment.aggregates.partials import combine, lower
         from catchment.deploy.deployment import Deployment
         from catchment.spark.evaluation.evaluator import SparkEvaluator
+        from catchment.spark.pipelines import reading
         from catchment.spark.pipelines.site import SitePipeline
-        from catchment.spark.sources import streams as sources
         from catchment.timeline import SystemClock
         from catchment.wire.inbox import Inbox, LocalUplink
         from catchment.wire.sender import Sender
@@ -205,8 +205,8 @@ class Bench:
         deployment = Deployment.load(folder)
         fragment = deployment.fragments_at("edge")[0].fragment
         inbox = Inbox(folder / "inbox")
-        bound = sources.MAX_FILES_PER_BATCH
-        sources.MAX_FILES_PER_BATCH = FILES_PER_BATCH
+        bound = reading.MAX_FILES_PER_BATCH
+        reading.MAX_FILES_PER_BATCH = FILES_PER_BATCH
         pipeline = SitePipeline(
             self.spark,
             deployment.project,
@@ -226,7 +226,7 @@ class Bench:
             seconds = time.perf_counter() - began
         finally:
             pipeline.stop()
-            sources.MAX_FILES_PER_BATCH = bound
+            reading.MAX_FILES_PER_BATCH = bound
 
         def answers() -> pa.Table:
             segments = inbox.read_segments(0, inbox.last_position + 1)

@@ -35,6 +35,7 @@ from catchment.site.events import (
     SentMessage,
 )
 from catchment.site.fragment import RunningFragment, SiteFragment
+from catchment.site.known_files import FilesRead, FolderSeen, KnownFilesState, KnownFolders, StreamTimes
 from catchment.site.policies.base import LinkView
 from catchment.site.reader import ReadingPaused, ReadingResumed
 from catchment.site.suspension import BatchSkipped, FragmentResumed, FragmentSuspended, RecordsQuarantined
@@ -58,7 +59,7 @@ class CacheLimits:
             )
 
 
-@stored(version=2, migrations={1: dict})  # version 2 has paused
+@stored(version=3, migrations={1: dict, 2: dict})  # version 2 has paused, version 3 has files
 @dataclass
 class SiteState:
     """Everything that a site core knows."""
@@ -69,6 +70,7 @@ class SiteState:
     debts: ShedDebts
     shed_facts: list[Shed | Repaired]
     paused: set[str] = field(default_factory=set)
+    files: dict[str, KnownFilesState] = field(default_factory=dict)
 
 
 class SiteCore:
@@ -77,6 +79,7 @@ class SiteCore:
     def __init__(self, limits: CacheLimits | None = None) -> None:
         self.limits = limits or CacheLimits()
         self.debts = ShedDebts()
+        self.files = KnownFolders()
         self._fragments: dict[str, SiteFragment] = {}
         self._clocks: dict[str, EventClock] = {}
         self._link = LinkMeasured(None, 0, False)
@@ -140,6 +143,8 @@ class SiteCore:
                 self._paused.add(stream)
             case ReadingResumed(stream):
                 self._paused.discard(stream)
+            case FilesRead() | FolderSeen():
+                self.files.take_in(event, self.times_of(event.stream, now_us))
             case Ticked():
                 self._tick(now_us)
 
@@ -304,6 +309,10 @@ class SiteCore:
         """Return the newest event time that was read of a stream, held records included; None if that is not known."""
         return self._clock(stream).read_us
 
+    def times_of(self, stream: str, now_us: int) -> StreamTimes:
+        """Return where a stream stands."""
+        return StreamTimes(now_us, self.low_mark_us(stream), self.newest_read_us(stream))
+
     def is_waiting(self, now_us: int) -> bool:
         """Return whether a `Ticked` may do something though nothing was read: a window is due, or facts wait.
 
@@ -326,7 +335,15 @@ class SiteCore:
         """Return all state, the definitions of the fragments included; it is live, so write it down at once."""
         for fragment in self._fragments.values():
             fragment.gate.slot_table.trim()
-        return SiteState(self._fragments, self._clocks, self._link, self.debts, self._shed_facts, self._paused)
+        return SiteState(
+            self._fragments,
+            self._clocks,
+            self._link,
+            self.debts,
+            self._shed_facts,
+            self._paused,
+            self.files.snapshot(),
+        )
 
     def restore(self, state: SiteState) -> None:
         """Take back a state. Fragments that were added before go on as they were added, under the policy given then."""
@@ -337,6 +354,7 @@ class SiteCore:
         self.debts = state.debts
         self._shed_facts = state.shed_facts
         self._paused = state.paused
+        self.files = KnownFolders.restored(state.files)
         for event in added:
             self._add(event)
 

@@ -15,6 +15,7 @@ from catchment.progress.events import Ticked
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.shedding.debts import BatchRepaired, BatchShed
 from catchment.site.account import BatchAccepted
+from catchment.site.known_files import FilesRead, FolderSeen
 from catchment.site.policies.base import Policy
 from catchment.site.reader import ReadingPaused, ReadingResumed
 from catchment.site.slack import SlackPlan
@@ -145,6 +146,8 @@ Event = (
     | RecordsQuarantined
     | ReadingPaused
     | ReadingResumed
+    | FilesRead
+    | FolderSeen
     | Ticked
 )
 

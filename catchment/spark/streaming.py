@@ -11,7 +11,8 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,6 +22,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from catchment.errors import CatchmentError, EngineError
+from catchment.files.watch import FileChangedError
+from catchment.site.events import Event
 from catchment.storage.files import sync_files
 from catchment.storage.free_space import DiskFullError, write_last_words
 
@@ -84,8 +87,11 @@ def is_slow_worker(failure: BaseException) -> bool:
 
 
 def is_outage(failure: BaseException) -> bool:
-    """Return whether something failed because what it needs is away: a file, a host, or the right to use it."""
-    if isinstance(failure, OSError):
+    """Return whether something failed because what it needs is away: a file, a host, or the right to use it.
+
+    A file that is not as it was when it was read is away as well, until somebody puts it right.
+    """
+    if isinstance(failure, OSError | FileChangedError):
         return True
     text = str(failure)
     return any(state.startswith(_OUTAGE_STATES) for state in re.findall(r"SQLSTATE: (\w{5})", text)) or any(
@@ -98,13 +104,14 @@ def is_hopeless(failure: BaseException) -> bool:
     return "[USER_RAISED_EXCEPTION]" in str(failure)
 
 
-def make_offsets_durable(checkpoint: Path, batch: int) -> None:
+def make_offsets_durable(checkpoint: Path, batch: int) -> Sequence[Event]:
     """Force Spark's record of what a batch reads to the disk, before the batch is committed.
 
     Spark itself does not: after a power cut it could plan a batch of the same number over more records, and those would
-    be skipped with it. A checkpoint that is not a local folder is left to its file system.
+    be skipped with it. A checkpoint that is not a local folder is left to its file system. No event follows from it.
     """
     sync_files([checkpoint / "offsets" / str(batch), *checkpoint.glob(f"sources/*/{batch}")])
+    return ()
 
 
 def refuse_lost_checkpoint(checkpoint: Path, committed: int | None) -> None:
@@ -146,7 +153,8 @@ def _row_offset(checkpoint: Path, batch: int) -> int | None:
 def stopped_error(what: str, failure: BaseException, folder: Path) -> CatchmentError:
     """Return the error of a stream that has stopped: its reason in one line, and where the rest is."""
     path = folder / FAILURE_FILE
-    kept = write_last_words(path, str(failure)[:MAX_FAILURE_CHARACTERS])
+    output = "".join(traceback.format_exception(failure))
+    kept = write_last_words(path, output[:MAX_FAILURE_CHARACTERS])
     if any(words in str(failure) for words in _DISK_FULL):
         hint = "make room and start again: everything that was acknowledged is on disk"
         return DiskFullError(f"{what} stopped: the disk is full", where=str(folder), hint=hint)

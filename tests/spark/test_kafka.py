@@ -58,6 +58,7 @@ def read(spark: SparkSession, stream: Stream, base: Path) -> list[dict[str, Any]
 
     rows: list[dict[str, Any]] = []
     records = open_stream(spark, stream, "a", base, base / "spool", 86_400_000_000).records
+    assert records is not None
     writer = (
         records.writeStream.foreachBatch(lambda batch, _: rows.extend(r.asDict() for r in batch.collect()))
         .option("checkpointLocation", str(base / "checkpoint"))

@@ -125,11 +125,11 @@ def test_a_stream_whose_worker_was_too_slow_goes_on_from_its_checkpoint(
     handle = SitePipeline._on_batch
     failures = iter(["before", "after", "before"])
 
-    def slow(self: SitePipeline, state: Any, batch: Any, number: int) -> None:
+    def slow(self: SitePipeline, state: Any, batch: Any, number: int, settle: Any) -> None:
         when = next(failures, None)
         if when == "before":
             raise RuntimeError("Python worker failed to connect back.")
-        handle(self, state, batch, number)
+        handle(self, state, batch, number, settle)
         if when == "after":
             raise RuntimeError("Python worker failed to connect back.")
 

@@ -21,8 +21,10 @@ import zstandard
 
 from catchment.center.results.read import read_results, read_windows
 from catchment.errors import EngineError
+from catchment.files.watch import FolderWatch
 from catchment.query.sql.parse import parse_sql
 from catchment.query.sql.statements import Stream, Table
+from catchment.site.known_files import FilesRead, KnownFiles, StreamTimes
 from tests.worlds.projects import write_project
 from tests.worlds.runs import run_project
 from tests.worlds.waiting import wait_until
@@ -30,6 +32,7 @@ from tests.worlds.waiting import wait_until
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from catchment.spark.sources.files import FileSource
     from catchment.spark.sources.streams import OpenedStream
 
 pytestmark = pytest.mark.spark
@@ -64,6 +67,9 @@ def read(spark: SparkSession, stream: Stream, base: Path, site: str = "a") -> li
 def collect(stream: OpenedStream, base: Path) -> list[dict[str, Any]]:
     from catchment.spark.streaming import start_query
 
+    if stream.files is not None:
+        return collect_files(stream.files, base)
+    assert stream.records is not None
     rows: list[dict[str, Any]] = []
     writer = (
         stream.records.writeStream.foreachBatch(lambda batch, _: rows.extend(r.asDict() for r in batch.collect()))
@@ -71,6 +77,18 @@ def collect(stream: OpenedStream, base: Path) -> list[dict[str, Any]]:
         .trigger(availableNow=True)
     )
     start_query(writer).awaitTermination()
+    return rows
+
+
+KNOWN: dict[Path, KnownFiles] = {}  # what was read in each folder
+
+
+def collect_files(source: FileSource, base: Path) -> list[dict[str, Any]]:
+    known = KNOWN.setdefault(base, KnownFiles())
+    watch = FolderWatch("hits", source.watched, source.growing)
+    pieces = watch.look(known, StreamTimes(0, 0, None)).pieces
+    rows = [r.asDict() for r in source.read(pieces).collect()] if pieces else []
+    known.note_read(FilesRead("hits", tuple(watch.settle(pieces))))
     return rows
 
 
@@ -134,7 +152,7 @@ def test_csv_without_a_header_is_read_in_declared_order_with_its_own_delimiter(
 
 
 def test_files_may_come_later_but_not_with_another_header(spark: SparkSession, tmp_path: Path) -> None:
-    from pyspark.errors import StreamingQueryException
+    from pyspark.errors import PySparkException
 
     from catchment.spark.streaming import stopped_error
 
@@ -146,7 +164,7 @@ def test_files_may_come_later_but_not_with_another_header(spark: SparkSession, t
     (folder / "1.csv").write_text(f"ts,page,ms\n{iso(1)},/a,1\n")
     assert good(collect(waiting, tmp_path)) == [(1, "/a", 1.0)]
     (folder / "2.csv").write_text(f"page,ts,ms\n/b,{iso(2)},2\n")
-    with pytest.raises(StreamingQueryException) as caught:
+    with pytest.raises(PySparkException) as caught:
         collect(waiting, tmp_path)
     error = stopped_error("stream 'hits' at site 'a'", caught.value, tmp_path)
     assert error.message == (
@@ -250,6 +268,7 @@ def generate(spark: SparkSession, base: Path, cases: dict[str, tuple[int, str]])
             f"connector = 'generator', rows_per_s = 40, keys = 5, seed = {seed}, duration = '1 s'", EVERY_TYPE
         )
         made = opened(spark, stream, base, site)
+        assert made.records is not None
         into = rows[name].extend
         writer = made.records.writeStream.foreachBatch(lambda batch, _, into=into: into(batch.collect()))
         queries.append((made, writer.option("checkpointLocation", str(base / name)).start()))

@@ -335,7 +335,7 @@ def test_a_pass_over_files_finds_what_spark_sql_finds(spark: SparkSession, tmp_p
         bad = 5 if number else 0
         pq.write_table(hits(1500, number, bad), data / f"{number}.parquet", row_group_size=400)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("catchment.spark.sources.streams.MAX_FILES_PER_BATCH", 2)
+        patch.setattr("catchment.spark.pipelines.reading.MAX_FILES_PER_BATCH", 2)
         patch.setattr("catchment.spark.evaluation.file_scan.SMALL_BYTES", 30_000)  # a job for the first batch
         mine, scanned = reduce_files(spark, tmp_path / "scan", data, "vectorised", history)
         theirs, native = reduce_files(spark, tmp_path / "native", data, "native", history)

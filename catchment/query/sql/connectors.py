@@ -41,11 +41,19 @@ class FilesConnector:
     )
     header: bool = option(kinds.flag(), True, doc="whether CSV files begin with a line of names; for csv only")
     delimiter: str = option(kinds.one_character(), ",", doc="between the values of a CSV file; for csv only")
+    growing: bool = option(
+        kinds.flag(),
+        False,
+        doc="whether lines are appended to files after they have appeared; then only complete lines are read, and the "
+        "rest when it comes. For streams with connector files, in json or csv",
+    )
     kind: ClassVar[str] = "files"
 
     def to_options(self) -> dict[str, Any]:
         """Return the connector as it is written in WITH (...); `header` and `delimiter` are for CSV only."""
         options = write_options(self, defaults=True)
+        if not self.growing:
+            del options["growing"]
         if self.format != "csv":
             options = {name: value for name, value in options.items() if name not in CSV_OPTIONS}
         return {"connector": self.kind, **options}

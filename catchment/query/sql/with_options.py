@@ -33,6 +33,7 @@ def read_stream_options(given: Given, name: str, where: Where) -> tuple[dict[str
     read = _read(given, (*own, *of_connector), what, where)
     if "format" in read:
         _refuse_csv_options(read["format"], given, where)
+    _refuse_growing(read, connector, where)
     made = CONNECTORS[connector](**{o.key: read[o.key] for o in of_connector})
     return {o.key: read[o.key] for o in options_of(Stream)}, made
 
@@ -64,6 +65,17 @@ def _refuse_csv_options(format_: str, given: Given, where: Where) -> None:
             )
 
 
+def _refuse_growing(read: Given, connector: str, where: Where) -> None:
+    """Refuse files that grow where only whole files can be read."""
+    if read.get("growing") and (connector != FilesConnector.kind or read["format"] == "parquet"):
+        given = f"format {read['format']!r}" if connector == FilesConnector.kind else f"connector {connector!r}"
+        raise QueryError(
+            f"the option 'growing' has no meaning for {given}",
+            where=where("growing"),
+            hint="only files of JSON lines or CSV, read by connector 'files', can grow",
+        )
+
+
 def read_table_options(given: Given, name: str, where: Where) -> FilesConnector:
     """Return where a table's rows are; unless a format is given, it follows from the name of the file."""
     read = _read(given, table_options(), f"table {name!r}", where)
@@ -78,7 +90,7 @@ def read_table_options(given: Given, name: str, where: Where) -> FilesConnector:
 def table_options() -> tuple[Option, ...]:
     """Return the options of a table: those of files."""
     connector = Option("connector", kinds.choice("files"), "files", doc="where rows come from")
-    return (connector, *options_of(FilesConnector))
+    return (connector, *(o for o in options_of(FilesConnector) if o.name != "growing"))
 
 
 def read_sink_options(given: Given, name: str, where: Where) -> SinkConnector:

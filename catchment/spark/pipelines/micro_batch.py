@@ -8,7 +8,6 @@ twice: to judge first would cost another pass over every batch.
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +17,6 @@ from typing import TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming.query import StreamingQuery
 
 from catchment.deploy.fragment_plan import FragmentPlan
 from catchment.project.config import Project
@@ -35,6 +33,7 @@ from catchment.site.suspension import BatchSkipped
 from catchment.spark.evaluation.evaluator import UNKNOWN_ROWS, Evaluator, Reduced
 from catchment.spark.evaluation.observe import observe_sources
 from catchment.spark.evaluation.one_pass import Take
+from catchment.spark.pipelines.reading import Reading
 from catchment.spark.pipelines.shedding import BatchSample, StreamShedding
 from catchment.spark.sources.history import BatchFolder, number_rows
 from catchment.spark.sources.records import BatchStats, bad_records, mark_implausible, observe_good_records, stats_of
@@ -58,7 +57,8 @@ class StreamState:
     quarantined: int = 0
     far_records: int = 0  # quarantined for their event times
     last_rows: int = 0
-    query: StreamingQuery | None = None
+    reading: Reading | None = None
+    batch_paths: tuple[str, ...] = ()  # of the files of the batch that is being read
     is_finished: bool = False
     restarts: int = 0  # because a Python worker was too slow to come up
     reader: ReaderWatch = field(default_factory=ReaderWatch)
@@ -127,25 +127,22 @@ class StreamState:
 
     @property
     def has_ended(self) -> bool:
-        """Whether its query has stopped, or has read the stream to a final end."""
-        return self.query is not None and (not self.query.isActive or self.is_over)
+        """Whether its reader has stopped without a failure, or has read the stream to a final end."""
+        if self.reading is None or (self.reading.is_active and not self.is_over):
+            return False
+        return self.reading.failure() is None
 
     def note_signs(self, now_us: int) -> None:
-        """Note what the query shows of itself: what it does, and which batch it is at."""
-        if self.query is not None and self.query.isActive:
-            shown = self.query.status
-            progress = self.query.lastProgress
-            signature = (shown["message"], None if progress is None else (progress["batchId"], progress["timestamp"]))
-            self.reader.note_sign(signature, not shown["isTriggerActive"], now_us)
+        """Note what the reader shows of itself: what it does, and which batch it is at."""
+        if self.reading is not None and self.reading.is_active:
+            signature, is_waiting = self.reading.sign()
+            self.reader.note_sign(signature, is_waiting, now_us)
 
     @property
     def is_over(self) -> bool:
         """Whether the stream has been read to an end that is final."""
-        progress = self.query.lastProgress if self.query is not None else None
-        if progress is None or progress["sources"][0]["endOffset"] is None:
-            return False
-        offset = progress["sources"][0]["endOffset"]
-        return self.opened.is_over(json.loads(offset) if isinstance(offset, str) else offset)
+        offset = None if self.reading is None else self.reading.end_offset()
+        return offset is not None and self.opened.is_over(offset)
 
     @property
     def end_mark_us(self) -> int:

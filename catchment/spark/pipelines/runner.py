@@ -29,7 +29,8 @@ from catchment.shedding.monitor import LoadMonitor
 from catchment.spark.evaluation.evaluator import SparkEvaluator
 from catchment.spark.pipelines.center_role import CenterRole
 from catchment.spark.pipelines.shedding import MakeMonitor
-from catchment.spark.pipelines.site import SitePipeline, site_status
+from catchment.spark.pipelines.site import SitePipeline
+from catchment.spark.pipelines.site_status import site_status
 from catchment.spark.session import make_session
 from catchment.spark.sources.streams import read_table
 from catchment.timeline import Clock, SystemClock

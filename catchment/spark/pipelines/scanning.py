@@ -21,7 +21,6 @@ from catchment.spark.pipelines.micro_batch import BatchReducer, ReducedBatch, St
 from catchment.spark.sources.records import good_records, mark_implausible
 from catchment.vectorised.choose import ScanChoice, StreamScans
 from catchment.vectorised.coercion import NotVectorisedError
-from catchment.vectorised.file_log import files_of_batch
 from catchment.vectorised.scan import ScanFindings
 
 _log = logging.getLogger(__name__)
@@ -67,7 +66,7 @@ class ScanningReducer:
     def _scan(self, state: StreamState, choice: ScanChoice, batch: DataFrame, number: int) -> ReducedBatch:
         native = self.native
         stream = state.stream
-        paths = files_of_batch(native.folder / "checkpoints" / stream.name, number)
+        paths = sorted(state.batch_paths)
         found = self._scan_files(stream, choice, paths, None)
         checked = native.check_times(state, lambda: found.buckets, stats_of_scan(found))
         if checked.limits is not None:

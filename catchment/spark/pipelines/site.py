@@ -1,8 +1,9 @@
 """A site: its streams through Spark into the site core, and what the core sends onto the link.
 
-Each stream is one Structured Streaming query. Every micro-batch is, in this order: written to raw history, with bad
-records in quarantine; reduced to partials per fragment (`BatchReducer`); journalled; absorbed by the core; put into the
-outbox. The journal entry is the commit: before it, Spark replays the batch; after it, the batch is skipped.
+Each stream is one Structured Streaming query, or a loop over the files of a folder (`catchment.spark.pipelines.reading`
+says why). Every micro-batch is, in this order: written to raw history, with bad records in quarantine; reduced to
+partials per fragment (`BatchReducer`); journalled; absorbed by the core; put into the outbox. The journal entry is the
+commit: before it, the batch is read again; after it, it is skipped.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -19,6 +19,7 @@ from catchment.deploy.fragment_plan import FragmentPlan
 from catchment.deploy.reconcile import site_changes
 from catchment.deploy.role_files import forget_resumptions, requested_resumptions
 from catchment.errors import CatchmentError, EngineError
+from catchment.files.watch import DEFAULT_KEEP_US, FolderWatch
 from catchment.progress.events import Ticked
 from catchment.project.config import Project
 from catchment.project.routes import Routes, first_link
@@ -34,12 +35,15 @@ from catchment.site.plausible import far_us
 from catchment.site.reader import NOT_READING, ReaderWatch, ReadingPaused, ReadingResumed
 from catchment.site.suspension import FragmentResumed, FragmentSuspended
 from catchment.spark.evaluation.evaluator import Evaluator
+from catchment.spark.pipelines.file_batches import FileBatches, Settle
 from catchment.spark.pipelines.isolation import IsolatingReducer
 from catchment.spark.pipelines.micro_batch import BatchReducer, StreamState, slack_us
+from catchment.spark.pipelines.reading import FileReading, QueryReading
 from catchment.spark.pipelines.record_quarantine import RecordQuarantine
 from catchment.spark.pipelines.scanning import ScanningReducer
 from catchment.spark.pipelines.shed_repair import RepairThread, ShedRepairs
 from catchment.spark.pipelines.shedding import MakeMonitor, StreamShedding, stream_shedding
+from catchment.spark.sources.files import FileSource
 from catchment.spark.sources.streams import OpenedStream, open_stream
 from catchment.spark.streaming import (
     is_hopeless,
@@ -80,6 +84,7 @@ class SitePipeline:
     clock: Clock
     make_monitor: MakeMonitor = LoadMonitor
     _states: dict[str, StreamState] = field(default_factory=dict, init=False)
+    _file_batches: dict[str, FileBatches] = field(default_factory=dict, init=False)  # of streams of files
     _stopping: threading.Event = field(default_factory=threading.Event, init=False)
     _once: bool = field(default=False, init=False)
     failure: CatchmentError | None = field(default=None, init=False)  # why a reader has failed for good
@@ -175,8 +180,8 @@ class SitePipeline:
         """Stop reading and sending; what is not sent yet waits in the outbox."""
         self._stopping.set()
         for state in self.states:
-            if state.query is not None:
-                state.query.stop()
+            if state.reading is not None:
+                state.reading.stop()
         self._repair_thread.stop()
         self.sender.stop()
         self.host.journal.close()
@@ -193,22 +198,48 @@ class SitePipeline:
         state.agreed_time.resume(self._newest_agreed_us(stream.name), self.core.newest_read_us(stream.name))
         if stream.shed:
             state.shedding = self._make_shedding(state, opened)
+        if opened.files is not None:
+            self._file_batches[stream.name] = self._watch_files(state, opened.files)
         self._states[stream.name] = state
-        self._start_query(state)
+        self._start_reading(state)
 
-    def _start_query(self, state: StreamState) -> None:
+    def _start_reading(self, state: StreamState) -> None:
+        batches = self._file_batches.get(state.stream.name)
+        if batches is None:
+            state.reading = self._start_query(state)
+        else:
+            batches.take_over_checkpoint()
+            interval_s = None if self._once else self.project.defaults.trigger_us / 1e6
+            name = f"{self.site}.{state.stream.name}"
+            state.reading = FileReading(self.spark, name, batches.look, batches.read, interval_s)
+        state.reader.note_started(self.clock.now_us())
+
+    def _start_query(self, state: StreamState) -> QueryReading:
         name = state.stream.name
         checkpoint = self.folder / "checkpoints" / name
+
+        def on_batch(batch: DataFrame, number: int) -> None:
+            self._on_batch(state, batch, number, lambda: make_offsets_durable(checkpoint, number))
+
+        assert state.opened.records is not None, "only files are read in another way"
         writer = (
             state.opened.records.writeStream.queryName(f"{self.site}.{name}")
             .option("checkpointLocation", str(checkpoint))
-            .foreachBatch(lambda batch, number: self._on_batch(state, batch, number))
+            .foreachBatch(on_batch)
         )
         refuse_lost_checkpoint(checkpoint, self.host.batches.get(name))
         interval = f"{self.project.defaults.trigger_us // 1000} milliseconds"
         writer = writer.trigger(availableNow=True) if self._once else writer.trigger(processingTime=interval)
-        state.query = start_query(writer)
-        state.reader.note_started(self.clock.now_us())
+        return QueryReading(start_query(writer))
+
+    def _watch_files(self, state: StreamState, source: FileSource) -> FileBatches:
+        limits = self.project.limits
+        horizon_us = self.project.defaults.repair_horizon_us
+        keep_us = DEFAULT_KEEP_US if limits.history_keep_us is None else limits.history_keep_us
+        watch = FolderWatch(state.stream.name, source.watched, source.growing, keep_us, horizon_us)
+        if self._once:
+            watch.freeze()
+        return FileBatches(state, source, watch, self.host, self.core, self.clock, self.folder, self._on_batch)
 
     def _make_shedding(self, state: StreamState, opened: OpenedStream) -> StreamShedding:
         name = state.stream.name
@@ -225,9 +256,10 @@ class SitePipeline:
         )
 
     def _end_stream(self, name: str) -> None:
-        query = self._states.pop(name).query
-        if query is not None:
-            query.stop()
+        reading = self._states.pop(name).reading
+        if reading is not None:
+            reading.stop()
+        self._file_batches.pop(name, None)
         self._apply_deployment(name, None)
 
     def _tick_stream(self, state: StreamState) -> None:
@@ -246,13 +278,13 @@ class SitePipeline:
     def _watch_reader(self, state: StreamState) -> None:
         """Start a reader again that has died, and tell the core when its silence means nothing."""
         now_us = self.clock.now_us()
-        failure = state.query.exception() if state.query is not None else None
+        failure = state.reading.failure() if state.reading is not None else None
         if failure is not None:
-            state.query = None
+            state.reading = None
             self._note_death(state, failure, now_us)
         elif state.reader.is_due(now_us):
             try:
-                self._start_query(state)
+                self._start_reading(state)
             except (EngineError, OSError) as again:
                 self._note_death(state, again, now_us)
         state.note_signs(now_us)
@@ -270,7 +302,7 @@ class SitePipeline:
         if is_slow_worker(failure) and state.restarts < MAX_BUSY_RESTARTS:
             state.restarts += 1
             _log.warning("the machine is busy: %s goes on from its checkpoint (restart %d)", what, state.restarts)
-            self._start_query(state)
+            self._start_reading(state)
             return
         reader = state.reader
         if is_hopeless(failure):
@@ -318,17 +350,18 @@ class SitePipeline:
 
     # --- a micro-batch ----------------------------------------------------------------------------------------
 
-    def _on_batch(self, state: StreamState, batch: DataFrame, number: int) -> None:
+    def _on_batch(self, state: StreamState, batch: DataFrame, number: int, settle: Settle) -> None:
         with state.batch_lock:
             self._refresh(state)
             if not self.host.is_committed(state.stream.name, number):
                 self._wait_for_room()
-                self._commit_batch(state, batch, number)
+                self._commit_batch(state, batch, number, settle)
 
-    def _commit_batch(self, state: StreamState, batch: DataFrame, number: int) -> None:
+    def _commit_batch(self, state: StreamState, batch: DataFrame, number: int, settle: Settle) -> None:
         name = state.stream.name
         began_us = self.clock.now_us()
         reduced = self.isolating.reduce(state, batch, number)
+        settled = settle()
         events = reduced.events
         stats = reduced.stats
         state.add(reduced, self.clock.now_us())
@@ -342,9 +375,8 @@ class SitePipeline:
             if state.newest_us is not None:
                 mark_us = state.newest_us - slack_us(self.project, state.stream)
             events = [*events, LowMarkRaised(name, mark_us, read_us=read_us)]
-        make_offsets_durable(self.folder / "checkpoints" / name, number)
         accepted = BatchAccepted(name, number, stats.rows - stats.bad)
-        self.host.submit(name, [accepted, *events, self._measure_link()], batch=number)
+        self.host.submit(name, [accepted, *settled, *events, self._measure_link()], batch=number)
         self.sender.notify()
         now_us = self.clock.now_us()
         state.reader.note_batch(stats.rows, now_us - began_us, now_us)
@@ -389,28 +421,3 @@ class SitePipeline:
 
     def _measure_link(self) -> LinkMeasured:
         return self._writer.measure(self.sender.snapshot())
-
-
-def site_status(pipeline: SitePipeline) -> dict[str, Any]:
-    """Return rows read, what is cached, and what went over the link."""
-    link = pipeline.sender.snapshot()
-    return {
-        "rows": sum(s.rows for s in pipeline.states),
-        "quarantined": sum(s.quarantined for s in pipeline.states),
-        "implausible_times": sum(s.far_records + s.agreed_time.held_records for s in pipeline.states),
-        "newest_event_us": max((s.newest_us for s in pipeline.states if s.newest_us is not None), default=None),
-        "pending_rows": pipeline.core.pending_rows,
-        "fragments": pipeline.core.fragment_status(),
-        **pipeline.meter.link_status(link, pipeline.outbox.size_bytes, pipeline.link.bandwidth_bytes_per_s),
-        "statistics": pipeline.meter.statistics(),
-        "shedding": {
-            s.stream.name: s.shedding.status(len(pipeline.core.debts.of(s.stream.name)))
-            for s in pipeline.states
-            if s.shedding is not None
-        },
-        "repair_failure": pipeline.repair_failure,
-        "streams": {s.stream.name: s.reader.status(pipeline.clock.now_us()) for s in pipeline.states},
-        "disk": pipeline.free_space.status(),
-        "finished": pipeline.finished,
-        "contracts": pipeline.host.look(lambda: pipeline.core.contract_status(pipeline.clock.now_us())),
-    }

@@ -53,6 +53,10 @@ class BatchFolder:
         """Return whether a batch was written."""
         return any(self._path(batch_id).glob("*.parquet"))
 
+    def remove(self, batch_id: int) -> None:
+        """Remove what was written of a batch that was not committed."""
+        shutil.rmtree(self._path(batch_id), ignore_errors=True)
+
     def begin_attempt(self) -> Path:
         """Return an empty folder for the files of the next batch: they do not count before they are committed.
 

@@ -16,10 +16,10 @@ import pyarrow as pa
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from catchment.arrays import Ints
 from catchment.errors import EngineError
+from catchment.files.folder import WatchedFolder
 from catchment.query.sql.connectors import FilesConnector, GeneratorConnector, KafkaConnector, ReplayConnector
 from catchment.query.sql.statements import DeclaredRelation, Stream, Table
 from catchment.query.types import sql_type
@@ -27,6 +27,7 @@ from catchment.replay.spool import read_arrivals, read_beginning
 from catchment.replay.spool_writer import make_spool, read_header
 from catchment.shedding.reader_filter import ROW, ReadRequest
 from catchment.spark.sources.csv_header import csv_schema, is_record
+from catchment.spark.sources.files import FileSource
 from catchment.spark.sources.generator import generate, has_generated
 from catchment.spark.sources.replay import ReplaySource, RowRange
 from catchment.spark.sources.reread import RangeReader, reread_rows
@@ -35,8 +36,6 @@ from catchment.spark.streaming import retry_slow_start
 RAW = "_raw"  # the text of a bad record
 PROBLEM = "_problem"  # why it is bad; null for a good record
 _CORRUPT = "_corrupt"
-ANY_AGE = "100000d"
-MAX_FILES_PER_BATCH = 256
 MAX_REPLAYED_ROWS_PER_BATCH = 16_000_000
 
 
@@ -48,15 +47,17 @@ class OpenedStream:
     read again, `reread_rows(start, end, wanted)` returns those that are wanted between two offsets, with the number of
     each (`ROW`). `filter_cpu_s` is the CPU time that the readers of samples took so far, divided by the number of
     cores. `arrived_rows` says how many records have arrived by an instant. `columns` are those that the reader sees
-    before parsing, by which it can filter.
+    before parsing, by which it can filter. A stream of files has no `records`: those of each batch are read from
+    its `files`.
     """
 
-    records: DataFrame
+    records: DataFrame | None
     is_over: Callable[[Any], bool] = lambda offset: False
     reread_rows: Callable[[int, int, Sequence[ReadRequest]], DataFrame] | None = None
     filter_cpu_s: Callable[[], float] = lambda: 0.0
     arrived_rows: Callable[[int], int | None] = lambda now_us: None
     columns: pa.Schema | None = None
+    files: FileSource | None = None
 
 
 def open_stream(spark: SparkSession, stream: Stream, site: str, base: Path, spools: Path, jump_us: int) -> OpenedStream:
@@ -71,7 +72,7 @@ def open_stream(spark: SparkSession, stream: Stream, site: str, base: Path, spoo
     try:
         if isinstance(connector, ReplayConnector):
             return _open_replay(spark, stream, connector, path, spools / f"{stream.name}.arrow", jump_us)
-        return OpenedStream(_open_files(spark, stream, connector, path))
+        return OpenedStream(None, files=_open_files(spark, stream, connector, path))
     except EngineError as error:
         raise EngineError(error.message, where=stream.where, hint=error.hint) from error
 
@@ -155,10 +156,14 @@ def _check_event_time(records: DataFrame, stream: Stream, carried: tuple[str, ..
     return records.select(*columns, *carried, raw.alias(RAW), problem.alias(PROBLEM))
 
 
-def _open_files(spark: SparkSession, stream: Stream, files: FilesConnector, path: Path) -> DataFrame:
+def _open_files(spark: SparkSession, stream: Stream, files: FilesConnector, path: Path) -> FileSource:
+    watched = WatchedFolder.of(path)
     if files.format == "parquet":
-        return _check_event_time(_watch(spark, path).schema(ddl(stream)).parquet(_folder(path)), stream)
-    return parse_lines(_watch(spark, path).text(_folder(path)), stream, files, _header(path, stream, files))
+        return FileSource(spark, watched, lambda rows: _check_event_time(rows, stream), parquet=ddl(stream))
+    header = _header(path, stream, files)
+    if files.format == "csv":
+        csv_schema(stream, header)  # refuses a header without the declared columns before anything is read
+    return FileSource(spark, watched, lambda rows: parse_lines(rows, stream, files, header), growing=files.growing)
 
 
 def _open_kafka(spark: SparkSession, stream: Stream, kafka: KafkaConnector, site: str, base: Path) -> DataFrame:
@@ -233,37 +238,13 @@ class ArrivedRows:
         return int(self._arrivals.searchsorted(reached, side="right"))
 
 
-def _watch(spark: SparkSession, path: Path) -> DataStreamReader:
-    options = {
-        "maxFilesPerTrigger": str(MAX_FILES_PER_BATCH),
-        "pathGlobFilter": _glob(path),
-        # By default Spark silently ignores a file that is a week older than the newest one by its modification time,
-        # which clocks, archives and copies set at will.
-        "maxFileAge": ANY_AGE,
-    }
-    return spark.readStream.options(**options)
-
-
-def _names_files(path: Path) -> bool:
-    return not path.is_dir() and (bool(path.suffix) or "*" in path.name)
-
-
-def _folder(path: Path) -> str:
-    """Return the folder to watch: the path itself, or that of the file or pattern it names."""
-    folder = path.parent if _names_files(path) else path
-    if not folder.is_dir():
-        raise EngineError(f"there is no folder {folder} to read from", hint="make it; files may come later")
-    return str(folder)
-
-
-def _glob(path: Path) -> str:
-    return path.name if _names_files(path) else "*"
-
-
 def _header(path: Path, relation: DeclaredRelation, connector: FilesConnector) -> list[str]:
     """Return the columns of the files in their order: those of the first file, or as declared."""
     declared = [c.name for c in relation.columns]
     if connector.format != "csv" or not connector.header:
         return declared
-    files = [path] if path.is_file() else sorted(Path(_folder(path)).glob(_glob(path)))
-    return read_header(files[0], connector.delimiter) if files else declared
+    if path.is_file():
+        return read_header(path, connector.delimiter)
+    watched = WatchedFolder.of(path)
+    files = sorted(watched.names())
+    return read_header(watched.path(files[0]), connector.delimiter) if files else declared

@@ -1,0 +1,55 @@
+"""The records of some files of a folder, as Spark reads them; which files these are is decided elsewhere.
+
+Whole files are read by Spark's own readers. Pieces of files that grow are read as lines by the tasks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from catchment.files.folder import WatchedFolder
+from catchment.files.lines import read_lines
+from catchment.files.watch import FilePiece
+
+_GLOB = re.compile(r"([\\{}\[\]*?])")  # what Hadoop takes for a pattern in a path
+_LINES = pa.schema([("value", pa.string())])
+
+
+@dataclass(frozen=True)
+class FileSource:
+    """The files of a stream: `parquet` is the declared schema of Parquet files, None for text.
+
+    `parse` makes records with `_raw` and `_problem` of what was read.
+    """
+
+    spark: SparkSession
+    watched: WatchedFolder
+    parse: Callable[[DataFrame], DataFrame]
+    parquet: str | None = None
+    growing: bool = False
+
+    def read(self, pieces: Sequence[FilePiece]) -> DataFrame:
+        """Return the records of some pieces."""
+        if self.growing:
+            return self.parse(self._read_lines(pieces))
+        reader = self.spark.read.option("basePath", str(self.watched.folder))
+        paths = [_GLOB.sub(r"\\\1", piece.path) for piece in pieces]  # names are names: `a[1].json` is no pattern
+        if self.parquet is None:
+            return self.parse(reader.text(paths))
+        return self.parse(reader.schema(self.parquet).parquet(*paths))
+
+    def _read_lines(self, pieces: Sequence[FilePiece]) -> DataFrame:
+        ranges = [(piece.path, piece.start, piece.end) for piece in pieces]
+
+        def work(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for number in (n for batch in numbers for n in batch.column(0).to_pylist()):
+                lines = pa.array(read_lines(*ranges[number]), pa.string())
+                yield pa.RecordBatch.from_arrays([lines], schema=_LINES)
+
+        tasks = min(len(ranges), self.spark.sparkContext.defaultParallelism)
+        return self.spark.range(0, len(ranges), 1, tasks).mapInArrow(work, "value STRING")
