@@ -109,6 +109,17 @@ def combine(table: pa.Table, keys: Sequence[str], aggregates: Sequence[Aggregate
     return pa.table({name: columns[name] for name in wanted}).cast(table.select(wanted).schema)
 
 
+def combine_fitting(table: pa.Table, keys: Sequence[str], aggregates: Sequence[Aggregate]) -> pa.Table:
+    """Return the partials merged, or as they are where a merged one would not fit into its type.
+
+    Partials are a bag, so both stand for the same records. Whoever needs one row per key meets the error.
+    """
+    try:
+        return combine(table, keys, aggregates)
+    except AggregateError:
+        return table.select(_key_and_state_columns(table, keys, aggregates))
+
+
 def select_matching(rows: pa.Table, wanted: pa.Table) -> pa.Table:
     """Return the rows that agree with some wanted row in the wanted columns; null keys match null keys."""
     names = wanted.column_names

@@ -11,6 +11,7 @@ entry of their own when there is room.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -42,6 +43,7 @@ from catchment.storage.host import Host
 from catchment.wire.inbox import Inbox
 from catchment.wire.messages import Segment, Updates, counted_in
 
+_log = logging.getLogger(__name__)
 CAUSE = "inbox"  # names the journal entries that take landed segments
 SEGMENTS_PER_ENTRY = 256
 NOTHING_DEFERRABLE: Mapping[str, DeferrableFragment] = {}
@@ -51,8 +53,8 @@ LandedEvent = Gathered | LeftOut | PartialsDeferred | Landed | SiteBlocked
 
 
 def merge_here(fragment: Fragment, table: pa.Table) -> pa.Table:
-    """Merge partials per (slice, keys) in this process."""
-    return partials.combine(table, [SLICE_COLUMN, *fragment.key_names], fragment.aggregates)
+    """Merge partials per (slice, keys) in this process; those whose sums do not fit stay as they are."""
+    return partials.combine_fitting(table, [SLICE_COLUMN, *fragment.key_names], fragment.aggregates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,17 +181,28 @@ class InboxConsumer:
             if name in shares:
                 found = split(part.table(fragment), tuple(part.records), deferrable[name].keys, shares[name])
                 senders = tuple(sorted(part.senders))
-                events.append(Gathered(name, self.merge(fragment, found.merged), found.merged_records, senders))
+                events.append(Gathered(name, self._merge(fragment, found.merged), found.merged_records, senders))
                 later_parts = divide(name, found, senders, self.load.part_rows)
                 for number, later in enumerate(later_parts, start=end * MAX_PARTS):
                     waiting.append((number, later))
                     events.append(describe(fragment, number, shares[name], deferrable[name].keys, later))
             else:
-                events.append(_make_gathered(fragment, part, self.merge))
+                events.append(_make_gathered(fragment, part, self._merge))
         events += [event for _, left_out in restricted for event in left_out]
         waiting_rows = sum(part.partials.num_rows for _, part in waiting)
         merged_rows = sum(part.rows for part in parts.values()) - waiting_rows
         return LandedRun(start, end, tuple(events), deferred=tuple(waiting), merged_rows=merged_rows)
+
+    def _merge(self, fragment: Fragment, table: pa.Table) -> pa.Table:
+        """Merge partials, in this process if the engine for large tables fails, as it does on a sum that does not fit."""
+        try:
+            return self.merge(fragment, table)
+        except Exception as failure:
+            if self.merge is merge_here:
+                raise
+            merged = merge_here(fragment, table)
+            _log.warning("partials of %s were merged without the engine, which has failed: %s", fragment.name, failure)
+            return merged
 
     def _decide(
         self,
@@ -234,7 +247,7 @@ class InboxConsumer:
             rows += waiting.partials.num_rows
             if rows >= self.load.part_rows and not everything:
                 break
-        gathered = [_make_gathered(fragments[name], part, self.merge) for name, part in parts.items()]
+        gathered = [_make_gathered(fragments[name], part, self._merge) for name, part in parts.items()]
         return DeferredRun(tuple(keys), (*gathered, *(DeferredMerged(*key) for key in keys)), rows)
 
     def commit_deferred(self, run: DeferredRun, events: Sequence[Any]) -> None:
@@ -290,7 +303,7 @@ def _without_poison(
 ) -> dict[int, Segment]:
     """Return the segments that can be merged with those before them; block the sites of the others.
 
-    Where all can be merged here, the engine that merges large tables has failed, and not a segment.
+    Where all can be merged here, something else has failed, and not a segment.
     """
     kept: dict[int, Segment] = {}
     for position, segment in taken.items():

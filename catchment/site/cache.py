@@ -13,7 +13,7 @@ import pyarrow as pa
 from pandas.util import hash_array
 
 from catchment.aggregates import Aggregate
-from catchment.aggregates.partials import combine, group_codes, one_array
+from catchment.aggregates.partials import combine_fitting, group_codes, one_array
 from catchment.arrays import Ints
 from catchment.errors import SiteError
 from catchment.query.fragment import SLICE_COLUMN, Fragment
@@ -76,7 +76,7 @@ class StateLog:
             self.table = self._merge(self.table)
 
     def take(self, slots: Slots, size: int) -> pa.Table:
-        """Remove the states of these slots; return them merged, in the order of slots."""
+        """Remove the states of these slots; return them in the order of slots, merged unless a sum would not fit."""
         chosen = np.zeros(size, dtype=np.bool_)
         chosen[slots] = True
         mask = chosen[self.slots()]
@@ -90,7 +90,8 @@ class StateLog:
 
     def _merge(self, table: pa.Table) -> pa.Table:
         if _has_repeats(_slots_in(table)):
-            table = combine(table, (SLOT_COLUMN,), self.aggregates).select(table.column_names).cast(table.schema)
+            merged = combine_fitting(table, (SLOT_COLUMN,), self.aggregates)
+            table = merged.select(table.column_names).cast(table.schema)
         return table.take(pa.array(np.argsort(_slots_in(table), kind="stable"))).combine_chunks()
 
 
@@ -151,10 +152,12 @@ class PartialCache:
         self.log.append(slots, partials.select(self._state_names), pending_rows)
 
     def take(self, slots: Slots) -> pa.Table:
-        """Remove the states of these slots; return the update rows (slice, keys..., states...), one per slot."""
-        ordered = np.sort(slots)
-        states = self.log.take(ordered, self.index.rows)
-        keys = self.index.table.take(pa.array(ordered))
+        """Remove the states of these slots; return the update rows (slice, keys..., states...).
+
+        There is one row per slot, or several where their sum would not fit: whoever answers with it meets the error.
+        """
+        states = self.log.take(np.sort(slots), self.index.rows)
+        keys = self.index.table.take(states[SLOT_COLUMN])
         columns = [*keys.columns, *(states[n] for n in self._state_names)]
         return pa.table(columns, schema=self.fragment.schema).combine_chunks()
 

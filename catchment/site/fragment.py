@@ -216,7 +216,9 @@ class SiteFragment:
             if chosen:
                 slots: Slots = np.concatenate([r.slots for r in chosen])
                 records = tuple((r.slice_us, r.records) for r in chosen if r.records)
-                messages.append(Updates(self.name, self.cache.take(slots), records))
+                rows = self.cache.take(slots)
+                self.gate.count_apart(rows.num_rows - len(slots))
+                messages.append(Updates(self.name, rows, records))
         return messages
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from catchment.arrays import Ints, Mask
 from catchment.site.event_clock import EventClock
 from catchment.site.policies.base import (
+    APART,
     DUE,
     LATE,
     NO_SLOTS,
@@ -225,6 +226,12 @@ class ReleaseGate:
         self.updates_total += len(slots)
         self.reasons.add(reason, len(slots), detail)
         return [Release(open_slice.start_us, slots, share, late)]
+
+    def count_apart(self, rows: int) -> None:
+        """Count updates beyond one per key, which left apart because a sum of them would not fit."""
+        if rows:
+            self.updates_total += rows
+            self.reasons.add(APART, rows)
 
     def _close(self, open_slice: OpenSlice, clock: EventClock, link: LinkView, now_us: int) -> None:
         if not open_slice.stale:

@@ -18,8 +18,10 @@ from catchment.center.windows.close import WindowCloser
 from catchment.center.windows.closed import SiteMarks
 from catchment.center.windows.open import OpenSlices
 from catchment.center.windows.outstanding import Outstanding
+from catchment.center.windows.overflow import OverflowedWindows
 from catchment.center.windows.publish import WindowPublisher
 from catchment.center.windows.state import WindowsState
+from catchment.errors import AggregateError
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.timeline import END_OF_TIME_US, Window
 
@@ -35,6 +37,7 @@ class LateRepair:
         outstanding: Outstanding,
         publisher: WindowPublisher,
         closer: WindowCloser,
+        overflowed: OverflowedWindows,
     ) -> None:
         self.query = query
         self._state = state
@@ -42,6 +45,7 @@ class LateRepair:
         self._outstanding = outstanding
         self._publisher = publisher
         self._closer = closer
+        self._overflowed = overflowed
 
     # --- registering ------------------------------------------------------------------------------------------
 
@@ -86,7 +90,9 @@ class LateRepair:
 
     def _is_repaired(self, window: Window) -> bool:
         """Return whether what comes late to a closed window is merged in the end."""
-        return self.query.repair is not None and window.end_us > self._state.final_us
+        if self.query.repair is None or window.start_us in self._overflowed:
+            return False
+        return window.end_us > self._state.final_us
 
     # --- repairing --------------------------------------------------------------------------------------------
 
@@ -118,11 +124,29 @@ class LateRepair:
 
     def repair(
         self, starts_us: Sequence[int], states: pa.Table, reason: str, marks: SiteMarks, now_us: int
-    ) -> Iterator[Publish]:
+    ) -> Iterator[Action]:
         """Merge what is registered for these windows into their published states, and publish what changed."""
         for start_us in starts_us:
             published = states.filter(pc.equal(states[WINDOW_COLUMN], start_us)).drop_columns([WINDOW_COLUMN])
-            yield self._repair(self._state.late.take(start_us), start_us, published, reason, marks, now_us)
+            late = self._state.late.take(start_us)
+            try:
+                publish = self._repair(late, start_us, published, reason, marks, now_us)
+            except AggregateError as error:
+                yield from self._give_up(late, start_us, error, marks, now_us)
+            else:
+                yield publish
+
+    def _give_up(
+        self, late: LatePartials, start_us: int, error: AggregateError, marks: SiteMarks, now_us: int
+    ) -> Iterator[Action]:
+        """Register late partials for good, because with them a sum of the window would not fit."""
+        window = self.query.window_at(start_us)
+        known = self._closer.find_closed(start_us, now_us)
+        self._overflowed.give_up_late(start_us, known, late.records, error)
+        self._closer.assess(window, known, marks)
+        self._state.unmerged_records += late.records
+        yield Expired(self.query.name, window, late.partials, now_us)
+        yield self._publisher.publish_status(window, known, f"late records are not merged: {error.message}", now_us)
 
     def _repair(
         self, late: LatePartials, start_us: int, published: pa.Table, reason: str, marks: SiteMarks, now_us: int

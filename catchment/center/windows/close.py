@@ -23,9 +23,11 @@ from catchment.center.windows.early import EarlyAnswers
 from catchment.center.windows.instants import SortedInstants
 from catchment.center.windows.open import OpenSlices
 from catchment.center.windows.outstanding import Outstanding
+from catchment.center.windows.overflow import OverflowedWindows
 from catchment.center.windows.publish import WindowPublisher
 from catchment.center.windows.skipped import SkippedRecords
 from catchment.center.windows.state import WindowsState
+from catchment.errors import AggregateError
 from catchment.quality.contract import WatchedQuantity
 from catchment.timeline import START_OF_TIME_US, Window
 
@@ -43,6 +45,7 @@ class WindowCloser:
         publisher: WindowPublisher,
         early: EarlyAnswers,
         watched: Sequence[WatchedQuantity],
+        overflowed: OverflowedWindows,
     ) -> None:
         self.query = query
         self._state = state
@@ -52,6 +55,7 @@ class WindowCloser:
         self._publisher = publisher
         self._early = early
         self._watched = watched
+        self._overflowed = overflowed
         self._closed = SortedInstants(state.closed)
         self._lacking = SortedInstants(start for start, known in state.closed.items() if known.is_lacking)
         self._assessed: SiteMarks | None = None  # how far the sites had come when windows were last assessed
@@ -84,13 +88,25 @@ class WindowCloser:
         self.assess(window, known, marks)
         if not known.absent_sites:
             state.usual = counts
-        rows = self._open.rows(window)
-        if not known.skipped:
-            self._early.note_closed(known, rows)
+        publish = self._publish(window, known, _why_closed(window, known, marks), now_us)
         state.closed_us = max(state.closed_us, window.end_us)
         state.furthest = [(mark, at) for mark, at in state.furthest if mark > state.closed_us]
         self._open.forget_closed(window)
-        return self._publisher.publish(window, known, _why_closed(window, known, marks), rows, now_us)
+        return publish
+
+    def _publish(self, window: Window, known: ClosedWindow, why: str, now_us: int) -> Publish:
+        """Return the answer of a window that closes: without rows, and without all its records, if it overflows."""
+        try:
+            rows = self._open.rows(window)
+            publish = self._publisher.publish(window, known, why, rows, now_us)
+        except AggregateError as error:
+            self._overflowed.give_up(window.start_us, known, known.counts.copy(), error)
+            self._lacking.add(window.start_us)
+            empty = self._publisher.row_schema.empty_table()
+            return self._publisher.publish(window, known, f"not answered: {error.message}", empty, now_us)
+        if not known.skipped:
+            self._early.note_closed(known, rows)
+        return publish
 
     def complete(self, marks: SiteMarks, now_us: int) -> Iterator[Publish]:
         """Publish the closed windows that a missing site has passed, or that have the last of what they lacked."""
@@ -139,6 +155,7 @@ class WindowCloser:
             owed = self._outstanding.lacks_records(start_us)
             self._outstanding.forget(start_us)
             self._skipped.forget(start_us)
+            self._overflowed.forget(start_us)
             if not owed and not known.skipped:
                 yield self._finalize(self.query.window_at(start_us), known, now_us)
 

@@ -11,9 +11,11 @@ from catchment.center.query import CenterQuery
 from catchment.center.windows.closed import ClosedWindow
 from catchment.center.windows.open import OpenSlices
 from catchment.center.windows.outstanding import Outstanding
+from catchment.center.windows.overflow import OverflowedWindows
 from catchment.center.windows.publish import WindowPublisher
 from catchment.center.windows.recent import EarlyWindow, Totals, totals_of
 from catchment.center.windows.state import WindowsState
+from catchment.errors import AggregateError
 from catchment.quality.contract import WatchedQuantity
 from catchment.quality.merge_sites import Lateness
 from catchment.timeline import Window
@@ -30,6 +32,7 @@ class EarlyAnswers:
         outstanding: Outstanding,
         publisher: WindowPublisher,
         watched: Sequence[WatchedQuantity],
+        overflowed: OverflowedWindows,
     ) -> None:
         self.query = query
         self._state = state
@@ -37,6 +40,7 @@ class EarlyAnswers:
         self._outstanding = outstanding
         self._publisher = publisher
         self._watched = watched
+        self._overflowed = overflowed
 
     def is_due(self, now_us: int) -> bool:
         """Return whether early answers are due and an open window has changed since it was last published early."""
@@ -49,7 +53,12 @@ class EarlyAnswers:
         self._state.early_at_us = now_us
         for window in self._open.windows():
             if self._has_changed(window):
-                yield self._publish(window, now_us)
+                try:
+                    publish = self._publish(window, now_us)
+                except AggregateError as error:
+                    self._overflowed.suspend(error)
+                else:
+                    yield publish
 
     def note_closed(self, known: ClosedWindow, rows: pa.Table) -> None:
         """Learn from a window that closes what windows usually hold, with the most that it may lack.
@@ -68,8 +77,8 @@ class EarlyAnswers:
         records = self._records(window)
         known = self._state.early.setdefault(window.start_us, EarlyWindow(0, 0))
         known.records = records
-        known.revision += 1
         rows = self._open.rows(window)
+        known.revision += 1
         recent = self._state.recent
         shed = self._outstanding.lacking(window.start_us)
         totals = self._totals(rows)

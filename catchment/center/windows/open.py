@@ -79,7 +79,7 @@ class OpenSlices:
             self._counted.add(slice_us)
 
     def rows(self, window: Window) -> pa.Table:
-        """Return the merged partials of a window: (keys, states)."""
+        """Return the merged partials of a window: (keys, states). A sum that does not fit is an `AggregateError`."""
         inside = self._slices.between(window.start_us, window.end_us)
         for slice_us in inside:
             self._merge_slice(slice_us)
@@ -121,7 +121,7 @@ class OpenSlices:
         tables = self._state.slices[slice_us]
         if len(tables) > 1:
             keys = [SLICE_COLUMN, *self._keys]
-            merged = partials.combine(pa.concat_tables(tables), keys, self.query.fragment.aggregates)
+            merged = partials.combine_fitting(pa.concat_tables(tables), keys, self.query.fragment.aggregates)
             self._state.slices[slice_us] = [merged]
 
     def validate(self) -> None:

@@ -18,6 +18,7 @@ from catchment.center.windows.closed import SiteMarks
 from catchment.center.windows.early import EarlyAnswers
 from catchment.center.windows.open import OpenSlices, split_by_slice
 from catchment.center.windows.outstanding import Outstanding
+from catchment.center.windows.overflow import OverflowedWindows
 from catchment.center.windows.publish import WindowPublisher
 from catchment.center.windows.skipped import SkippedRecords
 from catchment.center.windows.state import WindowsState
@@ -42,11 +43,12 @@ class QueryWindows:
         self.unfinished = UnfinishedAnswers(query, self.state.unfinished, publisher)
         self.open = OpenSlices(query, self.state, self.outstanding.deferred)
         self.skipped = SkippedRecords(self.state, self.open)
-        self.early = EarlyAnswers(query, self.state, self.open, self.outstanding, publisher, watched)
+        overflowed = OverflowedWindows(query.name, self.state, self.unfinished)
+        self.early = EarlyAnswers(query, self.state, self.open, self.outstanding, publisher, watched, overflowed)
         self.closer = WindowCloser(
-            query, self.state, self.open, self.outstanding, self.skipped, publisher, self.early, watched
+            query, self.state, self.open, self.outstanding, self.skipped, publisher, self.early, watched, overflowed
         )
-        self.late = LateRepair(query, self.state, self.open, self.outstanding, publisher, self.closer)
+        self.late = LateRepair(query, self.state, self.open, self.outstanding, publisher, self.closer, overflowed)
 
     def begin(self, start_us: int) -> None:
         """Answer from the first window on that starts at an instant or after."""

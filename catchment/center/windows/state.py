@@ -16,7 +16,14 @@ from catchment.storage.codec import stored
 from catchment.timeline import START_OF_TIME_US
 
 
-@stored(version=3, migrations={1: lambda fields: fields | {"unmerged_of_sites": {}, "skipped": {}}, 2: dict})
+@stored(
+    version=4,  # version 3 has deferred, version 4 has overflowed
+    migrations={
+        1: lambda fields: fields | {"unmerged_of_sites": {}, "skipped": {}},
+        2: dict,
+        3: dict,
+    },
+)
 @dataclass
 class WindowsState:
     """Open slices and published windows of one query. Windows are named by their start."""
@@ -40,3 +47,4 @@ class WindowsState:
     early_at_us: int = START_OF_TIME_US  # when early answers were last published
     unfinished: UnfinishedState = field(default_factory=UnfinishedState)
     deferred: dict[DeferralName, DeferredBatch] = field(default_factory=dict)  # groups whose partials wait
+    overflowed: set[int] = field(default_factory=set)  # windows with a sum that does not fit

@@ -63,7 +63,7 @@ def derive(partials: pa.Table, derivation: Derivation) -> pa.Table:
     columns = {SLICE_COLUMN: pa.array(derivation.slicing.starts_of(starts), pa.int64())}
     columns |= {own: wanted[shared] for shared, own in (*derivation.keys, *derivation.states)}
     keys = (SLICE_COLUMN, *(own for _, own in derivation.keys))
-    return tables.combine(pa.table(columns), keys, derivation.aggregates)
+    return tables.combine_fitting(pa.table(columns), keys, derivation.aggregates)
 
 
 def derivation_of(query: SharedQuery, shared: FragmentDemand, name: str) -> Derivation | None:

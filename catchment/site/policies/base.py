@@ -28,6 +28,7 @@ OVER_SIZE = "over-size"
 FINISHED = "finished"
 DRAIN = "drain"
 PROBE = "probe"
+APART = "apart"
 
 REASONS: Mapping[str, str] = {
     DUE: "its window is closing",
@@ -39,6 +40,7 @@ REASONS: Mapping[str, str] = {
     FINISHED: "unlikely to return, and the link has room",
     DRAIN: "the link could not carry all at the end: the least likely to return go first",
     PROBE: "the link is idle and is asked what it can do",
+    APART: "a sum of what is cached would not fit, so its parts leave apart",
 }
 
 
