@@ -44,6 +44,7 @@ from catchment.center.events import (
     SiteRetired,
     UnfinishedRevision,
 )
+from catchment.center.open_state import OpenState
 from catchment.center.query import CenterQuery
 from catchment.center.results.write import ResultTables
 from catchment.center.unfinished_notes import UnfinishedNotes
@@ -54,6 +55,7 @@ from catchment.progress.consumer import InboxConsumer, Merge, merge_here
 from catchment.progress.events import Landed, Ticked
 from catchment.progress.spans import ALL_OF_TIME, Span
 from catchment.project.config import Project
+from catchment.project.routes import Routes
 from catchment.project.site_orders import SiteOrders
 from catchment.query.fragment import Fragment
 from catchment.shedding.group_shares import DeferrableFragment
@@ -105,6 +107,8 @@ class CenterPipeline:
         self.host.recover(max((table.next_number() for table in self.tables.values()), default=0))
         self.consumer = InboxConsumer(self.inbox, self.host, self.merge, self._find_span, self.stopwatch)
         self.consumer.recover()
+        limit_bytes = self.project.limits.open_state_bytes
+        self.open_state = OpenState(self.core, Routes.of(self.project), self.clock, limit_bytes)
         self._begin_lives()
         self._journal_suspensions()
         self._apply_deployment()
@@ -185,6 +189,7 @@ class CenterPipeline:
                 self._repair()
             self._publish_unfinished()
             self._journal_suspensions()
+            self._bound_open_state()
 
     def finish(self) -> None:
         """Repair everything that is registered: nothing more will come for now."""
@@ -216,6 +221,7 @@ class CenterPipeline:
             "deferral": self.consumer.deferral_status(),
             "queries": queries,
             "sites": self._sites_status(),
+            "open_state": self.open_state.status(),
             "warnings": self.warnings,
         }
 
@@ -284,6 +290,7 @@ class CenterPipeline:
             self._committed_at_us = self.clock.now_us()
             self._journal_suspensions()
             self._heard_at_us.update({e.origin: self._committed_at_us for e in run.events if isinstance(e, Landed)})
+            self._bound_open_state()
         return True
 
     def _deferrable_now(self) -> dict[str, DeferrableFragment]:
@@ -304,6 +311,14 @@ class CenterPipeline:
             self._committed_at_us = self.clock.now_us()
             self._journal_suspensions()
         return True
+
+    def _bound_open_state(self) -> None:
+        """Hold senders back while too much is held for open windows; the caller holds the turn."""
+        if self.open_state.follow():
+            held_back = dict.fromkeys(self.open_state.held_back, self.open_state.reason())
+            if held_back:
+                _log.warning("%s: held back: %s", self.open_state.reason(), ", ".join(sorted(held_back)))
+            self.inbox.hold_back(held_back)
 
     def _stopped_error(self, failure: BaseException) -> EngineError:
         path = self.folder / FAILURE_FILE

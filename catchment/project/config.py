@@ -266,6 +266,12 @@ class StorageLimits:
         200 * 10**6,
         doc="with less free disk than this, sites stop reading and inboxes take nothing until there is more",
     )
+    open_state_bytes: int | None = option(
+        kinds.size(none=True),
+        2 * 10**9,
+        doc="partials of open windows that the center holds; beyond it, it takes only what closes the oldest window, "
+        "and the others keep theirs in their outboxes; none: no limit",
+    )
 
 
 @dataclass(frozen=True)

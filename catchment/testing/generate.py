@@ -18,6 +18,7 @@ from catchment.timeline import SECOND_US
 
 BEGIN_US = 1_767_225_600 * SECOND_US  # 2026-01-01
 SPAN_US = 30 * SECOND_US  # event times of the records
+TIGHT_SHARE = 0.3  # of the projects whose center may hold almost nothing for open windows
 POLICIES = ("batching", "streaming", "spillway", "hybrid:0.25", "lazy-empirical")
 PAGES = ("a", "b", "c", "ä")
 SECTIONS = {"a": "north", "b": "south", "c": "north"}  # ä is in no section
@@ -117,6 +118,9 @@ class _Writer:
             f'freshness = "{chance.choice((3, 10, 30))} s"\nrelay_wait = "{chance.choice((0, 2, 5))} s"\n'
             f'policy = "{policy}"\nsharing = "{chance.choice(("none", "strict", "full", "max"))}"\nreoptimize = false'
         )
+        # Of its own chance, so that everything else that a seed draws stays as it is.
+        if random.Random(f"{sorted(self.features)} {self.sites}").random() < TIGHT_SHARE:
+            lines.append('[limits]\nopen_state = "1 KB"')
         return "\n".join(lines) + "\n"
 
     def _routes(self) -> Iterator[tuple[str, str]]:

@@ -62,6 +62,7 @@ class Inbox:
         self._decoded = DecodedSegments(DECODED_BYTES)
         self._waiting = WaitingBytes()
         self._blocked: dict[str, str] = {}  # sites of which nothing is taken, and why
+        self._held_back: Mapping[str, str] = {}  # senders that have to wait, and why
         self.set_aside = SetAside(folder)
         state = read_record(folder / STATE_FILE) or {"discarded": 0, "origins": {}}
         self._first: int = state["discarded"]  # the lowest position that is not discarded
@@ -323,7 +324,15 @@ class Inbox:
             )
         return known is Known.NEW
 
+    def hold_back(self, senders: Mapping[str, str]) -> None:
+        """Take nothing of these senders for the time being, and tell them why; the others are taken."""
+        with self._lock:
+            self._held_back = dict(senders)
+
     def _check_room(self, segment: Segment, size_bytes: int) -> None:
+        if segment.origin in self._held_back:
+            reason = f"{self._held_back[segment.origin]}; send again later"
+            raise self.refuse("full", reason, origin=segment.origin)
         ahead = segment.sequence - self.lowest_missing(segment.origin)
         if ahead >= self.limits.ahead_segments:
             raise self.refuse(
