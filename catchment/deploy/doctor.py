@@ -146,7 +146,7 @@ def _roles(state: Path) -> list[Path]:
 
 def _check_role(role: Path) -> Iterator[Finding]:
     try:
-        known = _read_journal(role / "journal")
+        known = read_journal(role / "journal")
     except (CatchmentError, OSError) as error:
         yield Finding("journal", role / "journal", _text(error), RESTORE)
         return
@@ -159,7 +159,7 @@ def _check_role(role: Path) -> Iterator[Finding]:
 
 
 @dataclass(frozen=True)
-class _Known:
+class JournalSummary:
     """What a journal says: how much was enacted at its snapshot, and the newest batch of each cause."""
 
     enacted: int
@@ -168,7 +168,8 @@ class _Known:
     damaged: tuple[Path, ...]
 
 
-def _read_journal(folder: Path) -> _Known:
+def read_journal(folder: Path) -> JournalSummary:
+    """Return what a journal says, without changing it; its process may be running."""
     files = JournalFiles.find(folder)
     state = files.snapshot()
     batches: dict[str, int] = dict(state.batches) if isinstance(state, HostState) else {}
@@ -180,10 +181,10 @@ def _read_journal(folder: Path) -> _Known:
         if entry.batch is not None:
             batches[entry.cause] = entry.batch
     enacted = state.enacted if isinstance(state, HostState) else 0
-    return _Known(enacted, batches, entries, files.damaged)
+    return JournalSummary(enacted, batches, entries, files.damaged)
 
 
-def _check_outbox(role: Path, known: _Known) -> Iterator[Finding]:
+def _check_outbox(role: Path, known: JournalSummary) -> Iterator[Finding]:
     path = role / "outbox" / OUTBOX_FILE
     if not path.exists():
         return
@@ -205,7 +206,7 @@ def _check_outbox(role: Path, known: _Known) -> Iterator[Finding]:
     yield Finding("outbox", path, problem, RESTORE if problem else "")
 
 
-def _check_inbox(role: Path, known: _Known) -> Iterator[Finding]:
+def _check_inbox(role: Path, known: JournalSummary) -> Iterator[Finding]:
     path = role / "inbox" / INBOX_FILE
     if not path.exists():
         return
@@ -220,7 +221,7 @@ def _check_inbox(role: Path, known: _Known) -> Iterator[Finding]:
     yield Finding("inbox", path, problem, RESTORE if problem else "")
 
 
-def _check_checkpoints(role: Path, known: _Known) -> Iterator[Finding]:
+def _check_checkpoints(role: Path, known: JournalSummary) -> Iterator[Finding]:
     """Compare the batches that Spark knows with those that were committed."""
     for checkpoint in sorted(role.glob("checkpoints/*")):
         committed = known.batches.get(checkpoint.name)
@@ -244,7 +245,7 @@ def _tables(state: Path) -> list[Path]:
 def _first_repeatable(journal: Path) -> int | None:
     """Return from which enactment on the journal of the center can repeat them; None if it cannot be read."""
     try:
-        return _read_journal(journal).enacted
+        return read_journal(journal).enacted
     except (CatchmentError, OSError):
         return None
 

@@ -103,7 +103,7 @@ def _wrong_total(message: Message) -> Message:
 
 
 def _doubled(updates: Updates) -> Updates:
-    """Rows that say more than a sum can hold, twice each."""
+    """Large rows, twice each, though their site counts them once."""
     large = _with_column(updates, "total__sum", 2**62)
     return replace(large, table=pa.concat_tables([large.table, large.table]))
 
@@ -119,7 +119,7 @@ POISON: dict[str, Callable[[Message], Message]] = {
     "a slice between slices": _update(lambda u: _with_column(u, SLICE_COLUMN, 3)),
     "no slice": _update(lambda u: _with_column(u, SLICE_COLUMN, None)),
     "another schema": _update(lambda u: replace(u, table=u.table.select([SLICE_COLUMN, "k"]))),
-    "a sum that overflows": _update(_doubled),
+    "rows that are there twice": _update(_doubled),
 }
 
 

@@ -123,6 +123,8 @@ def quarantine(project: ProjectOption = Path(), limit: Limit = 20, as_json: Json
     counts: Counter[str] = Counter()
     records: list[dict[str, Any]] = []
     for folder in sorted(Project.load(project).state_folder.glob("sites/*/quarantine/*")):
+        if not any(folder.glob("**/*.parquet")):
+            continue  # all that was there was replayed or removed
         kept = ds.dataset(folder, format="parquet")
         for batch in kept.to_batches(columns=["_problem"]):  # one at a time: there may be more than fits into memory
             counts.update({str(c["values"]): c["counts"] for c in batch["_problem"].value_counts().to_pylist()})
