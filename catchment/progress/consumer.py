@@ -194,7 +194,7 @@ class InboxConsumer:
         return LandedRun(start, end, tuple(events), deferred=tuple(waiting), merged_rows=merged_rows)
 
     def _merge(self, fragment: Fragment, table: pa.Table) -> pa.Table:
-        """Merge partials, in this process if the engine for large tables fails, as it does on a sum that does not fit."""
+        """Merge partials; in this process where the engine for large tables fails, as it does on such a sum."""
         try:
             return self.merge(fragment, table)
         except Exception as failure:
