@@ -253,8 +253,6 @@ class DeploymentSimulation:
             world.note(RareState.OLD_MESSAGE, link.events.replayed)
             world.note(RareState.MESSAGES_JAMMED, link.events.jammed)
             world.note(RareState.MESSAGE_OVERTAKEN, link.events.overtaken)
-        if world.center is not None:
-            world.note(RareState.SENDER_HELD_BACK, world.center.pipeline.open_state.times_held)
         for view in world.views():
             self._note_windows(view)
 

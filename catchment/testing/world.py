@@ -416,6 +416,8 @@ class World:
         except RefusedError as refusal:
             self.note(RareState.SEGMENT_REFUSED)
             self.note(RareState.FRAGMENT_UNKNOWN, int(refusal.reason == "unfit"))
+            if isinstance(receiver, SimulatedCenter) and receiver.pipeline.open_state.held_back:
+                self.note(RareState.SENDER_HELD_BACK, int(refusal.reason == "full"))
             raise
         raise LinkError(f"{role} ended during the call")
 
