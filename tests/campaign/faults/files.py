@@ -20,7 +20,7 @@ from tests.worlds.waiting import wait_until
 PARTS: Mapping[str, Sequence[str]] = {
     CENTER: ("journal", "inbox"),
     HUB: ("journal", "inbox", "outbox"),
-    **dict.fromkeys(SITES, ("journal", "outbox", "checkpoints")),
+    **dict.fromkeys(SITES, ("journal", "outbox")),
 }
 WATCH_S = 6.0  # how long a role that started with a damaged folder is watched for a refusal
 FINAL_REFUSALS = ("other_history", "two_processes", "wrong_epoch", "blocked")
@@ -118,7 +118,7 @@ class RottenFile(DamagedFile):
 
 
 class DeletedPart(StateFault):
-    """The journal, the outbox, the inbox or the Spark checkpoint is gone."""
+    """The journal, the outbox or the inbox is gone."""
 
     kind = "part of the state deleted"
 
@@ -127,7 +127,7 @@ class DeletedPart(StateFault):
 
 
 class OlderPart(StateFault):
-    """The journal, the outbox, the inbox or the Spark checkpoint is an older copy."""
+    """The journal, the outbox or the inbox is an older copy."""
 
     kind = "part of the state older"
 
