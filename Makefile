@@ -14,7 +14,7 @@ SEED   ?= 1
 .PHONY: help demo quick test integration soak faults check coverage bench docs lint format types clean
 
 help:
-	@echo "make demo         set up and run the demo: three sites and a center on a real web log, a minute or two"
+	@echo "make demo         set up and run the demo: three sites, a real web log, and what goes wrong on a WAN: two minutes"
 	@echo "make quick        tests without a JVM and with few examples: after every change"
 	@echo "make test         every claim once, on real Spark, sockets and processes: before a commit"
 	@echo "make integration  tests with a real MQTT broker and a real browser, where they are installed"

@@ -20,8 +20,6 @@ from catchment.center.results.read import newest_windows, published_queries, rea
 from catchment.center.results.sql import query_results
 from catchment.project.config import Project
 from catchment.query.catalog import Catalog, load_catalog
-from catchment.query.explain import explain as explain_plan
-from catchment.query.planning.build import plan_view
 from catchment.query.sql.parse import parse_sql
 from catchment.query.sql.statements import Explain
 
@@ -140,6 +138,49 @@ class RunningProject:
             self._failure = failure
 
 
+class Explanation(str):
+    """What runs where: a text that a notebook shows as a picture."""
+
+    svg: str
+
+    @classmethod
+    def make(cls, text: str, svg: str) -> Explanation:
+        """Make an explanation of a text and its picture."""
+        made = cls(text)
+        made.svg = svg
+        return made
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+
+class ServedDashboard:
+    """The live page of a project, served by this process until it is closed, or its `with` block ends."""
+
+    def __init__(self, project: Project, port: int) -> None:
+        from catchment.serve.dashboard import DashboardServer
+
+        self._server = DashboardServer(project, port=port)
+        self._server.__enter__()
+        self.url = self._server.url()
+
+    def close(self) -> None:
+        """Serve it no more."""
+        self._server.__exit__()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<dashboard at {self.url}>"
+
+    def _repr_html_(self) -> str:
+        return f'<a href="{html.escape(self.url)}" target="_blank">dashboard</a>'
+
+
 class Catchment:
     """A project, with its statements, its runs and its answers."""
 
@@ -157,11 +198,25 @@ class Catchment:
         statements = parse_sql(text)
         self.catalog = self.catalog.add(*statements)
         asked = [s for s in statements if isinstance(s, Explain)]
-        return "\n\n".join(self.explain(s.name) for s in asked) if asked else None
+        return "\n\n".join(self.explain(s.name, analyze=s.analyze) for s in asked) if asked else None
 
-    def explain(self, view: str) -> str:
-        """Return a text that says what runs where for a view."""
-        return explain_plan(plan_view(self.catalog.view(view), self.catalog), self.project)
+    def explain(self, view: str | None = None, *, analyze: bool = False) -> Explanation:
+        """Return what runs where for a view or for all, what it sends and promises; a notebook shows it as a picture.
+
+        With `analyze`, what was measured stands beside what is predicted.
+        """
+        from catchment.deploy.deployment import Deployment
+        from catchment.serve.explanation import explain_deployment
+        from catchment.serve.explanation_text import explanation_text
+        from catchment.serve.plan_picture import plan_svg
+
+        views = None if view is None else [self.catalog.view(view).name]
+        told = explain_deployment(Deployment.plan(self.catalog), views, analyze=analyze)
+        return Explanation.make(explanation_text(told), plan_svg(told, self.project.center))
+
+    def dashboard(self, port: int = 0) -> ServedDashboard:
+        """Serve the live page of this project, until it is closed; a notebook shows where it is."""
+        return ServedDashboard(self.project, port)
 
     def run(self, *, once: bool = False, seconds: float | None = None, spark: Any = None) -> Mapping[str, Any]:
         """Run every site and the center in this process, until all streams have ended or the time is over.

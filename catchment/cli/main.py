@@ -12,7 +12,9 @@ import typer
 import catchment
 from catchment.cli.commands import (
     bench,
+    check,
     dashboard,
+    demo,
     doctor,
     explain,
     keys,
@@ -27,6 +29,7 @@ from catchment.cli.commands import (
     sites,
     sql,
     submit,
+    whatif,
 )
 from catchment.cli.commands.feeds import feeds
 from catchment.cli.output import report
@@ -61,11 +64,14 @@ def _root(
 
 
 GROUPS = (
+    demo,
     project,
     submit,
     sites,
+    check,
     doctor,
     explain,
+    whatif,
     plan,
     show,
     sql,
@@ -81,6 +87,18 @@ GROUPS = (
 )
 for group in GROUPS:
     group.register(app)
+
+# Where `--help` lists a command that is not for running a project.
+PANELS = {
+    "shed": "Research tools",
+    "simulate": "Research tools",
+    "bench": "Research tools",
+    "feeds": "Feeds on devices",
+}
+for command in app.registered_commands:
+    command.rich_help_panel = PANELS.get(command.name or getattr(command.callback, "__name__", ""), "Commands")
+for listed in app.registered_groups:
+    listed.rich_help_panel = PANELS.get(str(listed.name or ""), "Commands")
 
 
 # The extra of the distribution that installs a package.

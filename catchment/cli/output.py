@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +14,8 @@ from rich.text import Text
 
 from catchment.center.results.plain_json import to_plain_json
 from catchment.errors import CatchmentError
+
+_PLACE = re.compile(r"(?P<file>[^,]+):(?P<line>\d+):(?P<column>\d+)$")  # file:line:column
 
 console = Console()
 notes = Console(stderr=True)  # progress and remarks: never mixed into a program's JSON
@@ -34,6 +38,23 @@ def emit(answer: Mapping[str, Any], as_json: bool, render: Callable[[Mapping[str
 def report(error: CatchmentError) -> None:
     """Print a user error: what is wrong, where, and what to do."""
     notes.print(Text("error: ", style="bold red") + Text(error.message), soft_wrap=True)
-    for name, text in (("at", error.where), ("hint", error.hint)):
+    for name, text in (("at", error.where), ("", _source_line(error.where)), ("hint", error.hint)):
         if text:
-            notes.print(f"  {name}: {text}", highlight=False, markup=False, soft_wrap=True)
+            notes.print(f"  {name}: {text}" if name else text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _source_line(where: str | None) -> str:
+    """Return the line of a file that an error is at, with a caret under the place; nothing where there is none."""
+    found = _PLACE.search(where or "")
+    if found is None:
+        return ""
+    number, column = int(found["line"]), int(found["column"])
+    try:
+        lines = Path(found["file"]).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return ""
+    if not 1 <= number <= len(lines):
+        return ""
+    head = f"  {number:>4} | "
+    before = "".join(c if c == "\t" else " " for c in lines[number - 1][: column - 1])
+    return f"{head}{lines[number - 1]}\n{' ' * (len(head) - 2)}| {before}^"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +17,11 @@ from catchment.storage.lock import LOCK_FILE, lock_folder
 if TYPE_CHECKING:
     from catchment.deploy.deployment import Deployment
     from catchment.project.config import Project
+    from catchment.wire.uplink import Uplink
 
 INTERRUPTED = 130  # the exit code after Ctrl-C, as shells have it
+Report = Callable[[Mapping[str, Any]], None]  # is given the status of a run, several times per second
+Watch = Callable[[Callable[[], None]], AbstractContextManager[Report]]  # is given what stops the run
 LOGS = "logs"  # the folder of a state folder that holds what Java and other libraries printed
 
 
@@ -73,15 +76,25 @@ class EndedRun:
 
 
 def run_roles(
-    roles: Roles, *, once: bool = False, seconds: float | None = None, quiet: bool = False, page_port: int | None = None
+    roles: Roles,
+    *,
+    once: bool = False,
+    seconds: float | None = None,
+    quiet: bool = False,
+    page_port: int | None = None,
+    wrap_uplink: Callable[[Uplink], Uplink] = lambda uplink: uplink,
+    watch: Watch | None = None,
 ) -> EndedRun:
-    """Run until all is done, a signal comes or the time is over; with a port, serve the dashboard meanwhile."""
+    """Run until all is done, a signal comes or the time is over; with a port, serve the dashboard meanwhile.
+
+    `watch` shows the run instead of the table of progress, and `wrap_uplink` may disturb its links.
+    """
     _check(roles)
     with ExitStack() as stack:
         if page_port is not None:
             _serve_page(stack, roles.deployment.project, page_port)
         stack.enter_context(divert_library_output(roles.log))
-        return _run(roles, once, seconds, quiet)
+        return _run(roles, once, seconds, watch or (lambda stop: watching(quiet)), wrap_uplink)
 
 
 def _serve_page(stack: ExitStack, project: Project, port: int) -> None:
@@ -104,7 +117,9 @@ def _check(roles: Roles) -> None:
         find_java()
 
 
-def _run(roles: Roles, once: bool, seconds: float | None, quiet: bool) -> EndedRun:
+def _run(
+    roles: Roles, once: bool, seconds: float | None, watch: Watch, wrap_uplink: Callable[[Uplink], Uplink]
+) -> EndedRun:
     from catchment.spark.pipelines.runner import Runner
     from catchment.spark.session import make_session
 
@@ -114,12 +129,12 @@ def _run(roles: Roles, once: bool, seconds: float | None, quiet: bool) -> EndedR
         with notes.status("starting Spark"):
             warehouse = project.state_folder / "warehouse"
             spark = make_session(project.name, project.spark, master=roles.spark_master, warehouse=warehouse)
-    runner = Runner(roles.deployment, spark, roles.sites, roles.with_center, once=once)
+    runner = Runner(roles.deployment, spark, roles.sites, roles.with_center, once=once, wrap_uplink=wrap_uplink)
     try:
         with stop_on_signals(runner.stop) as interrupts:
             with notes.status("starting the streams"):
                 runner.start()
-            with watching(quiet) as report:
+            with watch(runner.stop) as report:
                 runner.run(report, seconds)
             return EndedRun(runner.status(), bool(interrupts))
     finally:

@@ -166,15 +166,6 @@ def test_rows_of_a_window_are_sorted_by_the_columns_of_the_view(shell: Shell, pu
     assert first_window == sorted(first_window)
 
 
-def test_explain_shows_the_plan_as_it_is(shell: Shell, published: Path) -> None:
-    text = shell("explain", published, "traffic")
-    assert "Scan requests [ts, country, code, bytes] at us, eu" in text, "brackets are not markup"
-    views = shell.json("explain", published)["views"]
-    assert [v["view"] for v in views] == ["traffic", "audience", "quiet"]
-    assert views[0]["plan"] in text
-    assert f"evaluated at its sites: {views[0]['sharing']['evaluation']}" in text
-
-
 def test_init_makes_a_project_that_loads_and_plans(shell: Shell, tmp_path: Path) -> None:
     made = shell.json("init", tmp_path / "new")["made"]
     assert all(Path(path).is_file() for path in made)

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from catchment.cli import output
-from catchment.cli.output import emit
 from catchment.cli.tables import cell, plain_table, result_table
 
 pytestmark = pytest.mark.usefixtures("narrow")
@@ -77,28 +76,6 @@ def test_a_column_that_happens_to_equal_the_window_in_one_row_is_still_shown() -
     assert "00:00:05" in shown
     assert "first" in shown
     assert not re.search(r"\bstart\b", shown)
-
-
-def test_the_demo_ends_with_answers_costs_and_commands_that_can_be_copied(
-    published: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from catchment.center.results.read import read_results
-    from catchment.cli.commands.project import _render_demo
-
-    state = published / "state"
-    answer = {
-        "rows": 6,
-        "bytes_sent": {"us": 1_500, "eu": 500},
-        "shipping_every_record": {"raw_bytes": 40_000, "zstd_bytes": 9_000},
-        "windows": {"traffic": 3},
-        "answers": {"traffic": read_results(state, "traffic").to_pylist()},
-        "folder": "a-folder-with-a-name-so-long-that-the-command-does-not-fit-into-one-line-of-80",
-    }
-    emit(answer, False, _render_demo)
-    lines = capsys.readouterr().out.splitlines()
-    assert any(re.search(r"catchment: partial aggregates.* 2\.0 KB.* 5\.0%", line) for line in lines)
-    look = next(line.strip() for line in lines if line.strip().startswith("catchment sql"))
-    assert look.endswith(f"-p {answer['folder']}"), "a command is never broken into lines"
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,11 @@ def test_sql_that_creates_and_drops_changes_what_the_next_run_does(folder: Path)
     text = project.sql("EXPLAIN selected; EXPLAIN traffic")
     assert isinstance(text, str)
     assert text == f"{project.explain('selected')}\n\n{project.explain('traffic')}"
-    assert "max(`requests`.`bytes`)" in text
+    assert text.startswith("selected: start, top\n")
+    analyzed = project.sql("EXPLAIN ANALYZE traffic")
+    assert isinstance(analyzed, str)
+    assert "  measured " in analyzed
+    assert project.explain("traffic").svg.startswith("<svg")
     project.sql("DROP MATERIALIZED VIEW selected")
     assert "selected" not in project.catalog.views
     assert "selected" not in catchment.open(folder).catalog.views, "the folder is not changed"

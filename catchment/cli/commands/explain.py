@@ -1,66 +1,74 @@
-"""`catchment explain`: what will run where, before anything runs."""
+"""`catchment explain`: what will run where, before anything runs, and beside it what was measured."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from catchment.cli.output import JsonFlag, emit
+from catchment.cli.output import JsonFlag, console, emit, notes
 from catchment.project.config import Project
+
+if TYPE_CHECKING:
+    from catchment.deploy.deployment import Deployment
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command(epilog="Examples: catchment explain my-project   |   catchment explain my-project totals --json")(
-        explain
-    )
+    app.command(
+        epilog="Examples: catchment explain my-project   |   catchment explain my-project totals --verbose   |   "
+        "catchment explain my-project --analyze   |   catchment explain my-project --html plan.html"
+    )(explain)
 
 
 def explain(
     folder: Annotated[Path, typer.Argument(help="The project folder.")] = Path(),
     query: Annotated[str | None, typer.Argument(help="One view; by default all of them.")] = None,
+    analyze: Annotated[
+        bool, typer.Option("--analyze", help="Put what was measured beside what is predicted from declared rates.")
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Add the plan of each view, its partials and every alternative.")
+    ] = False,
+    svg: Annotated[Path | None, typer.Option(help="Draw the plan into this SVG file.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write the picture and the text into this HTML file.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Show what runs at each site, what crosses each link and what the center does, before anything runs."""
     from catchment.deploy.deployment import Deployment
-    from catchment.deploy.rebalance import known_statistics
-    from catchment.optimizer.sharing.explain_sharing import explain_sharing
-    from catchment.optimizer.sharing.explain_sharing import explain_text as sharing_text
     from catchment.query.catalog import load_catalog
-    from catchment.query.explain import explain as explain_text
-    from catchment.query.explain import explain_data
-    from catchment.vectorised.choose import explain_evaluation
+    from catchment.serve.explanation import explain_deployment
+    from catchment.serve.explanation_text import WIDTH, explanation_text
+    from catchment.serve.plan_picture import plan_html, plan_svg
 
     project = Project.load(folder)
     deployment = Deployment.plan(load_catalog(project))
-    wanted = deployment.catalog.view(query).name if query else None
-    plans = [p for p in deployment.plans if wanted in (None, p.name)]
-    statistics = known_statistics(deployment)
-    shared = {
-        p.name: [explain_sharing(s.name, deployment.deployed, statistics, project) for s in p.sides] for p in plans
-    }
-    streams = deployment.catalog.streams
-    evaluated = {
-        plan.fragment.name: explain_evaluation(streams[plan.fragment.stream], plan, project)
-        for plan, _ in deployment.fragment_plans()
-    }
-    for side in (side for sides in shared.values() for side in sides):
-        side["evaluation"] = evaluated[side["fragment"]]
-    answer = {"views": [{**explain_data(p, project), "sharing": _one_or_both(shared[p.name])} for p in plans]}
-    texts = (
-        "\n".join([explain_text(p, project), *(f"{sharing_text(s)}\n{_evaluation(s)}" for s in shared[p.name])])
-        for p in plans
-    )
-    emit(answer, as_json, lambda _: "\n\n".join(texts))
+    views = [deployment.catalog.view(query).name] if query else None
+    answer = explain_deployment(deployment, views, analyze=analyze)
+    if svg is not None:
+        _write(svg, plan_svg(answer, project.center))
+    if html is not None:
+        _write(html, plan_html(answer, project.center, project.name))
+    width = min(console.width, WIDTH)
+    emit(answer, as_json, lambda a: _verbose_text(deployment, a, width) if verbose else explanation_text(a, width))
 
 
-def _one_or_both(sides: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return what is said about a view's fragment; for a join, about the fragments of both sides."""
-    return sides[0] if len(sides) == 1 else {"sides": list(sides)}
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+    notes.print(f"wrote {path}", highlight=False, soft_wrap=True)
 
 
-def _evaluation(side: Mapping[str, Any]) -> str:
-    return f"  evaluated at its sites: {side['evaluation']}"
+def _verbose_text(deployment: Deployment, answer: Mapping[str, Any], width: int) -> str:
+    from catchment.optimizer.sharing.explain_sharing import explain_text as sharing_text
+    from catchment.query.explain import explain as explain_text
+    from catchment.serve.explanation_text import explanation_text
+
+    plans = {plan.name: plan for plan in deployment.plans}
+    texts = []
+    for view in answer["views"]:
+        sides = view["sharing"].get("sides", (view["sharing"],))
+        lines = [f"{sharing_text(side)}\n  evaluated at its sites: {side['evaluation']}" for side in sides]
+        texts.append("\n".join([explain_text(plans[view["view"]], deployment.project), *lines]))
+    return "\n\n".join([*texts, explanation_text(answer, width)])

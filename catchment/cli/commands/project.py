@@ -1,24 +1,17 @@
-"""`catchment init`, `run`, `site`, `center` and `demo`: make and run projects."""
+"""`catchment init`, `run`, `site` and `center`: make and run projects."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
 
-from catchment.cli.output import JsonFlag, emit, notes
-from catchment.cli.progress import size
-from catchment.cli.running import INTERRUPTED, Roles, check_unused, run_roles
-from catchment.cli.tables import result_table
+from catchment.cli.output import JsonFlag, emit
+from catchment.cli.running import INTERRUPTED, Roles, run_roles
 from catchment.errors import ConfigError
-from catchment.project.config import PROJECT_FILE, QUERIES_FOLDER, Project
+from catchment.project.config import PROJECT_FILE, QUERIES_FOLDER
 from catchment.project.template import template
 
 if TYPE_CHECKING:
@@ -47,7 +40,6 @@ CREATE MATERIALIZED VIEW totals AS
 
 def register(app: typer.Typer) -> None:
     """Add these commands."""
-    app.command(epilog="Example: catchment demo")(demo)
     app.command(epilog="Examples: catchment init my-project   |   catchment init my-project --from sales.csv")(init)
     app.command(epilog="Examples: catchment run my-project   |   catchment run my-project --once --json")(run)
     app.command(epilog="Example: catchment site eu --project my-project")(site)
@@ -121,34 +113,6 @@ def center(
     _run(Roles(deployment, (), True), project, seconds=seconds, page=page, as_json=as_json)
 
 
-def demo(
-    folder: Annotated[Path, typer.Option(help="Where to put the demo project.")] = Path("demo"),
-    page: PagePort = None,
-    as_json: JsonFlag = False,
-) -> None:
-    """Replay ten hours of a real web log through three sites and a center, and show the answers and what they cost."""
-    _lay_out_demo(folder)
-    started = f"Replaying a web log at three sites, 600 times faster than it was recorded, in {folder}."
-    notes.print(started, markup=False, highlight=False, soft_wrap=True)
-    deployment = _load(folder)
-    ended = run_roles(Roles(deployment, deployment.sites, True), quiet=as_json, page_port=page)
-    if ended.is_interrupted:
-        raise typer.Exit(INTERRUPTED)
-    emit(_demo_answer(folder, deployment, ended.status), as_json, _render_demo)
-
-
-def _lay_out_demo(folder: Path) -> None:
-    """Copy a fresh demo into a folder; refuse a folder that holds something else, or a demo that is running."""
-    with resources.as_file(resources.files("catchment") / "demo_project") as shipped:
-        is_demo = (folder / PROJECT_FILE).is_file() and Project.load(folder).name == Project.load(shipped).name
-        if folder.is_file() or (folder.is_dir() and any(folder.iterdir()) and not is_demo):
-            hint = "choose another folder with --folder"
-            raise ConfigError(f"{folder} already exists and is not the demo", where=str(folder), hint=hint)
-        check_unused(folder / "state")
-        shutil.rmtree(folder / "state", ignore_errors=True)
-        shutil.copytree(shipped, folder, dirs_exist_ok=True)
-
-
 def _check_addresses(deployment: Deployment, site: str) -> None:
     """Check that other processes can find this one, and that it can find the next one on its way to the center."""
     from catchment.deploy.deployment import inbox_address
@@ -190,46 +154,3 @@ def _say_where(answer: Mapping[str, Any], folder: Path) -> str:
     kept = "; the same command continues where it stopped" if answer["interrupted"] else ""
     view = answer["queries"][0]
     return f"results and state are in {answer['results']}{kept}\nnext: catchment show results {view} -p {folder}"
-
-
-def _demo_answer(folder: Path, deployment: Deployment, status: Mapping[str, Any]) -> dict[str, Any]:
-    from catchment.center.results.read import read_results
-    from catchment.deploy.shipping_cost import shipping_cost
-
-    answers = {p.name: read_results(deployment.project.state_folder, p.name) for p in deployment.plans}
-    sent = {name: s["bytes_sent"] for name, s in status["sites"].items()}
-    return {
-        "rows": sum(s["rows"] for s in status["sites"].values()),
-        "bytes_sent": sent,
-        "shipping_every_record": shipping_cost(deployment),
-        "windows": {q: len(set(t["window_start"].to_pylist())) for q, t in answers.items()},
-        "answers": {q: t.sort_by([("window_start", "descending")]).slice(0, 6).to_pylist() for q, t in answers.items()},
-        "results": {q: str(deployment.project.state_folder / "results" / q) for q in answers},
-        "folder": str(folder),
-    }
-
-
-def _render_demo(answer: Mapping[str, Any]) -> RenderableType:
-    total = sum(answer["bytes_sent"].values())
-    raw = answer["shipping_every_record"]
-    cost = Table("sent over the WAN", "bytes", "of raw", title="What it cost", title_justify="left")
-    lines = {
-        "every record, uncompressed": raw["raw_bytes"],
-        "every record, zstd in batches": raw["zstd_bytes"],
-        "catchment: partial aggregates": total,
-    }
-    for name, count in lines.items():
-        cost.add_row(name, size(count), f"{count / raw['raw_bytes']:.1%}")
-    shown = [
-        result_table(rows, f"{name}: newest of {answer['windows'][name]} windows")
-        for name, rows in answer["answers"].items()
-    ]
-    first = next(iter(answer["answers"]))
-    folder = answer["folder"]
-    example = f"SELECT country, sum(bytes) AS bytes FROM {first} GROUP BY country ORDER BY bytes DESC LIMIT 5"
-    where = (
-        f"{answer['rows']:,} records were read. Results are Delta tables in {folder}/state/results. Look at them with\n"
-        f"  catchment show results {first} -p {folder}\n"
-        f'  catchment sql "{example}" -p {folder}'
-    )
-    return Group(*shown, cost, Text(where, no_wrap=True, overflow="ignore"))

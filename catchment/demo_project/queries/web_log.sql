@@ -1,9 +1,10 @@
--- A web log, born at three sites and replayed 600 times as fast as it happened: ten hours in a minute.
+-- A web log, born at three sites. `catchment demo` writes its records into these folders, as a log shipper would.
 CREATE STREAM requests (
   ts TIMESTAMP, client STRING, country STRING, company BIGINT, code INT, bytes BIGINT
 ) WITH (
   event_time = 'ts', sites = 'us,eu,asia',
-  connector = 'replay', path = 'data/{site}.jsonl.zst', format = 'json', speed = 600
+  connector = 'files', path = 'arriving/{site}', format = 'json',
+  shed = true                                     -- when a site is overloaded: sample now, repair later
 );
 
 -- Traffic by country and status, every ten minutes.

@@ -28,7 +28,7 @@ from catchment.query.types import POSSIBLE_TYPES, arrow_type, read_type
 FORMS = (
     "CREATE STREAM name (columns) WITH (...), CREATE TABLE name (columns) WITH (...), "
     "CREATE MATERIALIZED VIEW name [WITH (...)] AS SELECT ..., CREATE SINK name FROM view WITH (...), "
-    "DROP MATERIALIZED VIEW name, EXPLAIN name"
+    "DROP MATERIALIZED VIEW name, EXPLAIN [ANALYZE] name"
 )
 SELECT_FORM = (
     "SELECT expressions FROM stream [JOIN stream or table ON ...] [WHERE ...] "
@@ -62,11 +62,14 @@ def _statement(cursor: Cursor) -> Statement:
 
 
 def _explain(cursor: Cursor) -> Explain:
+    analyze = cursor.peek() == "ANALYZE" and len(cursor.rest) > 1  # a view may be named so
+    if analyze:
+        cursor.word("ANALYZE", possible=FORMS)
     if cursor.peek() == "MATERIALIZED":
         cursor.words("MATERIALIZED VIEW", possible="EXPLAIN MATERIALIZED VIEW name")
     name = cursor.name("view")
     cursor.end()
-    return Explain(name, cursor.start)
+    return Explain(name, cursor.start, analyze)
 
 
 def _drop(cursor: Cursor) -> DropView:

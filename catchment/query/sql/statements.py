@@ -250,13 +250,14 @@ class DropView:
 
 @dataclass(frozen=True)
 class Explain:
-    """EXPLAIN of a view by its name."""
+    """EXPLAIN of a view by its name; with ANALYZE, beside what was measured."""
 
     name: str
     where: str = field(default="", compare=False)
+    analyze: bool = False
 
     def to_sql(self) -> str:
-        return f"EXPLAIN {quote(self.name)}"
+        return f"EXPLAIN {'ANALYZE ' if self.analyze else ''}{quote(self.name)}"
 
 
 def _named_relations(select: exp.Expr, hidden: frozenset[str]) -> Iterator[exp.Table]:

@@ -1,0 +1,196 @@
+"""What runs where and what it will cost, as plain data: sites, links and views, predicted and, if asked for, measured.
+
+A prediction is made from the rates that are declared or, where nothing is, assumed; `origin` says which. A measured
+number comes from the state folder of a project that runs or has run. All rates are per second of event time, so that a
+log that is replayed faster than it was recorded can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from catchment.center.results.quality import view_quality
+from catchment.center.results.read import published_queries
+from catchment.deploy.deployment import Deployment
+from catchment.deploy.rebalance import known_statistics, site_statistics
+from catchment.deploy.role_files import read_status
+from catchment.optimizer.sharing.explain_sharing import explain_sharing
+from catchment.optimizer.sharing.link_traffic import fragment_traffic, link_traffic
+from catchment.optimizer.sharing.statistics import Statistics, fill_with_guesses, load_statistics
+from catchment.project.routes import Routes
+from catchment.query.explain import explain_data
+from catchment.query.plan import QueryPlan
+from catchment.query.sql.connectors import GeneratorConnector
+from catchment.timeline import SECOND_US
+from catchment.vectorised.choose import explain_evaluation
+
+CENTER_STEP_S = 0.25  # how often the center looks at what has landed
+
+
+def explain_deployment(
+    deployment: Deployment,
+    views: Sequence[str] | None = None,
+    *,
+    analyze: bool = False,
+    statistics: Statistics | None = None,
+) -> dict[str, Any]:
+    """Return the explanation of some views of a deployment, or of all.
+
+    With `analyze`, what was measured stands beside what is predicted from declared and assumed rates; without it,
+    predictions use what was measured. `statistics` takes the place of what is known.
+    """
+    known = statistics or (predicted_statistics(deployment) if analyze else known_statistics(deployment))
+    plans = [p for p in deployment.plans if views is None or p.name in views]
+    evaluated = _evaluations(deployment)
+    answer = {
+        "rates": list(_rates(deployment, known, analyze=analyze)),
+        "sites": [_site(deployment, site, known, evaluated) for site in deployment.sites],
+        "links": list(_links(deployment, known)),
+        "views": [_view(deployment, plan, known, evaluated) for plan in plans],
+    }
+    if analyze:
+        _add_measured(answer, deployment)
+    return answer
+
+
+def predicted_statistics(deployment: Deployment) -> Statistics:
+    """Return the declared rates, with guesses for streams about which nothing is declared."""
+    return fill_with_guesses(load_statistics(deployment.project, deployment.catalog), deployment.catalog)
+
+
+def _evaluations(deployment: Deployment) -> dict[str, str]:
+    """Return how each fragment is evaluated, and why."""
+    streams = deployment.catalog.streams
+    return {
+        plan.fragment.name: explain_evaluation(streams[plan.fragment.stream], plan, deployment.project)
+        for plan, _ in deployment.fragment_plans()
+    }
+
+
+def _rates(deployment: Deployment, known: Statistics, *, analyze: bool) -> Any:
+    declared = load_statistics(deployment.project, deployment.catalog).streams
+    measured = {s for told in site_statistics(deployment).values() for s, r in told["rows_per_s"].items() if r}
+    for name in sorted({side.fragment.stream for side in deployment.sides}):
+        origin = "assumed"
+        if name in declared:
+            is_made = isinstance(deployment.catalog.streams[name].connector, GeneratorConnector)
+            origin = "that of its generator" if is_made else "declared in statistics.toml"
+        if name in measured and not analyze:
+            origin = "measured"
+        yield {"stream": name, "rows_per_s": dict(known.of(name).rows_per_s), "origin": origin}
+
+
+def _site(deployment: Deployment, site: str, known: Statistics, evaluated: Mapping[str, str]) -> dict[str, Any]:
+    sharing = deployment.deployed.sharing
+    fragments = [
+        {
+            "fragment": name,
+            "stream": demand.source.stream,
+            "serves": list(sharing.users(name)),
+            "bytes_per_s": known.partial_bytes_per_s(demand, site),
+            "evaluation": evaluated.get(name, ""),
+        }
+        for name, demand in sharing.fragments.items()
+        if site in demand.source.sites
+    ]
+    return {"site": site, "fragments": fragments}
+
+
+def _links(deployment: Deployment, known: Statistics) -> Any:
+    project = deployment.project
+    for (origin, destination), rate in link_traffic(project, deployment.deployed.sharing, known).items():
+        capacity = project.link(origin, destination).bandwidth_bytes_per_s
+        yield {
+            "from": origin,
+            "to": destination,
+            "bytes_per_s": rate,
+            "capacity_bytes_per_s": capacity,
+            "utilisation": rate / capacity if capacity else None,
+        }
+
+
+def _view(deployment: Deployment, plan: QueryPlan, known: Statistics, evaluated: Mapping[str, str]) -> dict[str, Any]:
+    sides = [explain_sharing(side.name, deployment.deployed, known, deployment.project) for side in plan.sides]
+    for side in sides:
+        side["evaluation"] = evaluated[side["fragment"]]
+    told = explain_data(plan, deployment.project)
+    return {
+        **told,
+        "sharing": sides[0] if len(sides) == 1 else {"sides": sides},
+        "predicted": {"answered_after_s": _answered_after_s(deployment, plan, known), "error": told["error"]},
+    }
+
+
+def _answered_after_s(deployment: Deployment, plan: QueryPlan, known: Statistics) -> float | None:
+    """Return about how long after the end of a window it is answered if every site is up; None: the link falls behind.
+
+    The last records wait for a micro-batch and the slack of their stream; the partials of the last slice go over the
+    slowest route; the center looks at what has landed. A contract chooses its own slack, which is not known before.
+    """
+    return max((_side_s(deployment, side, known) or float("inf") for side in plan.sides), default=0.0)
+
+
+def _side_s(deployment: Deployment, side: QueryPlan, known: Statistics) -> float | None:
+    project = deployment.project
+    stream = deployment.catalog.streams[side.fragment.stream]
+    slack_us = project.defaults.slack_us if stream.slack_us is None else stream.slack_us
+    waited_s = (project.defaults.trigger_us + slack_us) / SECOND_US + CENTER_STEP_S
+    demand = deployment.deployed.sharing.fragments[deployment.deployed.derivation(side.name).fragment]
+    slice_s = demand.slicing.period_us / len(demand.slicing.cuts_us) / SECOND_US
+    sent = fragment_traffic(Routes.of(project), demand, known)
+    return waited_s + max((_route_s(deployment, site, sent, slice_s) for site in demand.source.sites), default=0.0)
+
+
+def _route_s(deployment: Deployment, site: str, sent: Mapping[tuple[str, str], float], slice_s: float) -> float:
+    total_s = 0.0
+    for link in deployment.routes.route(site) if site != deployment.project.center else ():
+        declared = deployment.project.link(*link)
+        total_s += declared.latency_us / SECOND_US
+        if declared.bandwidth_bytes_per_s:
+            total_s += sent[link] * slice_s / declared.bandwidth_bytes_per_s
+    return total_s
+
+
+# --- measured ---------------------------------------------------------------------------------------------------
+
+
+def _add_measured(answer: dict[str, Any], deployment: Deployment) -> None:
+    state = deployment.project.state_folder
+    told = {site: read_status(deployment.project.site_folder(site)) for site in deployment.sites}
+    for rate in answer["rates"]:
+        rate["measured_rows_per_s"] = {
+            site: status["statistics"]["rows_per_s"].get(rate["stream"])
+            for site, status in told.items()
+            if status and "statistics" in status
+        }
+    for site in answer["sites"]:
+        for fragment in site["fragments"]:
+            fragment["measured_bytes_per_s"] = _measured_bytes_per_s(told[site["site"]], fragment)
+    sent = {s["site"]: [f["measured_bytes_per_s"] for f in s["fragments"]] for s in answer["sites"]}
+    relays = deployment.routes.relays
+    for link in answer["links"]:
+        rates = sent.get(link["from"], [])
+        known = [rate for rate in rates if rate is not None]
+        is_told = known and len(known) == len(rates) and link["from"] not in relays
+        link["measured_bytes_per_s"] = sum(known) if is_told else None
+    published = set(published_queries(state))
+    for view, plan in zip(answer["views"], _plans_of(deployment, answer["views"]), strict=True):
+        view["measured"] = view_quality(state, plan.name, plan.options.confidence) if plan.name in published else None
+
+
+def _plans_of(deployment: Deployment, views: Sequence[Mapping[str, Any]]) -> list[QueryPlan]:
+    plans = {plan.name: plan for plan in deployment.plans}
+    return [plans[view["view"]] for view in views]
+
+
+def _measured_bytes_per_s(status: Mapping[str, Any] | None, fragment: Mapping[str, Any]) -> float | None:
+    """Return the bytes that a fragment has sent, over the seconds of event time in which its records came."""
+    if status is None or "statistics" not in status:
+        return None
+    told = status["statistics"]
+    rows_per_s = told["rows_per_s"].get(fragment["stream"])
+    read = told["fragments"].get(fragment["fragment"])
+    if not rows_per_s or not read or not read["rows"]:
+        return None
+    return float(read["bytes"]) * float(rows_per_s) / float(read["rows"])

@@ -1,0 +1,140 @@
+"""An explanation as lines that fit on a screen."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from catchment.units import format_bandwidth, format_duration
+
+WIDTH = 100  # of a line
+INDENT = 11  # of what is said about a view
+FAR_S = 86_400.0  # an answer that comes a day after its window is of recorded event times, not late
+
+
+def explanation_text(answer: Mapping[str, Any], width: int = WIDTH) -> str:
+    """Return views, sites, links and the rates that all of it follows from; longer lines are folded."""
+    blocks = [list(_view(view)) for view in answer["views"]]
+    blocks.append(list(_sites(answer)))
+    blocks.append(list(_links(answer)))
+    blocks.append(list(_rates(answer)))
+    return "\n\n".join("\n".join(_fold(line, width) for line in lines) for lines in blocks if lines)
+
+
+def _fold(line: str, width: int) -> str:
+    """Return a line folded under its text, behind the word in front of it."""
+    indent = INDENT if line.startswith("  ") and line[2:INDENT].strip() and line[INDENT - 1] == " " else 4
+    return textwrap.fill(line, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+
+
+def rate(bytes_per_s: float | None) -> str:
+    """Return a rate with two significant digits: it is an estimate."""
+    if bytes_per_s is None:
+        return "-"
+    rounded = float(f"{bytes_per_s:.2g}")
+    return f"{rounded:.2g} bytes/s" if rounded < 10 else format_bandwidth(rounded)
+
+
+def seconds(value: float | None) -> str:
+    """Return a duration with two significant digits."""
+    if value is None or value == float("inf"):
+        return "never: a link falls behind"
+    return format_duration(int(float(f"{value:.2g}") * 1_000_000))
+
+
+def _view(view: Mapping[str, Any]) -> Iterator[str]:
+    names = ", ".join(column["name"] for column in view["columns"])
+    source = (
+        view["stream"] if view["join"] is None else " joined with ".join(s["stream"] for s in view["join"]["sides"])
+    )
+    yield f"{view['view']}: {names}"
+    yield f"  of {source}, windows of {_window(view['window'])}, published at {view['sink']}"
+    for side in view["sharing"].get("sides", (view["sharing"],)):
+        yield f"  sends    {side['fragment']}: {side['why']}"
+    yield f"  answer   {_answer(view)}"
+    yield f"  error    {_error(view)}"
+    if view["shed"] != "never sampled":
+        yield f"  overload {view['shed']}"
+    if view.get("measured") is not None:
+        yield f"  measured {_measured(view['measured'])}"
+
+
+def _window(window: Mapping[str, int]) -> str:
+    size = format_duration(window["size_us"])
+    return size if window["size_us"] == window["slide_us"] else f"{size} every {format_duration(window['slide_us'])}"
+
+
+def _answer(view: Mapping[str, Any]) -> str:
+    after = f"within about {seconds(view['predicted']['answered_after_s'])} after a window's end"
+    if view["contract"] is not None:
+        after += ", and as long as its contract needs"
+    if view["freshness_us"] is not None:
+        after += f"; without a site that is {format_duration(view['freshness_us'])} behind"
+    return after
+
+
+def _error(view: Mapping[str, Any]) -> str:
+    sketches = {name: error for name, error in view["predicted"]["error"].items() if error}
+    parts = [f"{name} ±{error:.2g}" if error else name for name, error in sketches.items()]
+    told = f"sketches: {', '.join(parts)}; the rest exact" if parts else "exact when every site is in"
+    if view["contract"] is not None:
+        told += f"; at first at most {view['contract']['max_error']:.2g} at {view['contract']['confidence']:.0%}"
+    return told
+
+
+def _measured(measured: Mapping[str, Any]) -> str:
+    latency = measured["latency_s"]
+    windows = f"{measured['exact_windows']} of {measured['windows']} windows exact"
+    if latency is None:
+        soon = "nothing answered yet"
+    elif latency["median"] > FAR_S:
+        soon = "how soon cannot be told: the event times are not of today"
+    else:
+        soon = f"answered after {seconds(latency['median'])}, 95% within {seconds(latency['p95'])}"
+    values = sum(column["values"] for column in measured["columns"])
+    off = sum(column["mean_error"] * column["values"] for column in measured["columns"])
+    bounds = f"; {values:,} values before that were off by {off / values:.2%} on average" if values else ""
+    if measured["missed_share"] is not None:
+        bounds += f", {measured['missed_share']:.1%} of the bounds missed"
+    return f"{soon}; {windows}{bounds}"
+
+
+def _sites(answer: Mapping[str, Any]) -> Iterator[str]:
+    yield "sites compute"
+    for evaluated, sites in _sites_by_fragments(answer).items():
+        yield f"  {', '.join(sites)}: {evaluated}"
+
+
+def _sites_by_fragments(answer: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the sites that do the same, by what they do."""
+    found: dict[str, list[str]] = {}
+    for site in answer["sites"]:
+        parts = [f"{f['fragment']} for {', '.join(f['serves'])}" for f in site["fragments"]]
+        found.setdefault("; ".join(parts) or "nothing", []).append(site["site"])
+    return found
+
+
+def _links(answer: Mapping[str, Any]) -> Iterator[str]:
+    has_measured = any("measured_bytes_per_s" in link for link in answer["links"])
+    names = [f"{link['from']} -> {link['to']}" for link in answer["links"]]
+    width = max((len(name) for name in names), default=0)
+    if answer["links"]:
+        yield "links carry" + (", predicted and measured" if has_measured else "")
+    for name, link in zip(names, answer["links"], strict=True):
+        line = f"  {name:{width}}  {rate(link['bytes_per_s']):>14}"
+        if has_measured:
+            line += f"  {rate(link['measured_bytes_per_s']):>14}"
+        if link["capacity_bytes_per_s"]:
+            line += f"  {link['utilisation']:.1%} of {format_bandwidth(link['capacity_bytes_per_s'])}"
+        yield line
+
+
+def _rates(answer: Mapping[str, Any]) -> Iterator[str]:
+    for known in answer["rates"]:
+        each = sorted({round(rows) for rows in known["rows_per_s"].values()})
+        told = f"{each[0]:,}" if len(each) == 1 else f"{each[0]:,} to {each[-1]:,}" if each else "no"
+        yield f"{known['stream']}: {told} rows/s per site of event time, {known['origin']}"
+        measured = [rows for rows in known.get("measured_rows_per_s", {}).values() if rows is not None]
+        if measured:
+            yield f"  measured: {min(measured):,.0f} to {max(measured):,.0f} rows/s per site"
