@@ -96,7 +96,7 @@ PANELS = {
     "feeds": "Feeds on devices",
 }
 for command in app.registered_commands:
-    command.rich_help_panel = PANELS.get(command.name or getattr(command.callback, "__name__", ""), "Commands")
+    command.rich_help_panel = PANELS.get(str(command.name or getattr(command.callback, "__name__", "")), "Commands")
 for listed in app.registered_groups:
     listed.rich_help_panel = PANELS.get(str(listed.name or ""), "Commands")
 

@@ -83,17 +83,17 @@ def _publish(state: Path, plan: QueryPlan) -> None:
     tables = ResultTables(state, plan.name, plan.fragment, make_finish(None, plan), column_laws(plan))
     late = FIRST[:2] if plan.fragment.keys else FIRST  # without keys, the one row of the window is what changed
     revisions = [
-        _revision(plan, 0, 1, EXACT, FIRST[1:], "closed: every site has passed its end"),
-        _revision(plan, 1, 1, EXACT, SECOND, "closed: every site has passed its end"),
-        _revision(plan, 0, 2, EXACT, late, "late: 1 row changed"),
-        _revision(plan, 0, 2, FINAL, [], "the repair horizon has passed"),
-        _revision(plan, 2, 1, ON_TIME, LAST, "closed without eu", 0.625, ("eu",)),
+        make_revision(plan, 0, 1, EXACT, FIRST[1:], "closed: every site has passed its end"),
+        make_revision(plan, 1, 1, EXACT, SECOND, "closed: every site has passed its end"),
+        make_revision(plan, 0, 2, EXACT, late, "late: 1 row changed"),
+        make_revision(plan, 0, 2, FINAL, [], "the repair horizon has passed"),
+        make_revision(plan, 2, 1, ON_TIME, LAST, "closed without eu", 0.625, ("eu",)),
     ]
     for number, revision in enumerate(revisions, start=1):
         tables.publish(number, [revision])
 
 
-def _revision(
+def make_revision(
     plan: QueryPlan,
     place: int,
     revision: int,

@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import RenderableType
 
 from catchment.cli.commands.show import ProjectOption
-from catchment.cli.output import JsonFlag, emit
+from catchment.cli.output import JsonFlag, emit, notes, report
 from catchment.cli.tables import hide_engine_columns, plain_table
 from catchment.project.config import Project
 from catchment.units import parse_size
+
+if TYPE_CHECKING:
+    from catchment.center.results.sql import SqlLimits
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command(
         name="sql",
-        epilog='Example: catchment sql "SELECT * FROM traffic ORDER BY bytes DESC LIMIT 5" -p demo',
+        epilog='Examples: catchment sql "SELECT * FROM traffic ORDER BY bytes DESC LIMIT 5" -p demo   |   '
+        "catchment sql -p demo",
     )(sql)
 
 
 def sql(
     statement: Annotated[
-        str, typer.Argument(help="A SELECT over views: NAME has the latest revision of each row, NAME__revisions all.")
-    ],
+        str | None,
+        typer.Argument(
+            help="A SELECT over views: NAME has the latest revision of each row, NAME__revisions all. "
+            "Without one, a shell reads statements that end with ;."
+        ),
+    ] = None,
     project: ProjectOption = Path(),
     with_all: Annotated[
         bool, typer.Option("--all", help="Show every column of SELECT *, also those that the engine adds.")
@@ -36,12 +45,33 @@ def sql(
     time_limit: Annotated[float, typer.Option(min=0.001, help="How many seconds it may take.")] = 60.0,
     as_json: JsonFlag = False,
 ) -> None:
-    """Query published results with one SELECT in DuckDB's SQL, without starting Spark."""
+    """Query published results in DuckDB's SQL, one SELECT or a shell, without starting Spark."""
     from catchment.center.results.sql import SqlLimits, query_results
 
     limits = SqlLimits(parse_size(memory_limit), time_limit)
-    found = query_results(Project.load(project).state_folder, statement, limits)
+    state = Project.load(project).state_folder
+    if statement is None:
+        _open_shell(state, limits, with_all, as_json)
+        return
+    found = query_results(state, statement, limits)
     emit({"rows": found.to_pylist()}, as_json, lambda a: _render(a["rows"], with_all))
+
+
+def _open_shell(state: Path, limits: SqlLimits, with_all: bool, as_json: bool) -> None:
+    """Answer statements of a person at a terminal, or of another program through a pipe."""
+    from catchment.cli.sql_shell import SqlShell, run_shell
+
+    def say(line: str) -> None:
+        if sys.stdin.isatty():
+            notes.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def show(rows: Sequence[Mapping[str, Any]]) -> None:
+        emit({"rows": rows}, as_json, lambda a: _render(a["rows"], with_all))
+
+    def read_line(prompt: str) -> str:
+        return input(prompt if sys.stdin.isatty() else "")
+
+    run_shell(SqlShell(state, limits, show, say, report), read_line)
 
 
 def _render(rows: Sequence[Mapping[str, Any]], with_all: bool) -> RenderableType:
