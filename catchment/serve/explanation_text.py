@@ -40,14 +40,15 @@ def seconds(value: float | None) -> str:
     """Return a duration with two significant digits."""
     if value is None or value == float("inf"):
         return "never: a link falls behind"
-    return format_duration(int(float(f"{value:.2g}") * 1_000_000))
+    if value < 1:
+        return f"{float(f'{value * 1000:.2g}'):g} ms"
+    return f"{float(f'{value:.2g}'):g} s" if value < 120 else f"{float(f'{value / 60:.2g}'):g} min"
 
 
 def _view(view: Mapping[str, Any]) -> Iterator[str]:
     names = ", ".join(column["name"] for column in view["columns"])
-    source = (
-        view["stream"] if view["join"] is None else " joined with ".join(s["stream"] for s in view["join"]["sides"])
-    )
+    streams = dict.fromkeys(fragment["stream"] for fragment in view["fragments"])
+    source = (" and " if view["join"] is None else " joined with ").join(streams)
     yield f"{view['view']}: {names}"
     yield f"  of {source}, windows of {_window(view['window'])}, published at {view['sink']}"
     for side in view["sharing"].get("sides", (view["sharing"],)):

@@ -28,6 +28,8 @@ class OverviewReader:
         self._state = project.state_folder
         self._routes = Routes.of(project)
         self._windows: dict[str, WindowLog] = {}
+        self._names: list[str] = []
+        self._names_version = -1
 
     def read(self) -> dict[str, Any]:
         """Return the overview as it is now, in plain data."""
@@ -58,9 +60,14 @@ class OverviewReader:
         return self._windows[view].poll()
 
     def _view_names(self) -> list[str]:
-        """Return the views that run, those of the project's folder before the first run."""
-        deployed = DeploymentStore(self._state).read()
-        return sorted(deployed.views if deployed is not None else load_catalog(self.project).views)
+        """Return the views that run, those of the project's folder before the first run; read anew when they change."""
+        store = DeploymentStore(self._state)
+        version = store.version
+        if version != self._names_version or version == 0:
+            deployed = store.read()
+            self._names = sorted(deployed.views if deployed is not None else load_catalog(self.project).views)
+            self._names_version = version
+        return self._names
 
     def _site(self, name: str, center: Mapping[str, Any]) -> dict[str, Any]:
         is_center = name == self.project.center

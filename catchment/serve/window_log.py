@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from catchment.center.results.layout import INSTANT, open_table
 
 KEPT_WINDOWS = 240  # windows of a view that are shown; older ones are read with SQL
+READ_LOG_EVERY = 60  # polls
 _COLUMNS = (
     "entry",
     "window_start",
@@ -34,6 +35,7 @@ class WindowLog:
         self._path = state / "windows" / view
         self._table: DeltaTable | None = None
         self._version = -1
+        self._polls = 0
         self._last_entry = -1
         self._windows: OrderedDict[Any, dict[str, Any]] = OrderedDict()
 
@@ -43,12 +45,21 @@ class WindowLog:
             self._table = open_table(self._path)
             if self._table is None:
                 return ()
-        else:
+        elif self._has_news():
             self._table.update_incremental()
         if self._table.version() != self._version:
             self._read_new(self._table)
             self._version = self._table.version()
         return tuple(self._windows.values())
+
+    def _has_news(self) -> bool:
+        """Return whether the table may have another commit: a look at one name costs less than reading its log.
+
+        The log is read now and then all the same: commits that are old may have been removed from it.
+        """
+        self._polls += 1
+        next_commit = self._path / "_delta_log" / f"{self._version + 1:020}.json"
+        return self._polls % READ_LOG_EVERY == 0 or next_commit.exists()
 
     def _read_new(self, table: DeltaTable) -> None:
         is_new = ds.field("entry") > self._last_entry

@@ -14,6 +14,7 @@ import pytest
 from catchment.project.config import Project
 from catchment.serve.access import AccessRole
 from catchment.serve.dashboard import DashboardServer
+from tests.worlds.large_project import write_large_project, write_statuses
 from tests.worlds.published import publish_project
 from tests.worlds.waiting import PATIENCE_S
 
@@ -68,6 +69,31 @@ def test_the_page_shows_a_project_and_follows_it(browser: Any, folder: Path, wid
         if PICTURES:
             page.screenshot(path=Path(PICTURES, f"dashboard-{width}.png"), full_page=True)
     assert problems == []
+    page.close()
+
+
+@pytest.mark.parametrize("width", [1180, 390], ids=["desktop", "phone"])
+def test_the_page_of_many_sites_and_views_stays_readable(browser: Any, tmp_path: Path, width: int) -> None:
+    folder = write_large_project(tmp_path / "large")
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    with DashboardServer(Project.load(folder)) as server:
+        page.goto(server.url())
+        page.wait_for_selector("#views td button:text('view_39')")
+        assert page.locator("#views td button").count() == 40
+        shown = page.inner_text("#sites")
+        assert all(f"site_{number:02}" in shown for number in range(14))
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), (
+            "the page has no sideways scroll"
+        )
+        narrow = page.evaluate(
+            "[...document.querySelectorAll('#views td, #sites td')]"
+            ".filter(cell => cell.innerText && cell.offsetWidth < 12).length"
+        )
+        assert narrow == 0, "no cell is too narrow to be read"
+        write_statuses(folder, rows=88_000)
+        page.wait_for_selector("#sites td:text('88,013')", state="attached")
+        if PICTURES:
+            page.screenshot(path=Path(PICTURES, f"dashboard-large-{width}.png"), full_page=True)
     page.close()
 
 

@@ -133,7 +133,7 @@ def test_estimates_are_rounded() -> None:
         "99 KB/s",
         "-",
     ]
-    assert seconds(0.8512) == "850 ms"
+    assert [seconds(x) for x in (0.0, 0.8512, 3.21, 59.6, 1234.0)] == ["0 ms", "850 ms", "3.2 s", "60 s", "21 min"]
     assert seconds(float("inf")).startswith("never")
 
 

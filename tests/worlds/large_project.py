@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from catchment.center.events import EXACT, ON_TIME
@@ -17,9 +19,10 @@ STREAM = """CREATE STREAM requests (ts TIMESTAMP, client STRING, country STRING,
   WITH (event_time = 'ts', path = 'data/{site}');
 """
 MINUTE_US = 60_000_000
+WINDOWS = 12
 
 
-def write_large_project(folder: Path, sites: int = 14, views: int = 40, windows: int = 12) -> Path:
+def write_large_project(folder: Path, sites: int = 14, views: int = 40, windows: int = WINDOWS) -> Path:
     """Write a project with a status for every site and the center, and some windows of every view."""
     names = [f"site_{number:02}" for number in range(sites)]
     toml = '[project]\nname = "large"\ncenter = "center"\n[sites.center]\n'
@@ -34,23 +37,28 @@ def write_large_project(folder: Path, sites: int = 14, views: int = 40, windows:
     (folder / "queries" / "views.sql").write_text(queries)
     deployment = Deployment.load(folder)
     DeploymentStore(folder / "state").change(lambda now: deployment.deployed)
-    for plan in deployment.plans:
-        tables = ResultTables(folder / "state", plan.name, plan.fragment, make_finish(None, plan), column_laws(plan))
-        made = [
-            make_revision(
-                plan, place, 1, EXACT if place % 5 else ON_TIME, FIRST, "closed: every site has passed its end"
-            )
-            for place in range(windows)
-        ]
-        tables.publish(1, made)
+    publish_windows(folder, 1, range(windows))
     write_statuses(folder, rows=1_000)
     return folder
+
+
+def publish_windows(folder: Path, entry: int, places: range) -> None:
+    """Publish windows of every view in one entry."""
+    for plan in _load(folder).plans:
+        tables = ResultTables(folder / "state", plan.name, plan.fragment, make_finish(None, plan), column_laws(plan))
+        reason = "closed: every site has passed its end"
+        tables.publish(entry, [make_revision(plan, n, 1, EXACT if n % 5 else ON_TIME, FIRST, reason) for n in places])
+
+
+@cache
+def _load(folder: Path) -> Deployment:
+    return Deployment.load(folder)
 
 
 def write_statuses(folder: Path, rows: int) -> None:
     """Write the status of every role, as running processes do four times per second."""
     closed_us = START_US + 120 * MINUTE_US
-    deployment = Deployment.load(folder)
+    deployment = _load(folder)
     for number, site in enumerate(deployment.sites):
         status = {
             "rows": rows + number,
@@ -77,7 +85,7 @@ def write_statuses(folder: Path, rows: int) -> None:
     _write(folder / "state" / "center" / "status.json", {"queries": queries, "refused": {}})
 
 
-def _write(path: Path, status: dict[str, object]) -> None:
+def _write(path: Path, status: Mapping[str, object]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".new")
     unfinished.write_text(json.dumps(status))
