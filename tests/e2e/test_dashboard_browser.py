@@ -87,9 +87,9 @@ def test_the_page_of_many_sites_and_views_stays_readable(browser: Any, tmp_path:
         )
         narrow = page.evaluate(
             "[...document.querySelectorAll('#views td, #sites td')]"
-            ".filter(cell => cell.innerText && cell.offsetWidth < 12).length"
+            ".filter(cell => cell.innerText && cell.offsetWidth > 0 && cell.offsetWidth < 12).length"
         )
-        assert narrow == 0, "no cell is too narrow to be read"
+        assert narrow == 0, "no cell that is shown is too narrow to be read"
         write_statuses(folder, rows=88_000)
         page.wait_for_selector("#sites td:text('88,013')", state="attached")
         if PICTURES:
