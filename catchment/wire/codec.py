@@ -149,6 +149,13 @@ def read_frame(data: bytes, limits: WireLimits = DEFAULT_LIMITS) -> EncodedSegme
     return EncodedSegment(_read_header(whole[_PREFIX.size :][:header_bytes], len(data), limits), data)
 
 
+def is_frame_of(data: bytes, digest: int) -> bool:
+    """Return whether bytes are the frame of a checksum, whole; its header is not read."""
+    if len(data) < _CHECKSUM.size or _CHECKSUM.unpack_from(data, len(data) - _CHECKSUM.size)[0] != digest:
+        return False
+    return zlib.crc32(memoryview(data)[: -_CHECKSUM.size]) == digest
+
+
 def read_frame_head(file: BinaryIO, limits: WireLimits = DEFAULT_LIMITS) -> FrameHead:
     """Read the header and the checksum of a frame from its file; that they match is not checked."""
     size_bytes = file.seek(0, os.SEEK_END)

@@ -27,7 +27,7 @@ from catchment.wire.seen_segments import Known, SeenByOrigin, SeenSegments
 from catchment.wire.segment_folder import SegmentFolder
 from catchment.wire.set_aside import SetAside
 from catchment.wire.uplink import OTHER_HISTORY_HINT, Greeting, Introduction, RefusedError
-from catchment.wire.waiting_segments import DecodedSegments, WaitingBytes
+from catchment.wire.waiting_segments import DecodedSegments, WaitingSegments
 
 STATE_FILE = "inbox.json"
 DECODED_BYTES = 64 * 2**20  # accepted segments kept decoded, so that their consumer need not decode them again
@@ -60,7 +60,7 @@ class Inbox:
         self._stopped: set[str] = set()  # sites whose present life has ended and whose next has not begun
         self._segments = SegmentFolder(folder, limits)
         self._decoded = DecodedSegments(DECODED_BYTES)
-        self._waiting = WaitingBytes()
+        self._waiting = WaitingSegments()
         self._blocked: dict[str, str] = {}  # sites of which nothing is taken, and why
         self._held_back: Mapping[str, str] = {}  # senders that have to wait, and why
         self.set_aside = SetAside(folder)
@@ -193,7 +193,7 @@ class Inbox:
 
     def keep_aside(self, position: int) -> None:
         """Keep a segment of a blocked site durably outside of the inbox, before its position is discarded."""
-        encoded = self._segments.read(position)
+        encoded = self._read_stored(position)
         self.set_aside.add(encoded.header.origin, encoded.header.sequence, encoded.data)
 
     def take_back(self, origin: str, is_consumed: Callable[[int], bool]) -> None:
@@ -211,7 +211,7 @@ class Inbox:
             self._blocked.pop(origin, None)
 
     def _read_header(self, position: int) -> FrameHeader:
-        return self._segments.read(position).header
+        return self._read_stored(position).header
 
     # ---- lives of sites
 
@@ -380,7 +380,22 @@ class Inbox:
     def _read(self, position: int) -> Segment:
         with self._lock:
             decoded = self._decoded.get(position)
-        return decoded or self._segments.read(position).decode(self.limits)
+        return decoded or self._read_stored(position).decode(self.limits)
+
+    def _read_stored(self, position: int) -> EncodedSegment:
+        """Read a segment and see that it is the one that came there: a disk may write one over another."""
+        encoded = self._segments.read(position)
+        if not self._waiting.is_at(position, encoded):
+            raise self._written_over(position, encoded)
+        return encoded
+
+    def _written_over(self, position: int, found: EncodedSegment) -> WireError:
+        header = found.header
+        return self._error(
+            f"the segment {self._segments.file(position).name} is damaged: it holds segment {header.sequence} of "
+            f"{header.origin!r}, which did not come there",
+            "restore the file from a copy of the folder; it was acked, so its site has forgotten it",
+        )
 
     def _recover(self) -> None:
         for position in self._segments.find_numbers():
@@ -391,6 +406,8 @@ class Inbox:
                 hint = "restore the file from a copy of the folder"
                 raise self._error(f"position {self.last_position + 1} is missing", hint)
             encoded = self._load(position)
+            if self._waiting.position_of(encoded) is not None:
+                raise self._written_over(position, encoded)
             self._segments.add(position, len(encoded.data))
             self._waiting.add(position, encoded)
             self._origins.add(encoded)

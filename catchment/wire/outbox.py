@@ -26,7 +26,15 @@ from catchment.errors import WireError
 from catchment.storage.files import read_record, write_record
 from catchment.storage.numbers import NumberSet
 from catchment.wire.chain import SegmentChain
-from catchment.wire.codec import EncodedSegment, FrameHead, UnknownVersionError, encode_segment
+from catchment.wire.codec import (
+    EncodedSegment,
+    FrameHead,
+    UnknownVersionError,
+    encode_segment,
+    is_frame_of,
+    read_frame,
+)
+from catchment.wire.header import FrameHeader
 from catchment.wire.limits import DEFAULT_LIMITS, WireLimits
 from catchment.wire.messages import Message, Segment
 from catchment.wire.segment_folder import SegmentFolder
@@ -44,11 +52,12 @@ class Pending(NamedTuple):
     size_bytes: int
     table_bytes: int = 0
     fragment_bytes: Mapping[str, int] = MappingProxyType({})
+    digest: int = 0  # the checksum of its bytes
 
     @classmethod
     def of(cls, frame: FrameHead, path: Path) -> Pending:
         header = frame.header
-        return cls(header.sequence, path, frame.size_bytes, header.table_bytes, frame.fragment_bytes())
+        return cls(header.sequence, path, frame.size_bytes, header.table_bytes, frame.fragment_bytes(), frame.digest)
 
 
 class _LinkState:
@@ -118,7 +127,6 @@ class Outbox:
         self._state = _LinkState(folder / STATE_FILE, origin, destination)
         self._pending: dict[int, Pending] = {}
         self._numbers: list[int] = []  # those pending, in order
-        self._unchecked: set[int] = set()  # those whose files were not read whole yet
         self._next = 0
         self._is_life_saved = False
         self._recover()
@@ -215,12 +223,7 @@ class Outbox:
     def read(self, sequence: int) -> bytes | None:
         """Return the bytes of a segment, or None if it has been acknowledged meanwhile."""
         with self._lock:
-            segment = self._pending.get(sequence)
-            if segment is None:
-                return None
-            if sequence in self._unchecked:
-                self._check_whole(sequence)
-            return segment.path.read_bytes()
+            return self._read_whole(sequence) if sequence in self._pending else None
 
     def ack(self, sequence: int) -> None:
         """Forget a segment that the far side has stored; doing so again changes nothing."""
@@ -250,7 +253,6 @@ class Outbox:
     def _drop(self, sequence: int) -> None:
         del self._pending[sequence]
         del self._numbers[bisect_left(self._numbers, sequence)]
-        self._unchecked.discard(sequence)
 
     def _is_new(self, sequence: int) -> bool:
         with self._lock:
@@ -296,24 +298,29 @@ class Outbox:
         is_checked = self._segments.size_bytes < CHECKED_AT_START_BYTES
         try:
             frame = self._segments.read(sequence).head if is_checked else self._segments.read_head(sequence)
-            found = frame.header
-            if (found.origin, found.epoch, found.sequence) != (self.origin, self.epoch, sequence):
-                raise WireError(f"it holds segment {found.sequence} of {found.origin!r}, epoch {found.epoch}")
+            self._check_identity(frame.header, sequence)
         except UnknownVersionError as error:
             raise error.found_in(str(self._segments.file(sequence))) from None
         except WireError as error:
             raise self._set_aside(sequence, error) from error
-        if not is_checked:
-            self._unchecked.add(sequence)
         return frame
 
-    def _check_whole(self, sequence: int) -> None:
+    def _read_whole(self, sequence: int) -> bytes:
+        """Read a segment and check it, also that it is the one of its number: a disk may write one over another."""
+        stored = self._pending[sequence]
+        data = stored.path.read_bytes()
+        if is_frame_of(data, stored.digest):
+            return data
         try:
-            self._segments.read(sequence)
+            self._check_identity(read_frame(data, self.limits).header, sequence)
+            raise WireError("it is not the segment that was stored here")
         except WireError as error:
             self._drop(sequence)
             raise self._set_aside(sequence, error) from error
-        self._unchecked.discard(sequence)
+
+    def _check_identity(self, found: FrameHeader, sequence: int) -> None:
+        if (found.origin, found.epoch, found.sequence) != (self.origin, self.epoch, sequence):
+            raise WireError(f"it holds segment {found.sequence} of {found.origin!r}, epoch {found.epoch}")
 
     def _set_aside(self, sequence: int, error: WireError) -> WireError:
         """Set a damaged segment aside; return the error to raise for it."""

@@ -1,31 +1,48 @@
-"""Segments that wait in an inbox: the bytes that each site has there, and some of them in decoded form."""
+"""Segments that wait in an inbox: which they are, the bytes that each site has there, some of them decoded."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-from catchment.wire.codec import EncodedSegment
+from catchment.wire.codec import EncodedSegment, FrameHead
 from catchment.wire.messages import Segment
 
 
-class WaitingBytes:
-    """Bytes that have arrived and are not yet discarded, by site."""
+class WaitingSegments:
+    """What has arrived and is not yet discarded: which segment is at each position, and the bytes by site."""
 
     def __init__(self) -> None:
-        self._segments: dict[int, tuple[str, int]] = {}
+        self._heads: dict[int, FrameHead] = {}
+        self._positions: dict[tuple[str, str, int], int] = {}
         self._size_bytes: Counter[str] = Counter()
 
     def add(self, position: int, segment: EncodedSegment) -> None:
-        origin = segment.header.origin
-        self._segments[position] = origin, len(segment.data)
-        self._size_bytes[origin] += len(segment.data)
+        head = segment.head
+        self._heads[position] = head
+        self._positions[_identity(head)] = position
+        self._size_bytes[head.header.origin] += head.size_bytes
 
     def remove(self, position: int) -> None:
-        origin, size_bytes = self._segments.pop(position, ("", 0))
-        self._size_bytes[origin] -= size_bytes
+        head = self._heads.pop(position, None)
+        if head is not None:
+            self._positions.pop(_identity(head), None)
+            self._size_bytes[head.header.origin] -= head.size_bytes
+
+    def position_of(self, segment: EncodedSegment) -> int | None:
+        """Return where a segment of this origin, epoch and number waits; None if there is none."""
+        return self._positions.get(_identity(segment.head))
+
+    def is_at(self, position: int, segment: EncodedSegment) -> bool:
+        """Return whether a segment is the one that was put at a position."""
+        head = self._heads.get(position)
+        return head is None or (head.digest == segment.digest and _identity(head) == _identity(segment.head))
 
     def of(self, origin: str) -> int:
         return self._size_bytes[origin]
+
+
+def _identity(head: FrameHead) -> tuple[str, str, int]:
+    return head.header.origin, head.header.epoch, head.header.sequence
 
 
 class DecodedSegments:

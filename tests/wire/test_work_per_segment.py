@@ -58,7 +58,7 @@ def test_a_segment_is_encoded_once_and_its_header_is_read_once_on_each_side(
     assert calls == {
         "tables encoded": SEGMENTS,
         "headers read": 2 * SEGMENTS,  # where it is made, as a check, and where it arrives
-        "checksums": 2 * SEGMENTS,  # written, and checked where it arrives
+        "checksums": 3 * SEGMENTS,  # written, checked before it is sent, and where it arrives
         "tables read": SEGMENTS,
     }
 
