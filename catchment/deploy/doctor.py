@@ -227,9 +227,12 @@ def _check_checkpoints(role: Path, known: JournalSummary) -> Iterator[Finding]:
         committed = known.batches.get(checkpoint.name)
         planned = [path for path in checkpoint.glob("offsets/*") if path.name.isdigit()]
         newest = max((int(path.name) for path in planned), default=-1)
+        ended = max((int(path.name) for path in checkpoint.glob("commits/*") if path.name.isdigit()), default=-1)
         problem = ""
         if committed is not None and newest < committed:
             problem = f"Spark knows of batch {newest}, but batch {committed} was committed: it was lost or is older"
+        elif ended > (-1 if committed is None else committed):
+            problem = f"Spark has ended batch {ended}, which is not in the journal: the journal was lost or is older"
         elif empty := [path.name for path in planned if path.stat().st_size == 0]:
             problem = f"the offsets of batch {empty[0]} are empty"
         yield Finding("Spark checkpoint", checkpoint, problem, RESTORE if problem else "")

@@ -134,6 +134,22 @@ def refuse_lost_checkpoint(checkpoint: Path, committed: int | None) -> None:
         )
 
 
+def refuse_older_journal(checkpoint: Path, committed: int | None) -> None:
+    """Refuse a stream of which Spark has ended a batch that is not in the journal.
+
+    Spark ends a batch after it was committed, and does not replay it then: the records of a batch that the journal has
+    lost would be lost silently.
+    """
+    ended = max((int(path.name) for path in checkpoint.glob("commits/*") if path.name.isdigit()), default=-1)
+    if ended > (-1 if committed is None else committed):
+        knows = "no batch" if committed is None else f"batch {committed}"
+        raise EngineError(
+            f"the journal knows of {knows}, but Spark has ended batch {ended}: it was lost or is an older copy",
+            where=str(checkpoint),
+            hint="restore the site's whole state folder from one copy; nothing was read and nothing was changed",
+        )
+
+
 def rows_of_batch(checkpoint: Path, batch: int) -> tuple[int, int] | None:
     """Return the rows [start, end) that Spark has planned for a batch, if its offsets are row numbers and known."""
     end = _row_offset(checkpoint, batch)

@@ -22,10 +22,11 @@ from tests.campaign.faults.base import Fault, NotPossibleError
 from tests.campaign.living import SITES, Living
 from tests.campaign.schedule import KINDS, Drawn, draw_round, needs_own_deployment
 from tests.campaign.verdict import find_false_claims, find_problems, find_wrong_counters, show
+from tests.worlds.waiting import PATIENCE_S
 
 HELD, FAILED, NOT_STRUCK, NOT_POSSIBLE = "held", "failed", "not struck", "not possible"
-REST_PATIENCE_S = 180.0
-SETTLE_PATIENCE_S = 60.0
+REST_PATIENCE_S = PATIENCE_S
+SETTLE_PATIENCE_S = 180.0
 FAILED_MARK = "FAILED"  # the file in the folder of a deployment that shows what went wrong
 
 

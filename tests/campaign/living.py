@@ -109,6 +109,7 @@ class Living:
     sites: Sequence[str] = SITES
     horizon: str = "1 h"
     with_namespace: bool = True
+    with_small_disks: bool = True
     lacks: list[Lack] = field(default_factory=list)
     replaced_sites: set[str] = field(default_factory=set)  # their counters began anew
     machines: dict[str, Machine] = field(default_factory=dict)
@@ -119,7 +120,8 @@ class Living:
         self.state = self.folder / "state"
         self.mark = f"{os.getpid()}-{self.folder}"
         self.chance = random.Random(f"feed {self.seed}")
-        self._disks = SmallDisks([self.state_of(role) for role in SMALL_DISKS if role in self.roles])
+        owners = [role for role in SMALL_DISKS if role in self.roles and self.with_small_disks]
+        self._disks = SmallDisks([self.state_of(role) for role in owners])
         self.feed = Feed(self.folder / "data", self.folder / "fed.jsonl", self.chance)
 
     # --- life -------------------------------------------------------------------------------------------------

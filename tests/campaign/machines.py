@@ -17,7 +17,6 @@ from catchment.deploy.role_files import read_status
 from tests.worlds.waiting import wait_until
 
 MARK = "CATCHMENT_CAMPAIGN"  # the variable by which processes of a campaign are known
-START_PATIENCE_S = 240.0
 
 
 @dataclass
@@ -89,7 +88,6 @@ class Machine:
         wait_until(
             lambda: self.has_reported or not self.is_alive,
             f"{self.name} to start",
-            START_PATIENCE_S,
             state=lambda: self.last_words,
             pause_s=0.1,
         )

@@ -24,7 +24,7 @@ class SmallDisks:
 
     def mount(self) -> None:
         """Mount what is not mounted yet, with what the folders hold; a disk that is left from before is used again."""
-        self.are_mounted = os.geteuid() == 0 and all(_mount(folder) for folder in self.folders)
+        self.are_mounted = bool(self.folders) and os.geteuid() == 0 and all(_mount(folder) for folder in self.folders)
 
     def unmount(self) -> None:
         """Put what is on the disks where a later campaign finds it."""

@@ -56,6 +56,7 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], None]]] = {
     "journal entry": ("journal", lambda s: flip(next((s / "sites" / "a" / "journal").glob("journal-*.log")))),
     "snapshot": ("journal", lambda s: flip(next((s / "center" / "journal").glob("snapshot-*.bin")))),
     "lost checkpoint": ("Spark checkpoint", lambda s: shutil.rmtree(next(s.glob("sites/b/checkpoints/*/offsets")))),
+    "lost journal of a site": ("Spark checkpoint", lambda s: shutil.rmtree(s / "sites" / "b" / "journal")),
     "lost journal of the center": ("inbox", lambda s: shutil.rmtree(s / "center" / "journal")),
     "record": ("record", lambda s: flip(s / "deployment.json")),
     "temporary file": ("temporary file", lambda s: empty(s / "center" / "views.json.tmp")),

@@ -46,6 +46,33 @@ def test_a_checkpoint_that_was_lost_or_is_older_is_refused(
         refuse_lost_checkpoint(write_offsets(tmp_path / "c", *planned), 7)
 
 
+def write_commits(checkpoint: Path, *batches: int) -> Path:
+    (checkpoint / "commits").mkdir(parents=True)
+    for batch in batches:
+        (checkpoint / "commits" / str(batch)).write_text("v1")
+    return checkpoint
+
+
+@pytest.mark.parametrize(("ended", "committed"), [((), None), ((), 4), ((3, 4), 4), ((3, 4), 5)])
+def test_a_journal_that_knows_every_batch_that_spark_has_ended_is_taken(
+    tmp_path: Path, ended: tuple[int, ...], committed: int | None
+) -> None:
+    from catchment.spark.streaming import refuse_older_journal
+
+    refuse_older_journal(write_commits(tmp_path / "c", *ended), committed)
+
+
+@pytest.mark.parametrize(("committed", "knows"), [(None, "no batch"), (4, "batch 4")])
+def test_a_journal_that_lacks_a_batch_that_spark_has_ended_is_refused(
+    tmp_path: Path, committed: int | None, knows: str
+) -> None:
+    """Spark would not replay the batch, and the journal would not have it: its records would be lost silently."""
+    from catchment.spark.streaming import refuse_older_journal
+
+    with pytest.raises(EngineError, match=f"the journal knows of {knows}, but Spark has ended batch 5"):
+        refuse_older_journal(write_commits(tmp_path / "c", 4, 5), committed)
+
+
 @pytest.mark.spark
 def test_a_site_that_lost_its_checkpoint_says_so_and_counts_nothing_again(spark: SparkSession, tmp_path: Path) -> None:
     names = ["a"]

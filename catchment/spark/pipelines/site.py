@@ -52,6 +52,7 @@ from catchment.spark.streaming import (
     make_offsets_durable,
     reason_of,
     refuse_lost_checkpoint,
+    refuse_older_journal,
     start_query,
     stopped_error,
 )
@@ -228,6 +229,7 @@ class SitePipeline:
             .foreachBatch(on_batch)
         )
         refuse_lost_checkpoint(checkpoint, self.host.batches.get(name))
+        refuse_older_journal(checkpoint, self.host.batches.get(name))
         interval = f"{self.project.defaults.trigger_us // 1000} milliseconds"
         writer = writer.trigger(availableNow=True) if self._once else writer.trigger(processingTime=interval)
         return QueryReading(start_query(writer))

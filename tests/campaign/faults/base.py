@@ -12,7 +12,7 @@ from tests.campaign.living import Living
 from tests.campaign.machines import Machine
 from tests.worlds.waiting import wait_until
 
-TOLD_PATIENCE_S = 120.0  # within which the operator must be told
+TOLD_PATIENCE_S = 300.0  # within which the operator must be told
 
 
 class NotPossibleError(Exception):
