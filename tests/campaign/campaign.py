@@ -168,6 +168,7 @@ def _outcome(fault: Fault, is_impossible: bool, problem: str) -> str:
 def _harm(living: Living, faults: Sequence[Fault]) -> dict[Fault, str]:
     """Inject the faults while records come; return those that this machine cannot inject, and why."""
     impossible: dict[Fault, str] = {}
+    living.rest_s = dict(living.feed.next_s)
     living.feed.write_windows(living.live_sites, 1)
     for fault in faults:
         try:

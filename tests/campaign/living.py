@@ -115,6 +115,7 @@ class Living:
     machines: dict[str, Machine] = field(default_factory=dict)
     links: dict[str, Link] = field(default_factory=dict)
     namespace: NetworkNamespace | None = None
+    rest_s: dict[str, int] = field(default_factory=dict)  # per site, the event time before which all was read at rest
 
     def __post_init__(self) -> None:
         self.state = self.folder / "state"

@@ -127,7 +127,6 @@ class PoisonExpression(RecordFault):
         return frozenset({target, f"link {target}", f"records {target}", CENTER, *route})
 
     def inject(self) -> None:
-        self._from_s = self.now_s
         feed = self.living.feed
         poisoned = [Record(r.at_ms, r.key, r.value, "no number") for r in [feed.draw(self.now_s * 1000)]]
         feed.write(self.target, poisoned)
@@ -146,7 +145,8 @@ class PoisonExpression(RecordFault):
         assert done.returncode == 0, f"resume failed: {done.stdout}{done.stderr}"
         self.wait_told("the view resumed", lambda: not self._find_suspended())
         until_s = max(self.living.feed.next_s.values()) + WINDOW_S
-        self.living.note_lack(Lack(CASTS, self.target, self._from_s, until_s))
+        from_s = self.living.rest_s[self.target]  # all of the micro-batch is skipped, not the one record
+        self.living.note_lack(Lack(CASTS, self.target, from_s, until_s))
 
 
 KINDS = (PoisonRecords, WrongModificationTime, LateRecords, StrayTime, AbsurdTime, PoisonExpression)
