@@ -32,13 +32,14 @@ class FragmentSample:
     repair: bool = True
 
 
-@stored()
+@stored(version=2, migrations={1: dict})  # version 2 has source_place
 @dataclass(frozen=True, slots=True)
 class BatchShed:
     """A micro-batch was sampled, or only the writing of its history was deferred.
 
-    Its records are the rows [start, end) of its source, or in history where `source_rows` is None. `limits` are the
-    event times that were accepted; None accepts all of them.
+    Its records are the rows [start, end) of its source, or in history where `source_rows` is None. With a
+    `source_place`, which the source understands, these numbers are counted within the batch. `limits` are the event
+    times that were accepted; None accepts all of them.
     """
 
     stream: str
@@ -46,6 +47,7 @@ class BatchShed:
     samples: tuple[FragmentSample, ...]
     source_rows: tuple[int, int] | None = None
     limits: EventTimeLimits | None = None
+    source_place: str = ""
 
     def __post_init__(self) -> None:
         nothing_shed = not self.samples and self.source_rows is None
@@ -67,6 +69,15 @@ class BatchRepaired:
 
 @stored()
 @dataclass(frozen=True, slots=True)
+class BatchGivenUp:
+    """What is owed of a batch will never be sent: its source no longer has the records."""
+
+    stream: str
+    batch: int
+
+
+@stored(version=2, migrations={1: dict})  # version 2 has source_place
+@dataclass(frozen=True, slots=True)
 class ShedDebt:
     """What a site still owes of one batch: the rest of what each of some fragments sampled."""
 
@@ -75,6 +86,7 @@ class ShedDebt:
     source_rows: tuple[int, int] | None = None
     limits: EventTimeLimits | None = None
     is_written: bool = False  # its records were read from the source again and written to history
+    source_place: str = ""
 
     @property
     def fragments(self) -> frozenset[str]:
@@ -113,7 +125,7 @@ class ShedDebts:
                 yield Repaired(sample.fragment, event.batch, gave_up=True)
         samplers = tuple((s.fragment, s.sampler) for s in event.samples if s.repair)
         if samplers or event.source_rows is not None:
-            debt = ShedDebt(event.batch, samplers, event.source_rows, event.limits)
+            debt = ShedDebt(event.batch, samplers, event.source_rows, event.limits, source_place=event.source_place)
             self.debts[event.stream, event.batch] = debt
         while len(self.debts) > MAX_DEBTS:
             yield from self._give_up_oldest()
@@ -131,10 +143,14 @@ class ShedDebts:
             del self.debts[key]
         yield from (Repaired(name, event.batch) for name, _ in debt.samplers if name in event.fragments)
 
+    def give_up(self, event: BatchGivenUp) -> Iterator[Repaired]:
+        """Give up what is owed of a batch and yield the facts that the center must hear."""
+        debt = self.debts.pop((event.stream, event.batch), None)
+        if debt is not None:
+            yield from (Repaired(name, event.batch, gave_up=True) for name, _ in debt.samplers)
+
     def _give_up_oldest(self) -> Iterator[Repaired]:
-        oldest = next(iter(self.debts))
-        _, batch = oldest
-        yield from (Repaired(name, batch, gave_up=True) for name, _ in self.debts.pop(oldest).samplers)
+        yield from self.give_up(BatchGivenUp(*next(iter(self.debts))))
 
 
 def _shed_fact(batch: int, sample: FragmentSample) -> Shed:

@@ -90,6 +90,10 @@ class FragmentAccount:
         """Count a batch that was owed as evaluated."""
         self.evaluated += self.owed.pop(batch, 0)
 
+    def give_up(self, batch: int) -> None:
+        """Count a batch that was owed as never to be repaired."""
+        self.given_up += self.owed.pop(batch, 0)
+
     def status(self) -> dict[str, int]:
         """Return the account as plain JSON."""
         return {

@@ -18,7 +18,7 @@ from typing import Any
 from catchment.errors import SiteError
 from catchment.progress.events import Ticked
 from catchment.query.fragment import Fragment
-from catchment.shedding.debts import BatchRepaired, BatchShed, ShedDebts
+from catchment.shedding.debts import BatchGivenUp, BatchRepaired, BatchShed, ShedDebts
 from catchment.site.account import BatchAccepted
 from catchment.site.event_clock import EventClock
 from catchment.site.events import (
@@ -129,6 +129,10 @@ class SiteCore:
                 self._shed_facts += self.debts.settle(event)
                 for name in (n for n in names if n in self._fragments):
                     self._fragments[name].account.repair(batch)
+            case BatchGivenUp(stream=stream, batch=batch):
+                self._shed_facts += self.debts.give_up(event)
+                for running in (f for f in self._fragments.values() if f.fragment.stream == stream):
+                    running.account.give_up(batch)
             case FragmentSuspended(fragment=name):
                 self._find(name).suspension.suspend(event)
             case BatchSkipped(fragment=name):

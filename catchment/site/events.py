@@ -13,7 +13,7 @@ import pyarrow as pa
 from catchment.errors import SiteError
 from catchment.progress.events import Ticked
 from catchment.query.fragment import SLICE_COLUMN, Fragment
-from catchment.shedding.debts import BatchRepaired, BatchShed
+from catchment.shedding.debts import BatchGivenUp, BatchRepaired, BatchShed
 from catchment.site.account import BatchAccepted
 from catchment.site.known_files import FilesRead, FolderSeen
 from catchment.site.policies.base import Policy
@@ -139,6 +139,7 @@ Event = (
     | LinkMeasured
     | BatchShed
     | BatchRepaired
+    | BatchGivenUp
     | BatchAccepted
     | FragmentSuspended
     | BatchSkipped

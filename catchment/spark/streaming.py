@@ -12,9 +12,9 @@ import logging
 import re
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -158,12 +158,18 @@ def rows_of_batch(checkpoint: Path, batch: int) -> tuple[int, int] | None:
 
 
 def _row_offset(checkpoint: Path, batch: int) -> int | None:
+    offset = offset_of_batch(checkpoint, batch)
+    return None if offset is None or "row" not in offset else int(offset["row"])
+
+
+def offset_of_batch(checkpoint: Path, batch: int) -> Mapping[str, Any] | None:
+    """Return the offset at which Spark has planned a batch to end, if it is a document and known."""
     try:
         text = (checkpoint / "offsets" / str(batch)).read_text()
     except FileNotFoundError:  # not planned yet, or so long ago that Spark has removed it
         return None
     offset = json.loads(text.rstrip().rsplit("\n", 1)[-1])
-    return int(offset["row"]) if isinstance(offset, dict) and "row" in offset else None
+    return offset if isinstance(offset, dict) else None
 
 
 def stopped_error(what: str, failure: BaseException, folder: Path) -> CatchmentError:

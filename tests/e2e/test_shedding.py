@@ -19,7 +19,7 @@ import pytest
 from catchment.center.results.read import read_results, read_windows
 from catchment.errors import CenterError
 from tests.worlds.runs import Status, run_project
-from tests.worlds.shed_project import ForcedMonitor, expected, make_hits, write_shed_project
+from tests.worlds.shed_project import ForcedMonitor, expected, kept_records, make_hits, write_shed_project
 from tests.worlds.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
@@ -83,13 +83,6 @@ def check_shed_run(folder: Path, everything: list[dict[str, Any]]) -> None:
         answers = read_results(state, query).to_pylist()
         assert any(r["status"] == "on_time" for r in answers)
         assert check_bounds(answers, expected(everything, size, size, False, only=True), ("n",)) > 1
-
-
-def kept_records(folder: Path) -> int:
-    import pyarrow.dataset as ds
-
-    folders = (folder / "state" / "sites").glob("*/history/hits")
-    return sum(ds.dataset(p, format="parquet", partitioning="hive").count_rows() for p in folders)
 
 
 def check_idle_files(folder: Path, everything: list[dict[str, Any]]) -> None:

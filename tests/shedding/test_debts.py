@@ -27,8 +27,11 @@ from catchment.query.catalog import load_catalog
 from catchment.query.explain import explain_data
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.query.planning.build import plan_view
+from catchment.shedding.debts import BatchGivenUp, BatchShed, FragmentSample, ShedDebts
+from catchment.shedding.sampler import Sampler
 from catchment.shedding.terms import scale_answers
 from catchment.timeline import END_OF_TIME_US, ManualClock, WindowSpec
+from catchment.wire.messages import Repaired
 from tests.worlds.shed_partials import partials_of, shed_fragment
 from tests.worlds.shed_project import write_shed_project
 from tests.worlds.shed_site import RULE, SheddingSite
@@ -214,3 +217,12 @@ def test_a_stream_without_history_cannot_be_shed(tmp_path: Path) -> None:
     sql.write_text(sql.read_text().replace("shed = true", "shed = true, history = off"))
     with pytest.raises(QueryError, match="is to be shed and has no history"):
         load_catalog(Project.load(folder))
+
+
+def test_what_is_owed_of_records_that_a_topic_has_deleted_is_given_up() -> None:
+    debts = ShedDebts()
+    sample = FragmentSample("f", Sampler(0.5), ((0, 10),))
+    list(debts.add(BatchShed("hits", 3, (sample,), (0, 20), None, "[[0, 5, 25]]")))
+    assert list(debts.give_up(BatchGivenUp("hits", 3))) == [Repaired("f", 3, gave_up=True)]
+    assert not debts.of("hits")
+    assert not list(debts.give_up(BatchGivenUp("hits", 3))), "once is enough"

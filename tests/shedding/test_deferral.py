@@ -18,7 +18,7 @@ from catchment.shedding.merge_load import MergeLoad
 from tests.worlds.tiers import examples
 
 ROW_BYTES = 10
-STEPS = 48  # of the grid that shares are searched on by brute force
+STEPS = 20  # of the grid that shares are searched on by brute force
 
 
 def fragments_of(tolerances: list[float], weights: list[float]) -> dict[str, DeferrableFragment]:

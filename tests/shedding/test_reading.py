@@ -22,7 +22,7 @@ from catchment.query.fragment import SLICE_COLUMN
 from catchment.replay.spool import ARRIVAL, ROWS_PER_BATCH
 from catchment.shedding.fragment_stats import SheddableFragment
 from catchment.shedding.monitor import LoadMonitor
-from catchment.shedding.places import SamplingRule
+from catchment.shedding.places import SamplingRule, history_rule
 from catchment.shedding.reader_filter import ROW, ReadRequest
 from catchment.shedding.terms import negate_terms, scale_answers
 from catchment.spark.pipelines.shedding import (
@@ -32,9 +32,11 @@ from catchment.spark.pipelines.shedding import (
     StreamShedding,
     lacking_records,
 )
+from catchment.spark.sources import kafka_reread
+from catchment.spark.sources.kafka_reread import TopicPartReader, offsets_of_batch
 from catchment.spark.sources.replay import RowRange
-from catchment.spark.sources.reread import RangeReader
-from catchment.spark.sources.streams import OpenedStream
+from catchment.spark.sources.reread import BatchRows, RangeReader
+from catchment.spark.sources.streams import OpenedStream, _spooled_rows
 from catchment.spark.streaming import rows_of_batch
 from catchment.timeline import ManualClock, Slicing, Window, WindowSpec
 from tests.worlds.shed_partials import partials_of, shed_fragment
@@ -81,12 +83,36 @@ def test_the_rows_of_a_batch_are_between_its_offset_and_the_one_before(tmp_path:
     assert rows_of_batch(tmp_path, 2) is None, "files have no row numbers"
 
 
+def test_the_records_of_a_batch_of_a_topic_are_numbered_over_its_partitions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offsets = tmp_path / "offsets"
+    offsets.mkdir()
+    for batch, reached in enumerate(({"0": 5, "1": 7}, {"0": 9, "10": 2, "1": 7})):
+        (offsets / str(batch)).write_text(f"v1\n{{}}\n{json.dumps(reached)}")
+    assert offsets_of_batch(tmp_path, 0) is None, "where it begins is not in the checkpoint"
+    rows = offsets_of_batch(tmp_path, 1)
+    assert rows == BatchRows(1, 0, 6, "[[0, 5, 9], [1, 7, 7], [10, 0, 2]]")
+    assert offsets_of_batch(tmp_path, 2) is None, "it is not planned yet"
+    monkeypatch.setattr(kafka_reread, "ROWS_PER_TASK", 3)
+    parts = TopicPartReader({}, rows, "hits", (ReadRequest(1.0),)).partitions()
+    assert [(p.partition, p.start, p.end, p.first_row) for p in parts] == [(0, 5, 8, 0), (0, 8, 9, 3), (10, 0, 2, 4)]
+
+
+def test_a_record_of_a_topic_passes_as_its_batch_and_number_say() -> None:
+    rows = pa.array(np.arange(500))
+    reader = TopicPartReader({}, BatchRows(3, 0, 500, "[]"), "hits", (ReadRequest(0.1), ReadRequest(0.3)))
+    batch = pa.array([3] * 500, pa.int64())
+    assert reader.passes(rows).tolist() == history_rule("hits", 3).keep([batch, rows], 0.3).tolist()
+    assert TopicPartReader({}, reader.rows, "hits", (ReadRequest(1.0),)).passes(rows).all()
+
+
 def test_a_sample_is_taken_for_nothing_once_when_there_is_room(tmp_path: Path) -> None:
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets" / "0").write_text(f"v1\n{{}}\n{json.dumps({'row': 3 * WARM_UP_ROWS})}")
     fixed = SheddableFragment("fixed", (("d", "count"),), 10.0, fixed=True)
     monitor = LoadMonitor("s", (SheddableFragment("f", (("n", "count"),), 10.0), fixed), 0.05, True)
-    opened = OpenedStream(None, reread_rows=lambda *_: None)  # nothing is read
+    opened = OpenedStream(None, reread_rows=lambda *_: None, batch_rows=_spooled_rows)  # nothing is read
     timer = BatchTimer(1.0)
     shedding = StreamShedding("s", monitor, opened, None, tmp_path, ManualClock(0), timer, {}, {})  # type: ignore[arg-type]
     assert shedding.warm_up_sample() is None, "nothing was read so far"
@@ -98,7 +124,7 @@ def test_a_sample_is_taken_for_nothing_once_when_there_is_room(tmp_path: Path) -
     monitor.load = 0.1
     sample = shedding.warm_up_sample()
     assert sample is not None
-    assert sample.source_rows == (2 * WARM_UP_ROWS, 3 * WARM_UP_ROWS)
+    assert sample.source == BatchRows(0, 2 * WARM_UP_ROWS, 3 * WARM_UP_ROWS)
     assert sample.decision.rates["f"] < 1.0 == sample.decision.rates["fixed"]
     assert shedding.warm_up_sample() is None, "once is enough"
 

@@ -16,7 +16,8 @@ from catchment.project.config import Project
 from catchment.query.sql.parse import parse_sql
 from catchment.query.sql.statements import Stream
 from tests.worlds.kafka_broker import MISSING, KafkaBroker, has_broker
-from tests.worlds.runs import run_project
+from tests.worlds.runs import Status, run_project
+from tests.worlds.shed_project import ForcedMonitor, expected, kept_records, make_hits
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -262,3 +263,53 @@ def test_one_topic_for_several_sites_is_refused(tmp_path: Path) -> None:
       topic = 'hits');"""
     with pytest.raises(QueryError, match="would all read topic 'hits'"):
         load_catalog(Project.load(make_project(tmp_path, queries)))
+
+
+SHED_QUERIES = """
+CREATE STREAM hits (ts TIMESTAMP, page STRING, bytes BIGINT, ms DOUBLE) WITH (event_time = 'ts', sites = 'a,b',
+  connector = 'kafka', brokers = '{brokers}', topic = 'shed_{{site}}', shed = true);
+CREATE MATERIALIZED VIEW pages AS SELECT window.start, page, count(*) AS n, sum(bytes) AS bytes FROM hits
+  GROUP BY window(ts, '10 seconds'), page;
+"""
+
+
+def test_a_topic_is_sampled_by_its_offsets_and_made_exact_from_them(
+    spark: SparkSession, broker: KafkaBroker, tmp_path: Path
+) -> None:
+    """Three times more records come, of which only samples are read; history and answers are whole afterwards."""
+    from catchment.spark.pipelines.runner import Runner
+
+    hits = {"a": make_hits(900, 1), "b": make_hits(600, 2)}
+    for site in hits:
+        broker.make_topic(f"shed_{site}", partitions=2)
+    folder = make_project(tmp_path / "p", SHED_QUERIES.format(brokers=broker.address))
+    produced = [0]
+
+    def produce_next() -> None:
+        for site, records in hits.items():
+            third = records[produced[0] * len(records) // 3 : (produced[0] + 1) * len(records) // 3]
+            broker.produce(f"shed_{site}", ({"key": r["page"], "value": json.dumps(r).encode()} for r in third))
+        produced[0] += 1
+
+    def is_repaired(runner: Runner, status: Status) -> bool:
+        read_rows = sum(site["rows"] for site in status["sites"].values())
+        if read_rows < produced[0] * 500:
+            return False
+        if produced[0] < 3:
+            produce_next()
+            return False
+        busy = any(p.repairs.next_repair() or p.outbox.pending() for p in runner.pipelines)
+        return not busy and runner.center is not None and runner.center.consumed
+
+    produce_next()
+    run_project(spark, folder, once=False, until=is_repaired, make_monitor=ForcedMonitor)
+    everything = [*hits["a"], *hits["b"]]
+    assert kept_records(folder) == len(everything)
+    truth = expected(everything, 10, 10, True)
+    ever = read_results(folder / "state", "pages", revisions="all").to_pylist()
+    sampled = [row for row in ever if row["status"] == "on_time" and row["bound"]["n"]]
+    assert sampled, "some windows were answered from samples"
+    exact = [row for row in read_results(folder / "state", "pages").to_pylist() if row["status"] == "exact"]
+    assert len({row["start"] for row in exact}) > 2
+    for row in exact:
+        assert (row["n"], row["bytes"]) == tuple(truth[row["start"], row["page"]][c] for c in ("n", "bytes"))

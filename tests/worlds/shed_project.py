@@ -141,3 +141,11 @@ def expected(
         }
         for key, rows in groups.items()
     }
+
+
+def kept_records(folder: Path) -> int:
+    """Return how many records are in the history of all sites."""
+    import pyarrow.dataset as ds
+
+    folders = (folder / "state" / "sites").glob("*/history/hits")
+    return sum(ds.dataset(p, format="parquet", partitioning="hive").count_rows() for p in folders)

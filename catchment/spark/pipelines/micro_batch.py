@@ -265,8 +265,8 @@ class BatchReducer:
 
     def _reduce_source_sample(self, state: StreamState, shedding: StreamShedding, sample: BatchSample) -> ReducedBatch:
         """Reduce a sample that is read from the source again; its history waits until it is repaired."""
-        assert sample.source_rows is not None
-        start, end = sample.source_rows
+        assert sample.source is not None
+        start, end = sample.source.rows
         rows = end - start
         (found, skipped), stats, checked = self._reduce_plausible(
             state,

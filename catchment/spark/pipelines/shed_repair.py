@@ -24,8 +24,7 @@ from catchment.aggregates import partials
 from catchment.deploy.fragment_plan import FragmentPlan
 from catchment.deploy.role_files import forget_repair_requests, requested_repairs
 from catchment.query.fragment import SLICE_COLUMN, Fragment
-from catchment.shedding.debts import BatchRepaired, ShedDebt, ShedDebts
-from catchment.shedding.places import source_rule
+from catchment.shedding.debts import BatchGivenUp, BatchRepaired, ShedDebt, ShedDebts
 from catchment.shedding.reader_filter import ROW, ReadRequest
 from catchment.shedding.sampler import Selection, Side
 from catchment.shedding.terms import negate_terms
@@ -36,8 +35,9 @@ from catchment.spark.evaluation.evaluator import UNKNOWN_ROWS, Evaluator
 from catchment.spark.evaluation.failures import failure_of, find_record, is_data_error
 from catchment.spark.evaluation.one_pass import Take
 from catchment.spark.pipelines.micro_batch import BatchReducer, StreamState, count_times
-from catchment.spark.pipelines.shedding import WARM_UP_ROWS, sampling_rule
+from catchment.spark.pipelines.shedding import WARM_UP_ROWS, sampling_rule, source_of
 from catchment.spark.sources.records import mark_implausible, observe_good_records, stats_of
+from catchment.spark.sources.reread import DELETED
 from catchment.spark.sources.streams import PROBLEM
 from catchment.spark.streaming import reason_of
 
@@ -98,7 +98,14 @@ class ShedRepairs:
         state = found.state
         if not (state.is_finished or (state.shedding is not None and state.shedding.has_room())):
             return False
-        rows = self._whole_batch(state, found.debt)
+        try:
+            rows = self._whole_batch(state, found.debt)
+        except PySparkException as failure:
+            if DELETED not in str(failure):
+                raise
+            _log.warning("what is owed of %s is given up: %s", state.stream.name, reason_of(str(failure)))
+            self.submit([BatchGivenUp(state.stream.name, found.debt.batch)])
+            return True
         try:
             self.submit(self._repair(found, rows))
         finally:
@@ -159,7 +166,8 @@ class ShedRepairs:
         )
         if found is not None:  # event times that are not plausible are among what was left out
             records = mark_implausible(records, stream.event_time, found)
-            was_sampled = F.expr(source_rule(stream.name).keep_sql(debt.highest_rate))
+            rule = sampling_rule(stream.name, debt.batch, source_of(debt))
+            was_sampled = F.expr(rule.keep_sql(debt.highest_rate))
             is_plausible = F.expr(found.sql(f"unix_micros(`{stream.event_time}`)"))
             rows = rows.where(is_plausible | was_sampled)
             stats = replace(stats, bad=records.where(F.col(PROBLEM).isNotNull()).count())
@@ -172,10 +180,10 @@ class ShedRepairs:
 
 def _reread_whole(state: StreamState, debt: ShedDebt) -> DataFrame:
     """Return all records of a batch whose history was deferred."""
+    source = source_of(debt)
     assert state.opened.reread_rows is not None
-    assert debt.source_rows is not None
-    start, end = debt.source_rows
-    return state.opened.reread_rows(start, end, (ReadRequest(1.0),))
+    assert source is not None
+    return state.opened.reread_rows(source, (ReadRequest(1.0),))
 
 
 def repair_events(
@@ -185,7 +193,7 @@ def repair_events(
     samplers = dict(debt.samplers)
     takes = [Take(f, Selection(samplers[f.name], side)) for f in fragments for side in (Side.LEFT, Side.KEPT)]
     size = UNKNOWN_ROWS if debt.source_rows is None else debt.source_rows[1] - debt.source_rows[0]
-    found = evaluator.reduce_all(rows, takes, size, sampling_rule(stream, debt.batch, debt.source_rows))
+    found = evaluator.reduce_all(rows, takes, size, sampling_rule(stream, debt.batch, source_of(debt)))
     events: list[Event] = []
     for fragment, left, kept in zip(fragments, found[::2], found[1::2], strict=True):
         both = pa.concat_tables([left.table, negate_terms(kept.table, fragment.aggregates)])

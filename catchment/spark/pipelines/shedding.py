@@ -1,8 +1,9 @@
 """Shedding at one stream of a site: what a micro-batch costs, how it is sampled, and what is then owed.
 
-`LoadMonitor` decides; this is the Spark side. A stream whose records can be read again (a replayed log) is sampled in
-the tasks that read it, and its history waits until the batch is repaired; any other stream is written to history first
-and sampled from there, and so is one that slack controllers watch: they observe every record, before sampling. The
+`LoadMonitor` decides; this is the Spark side. A stream whose records can be read again (a replayed log, a topic of
+Kafka) is sampled in the tasks that read it, and its history waits until the batch is repaired; any other stream is
+written to history first and sampled from there, and so is one that slack controllers watch: they observe every record,
+before sampling. The
 sampling rule is the same. What was decided is journalled with the partials that follow from it: a batch that Spark
 replays is decided again, a batch in the journal never again.
 """
@@ -27,7 +28,7 @@ from catchment.query.fragment import Fragment
 from catchment.query.sql.view_options import NEVER
 from catchment.shedding.conditions import condition_of, read_requests
 from catchment.shedding.cost_book import FILTER, HISTORY, PREPARE
-from catchment.shedding.debts import BatchShed, EventTimeLimits, FragmentSample, LackingRecords
+from catchment.shedding.debts import BatchShed, EventTimeLimits, FragmentSample, LackingRecords, ShedDebt
 from catchment.shedding.fragment_stats import SheddableFragment, ValueMoments
 from catchment.shedding.monitor import Arrivals, Decision, LoadMonitor
 from catchment.shedding.places import SamplingRule, history_rule, source_rule
@@ -37,8 +38,8 @@ from catchment.shedding.sheddable import VisibleColumns, sheddable_fragment
 from catchment.site.events import Absorbed, Event
 from catchment.spark.evaluation.evaluator import SIZE, Evaluator, RecordCounts, Reduced
 from catchment.spark.evaluation.one_pass import Take
+from catchment.spark.sources.reread import BatchRows
 from catchment.spark.sources.streams import OpenedStream
-from catchment.spark.streaming import rows_of_batch
 from catchment.timeline import Clock, Slicing
 from catchment.wire.limits import MAX_STRATA
 
@@ -51,27 +52,32 @@ MakeMonitor = Callable[[str, Sequence[SheddableFragment], float, bool], LoadMoni
 
 @dataclass(frozen=True)
 class BatchSample:
-    """How one micro-batch is sampled: from rows [start, end) of its source, or from history (`source_rows` is None)."""
+    """How one micro-batch is sampled: from its records in the source, or from history (`source` is None)."""
 
     decision: Decision
     batch: int
-    source_rows: tuple[int, int] | None = None
+    source: BatchRows | None = None
 
     @property
     def is_deferred(self) -> bool:
         """Whether its history is written only when it is repaired."""
-        return self.source_rows is not None
+        return self.source is not None
 
     def rule(self, stream: str) -> SamplingRule:
-        return sampling_rule(stream, self.batch, self.source_rows)
+        return sampling_rule(stream, self.batch, self.source)
 
     def selection(self, fragment: str) -> Selection:
         return Selection(self.decision.sampler(fragment))
 
 
-def sampling_rule(stream: str, batch: int, source_rows: tuple[int, int] | None) -> SamplingRule:
-    """Return the rule by which a batch is sampled: by row numbers of its source, or of its batch in history."""
-    return history_rule(stream, batch) if source_rows is None else source_rule(stream)
+def sampling_rule(stream: str, batch: int, source: BatchRows | None) -> SamplingRule:
+    """Return the rule by which a batch is sampled: by row numbers of its source, or within the batch."""
+    return history_rule(stream, batch) if source is None or source.place else source_rule(stream)
+
+
+def source_of(debt: ShedDebt) -> BatchRows | None:
+    """Return where the source has the records of a batch that is owed; None if they are in history only."""
+    return None if debt.source_rows is None else BatchRows(debt.batch, *debt.source_rows, debt.source_place)
 
 
 @dataclass
@@ -160,12 +166,12 @@ class StreamShedding:
     def begin_batch(self, number: int) -> BatchSample | None:
         """Begin a micro-batch; return how it is sampled, if its rows are known beforehand and it must be shed."""
         self.timer.begin()
-        rows = rows_of_batch(self.checkpoint, number) if self.monitor.deferrable else None
+        rows = self.opened.batch_rows(self.checkpoint, number) if self.monitor.deferrable else None
         if rows is None:
             return None
-        start, end = rows
-        self._rows_end = end
-        decision = self._decide(end - start, end)
+        if not rows.place:
+            self._rows_end = rows.end
+        decision = self._decide(rows.end - rows.start, rows.end)
         return None if decision is None else BatchSample(decision, number, rows)
 
     def sample_history(self, number: int, rows: int) -> BatchSample | None:
@@ -189,7 +195,7 @@ class StreamShedding:
         if self._is_warm or not has_read or not self.is_paced or not self.has_room():
             return None
         self._is_warm = True
-        rows = max(self._rows_end - WARM_UP_ROWS, 0), self._rows_end
+        rows = BatchRows(0, max(self._rows_end - WARM_UP_ROWS, 0), self._rows_end)
         return BatchSample(self.monitor.dry_run(WARM_UP_RATE), 0, rows)
 
     # --- the parts of a micro-batch -------------------------------------------------------------------------
@@ -197,14 +203,13 @@ class StreamShedding:
     def reread_rows(self, sample: BatchSample) -> DataFrame:
         """Return the records of a batch that some fragment takes, as far as the reader can tell."""
         assert self.opened.reread_rows is not None
-        assert sample.source_rows is not None
-        start, end = sample.source_rows
+        assert sample.source is not None
         wanted = [
             request
             for name, condition in self.conditions.items()
             for request in read_requests(condition, sample.decision.sampler(name))
         ]
-        return self.opened.reread_rows(start, end, wanted)
+        return self.opened.reread_rows(sample.source, wanted)
 
     def record_history_time(self, seconds: float) -> None:
         """Record how long reading, parsing, writing or observing the raw records took."""
@@ -280,7 +285,8 @@ class StreamShedding:
                 is_repaired = self.repaired.get(fragment.name, True)
                 samples.append(FragmentSample(fragment.name, sampler, lacking, is_repaired))
         if sample is not None and (samples or sample.is_deferred):
-            yield BatchShed(self.stream, sample.batch, tuple(samples), sample.source_rows, limits)
+            rows, place = (None, "") if sample.source is None else (sample.source.rows, sample.source.place)
+            yield BatchShed(self.stream, sample.batch, tuple(samples), rows, limits, place)
 
     def finish_batch(self, rows: int, rows_read: int, sample: BatchSample | None) -> None:
         """Finish a batch, `rows_read` of whose rows were read, and learn from what its parts took."""

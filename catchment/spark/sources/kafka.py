@@ -36,6 +36,7 @@ from catchment.query.sql.connectors import KAFKA_METADATA, KafkaConnector
 from catchment.query.types import sql_type
 from catchment.records.client_config import read_client_config
 from catchment.records.values import ValueReader
+from catchment.spark.sources.reread import DELETED
 
 MAX_ROWS_PER_BATCH = 2_000_000
 ROWS_PER_TASK = 250_000
@@ -190,6 +191,10 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, OffsetRange)
+        return map(self.to_arrow, self.read_messages(partition))
+
+    def read_messages(self, wanted: OffsetRange) -> Iterator[list[Message]]:
+        """Yield the records of a range as they come from the broker."""
         consumer = Consumer(
             {
                 **self.client,
@@ -201,9 +206,8 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             }
         )
         try:
-            consumer.assign([TopicPartition(self.topic, partition.partition, partition.start)])
-            for messages in self._consume(consumer, partition):
-                yield self._to_arrow(messages)
+            consumer.assign([TopicPartition(self.topic, wanted.partition, wanted.start)])
+            yield from self._consume(consumer, wanted)
         finally:
             consumer.close()
 
@@ -238,7 +242,7 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             raise EngineError(
-                f"topic {self.topic!r} has deleted records of partition {wanted.partition} before they were read, from "
+                f"topic {self.topic!r} {DELETED} of partition {wanted.partition} before they were read, from "
                 f"offset {wanted.start} on",
                 hint="it keeps records for too short a time (retention.ms); begin with a new state folder to go on "
                 "without those that are gone",
@@ -247,7 +251,8 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return  # the client tries again by itself, until our patience ends
         raise EngineError(f"topic {self.topic!r} cannot be read: {error.str()}")
 
-    def _to_arrow(self, messages: list[Message]) -> pa.RecordBatch:
+    def to_arrow(self, messages: list[Message]) -> pa.RecordBatch:
+        """Return records as a table."""
         columns = [
             self.values.read([m.value() for m in messages]),
             pa.array([_text(m.key()) for m in messages], pa.string()),

@@ -1,4 +1,4 @@
-"""Rows of a spool that were released before, read again: all of them, or those that some fragment wants.
+"""Records that were read before, read again from their source: all of them, or those that some fragment wants.
 
 Sampling runs inside the read tasks; the CPU time that it takes, also for rejected rows, goes to the load monitor
 through an accumulator.
@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +21,43 @@ from catchment.replay.spool import read_rows
 from catchment.shedding.reader_filter import ROW, ReadRequest, is_wanted, takes_all
 from catchment.spark.sources.replay import ROWS_PER_PARTITION, RowRange
 
+DELETED = "has deleted records"  # what an error says where records were asked for that their source no longer has
 MIN_ROWS_PER_PARTITION = 20_000  # fewest rows that are worth a task
+
+
+@dataclass(frozen=True)
+class BatchRows:
+    """The records of a batch in its source, numbered [start, end).
+
+    The numbers are those of the source; or, with a `place` that says where the records are, they count within the
+    batch.
+    """
+
+    batch: int
+    start: int
+    end: int
+    place: str = ""
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        return self.start, self.end
+
+
+class PartReader(Protocol):
+    """Reads the records of a batch, with their numbers, part by part."""
+
+    @property
+    def wanted(self) -> Sequence[ReadRequest]:
+        """Return what the fragments ask for."""
+        ...
+
+    def partitions(self) -> Sequence[Any]:
+        """Return the parts, each for a task."""
+        ...
+
+    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
+        """Read a part: the records that are wanted, with their numbers (`ROW`)."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -57,7 +94,7 @@ class RangeReader:
         return numbered.filter(pa.array(is_wanted(self.wanted, numbered, places)))
 
 
-def reread_rows(spark: SparkSession, reader: RangeReader, columns: str, filter_cpu_s: Accumulator[float]) -> DataFrame:
+def reread_rows(spark: SparkSession, reader: PartReader, columns: str, filter_cpu_s: Accumulator[float]) -> DataFrame:
     """Return the rows as a table of these columns and `ROW`.
 
     Where a sample is taken, the CPU seconds that workers take to read and filter rows are added to `filter_cpu_s`.

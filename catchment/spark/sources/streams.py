@@ -30,8 +30,8 @@ from catchment.spark.sources.csv_header import csv_schema, is_record
 from catchment.spark.sources.files import FileSource
 from catchment.spark.sources.generator import generate, has_generated
 from catchment.spark.sources.replay import ReplaySource, RowRange
-from catchment.spark.sources.reread import RangeReader, reread_rows
-from catchment.spark.streaming import retry_slow_start
+from catchment.spark.sources.reread import BatchRows, RangeReader, reread_rows
+from catchment.spark.streaming import retry_slow_start, rows_of_batch
 
 RAW = "_raw"  # the text of a bad record
 PROBLEM = "_problem"  # why it is bad; null for a good record
@@ -44,16 +44,17 @@ class OpenedStream:
     """A stream that is being read at one site.
 
     `is_over` says whether a stream that has reached an offset will never have more records. Where the records can be
-    read again, `reread_rows(start, end, wanted)` returns those that are wanted between two offsets, with the number of
-    each (`ROW`). `filter_cpu_s` is the CPU time that the readers of samples took so far, divided by the number of
-    cores. `arrived_rows` says how many records have arrived by an instant. `columns` are those that the reader sees
-    before parsing, by which it can filter. A stream of files has no `records`: those of each batch are read from
-    its `files`.
+    read again, `batch_rows(checkpoint, batch)` says which are those of a batch, if that is known, and
+    `reread_rows(rows, wanted)` returns those of them that are wanted, with the number of each (`ROW`). `filter_cpu_s`
+    is the CPU time that the readers of samples took so far, divided by the number of cores. `arrived_rows` says how
+    many records have arrived by an instant. `columns` are those that the reader sees before parsing, by which it can
+    filter. A stream of files has no `records`: those of each batch are read from its `files`.
     """
 
     records: DataFrame | None
     is_over: Callable[[Any], bool] = lambda offset: False
-    reread_rows: Callable[[int, int, Sequence[ReadRequest]], DataFrame] | None = None
+    reread_rows: Callable[[BatchRows, Sequence[ReadRequest]], DataFrame] | None = None
+    batch_rows: Callable[[Path, int], BatchRows | None] = lambda checkpoint, batch: None
     filter_cpu_s: Callable[[], float] = lambda: 0.0
     arrived_rows: Callable[[int], int | None] = lambda now_us: None
     columns: pa.Schema | None = None
@@ -67,7 +68,7 @@ def open_stream(spark: SparkSession, stream: Stream, site: str, base: Path, spoo
         made = _check_event_time(generate(spark, stream, connector, site), stream)
         return OpenedStream(made, lambda offset: has_generated(connector, offset))
     if isinstance(connector, KafkaConnector):
-        return OpenedStream(_open_kafka(spark, stream, connector, site, base))
+        return _open_kafka(spark, stream, connector, site, base)
     path = base / connector.path.replace("{site}", site)
     try:
         if isinstance(connector, ReplayConnector):
@@ -166,25 +167,44 @@ def _open_files(spark: SparkSession, stream: Stream, files: FilesConnector, path
     return FileSource(spark, watched, lambda rows: parse_lines(rows, stream, files, header), growing=files.growing)
 
 
-def _open_kafka(spark: SparkSession, stream: Stream, kafka: KafkaConnector, site: str, base: Path) -> DataFrame:
-    """Return the records of a topic: columns from their values, and those that take their key, offset and the like."""
+def _open_kafka(spark: SparkSession, stream: Stream, kafka: KafkaConnector, site: str, base: Path) -> OpenedStream:
     from catchment.spark.sources.kafka import SPARK_SCHEMA, KafkaSource
+    from catchment.spark.sources.kafka_reread import TopicPartReader, offsets_of_batch
 
     spark.dataSource.register(KafkaSource)
-    reader = spark.readStream.format(KafkaSource.name()).options(**KafkaSource.options_of(kafka, site, base))
+    options = KafkaSource.options_of(kafka, site, base)
+    reader = spark.readStream.format(KafkaSource.name()).options(**options)
+    filter_cpu_s = spark.sparkContext.accumulator(0.0)
+    cores = spark.sparkContext.defaultParallelism
+
+    def reread(rows: BatchRows, wanted: Sequence[ReadRequest]) -> DataFrame:
+        parts = TopicPartReader(options, rows, stream.name, tuple(wanted))
+        return _parse_kafka(reread_rows(spark, parts, SPARK_SCHEMA, filter_cpu_s), stream, kafka, (ROW,))
+
     try:
         lines = retry_slow_start(f"stream {stream.name!r}", reader.schema(SPARK_SCHEMA).load)
     except EngineError as error:
         raise EngineError(error.message, where=stream.where, hint=error.hint) from error
+    return OpenedStream(
+        _parse_kafka(lines, stream, kafka),
+        reread_rows=reread,
+        batch_rows=offsets_of_batch,
+        filter_cpu_s=lambda: float(filter_cpu_s.value) / cores,
+    )
+
+
+def _parse_kafka(lines: DataFrame, stream: Stream, kafka: KafkaConnector, carried: tuple[str, ...] = ()) -> DataFrame:
+    """Return the records of a topic: columns from their values, and those that take their key, offset and the like."""
     beside = kafka.metadata_columns
-    named = lines.select("value", *[F.col(f"`{what}`").alias(name) for what, name in beside.items()])
+    named = lines.select("value", *[F.col(f"`{what}`").alias(name) for what, name in beside.items()], *carried)
     columns = tuple(c for c in stream.columns if c.name not in beside.values())
     text = FilesConnector(stream.name, "csv" if kafka.format == "csv" else "json", False, kafka.delimiter)
     values = Table(stream.name, columns, connector=text)
-    parsed = parse_lines(named, values, text, [c.name for c in columns], tuple(beside.values()), keep_blank=True)
+    kept = (*beside.values(), *carried)
+    parsed = parse_lines(named, values, text, [c.name for c in columns], kept, keep_blank=True)
     missing = F.when(F.col(f"`{stream.event_time}`").isNull(), F.lit(f"no event time ({stream.event_time})"))
     problem = F.coalesce(F.col(PROBLEM), missing)
-    return parsed.select(*[F.col(f"`{c.name}`") for c in stream.columns], RAW, problem.alias(PROBLEM))
+    return parsed.select(*[F.col(f"`{c.name}`") for c in stream.columns], *carried, RAW, problem.alias(PROBLEM))
 
 
 def _open_replay(
@@ -204,8 +224,8 @@ def _open_replay(
             return parse_lines(records, stream, replay, header, carried)
         return _check_event_time(records, stream, carried)
 
-    def reread(start: int, end: int, wanted: Sequence[ReadRequest]) -> DataFrame:
-        reader = RangeReader(spool, RowRange(start, end), stream.name, tuple(wanted), cores)
+    def reread(rows: BatchRows, wanted: Sequence[ReadRequest]) -> DataFrame:
+        reader = RangeReader(spool, RowRange(*rows.rows), stream.name, tuple(wanted), cores)
         return parse(reread_rows(spark, reader, columns, filter_cpu_s), (ROW,))
 
     options = {"spool": str(spool), "speed": str(replay.speed), "max_rows": str(MAX_REPLAYED_ROWS_PER_BATCH)}
@@ -214,10 +234,17 @@ def _open_replay(
         parse(retry_slow_start(f"stream {stream.name!r}", reader.schema(columns).load)),
         lambda offset: int(offset["row"]) >= rows,
         reread,
+        _spooled_rows,
         lambda: float(filter_cpu_s.value) / cores,
         ArrivedRows(spool, replay.speed),
         None if text else stream.schema,
     )
+
+
+def _spooled_rows(checkpoint: Path, batch: int) -> BatchRows | None:
+    """Return which rows of a spool a batch has."""
+    rows = rows_of_batch(checkpoint, batch)
+    return None if rows is None else BatchRows(batch, *rows)
 
 
 class ArrivedRows:

@@ -1,0 +1,88 @@
+"""Records of a topic that were read before, read again by their offsets.
+
+The records of a batch are numbered within it: those of its first partition by their distance from the first offset of
+the batch there, those of the next one after them, and so on. Where offsets have gaps (compaction, transactions), so
+have the numbers. A sample is taken by the numbers alone, before a value is looked at.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from catchment.arrays import Mask
+from catchment.shedding.reader_filter import ROW, ReadRequest, is_wanted, takes_all
+from catchment.spark.sources.kafka import ROWS_PER_TASK, KafkaReader, OffsetRange
+from catchment.spark.sources.reread import BatchRows
+from catchment.spark.streaming import offset_of_batch
+
+
+@dataclass
+class NumberedRange(InputPartition):
+    """Offsets [start, end) of a partition; the first has a number in its batch."""
+
+    partition: int
+    start: int
+    end: int
+    first_row: int
+
+
+def offsets_of_batch(checkpoint: Path, batch: int) -> BatchRows | None:
+    """Return where the records of a batch are, by the offsets that Spark has planned.
+
+    Where the first batch begins is not in the checkpoint: it is not known.
+    """
+    before = offset_of_batch(checkpoint, batch - 1) if batch else None
+    after = offset_of_batch(checkpoint, batch)
+    if before is None or after is None:
+        return None
+    ranges = [
+        [int(p), int(before.get(p, 0)), int(end)] for p, end in sorted(after.items(), key=lambda item: int(item[0]))
+    ]
+    return BatchRows(batch, 0, sum(end - start for _, start, end in ranges), json.dumps(ranges))
+
+
+@dataclass(frozen=True)
+class TopicPartReader:
+    """Reads the records of a batch that are `wanted`, by the rule of `stream`, with their numbers (`ROW`)."""
+
+    options: Mapping[str, str]
+    rows: BatchRows
+    stream: str
+    wanted: Sequence[ReadRequest]
+
+    def partitions(self) -> list[NumberedRange]:
+        found: list[NumberedRange] = []
+        first_row = 0
+        for partition, start, end in json.loads(self.rows.place):
+            cuts = [*range(start, end, ROWS_PER_TASK), end]
+            found += [NumberedRange(partition, a, b, first_row + a - start) for a, b in pairwise(cuts)]
+            first_row += end - start
+        return found
+
+    def read(self, partition: NumberedRange) -> Iterator[pa.RecordBatch]:
+        reader = KafkaReader(self.options)
+        for messages in reader.read_messages(OffsetRange(partition.partition, partition.start, partition.end)):
+            offsets = np.array([message.offset() for message in messages], dtype=np.int64)
+            rows = pa.array(offsets - partition.start + partition.first_row)
+            kept = np.flatnonzero(self.passes(rows))
+            if kept.size:
+                records = reader.to_arrow([messages[i] for i in kept.tolist()])
+                yield records.append_column(ROW, rows.take(pa.array(kept)))
+
+    def passes(self, rows: pa.Array) -> Mask:
+        """Return which records are wanted, by their numbers."""
+        if takes_all(self.wanted):
+            return np.ones(len(rows), dtype=np.bool_)
+        from catchment.shedding.places import history_rule  # workers start often: only those that sample load it
+
+        batch = pa.repeat(pa.scalar(self.rows.batch, pa.int64()), len(rows))
+        places = history_rule(self.stream, self.rows.batch).places([batch, rows])
+        return is_wanted(self.wanted, pa.RecordBatch.from_arrays([rows], [ROW]), places)
