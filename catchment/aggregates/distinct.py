@@ -21,12 +21,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasketches import HLL_8, hll_sketch, hll_union
 
-from catchment.aggregates.base import AggregateCall, quote
+from catchment.aggregates.base import AggregateCall, Groups, quote
 from catchment.aggregates.hashing import hash_rows
-from catchment.aggregates.sketches import SketchAggregate, read_sketch
+from catchment.aggregates.sketches import EMPTY_BYTES, SketchAggregate, read_sketch
+from catchment.arrays import Ints
 from catchment.errors import AggregateError
 from catchment.storage.codec import stored
 
+COUPON_BYTES = 4  # what a sketch of few values keeps of each
 DEFAULT_LG_K = 12  # binary logarithm of the number of registers
 MIN_LG_K, MAX_LG_K = 4, 21
 _HASHED_DIGITS = 18  # a decimal of up to 18 digits is one 64 bit word in Spark
@@ -71,6 +73,16 @@ class ApproxCountDistinct(SketchAggregate):
             for deviations in (1, 2, 3)
         )
         return max(bounds)
+
+    @property
+    def takes_counts(self) -> bool:
+        return True
+
+    def size_bytes(self, values: float) -> float:
+        return min(EMPTY_BYTES + COUPON_BYTES * values, EMPTY_BYTES + float(2**self.lg_k))
+
+    def lift_counted(self, values: pa.Array, counts: Ints, groups: Groups, size: int) -> list[pa.Array]:
+        return self.lift(values, groups, size)  # a value counts once however often it comes
 
     def lift_sql(self) -> tuple[str, ...]:
         return (f"hll_sketch_agg({_sketch_input_sql(f'({self.argument})', self.argument_type)}, {self.lg_k})",)

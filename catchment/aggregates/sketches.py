@@ -18,9 +18,14 @@ import pyarrow.compute as pc
 
 from catchment.aggregates.base import Aggregate, Groups, StateColumn
 from catchment.aggregates.grouped import nullable, stable_order, valid_rows
+from catchment.arrays import Ints
 from catchment.errors import AggregateError
 
 Sketch = TypeVar("Sketch")
+
+EMPTY_BYTES = 16  # about what a sketch takes before its first value
+VALUE_BYTES = 8  # about what each further value adds to it
+FULL_BYTES = 4_096  # about what it grows to
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,15 @@ class SketchAggregate(Aggregate):
     """An aggregate whose state is one sketch."""
 
     suffix = "sketch"
+
+    @property
+    def takes_counts(self) -> bool:
+        """Whether its states follow from each distinct value and how many records have it (`lift_counted`)."""
+        return False
+
+    def size_bytes(self, values: float) -> float:
+        """Return about how many bytes the sketch of so many values takes."""
+        return min(float(FULL_BYTES), EMPTY_BYTES + VALUE_BYTES * values)
 
     @property
     def states(self) -> tuple[StateColumn, ...]:
@@ -58,6 +72,10 @@ class SketchAggregate(Aggregate):
         present = groups[valid_rows(values)]
         parts = split_by_group(self.prepare(values.drop_null()), present, size)
         return [pa.array([self.sketch(part) for part in parts], pa.binary())]
+
+    def lift_counted(self, values: pa.Array, counts: Ints, groups: Groups, size: int) -> list[pa.Array]:
+        """Return what `lift` would of as many records of each value as are counted."""
+        raise AggregateError(f"{self.function} needs every record, not values with their counts", where=self.name)
 
     def combine(self, states: Sequence[pa.Array], groups: Groups, size: int) -> list[pa.Array]:
         return [merge_by_group(states[0], groups, size, self.merge)]

@@ -24,11 +24,13 @@ from datasketches import frequent_items_error_type, frequent_strings_sketch
 
 from catchment.aggregates.base import AggregateCall, Groups, fields_of, quote
 from catchment.aggregates.grouped import valid_rows
-from catchment.aggregates.sketches import SketchAggregate, read_sketch
+from catchment.aggregates.sketches import EMPTY_BYTES, SketchAggregate, read_sketch
+from catchment.arrays import Ints
 from catchment.errors import AggregateError
 from catchment.storage.codec import stored
 
 ITEM = "item"
+ITEM_BYTES = 24  # about what a sketch takes for each item: its text and its count
 DEFAULT_K = 5  # how many items are returned
 DEFAULT_MAX_ITEMS = 10_000  # how many distinct items are tracked
 MAX_MAX_ITEMS = 1_000_000
@@ -92,6 +94,25 @@ class ApproxTopK(SketchAggregate):
     def sketch_error(self) -> float:
         """How far a count may be off, as a share of all records."""
         return float(frequent_strings_sketch.get_epsilon_for_lg_size(self.lg_map))
+
+    @property
+    def takes_counts(self) -> bool:
+        return not self.is_filtered
+
+    def size_bytes(self, values: float) -> float:
+        return EMPTY_BYTES + ITEM_BYTES * min(values, self.max_items)
+
+    def lift_counted(self, values: pa.Array, counts: Ints, groups: Groups, size: int) -> list[pa.Array]:
+        known = valid_rows(values)
+        nulls = np.bincount(groups[~known], weights=counts[~known], minlength=size)
+        sketches = [frequent_strings_sketch(self.lg_map) for _ in range(size)]
+        items = values.cast(pa.string()).to_pylist()
+        for row in np.flatnonzero(known).tolist():
+            sketches[groups[row]].update(items[row], int(counts[row]))
+        states = [
+            bytes(sketch.serialize()) + _NULLS.pack(int(count)) for sketch, count in zip(sketches, nulls, strict=True)
+        ]
+        return [pa.array(states, pa.binary())]
 
     def lift_sql(self) -> tuple[str, ...]:
         if not self.is_filtered:

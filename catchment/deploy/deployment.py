@@ -28,6 +28,7 @@ from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.demand import SharedQuery, queries_of_plan
 from catchment.optimizer.sharing.deployed import Deployed, current_catalog, deploy_again, deploy_first
 from catchment.optimizer.sharing.link_traffic import bytes_over_links, check_contracts
+from catchment.optimizer.sharing.share import BytesOf
 from catchment.optimizer.sharing.statistics import fill_with_guesses, load_statistics
 from catchment.progress.deferred import can_defer_by
 from catchment.project.config import PROJECT_FILE, QUERIES_FOLDER, Project
@@ -143,8 +144,11 @@ class Deployment:
         """Return the project as it is declared now, at another version of what is deployed."""
         return Deployment.plan(load_catalog(Project.load(self.project.folder)), deployed)
 
-    def add(self, views: Sequence[View]) -> Deployment:
-        """Return the deployment with more views, which were submitted."""
+    def add(self, views: Sequence[View], bytes_of: BytesOf | None = None) -> Deployment:
+        """Return the deployment with more views, which were submitted.
+
+        With `bytes_of`, what is known of the bytes that fragments send, those that run are widened where that pays.
+        """
         catalog = self.catalog.add(*views)
         deployed = self.deployed
         plans = list(self.plans)
@@ -153,7 +157,7 @@ class Deployment:
             check_plan(plan, catalog)
             plans.append(plan)
             for query in queries_of_plan(plan, catalog):
-                deployed = deployed.add(query, view.to_sql())
+                deployed = deployed.add(query, view.to_sql(), bytes_of)
         check_contracts(self.project, deployed.sharing, load_statistics(self.project, catalog))
         return Deployment(self.project, catalog, tuple(plans), deployed, self.declared)
 

@@ -19,6 +19,7 @@ from catchment.optimizer.sharing.deployed import Deployed
 from catchment.optimizer.sharing.link_traffic import bytes_over_links
 from catchment.optimizer.sharing.measured_statistics import apply_measurements
 from catchment.optimizer.sharing.reoptimize import SharingReoptimizer
+from catchment.optimizer.sharing.share import BytesOf
 from catchment.optimizer.sharing.statistics import Statistics, fill_with_guesses, load_statistics
 from catchment.timeline import SECOND_US
 
@@ -71,6 +72,20 @@ def known_statistics(deployment: Deployment) -> Statistics:
         deployment.deployed.sharing.fragments,
         site_statistics(deployment),
     )
+
+
+def known_bytes(deployment: Deployment) -> BytesOf | None:
+    """Return what fragments send by declared or measured rates; None where the rate of a stream is only guessed.
+
+    By a guess queries are shared when they are planned together, but nothing that runs is changed.
+    """
+    declared = load_statistics(deployment.project, deployment.catalog).streams
+    reports = site_statistics(deployment).values()
+    measured = {s for report in reports for s, rate in report["rows_per_s"].items() if rate is not None}
+    read = {side.fragment.stream for side in deployment.sides}
+    if not deployment.project.defaults.reoptimize or not read <= declared.keys() | measured:
+        return None
+    return bytes_over_links(deployment.routes, known_statistics(deployment))
 
 
 def site_statistics(deployment: Deployment) -> Mapping[str, Mapping[str, Any]]:

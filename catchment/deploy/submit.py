@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from catchment.deploy.deployment import Deployment
+from catchment.deploy.rebalance import known_bytes
 from catchment.deploy.store import DeploymentStore
 from catchment.errors import QueryError
 from catchment.optimizer.sharing.deployed import Deployed
@@ -37,7 +38,8 @@ def _deploy(project: Project, views: Sequence[View]) -> Mapping[str, Any]:
     declared = load_catalog(project)
 
     def make(now: Deployed | None) -> Deployed:
-        return Deployment.plan(declared, now).add(views).deployed
+        deployment = Deployment.plan(declared, now)
+        return deployment.add(views, known_bytes(deployment)).deployed
 
     made = DeploymentStore(project.state_folder).change(make)
     return {"version": made.version, "queries": [_describe_query(made, q) for v in views for q in made.parts(v.name)]}

@@ -14,16 +14,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.compute as pc
 from datasketches import hll_sketch
 
-from catchment.query.fragment import Fragment
+from catchment.aggregates.hashing import hash_rows
+from catchment.aggregates.partials import one_array
+from catchment.errors import CatchmentError
+from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.site.events import Absorbed
 from catchment.wire.link_meter import LinkCounters
 
 RATE_SPAN_US = 60_000_000  # readings older than this are dropped, but for one
 MAX_READINGS = 600
 MAX_VALUES = 10_000  # distinct values of one key that are taken from one batch
+KEPT_HASHES = 1_024
 _HLL_LOG_BUCKETS = 11  # HLL sketches have 2^11 buckets
 
 
@@ -39,6 +46,11 @@ class RecentRate:
             self.readings.popleft()
 
     @property
+    def total(self) -> float:
+        """The newest total; 0 before the first."""
+        return self.readings[-1][2] if self.readings else 0.0
+
+    @property
     def per_s(self) -> float | None:
         """The rate per second; None until there are two readings."""
         if not self.readings:
@@ -51,16 +63,43 @@ class RecentRate:
 
 
 @dataclass
+class GroupCount:
+    """About how many distinct groups there were: of their hashes the `KEPT_HASHES` smallest are kept.
+
+    Exact below that; then the k-th smallest of n evenly spread hashes is at about k / n of their range (Bar-Yossef et
+    al., RANDOM 2002), which is about 3 % off.
+    """
+
+    smallest: npt.NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
+
+    def add_rows(self, groups: pa.Table) -> None:
+        """Count the rows of a table, each a group; nothing where a column of it has no hash."""
+        try:
+            hashes = hash_rows([one_array(column) for column in groups.columns])
+        except CatchmentError:
+            return
+        self.smallest = np.unique(np.concatenate([self.smallest, hashes]))[:KEPT_HASHES]
+
+    @property
+    def estimate(self) -> float:
+        if self.smallest.size < KEPT_HASHES:
+            return float(self.smallest.size)
+        return (KEPT_HASHES - 1) / ((float(self.smallest[-1]) + 1.0) / 2.0**64)
+
+
+@dataclass
 class FragmentMeter:
     """Records read for one fragment, those that passed its filter, and the distinct values of each key."""
 
     read: int = 0
     passed: int = 0
     distinct: dict[str, bytes] = field(default_factory=dict)  # key -> HLL sketch
+    groups: GroupCount = field(default_factory=GroupCount)
 
     def note(self, fragment: Fragment, event: Absorbed, rows: int) -> None:
         self.read += rows
         self.passed += sum(count for _, count in event.records)
+        self.groups.add_rows(event.partials.select([SLICE_COLUMN, *fragment.key_names]))
         for key in fragment.keys:
             known = self.distinct.get(key.sql)
             sketch = hll_sketch(_HLL_LOG_BUCKETS) if known is None else hll_sketch.deserialize(known)
@@ -72,6 +111,7 @@ class FragmentMeter:
         """Return what the planner wants to know, as plain JSON."""
         return {
             "rows": self.read,
+            "groups": self.groups.estimate,
             "bytes": sent_bytes,
             "selectivity": self.passed / self.read if self.read else None,
             "distinct": {sql: hll_sketch.deserialize(s).get_estimate() for sql, s in self.distinct.items()},
@@ -84,6 +124,7 @@ class SiteMeter:
 
     rows: dict[str, int] = field(default_factory=dict)  # by stream
     rates: dict[str, RecentRate] = field(default_factory=dict)  # by stream
+    batches: dict[str, RecentRate] = field(default_factory=dict)  # by stream
     fragments: dict[str, FragmentMeter] = field(default_factory=dict)
     sent: RecentRate = field(default_factory=RecentRate)  # bytes that the link carried
     asked: RecentRate = field(default_factory=RecentRate)  # bytes that it was asked to carry
@@ -109,6 +150,8 @@ class SiteMeter:
             if not rate.readings:
                 rate.note(before, now_us, oldest_us)
             rate.note(self.rows[stream], now_us, newest_us)
+            batches = self.batches.setdefault(stream, RecentRate())
+            batches.note(batches.total + 1, now_us, newest_us)
         absorbed = {e.fragment: e for e in events if isinstance(e, Absorbed)}
         for fragment in fragments:
             if fragment.name in absorbed:
@@ -127,6 +170,7 @@ class SiteMeter:
         """Return what the planner wants to know, as plain JSON."""
         return {
             "rows_per_s": {stream: rate.per_s for stream, rate in self.rates.items()},
+            "batches_per_s": {stream: rate.per_s for stream, rate in self.batches.items()},
             "fragments": {n: m.statistics(self.fragment_bytes.get(n, 0)) for n, m in self.fragments.items()},
         }
 

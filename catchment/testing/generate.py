@@ -32,6 +32,7 @@ _CALLS = (
     "count(ms) AS known",
     "sum(ms) AS ms_sum",
     "count(*) FILTER (WHERE bytes > 20) AS big",
+    "approx_count_distinct(user) AS users",
 )
 _BOUNDED_CALLS = ("count(*) AS n", "sum(bytes) AS bytes", "avg(bytes) AS mean")
 _CONDITIONS = ("", "", "WHERE bytes > 5", "WHERE page <> 'c'", "WHERE user IN (1, 2) OR bytes IS NULL")
@@ -73,13 +74,13 @@ class _Writer:
         self.relays = tuple(f"r{i}" for i in range(self.chance.randint(1, 2))) if self._has(Feature.RELAY) else ()
         (self.folder / "queries").mkdir(parents=True)
         (self.folder / "catchment.toml").write_text(self._toml())
-        streams = [self._stream("hits", shed=False)]
-        if self._has(Feature.SHED):
-            streams.append(self._stream("load", shed=True))
-        if self._has(Feature.OVERLOAD):
-            streams.append(self._stream("busy", shed=True))
-        if self._has(Feature.JOIN):
-            streams.append(self._stream("views", shed=False))
+        named = [
+            "hits",
+            *["load"] * self._has(Feature.SHED),
+            *["busy"] * self._has(Feature.OVERLOAD),
+            *["views"] * self._has(Feature.JOIN),
+        ]
+        streams = [self._stream(name, shed=name in ("load", "busy")) for name in named]
         if self._has(Feature.LOOKUP):
             lines = "".join(f"{page},{section}\n" for page, section in SECTIONS.items())
             (self.folder / "sections.csv").write_text("page,section\n" + lines)
@@ -87,6 +88,9 @@ class _Writer:
                 "CREATE TABLE sections (page STRING, section STRING) WITH (path = 'sections.csv', format = 'csv');"
             )
         (self.folder / "queries" / "all.sql").write_text("\n".join([*streams, *self._views()]) + "\n")
+        if self.chance.random() < 0.5:  # then a view that is submitted may widen what runs
+            rates = [f"[streams.{name}]\nrows_per_s = {self.chance.choice((1, 100))}\nrow_bytes = 40" for name in named]
+            (self.folder / "statistics.toml").write_text("\n".join(rates) + "\n")
         submitted = (self._view(f"late_{i}", "hits") for i in range(2)) if self._has(Feature.SUBMIT) else ()
         return GeneratedProject(self.folder, self.sites, self.relays, tuple(submitted), self.features)
 
@@ -116,7 +120,7 @@ class _Writer:
             f'repair_horizon = "{horizon_s} s"\n'
             f'repair_spread = "{chance.choice((0, 5))} s"\nrepair_after = "{chance.choice((1, 5))} s"\n'
             f'freshness = "{chance.choice((3, 10, 30))} s"\nrelay_wait = "{chance.choice((0, 2, 5))} s"\n'
-            f'policy = "{policy}"\nsharing = "{chance.choice(("none", "strict", "full", "max"))}"\nreoptimize = false'
+            f'policy = "{policy}"\nsharing = "{chance.choice(("none", "strict", "full", "max"))}"'
         )
         # Of its own chance, so that everything else that a seed draws stays as it is.
         if random.Random(f"{sorted(self.features)} {self.sites}").random() < TIGHT_SHARE:
@@ -140,10 +144,10 @@ class _Writer:
         for number in range(self.chance.choice((1, 1, 2, 3))):
             yield self._view(f"v{number}", "hits")
         if self._has(Feature.CONTRACT):
-            given = f"max_error = {self.chance.choice((0.05, 0.2))}, confidence = 0.9"
-            yield self._view("promised", "hits", calls=_BOUNDED_CALLS, options=given)
+            yield self._view("promised", "hits", calls=_BOUNDED_CALLS, options=self._promise())
         if self._has(Feature.SHED):
-            yield self._view("sampled", "load", calls=_BOUNDED_CALLS)
+            is_promised = self._has(Feature.CONTRACT) and self.chance.random() < 0.5
+            yield self._view("sampled", "load", calls=_BOUNDED_CALLS, options=self._promise() if is_promised else "")
         if self._has(Feature.OVERLOAD):
             yield self._view("tolerant", "busy")
             yield self._view("patient", "busy", options=f"weight = {self.chance.choice((0.5, 2))}")
@@ -159,6 +163,9 @@ class _Writer:
                 f"sum(a.bytes) AS bytes, sum(a.bytes * b.bytes) AS both FROM hits a JOIN views b ON a.user = b.user "
                 f"GROUP BY {self._window('b.ts')}, a.page;"
             )
+
+    def _promise(self) -> str:
+        return f"max_error = {self.chance.choice((0.05, 0.2))}, confidence = 0.9"
 
     def _view(self, name: str, stream: str, calls: tuple[str, ...] = _CALLS, options: str = "") -> str:
         keys = self.chance.choice(_KEYS)

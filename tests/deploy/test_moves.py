@@ -19,16 +19,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from catchment.aggregates.sketches import SketchAggregate
+from catchment.center.fragment_sources import FragmentSource, FragmentSources
+from catchment.center.query import CenterQuery
 from catchment.errors import PlanError
 from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.demand import SharedQuery
 from catchment.optimizer.sharing.deployed import Deployed, deploy_first
 from catchment.optimizer.sharing.share import share
-from catchment.timeline import START_OF_TIME_US, ManualClock
+from catchment.progress.frontier import Frontier
+from catchment.timeline import START_OF_TIME_US, ManualClock, WindowSpec
 from catchment.wire.messages import Progress
 from tests.worlds.live_world import LiveCenter, LiveSite, expected_answers
-from tests.worlds.sharing_support import SECOND, is_close, make_hits, make_queries, select, selects, size
+from tests.worlds.sharing_support import (
+    SECOND,
+    is_close,
+    make_hits,
+    make_queries,
+    select,
+    selects,
+    size,
+    size_by_sketches,
+)
 from tests.worlds.tiers import examples
+from tests.worlds.world import make_fragment
 
 STREAM = "hits"
 HORIZON_US = 150 * SECOND  # beyond how late any record here comes
@@ -100,6 +114,8 @@ def _disordered(table: pa.Table, steps: int, rng: np.random.Generator) -> list[p
 def _changed(deployed: Deployed, kind: str, what: Any) -> Deployed:
     if kind == "add":
         return deployed.add(what)
+    if kind == "widen":
+        return deployed.add(what, bytes_of=size_by_sketches)
     if kind == "drop":
         return deployed.drop(what)
     return deployed.move(share(deployed.sharing.queries.values(), what, size))
@@ -183,6 +199,57 @@ def test_answers_are_the_same_whatever_fragments_the_queries_are_moved_to(
         town.run(deploy_first(queries, Strength.NONE, size), {at: [("move", to)] for at, to in moves.items()})
         for query in queries:
             check_answers(town, query)
+
+
+@settings(max_examples=examples(8))
+@given(
+    st.lists(selects(), min_size=2, max_size=5),
+    st.sampled_from(["batching", "streaming"]),
+    st.integers(0, 10**6),
+    st.lists(st.integers(0, 4), min_size=4, max_size=4),
+)
+def test_a_query_that_widens_what_runs_leaves_no_hole_and_changes_no_answer_of_another(
+    texts: list[str], policy: str, seed: int, steps: list[int]
+) -> None:
+    first, *others = make_queries(*texts)
+    changes: dict[int, list[Change]] = {}
+    for step, query in zip(sorted(steps), others, strict=False):
+        changes.setdefault(step, []).append(("widen", query))
+    with tempfile.TemporaryDirectory() as folder:
+        town = Town(Path(folder), seed, policy)
+        town.run(deploy_first([first], Strength.FULL, size_by_sketches), changes)
+        assert town.center.core.queries[first.name].sources.start_us == START_OF_TIME_US
+        for query in (first, *others):
+            check_answers(town, query)
+
+
+def test_a_widened_fragment_serves_both_and_the_old_one_is_left() -> None:
+    pages = select("page, count(*) AS n", "page")
+    one, other = make_queries(pages, select("user, approx_top_k(page, 2) AS top", "user"))
+    deployed = deploy_first([one], Strength.FULL, size_by_sketches)
+    (old,) = deployed.sharing.fragments
+    wider = deployed.add(other, bytes_of=size_by_sketches)
+    (new,) = (f for f in wider.sharing.fragments if f not in wider.leaving)
+    assert wider.leaving == {old: None}
+    assert set(wider.sharing.users(new)) == {one.name, other.name}
+    assert new in wider.begun
+    assert {k.sql for k in wider.sharing.fragments[new].keys} == {"`hits`.`page`", "`hits`.`user`"}
+    assert not any(isinstance(a, SketchAggregate) for a in wider.sharing.fragments[new].aggregates)
+    apart = deployed.add(other, bytes_of=lambda demand: float(3 ** len(demand.keys)))
+    assert not apart.leaving
+    assert len(apart.sharing.fragments) == 2
+
+
+def test_a_left_fragment_is_needed_until_a_site_that_was_away_has_sent_all_of_it() -> None:
+    query = CenterQuery("q", make_fragment(WindowSpec.tumbling(10)), WindowSpec.tumbling(10), ("a", "b"), 100)
+    old = FragmentSource("old", None, start_us=START_OF_TIME_US, until_us=20)
+    sources = FragmentSources(query, [old, FragmentSource("new", None, start_us=20)])
+    frontiers = {"a": Frontier(marks={"old": 500, "new": 500}), "b": Frontier(marks={"old": 10})}
+    sources.forget_final(400, frontiers)
+    assert list(sources.fragments) == ["old", "new"], "what b brings for final windows is registered as too late"
+    frontiers["b"].marks["old"] = 20
+    sources.forget_final(400, frontiers)
+    assert list(sources.fragments) == ["new"]
 
 
 def test_what_is_left_by_a_move_is_bounded_then_ends(tmp_path: Path) -> None:

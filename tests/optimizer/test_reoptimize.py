@@ -11,7 +11,7 @@ import pytest
 
 from catchment.optimizer.choices import Strength
 from catchment.optimizer.move_account import PATIENCE
-from catchment.optimizer.sharing.deployed import Deployed, deploy_first
+from catchment.optimizer.sharing.deployed import MAX_LEAVING, Deployed, deploy_first
 from catchment.optimizer.sharing.measured_statistics import apply_measurements
 from catchment.optimizer.sharing.reoptimize import SharingReoptimizer, redeployment_bytes
 from catchment.optimizer.sharing.share import share
@@ -43,14 +43,18 @@ def test_a_move_waits_until_its_cost_was_lost_and_then_sends_less() -> None:
     assert set(moved.leaving) == set(deployed.sharing.fragments)
 
 
-def test_nothing_moves_while_nothing_better_is_known_or_a_move_is_under_way() -> None:
+def test_nothing_moves_while_nothing_better_is_known_or_too_much_was_left() -> None:
     queries = make_queries(*PAIR)
     deployed, watch = deploy_first(queries, Strength.FULL, SPARSE.sent_bytes_per_s), SharingReoptimizer()
     for at in range(0, 10_000, 100):
         assert watch.choose_move(deployed, SPARSE.sent_bytes_per_s, at * SECOND) is None
-    moved = deployed.move(share(queries, Strength.FULL, DENSE.sent_bytes_per_s))
+    moved = deployed
+    while len(moved.leaving) < MAX_LEAVING:
+        rate = DENSE if len(moved.sharing.fragments) - len(moved.leaving) == 1 else SPARSE
+        moved = moved.move(share(queries, Strength.FULL, rate.sent_bytes_per_s))
     for at in range(10_000, 20_000, 100):
-        assert watch.choose_move(moved, SPARSE.sent_bytes_per_s, at * SECOND) is None
+        for rates in (SPARSE, DENSE):
+            assert watch.choose_move(moved, rates.sent_bytes_per_s, at * SECOND) is None
 
 
 def test_a_loss_that_ends_is_forgotten() -> None:

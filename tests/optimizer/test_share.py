@@ -7,15 +7,17 @@ the aggregates. It would not catch a mistake in those laws, which have tests of 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from catchment.deploy.deployment import Deployment
 from catchment.errors import PlanError
 from catchment.optimizer.choices import Strength
-from catchment.optimizer.sharing.demand import FragmentDemand
+from catchment.optimizer.sharing.demand import RECORDS, FragmentDemand
 from catchment.optimizer.sharing.derive import derive
 from catchment.optimizer.sharing.generalize import generalize
 from catchment.optimizer.sharing.share import SharingState, share
@@ -28,6 +30,7 @@ from tests.worlds.sharing_support import (
     select,
     selects,
     size,
+    size_by_sketches,
 )
 from tests.worlds.tiers import examples
 
@@ -49,6 +52,35 @@ def assert_same_answers(state: SharingState, seed: int) -> None:
 @given(st.lists(selects(), min_size=2, max_size=5), st.sampled_from(list(Strength)), st.integers(0, 10**6))
 def test_answers_through_shared_fragments_equal_unshared_ones(texts: list[str], strength: Strength, seed: int) -> None:
     assert_same_answers(share(make_queries(*texts), strength, size), seed)
+    assert_same_answers(share(make_queries(*texts), strength, size_by_sketches), seed)
+
+
+def test_a_sketch_is_told_by_the_values_of_a_key_and_their_counts() -> None:
+    texts = [
+        select("page, count(*) AS n, approx_count_distinct(user) AS users", "page"),
+        select("country, approx_top_k(page, 3) AS top, approx_count_distinct(page) AS pages", "country"),
+        select("approx_top_k(user, 2) AS top", where="country IS NOT NULL", window="'2 minutes'"),
+    ]
+    state = share(make_queries(*texts), Strength.FULL, size_by_sketches)
+    (demand,) = state.fragments.values()
+    assert [a.name for a in demand.aggregates] == [RECORDS.name]
+    assert {k.sql for k in demand.keys} == {"`hits`.`country`", "`hits`.`page`", "`hits`.`user`"}
+    for seed in range(5):
+        assert_same_answers(state, seed)
+
+
+def test_the_default_policy_is_the_same_named_or_not(tmp_path: Path) -> None:
+    """Views that name it share with those that do not, and with none that name another."""
+    sql = "CREATE STREAM hits (ts TIMESTAMP, page STRING) WITH (event_time = 'ts', path = 'data/{site}');\n"
+    answer = "AS SELECT count(*) AS n FROM hits GROUP BY window(ts, '1 minute')"
+    for name, options in (("a", ""), ("b", "WITH (policy = 'spillway')"), ("c", "WITH (policy = 'batching')")):
+        sql += f"CREATE MATERIALIZED VIEW {name} {options} {answer};\n"
+    toml = '[project]\nname = "p"\ncenter = "c"\n[sites.c]\n[sites.s]\n[[links]]\nfrom = "s"\nto = "c"\n'
+    (tmp_path / "queries").mkdir()
+    (tmp_path / "queries" / "q.sql").write_text(sql)
+    (tmp_path / "catchment.toml").write_text(toml)
+    sharing = Deployment.load(tmp_path).deployed.sharing
+    assert sorted(sharing.users(f) for f in sharing.fragments) == [("a", "b"), ("c",)]
 
 
 @settings(max_examples=examples(25))

@@ -17,6 +17,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from catchment.aggregates import partials as tables
+from catchment.aggregates.sketches import SketchAggregate
 from catchment.optimizer.sharing.demand import FragmentDemand, SharedQuery, query_of_plan
 from catchment.optimizer.sharing.share import SharingState
 from catchment.optimizer.sharing.statistics import Statistics, StreamStatistics
@@ -179,6 +180,11 @@ def selects(draw: st.DrawFn) -> str:
 def size(demand: FragmentDemand) -> float:
     """A stand-in for bytes that makes merging sometimes worth it."""
     return 10.0 * float(2 ** len(demand.keys)) + 3 * len(demand.aggregates) - len(demand.conditions)
+
+
+def size_by_sketches(demand: FragmentDemand) -> float:
+    """A stand-in for bytes that makes it worth it to send values in place of sketches, and one fragment for all."""
+    return 10.0 + 5 * sum(isinstance(a, SketchAggregate) for a in demand.aggregates) + len(demand.keys)
 
 
 def is_close(found: object, expected: object) -> bool:

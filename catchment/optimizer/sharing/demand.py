@@ -8,7 +8,7 @@ correlations and regressions, quantiles of one sketch are that sketch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
@@ -18,6 +18,7 @@ from catchment.aggregates import Aggregate, make_aggregate, quote
 from catchment.aggregates.covariation import COVARIANCES, Covariation
 from catchment.aggregates.quantiles import ApproxPercentile
 from catchment.aggregates.simple import AllOrAny, Average
+from catchment.aggregates.sketches import SketchAggregate
 from catchment.aggregates.spread import Spread
 from catchment.aggregates.topk import ApproxTopK
 from catchment.aggregates.value_by import ValueBy
@@ -182,6 +183,8 @@ def _source(normal: QueryPlan, catalog: Catalog) -> DemandSource:
     scan = normal.scan
     ordered = tuple(sorted(types.items(), key=str))
     policy = normal.options.policy or ""
+    if policy == catalog.project.defaults.policy:
+        policy = ""  # the default is the same policy whether it is named or not
     return DemandSource(
         scan.stream,
         scan.event_time,
@@ -214,6 +217,35 @@ def atoms_of(aggregate: Aggregate) -> tuple[Aggregate, ...]:
     else:
         parts = [normal]
     return tuple(replace(part, name=aggregate_name(part)) for part in parts)
+
+
+RECORDS = atoms_of(make_aggregate("count", None, None, name="records"))[0]  # the atom of count(*)
+
+
+def counted_argument(atom: Aggregate) -> str:
+    """Return the expression whose values, with their counts, tell the states of a sketch; empty where none does."""
+    is_told = isinstance(atom, SketchAggregate) and atom.takes_counts
+    return atom.argument or "" if is_told else ""
+
+
+def spell_out(demand: FragmentDemand, arguments: Collection[str]) -> FragmentDemand:
+    """Return the demand with these expressions as keys, in place of the sketches of their values."""
+    replaced = [a for a in demand.aggregates if counted_argument(a) in arguments]
+    if not replaced:
+        return demand
+    keys = {k.name: k for k in demand.keys}
+    for atom in replaced:
+        assert atom.argument is not None
+        if atom.argument not in demand.by_sql:
+            key = Key("key", atom.argument, atom.argument_type)
+            key = replace(key, name=key_name(key))
+            keys[key.name] = key
+    atoms = {a.name: a for a in (*demand.aggregates, RECORDS) if a not in replaced}
+    return replace(
+        demand,
+        keys=tuple(keys[n] for n in sorted(keys)),
+        aggregates=tuple(atoms[n] for n in sorted(atoms)),
+    )
 
 
 @cache

@@ -2,8 +2,9 @@
 
 A project is deployed when it first runs, and brought up to date with its views at every later run. Queries are added
 and dropped while everything runs; each change gives another value. Invariants: adding or dropping a query leaves the
-derivations of all others as they were; the name of a fragment (it ends with the version that began it) or of a dropped
-query is never used again, because what was sent and published under it would be mistaken for something else.
+derivations of all others as they were, unless a fragment is widened for it, which moves those that use it; the name of
+a fragment (it ends with the version that began it) or of a dropped query is never used again, because what was sent and
+published under it would be mistaken for something else.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from catchment.storage.codec import stored
 # Definitions of ended fragments are kept, so that segments of them that are still in flight are accepted and ignored.
 # Beyond this many the oldest are forgotten, and such a segment would be refused.
 MAX_RETIRED = 1_000
+# Fragments that queries have left are computed until their windows are final. While there are so many, nothing moves.
+MAX_LEAVING = 12
 
 
 @stored(version=2, migrations={1: lambda fields: fields | {"orders": SiteOrders()}})
@@ -42,17 +45,26 @@ class Deployed:
     leaving: Mapping[str, int | None] = field(default_factory=dict)  # fragment -> until which instant it is wanted
     orders: SiteOrders = field(default_factory=SiteOrders)
 
-    def add(self, query: SharedQuery, sql: str | None = None) -> Deployed:
-        """Return the deployment with one more query; what runs for others is not changed."""
+    def add(self, query: SharedQuery, sql: str | None = None, bytes_of: BytesOf | None = None) -> Deployed:
+        """Return the deployment with one more query.
+
+        Where `bytes_of` says what fragments send, one that runs is widened for the query if that pays, and those that
+        use it move; else what runs for others is not changed.
+        """
         view = query.view or query.name
         if view in self.dropped:
             raise PlanError(
                 f"a query {view!r} was dropped, and its answers are kept",
                 hint="choose another name: answers of two queries under one name could not be told apart",
             )
+        submitted = self.submitted if sql is None else {**self.submitted, view: sql}
+        if bytes_of is not None and len(self.leaving) < MAX_LEAVING and query.name not in self.sharing.queries:
+            wider = self.sharing.widen(query, bytes_of, self.leaving)
+            if wider is not None:
+                running = {f: d for f, d in wider.fragments.items() if f not in self.leaving}
+                return replace(self, submitted=submitted).move(replace(wider, fragments=running))
         sharing = self.sharing.add(query, self.leaving, f"_{self.version + 1}")
         new = tuple(f for f in sharing.fragments if f not in self.sharing.fragments)
-        submitted = self.submitted if sql is None else {**self.submitted, view: sql}
         return replace(self, sharing=sharing, begun=(*self.begun, *new), submitted=submitted, version=self.version + 1)
 
     def drop(self, name: str) -> Deployed:
@@ -78,7 +90,7 @@ class Deployed:
         kept = {f: self.sharing.fragments[f] for f in left}
         sharing = replace(target, fragments={**kept, **fragments}, derivations=derivations)
         return replace(
-            self, sharing=sharing, begun=(*self.begun, *new), leaving={**self.leaving, **left}, version=self.version + 1
+            self, sharing=sharing, begun=(*self.begun, *new), leaving={**left, **self.leaving}, version=self.version + 1
         )
 
     def with_ends(self, ends: Mapping[str, int]) -> Deployed:

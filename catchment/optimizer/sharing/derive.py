@@ -2,7 +2,8 @@
 
 Law: derive(partials of the shared fragment) = partials of the query's own fragment, for any records. It holds because
 aggregates are mergeable, because a condition that is left out of the shared fragment is decided by its keys alone, and
-because the shared slices refine the query's.
+because the shared slices refine the query's. A sketch of a column that is a key of the shared fragment need not be
+sent: it is lifted again from the values of that key, each as often as its row counts records.
 """
 
 from __future__ import annotations
@@ -18,21 +19,24 @@ import pyarrow as pa
 
 from catchment.aggregates import Aggregate
 from catchment.aggregates import partials as tables
+from catchment.aggregates.shed_terms import terms_in
+from catchment.aggregates.sketches import SketchAggregate
 from catchment.optimizer.normal_form.predicates import can_evaluate, evaluate, implies
-from catchment.optimizer.sharing.demand import FragmentDemand, SharedQuery, atoms_of
+from catchment.optimizer.sharing.demand import RECORDS, FragmentDemand, SharedQuery, atoms_of, counted_argument
 from catchment.query.fragment import SLICE_COLUMN, Key
 from catchment.query.plan import describe_window
 from catchment.storage.codec import stored
 from catchment.timeline import MAX_CUTS, Slicing, WindowSpec
 
 
-@stored()
+@stored(version=2, migrations={1: dict})  # version 2 has lifted
 @dataclass(frozen=True)
 class Derivation:
     """How a query's partials come from a shared fragment's.
 
     `conditions` are decided by the shared keys `filter_keys`; `keys` and `states` are pairs (name in the shared
-    partials, name in the query's own); `aggregates` and `window` are the query's.
+    partials, name in the query's own); `aggregates` and `window` are the query's. `lifted` are pairs (key in the shared
+    partials, aggregate of the query's own that is lifted from its values).
     """
 
     query: str
@@ -43,6 +47,7 @@ class Derivation:
     states: tuple[tuple[str, str], ...]
     aggregates: tuple[Aggregate, ...]
     window: WindowSpec
+    lifted: tuple[tuple[str, str], ...] = ()
 
     @cached_property
     def slicing(self) -> Slicing:
@@ -63,7 +68,21 @@ def derive(partials: pa.Table, derivation: Derivation) -> pa.Table:
     columns = {SLICE_COLUMN: pa.array(derivation.slicing.starts_of(starts), pa.int64())}
     columns |= {own: wanted[shared] for shared, own in (*derivation.keys, *derivation.states)}
     keys = (SLICE_COLUMN, *(own for _, own in derivation.keys))
-    return tables.combine_fitting(pa.table(columns), keys, derivation.aggregates)
+    lifted = {own: shared for shared, own in derivation.lifted}
+    given = pa.table(columns)
+    merged = tables.combine_fitting(given, keys, [a for a in derivation.aggregates if a.name not in lifted])
+    if not lifted:
+        return merged
+    codes = np.arange(given.num_rows)  # where rows are left as they are, each is a group of its own
+    if merged.num_rows < given.num_rows:
+        codes, _ = tables.group_codes(given, keys)  # counts up as the rows of `merged` do
+    counts = np.asarray(wanted[RECORDS.states[0].name], dtype=np.int64)
+    for aggregate in (a for a in derivation.aggregates if a.name in lifted):
+        assert isinstance(aggregate, SketchAggregate)
+        values = tables.one_array(wanted[lifted[aggregate.name]])
+        (state,) = aggregate.lift_counted(values, counts, codes, merged.num_rows)
+        merged = merged.append_column(aggregate.states[0].name, state)
+    return merged.select([*keys, *(s.name for a in derivation.aggregates for s in a.states)])
 
 
 def derivation_of(query: SharedQuery, shared: FragmentDemand, name: str) -> Derivation | None:
@@ -74,17 +93,29 @@ def derivation_of(query: SharedQuery, shared: FragmentDemand, name: str) -> Deri
     left = tuple(c for c in own.conditions if not implies(shared.conditions, c, own.source.texts))
     used = tuple(k for k in shared.keys if any(k.sql in c for c in left))
     keys = tuple((query.key_of[k.name], k.name) for k in query.own.keys)
-    states = tuple(pair for a in query.own.aggregates for pair in _state_pairs(a))
-    return Derivation(query.name, name, left, used, keys, states, query.own.aggregates, query.window)
+    carried = {a.name for a in shared.aggregates}
+    lifted = [a for a in query.own.aggregates if atoms_of(a)[0].name not in carried]
+    states = tuple(pair for a in query.own.aggregates if a not in lifted for pair in _state_pairs(a))
+    sources = tuple((shared.by_sql[counted_argument(atoms_of(a)[0])].name, a.name) for a in lifted)
+    return Derivation(query.name, name, left, used, keys, states, query.own.aggregates, query.window, sources)
 
 
 def is_derivable(own: FragmentDemand, shared: FragmentDemand) -> bool:
     """Return whether every partial of `own` is certainly a merge of partials of `shared`."""
     if own.source != shared.source or not set(own.by_sql) <= set(shared.by_sql):
         return False
-    if not {a.name for a in own.aggregates} <= {a.name for a in shared.aggregates}:
+    carried = {a.name for a in shared.aggregates}
+    if not all(a.name in carried or _is_liftable(a, shared) for a in own.aggregates):
         return False
     return refines(shared, own) and _filter_fits(own, shared)
+
+
+def _is_liftable(atom: Aggregate, shared: FragmentDemand) -> bool:
+    """Return whether the keys of a shared fragment tell the values of a sketch, and how many records have each."""
+    if RECORDS.name not in {a.name for a in shared.aggregates} or terms_in(shared.aggregates):
+        return False
+    key = shared.by_sql.get(counted_argument(atom))
+    return key is not None and key.type == atom.argument_type
 
 
 def _filter_fits(own: FragmentDemand, shared: FragmentDemand) -> bool:
@@ -123,5 +154,6 @@ def describe_derivation(derivation: Derivation) -> dict[str, Any]:
         "where": list(derivation.conditions),
         "keys": {own: shared for shared, own in derivation.keys},
         "states": {own: shared for shared, own in derivation.states},
+        "lifted": {own: shared for shared, own in derivation.lifted},
         "window": describe_window(derivation.window),
     }

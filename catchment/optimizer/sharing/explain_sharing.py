@@ -15,7 +15,7 @@ from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.demand import SharedQuery
 from catchment.optimizer.sharing.deployed import Deployed
 from catchment.optimizer.sharing.derive import describe_derivation, is_derivable
-from catchment.optimizer.sharing.generalize import generalize
+from catchment.optimizer.sharing.generalize import generalizations
 from catchment.optimizer.sharing.link_traffic import bytes_over_links, fragment_traffic, link_traffic
 from catchment.optimizer.sharing.share import BytesOf
 from catchment.optimizer.sharing.statistics import Statistics
@@ -83,8 +83,10 @@ def _choices(query: SharedQuery, deployed: Deployed, bytes_of: BytesOf) -> Itera
             continue
         if is_derivable(query.demand, demand):
             yield _choice("derive", name, others, 0.0, name == chosen)
-        elif (wider := generalize(demand, query.demand)) is not None:
-            yield _choice("widen", name, others, bytes_of(wider) - bytes_of(demand), False)
+            continue
+        wider = min(map(bytes_of, generalizations(demand, query.demand)), default=None)
+        if wider is not None:
+            yield _choice("widen", name, others, wider - bytes_of(demand), False)
     alone = len(sharing.users(chosen)) == 1
     yield _choice("own", chosen if alone else query.demand.name, [], bytes_of(query.demand), alone)
 
@@ -106,7 +108,7 @@ def _why(choices: Sequence[Mapping[str, Any]], strength: Strength) -> str:
     least = min(others, key=lambda c: c["added_bytes_per_s"])
     return (
         f"its own fragment sends {_rate(chosen['added_bytes_per_s'])}; to {least['kind']} {least['fragment']} would "
-        f"add {_rate(least['added_bytes_per_s'])}, or change what runs for others"
+        f"add {_rate(least['added_bytes_per_s'])}"
     )
 
 

@@ -1,17 +1,40 @@
-"""The least demand from which two others can be derived: what a shared fragment carries."""
+"""The least demands from which two others can be derived: what a shared fragment carries.
+
+There may be several, because a sketch of a column can be carried as a sketch or as the column itself: few records per
+group take fewer bytes as values, which serve every sketch of the column at once; many take fewer as a sketch.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from catchment.errors import TimelineError
 from catchment.optimizer.normal_form.expressions import columns_of
 from catchment.optimizer.normal_form.normalize import key_name
 from catchment.optimizer.normal_form.predicates import implies
-from catchment.optimizer.sharing.demand import FragmentDemand
+from catchment.optimizer.sharing.demand import FragmentDemand, counted_argument, spell_out
 from catchment.optimizer.sharing.derive import is_derivable
 from catchment.query.fragment import Key
 from catchment.timeline import Slicing
+
+MAX_SPELLED_OUT = 3  # how many columns with sketches are tried as keys, each alone and all together
+
+
+def generalizations(left: FragmentDemand, right: FragmentDemand) -> Iterator[FragmentDemand]:
+    """Yield demands from which both can be derived, with their sketches and with values in place of some of them."""
+    if left.source != right.source:
+        return
+    sketched = sorted({a for d in (left, right) for atom in d.aggregates if (a := counted_argument(atom))})
+    chosen = [(), *((argument,) for argument in sketched[:MAX_SPELLED_OUT])]
+    if len(sketched) > 1:
+        chosen.append(tuple(sketched))
+    found: list[FragmentDemand] = []
+    for arguments in chosen:
+        wider = generalize(spell_out(left, arguments), spell_out(right, arguments))
+        if wider is not None and wider not in found and is_derivable(left, wider) and is_derivable(right, wider):
+            found.append(wider)
+            yield wider
 
 
 def generalize(left: FragmentDemand, right: FragmentDemand) -> FragmentDemand | None:

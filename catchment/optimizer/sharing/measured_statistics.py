@@ -1,25 +1,30 @@
 """Statistics from what sites measure: measured numbers replace declared ones.
 
 Only the selectivity of all conditions of a fragment together is measured: each of n conditions is given the n-th root,
-and a column that several fragments have conditions on is given the mean. The distinct values of a column are those of
-the site with most of them, because statistics are per site. Estimated groups assume that keys are equally likely and
-ignore compression, so they are too high; the bytes that the fragments of a stream have really sent, over the estimate
-for the same records, are the stream's `wire_ratio`: it corrects bytes and changes no comparison between fragments.
+and a column that several fragments have conditions on is given the mean. The distinct values of a column are as many
+equally likely ones as would give the groups per slice that its fragments had: a column with a few frequent values
+counts as few. They are those of the site with most of them, because statistics are per site. Estimated groups assume
+that keys are equally likely and ignore compression, so they are too high; the bytes that the fragments of a stream have
+really sent, over the estimate for the same records, are the stream's `wire_ratio`: it corrects bytes and changes no
+comparison between fragments.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from math import prod, sqrt
 from statistics import fmean
 from typing import Any
 
 from catchment.optimizer.normal_form.expressions import columns_of
 from catchment.optimizer.sharing.demand import FragmentDemand
-from catchment.optimizer.sharing.statistics import Statistics, short_name
+from catchment.optimizer.sharing.statistics import Statistics, expected_groups, short_name
+from catchment.timeline import SECOND_US
 
 # A condition that has kept no record so far may keep some later: its selectivity is not assumed to be 0.
 LEAST_SELECTIVITY = 1e-4
+MOST_VALUES = 1e12  # of a column in which no value was met twice
 
 
 def apply_measurements(
@@ -34,9 +39,10 @@ def apply_measurements(
         streams[name] = replace(
             streams[name],
             rows_per_s={**streams[name].rows_per_s, **rates},
-            distinct={**streams[name].distinct, **_distinct(mine, sites)},
+            distinct={**streams[name].distinct, **_distinct(mine, sites), **_alike(mine, sites)},
             selectivity={**streams[name].selectivity, **_selectivity(mine, sites)},
             wire_ratio=1.0,
+            batches_per_s=_batches_per_s(name, sites),
         )
         ratio = _wire_ratio(Statistics(streams), mine, sites) or known.streams[name].wire_ratio
         streams[name] = replace(streams[name], wire_ratio=ratio)
@@ -57,6 +63,12 @@ def _wire_ratio(
     return sent / expected if expected else None
 
 
+def _batches_per_s(stream: str, sites: Mapping[str, Mapping[str, Any]]) -> float | None:
+    """Return the micro-batches per second of a stream's time at one site, on average over the sites that know it."""
+    rates = [rate for s in sites.values() if (rate := s.get("batches_per_s", {}).get(stream)) is not None]
+    return fmean(rates) if rates else None
+
+
 def _readings(
     fragments: Mapping[str, FragmentDemand], sites: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[tuple[FragmentDemand, Any]]:
@@ -75,6 +87,41 @@ def _distinct(fragments: Mapping[str, FragmentDemand], sites: Mapping[str, Mappi
                 column = short_name(sql, demand.source.stream)
                 found[column] = max(found.get(column, 1.0), count)
     return found
+
+
+def _alike(fragments: Mapping[str, FragmentDemand], sites: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """Return how many equally likely values of a column would give the groups that were met.
+
+    A fragment with one key tells it of that column; one with more tells it of a column whose others are known.
+    """
+    joint: dict[tuple[str, ...], float] = {}
+    for site in sites.values():
+        for name, read in site["fragments"].items():
+            demand = fragments.get(name)
+            rate = site["rows_per_s"].get(demand.source.stream) if demand is not None else None
+            if demand is None or demand.conditions or demand.source.lookups or not rate or not read.get("groups"):
+                continue
+            if all(columns_of(k.sql) == {k.sql} for k in demand.keys):
+                columns = tuple(sorted(short_name(k.sql, demand.source.stream) for k in demand.keys))
+                slice_rows = rate * demand.slicing.period_us / SECOND_US / len(demand.slicing.cuts_us)
+                found = likely_values(slice_rows, read["groups"] * slice_rows / read["rows"])
+                joint[columns] = max(joint.get(columns, 1.0), found)
+    known: dict[str, float] = {}
+    for columns in sorted(joint, key=len):
+        unknown = [c for c in columns if c not in known]
+        if len(unknown) == 1:
+            rest = prod(known[c] for c in columns if c in known)
+            known[unknown[0]] = max(joint[columns] / rest, 1.0)
+    return known
+
+
+def likely_values(records: float, groups: float) -> float:
+    """Return of how many equally likely values so many records meet so many, on average."""
+    low, high = 1.0, MOST_VALUES
+    while high / low > 1.01:
+        middle = sqrt(low * high)
+        low, high = (low, middle) if expected_groups(middle, records) > groups else (middle, high)
+    return low
 
 
 def _selectivity(fragments: Mapping[str, FragmentDemand], sites: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:

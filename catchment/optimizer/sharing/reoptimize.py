@@ -10,11 +10,9 @@ from dataclasses import dataclass, field
 
 from catchment.optimizer.choices import Strength
 from catchment.optimizer.move_account import MoveAccount
-from catchment.optimizer.sharing.deployed import Deployed
-from catchment.optimizer.sharing.share import BytesOf, SharingState, share
+from catchment.optimizer.sharing.deployed import MAX_LEAVING, Deployed
+from catchment.optimizer.sharing.share import LEAST_GAIN, BytesOf, SharingState, share
 from catchment.timeline import SECOND_US
-
-LEAST_GAIN = 0.1  # share of the present bytes per second that a better plan must save
 
 
 @dataclass
@@ -31,11 +29,11 @@ class SharingReoptimizer:
         """
         elapsed_s = 0.0 if self.last_us is None else max(0, now_us - self.last_us) / SECOND_US
         self.last_us = now_us
-        if deployed.leaving or deployed.strength in (Strength.NONE, Strength.STRICT):
-            return None  # one move at a time; and weaker sharing leaves nothing to choose
+        if len(deployed.leaving) >= MAX_LEAVING or deployed.strength in (Strength.NONE, Strength.STRICT):
+            return None  # sites still compute what was left; and weaker sharing leaves nothing to choose
         target = share(deployed.sharing.queries.values(), deployed.strength, bytes_of)
-        present_rate = _bytes_per_s(deployed.sharing, bytes_of)
-        gain = present_rate - _bytes_per_s(target, bytes_of)
+        present_rate = sum(bytes_of(d) for f, d in deployed.sharing.fragments.items() if f not in deployed.leaving)
+        gain = present_rate - sum(map(bytes_of, target.fragments.values()))
         if gain <= LEAST_GAIN * present_rate:
             self.account.reset()
             return None
@@ -49,7 +47,3 @@ def redeployment_bytes(deployed: Deployed, target: SharingState, bytes_of: Bytes
     new = {f: d for f, d in target.fragments.items() if d not in deployed.sharing.fragments.values()}
     windows = [w.size_us for d in deployed.sharing.fragments.values() for w in d.windows]
     return sum(map(bytes_of, new.values())) * max(windows, default=0) / SECOND_US
-
-
-def _bytes_per_s(sharing: SharingState, bytes_of: BytesOf) -> float:
-    return sum(map(bytes_of, sharing.fragments.values()))

@@ -15,7 +15,7 @@ from catchment.errors import PlanError
 from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.demand import FragmentDemand, SharedQuery
 from catchment.optimizer.sharing.derive import Derivation, derivation_of, is_derivable
-from catchment.optimizer.sharing.generalize import generalize
+from catchment.optimizer.sharing.generalize import generalizations
 from catchment.project.options import did_you_mean
 from catchment.query.fragment import Fragment
 from catchment.storage.codec import stored
@@ -23,6 +23,7 @@ from catchment.storage.codec import stored
 # Most groups of a batch that are compared pair by pair. With more, only merges of whole groups are missed, because each
 # query was put into its best group when it was added.
 MAX_PAIRED_GROUPS = 32
+LEAST_GAIN = 0.1  # share of the present bytes per second that a better plan must save
 MAX_WIDENED = 8  # how many groups, the most similar first, a query of a batch tries to widen
 
 BytesOf = Callable[[FragmentDemand], float]
@@ -70,6 +71,37 @@ class SharingState:
             derivations={**self.derivations, query.name: derivation},
         )
 
+    def widen(self, query: SharedQuery, bytes_of: BytesOf, leave: Collection[str] = ()) -> SharingState | None:
+        """Return the state with one more query, served by a running fragment that is widened for it; None if none pays.
+
+        It pays where the wider fragment sends at least `LEAST_GAIN` less than the one that runs and one of the query's
+        own would together. The queries of the widened fragment then take their partials from the wider one.
+        """
+        if self.strength in (Strength.NONE, Strength.STRICT) or self._reuse(query, leave) is not None:
+            return None
+        own = bytes_of(query.demand)
+        best: tuple[float, str, FragmentDemand] | None = None
+        for name, demand in self.fragments.items():
+            members = tuple(self.queries[q] for q in self.users(name))
+            if name in leave or not members:
+                continue
+            wider = _Group(demand, members).widen(_Group(query.demand, (query,)), bytes_of)
+            if wider is None:
+                continue
+            apart = bytes_of(demand) + own
+            gain = apart - bytes_of(wider.demand)
+            if gain > LEAST_GAIN * apart and (best is None or gain > best[0]):
+                best = gain, name, wider.demand
+        return None if best is None else self._replace(best[1], best[2], query)
+
+    def _replace(self, name: str, wider: FragmentDemand, query: SharedQuery) -> SharingState:
+        """Return the state in which a wider demand serves the users of a fragment and one more query."""
+        queries = {**self.queries, query.name: query}
+        moved = {q: derivation_of(queries[q], wider, wider.name) for q in (*self.users(name), query.name)}
+        derivations = {**self.derivations, **{q: d for q, d in moved.items() if d is not None}}
+        fragments = {f: d for f, d in self.fragments.items() if f != name}
+        return replace(self, queries=queries, fragments={**fragments, wider.name: wider}, derivations=derivations)
+
     def drop(self, name: str) -> SharingState:
         """Return the state without a query; a fragment that nobody uses any more ends."""
         if name not in self.queries:
@@ -110,15 +142,15 @@ class _Group:
     demand: FragmentDemand
     members: tuple[SharedQuery, ...]
 
-    def widen(self, other: _Group) -> _Group | None:
-        """Return both groups in one, or None where not every member could certainly be derived."""
-        demand = generalize(self.demand, other.demand)
-        if demand is None:
-            return None
-        unsure = [g for g in (self, other) if g.demand is not demand]
-        if not all(is_derivable(m.demand, demand) for g in unsure for m in g.members):
-            return None
-        return _Group(demand, (*self.members, *other.members))
+    def widen(self, other: _Group, bytes_of: BytesOf) -> _Group | None:
+        """Return both groups in one that sends least, or None where not every member could certainly be derived."""
+        members = (*self.members, *other.members)
+        possible = [
+            demand
+            for demand in generalizations(self.demand, other.demand)
+            if all(is_derivable(m.demand, demand) for m in members)
+        ]
+        return _Group(min(possible, key=bytes_of), members) if possible else None
 
 
 def share(queries: Iterable[SharedQuery], strength: Strength, bytes_of: BytesOf) -> SharingState:
@@ -164,7 +196,7 @@ class _Batch:
                 self.groups[i] = _Group(group.demand, (*group.members, *new.members))
                 return
         like = sorted(range(len(self.groups)), key=lambda i: _distance(self.groups[i].demand, new.demand))
-        wider = [(i, w) for i in like[:MAX_WIDENED] if (w := self.groups[i].widen(new)) is not None]
+        wider = [(i, w) for i in like[:MAX_WIDENED] if (w := self.groups[i].widen(new, self.bytes_of)) is not None]
         added = {i: self.bytes_of(w.demand) - self.bytes_of(self.groups[i].demand) for i, w in wider}
         best = min(wider, key=lambda pair: added[pair[0]], default=None)
         if best is None or (self.strength is Strength.FULL and added[best[0]] >= self.bytes_of(new.demand)):
@@ -193,7 +225,7 @@ class _Batch:
 
     def _pair(self, a: _Group, b: _Group) -> tuple[float, _Group | None]:
         """Return the bytes per second that one group for both saves, and that group."""
-        wider = a.widen(b)
+        wider = a.widen(b, self.bytes_of)
         if wider is None:
             return 0.0, None
         return self.bytes_of(a.demand) + self.bytes_of(b.demand) - self.bytes_of(wider.demand), wider

@@ -15,6 +15,9 @@ Declared in `statistics.toml` beside `catchment.toml`:
 
 A column of a look-up table is named TABLE.COLUMN. What is not declared is guessed by the constants below. The estimate
 of groups assumes that values are equally likely and independent, so it is an upper bound for skewed keys.
+
+Bytes are those before compression, so that one ratio corrects them all. What hardly shrinks counts for more: sketches,
+and what goes around each message however few rows it has.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from catchment.aggregates.sketches import SketchAggregate
 from catchment.errors import ConfigError, PlanError
 from catchment.optimizer.normal_form.expressions import columns_of
 from catchment.optimizer.normal_form.predicates import read_comparison
@@ -46,6 +50,8 @@ DEFAULT_ROWS_PER_S = 1_000.0  # at each site of a stream about which nothing is 
 DEFAULT_DISTINCT = 100  # distinct values of a column about which nothing is declared
 DEFAULT_SELECTIVITY = 1 / 3  # selectivity of a condition that is not an equality
 SLICE_BYTES = 8  # size of the slice column of a partial
+PACKED_SHARE = 0.4  # about what is left of columns of keys and numbers when they are compressed
+MESSAGE_BYTES = 300 / PACKED_SHARE  # what goes around the rows of a message: the schema, sizes and counts per slice
 
 _TABLE = OptionKind("a table of numbers", dict)
 STREAM = (
@@ -67,6 +73,7 @@ class StreamStatistics:
     distinct: Mapping[str, float] = field(default_factory=dict)
     selectivity: Mapping[str, float] = field(default_factory=dict)
     wire_ratio: float = 1.0
+    batches_per_s: float | None = None  # micro-batches per second of event time; None where it is not measured
 
 
 @dataclass(frozen=True)
@@ -97,7 +104,11 @@ class Statistics:
         """Return the bytes per second of a demand's partials after those of some sites (or of all) are merged."""
         known = self.of(demand.source.stream)
         rows = sum(known.rows_per_s.get(s, 0.0) for s in (demand.source.sites if sites is None else sites))
-        return self._groups_per_s(demand, rows) * row_bytes(demand) * known.wire_ratio
+        groups = self._groups_per_s(demand, rows)
+        if not groups:
+            return 0.0
+        sent = groups * self._row_bytes(demand, self._kept(demand, rows) / groups)
+        return (sent + self._messages_per_s(demand, groups) * MESSAGE_BYTES) * known.wire_ratio
 
     def answer_bytes_per_s(self, query: SharedQuery) -> float:
         """Return the bytes per second of a query's answers."""
@@ -114,11 +125,27 @@ class Statistics:
         slices_per_s = len(demand.slicing.cuts_us) * SECOND_US / demand.slicing.period_us
         return self._groups(demand, rows_per_s / slices_per_s) * slices_per_s
 
+    def _messages_per_s(self, demand: FragmentDemand, groups_per_s: float) -> float:
+        """Return how many messages carry the groups: one per slice, or per micro-batch where one ends several."""
+        slices_per_s = len(demand.slicing.cuts_us) * SECOND_US / demand.slicing.period_us
+        batches_per_s = self.of(demand.source.stream).batches_per_s
+        return min(slices_per_s, groups_per_s, math.inf if batches_per_s is None else batches_per_s)
+
+    def _row_bytes(self, demand: FragmentDemand, records: float) -> float:
+        """Return about how many bytes one partial of so many records takes on the wire, before compression."""
+        sketches = [a for a in demand.aggregates if isinstance(a, SketchAggregate)]
+        states = (s.type for a in demand.aggregates if a not in sketches for s in a.states)
+        sketched = sum(a.size_bytes(min(records, self._distinct(a.argument or "", demand))) for a in sketches)
+        return SLICE_BYTES + sum(map(width_of, (*(k.type for k in demand.keys), *states))) + sketched / PACKED_SHARE
+
+    def _kept(self, demand: FragmentDemand, rows: float) -> float:
+        """Return how many of some records the conditions of a demand keep."""
+        return rows * math.prod(self._selectivity(c, demand) for c in demand.conditions)
+
     def _groups(self, demand: FragmentDemand, rows: float) -> float:
-        """Return how many of d equally likely groups n records meet: d (1 - (1 - 1/d)^n)."""
-        kept = rows * math.prod(self._selectivity(c, demand) for c in demand.conditions)
-        possible = math.prod(self._distinct(k.sql, demand) for k in demand.keys)
-        return possible * -math.expm1(kept * math.log1p(-1 / possible)) if possible > 1 else min(1.0, kept)
+        """Return how many groups the records that the conditions keep meet."""
+        kept = self._kept(demand, rows)
+        return expected_groups(math.prod(self._distinct(k.sql, demand) for k in demand.keys), kept)
 
     def _distinct(self, sql: str, demand: FragmentDemand) -> float:
         """Return the distinct values of an expression: the product of those of its columns, fewer under an equality."""
@@ -147,10 +174,9 @@ class Statistics:
         return max(1.0, math.prod(known.distinct.get(c, DEFAULT_DISTINCT) for c in columns))
 
 
-def row_bytes(demand: FragmentDemand) -> float:
-    """Return about how many bytes one partial takes on the wire, before compression."""
-    states = (s.type for a in demand.aggregates for s in a.states)
-    return SLICE_BYTES + sum(map(width_of, (*(k.type for k in demand.keys), *states)))
+def expected_groups(possible: float, records: float) -> float:
+    """Return how many of d equally likely groups n records meet: d (1 - (1 - 1/d)^n)."""
+    return possible * -math.expm1(records * math.log1p(-1 / possible)) if possible > 1 else min(1.0, records)
 
 
 @cache
