@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,7 @@ from catchment.testing.campaign import (
     replay_command,
     run_campaign,
 )
+from catchment.testing.combinations import refusals, triple_table
 from catchment.testing.features import Feature, Features
 from catchment.testing.simulation import RunReport
 from catchment.testing.states import RareState
@@ -28,9 +30,31 @@ _HEAD = """\
 
 Written by `{command}`: {seeds} seeds, {failed} of them wrong; {records} records, {windows} published revisions,
 {hours:.1f} hours of simulated time. A cell says how many seeds had both features; the diagonal,
-how many had the feature. Every triple of features was in {triple_seeds} seeds or more
+how many had the feature. Of all features, every three were in {triple_seeds} seeds or more
 (fewest: {triple}).
 
+"""
+
+
+_BODY = """\
+{head}{pairs}
+
+## Three at a time
+Seeds that had all three, for the features that a project or its surroundings choose.
+
+{triples}
+
+## Refused in one view
+Features meet in one deployment. A view that asks for these at once is refused when it is planned:
+
+| together | what the error says |
+|---|---|
+{refused}
+
+## Rare states
+| state | times |
+|---|---|
+{states}
 """
 
 
@@ -39,6 +63,7 @@ def main(
     first: Annotated[int, typer.Option(help="the first of them")] = 0,
     seed: Annotated[int | None, typer.Option(help="simulate this seed alone, and show what happened")] = None,
     only: Annotated[str, typer.Option(help="enable these features alone, such as 'crash,loss'")] = "",
+    cover: Annotated[bool, typer.Option(help="draw so that every three combined features meet")] = False,
     processes: Annotated[int, typer.Option(help="how many processes share the seeds")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="print the report as JSON")] = False,
     write: Annotated[Path | None, typer.Option(help="write which features were combined to this file")] = None,
@@ -49,6 +74,7 @@ def main(
     report = run_campaign(
         numbers,
         features=_read_features(only),
+        covering=cover,
         processes=processes,
         progress=lambda done, wrong: _show_progress(done, wrong, len(numbers)),
     )
@@ -58,6 +84,7 @@ def main(
         _show(report, is_alone=seed is not None)
     if write is not None:
         write.write_text(_page(report, len(numbers), first), encoding="utf-8")
+        print(f"written: {write}", file=sys.stderr)
     if report.problems():
         raise typer.Exit(1)
 
@@ -77,7 +104,7 @@ def _show_progress(done: int, wrong: int, total: int) -> None:
 
 def _show(report: CampaignReport, *, is_alone: bool) -> None:
     for failed in report.failures:
-        _show_failure(failed)
+        _show_failure(failed, covering=report.is_covering)
     coverage = report.coverage
     print(f"{coverage.seeds} seeds, {len(report.failures)} wrong")
     print(f"{coverage.records} records, {coverage.windows} revisions, {coverage.simulated_s:.0f} simulated seconds")
@@ -91,20 +118,21 @@ def _show(report: CampaignReport, *, is_alone: bool) -> None:
         print(f"PROBLEM {problem}")
 
 
-def _show_failure(failed: RunReport) -> None:
+def _show_failure(failed: RunReport, *, covering: bool) -> None:
     print(f"seed {failed.seed} is wrong, with {', '.join(f.value for f in Feature if f in failed.features)}")
     for problem in failed.problems:
         print(f"  {problem}")
     for line in failed.trace[-TRACE_LINES:]:
         print(f"    {line}")
-    print(f"  again: {replay_command(failed.seed)}")
+    print(f"  again: {replay_command(failed.seed, covering=covering)}")
 
 
 def _page(report: CampaignReport, seeds: int, first: int) -> str:
     coverage = report.coverage
     triple, triple_seeds = coverage.least_triple()
+    cover = " --cover" if report.is_covering else ""
     head = _HEAD.format(
-        command=f"python -m catchment.testing --seeds {seeds} --first {first} --write combinations.md",
+        command=f"python -m catchment.testing --seeds {seeds} --first {first}{cover} --write FILE",
         seeds=coverage.seeds,
         failed=len(report.failures),
         records=coverage.records,
@@ -114,7 +142,15 @@ def _page(report: CampaignReport, seeds: int, first: int) -> str:
         triple=", ".join(triple),
     )
     states = "\n".join(f"| {state.value} | {coverage.states[state]} |" for state in RareState)
-    return f"{head}{matrix(coverage)}\n\n## Rare states\n\n| state | times |\n|---|---|\n{states}\n"
+    with tempfile.TemporaryDirectory() as folder:
+        refused = [f"| {', '.join(sorted(both))} | {reason} |" for both, reason in refusals(Path(folder))]
+    return _BODY.format(
+        head=head,
+        pairs=matrix(coverage),
+        triples=triple_table(coverage.triples),
+        refused="\n".join(refused) or "| none | |",
+        states=states,
+    )
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from itertools import combinations
 from pathlib import Path
 
 from catchment.deploy.deployment import Deployment
+from catchment.testing.combinations import draw_covering, uncovered
 from catchment.testing.features import Feature, Features
 from catchment.testing.generate import draw_features, draw_workload, write_project
 from catchment.testing.simulation import DeploymentSimulation, RunReport
@@ -28,10 +29,15 @@ TRACE_LINES = 60
 ShowProgress = Callable[[int, int], None]  # seeds that are done, and those of them that are wrong
 
 
-def run_seed(seed: int, features: Features | None = None) -> RunReport:
-    """Draw a project, its records and its faults from a seed, and simulate it."""
+def run_seed(seed: int, features: Features | None = None, *, covering: bool = False) -> RunReport:
+    """Draw a project, its records and its faults from a seed, and simulate it.
+
+    Features are drawn unless they are given; `covering` draws those often that are to be combined.
+    """
     chance = random.Random(seed)
     drawn = draw_features(chance)
+    if covering:
+        drawn = draw_covering(chance, drawn)
     enabled = drawn if features is None else features
     where = MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="catchment-", dir=where) as folder:
@@ -82,11 +88,14 @@ class CampaignReport:
 
     coverage: Coverage = field(default_factory=Coverage)
     failures: list[RunReport] = field(default_factory=list)
+    is_covering: bool = False
 
     def problems(self) -> list[str]:
         """Return why the campaign fails; a small one is not asked to reach everything."""
         wrong = [f"seed {r.seed}: {r.problems[0].splitlines()[0]}" for r in self.failures]
         missing = list(self.coverage.missing()) if self.coverage.seeds >= FULL_CAMPAIGN else []
+        if self.is_covering:
+            missing += uncovered(self.coverage.triples)
         return [*wrong, *missing]
 
     def to_json(self) -> dict[str, object]:
@@ -99,7 +108,8 @@ class CampaignReport:
             "windows": coverage.windows,
             "simulated_s": round(coverage.simulated_s),
             "failed": [
-                {"seed": r.seed, "problems": r.problems, "replay": replay_command(r.seed)} for r in self.failures
+                {"seed": r.seed, "problems": r.problems, "replay": replay_command(r.seed, covering=self.is_covering)}
+                for r in self.failures
             ],
             "features": {f.value: coverage.features[f] for f in Feature},
             "pairs": {f"{a} + {b}": coverage.pairs[a, b] for a, b in combinations(Feature, 2)},
@@ -112,12 +122,13 @@ def run_campaign(
     seeds: Iterable[int],
     *,
     features: Features | None = None,
+    covering: bool = False,
     processes: int = 1,
     progress: ShowProgress = lambda done, wrong: None,
 ) -> CampaignReport:
-    """Simulate many seeds, in one process or several."""
-    report = CampaignReport()
-    for found in _run_all(list(seeds), features, processes):
+    """Simulate many seeds, in one process or several; with `covering`, every three combined features must meet."""
+    report = CampaignReport(is_covering=covering)
+    for found in _run_all(list(seeds), features, covering, processes):
         report.coverage.add(found)
         if found.problems:
             report.failures.append(found)
@@ -125,9 +136,9 @@ def run_campaign(
     return report
 
 
-def replay_command(seed: int) -> str:
+def replay_command(seed: int, *, covering: bool = False) -> str:
     """Return the command that runs a seed again."""
-    return f"python -m catchment.testing --seed {seed}"
+    return f"python -m catchment.testing --seed {seed}{' --cover' if covering else ''}"
 
 
 def matrix(coverage: Coverage) -> str:
@@ -151,18 +162,19 @@ def _met(coverage: Coverage, one: Feature, other: Feature) -> int:
     return coverage.pairs[first, second]
 
 
-def _run_all(seeds: list[int], features: Features | None, processes: int) -> Iterator[RunReport]:
+def _run_all(seeds: list[int], features: Features | None, covering: bool, processes: int) -> Iterator[RunReport]:
     if processes == 1:
-        yield from (_run_one(seed, features) for seed in seeds)
+        yield from (_run_one(seed, features, covering) for seed in seeds)
         return
     with ProcessPoolExecutor(processes) as pool:
-        yield from pool.map(_run_one, seeds, [features] * len(seeds), chunksize=4)
+        count = len(seeds)
+        yield from pool.map(_run_one, seeds, [features] * count, [covering] * count, chunksize=4)
 
 
-def _run_one(seed: int, features: Features | None) -> RunReport:
+def _run_one(seed: int, features: Features | None, covering: bool) -> RunReport:
     """Run a seed; an error that the simulation did not expect is a problem of that seed."""
     try:
-        report = run_seed(seed, features)
+        report = run_seed(seed, features, covering=covering)
     except Exception as error:  # noqa: BLE001 - whatever it is, the campaign names the seed and goes on
         drawn = draw_features(random.Random(seed)) if features is None else features
         return RunReport(seed, drawn, [f"{type(error).__name__}: {error}"])

@@ -6,6 +6,7 @@ features. Cannot catch: what Spark, sockets and real disks do; the other tests r
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,8 +22,9 @@ from catchment.testing.campaign import (
     run_seed,
 )
 from catchment.testing.checks import ViewCheck
+from catchment.testing.combinations import draw_covering, refusals, uncovered
 from catchment.testing.disk import SimulatedDisk
-from catchment.testing.generate import BEGIN_US
+from catchment.testing.generate import BEGIN_US, draw_features
 from catchment.testing.simulation import RunReport
 from catchment.testing.states import RareState
 from catchment.testing.tables import MemoryStore
@@ -127,3 +129,17 @@ def test_a_campaign_names_what_it_has_not_reached_and_how_to_run_a_seed_again() 
     assert "never together: crash and away" in missing
     assert "| 16 crash |" in matrix(coverage)
     assert replay_command(7) == "python -m catchment.testing --seed 7"
+
+
+def test_a_covering_campaign_lets_every_three_combined_features_meet() -> None:
+    coverage = Coverage()
+    for seed in range(100):
+        chance = random.Random(seed)
+        coverage.add(RunReport(seed, draw_covering(chance, draw_features(chance))))
+    assert not list(uncovered(coverage.triples))
+    assert list(uncovered(Coverage().triples))
+
+
+def test_what_a_view_cannot_have_at_once_is_refused_with_a_reason(tmp_path: Path) -> None:
+    refused = dict(refusals(tmp_path))
+    assert "max_error is for views of one" in refused[frozenset({Feature.CONTRACT, Feature.JOIN})]
