@@ -20,15 +20,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catchment.aggregates.sketches import SketchAggregate
-from catchment.center.fragment_sources import FragmentSource, FragmentSources
-from catchment.center.query import CenterQuery
 from catchment.errors import PlanError
 from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.demand import SharedQuery
 from catchment.optimizer.sharing.deployed import Deployed, deploy_first
 from catchment.optimizer.sharing.share import share
-from catchment.progress.frontier import Frontier
-from catchment.timeline import START_OF_TIME_US, ManualClock, WindowSpec
+from catchment.timeline import START_OF_TIME_US, ManualClock
 from catchment.wire.messages import Progress
 from tests.worlds.live_world import LiveCenter, LiveSite, expected_answers
 from tests.worlds.sharing_support import (
@@ -42,7 +39,6 @@ from tests.worlds.sharing_support import (
     size_by_sketches,
 )
 from tests.worlds.tiers import examples
-from tests.worlds.world import make_fragment
 
 STREAM = "hits"
 HORIZON_US = 150 * SECOND  # beyond how late any record here comes
@@ -238,18 +234,6 @@ def test_a_widened_fragment_serves_both_and_the_old_one_is_left() -> None:
     apart = deployed.add(other, bytes_of=lambda demand: float(3 ** len(demand.keys)))
     assert not apart.leaving
     assert len(apart.sharing.fragments) == 2
-
-
-def test_a_left_fragment_is_needed_until_a_site_that_was_away_has_sent_all_of_it() -> None:
-    query = CenterQuery("q", make_fragment(WindowSpec.tumbling(10)), WindowSpec.tumbling(10), ("a", "b"), 100)
-    old = FragmentSource("old", None, start_us=START_OF_TIME_US, until_us=20)
-    sources = FragmentSources(query, [old, FragmentSource("new", None, start_us=20)])
-    frontiers = {"a": Frontier(marks={"old": 500, "new": 500}), "b": Frontier(marks={"old": 10})}
-    sources.forget_final(400, frontiers)
-    assert list(sources.fragments) == ["old", "new"], "what b brings for final windows is registered as too late"
-    frontiers["b"].marks["old"] = 20
-    sources.forget_final(400, frontiers)
-    assert list(sources.fragments) == ["new"]
 
 
 def test_what_is_left_by_a_move_is_bounded_then_ends(tmp_path: Path) -> None:
