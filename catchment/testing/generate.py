@@ -88,7 +88,8 @@ class _Writer:
                 "CREATE TABLE sections (page STRING, section STRING) WITH (path = 'sections.csv', format = 'csv');"
             )
         (self.folder / "queries" / "all.sql").write_text("\n".join([*streams, *self._views()]) + "\n")
-        if self.chance.random() < 0.5:  # then a view that is submitted may widen what runs
+        is_declared = self.chance.random() < 0.5  # then a view that is submitted may widen what runs
+        if is_declared and not self._has(Feature.THROTTLE):  # a contract that a slow link could not keep is refused
             rates = [f"[streams.{name}]\nrows_per_s = {self.chance.choice((1, 100))}\nrow_bytes = 40" for name in named]
             (self.folder / "statistics.toml").write_text("\n".join(rates) + "\n")
         submitted = (self._view(f"late_{i}", "hits") for i in range(2)) if self._has(Feature.SUBMIT) else ()
