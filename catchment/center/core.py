@@ -29,12 +29,17 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from catchment.center.composed.query import ComposedQuery
+from catchment.center.composed.windows import ComposedState, ComposedWindows, LowerProgress, in_order
 from catchment.center.events import (
     Action,
     AnswersRecalled,
     AnswersResumed,
     AnswersSuspended,
+    Compose,
+    ComposedAdded,
     Event,
+    Publish,
     QueryAdded,
     QueryDropped,
     QueryMoved,
@@ -54,7 +59,7 @@ from catchment.progress.events import DeferredMerged, Gathered, Landed, LeftOut,
 from catchment.progress.frontier import Frontier, apply_landed, lacking_facts
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.storage.codec import stored
-from catchment.timeline import START_OF_TIME_US
+from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US
 from catchment.wire.messages import Deferred, Delivered, Repaired, Shed, Suspended
 
 
@@ -68,7 +73,14 @@ class Repair:
     reason: str
 
 
-@stored(version=3, migrations={1: lambda fields: {**fields, "blocked": {}, "sites": SiteRecords()}, 2: dict})
+@stored(
+    version=4,
+    migrations={
+        1: lambda fields: {**fields, "blocked": {}, "sites": SiteRecords()},
+        2: dict,
+        3: dict,
+    },
+)
 @dataclass
 class CenterState:
     """All that a center core remembers, the definitions of its queries included."""
@@ -79,6 +91,7 @@ class CenterState:
     blocked: Blocked
     sites: SiteRecords
     deferred: set[DeferralKey] = field(default_factory=set)
+    composed: dict[str, ComposedState] = field(default_factory=dict)
 
 
 class CenterCore:
@@ -87,14 +100,27 @@ class CenterCore:
     def __init__(self) -> None:
         self.frontiers: dict[str, Frontier] = {}
         self.queries: dict[str, RunningQuery] = {}
+        self.composed: dict[str, ComposedWindows] = {}  # each after the one that it reads
         self.blocked: Blocked = {}
         self.newest: dict[str, int] = {}  # fragment -> the newest slice that was merged of it
         self.sites = SiteRecords()
         self.deferred: set[DeferralKey] = set()  # partials that wait on disk
 
     def handle_all(self, events: Sequence[Event], now_us: int) -> tuple[Action, ...]:
-        """Take the events of one entry in; return the actions that follow from them, in order."""
-        return tuple(action for event in events for action in self.handle(event, now_us))
+        """Take the events of one entry in; return the actions that follow from them, in order.
+
+        Views of views come last, each after the one that it reads.
+        """
+        actions = [action for event in events for action in self.handle(event, now_us)]
+        for composed in self.composed.values():
+            for event in events:
+                if isinstance(event, AnswersSuspended) and event.query == composed.query.lower:
+                    composed.note_unfinished([window.start_us for window in event.windows])
+            for action in actions:
+                if isinstance(action, Publish | Compose) and action.query == composed.query.lower:
+                    composed.note(action)
+            actions += composed.settle(self._lower_progress(composed.query.lower), now_us)
+        return tuple(actions)
 
     def handle(self, event: Event, now_us: int) -> tuple[Action, ...]:
         """Take one event in; return the actions that follow from it, in order."""
@@ -103,6 +129,9 @@ class CenterCore:
                 self._add(event)
             case QueryDropped(name):
                 self.queries.pop(name, None)
+                self.composed.pop(name, None)
+            case ComposedAdded(query):
+                self._add_composed(query)
             case QueryMoved(name, derivation, waits):
                 self._query(name).sources.move(derivation, self._floor_us(derivation.fragment), waits)
             case SiteJoined() | SiteRetired() | SiteReplaced():
@@ -194,7 +223,8 @@ class CenterCore:
     def snapshot(self) -> CenterState:
         """Return all its state."""
         queries = {name: running.snapshot() for name, running in self.queries.items()}
-        return CenterState(self.frontiers, self.newest, queries, self.blocked, self.sites, self.deferred)
+        composed = {name: windows.state for name, windows in self.composed.items()}
+        return CenterState(self.frontiers, self.newest, queries, self.blocked, self.sites, self.deferred, composed)
 
     def restore(self, state: CenterState) -> None:
         """Take back the state of a snapshot. A query that is here already keeps its definition."""
@@ -203,6 +233,8 @@ class CenterCore:
         self.blocked = state.blocked
         self.sites = state.sites
         self.deferred = state.deferred
+        ordered = in_order([known.query for known in state.composed.values()])
+        self.composed = {query.name: ComposedWindows(state.composed[query.name]) for query in ordered}
         for name, query_state in state.queries.items():
             known = self.queries.get(name)
             self.queries[name] = RunningQuery(query_state, known.query if known is not None else None)
@@ -217,6 +249,30 @@ class CenterCore:
         if name in self.queries:
             raise CenterError(f"query {name!r} is already running", hint="drop it first")
         self.queries[name] = RunningQuery.begin(event.query, self._floor_us, event.waits)
+
+    def _add_composed(self, query: ComposedQuery) -> None:
+        """Begin a view of a view, behind the windows of that which were published before anyone listened."""
+        if query.name in self.queries or query.name in self.composed:
+            raise CenterError(f"query {query.name!r} is already running", hint="drop it first")
+        if query.lower in self.composed:
+            closed_us = self.composed[query.lower].state.closed_us
+        else:
+            closed_us = self._query(query.lower).windows.state.closed_us
+        self.composed[query.name] = ComposedWindows(ComposedState(query, closed_us))
+
+    def _lower_progress(self, name: str) -> LowerProgress:
+        """Return how far a view has come that others read."""
+        if name in self.composed:
+            composed = self.composed[name]
+            return composed.progress(self._lower_progress(composed.query.lower))
+        if name not in self.queries:  # it was dropped
+            return LowerProgress(None, START_OF_TIME_US, START_OF_TIME_US, START_OF_TIME_US)
+        running = self.queries[name]
+        complete_us = min(running.marks(self.frontiers).values(), default=START_OF_TIME_US)
+        state = running.windows.state
+        changing_us = min((*state.closed, *state.late.starts_us), default=END_OF_TIME_US)  # the first that may change
+        final_us = min(state.final_us, changing_us + running.query.window.size_us - 1)
+        return LowerProgress(running.sources.start_us, max(state.closed_us, complete_us), complete_us, final_us)
 
     def _merge(self, event: Gathered, now_us: int) -> None:
         for running in self.queries.values():

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from catchment.center.composed.query import ComposedQuery
 from catchment.center.query import CenterQuery
 from catchment.optimizer.sharing.derive import Derivation
 from catchment.progress.blocking import SiteBlocked, SiteResumed
@@ -157,10 +158,18 @@ class AnswersRecalled:
     states: pa.Table = field(repr=False)
 
 
+@stored()
+@dataclass(frozen=True, slots=True)
+class ComposedAdded:
+    """A query over the windows of another view begins."""
+
+    query: ComposedQuery
+
+
 RosterChange = SiteJoined | SiteRetired | SiteReplaced
 SiteChange = RosterChange | SiteBlocked | SiteResumed
 AnswersChange = AnswersSuspended | AnswersResumed | AnswersRecalled
-QueryChange = QueryAdded | QueryDropped | QueryMoved | AnswersChange
+QueryChange = QueryAdded | ComposedAdded | QueryDropped | QueryMoved | AnswersChange
 DeferralEvent = PartialsDeferred | DeferredMerged
 Event = QueryChange | SiteChange | Recalled | Gathered | LeftOut | DeferralEvent | Landed | Ticked
 
@@ -219,4 +228,24 @@ class Expired:
     registered_us: int = 0
 
 
-Action = Publish | Expired
+@dataclass(frozen=True, slots=True)
+class Compose:
+    """A new revision or status of a window of a composed query, whose rows follow from those of lower windows.
+
+    `lowers`: the start of each lower window in it, and the revision up to which its rows count. Without `has_new_rows`
+    only the status has changed.
+    """
+
+    query: str
+    window: Window
+    revision: int
+    status: str
+    coverage: float
+    missing_sites: tuple[str, ...]
+    reason: str
+    published_us: int
+    lowers: tuple[tuple[int, int], ...]
+    has_new_rows: bool
+
+
+Action = Publish | Expired | Compose

@@ -24,6 +24,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from catchment.center.composed.query import ComposedQuery
+from catchment.center.composed.tables import ComposedTables
+from catchment.center.composed.windows import ComposedState
 from catchment.center.core import CenterCore
 from catchment.center.events import (
     SUSPENDED,
@@ -31,6 +34,8 @@ from catchment.center.events import (
     AnswersRecalled,
     AnswersResumed,
     AnswersSuspended,
+    Compose,
+    ComposedAdded,
     Event,
     Expired,
     Publish,
@@ -88,6 +93,7 @@ class CenterPipeline:
     orders: SiteOrders = field(default_factory=SiteOrders)
     deferrable: Mapping[str, DeferrableFragment] = field(default_factory=dict)  # what may wait under overload
     stopwatch: Callable[[], float] = time.perf_counter
+    composed: Sequence[ComposedQuery] = ()
     published: int = field(default=0, init=False)
     _committed_at_us: int = field(default=START_OF_TIME_US, init=False)  # when segments were last committed
     _turn: threading.RLock = field(default_factory=threading.RLock, init=False)  # one repair or entry at a time
@@ -121,6 +127,7 @@ class CenterPipeline:
         tables: Mapping[str, ResultTables],
         orders: SiteOrders,
         deferrable: Mapping[str, DeferrableFragment],
+        composed: Sequence[ComposedQuery] = (),
     ) -> None:
         """Answer these queries over these sites from now on; those that go on are not touched."""
         self.deferrable = deferrable
@@ -129,6 +136,7 @@ class CenterPipeline:
         self.begun = begun
         self.tables = tables
         self.orders = orders
+        self.composed = composed
         self._apply_deployment()
 
     def _apply_deployment(self) -> None:
@@ -137,6 +145,7 @@ class CenterPipeline:
             if changes:
                 self._change_rosters(changes)
             events = list(query_changes(self.core, self.queries, self.begun))
+            events += composed_changes(self.core, self.composed)
             if events:
                 self.host.submit("deploy", events)
 
@@ -220,6 +229,7 @@ class CenterPipeline:
             "blocked": self.consumer.blocked_status(),
             "deferral": self.consumer.deferral_status(),
             "queries": queries,
+            "composed": {name: _describe_composed(c.state) for name, c in list(self.core.composed.items())},
             "sites": self._sites_status(),
             "open_state": self.open_state.status(),
             "warnings": self.warnings,
@@ -361,8 +371,21 @@ class CenterPipeline:
                 published = [replace(p, status=SUSPENDED, is_finished=False) for p in published]
             tables.publish(number, published, partial(self._note_unfinished, name, number))
             tables.register_late(number, [a for a in actions if isinstance(a, Expired) and a.query == name])
-        self.published += sum(isinstance(a, Publish) for a in actions)
+        self._compose(number, [a for a in actions if isinstance(a, Compose)])
+        self.published += sum(isinstance(a, Publish | Compose) for a in actions)
         return 1
+
+    def _compose(self, number: int, due: Sequence[Compose]) -> None:
+        """Publish views of views, each after the one that it reads."""
+        lowers = {query.name: query.lower for query in self.composed}
+        for name in dict.fromkeys(compose.query for compose in due):
+            tables = self.tables.get(name)
+            if not isinstance(tables, ComposedTables):  # it was dropped
+                continue
+            mine = [compose for compose in due if compose.query == name]
+            if self._notes.is_unfinished(lowers[name], number):
+                mine = [replace(compose, status=SUSPENDED) for compose in mine]
+            tables.compose(number, mine, partial(self._note_unfinished, name, number))
 
     def _note_unfinished(self, name: str, number: int, windows: tuple[UnfinishedRevision, ...], reason: str) -> None:
         self._notes.add(number, AnswersSuspended(name, windows, reason))
@@ -414,6 +437,13 @@ def query_changes(core: CenterCore, queries: Iterable[CenterQuery], begun: Colle
                 yield QueryMoved(name, part.derivation, part.source_fragment in begun)
 
 
+def composed_changes(core: CenterCore, composed: Sequence[ComposedQuery]) -> Iterator[Event]:
+    """Yield the events that bring a core to the views of views that are deployed."""
+    wanted = {query.name for query in composed}
+    yield from (QueryDropped(name) for name in list(core.composed) if name not in wanted)
+    yield from (ComposedAdded(query) for query in composed if query.name not in core.composed)
+
+
 def _describe_unfinished(state: UnfinishedState) -> dict[str, Any] | None:
     if state.suspended is None and not state.windows:
         return None
@@ -422,6 +452,14 @@ def _describe_unfinished(state: UnfinishedState) -> dict[str, Any] | None:
         "windows_us": (min(state.windows), max(state.windows)) if state.windows else None,
         "windows": len(state.windows),
         "given_up": state.given_up,
+    }
+
+
+def _describe_composed(state: ComposedState) -> dict[str, Any]:
+    return {
+        "reads": state.query.lower,
+        "closed_us": _if_known(state.closed_us),
+        "windows_not_final": len(state.windows),
     }
 
 

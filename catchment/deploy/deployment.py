@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from catchment.center.composed.query import ComposedQuery
+from catchment.center.composed.windows import in_order
 from catchment.center.query import CenterQuery
 from catchment.center.results.layout import RESERVED
 from catchment.deploy.contracts import (
@@ -35,7 +37,7 @@ from catchment.project.config import PROJECT_FILE, QUERIES_FOLDER, Project
 from catchment.project.option_kinds import join_address
 from catchment.project.routes import Routes
 from catchment.query.catalog import Catalog, load_catalog
-from catchment.query.plan import QueryPlan
+from catchment.query.plan import QueryPlan, ViewScan
 from catchment.query.planning.build import plan_view
 from catchment.query.sql.statements import Stream, View
 from catchment.query.sql.view_options import ALWAYS, ANY, NEVER, ON_DEMAND, QUARANTINE, ViewOptions
@@ -155,6 +157,7 @@ class Deployment:
         for view in views:
             plan = plan_view(view, catalog)
             check_plan(plan, catalog)
+            _refuse_composed(plan, view)
             plans.append(plan)
             for query in queries_of_plan(plan, catalog):
                 deployed = deployed.add(query, view.to_sql(), bytes_of)
@@ -183,7 +186,17 @@ class Deployment:
 
     @cached_property
     def center_queries(self) -> tuple[CenterQuery, ...]:
-        return tuple(self._center_query(p) if p.sides == (p,) else self._query_of_sides(p) for p in self.plans)
+        plans = [p for p in self.plans if p.lower is None]
+        return tuple(self._center_query(p) if p.sides == (p,) else self._query_of_sides(p) for p in plans)
+
+    @cached_property
+    def composed_queries(self) -> tuple[ComposedQuery, ...]:
+        """The views of views, each after the one that it reads."""
+        found = []
+        for plan in (p for p in self.plans if p.lower is not None):
+            assert isinstance(plan.scan, ViewScan)
+            found.append(ComposedQuery(plan.name, plan.scan.stream, plan.window, plan.scan.window))
+        return tuple(in_order(found))
 
     def _center_query(self, p: QueryPlan) -> CenterQuery:
         defaults = self.project.defaults
@@ -246,6 +259,8 @@ class Deployment:
 
     def late_delta(self, plan: QueryPlan) -> float:
         """Return the chance that more is late of a view's window than is stated; a join is as its sides."""
+        if plan.lower is not None:
+            return 1.0 - plan.options.confidence
         return min(late_delta(side, self.catalog.streams[side.fragment.stream]) for side in plan.sides)
 
     def source_key(self, plan: QueryPlan) -> str | None:
@@ -254,6 +269,15 @@ class Deployment:
             return None
         stream = self.catalog.streams[plan.fragment.stream]
         return find_source_key(plan, stream.source)
+
+
+def _refuse_composed(plan: QueryPlan, view: View) -> None:
+    if plan.lower is not None:
+        raise QueryError(
+            f"view {plan.name!r} reads the view {plan.lower!r}, and cannot be submitted while a project runs",
+            where=view.where,
+            hint="declare it in the project's queries/, and start the center again",
+        )
 
 
 def _share(catalog: Catalog, plans: tuple[QueryPlan, ...], known: Deployed | None) -> Deployed:

@@ -51,7 +51,9 @@ def drop(project: Project, name: str) -> Mapping[str, Any]:
     ended: list[str] = []
 
     def make(now: Deployed | None) -> Deployed:
-        deployed = Deployment.plan(declared, now).deployed
+        deployment = Deployment.plan(declared, now)
+        deployed = deployment.deployed
+        _refuse_composed(deployment, name)
         if name not in deployed.views:
             raise QueryError(f"there is no query {name!r}", hint=did_you_mean(name, deployed.views))
         made = deployed.drop(name)
@@ -60,6 +62,15 @@ def drop(project: Project, name: str) -> Mapping[str, Any]:
 
     made = DeploymentStore(project.state_folder).change(make)
     return {"version": made.version, "dropped": name, "ended_fragments": ended}
+
+
+def _refuse_composed(deployment: Deployment, name: str) -> None:
+    """Refuse to drop a view that another one reads, or that reads another one."""
+    for plan in (p for p in deployment.plans if p.lower is not None and name in (p.name, p.lower)):
+        raise QueryError(
+            f"view {plan.name!r} reads the windows of {plan.lower!r}, and neither is dropped while a project runs",
+            hint=f"remove {plan.name!r} from the project's queries/, and start the center again",
+        )
 
 
 def _views_of(statements: Sequence[Statement], where: str) -> list[View]:

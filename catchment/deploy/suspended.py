@@ -23,8 +23,9 @@ _TOLD = ("site", "fragment", "reason", "expression", "record", "from_us", "misse
 
 def describe_queries(project: Project) -> list[dict[str, Any]]:
     """Return every view: the fragments that it takes its partials from, who shares them, and where it is suspended."""
-    deployed = Deployment.plan(load_catalog(project)).deployed
-    return [_describe_query(project, deployed, name) for name in deployed.views]
+    deployment = Deployment.plan(load_catalog(project))
+    composed = [query.name for query in deployment.composed_queries]
+    return [_describe_query(project, deployment.deployed, name) for name in (*deployment.deployed.views, *composed)]
 
 
 def resume(project: Project, name: str) -> Mapping[str, Any]:

@@ -139,6 +139,11 @@ def _contract_lines(plan: QueryPlan, project: Project) -> list[str]:
         lines.append(f"under overload of a relay or of {plan.root.site}: some groups are merged later")
     if plan.join is not None:
         lines.append(f"at {plan.root.site}: partials of both streams are paired per window where {plan.join.condition}")
+    if plan.lower is not None:
+        lines.append(
+            f"at {plan.root.site}: from the newest rows of {plan.lower}, again with every revision of one; nothing "
+            f"travels for it, and of a window that is not final the revisions of its windows of {plan.lower} are kept"
+        )
     if plan.is_union:
         lines.append(f"at {plan.root.site}: partials of {len(plan.sides)} branches are merged per window and key")
     finish = "none, the aggregates are the answer" if plan.trivial else "the SELECT list and HAVING, at the center"

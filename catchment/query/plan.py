@@ -27,6 +27,7 @@ from catchment.units import format_duration
 
 WINDOW_START = "window_start"
 WINDOW_END = "window_end"
+LOWER_ROWS = "_rows"  # of a view of a view: how many rows of that a row is made of
 COPIES = "copies"  # of a view without GROUP BY: how many equal records a row stands for
 
 
@@ -81,6 +82,17 @@ class Scan(Node):
 
     def title(self) -> str:
         return f"{self.stream} [{', '.join(self.columns)}] at {', '.join(self.sites)}"
+
+
+@dataclass(frozen=True)
+class ViewScan(Scan):
+    """Read the newest answers of another view where they are published; a row is at the start of its window."""
+
+    window: WindowSpec
+    sketch_error: float = 0.0
+
+    def title(self) -> str:
+        return f"{self.stream} [{', '.join(self.columns)}] as published at {', '.join(self.sites)}"
 
 
 @dataclass(frozen=True)
@@ -356,14 +368,22 @@ class QueryPlan:
     def sides(self) -> tuple[QueryPlan, ...]:
         """The plans over one stream that it is made of: itself, the sides of its join, or the branches of its union.
 
-        Sides are aggregated, sent and shared like any query, and never sampled.
+        Sides are aggregated, sent and shared like any query, and never sampled. A view of a view has none.
         """
+        if self.lower is not None:
+            return ()
         if isinstance(self.answer, WindowUnion):
             branches = enumerate(self.answer.branches, start=1)
             return tuple(self._side(f"{self.name}.branch_{number}", node) for number, node in branches)
         if not isinstance(self.answer, WindowJoin):
             return (self,)
         return tuple(self._side(f"{self.name}.{s}", node) for s, node in zip(SIDES, self.answer.inputs, strict=True))
+
+    @property
+    def lower(self) -> str | None:
+        """The view that it reads, if it reads one."""
+        is_composed = isinstance(self.answer, WindowAggregate) and isinstance(self.scan, ViewScan)
+        return self.scan.stream if is_composed else None
 
     @property
     def is_union(self) -> bool:

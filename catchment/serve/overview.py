@@ -42,7 +42,7 @@ class OverviewReader:
             "is_center_silent": center["is_silent"],
             "sites": list(sites.values()),
             "links": [self._link(link, sites) for link in self._used_links()],
-            "views": [self._view(name, center["status"]) for name in self._view_names()],
+            "views": [self._view(name, center["status"]) for name in self._view_names(center["status"])],
             "refused": center["status"].get("refused", {}),
             "deferral": self._deferral(center["status"]),
         }
@@ -59,7 +59,7 @@ class OverviewReader:
             self._windows[view] = WindowLog(self._state, view)
         return self._windows[view].poll()
 
-    def _view_names(self) -> list[str]:
+    def _view_names(self, center: Mapping[str, Any]) -> list[str]:
         """Return the views that run, those of the project's folder before the first run; read anew when they change."""
         store = DeploymentStore(self._state)
         version = store.version
@@ -67,7 +67,7 @@ class OverviewReader:
             deployed = store.read()
             self._names = sorted(deployed.views if deployed is not None else load_catalog(self.project).views)
             self._names_version = version
-        return self._names
+        return sorted({*self._names, *center.get("composed", {})})
 
     def _site(self, name: str, center: Mapping[str, Any]) -> dict[str, Any]:
         is_center = name == self.project.center

@@ -164,6 +164,33 @@ def finish(plan: QueryPlan, rows: pa.Table) -> pa.Table:
     return done.to_arrow_table().cast(schema)
 
 
+def evaluate_rows(fragment: Fragment, rows: pa.Table) -> pa.Table:
+    """Return the partials of a view of a view, over rows of the view that it reads."""
+    if fragment.lookups:
+        raise QueryError(
+            f"the view {fragment.name!r} looks up tables over another view, which is not simulated",
+            hint="test this view on Spark",
+        )
+    asked = [f"{as_duckdb(k.sql)} AS {_quote(k.name)}" for k in fragment.keys]
+    arguments: dict[str, str | None] = {}
+    for number, aggregate in enumerate(fragment.aggregates):
+        arguments[aggregate.name] = f"argument_{number}" if aggregate.argument else None
+        asked += [f"{as_duckdb(aggregate.argument)} AS argument_{number}"] if aggregate.argument else []
+    where = f"WHERE {as_duckdb(fragment.where)}" if fragment.where else ""
+    connection = duckdb_connection()
+    connection.register("rows_read", _without_zone(rows))
+    time = f"epoch_us({_quote(fragment.stream)}.{_quote(fragment.event_time)}) AS {SLICE_COLUMN}"
+    found = connection.sql(f"SELECT {', '.join([time, *asked])} FROM rows_read AS {_quote(fragment.stream)} {where}")
+    table = found.to_arrow_table()
+    starts = fragment.slicing.starts_of(np.asarray(table[SLICE_COLUMN], dtype=np.int64))
+    table = table.set_column(0, SLICE_COLUMN, pa.array(starts, pa.int64()))
+    for key in fragment.keys:
+        table = table.set_column(table.column_names.index(key.name), key.name, table[key.name].cast(key.type))
+    keys = [SLICE_COLUMN, *fragment.key_names]
+    lifted = partials.lift(table, keys, list(fragment.aggregates), arguments)
+    return lifted.select(fragment.schema.names).cast(fragment.schema)
+
+
 @cache
 def as_duckdb(sql: str) -> str:
     """Return an expression of Spark SQL as DuckDB reads it."""

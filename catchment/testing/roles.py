@@ -8,6 +8,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from catchment.center.composed.tables import ComposedTables, LowerView, make_all_tables
 from catchment.center.join.results import JoinedTables
 from catchment.center.pipeline import CenterPipeline
 from catchment.center.results.bounds import column_laws
@@ -20,7 +21,7 @@ from catchment.progress.consumer import merge_here
 from catchment.query.fragment import Fragment
 from catchment.query.plan import QueryPlan
 from catchment.relay.pipeline import RelayPipeline
-from catchment.testing.evaluate import finish
+from catchment.testing.evaluate import evaluate_rows, finish
 from catchment.testing.network import SimulatedSender
 from catchment.testing.tables import MemoryStore
 from catchment.timeline import SECOND_US, Clock
@@ -67,12 +68,13 @@ class SimulatedCenter:
             deployment.center_queries,
             deployment.deployed.known,
             deployment.deployed.begun,
-            {p.name: self._make_tables(p) for p in deployment.plans},
+            make_all_tables(deployment.plans, self._make_tables),
             clock,
             orders=deployment.deployed.orders,
             merge=work.merge,
             deferrable=deployment.deferrable,
             stopwatch=lambda: work.spent_s,
+            composed=deployment.composed_queries,
         )
         self.host = self.pipeline.host
 
@@ -80,7 +82,7 @@ class SimulatedCenter:
         """Answer the queries that are deployed now."""
         self.deployment = deployment
         refuse_redefined_views(self.folder, deployment.plans)
-        tables = {p.name: self.pipeline.tables.get(p.name) or self._make_tables(p) for p in deployment.plans}
+        tables = make_all_tables(deployment.plans, self._make_tables, self.pipeline.tables)
         deployed = deployment.deployed
         self.pipeline.deploy(
             deployment.center_queries,
@@ -89,6 +91,7 @@ class SimulatedCenter:
             tables,
             deployed.orders,
             deployment.deferrable,
+            deployment.composed_queries,
         )
 
     def tick(self) -> None:
@@ -101,7 +104,7 @@ class SimulatedCenter:
     def end(self) -> None:
         """End the process: what it holds is gone, what it wrote stays."""
 
-    def _make_tables(self, plan: QueryPlan) -> ResultTables:
+    def _make_tables(self, plan: QueryPlan, lower: LowerView | None) -> ResultTables:
         deployment = self.deployment
         given = (
             deployment.project.state_folder,
@@ -115,7 +118,15 @@ class SimulatedCenter:
         )
         if plan.join is not None:
             return JoinedTables(*given, store=self._store, pairing=plan.join.pairing)
-        return ResultTables(*given, store=self._store)
+        if lower is None:
+            return ResultTables(*given, store=self._store)
+        return ComposedTables(
+            *given,
+            store=self._store,
+            lower=lower.tables,
+            lower_columns=tuple(c.name for c in lower.plan.columns),
+            evaluate=partial(evaluate_rows, plan.fragment),
+        )
 
     def _admit(self, segment: Segment) -> None:
         Admission(self.pipeline.fragments, self.deployment.routes, self.deployment.births).check(segment)

@@ -18,6 +18,7 @@ from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.share import share
 from catchment.query.plan import QueryPlan
 from catchment.testing.checks import ViewCheck
+from catchment.testing.composed import ComposedCheck
 from catchment.testing.faults import FaultPlan
 from catchment.testing.features import Feature, Features
 from catchment.testing.oracle import ViewOracle
@@ -140,7 +141,10 @@ class DeploymentSimulation:
 
     def _is_answered(self, plan: QueryPlan) -> bool:
         assert self.world.center is not None
-        windows = self.world.center.pipeline.core.queries[plan.name].windows
+        core = self.world.center.pipeline.core
+        if plan.lower is not None:
+            return bool(self._dead()) or not core.composed[plan.name].state.windows
+        windows = core.queries[plan.name].windows
         return not windows.state.slices and (bool(self._dead()) or not windows.state.closed)
 
     def _dead(self) -> list[str]:
@@ -209,6 +213,10 @@ class DeploymentSimulation:
         problems = [p for role in world.roles.values() for p in world.blocked_sites(role)]
         problems += self._count_problems()
         for plan in world.center.deployment.plans:
+            if plan.lower is not None:
+                from_us = world.center.pipeline.core.composed[plan.name].state.from_us
+                problems += ComposedCheck(world.store, plan, from_us).problems()
+                continue
             self._note_start(plan)
             start_us = self._starts.get(plan.name)
             if start_us is None and self._dead():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from catchment.query.plan import COPIES
 from tests.worlds.query_support import make_plan
-from tests.worlds.sql_world import SqlTown, in_order
+from tests.worlds.sql_world import SqlTown, sorted_rows
 from tests.worlds.tiers import examples
 
 RECORDS = """CREATE MATERIALIZED VIEW records WITH (publish_every = '{every}') AS
@@ -36,7 +36,7 @@ def test_every_record_that_is_kept_is_a_row_once(
     every_us = every * 1_000_000
     names = columns.replace("upper(country) AS land", "upper(country)")
     oracle = f"SELECT {columns}, count(*) AS copies FROM hits WHERE {condition} GROUP BY ts // {every_us}, {names}"
-    assert in_order(town.center.rows("records")) == in_order(town.expected(oracle))
+    assert sorted_rows(town.center.rows("records")) == sorted_rows(town.expected(oracle))
 
 
 def test_all_columns_of_a_stream_are_selected_by_a_star() -> None:

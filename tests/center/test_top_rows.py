@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from catchment.center.results.recent import RecentRows
 from catchment.center.results.top_rows import beyond_limit, order_codes
 from catchment.query.plan import SortKey
-from tests.worlds.sql_world import SqlTown, in_order
+from tests.worlds.sql_world import SqlTown, sorted_rows
 from tests.worlds.tiers import examples
 
 TOP = """CREATE MATERIALIZED VIEW top AS
@@ -49,7 +49,7 @@ def test_a_run_ends_with_the_first_rows_of_each_window(
     town = SqlTown(tmp_path_factory.mktemp("town"), TOP.format(order=order, limit=limit), seed, policy)
     town.run()
     expected = town.expected(ORACLE.format(order=order, limit=limit))
-    assert in_order(town.center.rows("top")) == in_order(expected)
+    assert sorted_rows(town.center.rows("top")) == sorted_rows(expected)
 
 
 def naive_key(value: Any, key: SortKey) -> tuple[int, Any]:

@@ -99,3 +99,42 @@ SELECT ts, cpid FROM beacons UNION ALL SELECT ts, cpid FROM clicks
 -->       | key cpid INT = `clicks`.`cpid`
 -->       | copies BIGINT = count(*)
 -->         Scan clicks [ts, cpid] at us, eu
+
+--# a view of a view: windows of the lower view are its records, at their start
+CREATE MATERIALIZED VIEW busy AS SELECT window.start AS began, cpid, count(*) AS n FROM beacons GROUP BY window(ts, '1 minute'), cpid;
+CREATE MATERIALIZED VIEW v AS SELECT window.start, name, max(n) AS peak, last(n) AS newest
+FROM (SELECT began, n, b.cpid, name FROM busy b JOIN providers p ON b.cpid = p.cpid WHERE n > 5)
+GROUP BY window(began, '1 hour', '10 minutes'), name ORDER BY peak DESC LIMIT 3
+--> Sink v at center
+-->   Finish trivial
+-->   | start TIMESTAMP = `window_start`
+-->   | name STRING = `name`
+-->   | peak BIGINT = `peak`
+-->   | newest BIGINT = `newest`
+-->   | the first 3 of each window by `peak` DESC
+-->     WindowAggregate sliding 1 h every 10 min
+-->     | key name STRING = `providers`.`name`
+-->     | peak BIGINT = max(`busy`.`n`)
+-->     | newest BIGINT = last(STRUCT(`busy`.`n` AS `value`, `busy`.`window_start` AS `by`))
+-->     | _rows BIGINT = count(*)
+-->       Filter `busy`.`n` > 5
+-->         LookupJoin inner providers on `busy`.`cpid` = `providers`.`cpid`
+-->           ViewScan busy [cpid, n, window_start] as published at center
+
+--# the windows of a view that are read without GROUP BY
+CREATE MATERIALIZED VIEW busy AS SELECT window.start AS began, cpid, count(*) AS n FROM beacons GROUP BY window(ts, '1 minute'), cpid;
+CREATE MATERIALIZED VIEW v AS SELECT * FROM busy WHERE n > 100
+--> Sink v at center
+-->   Finish trivial
+-->   | began TIMESTAMP = `began`
+-->   | cpid INT = `cpid`
+-->   | n BIGINT = `n`
+-->   | copies BIGINT = `copies`
+-->     WindowAggregate tumbling 10 s
+-->     | key began TIMESTAMP = `busy`.`window_start`
+-->     | key cpid INT = `busy`.`cpid`
+-->     | key n BIGINT = `busy`.`n`
+-->     | copies BIGINT = count(*)
+-->     | _rows BIGINT = count(*)
+-->       Filter `busy`.`n` > 100
+-->         ViewScan busy [cpid, n, window_start] as published at center

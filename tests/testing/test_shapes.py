@@ -49,6 +49,15 @@ CREATE MATERIALIZED VIEW united AS
     SELECT ts, page, 'hit' AS kind, bytes, ms FROM hits
     UNION ALL SELECT ts, page, 'view', bytes, ms FROM views WHERE bytes > 5)
   GROUP BY window(ts, '10 seconds', '5 seconds'), page, kind;
+CREATE MATERIALIZED VIEW pages AS
+  SELECT window.start, page, count(*) AS n, max(bytes) AS most FROM hits
+  GROUP BY window(ts, '2 seconds'), page HAVING count(*) < 2;
+CREATE MATERIALIZED VIEW peaks AS
+  SELECT window.start, page, max(n) AS peak, count(*) AS times FROM pages WHERE most > 5
+  GROUP BY window(start, '6 seconds'), page;
+CREATE MATERIALIZED VIEW highest AS
+  SELECT window.start, max(peak) AS peak, sum(times) AS times FROM peaks
+  GROUP BY window(start, '12 seconds', '6 seconds');
 """
 FAULTS = (
     frozenset({Feature.CRASH, Feature.RECOVERY_CRASH, Feature.LATE, Feature.DUPLICATE}),
@@ -66,4 +75,9 @@ def test_under_faults_the_answers_are_those_of_the_oracle(tmp_path: Path, seed: 
     deployment = Deployment.load(tmp_path)
     features = FAULTS[seed % len(FAULTS)]
     workload = draw_workload(deployment.catalog, random.Random(seed), features)
-    DeploymentSimulation(deployment, workload, seed, features).run().assert_right()
+    simulation = DeploymentSimulation(deployment, workload, seed, features)
+    simulation.run().assert_right()
+    for view in deployment.plans:
+        found = simulation.world.store.results(view.name)
+        assert found is not None, view.name
+        assert found.num_rows, view.name

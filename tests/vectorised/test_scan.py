@@ -136,6 +136,29 @@ def test_a_pass_finds_what_a_loop_over_the_records_finds(
     assert found(merge_findings(plan, each), history) == expected(records, limits)
 
 
+def test_records_themselves_and_constants_are_keys(tmp_path: Path) -> None:
+    """What a view without GROUP BY, and a branch of a union, ask of a pass."""
+    keys = (
+        Key("kind", "CAST(('b') AS STRING)", pa.string()),
+        Key("one", "CAST((1) AS BIGINT)", pa.int64()),
+        Key("at", "`s`.`ts`", TIMESTAMP),
+        Key("v", "`s`.`v`", pa.int64()),
+    )
+    copies = (make_aggregate("count", None, None, name="copies"),)
+    fragment = Fragment("f", "s", "ts", keys, copies, (WindowSpec.tumbling(SECOND_US),), "`s`.`v` > 2")
+    plan = ScanPlan(COLUMNS, "ts", 7 * SECOND_US, (vectorise_fragment(fragment, COLUMNS),))
+    records = write_files(tmp_path, 1)
+    (parts,) = split_files([str(p) for p in sorted(tmp_path.glob("*.parquet"))], 1, 0)
+    (table,) = merge_findings(plan, [scan(plan, parts, None, None)]).tables
+    assert table is not None
+    names = [SLICE_COLUMN, *fragment.key_names]
+    rows = partials.lower(table, names, copies).to_pylist()
+    counted = {(r["kind"], r["one"], round(r["at"].timestamp() * 1e6), r["v"]): r["copies"] for r in rows}
+    taken = [r for r in records if r["ts"] is not None and (r["v"] or 0) > 2]
+    assert taken
+    assert counted == Counter(("b", 1, r["ts"], r["v"]) for r in taken)
+
+
 def test_only_columns_that_are_needed_are_read() -> None:
     assert make_plan().read_columns(with_history=False).names == ["ts", "k", "v", "gone"]
     bare = ScanPlan(

@@ -7,8 +7,9 @@ so that most windows are revised. What a reader sees in the end is compared with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from catchment.center.events import Publish
+from catchment.center.composed.query import ComposedQuery
+from catchment.center.composed.tables import ComposedTables, LowerView, make_all_tables
+from catchment.center.composed.windows import in_order
+from catchment.center.events import Compose, Publish
+from catchment.center.pipeline import composed_changes
 from catchment.center.query import CenterQuery
 from catchment.center.results.bounds import column_laws
 from catchment.center.results.layout import INSTANT, newest_revisions
@@ -25,26 +30,37 @@ from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.demand import queries_of_plan
 from catchment.optimizer.sharing.deployed import Deployed, deploy_first
 from catchment.query.catalog import Catalog
-from catchment.query.plan import QueryPlan
+from catchment.query.plan import QueryPlan, ViewScan
 from catchment.query.planning.build import plan_views
 from catchment.query.sql.parse import parse_sql
+from catchment.testing.evaluate import evaluate_rows
 from catchment.timeline import ManualClock
-from tests.worlds.live_world import LiveCenter, LiveSite
+from tests.worlds.live_world import LiveCenter, LiveSite, Speaker
 from tests.worlds.sharing_support import SECOND, base_catalog, duck, make_hits
 
 STREAMS = ("hits", "other")
 HORIZON_US = 3600 * SECOND
 
 
+class KilledError(Exception):
+    """The process was killed."""
+
+
 @dataclass
 class MemoryStore:
-    """Tables in memory, with the promises of those in a folder."""
+    """Tables in memory, with the promises of those in a folder; the process can be killed before an append."""
 
     tables: dict[tuple[str, str], list[pa.Table]] = field(default_factory=dict)
     numbers: dict[tuple[str, str], int] = field(default_factory=dict)
+    appends: int = 0
+    killed_at: int | None = None  # the number of the append before which the process is killed, once
 
     def append(self, kind: str, query: str, number: int, make: Callable[[], pa.Table]) -> None:
         if self.numbers.get((kind, query), -1) < number:
+            if self.appends == self.killed_at:
+                self.killed_at = None
+                raise KilledError
+            self.appends += 1
             self.tables.setdefault((kind, query), []).append(make())
             self.numbers[kind, query] = number
 
@@ -83,15 +99,47 @@ class TableCenter(LiveCenter):
     def __init__(self, folder: Path, clock: ManualClock, horizon_us: int, plans: dict[str, QueryPlan]) -> None:
         self.plans = plans
         self.store = MemoryStore()
-        self.tables = {name: self._make_tables(folder, plan) for name, plan in plans.items()}
+        self.tables = make_all_tables(plans.values(), partial(self._make_tables, folder))
         super().__init__(folder, clock, horizon_us)
 
-    def _make_tables(self, folder: Path, plan: QueryPlan) -> ResultTables:
+    def _make_tables(self, folder: Path, plan: QueryPlan, lower: LowerView | None) -> ResultTables:
         from catchment.spark.evaluation.finish import make_finish
 
         assert plan.trivial, "expressions over aggregates need Spark"
-        finish = make_finish(None, plan)
-        return ResultTables(folder, plan.name, plan.fragment, finish, column_laws(plan), store=self.store)
+        given = (folder, plan.name, plan.fragment, make_finish(None, plan), column_laws(plan))
+        if lower is None:
+            return ResultTables(*given, store=self.store)
+        return ComposedTables(
+            *given,
+            store=self.store,
+            lower=lower.tables,
+            lower_columns=tuple(c.name for c in lower.plan.columns),
+            evaluate=partial(evaluate_rows, plan.fragment),
+        )
+
+    def deploy(self, deployed: Deployed, plans: Mapping[str, QueryPlan] | None = None) -> None:
+        super().deploy(deployed, plans)
+        scans = [(plan, plan.scan) for plan in self.plans.values() if plan.lower is not None]
+        composed = [ComposedQuery(p.name, s.stream, p.window, s.window) for p, s in scans if isinstance(s, ViewScan)]
+        events = list(composed_changes(self.core, in_order(composed)))
+        if events:
+            self.host.submit("deploy", events)
+
+    def consume(self, sender: Speaker, upto: int) -> None:
+        """The same; a process that is killed meanwhile is started again."""
+        try:
+            super().consume(sender, upto)
+        except KilledError:
+            self.restart(checkpoint=False)
+            self.batches = self.host.batches["inbox"] + 1
+            self.repair()
+
+    def repair(self, everything: bool = False) -> None:
+        try:
+            super().repair(everything)
+        except KilledError:
+            self.restart(checkpoint=False)
+            super().repair(everything)
 
     def _query(self, view: str, deployed: Deployed, plan: QueryPlan | None) -> CenterQuery:
         return replace(super()._query(view, deployed, plan), whole_windows=self.plans[view].top is not None)
@@ -102,6 +150,11 @@ class TableCenter(LiveCenter):
     def _enact(self, number: int, actions: Sequence[Any]) -> int:
         for name, tables in self.tables.items():
             tables.publish(number, [a for a in actions if isinstance(a, Publish) and a.query == name])
+        for name in dict.fromkeys(a.query for a in actions if isinstance(a, Compose)):
+            tables = self.tables[name]
+            assert isinstance(tables, ComposedTables)
+            due = [a for a in actions if isinstance(a, Compose) and a.query == name]
+            tables.compose(number, due, lambda windows, reason: None)
         return super()._enact(number, actions)
 
     def rows(self, view: str) -> list[dict[str, Any]]:
@@ -175,7 +228,7 @@ def to_rows(table: pa.Table) -> list[dict[str, Any]]:
     return rows
 
 
-def in_order(rows: Sequence[dict[str, Any]]) -> list[tuple[Any, ...]]:
+def sorted_rows(rows: Sequence[dict[str, Any]]) -> list[tuple[Any, ...]]:
     """Rows as sorted tuples, so that two engines' answers can be compared."""
     return sorted(
         (tuple(row.values()) for row in rows), key=lambda row: [(v is not None, str(type(v)), v) for v in row]

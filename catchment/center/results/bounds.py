@@ -26,7 +26,7 @@ from catchment.quality.laws import BoundLaw, law_of, rank_factor
 from catchment.quality.merge_sites import Lateness
 from catchment.quality.published import BoundTerms
 from catchment.query.fragment import Fragment
-from catchment.query.plan import QueryPlan
+from catchment.query.plan import QueryPlan, ViewScan
 from catchment.shedding.terms import scale_values
 
 DELTA = 0.05  # the chance that an answer misses its bound, where a query says nothing
@@ -47,15 +47,18 @@ def column_laws(plan: QueryPlan) -> tuple[ColumnLaw, ...]:
     """Return the laws of the columns that aggregate.
 
     A column that is computed from aggregates is exact if they are. What pairs late records make is not known: the
-    columns of a join are bounded only when nothing is missing.
+    columns of a join are bounded only when nothing is missing. So are those of a view of a view.
     """
     aggregates = {a.name: a for a in plan.answer.aggregates}
     copied = {k.name for k in plan.answer.keys} | {"window_start", "window_end"}
     sketches = max((a.sketch_error for a in aggregates.values()), default=0.0)
+    if plan.lower is not None:
+        assert isinstance(plan.scan, ViewScan)
+        sketches = max(sketches, plan.scan.sketch_error)
     laws = []
     for column in (c for c in plan.columns if c.source not in copied):
         aggregate = aggregates.get(column.source or "")
-        if aggregate is None:
+        if aggregate is None or plan.lower is not None:
             laws.append(ColumnLaw(column.name, BoundLaw.UNBOUNDED, sketch=sketches))
         elif plan.join is not None and aggregate.exact:
             laws.append(ColumnLaw(column.name, BoundLaw.UNBOUNDED, aggregate.name))

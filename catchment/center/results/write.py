@@ -125,6 +125,10 @@ class ResultTables:
         schema = recalled_schema(self.fragment)
         return known.select(schema.names).cast(schema)
 
+    def read_rows(self, columns: Sequence[str], starts: pa.Array) -> pa.Table | None:
+        """Return some columns of every published revision of some windows; None before the first append."""
+        return self._store.read("results", self.query, columns, starts)
+
     def compact(self) -> None:
         """Fold many small files into few; readers are not disturbed."""
         for kind in self.kinds:

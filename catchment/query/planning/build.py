@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from catchment.aggregates import make_aggregate
 from catchment.aggregates.shed_terms import with_terms
 from catchment.query.catalog import Catalog
-from catchment.query.plan import QueryPlan, Sink
+from catchment.query.plan import LOWER_ROWS, QueryPlan, Sink
 from catchment.query.planning.calls import AggregateSet
+from catchment.query.planning.composed import ViewWindows, check_composed_options
 from catchment.query.planning.from_clause import FromClause, read_from
 from catchment.query.planning.grouping import read_grouping
 from catchment.query.planning.joined import check_options, plan_joined
@@ -33,14 +35,17 @@ def plan_views(catalog: Catalog) -> Mapping[str, QueryPlan]:
 
 def plan_view(view: View, catalog: Catalog) -> QueryPlan:
     """Return the plan of a view, or the first mistake in it."""
-    read = read_from(view, catalog)
+    read = read_from(view, catalog, plan_view)
     if read.joined is not None:
         plan = plan_joined(view, catalog, read)
     elif read.branches > 1:
         check_options(view, "unites several streams")
-        branches = [read, *(read_from(view, catalog, number) for number in range(1, read.branches))]
+        branches = [read, *(read_from(view, catalog, plan_view, number) for number in range(1, read.branches))]
         plan = unite(view, [_plan_one_stream(view, catalog, branch) for branch in branches])
     else:
+        if isinstance(read.stream, ViewWindows):
+            check_options(view, "reads another view")
+            check_composed_options(view)
         plan = _plan_one_stream(view, catalog, read)
     refuse_unlisted_functions(view.select, read.scope.text)
     return plan
@@ -57,6 +62,8 @@ def _plan_one_stream(view: View, catalog: Catalog, read: FromClause) -> QueryPla
     finish = read_finish(view, grouping, keys, aggregates)
     conditions = tuple(dict.fromkeys(render(part) for part in read_conditions(view, read)))
     found = tuple(aggregates.found.values())
+    if isinstance(read.stream, ViewWindows):
+        found = (*found, make_aggregate("count", None, None, name=LOWER_ROWS))
     sheds = read.stream.shed and view.options.shed != NEVER and read.branches == 1
     aggregate = aggregate_stream(
         read.stream,

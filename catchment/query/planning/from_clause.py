@@ -6,7 +6,7 @@ the streams and tables that it reads, and its conditions are conditions of the v
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
@@ -14,7 +14,9 @@ from sqlglot import exp
 from catchment.project.options import did_you_mean
 from catchment.query.catalog import Catalog
 from catchment.query.fragment import Lookup
+from catchment.query.plan import QueryPlan
 from catchment.query.planning.calls import fresh_name, resolve_inputs
+from catchment.query.planning.composed import ViewWindows, relation_of, windows_of
 from catchment.query.planning.scope import Scope
 from catchment.query.planning.subqueries import (
     NamedQueries,
@@ -59,9 +61,15 @@ class FromClause:
         return self.scope.streams
 
 
-def read_from(view: View, catalog: Catalog, branch: int = 0) -> FromClause:
-    """Return the streams and the lookups of a view; of a UNION ALL, those of one branch."""
-    return _FromReader(view, catalog, branch).read(view.select, {}, frozenset())
+PlanView = Callable[[View, Catalog], QueryPlan]
+
+
+def read_from(view: View, catalog: Catalog, plan_view: PlanView, branch: int = 0) -> FromClause:
+    """Return the streams and the lookups of a view; of a UNION ALL, those of one branch.
+
+    `plan_view` plans the views that it reads.
+    """
+    return _FromReader(view, catalog, plan_view, branch).read(view.select, {}, frozenset())
 
 
 @dataclass(frozen=True)
@@ -70,6 +78,7 @@ class _FromReader:
 
     view: View
     catalog: Catalog
+    plan_view: PlanView
     branch: int
 
     def read(self, select: exp.Select, named: NamedQueries, taken: frozenset[str]) -> FromClause:
@@ -115,9 +124,10 @@ class _FromReader:
         (relation,) = first.scope.relations.values()
         names = [column.name for column in relation.columns]
         read = self._derive(source.branch(self.branch), taken, names, is_branch=True) if self.branch else first
-        if read.joined is not None:
+        if read.joined is not None or isinstance(read.stream, ViewWindows):
+            found = "joins two streams" if read.joined is not None else "reads a view that aggregates"
             raise text.error(
-                "a branch of UNION ALL joins two streams",
+                f"a branch of UNION ALL {found}",
                 source.selects[self.branch],
                 hint="a branch reads one stream, and any number of tables",
             )
@@ -135,6 +145,8 @@ class _FromReader:
     def _read_stream(self, node: object, taken: frozenset[str]) -> FromClause:
         table = _table(node, self.view)
         stream = _find_declared(table, self.view, self.catalog)
+        if isinstance(stream, View):
+            return self._read_view(table, stream, taken)
         if not isinstance(stream, Stream):
             raise self.view.text.error(
                 f"{table.name!r} is a {_kind(stream)}, and a view reads FROM a stream",
@@ -144,6 +156,16 @@ class _FromReader:
         canonical = fresh_name(stream.name, taken)
         alias = table.alias_or_name
         scope = Scope(self.view.text, {alias: stream}, {alias: canonical}, {canonical: stream})
+        return FromClause(stream, canonical, scope, owners={canonical: canonical})
+
+    def _read_view(self, table: exp.Table, lower: View, taken: frozenset[str]) -> FromClause:
+        """Return the windows that another view publishes, as a stream."""
+        plan = self.plan_view(lower, self.catalog)
+        stream = windows_of(plan)
+        canonical = fresh_name(stream.name, taken)
+        alias = table.alias_or_name
+        relation = relation_of(alias, canonical, plan, stream)
+        scope = Scope(self.view.text, {alias: relation}, {alias: canonical}, {canonical: stream})
         return FromClause(stream, canonical, scope, owners={canonical: canonical})
 
     def _read_join(self, join: exp.Join, read: FromClause, named: NamedQueries, taken: frozenset[str]) -> FromClause:
@@ -232,6 +254,10 @@ def _third_stream(join: exp.Join, view: View) -> Exception:
 
 
 def _refuse_union(join: exp.Join, view: View, *sides: FromClause) -> None:
+    if any(isinstance(side.stream, ViewWindows) for side in sides):
+        raise view.text.error(
+            "a view is not joined with a stream", join.this, hint="a view that is read FROM is joined with tables"
+        )
     if any(side.branches > 1 for side in sides):
         raise view.text.error(
             "a side of this join is a UNION ALL", join.this, hint="join streams, or unite them without a join"

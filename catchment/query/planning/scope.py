@@ -35,6 +35,7 @@ class DerivedRelation(DeclaredRelation):
     """The columns of a subquery: each is an expression over the columns of what the subquery reads (resolved)."""
 
     expressions: Mapping[str, exp.Expr] = field(default_factory=dict, compare=False)  # by the name of the column
+    hidden: frozenset[str] = frozenset()  # columns that a star leaves out
 
     def expression(self, column: Column) -> exp.Expr:
         """Return what stands for a column, in parentheses unless it is one column itself."""

@@ -21,9 +21,11 @@ from catchment.query.plan import (
     OutputColumn,
     Scan,
     TopRows,
+    ViewScan,
     WindowAggregate,
 )
 from catchment.query.planning.calls import AggregateSet, ParsedCall, fresh_name, input_text, resolve_inputs
+from catchment.query.planning.composed import ViewWindows
 from catchment.query.planning.from_clause import FromClause
 from catchment.query.planning.grouping import Grouping
 from catchment.query.planning.outputs import SelectOutputs, check_boolean
@@ -47,7 +49,11 @@ def aggregate_stream(
     """Return the scan of a stream, its lookups, the filter, and the aggregation over them."""
     arguments = (a.argument for a in aggregates if a.argument)
     texts = [*conditions, *(lookup.on for lookup in lookups), *(k.sql for k in keys), *arguments]
-    node: Node = Scan(stream.name, stream.event_time, _used_columns(stream, texts), stream.sites or ())
+    columns = _used_columns(stream, texts)
+    sites = stream.sites or ()
+    node: Node = Scan(stream.name, stream.event_time, columns, sites)
+    if isinstance(stream, ViewWindows):
+        node = ViewScan(stream.name, stream.event_time, columns, sites, stream.window, stream.sketch_error)
     for lookup in lookups:
         node = LookupJoin(node, lookup)
     source = Filter(node, conditions) if conditions else node

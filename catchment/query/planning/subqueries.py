@@ -160,7 +160,8 @@ def _all_columns(star: exp.Expr, scope: Scope) -> Iterator[tuple[str, exp.Expr]]
         raise scope.text.error(f"{show(star)} is not possible in a view", star, hint="list the columns")
     for alias, relation in scope.relations.items():
         if owner.lower() in ("", alias.lower()):
-            for column in relation.columns:
+            hidden = relation.hidden if isinstance(relation, DerivedRelation) else frozenset()
+            for column in (c for c in relation.columns if c.name not in hidden):
                 yield column.name, exp.column(column.name, table=alias)
 
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
+from catchment.center.composed.tables import ComposedTables, LowerView, make_all_tables
 from catchment.center.join.results import JoinedTables
 from catchment.center.pipeline import CenterPipeline
 from catchment.center.results.bounds import column_laws
@@ -25,8 +26,10 @@ from catchment.progress.admission import Admission
 from catchment.query.plan import QueryPlan
 from catchment.query.sql.view_options import QUARANTINE
 from catchment.sinks.declared import make_deliveries
+from catchment.spark.evaluation.compose import make_evaluate
 from catchment.spark.evaluation.finish import make_finish, make_finish_each
 from catchment.spark.evaluation.merge import make_merge
+from catchment.spark.sources.streams import read_table
 from catchment.storage.free_space import FreeSpace
 from catchment.timeline import END_OF_TIME_US, Clock
 from catchment.units import SECOND_US
@@ -64,11 +67,12 @@ class CenterRole:
             deployment.center_queries,
             deployment.deployed.known,
             deployment.deployed.begun,
-            {p.name: self._make_tables(p) for p in deployment.plans},
+            make_all_tables(deployment.plans, self._make_tables),
             clock,
             make_merge(spark),
             deployment.deployed.orders,
             deployment.deferrable,
+            composed=deployment.composed_queries,
         )
         plans = {p.name: p for p in deployment.plans}
         self._deliveries = make_deliveries(deployment.catalog.sinks.values(), plans, project, clock)
@@ -95,7 +99,7 @@ class CenterRole:
         """Answer the queries that are deployed now."""
         self.deployment = deployment
         refuse_redefined_views(self.pipeline.folder, deployment.plans)
-        tables = {p.name: self.pipeline.tables.get(p.name) or self._make_tables(p) for p in deployment.plans}
+        tables = make_all_tables(deployment.plans, self._make_tables, self.pipeline.tables)
         deployed = deployment.deployed
         self.pipeline.deploy(
             deployment.center_queries,
@@ -104,6 +108,7 @@ class CenterRole:
             tables,
             deployed.orders,
             deployment.deferrable,
+            deployment.composed_queries,
         )
 
     def tick(self) -> None:
@@ -142,7 +147,7 @@ class CenterRole:
         """Write the status into the folder of the center."""
         write_status(self.pipeline.folder, self.status(), stopped)
 
-    def _make_tables(self, plan: QueryPlan) -> ResultTables:
+    def _make_tables(self, plan: QueryPlan, lower: LowerView | None) -> ResultTables:
         finish = make_finish(self._spark, plan)
         given = (
             self.deployment.project.state_folder,
@@ -157,9 +162,25 @@ class CenterRole:
         store = DeltaStore(self.deployment.project.state_folder, self._keep_hours())
         each = make_finish_each(self._spark, plan)
         nulls = plan.options.on_error == QUARANTINE
-        if plan.join is None:
+        if plan.join is not None:
+            return JoinedTables(*given, pairing=plan.join.pairing, store=store, finish_each=each, publishes_nulls=nulls)
+        if lower is None:
             return ResultTables(*given, store=store, finish_each=each, publishes_nulls=nulls)
-        return JoinedTables(*given, pairing=plan.join.pairing, store=store, finish_each=each, publishes_nulls=nulls)
+        return ComposedTables(
+            *given,
+            store=store,
+            finish_each=each,
+            publishes_nulls=nulls,
+            lower=lower.tables,
+            lower_columns=tuple(c.name for c in lower.plan.columns),
+            evaluate=make_evaluate(self._spark, plan.fragment, self._read_tables(plan)),
+        )
+
+    def _read_tables(self, plan: QueryPlan) -> dict[str, DataFrame]:
+        """Return the tables that a view of a view looks up; they are read here."""
+        names = {lookup.table for lookup in plan.fragment.lookups}
+        folder = self.deployment.project.folder
+        return {name: read_table(self._spark, self.deployment.catalog.tables[name], folder) for name in names}
 
     def _keep_hours(self) -> int:
         """Return how long replaced files of tables stay, in whole hours, one at least."""

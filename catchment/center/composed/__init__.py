@@ -1,0 +1,1 @@
+"""Views of views: their windows follow from the windows that another view has published."""
