@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from datetime import UTC, datetime
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from rich.console import Console
 
 from catchment.center.results.read import read_results, read_windows
 from catchment.cli.commands.demo import answer, lay_out, render
@@ -19,9 +21,13 @@ from catchment.cli.demo.director import Director, Scene, Wait
 from catchment.cli.demo.outside import ARRIVING, WINDOW_S, CutLinks, Outside
 from catchment.cli.demo.play import Play
 from catchment.cli.demo.scenes import Length
+from catchment.cli.demo.screen import Screen
+from catchment.cli.demo.stage import Stage
+from catchment.project.config import Project
 from catchment.shedding.monitor import Arrivals, Decision, LoadMonitor
 from catchment.shedding.sampler import Sampler
 from catchment.wire.uplink import Greeting, Introduction, LinkError
+from tests.worlds.published import publish_project
 from tests.worlds.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -139,6 +145,35 @@ def test_nothing_passes_a_link_that_is_cut_and_other_links_are_not_disturbed() -
     assert ours.send(b"") == 7
 
 
+# ---- the screen
+
+
+def test_the_screen_fits_80_columns_and_tells_a_site_that_is_cut_off(tmp_path: Path) -> None:
+    folder = publish_project(tmp_path / "p")
+    stage = Stage(Project.load(folder), Outside(folder, {}), CutLinks({"eu"}), lambda event: None)
+    told = {s: json.loads((folder / "state" / "sites" / s / "status.json").read_text()) for s in ("us", "eu")}
+    stage.status = {"sites": told}
+    stage.outside.shipped.add(["x" * 100] * 1000)
+    console = Console(width=80, file=StringIO())
+    console.print(Screen().render(stage))
+    assert isinstance(console.file, StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert len(lines) < 20
+    assert all(len(line) <= 80 for line in lines)
+    text = "\n".join(lines)
+    assert "cut off, 0 B wait" in text
+    assert "exact > final" in text, "the way of a window from one status to the next"
+    assert "of every record (101.0 KB" in text
+
+
+def test_without_a_terminal_an_event_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = Screen()
+    with screen.open():
+        screen.say("LATE BURST  " + "a long event that does not fit into a line of eighty columns " * 3)
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert len(screen.events) == 1
+
+
 # ---- a whole run
 
 
@@ -249,10 +284,6 @@ def check_answers(folder: Path) -> None:
 
 
 def check_text(said: dict[str, Any]) -> None:
-    from io import StringIO
-
-    from rich.console import Console
-
     console = Console(width=80, file=StringIO(), legacy_windows=False)
     console.print(render(said))
     assert isinstance(console.file, StringIO)
