@@ -10,7 +10,7 @@ from tests.campaign.campaign import Campaign, read_results, settle
 from tests.campaign.living import Living
 from tests.campaign.schedule import Drawn
 
-pytestmark = [pytest.mark.e2e, pytest.mark.spark]
+pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.soak]
 
 FAULTS = [Drawn("kill -9", "c", 1), Drawn("wrong modification time", "c", 2), Drawn("late records", "c", 3)]
 
