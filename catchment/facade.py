@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from catchment.center.results.layout import RESERVED
-from catchment.center.results.read import newest_windows, published_queries, read_results, read_windows
+from catchment.center.results.read import newest_windows, published_views, read_results, read_windows
 from catchment.center.results.sql import query_results
 from catchment.project.config import Project
 from catchment.query.catalog import Catalog, load_catalog
@@ -269,7 +269,7 @@ class Catchment:
             time.sleep(FOLLOW_EVERY_S)
 
     def _changes_since(self, view: str, last: tuple[int, int]) -> Iterator[tuple[tuple[int, int], Change]]:
-        if view not in published_queries(self.project.state_folder):
+        if view not in published_views(self.project.state_folder):
             return
         log = read_windows(self.project.state_folder, view)
         fresh = [row for row in log.to_pylist() if (row["entry"], row["step"]) > last]
@@ -297,7 +297,7 @@ class Catchment:
         return f"<{self.project.name}: {', '.join(sorted(self.catalog.views)) or 'no views'}>"
 
     def _repr_html_(self) -> str:
-        known = set(published_queries(self.project.state_folder))
+        known = set(published_views(self.project.state_folder))
         rows = "".join(
             f"<tr><td>{html.escape(name)}</td><td>{'published' if name in known else 'nothing published yet'}</td></tr>"
             for name in sorted(self.catalog.views)

@@ -14,7 +14,8 @@ Invariants:
 - A window's status is early (still open), on_time (a site is missing, expects more, or has shed records of it), exact
   (nothing outstanding) or final (the horizon has passed too: it changes no more, and names the sites that stayed away).
   It goes back only from exact to on_time, where late records of the window were sampled; and what a suspended fragment
-  has skipped makes a window that was exact `suspended`, which it stays. Revisions of a window count 1, 2, 3, ...
+  has skipped makes a window that was exact `suspended`, until its site has sent that from history. Revisions of a
+  window count 1, 2, 3, ...
 - A window that lacks deferred partials is on_time, and is neither exact nor final before they were merged.
 - A record is of one of three classes (Yang et al., HPM, section 2): its window is open, and it is merged; closed, and
   it is registered until a repair merges it (`catchment.center.late`); or final, and it is registered for good. None is
@@ -60,7 +61,7 @@ from catchment.progress.frontier import Frontier, apply_landed, lacking_facts
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.storage.codec import stored
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US
-from catchment.wire.messages import Deferred, Delivered, Repaired, Shed, Suspended
+from catchment.wire.messages import Backfilled, Deferred, Delivered, Repaired, Shed, Suspended
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +200,11 @@ class CenterCore:
             if fragment in frontier.suspended
         }
 
+    def backfilling(self, name: str) -> list[str]:
+        """Return the sites that still read the past of a query from history."""
+        past = self._query(name).site_marks(self.frontiers).backfilling
+        return sorted({site for site, _, _ in past})
+
     @property
     def unfinished(self) -> dict[str, UnfinishedState]:
         """The queries that have answers which could not be finished."""
@@ -249,6 +255,8 @@ class CenterCore:
         if name in self.queries:
             raise CenterError(f"query {name!r} is already running", hint="drop it first")
         self.queries[name] = RunningQuery.begin(event.query, self._floor_us, event.waits)
+        for part in self.queries[name].sources.parts:
+            self.sites.restrict(part.query.fragment.stream, part.roster)
 
     def _add_composed(self, query: ComposedQuery) -> None:
         """Begin a view of a view, behind the windows of that which were published before anyone listened."""
@@ -319,6 +327,17 @@ class CenterCore:
                     running.windows.outstanding.settle_repaired(origin, stated)
             elif isinstance(stated, Delivered):
                 self._settle_deferred((stated.place, stated.fragment, stated.number))
+            elif isinstance(stated, Backfilled):
+                for running in self._using(stated.fragment):
+                    self._settle_skipped(running, origin, stated)
+
+    def _settle_skipped(self, running: RunningQuery, site: str, fact: Backfilled) -> None:
+        """Let a query lack nothing more of what a site had skipped, once nothing of it is to come."""
+        frontier = self.frontiers[site]
+        fragments = running.sources.fragments
+        if not any(f in frontier.suspended or f in frontier.backfilling for f in fragments):
+            lost = [span for f in fragments for span in frontier.lost.get(f, ())]
+            running.windows.skipped.settle(site, lost)
 
     def _settle(self, name: str, now_us: int) -> Iterator[Action]:
         running = self.queries[name]

@@ -268,6 +268,7 @@ class CenterPipeline:
             "deferred_windows": len(windows.outstanding.deferred.starts_us),
             "suspended": {site: _describe_suspension(fact) for site, fact in self.core.suspensions(name).items()},
             "suspended_windows": len(windows.state.skipped),
+            "backfilling": self.core.backfilling(name),
             "unfinished": _describe_unfinished(windows.state.unfinished),
         }
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from catchment.center.events import RosterChange, SiteJoined, SiteReplaced, SiteRetired
 from catchment.center.fragment_sources import FragmentSources
-from catchment.center.roster import next_common_boundary
+from catchment.center.roster import Roster, Stay, next_common_boundary
 from catchment.center.running_query import RunningQuery
 from catchment.errors import CenterError
 from catchment.progress.events import Gathered
@@ -40,6 +40,18 @@ class SiteRecords:
     def span(self, stream: str, site: str) -> Span:
         """Return the slices of a stream for which a site counts."""
         return self.spans.get((stream, site), ALL_OF_TIME)
+
+    def restrict(self, stream: str, roster: Roster) -> None:
+        """Let sites count in the roster of a new query as they do for others, from their boundaries on.
+
+        What a site had before it was replaced is lost; one that joined had nothing that counts.
+        """
+        for site in roster.present:
+            from_us, _ = self.span(stream, site)
+            if from_us > roster.from_us(site):
+                is_replaced = self.lives.get(site, 0) > 0
+                roster.stays[site] = [Stay(until_us=from_us, passed_us=START_OF_TIME_US)] if is_replaced else []
+                roster.begin(site, from_us)
 
     def note_merged(self, event: Gathered) -> None:
         """Note how far the partials of each sender reach."""

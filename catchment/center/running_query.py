@@ -10,7 +10,7 @@ from catchment.center.events import Action, AnswersRecalled, AnswersResumed, Ans
 from catchment.center.fragment_sources import Arrival, FragmentSource, FragmentSources
 from catchment.center.join.publish import JoinPublisher
 from catchment.center.query import CenterQuery
-from catchment.center.roster import Roster, Stay
+from catchment.center.roster import Lost, Roster, Stay
 from catchment.center.several_sources import SeveralSources
 from catchment.center.windows.closed import SiteMarks
 from catchment.center.windows.deferred import DeferredBatch
@@ -149,8 +149,9 @@ class RunningQuery:
         if self.query.contract is not None:
             complete = {s: max(f.complete_until_us(name), self._from_us(s)) for s, f in known.items()}
         closings = {site: f.closings.get(name, {}) for site, f in known.items()}
-        lost = tuple(lost for part in self.sources.parts for lost in part.roster.lost())
-        return SiteMarks(marks, complete, closings, self._furthest_us(frontiers), lost)
+        lost = tuple(lost for part in self.sources.parts for lost in (*part.roster.lost(), *_lost_past(part, known)))
+        backfilling = tuple(past for part in self.sources.parts for past in _awaited_past(part, known))
+        return SiteMarks(marks, complete, closings, self._furthest_us(frontiers), lost, backfilling)
 
     def restrict_fact(self, site: str, fact: Shed | Skipped) -> Shed | Skipped | None:
         """Return the part of what a site has left out that counts; None if nothing does."""
@@ -171,3 +172,21 @@ class RunningQuery:
         """Answer from the first window on that is wholly seen."""
         if self.sources.start_us is not None:
             self.windows.begin(self.sources.start_us)
+
+
+def _awaited_past(part: FragmentSources, known: Mapping[str, Frontier]) -> Iterator[Lost]:
+    """Yield the event times of which a site reads records from history, as far as the query takes them."""
+    for site, frontier in known.items():
+        for source in part.sources:
+            fact = frontier.backfilling.get(source.fragment)
+            if fact is not None and fact.from_us < source.until_us:
+                yield site, fact.from_us, min(fact.until_us, source.until_us)
+
+
+def _lost_past(part: FragmentSources, known: Mapping[str, Frontier]) -> Iterator[Lost]:
+    """Yield the event times of which the history of a site no longer held everything when the query began."""
+    for site, frontier in known.items():
+        for source in part.sources:
+            for low_us, high_us in frontier.lost.get(source.fragment, ()):
+                if low_us < source.until_us:
+                    yield site, low_us, min(high_us, source.until_us)

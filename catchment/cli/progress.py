@@ -24,6 +24,8 @@ def when(instant_us: int | None) -> str:
         return "-"
     if instant_us > 2**60:
         return "all"
+    if instant_us < -(2**60):
+        return "the beginning"
     return datetime.fromtimestamp(instant_us / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
@@ -72,6 +74,7 @@ def status_table(status: Mapping[str, Any], rates: Rates | None = None) -> Rende
         *_readers(status["sites"]),
         *_quarantined(status["sites"]),
         *_implausible_times(status["sites"]),
+        *_pasts(status["sites"]),
         *_ending_certificates(status["sites"]),
     )
     parts: list[RenderableType] = [sites, *notices, *_shedding(status["sites"]), *_deferral(status)]
@@ -202,6 +205,17 @@ def _implausible_times(sites: Mapping[str, Any]) -> Iterator[RenderableType]:
         count = site.get("implausible_times", 0)
         if count:
             yield Text(f"{name}: {count:,} records with event times far from their stream; they moved no window")
+
+
+def _pasts(sites: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Say how far fragments that begin in the past have read it, while they do."""
+    for name, site in sites.items():
+        for fragment, told in site.get("fragments", {}).items():
+            past = told.get("backfill")
+            if past and past["read_batches"] < past["batches"]:
+                yield Text(
+                    f"{name}: {fragment} reads its past, {past['read_batches']:,} of {past['batches']:,} batches"
+                )
 
 
 def _low_disks(status: Mapping[str, Any]) -> Iterator[RenderableType]:

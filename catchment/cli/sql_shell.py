@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from catchment.center.results.read import published_queries
+from catchment.center.results.read import published_views
 from catchment.center.results.sql import SqlLimits, query_results
 from catchment.errors import CatchmentError
 
@@ -96,7 +96,7 @@ class SqlShell:
 
     def complete(self, begun: str) -> list[str]:
         """Return the views, columns and words that begin so, whatever the case."""
-        views = published_queries(self.state)
+        views = published_views(self.state)
         names = [*views, *(f"{view}__revisions" for view in views), *self._columns(views), *WORDS]
         return sorted({name for name in names if name.lower().startswith(begun.lower())})
 
@@ -113,7 +113,7 @@ class SqlShell:
         if line in ("\\q", "\\quit"):
             self.is_over = True
         elif line == "\\d":
-            self.say("\n".join(published_queries(self.state)) or "no view has published yet")
+            self.say("\n".join(published_views(self.state)) or "no view has published yet")
         else:
             self.say(HELP)
 

@@ -99,7 +99,7 @@ def check_slack(plan: QueryPlan, stream: Stream, where: str) -> None:
     name = plan.options.slack
     if plan.options.repair == ON_DEMAND and not stream.shed:
         raise QueryError(
-            f"view {plan.name!r} asks for repair on demand, which is for what was shed: {stream.name!r} is not shed",
+            f"view {plan.view!r} asks for repair on demand, which is for what was shed: {stream.name!r} is not shed",
             where=where,
             hint="late records are merged ('always') or registered and counted ('never')",
         )
@@ -107,17 +107,17 @@ def check_slack(plan: QueryPlan, stream: Stream, where: str) -> None:
         return
     if name.strip().lower().endswith(":imputed"):
         raise QueryError(
-            f"view {plan.name!r} asks for {name!r}: a site cannot publish records that it does not have",
+            f"view {plan.view!r} asks for {name!r}: a site cannot publish records that it does not have",
             where=where,
             hint="leave out :imputed; it is for catchment simulate order",
         )
     try:
         family = parse_slack(name).name.partition(":")[0]
     except CatchmentError as cause:
-        raise QueryError(f"view {plan.name!r}: {cause.message}", where=where, hint=cause.hint) from cause
+        raise QueryError(f"view {plan.view!r}: {cause.message}", where=where, hint=cause.hint) from cause
     if plan.options.max_error is None and family not in WITHOUT_CONTRACT:
         raise QueryError(
-            f"view {plan.name!r} asks for the slack {name!r}, which waits for a contract, and states none",
+            f"view {plan.view!r} asks for the slack {name!r}, which waits for a contract, and states none",
             where=where,
             hint="add max_error = 0.05, or choose slack = 'mp-k-slack' or 'fixed:5 s'",
         )

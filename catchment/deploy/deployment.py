@@ -39,7 +39,7 @@ from catchment.project.routes import Routes
 from catchment.query.catalog import Catalog, load_catalog
 from catchment.query.plan import QueryPlan, ViewScan
 from catchment.query.planning.build import plan_view
-from catchment.query.sql.statements import Stream, View
+from catchment.query.sql.statements import DropView, Stream, View
 from catchment.query.sql.view_options import ALWAYS, ANY, NEVER, ON_DEMAND, QUARANTINE, ViewOptions
 from catchment.shedding.group_shares import DeferrableFragment
 from catchment.shedding.sheddable import ShedChoice
@@ -76,7 +76,8 @@ class Deployment:
                 where=str(catalog.project.folder / QUERIES_FOLDER),
                 hint="add queries/NAME.sql with CREATE MATERIALIZED VIEW ... AS SELECT ...",
             )
-        plans = tuple(plan_view(view, catalog) for view in catalog.views.values())
+        names = {view: view if known is None else known.query_name(view) for view in catalog.views}
+        plans = tuple(plan_view(view, catalog).renamed(names[name]) for name, view in catalog.views.items())
         for plan in plans:
             check_plan(plan, catalog)
         for sink in catalog.sinks.values():
@@ -106,6 +107,7 @@ class Deployment:
                 self._shed_choice(name),
                 self._watches(name),
                 demand.source.max_errors,
+                deployed.starts.get(name),
             )
             yield plan, demand.source.sites
 
@@ -147,20 +149,23 @@ class Deployment:
         return Deployment.plan(load_catalog(Project.load(self.project.folder)), deployed)
 
     def add(self, views: Sequence[View], bytes_of: BytesOf | None = None) -> Deployment:
-        """Return the deployment with more views, which were submitted.
+        """Return the deployment with more views, which were submitted; those that replace others end them.
 
         With `bytes_of`, what is known of the bytes that fragments send, those that run are widened where that pays.
         """
-        catalog = self.catalog.add(*views)
+        ended = [view.name for view in views if view.replaces and view.name in self.catalog.views]
+        catalog = self.catalog.add(*(DropView(name) for name in ended), *views)
         deployed = self.deployed
-        plans = list(self.plans)
+        for name in ended:
+            deployed = deployed.drop(deployed.query_name(name))
+        plans = [plan for plan in self.plans if plan.view not in ended]
         for view in views:
-            plan = plan_view(view, catalog)
+            plan = plan_view(view, catalog).renamed(deployed.next_name(view.name))
             check_plan(plan, catalog)
             _refuse_composed(plan, view)
             plans.append(plan)
             for query in queries_of_plan(plan, catalog):
-                deployed = deployed.add(query, view.to_sql(), bytes_of)
+                deployed = deployed.add(query, replace(view, replaces=False).to_sql(), bytes_of)
         check_contracts(self.project, deployed.sharing, load_statistics(self.project, catalog))
         return Deployment(self.project, catalog, tuple(plans), deployed, self.declared)
 
@@ -352,10 +357,11 @@ def check_plan(plan: QueryPlan, catalog: Catalog) -> None:
     _check_names(plan, catalog)
     _check_on_error(plan, catalog)
     for sink in catalog.sinks.values():
-        if sink.view.lower() == plan.name.lower():
+        if sink.view.lower() == plan.view.lower():
             shown_keys(sink, plan)
+    _check_start(plan, catalog)
     if plan.sides == (plan,):
-        check_slack(plan, catalog.streams[plan.fragment.stream], catalog.views[plan.name].where)
+        check_slack(plan, catalog.streams[plan.fragment.stream], catalog.views[plan.view].where)
 
 
 def _check_on_error(plan: QueryPlan, catalog: Catalog) -> None:
@@ -370,17 +376,39 @@ def _check_on_error(plan: QueryPlan, catalog: Catalog) -> None:
             reason = "it looks records up, and a look-up may double them"
         if reason is not None:
             raise QueryError(
-                f"view {plan.name!r} asks for on_error = 'quarantine', but {reason}",
-                where=catalog.views[plan.name].where,
+                f"view {plan.view!r} asks for on_error = 'quarantine', but {reason}",
+                where=catalog.views[plan.view].where,
                 hint="leave on_error out: the view is then suspended when an expression fails",
             )
+
+
+def _check_start(plan: QueryPlan, catalog: Catalog) -> None:
+    """Refuse a begin in the past where no history is kept, or where its failing records would have to be set aside."""
+    if plan.options.start is None:
+        return
+    where = catalog.views[plan.view].where
+    for side in plan.sides:
+        stream = catalog.streams[side.fragment.stream]
+        keeps_history = catalog.project.defaults.history if stream.history is None else stream.history
+        if not keeps_history:
+            raise QueryError(
+                f"view {plan.view!r} is to begin in the past, but the stream {stream.name!r} keeps no history",
+                where=where,
+                hint="leave start out: the view then begins with what comes; or set history = true for the stream",
+            )
+    if plan.options.on_error == QUARANTINE:
+        raise QueryError(
+            f"view {plan.view!r} is to begin in the past, and asks for on_error = 'quarantine'",
+            where=where,
+            hint="leave one of them out: records of the past are not set aside one by one",
+        )
 
 
 def _check_names(plan: QueryPlan, catalog: Catalog) -> None:
     for column in plan.columns:
         if column.name.lower() in RESERVED and column.source != column.name:
             raise QueryError(
-                f"view {plan.name!r} has a column {column.name!r}, a name that every result table uses itself",
-                where=catalog.views[plan.name].where,
+                f"view {plan.view!r} has a column {column.name!r}, a name that every result table uses itself",
+                where=catalog.views[plan.view].where,
                 hint=f"give it another name: {column.sql} AS my_{column.name} (reserved are {', '.join(RESERVED)})",
             )

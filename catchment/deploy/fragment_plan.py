@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from catchment.query.fragment import Fragment
+from catchment.query.view_start import ViewStart
 from catchment.shedding.sheddable import ShedChoice
 from catchment.site.policies.base import Policy
 from catchment.site.slack import SlackPlan
@@ -22,8 +23,8 @@ class Watch:
 class FragmentPlan:
     """A fragment to run, the policy by which its partials leave, and how it may be shed.
 
-    `begun`: it was added while its stream was already being read. `until_us`: only slices before it are wanted.
-    `weight`: its share of the link among its peers.
+    `begun`: it was added while its stream was already being read. `start`: where in the past it begins, if it does.
+    `until_us`: only slices before it are wanted. `weight`: its share of the link among its peers.
     """
 
     fragment: Fragment
@@ -34,6 +35,7 @@ class FragmentPlan:
     shed: ShedChoice = field(default_factory=ShedChoice)
     watches: tuple[Watch, ...] = ()
     max_errors: int | None = None  # failing records per window that are set aside; None: the first one suspends it
+    start: ViewStart | None = None
 
     @property
     def slacks(self) -> tuple[SlackPlan, ...]:

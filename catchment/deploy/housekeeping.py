@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from catchment.project.config import StorageLimits
 from catchment.storage.batch_retention import BatchRetention
+from catchment.storage.batch_times import note_removed
 from catchment.timeline import Clock
 
 HISTORY = "history"
@@ -19,13 +20,15 @@ QUARANTINE = "quarantine"
 class SiteHousekeeping:
     """Removes old history and quarantine of the streams at one site.
 
-    `needed` says which batches of a stream are still to be read from history: those of which something is owed.
+    `needed` says which batches of a stream are still to be read from history: those of which something is owed, and the
+    past of fragments that begin in it. `event_time_of` is the column by which a stream's records belong to windows.
     """
 
     folder: Path
     limits: StorageLimits
     clock: Clock
-    needed: Callable[[str], Collection[int]]
+    needed: Callable[[str], Container[int]]
+    event_time_of: Callable[[str], str | None] = lambda stream: None
     _kept: dict[tuple[str, str], BatchRetention] = field(default_factory=dict, init=False)
 
     def tick(self, streams: Iterable[str]) -> None:
@@ -53,5 +56,8 @@ class SiteHousekeeping:
     def _of(self, kind: str, stream: str, keep_us: int | None, max_bytes: int | None) -> BatchRetention:
         key = kind, stream
         if key not in self._kept:
-            self._kept[key] = BatchRetention(self.folder / kind / stream, self.clock, keep_us, max_bytes)
+            folder = self.folder / kind / stream
+            self._kept[key] = BatchRetention(folder, self.clock, keep_us, max_bytes)
+            if kind == HISTORY:
+                self._kept[key].note = lambda batches: note_removed(folder, batches, self.event_time_of(stream))
         return self._kept[key]

@@ -2,7 +2,8 @@
 
 Nothing restarts and nothing waits. A fragment that begins during a run states the first instant from which on its site
 computes every record: just after the newest event time that was read before. That instant is exact only between two
-micro-batches of a stream, so callers hold the batch lock of the stream.
+micro-batches of a stream, so callers hold the batch lock of the stream. One that begins in the past states where that
+is, and reads the micro-batches before from history.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from collections.abc import Iterable, Iterator
 
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.fragment_plan import FragmentPlan
+from catchment.query.view_start import ViewStart
 from catchment.relay.events import Carried
 from catchment.site import events as site_events
+from catchment.site.backfill import PastBatches
 from catchment.site.core import SiteCore
 from catchment.site.events import FragmentAdded, FragmentBounded, FragmentDropped
 from catchment.site.fragment import RunningFragment
@@ -20,17 +23,21 @@ from catchment.timeline import START_OF_TIME_US
 
 
 def site_changes(
-    core: SiteCore, stream: str, plans: Iterable[FragmentPlan], newest_us: int | None
+    core: SiteCore, stream: str, plans: Iterable[FragmentPlan], newest_us: int | None, batches: int = 0
 ) -> Iterator[site_events.Event]:
-    """Yield the events that bring the fragments of one stream to what is deployed; none if they already run so."""
+    """Yield the events that bring the fragments of one stream to what is deployed; none if they already run so.
+
+    `newest_us` is the newest event time that was read of the stream, `batches` how many micro-batches that were.
+    """
     wanted = {p.fragment.name: p for p in plans if p.fragment.stream == stream}
     here = {f.name for f in core.definitions if f.stream == stream}
     yield from (FragmentDropped(name) for name in sorted(here - wanted.keys()))
     for name, plan in wanted.items():
         running = core.running(name) if name in here else None
         if running is None or not _runs_as_planned(running, plan):
-            begin_us = _begin_us(newest_us) if plan.begun and running is None else None
-            yield FragmentAdded(plan.fragment, plan.policy, plan.weight, begin_us, plan.slacks)
+            begin_us = _begin_us(newest_us, plan.start) if plan.begun and running is None else None
+            past = None if begin_us is None else _past(begin_us, newest_us, batches)
+            yield FragmentAdded(plan.fragment, plan.policy, plan.weight, begin_us, plan.slacks, past)
         if plan.until_us is not None and (running is None or running.until_us != plan.until_us):
             yield FragmentBounded(name, plan.until_us)
 
@@ -39,9 +46,21 @@ def _runs_as_planned(running: RunningFragment, plan: FragmentPlan) -> bool:
     return (running.policy, running.weight, running.slacks) == (plan.policy, plan.weight, plan.slacks)
 
 
-def _begin_us(newest_us: int | None) -> int:
-    """Return the first instant that lies after every record read so far; the start of time if none was read."""
+def _begin_us(newest_us: int | None, start: ViewStart | None) -> int:
+    """Return the first instant that lies after every record read so far, or where in the past the fragment begins.
+
+    It is the start of time if nothing was read.
+    """
+    if start is not None:
+        return start.resolve_us(newest_us)
     return START_OF_TIME_US + 1 if newest_us is None else newest_us + 1
+
+
+def _past(begin_us: int, newest_us: int | None, batches: int) -> PastBatches | None:
+    """Return what was read before a fragment that begins at an instant; None if nothing of it counts."""
+    if newest_us is None or begin_us > newest_us or not batches:
+        return None
+    return PastBatches(batches, begin_us, newest_us + 1)
 
 
 def carried_by(deployment: Deployment, relay: str) -> Iterator[Carried]:

@@ -12,6 +12,8 @@ from typing import Any
 
 from catchment.errors import ConfigError
 from catchment.query.plan import QueryPlan
+from catchment.query.sql.statements import Stream
+from catchment.query.types import sql_type
 from catchment.storage.files import make_folder, read_record, write_record
 from catchment.storage.free_space import write_last_words
 from catchment.timeline import SystemClock
@@ -20,6 +22,7 @@ STATUS_FILE = "status.json"  # for the live table, for `show`, and for people wh
 REPORTED_AT = "reported_at_us"  # when a status was written
 STOPPED = "stopped"  # whether the role ended as it should after it
 VIEWS_FILE = "views.json"  # fingerprints of the views that the state in the folder belongs to
+STREAMS_FILE = "streams.json"  # the columns of the streams that were read, by name
 RESUMPTIONS_FILE = "resume.json"  # what was asked to be resumed: fragments at a site, views at the center
 REPAIRS_FILE = "repairs.json"  # queries whose repair was requested at a site
 
@@ -66,7 +69,8 @@ def refuse_redefined_views(folder: Path, plans: Iterable[QueryPlan]) -> None:
     if changed:
         raise ConfigError(
             f"the definition of {', '.join(changed)} has changed since the state in {folder} was made",
-            hint=f"give the changed view another name, or drop the old one first: catchment drop PROJECT {changed[0]}",
+            hint="replace it while the project keeps its state: catchment submit PROJECT FILE, with CREATE OR REPLACE "
+            "MATERIALIZED VIEW; or give the changed view another name",
         )
     if any(known.get(name) != definition for name, definition in now.items()):
         make_folder(folder)
@@ -75,6 +79,26 @@ def refuse_redefined_views(folder: Path, plans: Iterable[QueryPlan]) -> None:
 
 def _fingerprint(plan: QueryPlan) -> str:
     return hashlib.sha256(plan.to_text().encode()).hexdigest()
+
+
+def refuse_changed_streams(folder: Path, streams: Iterable[Stream]) -> None:
+    """Refuse a stream whose history has a column that is gone now, or of another type; remember what is new.
+
+    Columns may be added: records from before have null there.
+    """
+    known: dict[str, dict[str, str]] = read_record(folder / STREAMS_FILE) or {}
+    now = {stream.name: {c.name: sql_type(c.type) for c in stream.columns} for stream in streams}
+    for name, columns in now.items():
+        for column, before in known.get(name, {}).items():
+            if columns.get(column) != before:
+                found = f"is {columns[column]} now" if column in columns else "is gone"
+                raise ConfigError(
+                    f"column {column!r} of stream {name!r} was {before} and {found}; its history in {folder} has it",
+                    hint="columns may be added; give a stream whose columns change otherwise another name",
+                )
+    if any(known.get(name) != columns for name, columns in now.items()):
+        make_folder(folder)
+        write_record(folder / STREAMS_FILE, {**known, **now})
 
 
 def request_repairs(site_folder: Path, queries: Iterable[str]) -> None:

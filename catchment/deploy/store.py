@@ -14,6 +14,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from catchment.center.results.names import write_names
 from catchment.optimizer.sharing.deployed import Deployed
 from catchment.storage.codec import decode, encode
 from catchment.storage.files import make_folder, read_record, write_record
@@ -49,6 +50,7 @@ class DeploymentStore:
             if made is not now:
                 document = base64.b64encode(encode(made)).decode()
                 write_record(self.folder / FILE, {"version": made.version, "deployed": document})
+                write_names(self.folder, {view: made.query_name(view) for view in made.definitions})
             return made
 
     @property

@@ -7,6 +7,7 @@ is written only if all of it is right. Running processes find the change at thei
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
@@ -18,31 +19,71 @@ from catchment.optimizer.sharing.deployed import Deployed
 from catchment.project.config import Project
 from catchment.project.options import did_you_mean
 from catchment.query.catalog import load_catalog
+from catchment.query.definition_names import view_of
+from catchment.query.plan import QueryPlan
 from catchment.query.sql.parse import parse_file, parse_sql
 from catchment.query.sql.statements import Statement, View
 
 
-def submit(project: Project, path: Path) -> Mapping[str, Any]:
-    """Deploy the views of a file beside those that run; return which fragments they share and which are new."""
+def submit(project: Project, path: Path, *, dry_run: bool = False) -> Mapping[str, Any]:
+    """Deploy the views of a file beside those that run, or in their place; return what that changes.
+
+    In a dry run nothing is deployed: it only says what would change.
+    """
     if not path.is_file():
         raise QueryError(f"there is no file {path}", hint="give a file with CREATE MATERIALIZED VIEW statements")
-    return _deploy(project, _views_of(parse_file(path), str(path)))
+    return _deploy(project, _views_of(parse_file(path), str(path)), dry_run)
 
 
-def submit_text(project: Project, text: str) -> Mapping[str, Any]:
+def submit_text(project: Project, text: str, *, dry_run: bool = False) -> Mapping[str, Any]:
     """Deploy the views of a text, as `submit` does those of a file."""
-    return _deploy(project, _views_of(parse_sql(text), "the submitted text"))
+    return _deploy(project, _views_of(parse_sql(text), "the submitted text"), dry_run)
 
 
-def _deploy(project: Project, views: Sequence[View]) -> Mapping[str, Any]:
+def _deploy(project: Project, views: Sequence[View], dry_run: bool) -> Mapping[str, Any]:
     declared = load_catalog(project)
+    changes: list[Mapping[str, Any]] = []
 
     def make(now: Deployed | None) -> Deployed:
-        deployment = Deployment.plan(declared, now)
-        return deployment.add(views, known_bytes(deployment)).deployed
+        before = Deployment.plan(declared, now)
+        for view in (v.name for v in views if v.replaces):
+            _refuse_composed(before, view)
+        after = before.add(views, known_bytes(before))
+        changes.append(_describe_change(before, after, [view.name for view in views]))
+        return after.deployed
 
-    made = DeploymentStore(project.state_folder).change(make)
-    return {"version": made.version, "queries": [_describe_query(made, q) for v in views for q in made.parts(v.name)]}
+    store = DeploymentStore(project.state_folder)
+    if dry_run:
+        make(store.read())
+    else:
+        store.change(make)
+    return {**changes[-1], "deployed": not dry_run}
+
+
+def _describe_change(before: Deployment, after: Deployment, views: Sequence[str]) -> Mapping[str, Any]:
+    """Return what a submission changes: fragments that begin and end, and how plans of replaced views differ."""
+    made = after.deployed
+    old = {plan.view: plan for plan in before.plans}
+    new = {plan.view: plan for plan in after.plans}
+    ended = [f for f in before.deployed.sharing.fragments if f not in made.sharing.fragments]
+    replaced = [
+        {"query": new[view].name, "replaces": old[view].name, "difference": _plan_difference(old[view], new[view])}
+        for view in views
+        if view in old
+    ]
+    parts = [part for view in views for part in made.parts(made.query_name(view))]
+    return {
+        "version": made.version,
+        "queries": [_describe_query(made, part) for part in parts],
+        "replaced": replaced,
+        "ended_fragments": ended,
+    }
+
+
+def _plan_difference(old: QueryPlan, new: QueryPlan) -> list[str]:
+    """Return the lines in which two plans differ, as `diff -u` shows them; none if only the start does."""
+    before, after = (plan.renamed(plan.view).to_text().splitlines() for plan in (old, new))
+    return list(unified_diff(before, after, old.name, new.name, lineterm="", n=1))
 
 
 def drop(project: Project, name: str) -> Mapping[str, Any]:
@@ -54,9 +95,10 @@ def drop(project: Project, name: str) -> Mapping[str, Any]:
         deployment = Deployment.plan(declared, now)
         deployed = deployment.deployed
         _refuse_composed(deployment, name)
-        if name not in deployed.views:
-            raise QueryError(f"there is no query {name!r}", hint=did_you_mean(name, deployed.views))
-        made = deployed.drop(name)
+        definition = find_definition(deployed, name)
+        if definition is None:
+            raise QueryError(f"there is no query {name!r}", hint=did_you_mean(name, map(view_of, deployed.views)))
+        made = deployed.drop(definition)
         ended.extend(f for f in deployed.sharing.fragments if f not in made.sharing.fragments)
         return made
 
@@ -71,6 +113,12 @@ def _refuse_composed(deployment: Deployment, name: str) -> None:
             f"view {plan.name!r} reads the windows of {plan.lower!r}, and neither is dropped while a project runs",
             hint=f"remove {plan.name!r} from the project's queries/, and start the center again",
         )
+
+
+def find_definition(deployed: Deployed, name: str) -> str | None:
+    """Return the definition that runs under a name: that of a view, or its own; None if there is none."""
+    definition = deployed.query_name(name) if "@" not in name else name
+    return definition if definition in deployed.views else None
 
 
 def _views_of(statements: Sequence[Statement], where: str) -> list[View]:

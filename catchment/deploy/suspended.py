@@ -2,7 +2,7 @@
 
 A request to resume is left in the folder of each site where a fragment of the view is suspended, and of the center if
 the view's answers are suspended there. The roles follow it at their next tick, or when they start. What was missed
-meanwhile stays missing: those windows say `suspended`.
+meanwhile is read again from history; where that is not possible, windows stay `suspended`.
 """
 
 from __future__ import annotations
@@ -10,19 +10,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from catchment.deploy.backfills import find_backfills, is_over
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.role_files import read_status, request_resumption
+from catchment.deploy.submit import find_definition
 from catchment.errors import ConfigError
 from catchment.optimizer.sharing.deployed import Deployed
 from catchment.project.config import Project
 from catchment.project.options import did_you_mean
 from catchment.query.catalog import load_catalog
+from catchment.query.definition_names import view_of
 
 _TOLD = ("site", "fragment", "reason", "expression", "record", "from_us", "missed_us")
 
 
 def describe_queries(project: Project) -> list[dict[str, Any]]:
-    """Return every view: the fragments that it takes its partials from, who shares them, and where it is suspended."""
+    """Return every view: its fragments, who shares them, where it is suspended, and how far its past was read."""
     deployment = Deployment.plan(load_catalog(project))
     composed = [query.name for query in deployment.composed_queries]
     return [_describe_query(project, deployment.deployed, name) for name in (*deployment.deployed.views, *composed)]
@@ -31,9 +34,11 @@ def describe_queries(project: Project) -> list[dict[str, Any]]:
 def resume(project: Project, name: str) -> Mapping[str, Any]:
     """Ask every role where a view is suspended to resume it; return what each has missed so far."""
     deployed = Deployment.plan(load_catalog(project)).deployed
-    if name not in deployed.views:
-        hint = did_you_mean(name, deployed.views)
+    definition = find_definition(deployed, name)
+    if definition is None:
+        hint = did_you_mean(name, map(view_of, deployed.views))
         raise ConfigError(f"there is no view {name!r}", where=str(project.folder), hint=hint)
+    name = definition
     found = list(find_suspensions(project, deployed, name))
     if not found:
         raise ConfigError(
@@ -78,13 +83,16 @@ def views_of(deployed: Deployed, fragment: str) -> list[str]:
 def _describe_query(project: Project, deployed: Deployed, name: str) -> dict[str, Any]:
     fragments = sorted(fragments_of(deployed, name))
     suspensions = list(find_suspensions(project, deployed, name))
+    past = list(find_backfills(project, fragments))
+    state = "running" if all(is_over(backfill) for backfill in past) else "reading its past"
     others = {view for fragment in fragments for view in views_of(deployed, fragment)} - {name}
     return {
         "query": name,
-        "state": "suspended" if suspensions else "running",
+        "state": "suspended" if suspensions else state,
         "fragments": fragments,
         "shares_with": sorted(others),
         "suspended": suspensions,
+        "past": past,
     }
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from catchment.errors import CenterError
 from catchment.storage.codec import stored
-from catchment.wire.messages import Progress, Relayed, Repaired, Segment, Shed, Standing, SuspensionFact
+from catchment.wire.messages import BackfillFact, Progress, Relayed, Repaired, Segment, Shed, Standing, SuspensionFact
 
 
 @stored()
@@ -68,11 +68,11 @@ class DeferredMerged:
     number: int
 
 
-@stored(version=2, migrations={1: dict})  # version 2 has suspensions
+@stored(version=3, migrations={1: dict, 2: dict})  # version 2 has suspensions, version 3 backfills
 @dataclass(frozen=True, slots=True)
 class Landed:
     """A segment is in: how many update rows it held per fragment, and what it states: progress, shedding, standings,
-    suspensions, and where its sender is a relay the facts of other sites."""
+    suspensions, backfills, and where its sender is a relay the facts of other sites."""
 
     origin: str
     sequence: int
@@ -82,6 +82,7 @@ class Landed:
     standings: tuple[Standing, ...] = ()
     relayed: tuple[Relayed, ...] = ()
     suspensions: tuple[SuspensionFact, ...] = ()
+    backfills: tuple[BackfillFact, ...] = ()
 
     @classmethod
     def of(cls, segment: Segment) -> Landed:
@@ -98,6 +99,7 @@ class Landed:
             tuple(segment.standings()),
             tuple(segment.relayed()),
             tuple(segment.suspensions()),
+            tuple(segment.backfills()),
         )
 
 

@@ -13,10 +13,25 @@ from catchment.errors import CenterError
 from catchment.progress.events import Landed
 from catchment.storage.codec import stored
 from catchment.timeline import START_OF_TIME_US
-from catchment.wire.messages import Closing, Deferred, Fact, Progress, Resumed, Shed, Skipped, Standing, Suspended
+from catchment.wire.messages import (
+    Backfilled,
+    Backfilling,
+    Closing,
+    Deferred,
+    Fact,
+    Progress,
+    Resumed,
+    Shed,
+    Skipped,
+    Standing,
+    Suspended,
+)
+
+LostSpans = tuple[tuple[int, int], ...]  # event times [low, high)
+MAX_LOST_SPANS = 1_000  # per fragment; a site states 64 at most each time, and the oldest are of final windows
 
 
-@stored(version=2, migrations={1: dict})  # version 2 has suspended
+@stored(version=3, migrations={1: dict, 2: dict})  # version 2 has suspended, version 3 backfilling and lost
 @dataclass
 class Frontier:
     """The contiguous prefix of one site's segments, and what waits beyond it."""
@@ -29,6 +44,8 @@ class Frontier:
     complete_until: dict[str, int] = field(default_factory=dict)  # query -> nothing more is expected before
     closings: dict[str, dict[int, Closing]] = field(default_factory=dict)  # query -> window's end -> closing
     suspended: dict[str, Suspended] = field(default_factory=dict)  # fragments that take nothing in there, and why
+    backfilling: dict[str, Backfilling] = field(default_factory=dict)  # fragments whose past is not in yet
+    lost: dict[str, LostSpans] = field(default_factory=dict)  # fragment -> event times that its history lacked
 
     def first_mark(self, fragment: str) -> int | None:
         """Return the first mark of a fragment: where the site began, if the fragment was begun during a run."""
@@ -74,7 +91,7 @@ class Frontier:
                     f"{landed.origin!r} states {stated.updates_total} updates of {stated.fragment!r} up to segment "
                     f"{landed.sequence}, but {self.rows.get(stated.fragment, 0)} are in"
                 )
-        own: tuple[Fact, ...] = (*landed.progress, *landed.standings, *landed.suspensions)
+        own: tuple[Fact, ...] = (*landed.backfills, *landed.progress, *landed.standings, *landed.suspensions)
         for fact in own:
             self.note(fact)
 
@@ -89,6 +106,12 @@ class Frontier:
             self.suspended[fact.fragment] = fact
         elif isinstance(fact, Resumed):
             self.suspended.pop(fact.fragment, None)
+        elif isinstance(fact, Backfilling):
+            self.backfilling[fact.fragment] = fact
+        elif isinstance(fact, Backfilled):
+            self.backfilling.pop(fact.fragment, None)
+            if fact.lost:
+                self.lost[fact.fragment] = (*self.lost.get(fact.fragment, ()), *fact.lost)[-MAX_LOST_SPANS:]
 
     def _note_standing(self, standing: Standing) -> None:
         self.complete_until[standing.query] = max(self.complete_until_us(standing.query), standing.complete_until_us)
@@ -115,7 +138,13 @@ def apply_landed(frontiers: dict[str, Frontier], landed: Landed) -> list[tuple[s
 
 
 def _facts(landed: Landed) -> list[tuple[str, Fact]]:
-    own: tuple[Fact, ...] = (*landed.progress, *landed.shed, *landed.standings, *landed.suspensions)
+    own: tuple[Fact, ...] = (
+        *landed.backfills,
+        *landed.progress,
+        *landed.shed,
+        *landed.standings,
+        *landed.suspensions,
+    )
     return [*((landed.origin, fact) for fact in own), *((r.origin, r.fact) for r in landed.relayed)]
 
 

@@ -17,6 +17,8 @@ from catchment.errors import WireError
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.timeline import EARLIEST_DATE_US, END_OF_TIME_US, LATEST_DATE_US, START_OF_TIME_US
 from catchment.wire.messages import (
+    Backfilled,
+    Backfilling,
     Counted,
     Deferred,
     Fact,
@@ -110,9 +112,19 @@ def _check_fact(sender: str, fact: Fact, fragment: Fragment) -> None:
                     f"{sender!r} defers partials of {fragment.name!r} by {keys}; its keys are {fragment.key_names}",
                     hint="the view differs between the relay and the center",
                 )
+        case Backfilling(from_us=low_us, until_us=high_us):
+            _check_span(sender, (low_us, high_us), fragment)
+        case Backfilled(lost=lost):
+            for span in lost:
+                _check_span(sender, span, fragment)
         case Standing():
             for instant_us in (fact.complete_until_us, *(closing.end_us for closing in fact.closings)):
                 _check_instant(sender, instant_us, fragment)
+
+
+def _check_span(sender: str, span: tuple[int, int], fragment: Fragment) -> None:
+    for instant_us in span:
+        _check_instant(sender, instant_us, fragment)
 
 
 def _check_instant(sender: str, instant_us: int, fragment: Fragment) -> None:

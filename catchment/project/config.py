@@ -78,6 +78,13 @@ class Link:
         name="outbox_max",
         doc="how much may wait on disk while the link is down; beyond it, waiting updates are merged",
     )
+    backfill_bandwidth_bytes_per_s: float | None = option(
+        kinds.bandwidth(),
+        None,
+        doc="the most that views which begin in the past may send of what they read from history",
+        absent="half of the bandwidth; not limited where there is none",
+        example=1e6,
+    )
 
     def __post_init__(self) -> None:
         if self.origin == self.destination:

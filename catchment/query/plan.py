@@ -18,6 +18,7 @@ import pyarrow as pa
 from catchment.aggregates import Aggregate, quote
 from catchment.aggregates.shed_terms import terms_in
 from catchment.errors import QueryError
+from catchment.query.definition_names import view_of
 from catchment.query.fragment import SLICE_COLUMN, Fragment, Key, Lookup
 from catchment.query.join import SIDES, Join, JoinedKey, KeyComparison, PairAggregate, describe_condition
 from catchment.query.sql.view_options import NEVER, ViewOptions
@@ -346,7 +347,17 @@ class QueryPlan:
 
     @property
     def name(self) -> str:
+        """The name of the view's definition (`catchment.query.definition_names`)."""
         return self.root.view
+
+    @property
+    def view(self) -> str:
+        """The name of the view."""
+        return view_of(self.root.view)
+
+    def renamed(self, name: str) -> QueryPlan:
+        """Return the plan under another name."""
+        return self if name == self.name else QueryPlan(replace(self.root, view=name))
 
     @cached_property
     def finish(self) -> Finish:

@@ -48,6 +48,8 @@ from catchment.site.events import Event as SiteEvent
 from catchment.storage.codec import stored
 from catchment.timeline import START_OF_TIME_US, Slicing
 from catchment.wire.messages import (
+    Backfilled,
+    Backfilling,
     Counted,
     Deferred,
     Delivered,
@@ -181,9 +183,9 @@ class RelayCore:
             known = self.origins.get(fact.fragment)
             if known is None:
                 continue
-            if isinstance(fact, Shed | SuspensionFact | Deferred):
+            if isinstance(fact, Shed | SuspensionFact | Deferred | Backfilling):
                 self._facts.append(Relayed(origin, fact))
-            elif isinstance(fact, Repaired | Delivered):
+            elif isinstance(fact, Repaired | Delivered | Backfilled):
                 known.repaired.append((origin, fact, known.waiting_of(origin)))
             elif isinstance(fact, Standing):
                 self._note_standing(known, origin, fact)

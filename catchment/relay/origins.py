@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from catchment.storage.codec import stored
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US, Slicing
-from catchment.wire.messages import Delivered, Repaired
+from catchment.wire.messages import Backfilled, Delivered, Repaired
 
 MAX_FIRST_MARKS = 256  # first marks remembered until the wait is over; at the bound the newest replaces the last
 Counts = tuple[tuple[int, int], ...]
@@ -31,9 +31,9 @@ class Origins:
     complete_until: dict[str, dict[str, int]] = field(default_factory=dict)  # site -> query -> as the site stated it
     announced: dict[str, dict[str, int]] = field(default_factory=dict)  # site -> query -> as it was passed on
     first_marks: list[tuple[int, int]] = field(default_factory=list)  # (when, the mark of the site that was first)
-    repaired: list[tuple[str, Repaired | Delivered, tuple[int, ...]]] = field(
+    repaired: list[tuple[str, Repaired | Delivered | Backfilled, tuple[int, ...]]] = field(
         default_factory=list
-    )  # (site, what was repaired or delivered, slices that must leave before it is stated)
+    )  # (site, what was repaired, delivered or backfilled, slices that must leave before it is stated)
 
     def take(self, records: Iterable[tuple[str, int, int]], senders: Iterable[tuple[str, int]]) -> Counts:
         """Take in records of (site, slice, count) and partials by (neighbour, slice); return the records per slice."""
@@ -78,8 +78,8 @@ class Origins:
         """Return the slices that wait for a site."""
         return tuple(s for s, senders in self.waiting.items() if self.senders.get(site) in senders)
 
-    def take_repaired(self) -> list[tuple[str, Repaired | Delivered]]:
-        """Remove and return the repairs and deliveries whose partials have all left."""
+    def take_repaired(self) -> list[tuple[str, Repaired | Delivered | Backfilled]]:
+        """Remove and return the repairs, deliveries and backfills whose partials have all left."""
         ready = [r for r in self.repaired if not any(s in self.waiting for s in r[2])]
         self.repaired = [r for r in self.repaired if any(s in self.waiting for s in r[2])]
         return [(origin, fact) for origin, fact, _ in ready]

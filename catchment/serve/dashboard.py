@@ -143,7 +143,7 @@ class DashboardApp:
     def _describe_view(self, view: str) -> Mapping[str, Any]:
         with self._lock:
             windows = self._reader.windows(view)
-        plans = {plan.name: plan for plan in Deployment.load(self.project.folder).plans}
+        plans = {name: plan for plan in Deployment.load(self.project.folder).plans for name in (plan.name, plan.view)}
         if view not in plans and not windows:
             raise ConfigError(f"there is no view {view!r}")
         described: dict[str, Any] = {"view": view, "windows": windows, "rows": [], "plan": None}

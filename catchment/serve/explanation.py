@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from catchment.center.results.quality import view_quality
-from catchment.center.results.read import published_queries
+from catchment.center.results.read import published_views
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.rebalance import known_statistics, site_statistics
 from catchment.deploy.role_files import read_status
@@ -174,7 +174,7 @@ def _add_measured(answer: dict[str, Any], deployment: Deployment) -> None:
         known = [rate for rate in rates if rate is not None]
         is_told = known and len(known) == len(rates) and link["from"] not in relays
         link["measured_bytes_per_s"] = sum(known) if is_told else None
-    published = set(published_queries(state))
+    published = set(published_views(state))
     for view, plan in zip(answer["views"], _plans_of(deployment, answer["views"]), strict=True):
         view["measured"] = view_quality(state, plan.name, plan.options.confidence) if plan.name in published else None
 

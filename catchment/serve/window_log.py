@@ -12,6 +12,7 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from catchment.center.results.layout import INSTANT, open_table
+from catchment.center.results.names import newest_name
 
 KEPT_WINDOWS = 240  # windows of a view that are shown; older ones are read with SQL
 READ_LOG_EVERY = 60  # polls
@@ -32,7 +33,7 @@ class WindowLog:
     """Follows the log of one view's windows: each poll reads only what was appended since."""
 
     def __init__(self, state: Path, view: str) -> None:
-        self._path = state / "windows" / view
+        self._path = state / "windows" / newest_name(state, view)
         self._table: DeltaTable | None = None
         self._version = -1
         self._polls = 0

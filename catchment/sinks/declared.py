@@ -32,7 +32,7 @@ def shown_keys(sink: DeclaredSink, plan: QueryPlan) -> Mapping[str, str]:
     if hidden:
         expressions = ", ".join(key.sql for key in plan.answer.keys if key.name in hidden)
         raise QueryError(
-            f"sink {sink.name!r}: the rows of view {plan.name!r} cannot be told apart, because it groups by "
+            f"sink {sink.name!r}: the rows of view {plan.view!r} cannot be told apart, because it groups by "
             f"{expressions} and does not show it",
             where=sink.where,
             hint="add every key of GROUP BY to the SELECT list of the view",
@@ -44,7 +44,7 @@ def make_deliveries(
     sinks: Iterable[DeclaredSink], plans: Mapping[str, QueryPlan], project: Project, clock: Clock
 ) -> list[Delivery]:
     """Return what delivers the views that run, by the sinks that are declared."""
-    by_name = {name.lower(): plan for name, plan in plans.items()}
+    by_name = {plan.view.lower(): plan for plan in plans.values()}
     running = ((sink, by_name.get(sink.view.lower())) for sink in sinks)
     return [_make_delivery(sink, plan, project, clock) for sink, plan in running if plan is not None]
 

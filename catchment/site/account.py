@@ -71,6 +71,11 @@ class FragmentAccount:
         self.suspended += self.open_records
         self.open_records = 0
 
+    def take_skipped(self) -> None:
+        """Count what was skipped as evaluated: it was read again from history."""
+        self.evaluated += self.suspended
+        self.suspended = 0
+
     def quarantine(self, records: int) -> None:
         """Count records of the evaluated batch as set aside."""
         self.evaluated -= records

@@ -20,6 +20,7 @@ from catchment.progress.events import Ticked
 from catchment.query.fragment import Fragment
 from catchment.shedding.debts import BatchGivenUp, BatchRepaired, BatchShed, ShedDebts
 from catchment.site.account import BatchAccepted
+from catchment.site.backfill import Backfill, PastAbsorbed
 from catchment.site.event_clock import EventClock
 from catchment.site.events import (
     Absorbed,
@@ -111,6 +112,10 @@ class SiteCore:
             case Absorbed(fragment=name):
                 fragment = self._find(name)
                 fragment.absorb(event, self._clock_of(fragment), now_us)
+            case PastAbsorbed(fragment=name):
+                if name in self._fragments:  # else it was dropped while its past was read
+                    fragment = self._fragments[name]
+                    fragment.absorb_past(event, self._clock_of(fragment), now_us)
             case LowMarkRaised():
                 self._raise(event, now_us)
             case Observed():
@@ -138,7 +143,7 @@ class SiteCore:
             case BatchSkipped(fragment=name):
                 self._find(name).skip(event)
             case FragmentResumed(fragment=name):
-                self._find(name).suspension.resume()
+                self._find(name).resume(event)
             case RecordsQuarantined(fragment=name):
                 fragment = self._find(name)
                 fragment.suspension.quarantine(event)
@@ -198,7 +203,10 @@ class SiteCore:
 
     def _begins(self) -> list[SentMessage]:
         """Return where new fragments begin: it is stated at once, even onto a blocked link."""
-        return [progress for fragment in self._fragments.values() for progress in fragment.take_begin()]
+        begins: list[SentMessage] = []
+        for fragment in self._fragments.values():
+            begins += [*fragment.take_backfilling(), *fragment.take_begin()]
+        return begins
 
     def _messages(self, now_us: int) -> list[SentMessage]:
         """Return what leaves now. Marks come last: they are true only after everything before them."""
@@ -210,6 +218,7 @@ class SiteCore:
         standings: list[SentMessage] = []
         for fragment in self._fragments.values():
             standings += [*fragment.take_standings(), *fragment.suspension.take_facts(fragment.name)]
+            standings += [*fragment.take_backfilling(), *fragment.take_backfilled()]
             progress += fragment.take_progress(self._clock_of(fragment).low_mark_us)
         shed_facts = self._shed_facts
         self._shed_facts = []
@@ -292,6 +301,18 @@ class SiteCore:
         """The fragments that take nothing in, and why."""
         events = {name: fragment.suspension.current for name, fragment in self._fragments.items()}
         return {name: event for name, event in events.items() if event is not None}
+
+    @property
+    def backfills(self) -> dict[str, Backfill]:
+        """The fragments whose past is still to be read."""
+        found = {name: fragment.backfill for name, fragment in self._fragments.items()}
+        return {name: backfill for name, backfill in found.items() if backfill is not None and not backfill.is_over}
+
+    def past_of(self, stream: str) -> list[range]:
+        """Return the micro-batches of a stream that some fragment still has to read from history."""
+        running = {name for name, fragment in self._fragments.items() if fragment.fragment.stream == stream}
+        pasts = [past for name, backfill in self.backfills.items() if name in running for past in backfill.past]
+        return [range(past.first, past.end) for past in pasts]
 
     def errors_of(self, name: str) -> dict[int, int]:
         """Return how many records of each slice a fragment has failed on and set aside."""

@@ -15,22 +15,24 @@ from catchment.progress.events import Ticked
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.shedding.debts import BatchGivenUp, BatchRepaired, BatchShed
 from catchment.site.account import BatchAccepted
+from catchment.site.backfill import PastAbsorbed, PastBatches
 from catchment.site.known_files import FilesRead, FolderSeen
 from catchment.site.policies.base import Policy
 from catchment.site.reader import ReadingPaused, ReadingResumed
 from catchment.site.slack import SlackPlan
 from catchment.site.suspension import BatchSkipped, FragmentResumed, FragmentSuspended, RecordsQuarantined
 from catchment.storage.codec import stored
-from catchment.wire.messages import Progress, Repaired, Shed, Standing, SuspensionFact, Updates
+from catchment.wire.messages import BackfillFact, Progress, Repaired, Shed, Standing, SuspensionFact, Updates
 
 
-@stored()
+@stored(version=2, migrations={1: dict})  # version 2 has past
 @dataclass(frozen=True, slots=True)
 class FragmentAdded:
     """Partials of this fragment will come from now on; `weight` is its share of the link among its peers.
 
     `begin_us` is the first mark that is stated of the fragment, where the stream has been read before: records from
-    this instant on are all yet to come. None: the stream is read from its beginning.
+    this instant on are all yet to come. None: the stream is read from its beginning. With a `past`, some of them come
+    from history.
     """
 
     fragment: Fragment
@@ -38,6 +40,7 @@ class FragmentAdded:
     weight: float = 1.0
     begin_us: int | None = None
     slacks: tuple[SlackPlan, ...] = ()  # one per query with a contract; without any, the stream's own mark counts
+    past: PastBatches | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.weight < float("inf"):
@@ -134,6 +137,7 @@ Event = (
     | FragmentDropped
     | FragmentBounded
     | Absorbed
+    | PastAbsorbed
     | LowMarkRaised
     | Observed
     | LinkMeasured
@@ -153,7 +157,7 @@ Event = (
 )
 
 
-SentMessage = Updates | Progress | Standing | Shed | Repaired | SuspensionFact
+SentMessage = Updates | Progress | Standing | Shed | Repaired | SuspensionFact | BackfillFact
 
 
 @dataclass(frozen=True, slots=True)

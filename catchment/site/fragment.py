@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from catchment.errors import SiteError
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.site.account import FragmentAccount
+from catchment.site.backfill import Backfill, PastAbsorbed
 from catchment.site.cache import PartialCache
 from catchment.site.event_clock import EventClock
 from catchment.site.events import Absorbed, FragmentAdded
@@ -22,10 +23,10 @@ from catchment.site.policies.base import LinkView, Policy
 from catchment.site.release import Release, ReleaseGate
 from catchment.site.slack import QuerySlack, SlackPlan
 from catchment.site.slot_table import Slots
-from catchment.site.suspension import BatchSkipped, Suspension
+from catchment.site.suspension import BatchSkipped, FragmentResumed, Suspension
 from catchment.storage.codec import stored
 from catchment.timeline import END_OF_TIME_US
-from catchment.wire.messages import Progress, Standing, Updates
+from catchment.wire.messages import BackfillFact, Progress, Standing, Updates
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class RunningFragment:
     until_us: int
 
 
-@stored(version=2, migrations={1: dict})  # version 2 has suspension and account
+@stored(version=3, migrations={1: dict, 2: dict})  # version 2 has suspension and account, version 3 backfill
 @dataclass(eq=False)
 class SiteFragment:
     """Takes partials in and gives updates and progress out, for one fragment."""
@@ -53,6 +54,7 @@ class SiteFragment:
     until_us: int = END_OF_TIME_US  # slices that start here or later are not wanted
     suspension: Suspension = field(default_factory=Suspension)
     account: FragmentAccount = field(default_factory=FragmentAccount)
+    backfill: Backfill | None = None  # where it began in the past
 
     @classmethod
     def start(cls, added: FragmentAdded) -> SiteFragment:
@@ -64,6 +66,7 @@ class SiteFragment:
             weight=added.weight,
             slacks=tuple(QuerySlack.start(plan) for plan in added.slacks),
             begin_us=added.begin_us,
+            backfill=None if added.past is None else Backfill.of(added.past),
         )
 
     def update(self, added: FragmentAdded) -> None:
@@ -135,11 +138,22 @@ class SiteFragment:
             "refused": self.gate.refused,
             **self.suspension.status(),
             "account": self.account.status(),
+            "backfill": None if self.backfill is None else self.backfill.status(),
         }
 
     def absorb(self, event: Absorbed, clock: EventClock, now_us: int) -> None:
         """Take in the partials of a micro-batch, as far as somebody wants them."""
         self.account.evaluate()
+        self._take_in(event, clock, now_us)
+
+    def absorb_past(self, event: PastAbsorbed, clock: EventClock, now_us: int) -> None:
+        """Take in the partials of past batches, unless they were taken in before."""
+        if self.backfill is None or event.first != self.backfill.next_batch:
+            return
+        self.backfill.advance(event)
+        self._take_in(Absorbed(self.name, event.partials, event.records), clock, now_us)
+
+    def _take_in(self, event: Absorbed, clock: EventClock, now_us: int) -> None:
         event = _drop_unwanted(event, self.until_us)
         if event.partials.num_rows:
             partials = self.cache.conform(event.partials)
@@ -150,6 +164,15 @@ class SiteFragment:
             self.gate.admit(slots, slices_us, identities, arrivals, clock, now_us)
             self.cache.absorb(slots, partials, self.pending_rows)
         self.gate.note_records(event.records, clock)
+
+    def resume(self, event: FragmentResumed) -> None:
+        """Take part again, and read what was skipped from history, if that is said."""
+        self.suspension.resume()
+        if event.past is not None:
+            if self.backfill is None:
+                self.backfill = Backfill.of(event.past)
+            else:
+                self.backfill.add(event.past)
 
     def skip(self, event: BatchSkipped) -> None:
         """Count a micro-batch of which it has taken nothing, as far as somebody wants it."""
@@ -179,8 +202,21 @@ class SiteFragment:
         """Return what the center has not been told of the contracts yet."""
         return [standing for slack in self.slacks for standing in slack.take_standings(self.name)]
 
+    def take_backfilling(self) -> list[BackfillFact]:
+        """Return that its past is yet to come, if that has not been stated."""
+        return [] if self.backfill is None else list(self.backfill.take_begin(self.name))
+
+    def take_backfilled(self) -> list[BackfillFact]:
+        """Return that its past has been sent, if it has, after everything of it was taken."""
+        facts = [] if self.backfill is None else list(self.backfill.take_end(self.name))
+        if facts:
+            self.account.take_skipped()
+        return list(facts)
+
     def take_progress(self, low_mark_us: int) -> list[Progress]:
         """Return how far it is, if that is news, after everything before it was taken."""
+        if self.begin_us is not None and self.backfill is not None:
+            return self.take_begin()  # alone: its mark is far ahead already, and would hide where it begins
         mark_us = self.gate.mark(low_mark_us)
         if mark_us <= self.gate.announced_us:
             return self.take_begin()

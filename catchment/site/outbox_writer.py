@@ -17,6 +17,7 @@ class OutboxWriter:
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
         self._sizes = WireSizes()
+        self.appended_bytes = 0  # of all segments that this process has appended
 
     def append(self, number: int, updates: Iterable[Updates], facts: Sequence[Message]) -> int:
         """Append segments of the updates, none too large for the wire, then of the facts; return how many.
@@ -27,6 +28,7 @@ class OutboxWriter:
         for offset, messages in enumerate(segments):
             stored = self._outbox.append(number + offset, messages)
             self._sizes.note(messages, stored)
+            self.appended_bytes += 0 if stored is None else stored.size_bytes
         return len(segments)
 
     def measure(self, counters: LinkCounters) -> LinkMeasured:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from catchment.errors import SiteError
+from catchment.site.backfill import PastBatches
 from catchment.storage.codec import stored
 from catchment.timeline import Window, WindowSpec
 from catchment.wire.messages import Resumed, Skipped, Suspended
@@ -55,12 +56,16 @@ class FragmentSuspended:
     record: RecordPlace | None = None
 
 
-@stored()
+@stored(version=2, migrations={1: dict})  # version 2 has past
 @dataclass(frozen=True, slots=True)
 class FragmentResumed:
-    """A suspended fragment takes part again from the next micro-batch on."""
+    """A suspended fragment takes part again from the next micro-batch on; what it has skipped is read from history.
+
+    Without a `past` it is not: those windows stay as they are.
+    """
 
     fragment: str
+    past: PastBatches | None = None
 
 
 @stored()

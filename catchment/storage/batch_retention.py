@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,6 +37,7 @@ class BatchRetention:
     clock: Clock
     keep_us: int | None = None
     max_bytes: int | None = None
+    note: Callable[[Mapping[int, Path]], None] = lambda batches: None  # is told of batches that are about to be removed
     removed_batches: int = field(default=0, init=False)
     removed_bytes: int = field(default=0, init=False)
     _batches: dict[int, _Batch] = field(default_factory=dict, init=False)
@@ -52,20 +53,23 @@ class BatchRetention:
     def __len__(self) -> int:
         return len(self._batches)
 
-    def tidy(self, needed: Collection[int] = ()) -> int:
+    def tidy(self, needed: Container[int] = ()) -> int:
         """Remove some of what is beyond the limits, oldest first, but nothing that is needed; return how many."""
         now_us = self.clock.now_us()
         if self._scanned_us is None or now_us - self._scanned_us >= SCAN_EVERY_US:
             self._scanned_us = now_us
             self._scan()
             self._beyond = deque(self._find_beyond(now_us))
-        removed = 0
-        while self._beyond and removed < MAX_REMOVALS:
+        chosen: list[int] = []
+        while self._beyond and len(chosen) < MAX_REMOVALS:
             number = self._beyond.popleft()
             if number not in needed:
-                self._remove(number)
-                removed += 1
-        return removed
+                chosen.append(number)
+        if chosen:
+            self.note({number: self._path(number) for number in chosen})
+        for number in chosen:
+            self._remove(number)
+        return len(chosen)
 
     def _find_beyond(self, now_us: int) -> Iterator[int]:
         """Yield the batches that are beyond the limits, oldest first."""

@@ -55,6 +55,8 @@ class Feature(StrEnum):
     STEP_BACK = "step back"
     # load
     OVERLOAD = "overload"
+    # views that are submitted and begin in the past
+    PAST = "past"
 
 
 Features = frozenset[Feature]

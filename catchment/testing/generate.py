@@ -18,6 +18,8 @@ from catchment.timeline import SECOND_US
 
 BEGIN_US = 1_767_225_600 * SECOND_US  # 2026-01-01
 SPAN_US = 30 * SECOND_US  # event times of the records
+LATER = (Feature.OVERLOAD, Feature.PAST)  # drawn apart, so that a seed draws of everything else what it always did
+STARTS = ("start = 'all'", "start = '8 s'", "start = '2026-01-01 00:00:05'")
 TIGHT_SHARE = 0.3  # of the projects whose center may hold almost nothing for open windows
 POLICIES = ("batching", "streaming", "spillway", "hybrid:0.25", "lazy-empirical")
 PAGES = ("a", "b", "c", "ä")
@@ -53,7 +55,10 @@ class GeneratedProject:
 def draw_features(chance: random.Random) -> Features:
     """Draw which features are enabled: each with one chance, which differs by seed."""
     share = chance.choice((0.1, 0.25, 0.4, 0.6))
-    return frozenset(f for f in Feature if chance.random() < share)
+    drawn = {f for f in Feature if f not in LATER and chance.random() < share}
+    apart = random.Random()
+    apart.setstate(chance.getstate())
+    return frozenset(drawn | {f for f in LATER if apart.random() < share})
 
 
 def write_project(folder: Path, chance: random.Random, features: Features = EVERYTHING) -> GeneratedProject:
@@ -92,8 +97,19 @@ class _Writer:
         if is_declared and not self._has(Feature.THROTTLE):  # a contract that a slow link could not keep is refused
             rates = [f"[streams.{name}]\nrows_per_s = {self.chance.choice((1, 100))}\nrow_bytes = 40" for name in named]
             (self.folder / "statistics.toml").write_text("\n".join(rates) + "\n")
-        submitted = (self._view(f"late_{i}", "hits") for i in range(2)) if self._has(Feature.SUBMIT) else ()
-        return GeneratedProject(self.folder, self.sites, self.relays, tuple(submitted), self.features)
+        return GeneratedProject(self.folder, self.sites, self.relays, tuple(self._submissions()), self.features)
+
+    def _submissions(self) -> Iterator[str]:
+        if self._has(Feature.SUBMIT):
+            yield from (self._view(f"late_{i}", "hits") for i in range(2))
+        if self._has(Feature.PAST):
+            start = self.chance.choice((*STARTS, STARTS[0]))
+            yield self._view("late_past", "load" if self._has(Feature.SHED) else "hits", _BOUNDED_CALLS, start)
+            if self._has(Feature.CONTRACT):
+                promise = f"max_error = 0.1, confidence = 0.9, {start}"
+                yield self._view("late_promised", "hits", _BOUNDED_CALLS, promise)
+            if self._has(Feature.JOIN):
+                yield self._join("late_joined", start)
 
     def _has(self, feature: Feature) -> bool:
         return feature in self.features
@@ -159,11 +175,14 @@ class _Writer:
                 f"GROUP BY {self._window('ts')}, section;"
             )
         if self._has(Feature.JOIN):
-            yield (
-                f"CREATE MATERIALIZED VIEW joined {self._with('')} AS SELECT window.start, a.page, count(*) AS n, "
-                f"sum(a.bytes) AS bytes, sum(a.bytes * b.bytes) AS both FROM hits a JOIN views b ON a.user = b.user "
-                f"GROUP BY {self._window('b.ts')}, a.page;"
-            )
+            yield self._join("joined")
+
+    def _join(self, name: str, options: str = "") -> str:
+        return (
+            f"CREATE MATERIALIZED VIEW {name} {self._with(options)} AS SELECT window.start, a.page, count(*) AS n, "
+            f"sum(a.bytes) AS bytes, sum(a.bytes * b.bytes) AS both FROM hits a JOIN views b ON a.user = b.user "
+            f"GROUP BY {self._window('b.ts')}, a.page;"
+        )
 
     def _promise(self) -> str:
         return f"max_error = {self.chance.choice((0.05, 0.2))}, confidence = 0.9"

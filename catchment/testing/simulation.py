@@ -17,6 +17,7 @@ from catchment.deploy.submit import drop, submit
 from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.share import share
 from catchment.query.plan import QueryPlan
+from catchment.query.view_start import ViewStart
 from catchment.testing.checks import ViewCheck
 from catchment.testing.composed import ComposedCheck
 from catchment.testing.faults import FaultPlan
@@ -162,6 +163,9 @@ class DeploymentSimulation:
             if name in self.features:
                 for _ in range(self._chance.randint(1, 2)):
                     world.scheduler.at(self._chance.randint(world.start_us, self._last_us), act)
+        if Feature.PAST in self.features:
+            for _ in self._submissions:
+                world.scheduler.at(self._chance.randint(world.start_us, self._last_us), self._submit)
 
     def _submit(self) -> None:
         if not self._submissions:
@@ -224,6 +228,8 @@ class DeploymentSimulation:
             if start_us is None:
                 problems.append(f"{plan.name} has never begun")
                 continue
+            if plan.options.start == ViewStart() and start_us > world.start_us:
+                problems.append(f"{plan.name} begins {start_us - world.start_us} us after the first record")
             check = ViewCheck(world, plan, oracle, start_us, self._dead())
             problems += check.problems()
         return problems
@@ -251,6 +257,7 @@ class DeploymentSimulation:
             world.note(RareState.BATCH_REPLAYED, counts.replayed_batches)
             world.note(RareState.BATCH_SHED, counts.shed_batches)
             world.note(RareState.SHED_REPAIRED, counts.repaired_batches)
+            world.note(RareState.PAST_READ, counts.past_chunks)
             world.note(RareState.RECORD_QUARANTINED, counts.quarantined)
             world.note(RareState.RECORD_HELD, counts.held)
             world.note(RareState.LINK_BLOCKED, counts.blocked_ticks)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, field
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +30,7 @@ from catchment.shedding.places import history_rule
 from catchment.shedding.sampler import Sampler
 from catchment.shedding.terms import negate_terms
 from catchment.site.agreed_time import AgreedTime, BatchTimes, Buckets, TimeBucket
+from catchment.site.backfill import PastAbsorbed, PastBatch, PastChunk, choose_chunk, drop_before
 from catchment.site.core import SiteCore
 from catchment.site.events import Absorbed, Action, Event, LinkMeasured, LowMarkRaised, Observed
 from catchment.site.outbox_writer import OutboxWriter
@@ -41,6 +43,9 @@ from catchment.testing.records import ArrivingRecords
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US, Clock, Slicing
 from catchment.wire.messages import Updates
 from catchment.wire.outbox import Outbox
+
+PAST_ROWS = 60  # records of the past that are read together: few, so that faults come in between
+PAST_BATCHES = 16
 
 
 @dataclass
@@ -98,6 +103,7 @@ class SiteCounts:
     replayed_batches: int = 0
     shed_batches: int = 0
     repaired_batches: int = 0
+    past_chunks: int = 0
     blocked_ticks: int = 0
 
 
@@ -169,7 +175,8 @@ class SimulatedSite:
             reader.plans = self.plans
 
     def _apply_deployment(self, stream: str, newest_us: int | None) -> None:
-        events = list(site_changes(self.core, stream, self.plans, newest_us))
+        batches = self.host.batches.get(stream, -1) + 1
+        events = list(site_changes(self.core, stream, self.plans, newest_us, batches))
         if events:
             self.host.submit("deploy", events)
 
@@ -196,6 +203,7 @@ class SimulatedSite:
             self._refresh(reader)
             self._read(reader)
             self._finish(reader)
+        self._read_past()
         measured = self._measure_link()
         self.around.counts.blocked_ticks += measured.blocked
         if self.core.pending_rows or measured.blocked or self.core.is_waiting(self.around.clock.now_us()):
@@ -211,6 +219,8 @@ class SimulatedSite:
     def is_finished(self) -> bool:
         """Whether everything was read, repaired, sent and acknowledged."""
         if not all(r.is_finished for r in self.readers.values()) or self._next_debt() is not None:
+            return False
+        if self.core.backfills:
             return False
         return not self.core.pending_rows and not self.outbox.pending()
 
@@ -373,6 +383,29 @@ class SimulatedSite:
         table = partials.combine(both, [SLICE_COLUMN, *fragment.key_names], fragment.aggregates)
         return Absorbed(fragment.name, table, records)
 
+    # --- the past of fragments that begin in it ----------------------------------------------------------------------
+
+    def _read_past(self) -> None:
+        """Let one fragment take in the next batches of its past."""
+        for fragment in self.core.definitions:
+            backfill = self.core.backfills.get(fragment.name)
+            reader = self.readers.get(fragment.stream)
+            if backfill is None or reader is None or self._measure_link().blocked:
+                continue
+            log = reader.log
+            chunk = choose_chunk(backfill, partial(_past_batch, log), lambda number: None, PAST_ROWS, PAST_BATCHES)
+            self.host.submit("backfill", [self._reduce_past(log, fragment, chunk, backfill.past[0].from_us)])
+            self.around.counts.past_chunks += 1
+            return
+
+    def _reduce_past(self, log: SourceLog, fragment: Fragment, chunk: PastChunk, from_us: int) -> PastAbsorbed:
+        inside = np.zeros(len(log.arrivals), dtype=np.bool_)
+        for number in chunk.batches:
+            inside[log.start_of(number) : log.ends[number]] = True
+        rows = self.around.evaluator.rows(log.arrivals, fragment)
+        table, records = rows.where((inside & log.accepted)[rows.numbers]).lift()
+        return PastAbsorbed(fragment.name, chunk.first, chunk.end, *drop_before(table, records, from_us), chunk.lost)
+
     # --- what leaves -------------------------------------------------------------------------------------------------
 
     def _enact(self, number: int, actions: Sequence[Action]) -> int:
@@ -409,6 +442,12 @@ def _lacking(
         found.append((start, round(sampled.get(start, 0) * (1 / rate - 1))))
         start = slicing.end_of(start)
     return (*found, (start, 0))
+
+
+def _past_batch(log: SourceLog, number: int) -> PastBatch | None:
+    start = log.start_of(number)
+    times = log.arrivals.times_us[start : log.ends[number]][log.accepted[start : log.ends[number]]]
+    return PastBatch(times.size, (int(times.min()), int(times.max()) + 1) if times.size else None)
 
 
 def _count_times(times_us: Sequence[int], jump_us: int) -> Buckets:

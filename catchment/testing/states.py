@@ -13,6 +13,7 @@ class RareState(StrEnum):
     SHED_REPAIRED = "a sampled batch was repaired"
     GROUPS_DEFERRED = "groups were deferred, because more landed than could be merged"
     DEFERRED_MERGED = "deferred groups were merged"
+    PAST_READ = "a view that began in the past read batches from history"
     RECORD_QUARANTINED = "a record was quarantined"
     RECORD_HELD = "a record was too far ahead, and held"
     LINK_BLOCKED = "the outbox was full, and updates waited in the cache"

@@ -18,6 +18,8 @@ from catchment.errors import WireError
 from catchment.quality.merge_sites import SiteEstimate
 from catchment.wire.limits import MAX_STRATA, WireLimits
 from catchment.wire.messages import (
+    Backfilled,
+    Backfilling,
     Closing,
     Counted,
     Deferred,
@@ -130,6 +132,22 @@ class ResumedEntry(_FragmentEntry, frozen=True, tag="z"):
     """A `Resumed`."""
 
 
+class BackfillingEntry(_FragmentEntry, frozen=True, tag="b"):
+    """A `Backfilling`."""
+
+    from_us: Int64
+    until_us: Int64
+
+
+class BackfilledEntry(_FragmentEntry, frozen=True, tag="g"):
+    """A `Backfilled`."""
+
+    lost: tuple[tuple[Int64, Int64], ...]
+
+    def collections(self) -> Iterator[Collection[object]]:
+        yield self.lost
+
+
 class CountedEntry(_FragmentEntry, frozen=True, tag="c"):
     """A `Counted`, which only relays state."""
 
@@ -202,7 +220,17 @@ class StandingEntry(_FragmentEntry, frozen=True, tag="w"):
 
 
 RelayFactEntry = CountedEntry | DeferredEntry | DeliveredEntry
-OwnFactEntry = ProgressEntry | ShedEntry | RepairedEntry | StandingEntry | SuspendedEntry | SkippedEntry | ResumedEntry
+OwnFactEntry = (
+    ProgressEntry
+    | ShedEntry
+    | RepairedEntry
+    | StandingEntry
+    | SuspendedEntry
+    | SkippedEntry
+    | ResumedEntry
+    | BackfillingEntry
+    | BackfilledEntry
+)
 
 
 class RelayedEntry(_Array, frozen=True, tag="f"):
@@ -297,6 +325,10 @@ def pack_fact(fact: OwnFact) -> OwnFactEntry:
             return SkippedEntry(fact.fragment, fact.batch, fact.lacking)
         case Resumed():
             return ResumedEntry(fact.fragment)
+        case Backfilling():
+            return BackfillingEntry(fact.fragment, fact.from_us, fact.until_us)
+        case Backfilled():
+            return BackfilledEntry(fact.fragment, fact.lost)
 
 
 def unpack_fact(entry: OwnFactEntry) -> OwnFact:
@@ -318,6 +350,10 @@ def unpack_fact(entry: OwnFactEntry) -> OwnFact:
             return Skipped(entry.fragment, entry.batch, entry.lacking)
         case ResumedEntry():
             return Resumed(entry.fragment)
+        case BackfillingEntry():
+            return Backfilling(entry.fragment, entry.from_us, entry.until_us)
+        case BackfilledEntry():
+            return Backfilled(entry.fragment, entry.lost)
 
 
 def pack_relayed(relayed: Relayed) -> RelayedEntry:

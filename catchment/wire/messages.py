@@ -4,10 +4,11 @@ Every message is a statement that stays true forever, so duplicates, resends and
 is a set of partials to be merged once, a `Progress` says how many of them there are, a `Shed` that some stand for more
 records than they hold, a `Repaired` that they no longer do, and a `Standing` what a site believed that windows
 lacked when it closed them. A `Suspended` says that a fragment takes nothing in at a site, because its expression failed
-there, a `Skipped` what it therefore lacks, and a `Resumed` that it takes part again. What a relay states of other sites
-is `Relayed`, under the name of the site that it is true of; a `Deferred` says that partials wait at the relay, and a
-`Delivered` that they were sent on. A `Segment` is the unit of durability and of
-acknowledgement: numbered without gaps per (origin, destination), merged once.
+there, a `Skipped` what it therefore lacks, and a `Resumed` that it takes part again. A `Backfilling` says that a
+fragment reads its past from history, a `Backfilled` that it has. What a relay states of other sites is `Relayed`, under
+the name of the site that it is true of; a `Deferred` says that partials wait at the relay, and a `Delivered` that they
+were sent on. A `Segment` is the unit of durability and of acknowledgement: numbered without gaps per (origin,
+destination), merged once.
 """
 
 from __future__ import annotations
@@ -230,6 +231,24 @@ class Deferred:
 
 @stored()
 @dataclass(frozen=True, slots=True)
+class Backfilling:
+    """The origin has read records that this fragment has not taken in: slices in [from, until) lack those.
+
+    They came before the fragment began, or while it was suspended. The origin sends them, from its history, before it
+    states that they are `Backfilled`.
+    """
+
+    fragment: str
+    from_us: int
+    until_us: int
+
+    def __post_init__(self) -> None:
+        if not self.fragment or self.from_us >= self.until_us:
+            raise WireError(f"a backfill of {self.fragment!r} is of no event times: [{self.from_us}, {self.until_us})")
+
+
+@stored()
+@dataclass(frozen=True, slots=True)
 class Delivered:
     """What waited of this fragment at a place under a number has been sent on."""
 
@@ -245,8 +264,25 @@ class Delivered:
             )
 
 
+@stored()
+@dataclass(frozen=True, slots=True)
+class Backfilled:
+    """The origin has sent what this fragment had not taken in.
+
+    Of event times in `lost` its history no longer held everything, or the fragment fails on it: that never comes.
+    """
+
+    fragment: str
+    lost: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.fragment or any(low_us >= high_us for low_us, high_us in self.lost):
+            raise WireError(f"a backfill of {self.fragment!r} lost the event times {self.lost}, of which some are none")
+
+
 SuspensionFact = Suspended | Skipped | Resumed
-OwnFact = Progress | Shed | Repaired | Standing | SuspensionFact  # what a site states of itself
+BackfillFact = Backfilling | Backfilled
+OwnFact = Progress | Shed | Repaired | Standing | SuspensionFact | BackfillFact  # what a site states of itself
 RelayFact = Counted | Deferred | Delivered  # what only a relay states of a site
 Fact = OwnFact | RelayFact
 
@@ -304,6 +340,9 @@ class Segment:
 
     def suspensions(self) -> Iterator[SuspensionFact]:
         return (m for m in self.messages if isinstance(m, SuspensionFact))
+
+    def backfills(self) -> Iterator[BackfillFact]:
+        return (m for m in self.messages if isinstance(m, BackfillFact))
 
     def relayed(self) -> Iterator[Relayed]:
         return (m for m in self.messages if isinstance(m, Relayed))

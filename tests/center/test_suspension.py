@@ -168,6 +168,66 @@ def test_whatever_the_order_and_the_crashes_every_window_holds_what_was_taken_an
             assert last[start].coverage == pytest.approx(there / len(inside))
 
 
+@settings(max_examples=examples(20))
+@given(data=records, window=st.sampled_from([TEN, WindowSpec(10, 5)]), seed=st.integers(0, 10_000))
+def test_what_was_skipped_is_read_from_history_after_a_resumption_and_the_end_is_as_if_nothing_had_failed(
+    data: list[Record], window: WindowSpec, seed: int
+) -> None:
+    """The oracle: the naive answer over all records but those of batches on which the fragment fails in history too."""
+    chance = random.Random(seed)
+    taken: list[Record] = []
+    lost: list[list[Record]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        center, sites, clock = world(Path(folder), 3, window, horizon=10_000)
+        newest = dict.fromkeys(range(3), -1)
+        history: dict[int, dict[int, list[Record]]] = {number: {} for number in newest}
+        failing: dict[int, set[int]] = {number: set() for number in newest}
+
+        def read_some(number: int, everything: bool = False) -> None:
+            while sites[number].core.backfills and (everything or chance.random() < 0.5):
+                sites[number].read_past(history[number], failing[number])
+
+        for start in range(0, len(data), 4):
+            number = chance.randrange(3)
+            site = sites[number]
+            batch = data[start : start + 4]
+            newest[number] = max(newest[number], *(ts for ts, _, _ in batch))
+            if site.is_suspended and chance.random() < 0.4:
+                site.resume_from_history(newest[number])
+            if not site.is_suspended:
+                read_some(number)
+            history[number][site.batches] = batch
+            fails_again = site.is_suspended or chance.random() < 0.3
+            if fails_again and chance.random() < 0.3:
+                failing[number].add(site.batches)
+                lost.append(batch)
+            else:
+                taken += batch
+            (site.poison if fails_again else site.batch)(batch, newest[number])
+            clock.advance(1)
+            deliver_some(chance.choice(sites), center, chance)
+            if chance.random() < 0.5:
+                center.consume(discard=chance.random() < 0.5)
+            if chance.random() < 0.2:
+                roles: list[Center | SuspendableSite] = [center, *sites]
+                chance.choice(roles).crash()
+        for number, site in enumerate(sites):
+            if site.is_suspended:
+                site.resume_from_history(newest[number])
+            read_some(number, everything=True)
+            site.batch([], END_OF_TIME_US)
+            deliver_some(site, center, chance, all_of_it=True)
+        center.consume()
+        center.consume()
+        assert center.tables.answer() == naive(window, taken)
+        last = {p.window.start_us: p for p in center.tables.published}
+        spans = [(min(ts for ts, _, _ in batch), max(ts for ts, _, _ in batch)) for batch in lost]
+        for start, published in last.items():
+            is_hurt = any(low < start + window.size_us and start <= high for low, high in spans)
+            assert (published.status in (EXACT, FINAL) and not published.missing_sites) == (not is_hurt)
+        assert {start for start, _ in naive(window, [r for batch in lost for r in batch])} <= last.keys()
+
+
 # --- records that are set aside ---------------------------------------------------------------------------------
 
 

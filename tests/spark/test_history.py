@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from catchment.spark.sources.history import BatchFolder
+from catchment.storage.batch_times import FileTimes
 
 pytestmark = pytest.mark.spark
 
@@ -31,27 +32,25 @@ def folder(spark: SparkSession, tmp_path: Path) -> BatchFolder:
     return kept
 
 
-def _values(spark: SparkSession, folder: BatchFolder, start: int, end: int) -> list[int]:
-    rows = folder.between(spark, SCHEMA, "ts", START_US + start * MINUTE_US, START_US + end * MINUTE_US)
-    return [] if rows is None else sorted(r["value"] for r in rows.collect())
+def _values(spark: SparkSession, folder: BatchFolder, *batches: int) -> list[int]:
+    return sorted(r["value"] for r in folder.batches(spark, batches, SCHEMA).collect())
 
 
-def test_reading_between_two_times_gives_all_rows_there_and_no_others(spark: SparkSession, folder: BatchFolder) -> None:
-    assert _values(spark, folder, 0, 1) == [0, 0]
-    assert _values(spark, folder, 2, 6) == [2, 3, 4, 5]
-    assert _values(spark, folder, 8, 99) == []
+def test_several_batches_are_read_together_and_what_they_lack_is_null(spark: SparkSession, folder: BatchFolder) -> None:
+    assert _values(spark, folder, 0, 2) == [0, 1, 2, 5, 6, 7]
+    wider = folder.batches(spark, [1], f"{SCHEMA}, added STRING").collect()
+    assert {(r["value"], r["added"]) for r in wider} == {(0, None), (3, None), (4, None)}
 
 
-def test_only_files_that_hold_the_time_are_opened(folder: BatchFolder) -> None:
-    assert [f.parent.name for f in folder.files_between("ts", START_US + 5 * MINUTE_US, START_US + 6 * MINUTE_US)] == [
-        "batch=2"
-    ]
-    assert [f.parent.name for f in folder.files_between("ts", START_US, START_US + 1)] == ["batch=0", "batch=1"]
+def test_footers_say_which_event_times_a_batch_holds(folder: BatchFolder) -> None:
+    assert folder.times(1, "ts") == FileTimes(3, (START_US, START_US + 4 * MINUTE_US + 1))
+    assert folder.times(2, "ts") == FileTimes(3, (START_US + 5 * MINUTE_US, START_US + 7 * MINUTE_US + 1))
+    assert folder.times(3, "ts") is None, "it was never written"
 
 
 def test_a_batch_that_is_written_again_replaces_the_first_copy(spark: SparkSession, folder: BatchFolder) -> None:
     _write(spark, folder, 1, [3, 4, 0])
-    assert _values(spark, folder, 0, 9) == [0, 0, 1, 2, 3, 4, 5, 6, 7]
+    assert _values(spark, folder, 0, 1, 2) == [0, 0, 1, 2, 3, 4, 5, 6, 7]
 
 
 def test_files_of_an_attempt_count_only_once_they_are_committed(tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ def test_nothing_is_deployed_of_a_file_with_a_mistake(tmp_path: Path, case: str)
     assert DeploymentStore(folder / "state").read() is None
 
 
-def test_a_taken_name_a_dropped_name_and_a_stream_are_refused(tmp_path: Path) -> None:
+def test_a_taken_name_and_a_stream_are_refused_and_a_dropped_name_can_be_used_again(tmp_path: Path) -> None:
     from catchment.deploy.submit import drop, submit
 
     folder, _ = laid_out(tmp_path / "p")
@@ -215,10 +215,10 @@ def test_a_taken_name_a_dropped_name_and_a_stream_are_refused(tmp_path: Path) ->
     with pytest.raises(CatchmentError, match="'users' is already taken by a view"):
         submit(project, folder / "new.sql")
     drop(project, "users")
-    with pytest.raises(CatchmentError, match="'users' was dropped, and its answers are kept"):
-        submit(project, folder / "new.sql")
     with pytest.raises(CatchmentError, match="there is no query 'users'"):
         drop(project, "users")
+    again = submit(project, folder / "new.sql")
+    assert [q["query"] for q in again["queries"]] == ["users@2"]
     (folder / "stream.sql").write_text(
         "CREATE STREAM others (ts TIMESTAMP) WITH (event_time = 'ts', connector = 'generator', rows_per_s = 1);"
     )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
+from catchment.site.backfill import PastAbsorbed, PastBatches
 from catchment.site.events import LinkMeasured, LowMarkRaised
 from catchment.site.suspension import BatchSkipped, FragmentResumed, FragmentSuspended, RecordPlace
-from tests.worlds.world import Record, Site
+from catchment.timeline import START_OF_TIME_US
+from tests.worlds.world import Record, Site, lifted
 
 
 class SuspendableSite(Site):
@@ -36,6 +38,26 @@ class SuspendableSite(Site):
 
     def resume(self) -> None:
         self.host.submit("resume", [FragmentResumed("q")])
+
+    def resume_from_history(self, newest: int) -> None:
+        """Take part again, and read from history what was skipped."""
+        past = PastBatches(self.batches, START_OF_TIME_US + 1, newest + 1, self.core.suspended["q"].batch)
+        self.host.submit("resume", [FragmentResumed("q", past)])
+
+    def read_past(self, history: Mapping[int, Sequence[Record]], failing: Collection[int] = ()) -> None:
+        """Read the next skipped batch from history; on some the fragment fails again."""
+        number = self.core.backfills["q"].next_batch
+        assert number is not None
+        records = history[number]
+        lost: tuple[tuple[int, int], ...] = ()
+        if number in failing:
+            lost = ((min(ts for ts, _, _ in records), max(ts for ts, _, _ in records) + 1),)
+            records = []
+        event = lifted(self.fragment, records)
+        past = PastAbsorbed("q", number, number + 1, event.partials, event.records, lost)
+        for _ in range(2):  # a second copy must change nothing
+            self.host.submit("backfill", [past])
+        self.core.validate()
 
     def block(self, blocked: bool) -> None:
         self.host.submit("tick", [LinkMeasured(None, 0, blocked)])

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from catchment.center.events import Action, Expired, Publish
 from catchment.center.late.registry import WINDOW_COLUMN, LatePartials
 from catchment.center.query import CenterQuery, RepairRule
+from catchment.center.roster import lost_sites
 from catchment.center.windows.close import WindowCloser
 from catchment.center.windows.closed import SiteMarks
 from catchment.center.windows.open import OpenSlices
@@ -116,6 +117,8 @@ class LateRepair:
         known = self._state.closed.get(start_us)
         if known is None or not known.is_lacking or self._outstanding.lacks_records(start_us):
             return False
+        if lost_sites(marks.backfilling, self.query.window_at(start_us)):
+            return False  # more of it comes, and is repaired with it
         return all(marks.has_passed(s, end_us) and marks.is_complete(s, end_us) for s in marks.marks)
 
     def rows_to_recall(self, starts_us: Sequence[int]) -> pa.Table:

@@ -11,7 +11,9 @@ from deltalake import DeltaTable
 
 from catchment.center.events import EXACT, FINAL
 from catchment.center.results.layout import last_rows, newest_revisions, open_table
+from catchment.center.results.names import newest_name
 from catchment.errors import CenterError
+from catchment.query.definition_names import view_of
 
 _ADDED = ("bound_kind", "bound_terms")  # columns that tables of 0.2 do not have
 
@@ -53,15 +55,16 @@ def newest_windows(log: pa.Table) -> pa.Table:
     return log.take(pa.array(last_rows(log.select(["window_start"])))).sort_by("window_start")
 
 
-def published_queries(folder: Path) -> list[str]:
-    """Return the queries that have published."""
-    return sorted(p.name for p in (folder / "results").glob("*") if DeltaTable.is_deltatable(str(p)))
+def published_views(folder: Path) -> list[str]:
+    """Return the views whose newest definition has published."""
+    tables = {p.name for p in (folder / "results").glob("*") if DeltaTable.is_deltatable(str(p))}
+    return sorted(view for view in set(map(view_of, tables)) if newest_name(folder, view) in tables)
 
 
 def _open_published(folder: Path, kind: str, query: str) -> DeltaTable:
-    found = open_table(folder / kind / query)
+    found = open_table(folder / kind / newest_name(folder, query))
     if found is None:
-        names = ", ".join(published_queries(folder)) or "none"
+        names = ", ".join(published_views(folder)) or "none"
         hint = f"those that have: {names}"
         raise CenterError(f"query {query!r} has not published a window yet", where=str(folder), hint=hint)
     return found

@@ -13,7 +13,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from catchment.center.results.read import published_queries, read_results
+from catchment.center.results.read import published_views, read_results
 from catchment.center.results.reader_confidence import asks_confidence, register_confidence, rewrite_confidence
 from catchment.errors import QueryError
 from catchment.project.options import did_you_mean
@@ -47,7 +47,7 @@ def query_results(state: Path, statement: str, limits: SqlLimits = DEFAULT_LIMIT
 
     `confidence(column, 0.99)` is the bound of a column at another confidence than the view's.
     """
-    names = published_queries(state)
+    names = published_views(state)
     settings = {**SETTINGS, "memory_limit": f"{limits.memory_bytes}B"}
     with duckdb.connect(config=settings) as session, _time_limit(session, limits.time_s):
         try:

@@ -125,7 +125,9 @@ class WindowCloser:
         changed = {start_us for start_us in noted if start_us in self._closed}
         before = self._assessed
         self._assessed = marks
-        if before is None or before.lost != marks.lost or before.marks.keys() != marks.marks.keys():
+        if before is None or before.marks.keys() != marks.marks.keys():
+            return list(self._closed)
+        if (before.lost, before.backfilling) != (marks.lost, marks.backfilling):
             return list(self._closed)
         if self.query.contract is not None and before != marks:
             return sorted({*self._lacking, *changed})
@@ -160,13 +162,16 @@ class WindowCloser:
                 yield self._finalize(self.query.window_at(start_us), known, now_us)
 
     def _final_us(self, marks: SiteMarks, now_us: int) -> int:
-        """Return until when windows are final: not while a site that is here may still repair what it has shed."""
+        """Return until when windows are final: not while a site that is here may still send what it has shed, or its
+        past."""
         horizon_us = self.query.repair_horizon_us
         waited_us = min(self._waited_until_us(now_us), marks.furthest_us - horizon_us)
         away = [site for site, mark_us in marks.marks.items() if mark_us < waited_us]
         final_us = max(min(marks.marks.values()) - horizon_us, waited_us)
         awaited_us = self._outstanding.earliest_awaited_us(away)  # is repaired however old it has grown
-        return final_us if awaited_us is None else min(final_us, awaited_us)
+        if awaited_us is not None:
+            final_us = min(final_us, awaited_us)
+        return min([final_us, *(low_us for site, low_us, _ in marks.backfilling if site not in away)])
 
     def _waited_until_us(self, now_us: int) -> int:
         """Return the end of the newest window that was published a repair horizon ago, as were all before it."""
@@ -193,10 +198,13 @@ class WindowCloser:
         before = known.status, known.absent_sites, known.skipped
         for site in lost_sites(marks.lost, window):
             known.lost.setdefault(site, known.missing.get(site, self._expected_records(site, known.counts)))
+        backfilling = lost_sites(marks.backfilling, window)
+        for site in backfilling:
+            known.missing.setdefault(site, self._expected_records(site, known.counts))
         known.owed = self._outstanding.lacks_records(window.start_us)
         known.shed = self._outstanding.lacking(window.start_us)
         known.skipped = self._skipped.of(window.start_us)
-        known.assess(window.end_us, self._watched, marks, self.query.contract is not None)
+        known.assess(window.end_us, self._watched, marks, self.query.contract is not None, backfilling)
         self._closed.add(window.start_us)
         if known.is_lacking:
             self._lacking.add(window.start_us)
@@ -243,6 +251,9 @@ def _why_closed(window: Window, known: ClosedWindow, marks: SiteMarks) -> str:
     if known.skipped:
         without = f", without {', '.join(missing)}" if missing else ""
         return f"closed while suspended at {', '.join(sorted(known.skipped))}{without}"
+    reading = sorted(lost_sites(marks.backfilling, window))
+    if reading:
+        return f"closed while {', '.join(reading)} read{'s' if len(reading) == 1 else ''} its past from history"
     if missing:
         return f"closed without {', '.join(missing)}"
     closings = [marks.closing(site, window.end_us) for site in known.awaited]

@@ -7,7 +7,7 @@ where the query asks for no repair; otherwise it is `exact`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,7 +28,8 @@ class SiteMarks:
 
     `marks`: everything before is normally sent, or does not count. `complete_until`: nothing more is expected before.
     `closings`: what each site lacked of the windows that it has closed, by the window's end. `furthest_us`: the mark of
-    the furthest site. `lost`: the event times of sites of which nothing more comes.
+    the furthest site. `lost`: the event times of sites of which nothing more comes. `backfilling`: the event times of
+    sites of which records that were read long ago are yet to come from history, whatever the mark says.
     """
 
     marks: Mapping[str, int]
@@ -36,6 +37,7 @@ class SiteMarks:
     closings: Mapping[str, Mapping[int, Closing]]
     furthest_us: int = START_OF_TIME_US
     lost: tuple[Lost, ...] = ()
+    backfilling: tuple[Lost, ...] = ()
 
     def has_passed(self, site: str, end_us: int) -> bool:
         return self.marks.get(site, START_OF_TIME_US) >= end_us
@@ -127,11 +129,19 @@ class ClosedWindow:
             if expected is not None:
                 missing[site] = max(expected - count, 0)
 
-    def assess(self, end_us: int, watched: Sequence[WatchedQuantity], marks: SiteMarks, has_contract: bool) -> None:
-        """Take in what sites have stated since."""
-        for site in [s for s in self.missing if s not in marks.marks or marks.has_passed(s, end_us)]:
-            del self.missing[site]
-            self.expected = None
+    def assess(
+        self,
+        end_us: int,
+        watched: Sequence[WatchedQuantity],
+        marks: SiteMarks,
+        has_contract: bool,
+        backfilling: Collection[str] = (),
+    ) -> None:
+        """Take in what sites have stated since; of those that are `backfilling` it lacks records of the past."""
+        for site in list(self.missing):
+            if site not in marks.marks or (marks.has_passed(site, end_us) and site not in backfilling):
+                del self.missing[site]
+                self.expected = None
         if has_contract:
             inside = [s for s in marks.marks if s not in self.missing]
             self.awaited = tuple(s for s in inside if not marks.is_complete(s, end_us))

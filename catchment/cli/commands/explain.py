@@ -45,7 +45,7 @@ def explain(
 
     project = Project.load(folder)
     deployment = Deployment.plan(load_catalog(project))
-    views = [deployment.catalog.view(query).name] if query else None
+    views = [deployment.deployed.query_name(deployment.catalog.view(query).name)] if query else None
     answer = explain_deployment(deployment, views, analyze=analyze)
     if svg is not None:
         _write(svg, plan_svg(answer, project.center))

@@ -29,6 +29,7 @@ def repair(
 
 def ask(project: Path, query: str) -> dict[str, Any]:
     """Leave the request in the folder of every site that has run here."""
+    from catchment.center.results.names import newest_name
     from catchment.deploy.role_files import request_repairs
     from catchment.query.catalog import load_catalog
 
@@ -44,5 +45,5 @@ def ask(project: Path, query: str) -> dict[str, Any]:
     if not sites:
         raise ConfigError("nothing has run here yet", where=str(loaded.state_folder), hint=f"catchment run {project}")
     for folder in sites:
-        request_repairs(folder, [query])
+        request_repairs(folder, [newest_name(loaded.state_folder, query)])
     return {"query": query, "sites": [folder.name for folder in sites]}

@@ -23,7 +23,7 @@ def resume(
     project: Annotated[Path, typer.Option("--project", "-p", help="The project folder.")] = Path(),
     as_json: JsonFlag = False,
 ) -> None:
-    """Let a suspended view go on with the next micro-batch; what it has missed stays missing."""
+    """Let a suspended view go on with the next micro-batch; what it has missed is read again from history."""
     from catchment.deploy.suspended import resume as resume_view
 
     emit(resume_view(Project.load(project), query), as_json, _render)
@@ -40,4 +40,4 @@ def _missed(missed_us: list[int] | None) -> str:
     if not missed_us:
         return ""
     first_us, last_us = missed_us
-    return f"; it lacks records from {when(first_us)} to {when(last_us)}, which are not read again"
+    return f"; it lacks records from {when(first_us)} to {when(last_us)}, which are read again where history has them"

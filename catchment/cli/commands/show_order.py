@@ -51,11 +51,13 @@ def late(
 ) -> None:
     """Show the late records of a view: merged, waiting for repair, or registered because they came too late."""
     from catchment.center.results.layout import open_table
+    from catchment.center.results.names import newest_name
     from catchment.deploy.role_status import read_project_status
 
     loaded = Project.load(project)
     state = loaded.state_folder
     queries = read_project_status(loaded).center.told.get("queries", {})
+    query = newest_name(state, query)
     if query not in queries:
         names = ", ".join(sorted(queries)) or "none"
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""`catchment show queries`: which views run, what they share, and which are suspended: where, why, and the way out."""
+"""`catchment show queries`: which views run, what they share, which read their past, and which are suspended."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def queries(
     project: Annotated[Path, typer.Option("--project", "-p", help="The project folder.")] = Path(),
     as_json: JsonFlag = False,
 ) -> None:
-    """Show every view: whether it runs or is suspended, and the views that share its fragments."""
+    """Show every view: whether it runs, reads its past or is suspended, and the views that share its fragments."""
     from catchment.deploy.suspended import describe_queries
 
     emit({"queries": describe_queries(Project.load(project))}, as_json, _render)
@@ -42,6 +42,13 @@ def _render(answer: Mapping[str, Any]) -> RenderableType:
 
 def _explain(query: Mapping[str, Any]) -> Iterator[Text]:
     name = query["query"]
+    for past in query["past"]:
+        read = f"{past['read_batches']:,} of {past['batches']:,} batches, {past['records']:,} records"
+        yield Text(f"{name} has read of its past at {past['site']}: {read}")
+        if past["failure"]:
+            yield Text(f"  it fails on a batch of its past: {past['failure']}")
+        for low_us, high_us in past["lost_us"]:
+            yield Text(f"  it cannot have all of {when(low_us)} to {when(high_us)}: windows there lack records")
     for suspension in query["suspended"]:
         yield Text(f"{name} is suspended at {suspension['site']}: {suspension['reason']}")
         if suspension["expression"]:

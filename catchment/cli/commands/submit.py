@@ -23,12 +23,13 @@ def register(app: typer.Typer) -> None:
 def submit(
     folder: Folder,
     file: Annotated[Path, typer.Argument(help="A file of CREATE MATERIALIZED VIEW statements.", show_default=False)],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and deploy nothing.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Add views to a project, running or not; each begins with the first window that every site sees whole."""
+    """Add views to a project, running or not; each begins as its `start` says, else with what every site sees whole."""
     from catchment.deploy.submit import submit as submit_file
 
-    emit(submit_file(Project.load(folder), file), as_json, _render_submitted)
+    emit(submit_file(Project.load(folder), file, dry_run=dry_run), as_json, _render_submitted)
 
 
 def drop(
@@ -47,6 +48,13 @@ def _render_submitted(answer: Mapping[str, Any]) -> str:
     for row in answer["queries"]:
         shared = f"shares {row['fragment']} with {', '.join(row['shared_with'])}"
         lines.append(f"{row['query']}: {shared if row['shared_with'] else 'starts ' + row['fragment']}")
+    for row in answer["replaced"]:
+        lines.append(f"{row['query']} replaces {row['replaces']}, whose answers are kept")
+        lines += row["difference"] or ["its plan is the same"]
+    if answer["ended_fragments"]:
+        lines.append(f"fragments that nothing needs any more: {', '.join(answer['ended_fragments'])}")
+    if not answer["deployed"]:
+        lines.append("nothing was deployed: this was a dry run")
     return "\n".join(lines)
 
 

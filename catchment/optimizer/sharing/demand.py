@@ -28,6 +28,7 @@ from catchment.query.catalog import Catalog
 from catchment.query.fragment import Fragment, Key, Lookup
 from catchment.query.plan import Filter, QueryPlan, describe_aggregate, describe_window, find
 from catchment.query.sql.view_options import QUARANTINE, ViewOptions
+from catchment.query.view_start import ViewStart
 from catchment.storage.codec import stored
 from catchment.timeline import Slicing, WindowSpec
 
@@ -131,10 +132,13 @@ class FragmentDemand:
         )
 
 
-@stored()
+@stored(version=2, migrations={1: dict})  # version 2 has start
 @dataclass(frozen=True)
 class SharedQuery:
-    """A query as sharing sees it: its name, where its answers are wanted, its own fragment, and its demand."""
+    """A query as sharing sees it: its name, where its answers are wanted, its own fragment, and its demand.
+
+    With a `start` it begins in the past, and so with a fragment of its own if others run already.
+    """
 
     name: str
     sink: str
@@ -144,6 +148,7 @@ class SharedQuery:
     result_bytes: int = 0  # size of one row of its answers
     has_contract: bool = False
     view: str = ""  # the view that it is a side of, if it is one
+    start: ViewStart | None = None
 
     @property
     def window(self) -> WindowSpec:
@@ -172,7 +177,9 @@ def query_of_plan(plan: QueryPlan, catalog: Catalog) -> SharedQuery:
     names = {own.name: key_name(replace(own, sql=normal_text(own.sql))) for own in plan.aggregate.keys}
     width = sum(width_of(c.type) for c in plan.columns)
     contract = plan.options.max_error is not None
-    return SharedQuery(plan.name, plan.root.site, plan.fragment, demand, names, width, contract)
+    return SharedQuery(
+        plan.name, plan.root.site, plan.fragment, demand, names, width, contract, start=plan.options.start
+    )
 
 
 def _source(normal: QueryPlan, catalog: Catalog) -> DemandSource:

@@ -5,6 +5,7 @@ and dropped while everything runs; each change gives another value. Invariants: 
 derivations of all others as they were, unless a fragment is widened for it, which moves those that use it; the name of
 a fragment (it ends with the version that began it) or of a dropped query is never used again, because what was sent and
 published under it would be mistaken for something else.
+The name of a view can be: its next definition is another query (`catchment.query.definition_names`).
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from catchment.optimizer.sharing.derive import Derivation
 from catchment.optimizer.sharing.share import BytesOf, SharingState, share
 from catchment.project.site_orders import SiteOrders
 from catchment.query.catalog import Catalog
+from catchment.query.definition_names import definition_name, number_of, view_of
 from catchment.query.fragment import Fragment
 from catchment.query.sql.parse import parse_sql
 from catchment.query.sql.statements import DropView
+from catchment.query.view_start import ViewStart
 from catchment.storage.codec import stored
 
 # Definitions of ended fragments are kept, so that segments of them that are still in flight are accepted and ignored.
@@ -31,7 +34,8 @@ MAX_RETIRED = 1_000
 MAX_LEAVING = 12
 
 
-@stored(version=2, migrations={1: lambda fields: fields | {"orders": SiteOrders()}})
+# version 3 has starts, version 4 definitions
+@stored(version=4, migrations={1: lambda fields: fields | {"orders": SiteOrders()}, 2: dict, 3: dict})
 @dataclass(frozen=True)
 class Deployed:
     """The sharing in force, its version, and its past."""
@@ -44,6 +48,8 @@ class Deployed:
     retired: Mapping[str, FragmentDemand] = field(default_factory=dict)  # ended; segments may still be in flight
     leaving: Mapping[str, int | None] = field(default_factory=dict)  # fragment -> until which instant it is wanted
     orders: SiteOrders = field(default_factory=SiteOrders)
+    starts: Mapping[str, ViewStart] = field(default_factory=dict)  # fragments that begin in the past, and where
+    definitions: Mapping[str, int] = field(default_factory=dict)  # views with more than one, and how many those are
 
     def add(self, query: SharedQuery, sql: str | None = None, bytes_of: BytesOf | None = None) -> Deployed:
         """Return the deployment with one more query.
@@ -51,21 +57,42 @@ class Deployed:
         Where `bytes_of` says what fragments send, one that runs is widened for the query if that pays, and those that
         use it move; else what runs for others is not changed.
         """
-        view = query.view or query.name
-        if view in self.dropped:
+        definition = query.view or query.name
+        view = view_of(definition)
+        if definition != self.next_name(view) and definition not in self.views:  # the other side of a join may be there
             raise PlanError(
-                f"a query {view!r} was dropped, and its answers are kept",
-                hint="choose another name: answers of two queries under one name could not be told apart",
+                f"a query {definition!r} was dropped, and its answers are kept",
+                hint=f"answers of two queries under one name could not be told apart: name it {self.next_name(view)!r}",
             )
+        number = number_of(definition)
+        definitions = self.definitions if number == 1 else {**self.definitions, view: number}
         submitted = self.submitted if sql is None else {**self.submitted, view: sql}
-        if bytes_of is not None and len(self.leaving) < MAX_LEAVING and query.name not in self.sharing.queries:
+        named = replace(
+            self,
+            submitted=submitted,
+            definitions=definitions,
+            dropped=tuple(n for n in self.dropped if n != view),
+        )
+        may_widen = query.start is None and len(self.leaving) < MAX_LEAVING and query.name not in self.sharing.queries
+        if bytes_of is not None and may_widen:
             wider = self.sharing.widen(query, bytes_of, self.leaving)
             if wider is not None:
                 running = {f: d for f, d in wider.fragments.items() if f not in self.leaving}
-                return replace(self, submitted=submitted).move(replace(wider, fragments=running))
+                return named.move(replace(wider, fragments=running))
         sharing = self.sharing.add(query, self.leaving, f"_{self.version + 1}")
         new = tuple(f for f in sharing.fragments if f not in self.sharing.fragments)
-        return replace(self, sharing=sharing, begun=(*self.begun, *new), submitted=submitted, version=self.version + 1)
+        starts = self.starts if query.start is None else {**self.starts, **dict.fromkeys(new, query.start)}
+        return replace(named, sharing=sharing, begun=(*self.begun, *new), starts=starts, version=self.version + 1)
+
+    def query_name(self, view: str) -> str:
+        """Return the name of a view's newest definition."""
+        return definition_name(view, self.definitions.get(view, 1))
+
+    def next_name(self, view: str) -> str:
+        """Return the name of the definition that a view would get now: a new one, if it has or had one."""
+        number = self.definitions.get(view, 1)
+        was_used = view in self.dropped or self.query_name(view) in self.views
+        return definition_name(view, number + was_used)
 
     def drop(self, name: str) -> Deployed:
         """Return the deployment without a query, or without the sides of a join; what nobody else needs ends."""
@@ -73,8 +100,9 @@ class Deployed:
         for part in self.parts(name) or (name,):
             sharing = sharing.drop(part)
         left = {f: self.sharing.fragments[f] for f in self.leaving}
-        submitted = {n: sql for n, sql in self.submitted.items() if n != name}
-        changed = replace(self, submitted=submitted, dropped=(*self.dropped, name), version=self.version + 1)
+        view = view_of(name)
+        submitted = {n: sql for n, sql in self.submitted.items() if n != view}
+        changed = replace(self, submitted=submitted, dropped=(*self.dropped, view), version=self.version + 1)
         return changed._with({**left, **sharing.fragments}, sharing)
 
     def move(self, target: SharingState) -> Deployed:
@@ -131,7 +159,7 @@ class Deployed:
 
     @property
     def views(self) -> tuple[str, ...]:
-        """Everything that is answered, by the names that users gave."""
+        """Everything that is answered: the newest definition of each view."""
         return tuple(dict.fromkeys(q.view or n for n, q in self.sharing.queries.items()))
 
     def derivation(self, query: str) -> Derivation:
@@ -153,6 +181,7 @@ class Deployed:
             self,
             sharing=replace(sharing, fragments=fragments),
             begun=tuple(f for f in self.begun if f not in over),
+            starts={f: start for f, start in self.starts.items() if f not in over},
             retired=dict([*self.retired.items(), *over.items()][-MAX_RETIRED:]),
             leaving={f: until for f, until in self.leaving.items() if f not in over},
         )
@@ -161,13 +190,15 @@ class Deployed:
 def current_catalog(declared: Catalog, deployed: Deployed | None) -> Catalog:
     """Return the declared views with those that were submitted, without those that were dropped.
 
-    Streams are no longer born at sites that were retired.
+    A declared view that was replaced, or dropped and made again, is what was submitted. Streams are no longer born at
+    sites that were retired.
     """
     if deployed is None:
         return declared
     declared = declared.without_sites(deployed.orders.retired)
-    dropped = [DropView(name) for name in deployed.dropped if name in declared.views]
-    submitted = [sql for name, sql in deployed.submitted.items() if name not in declared.views]
+    replaced = [name for name in deployed.submitted if deployed.definitions.get(name, 1) > 1]
+    dropped = [DropView(name) for name in (*deployed.dropped, *replaced) if name in declared.views]
+    submitted = [sql for name, sql in deployed.submitted.items() if name not in declared.views or name in replaced]
     added = [statement for sql in submitted for statement in parse_sql(sql, "submitted")]
     return declared.add(*dropped, *added)
 

@@ -57,11 +57,13 @@ class SharingState:
     def add(self, query: SharedQuery, leave: Collection[str] = (), suffix: str = "") -> SharingState:
         """Return the state with one more query; what runs for others is used or left alone, never changed.
 
-        Fragments to `leave` are about to end and serve no new query; the name of a new fragment ends with the suffix.
+        Fragments to `leave` are about to end and serve no new query; the name of a new fragment ends with the suffix. A
+        query that begins in the past gets a fragment of its own: what others have merged of theirs is not known by key.
         """
         if query.name in self.queries:
             raise PlanError(f"the query {query.name!r} is already there", hint="drop it first, or choose another name")
-        derivation = self._reuse(query, leave) or self._new(query, suffix)
+        reused = self._reuse(query, leave) if query.start is None else None
+        derivation = reused or self._new(query, suffix)
         fragments = self.fragments
         if derivation.fragment not in fragments:
             fragments = {**fragments, derivation.fragment: query.demand}

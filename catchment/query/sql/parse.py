@@ -7,6 +7,7 @@ where, what was found and what is possible there.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from sqlglot.tokenizer_core import Token
@@ -55,6 +56,9 @@ def _statement(cursor: Cursor) -> Statement:
         return _explain(cursor)
     if head == "DROP":
         return _drop(cursor)
+    if cursor.peek() == "OR":
+        cursor.words("OR REPLACE MATERIALIZED", possible="CREATE OR REPLACE MATERIALIZED VIEW name")
+        return replace(_view(cursor), replaces=True)
     kind = cursor.word("STREAM", "TABLE", "SINK", "MATERIALIZED", possible=FORMS)
     if kind == "SINK":
         return _sink(cursor)

@@ -188,7 +188,7 @@ class Table(DeclaredRelation):
 
 @dataclass(frozen=True)
 class View:
-    """CREATE MATERIALIZED VIEW; two views are equal if their canonical definitions are.
+    """CREATE [OR REPLACE] MATERIALIZED VIEW; two views are equal if their canonical definitions are.
 
     `select` is shared and must not be changed: rewrites copy it.
     """
@@ -198,6 +198,7 @@ class View:
     options: ViewOptions = field(default_factory=ViewOptions)
     text: SqlText = field(default_factory=lambda: SqlText(""), compare=False, repr=False)
     where: str = field(default="", compare=False)
+    replaces: bool = False  # CREATE OR REPLACE: a view of this name may be there, and ends
 
     @cached_property
     def definition(self) -> str:
@@ -207,7 +208,8 @@ class View:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, View):
             return NotImplemented
-        return (self.name, self.options, self.definition) == (other.name, other.options, other.definition)
+        mine = (self.name, self.options, self.definition, self.replaces)
+        return mine == (other.name, other.options, other.definition, other.replaces)
 
     @cached_property
     def tables(self) -> tuple[exp.Table, ...]:
@@ -220,7 +222,8 @@ class View:
         return tuple(dict.fromkeys(table.name for table in self.tables))
 
     def to_sql(self) -> str:
-        head = f"CREATE MATERIALIZED VIEW {quote(self.name)} {_with(self.options.to_options())}"
+        create = "CREATE OR REPLACE" if self.replaces else "CREATE"
+        head = f"{create} MATERIALIZED VIEW {quote(self.name)} {_with(self.options.to_options())}"
         return f"{head} AS {self.definition}"
 
 

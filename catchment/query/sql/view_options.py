@@ -8,6 +8,7 @@ from typing import Any
 from catchment.aggregates.bounded_sets import DEFAULT_MAX_DISTINCT
 from catchment.project import option_kinds as kinds
 from catchment.project.options import OptionKind, option, write_options
+from catchment.query.view_start import ViewStart, view_start
 from catchment.units import SECOND_US
 
 IN_DEFAULTS = "as in [defaults] of catchment.toml"
@@ -100,7 +101,13 @@ class ViewOptions:
         doc="who decides how long windows wait: adaptive, progress, conformal, pd, mp-k-slack, fixed:5 s",
         absent="adaptive where there is a contract, else the stream's slack",
     )
-
+    start: ViewStart | None = option(
+        view_start(),
+        None,
+        doc="where a view that is added during a run begins: all, so long before the newest event time of its sites, "
+        "or at a timestamp; what was read before is then answered from history",
+        absent="with the first window that every site sees whole",
+    )
     on_error: str = option(
         kinds.choice(SUSPEND, QUARANTINE),
         SUSPEND,

@@ -22,7 +22,7 @@ from catchment.deploy.expiry import ExpiryWatch
 from catchment.deploy.housekeeping import SiteHousekeeping
 from catchment.deploy.rebalance import Rebalancer
 from catchment.deploy.relays import Relays
-from catchment.deploy.role_files import open_state_folder, refuse_redefined_views, write_status
+from catchment.deploy.role_files import open_state_folder, refuse_changed_streams, refuse_redefined_views, write_status
 from catchment.deploy.watcher import DeploymentWatcher
 from catchment.project.routes import first_link, outgoing_link
 from catchment.shedding.monitor import LoadMonitor
@@ -104,6 +104,7 @@ class Runner:
 
     def _start_site(self, site: str) -> None:
         refuse_redefined_views(self.project.site_folder(site), self.deployment.plans)
+        refuse_changed_streams(self.project.site_folder(site), self.deployment.streams_at(site))
         pipeline = SitePipeline(
             self._session,
             self.project,
@@ -120,7 +121,8 @@ class Runner:
             pipeline.folder,
             self.project.limits,
             self.clock,
-            lambda stream: {debt.batch for debt in pipeline.core.debts.of(stream)},
+            pipeline.needed_batches,
+            lambda stream: self.deployment.catalog.streams[stream].event_time,
         )
         self._closing.callback(pipeline.stop)
         pipeline.start(once=self.once)
@@ -189,6 +191,7 @@ class Runner:
     def _follow_sites(self) -> None:
         for pipeline in self.pipelines:
             refuse_redefined_views(pipeline.folder, self.deployment.plans)
+            refuse_changed_streams(pipeline.folder, self.deployment.streams_at(pipeline.site))
             pipeline.deploy(self.deployment.streams_at(pipeline.site), self.deployment.fragments_at(pipeline.site))
         running = {p.site for p in self.pipelines}
         for site in self.deployment.sites if self.with_center and self.pipelines else ():

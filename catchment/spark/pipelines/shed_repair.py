@@ -211,13 +211,14 @@ class RepairThread:
     """
 
     work: Callable[[], bool]
+    name: str = "repairs"
     failure: BaseException | None = None
     retried: str | None = None  # what it has failed with and tries again
     _stopping: threading.Event = field(default_factory=threading.Event, init=False)
     _thread: threading.Thread | None = field(default=None, init=False)
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="repairs", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:

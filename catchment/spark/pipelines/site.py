@@ -27,6 +27,7 @@ from catchment.query.sql.statements import Stream
 from catchment.shedding.monitor import LoadMonitor
 from catchment.site.account import BatchAccepted
 from catchment.site.agreed_time import AgreedTime
+from catchment.site.backfill import NeededBatches, PastBatches
 from catchment.site.core import SiteCore
 from catchment.site.events import Action, Event, LinkMeasured, LowMarkRaised
 from catchment.site.meter import SiteMeter
@@ -38,6 +39,7 @@ from catchment.spark.evaluation.evaluator import Evaluator
 from catchment.spark.pipelines.file_batches import FileBatches, Settle
 from catchment.spark.pipelines.isolation import IsolatingReducer
 from catchment.spark.pipelines.micro_batch import BatchReducer, StreamState, slack_us
+from catchment.spark.pipelines.past_reader import MAX_QUEUED_BYTES, PastReader, pace_of
 from catchment.spark.pipelines.reading import FileReading, QueryReading
 from catchment.spark.pipelines.record_quarantine import RecordQuarantine
 from catchment.spark.pipelines.scanning import ScanningReducer
@@ -120,6 +122,18 @@ class SitePipeline:
             self._stopping,
         )
         self._repair_thread = RepairThread(self.repairs.repair_next)
+        self.past = PastReader(
+            self.reducer,
+            self.host.look,
+            self.core,
+            lambda: self.states,
+            lambda: self.outbox.size_bytes,
+            self._submit_past,
+            self._stopping,
+            pace_of(self.link),
+            min(MAX_QUEUED_BYTES, self.link.outbox_max_bytes // 2),
+        )
+        self._past_thread = RepairThread(self.past.read_next, "past")
 
     # --- life -----------------------------------------------------------------------------------------------
 
@@ -127,11 +141,14 @@ class SitePipeline:
         """Begin to read. With `once`, read what is there now, close its windows and stop."""
         self.sender.start()
         self._once = once
-        self._resume_requested()  # before the first batch is read
         for stream in self.streams:
-            self._start_stream(stream)
+            self._start_stream(stream, reads=False)
+        self._resume_requested()  # before the first batch is read
+        for state in self.states:
+            self._start_reading(state)
         if any(s.shed for s in self.streams):
             self._repair_thread.start()
+        self._past_thread.start()
 
     def deploy(self, streams: Sequence[Stream], plans: Sequence[FragmentPlan]) -> None:
         """Run these fragments from the next micro-batch of their streams on; end the streams that nobody reads."""
@@ -147,6 +164,7 @@ class SitePipeline:
     def tick(self) -> None:
         """Let time pass: find ended streams, feed the link's measurements back, let the policy send."""
         self._repair_thread.raise_failure()
+        self._past_thread.raise_failure()
         self._resume_requested()
         for state in self.states:
             self._tick_stream(state)
@@ -159,14 +177,14 @@ class SitePipeline:
     @property
     def finished(self) -> bool:
         """Whether every stream has ended and everything that it led to has been acknowledged."""
-        if not all(s.is_finished for s in self.states) or self.repairs.next_repair():
+        if not all(s.is_finished for s in self.states) or self.repairs.next_repair() or self.past.next_past():
             return False
         return not self.core.pending_rows and self.outbox.is_empty
 
     @property
     def repair_failure(self) -> str | None:
-        """Why repairs are tried again and again, if they are."""
-        return self._repair_thread.retried
+        """Why repairs, or reads of history, are tried again and again, if they are."""
+        return self._repair_thread.retried or self._past_thread.retried
 
     @property
     def has_failed(self) -> bool:
@@ -184,12 +202,13 @@ class SitePipeline:
             if state.reading is not None:
                 state.reading.stop()
         self._repair_thread.stop()
+        self._past_thread.stop()
         self.sender.stop()
         self.host.journal.close()
 
     # --- streams ------------------------------------------------------------------------------------------------
 
-    def _start_stream(self, stream: Stream) -> None:
+    def _start_stream(self, stream: Stream, reads: bool = True) -> None:
         jump_us = self.project.defaults.resolve_jump_us(stream.max_jump_us)
         spools = self.folder / "spool"
         opened = open_stream(self.spark, stream, self.site, self.project.folder, spools, far_us(jump_us))
@@ -202,7 +221,8 @@ class SitePipeline:
         if opened.files is not None:
             self._file_batches[stream.name] = self._watch_files(state, opened.files)
         self._states[stream.name] = state
-        self._start_reading(state)
+        if reads:
+            self._start_reading(state)
 
     def _start_reading(self, state: StreamState) -> None:
         batches = self._file_batches.get(state.stream.name)
@@ -333,7 +353,8 @@ class SitePipeline:
 
     def _apply_deployment(self, stream: str, newest_us: int | None) -> None:
         """Journal what changes for a stream by what is deployed."""
-        events = list(site_changes(self.core, stream, self.plans, newest_us))
+        batches = self.host.batches.get(stream, -1) + 1
+        events = list(site_changes(self.core, stream, self.plans, newest_us, batches))
         if events:
             self.host.submit("deploy", events)
 
@@ -402,16 +423,50 @@ class SitePipeline:
     def _resume_requested(self) -> None:
         """Resume the suspended fragments that somebody has asked to be resumed."""
         requested = requested_resumptions(self.folder)
-        if requested:
-            resumed = [FragmentResumed(name) for name in self._suspended() if name in requested]
-            if resumed:
-                self.host.submit("resume", resumed)
+        if not requested:
+            return
+        left = {name: event for name, event in self._suspended().items() if name in requested}
+        for state in self.states:
+            mine = [event for event in left.values() if event.stream == state.stream.name]
+            if mine and state.batch_lock.acquire(blocking=False):  # else a batch is under way that skips them still
+                try:
+                    self.host.submit("resume", [self._resumed(state, event) for event in mine])
+                finally:
+                    state.batch_lock.release()
+                left = {name: event for name, event in left.items() if event not in mine}
                 self.sender.notify()
+        if not left or not self._states:
             forget_resumptions(self.folder)
+
+    def _resumed(self, state: StreamState, event: FragmentSuspended) -> FragmentResumed:
+        """Return that a fragment goes on; what it has skipped is read from history, if that is kept."""
+        batches = self.host.batches.get(event.stream, -1) + 1
+        newest_us = state.agreed_time.newest_read_us()
+        if not self.reducer.writes_history(state.stream) or event.batch >= batches or newest_us is None:
+            return FragmentResumed(event.fragment)
+        past = PastBatches(batches, START_OF_TIME_US + 1, newest_us + 1, event.batch)
+        return FragmentResumed(event.fragment, past)
 
     def _submit_repair(self, events: list[Event]) -> None:
         self.host.submit("repair", [*events, self._measure_link()])
         self.sender.notify()
+
+    def _submit_past(self, events: list[Event]) -> int:
+        """Journal what was read of the past; return the bytes that go onto the link because of it."""
+
+        def submit() -> int:
+            before = self._writer.appended_bytes
+            self.host.submit("backfill", [*events, self._measure_link()])
+            return self._writer.appended_bytes - before
+
+        sent_bytes = self.host.look(submit)
+        self.sender.notify()
+        return sent_bytes
+
+    def needed_batches(self, stream: str) -> NeededBatches:
+        """Return the batches of a stream that are still to be read from history."""
+        owed = frozenset(debt.batch for debt in self.core.debts.of(stream))
+        return NeededBatches(owed, tuple(self.host.look(lambda: self.core.past_of(stream))))
 
     # --- what leaves ----------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ Writing a batch again replaces it, so a replayed micro-batch leaves one copy. Ra
 written this way; executors write, nothing passes through the driver. Where files are scanned without Spark SQL
 (`catchment.spark.evaluation.file_scan`), the tasks write the files of an attempt, which is then renamed to the batch. A
 batch is not partitioned by event time, which would sort every record: the footers of its files say which event times it
-holds, and `between` opens only the files that matter.
+holds (`catchment.storage.batch_times`), so that who asks for some of them opens only the files that matter.
 
 Raw history has the column `_row`: the number of a record within its batch, or in its source where that numbers its
 records. A shed batch is repaired by it.
@@ -15,19 +15,17 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from catchment.shedding.places import ROW
+from catchment.storage.batch_times import FileTimes, read_times
 from catchment.storage.files import make_folder, remove_file, rename_file, sync_files, sync_folder
 
 BATCH_COLUMN = "batch"
 ATTEMPT = "_attempt"  # the folder of files that do not count yet; Spark ignores names that begin so
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def number_rows(rows: DataFrame) -> DataFrame:
@@ -83,37 +81,19 @@ class BatchFolder:
         """Return these columns of a batch that was written."""
         return spark.read.schema(schema).parquet(str(self._path(batch_id)))
 
-    def between(
-        self, spark: SparkSession, schema: str, event_time: str, start_us: int, end_us: int
-    ) -> DataFrame | None:
-        """Return the rows of event time in [start, end), from the files that hold any; None if there are none."""
-        files = [str(f) for f in self.files_between(event_time, start_us, end_us)]
-        if not files:
-            return None
-        time = F.unix_micros(F.col(event_time))
-        rows = spark.read.schema(schema).parquet(*files)
-        return rows.where((time >= start_us) & (time < end_us))
+    def batches(self, spark: SparkSession, batch_ids: Sequence[int], schema: str) -> DataFrame:
+        """Return these columns of several batches that were written; those that they lack are null."""
+        return spark.read.schema(schema).parquet(*(str(f) for n in batch_ids for f in self.files(n)))
 
-    def files_between(self, event_time: str, start_us: int, end_us: int) -> list[Path]:
-        """Return the files whose rows may have an event time in [start, end), by their footers."""
-        files = sorted(self.folder.glob(f"{BATCH_COLUMN}=*/*.parquet"))
-        return [file for file in files if _may_overlap(file, event_time, start_us, end_us)]
+    def files(self, batch_id: int) -> list[Path]:
+        """Return the files of a batch."""
+        return sorted(self._path(batch_id).glob("*.parquet"))
+
+    def times(self, batch_id: int, event_time: str) -> FileTimes | None:
+        """Return which event times a batch holds, by its footers; None if it was never written, or removed."""
+        if not self._path(batch_id).is_dir():
+            return None
+        return read_times(self.files(batch_id), event_time)
 
     def _path(self, batch_id: int) -> Path:
         return self.folder / f"{BATCH_COLUMN}={batch_id}"
-
-
-def _may_overlap(file: Path, column: str, start_us: int, end_us: int) -> bool:
-    footer = pq.read_metadata(file)
-    index = footer.schema.names.index(column)
-    for number in range(footer.num_row_groups):
-        statistics = footer.row_group(number).column(index).statistics
-        if statistics is None or not statistics.has_min_max:
-            return True
-        if _micros(statistics.min) < end_us and start_us <= _micros(statistics.max):
-            return True
-    return False
-
-
-def _micros(instant: datetime) -> int:
-    return (instant.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1)
