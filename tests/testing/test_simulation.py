@@ -117,7 +117,8 @@ def test_results_that_are_not_synced_before_the_journal_forgets_them_are_noticed
         return 1
 
     monkeypatch.setattr(MemoryStore, "cut_power", lose_all)
-    assert run_campaign(range(12), features=frozenset({Feature.POWER_CUT})).failures
+    features = frozenset({Feature.POWER_CUT})
+    assert any(run_seed(seed, features).problems for seed in range(60)), "about one seed in seven notices it"
 
 
 def test_a_campaign_names_what_it_has_not_reached_and_how_to_run_a_seed_again() -> None:
