@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from catchment.shedding.group_shares import DeferrableFragment, choose_shares
-from catchment.shedding.monitor import DRAIN_S, ENTER_LOAD, LEAVE_LOAD
+from catchment.shedding.load_levels import DRAIN_S, ENTER_LOAD, LEAVE_LOAD
 from catchment.timeline import SECOND_US
 
 TARGET_LOAD = 0.65  # the load that shares are chosen for

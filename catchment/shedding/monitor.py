@@ -17,15 +17,13 @@ from dataclasses import dataclass
 from catchment.arrays import Floats
 from catchment.shedding.cost_book import CostBook
 from catchment.shedding.fragment_stats import FragmentStats, SheddableFragment
+from catchment.shedding.load_levels import DRAIN_S, ENTER_LOAD, LEAVE_LOAD
 from catchment.shedding.rate_planner import GROUP_MASS, ShedPlanner
 from catchment.shedding.sampler import TAKE_ALL, Sampler
 
-ENTER_LOAD = 0.9  # shedding begins above this load
-LEAVE_LOAD = 0.6  # a batch under this load is calm
 CALM_BATCHES = 3  # shedding ends after this many calm batches in a row
 MIN_BATCH_ROWS = 4_000  # smaller batches are never sampled: nearly all of their cost is the fixed cost of jobs
 MAX_MOMENT_ROWS = 100_000  # larger batches that are taken whole skip moment estimation
-DRAIN_S = 10.0  # seconds in which a backlog should be worked off
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from catchment.shedding.cost_book import FILTER, FREE_WORK_SHARE, HISTORY, PREPARE
 from catchment.shedding.fragment_stats import FragmentStats, SheddableFragment, ValueMoments
-from catchment.shedding.monitor import CALM_BATCHES, ENTER_LOAD, MAX_MOMENT_ROWS, Arrivals, Decision, LoadMonitor
+from catchment.shedding.load_levels import ENTER_LOAD
+from catchment.shedding.monitor import CALM_BATCHES, MAX_MOMENT_ROWS, Arrivals, Decision, LoadMonitor
 from catchment.shedding.rate_planner import MAX_SPARED_SHARE, MIN_RATE, SMALL_GROUPS_MAX_COST, TARGET_LOAD
 from catchment.shedding.row_cost import COLD_JOBS, MIN_SPREAD_ROWS, PRIOR_ROW_S, CostModel
 from tests.worlds.tiers import examples

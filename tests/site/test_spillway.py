@@ -345,8 +345,8 @@ def test_fragments_share_the_link_by_weight() -> None:
 
 def test_a_sketch_that_is_absorbed_many_times_is_merged_once_and_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
     merges = []
-    combine = cache.combine
-    monkeypatch.setattr(cache, "combine", lambda *a: (merges.append(1), combine(*a))[1])
+    combine = cache.combine_fitting
+    monkeypatch.setattr(cache, "combine_fitting", lambda *a: (merges.append(1), combine(*a))[1])
     distinct = make_aggregate("approx_count_distinct", "v", pa.int64(), name="d")
     of = Fragment("f", "s", "ts", (Key("k", "k", pa.string()),), (distinct,), LONG)
     core = core_of((of, 1.0), goodput=1e9)
