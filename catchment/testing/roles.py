@@ -47,8 +47,8 @@ class MergeWork:
         return merge_here(fragment, table)
 
     def has_time(self) -> bool:
-        """Return whether what was begun is done."""
-        return self._busy_until_us <= self.now_us()
+        """Return whether what was begun is done; an overload that is over has no work left."""
+        return self.row_s() == 0.0 or self._busy_until_us <= self.now_us()
 
 
 class SimulatedCenter:
