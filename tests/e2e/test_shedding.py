@@ -101,9 +101,10 @@ def test_what_was_shed_is_bounded_at_once_and_exact_in_the_end(
     spark: SparkSession, tmp_path: Path, connector: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from catchment.cli.commands.repair import ask
+    from catchment.spark.pipelines import reading
     from catchment.spark.sources import streams as sources
 
-    monkeypatch.setattr(sources, "MAX_FILES_PER_BATCH", 1)
+    monkeypatch.setattr(reading, "MAX_FILES_PER_BATCH", 1)
     monkeypatch.setattr(sources, "MAX_REPLAYED_ROWS_PER_BATCH", 500)
     hits = {"a": make_hits(3000, 1), "b": make_hits(2000, 2)}
     folder = write_shed_project(tmp_path / "p", connector, hits)
