@@ -160,7 +160,7 @@ def test_odd_sources_hold_no_window_and_are_named_and_lose_nothing(spark: SparkS
         windows = on_time_windows(folder)
         return (
             set(found.get("idle", ())) == {"silent", "stopped"}
-            and found["behind"] == ["behind"]
+            and list(found["behind"]) == ["behind"]
             and found["future_records"] == 1
             and any(odd <= set(w["missing_sources"]) and w["reason"].endswith("(idle)") for w in windows)
             and any(lacks_them(w) for w in windows)
