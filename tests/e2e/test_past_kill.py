@@ -49,6 +49,7 @@ def past_of(folder: Path, site: str) -> tuple[int, int]:
     return (past[0]["read_batches"], past[0]["batches"] - past[0]["read_batches"]) if past else (0, 0)
 
 
+@pytest.mark.soak
 @pytest.mark.e2e
 @pytest.mark.spark
 def test_a_view_that_begins_in_the_past_and_is_killed_there_equals_one_that_was_always_there(
