@@ -17,7 +17,7 @@ help:
 	@echo "make demo         set up and run the demo: three sites, a real web log, and what goes wrong on a WAN: two minutes"
 	@echo "make quick        tests without a JVM and with few examples: after every change"
 	@echo "make test         every claim once, on real Spark, sockets and processes: before a commit"
-	@echo "make integration  tests with a real MQTT broker and a real browser, where they are installed"
+	@echo "make integration  tests with real brokers (MQTT, Kafka), PostgreSQL and a browser, where they are installed"
 	@echo "make soak         long campaigns: many kills, thousands of random examples"
 	@echo "make faults       real processes under faults until there are results of FAULTS=200, drawn from SEED=1; resumable"
 	@echo "make check        lint, types and make test; CI runs this and make integration"

@@ -64,15 +64,15 @@ class KafkaTarget:
     def _connect(self) -> Producer:
         """Return a producer that is the only one of this sink: a transaction of another one is ended."""
         if self._producer is None:
-            self._check_topic()
             self._groups = Consumer({**self._client, "group.id": self._group, "enable.auto.commit": False})
+            self._check_topic(self._groups)
             producer = Producer({**self._client, "transactional.id": self._group, "compression.type": "lz4"})
             producer.init_transactions(self._answer_s)
             self._producer = producer
         return self._producer
 
-    def _check_topic(self) -> None:
-        known = Consumer({**self._client, "group.id": self._group}).list_topics(self._topic, self._answer_s)
+    def _check_topic(self, client: Consumer) -> None:
+        known = client.list_topics(self._topic, self._answer_s)
         error = known.topics[self._topic].error
         if error is not None:
             raise SinkError(

@@ -10,10 +10,9 @@ import pytest
 from catchment.errors import WireError
 from catchment.wire.codec import encode_segment
 from catchment.wire.inbox import Inbox
-from catchment.wire.limits import WireLimits
 from catchment.wire.messages import Segment
 from catchment.wire.outbox import Outbox
-from catchment.wire.segment_folder import SegmentFolder
+from catchment.wire.segment_folder import SEGMENT_SUFFIX
 from tests.worlds.wire_messages import some_messages
 
 
@@ -33,21 +32,18 @@ def test_a_segment_that_was_written_over_while_the_process_runs_is_not_sent(tmp_
     assert outbox.missing() == [1], "the journal stores it anew"
 
 
-def put_over(folder: Path, limits: WireLimits, source: int, destination: int) -> None:
-    files = SegmentFolder.__new__(SegmentFolder)
-    files.path = folder
-    shutil.copyfile(files.file(source), files.file(destination))
+def put_over(folder: Path, source: int, destination: int) -> None:
+    shutil.copyfile(*(folder / f"{number:020d}{SEGMENT_SUFFIX}" for number in (source, destination)))
 
 
 def test_a_landed_segment_that_was_written_over_is_merged_neither_twice_nor_not_at_all(tmp_path: Path) -> None:
-    limits = WireLimits()
-    inbox = Inbox(tmp_path, limits)
+    inbox = Inbox(tmp_path)
     for number in range(3):
         inbox.accept(frame(number))
     inbox._decoded.remove(1)  # as when there is no room for it in memory
-    put_over(tmp_path, limits, 2, 1)
+    put_over(tmp_path, 2, 1)
     with pytest.raises(WireError, match="it holds segment 2 of 'eu', which did not come there"):
         inbox.read_segments(1, 2)
     del inbox
     with pytest.raises(WireError, match="it holds segment 2 of 'eu', which did not come there"):
-        Inbox(tmp_path, limits)
+        Inbox(tmp_path)
