@@ -92,7 +92,7 @@ def _make_own(name: str, python: PythonSink, folder: Path) -> Target:
     """Return a target of the project's own: a class in a module of its folder."""
     module, _, class_name = python.target.partition(":")
     if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
+        sys.path.append(str(folder))  # behind all else: a file of the project must not stand for a library's
     try:
         made: Any = getattr(importlib.import_module(module), class_name)(python.argument)
     except (ImportError, AttributeError) as cause:
