@@ -37,7 +37,8 @@ from catchment.project.config import PROJECT_FILE, QUERIES_FOLDER, Project
 from catchment.project.option_kinds import join_address
 from catchment.project.routes import Routes
 from catchment.query.catalog import Catalog, load_catalog
-from catchment.query.plan import QueryPlan, ViewScan
+from catchment.query.plan import QueryPlan
+from catchment.query.plan_nodes import ViewScan
 from catchment.query.planning.build import plan_view
 from catchment.query.sql.statements import DropView, Stream, View
 from catchment.query.sql.view_options import ALWAYS, ANY, NEVER, ON_DEMAND, QUARANTINE, ViewOptions

@@ -18,7 +18,8 @@ from catchment.center.events import EXACT, FINAL
 from catchment.center.late.registry import WINDOW_COLUMN
 from catchment.center.results.layout import flatten_states, newest_revisions
 from catchment.query.fragment import SLICE_COLUMN
-from catchment.query.plan import LOWER_ROWS, QueryPlan
+from catchment.query.plan import QueryPlan
+from catchment.query.plan_nodes import LOWER_ROWS
 from catchment.testing.evaluate import evaluate_rows
 from catchment.testing.tables import MemoryStore
 

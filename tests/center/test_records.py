@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from catchment.query.plan import COPIES
+from catchment.query.plan_nodes import COPIES
 from tests.worlds.query_support import make_plan
 from tests.worlds.sql_world import SqlTown, sorted_rows
 from tests.worlds.tiers import examples

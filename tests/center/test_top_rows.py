@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from catchment.center.results.recent import RecentRows
 from catchment.center.results.top_rows import beyond_limit, order_codes
-from catchment.query.plan import SortKey
+from catchment.query.plan_nodes import SortKey
 from tests.worlds.sql_world import SqlTown, sorted_rows
 from tests.worlds.tiers import examples
 

@@ -16,7 +16,8 @@ from catchment.aggregates import partials as tables
 from catchment.optimizer.normal_form.expressions import normal_text
 from catchment.optimizer.normal_form.normalize import RULES, fingerprint, normalize
 from catchment.query.fragment import SLICE_COLUMN
-from catchment.query.plan import WINDOW_END, WINDOW_START, QueryPlan
+from catchment.query.plan import QueryPlan
+from catchment.query.plan_nodes import WINDOW_END, WINDOW_START
 from catchment.query.planning.build import plan_view
 from catchment.query.sql.parse import parse_sql
 from tests.worlds.query_support import FIXTURES, TITLE, Golden, check_golden, make_plan, read_golden

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from sqlglot import exp
 
 from catchment.errors import QueryError
-from catchment.query.plan import (
+from catchment.query.plan import QueryPlan
+from catchment.query.plan_nodes import (
     Filter,
     Finish,
     LookupJoin,
     Node,
-    QueryPlan,
     Scan,
     Sink,
     WindowAggregate,

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 from catchment.center.results.read import read_results, read_windows
-from catchment.query.plan import COPIES
+from catchment.query.plan_nodes import COPIES
 from tests.worlds.nexmark import QUERIES, TOML, NexmarkQuery, draw_events, project_sql
 from tests.worlds.runs import run_project
 

@@ -30,7 +30,8 @@ from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.demand import queries_of_plan
 from catchment.optimizer.sharing.deployed import Deployed, deploy_first
 from catchment.query.catalog import Catalog
-from catchment.query.plan import QueryPlan, ViewScan
+from catchment.query.plan import QueryPlan
+from catchment.query.plan_nodes import ViewScan
 from catchment.query.planning.build import plan_views
 from catchment.query.sql.parse import parse_sql
 from catchment.testing.evaluate import evaluate_rows

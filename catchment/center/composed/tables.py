@@ -22,7 +22,8 @@ from catchment.center.results.layout import newest_revisions
 from catchment.center.results.write import UNFINISHED, OnUnfinished, ResultTables, UnfinishedRowsError
 from catchment.quality.merge_sites import Lateness
 from catchment.query.fragment import SLICE_COLUMN
-from catchment.query.plan import LOWER_ROWS, QueryPlan
+from catchment.query.plan import QueryPlan
+from catchment.query.plan_nodes import LOWER_ROWS
 
 Evaluate = Callable[[pa.Table], pa.Table]  # rows of the lower view -> partials per (slice, keys)
 

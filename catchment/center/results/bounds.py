@@ -26,7 +26,8 @@ from catchment.quality.laws import BoundLaw, law_of, rank_factor
 from catchment.quality.merge_sites import Lateness
 from catchment.quality.published import BoundTerms
 from catchment.query.fragment import Fragment
-from catchment.query.plan import QueryPlan, ViewScan
+from catchment.query.plan import QueryPlan
+from catchment.query.plan_nodes import ViewScan
 from catchment.shedding.terms import scale_values
 
 DELTA = 0.05  # the chance that an answer misses its bound, where a query says nothing

@@ -16,7 +16,7 @@ import pyarrow as pa
 from catchment.aggregates.grouped import sorted_codes
 from catchment.aggregates.partials import one_array
 from catchment.arrays import Ints, Mask
-from catchment.query.plan import SortKey
+from catchment.query.plan_nodes import SortKey
 
 
 def beyond_limit(revisions: Ints, kept: Mask, order: Sequence[Ints], limit: int) -> Mask:

@@ -15,12 +15,12 @@ from catchment.aggregates import Aggregate
 from catchment.optimizer.normal_form.expressions import columns_of, normal_text, rename_columns, split_conjunctions
 from catchment.optimizer.normal_form.normalize_join import normalize_join, rename_column, rename_sort_key, with_keys
 from catchment.query.fragment import Key
-from catchment.query.plan import (
+from catchment.query.plan import QueryPlan
+from catchment.query.plan_nodes import (
     Filter,
     Finish,
     LookupJoin,
     Node,
-    QueryPlan,
     Scan,
     Sink,
     WindowAggregate,

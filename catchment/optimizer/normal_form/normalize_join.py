@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from catchment.optimizer.normal_form.expressions import rename_columns
 from catchment.query.join import BOTH, LEFT, RIGHT, TURNED, JoinedKey, KeyComparison, PairAggregate
-from catchment.query.plan import OutputColumn, QueryPlan, SortKey, TopRows, WindowAggregate, WindowJoin
+from catchment.query.plan import QueryPlan
+from catchment.query.plan_nodes import OutputColumn, SortKey, TopRows, WindowAggregate, WindowJoin
 
 _OTHER = {LEFT: RIGHT, RIGHT: LEFT, BOTH: BOTH}
 

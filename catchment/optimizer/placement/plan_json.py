@@ -10,7 +10,7 @@ from catchment.optimizer.placement.operators import merge_name
 from catchment.optimizer.placement.planner import WanPlan
 from catchment.optimizer.sharing.demand import SharedQuery
 from catchment.optimizer.sharing.derive import describe_derivation
-from catchment.query.plan import describe_aggregate, describe_window
+from catchment.query.plan_nodes import describe_aggregate, describe_window
 
 
 def write_plan(plan: WanPlan) -> dict[str, Any]:

@@ -26,7 +26,8 @@ from catchment.optimizer.normal_form.expressions import normal_text
 from catchment.optimizer.normal_form.normalize import aggregate_name, digest, key_name, normalize
 from catchment.query.catalog import Catalog
 from catchment.query.fragment import Fragment, Key, Lookup
-from catchment.query.plan import Filter, QueryPlan, describe_aggregate, describe_window, find
+from catchment.query.plan import QueryPlan
+from catchment.query.plan_nodes import Filter, describe_aggregate, describe_window, find
 from catchment.query.sql.view_options import QUARANTINE, ViewOptions
 from catchment.query.view_start import ViewStart
 from catchment.storage.codec import stored

@@ -24,7 +24,7 @@ from catchment.aggregates.sketches import SketchAggregate
 from catchment.optimizer.normal_form.predicates import can_evaluate, evaluate, implies
 from catchment.optimizer.sharing.demand import RECORDS, FragmentDemand, SharedQuery, atoms_of, counted_argument
 from catchment.query.fragment import SLICE_COLUMN, Key
-from catchment.query.plan import describe_window
+from catchment.query.plan_nodes import describe_window
 from catchment.storage.codec import stored
 from catchment.timeline import MAX_CUTS, Slicing, WindowSpec
 

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from catchment.aggregates import make_aggregate
 from catchment.aggregates.shed_terms import with_terms
 from catchment.query.catalog import Catalog
-from catchment.query.plan import LOWER_ROWS, QueryPlan, Sink
+from catchment.query.plan import QueryPlan
+from catchment.query.plan_nodes import LOWER_ROWS, Sink
 from catchment.query.planning.calls import AggregateSet
 from catchment.query.planning.composed import ViewWindows, check_composed_options
 from catchment.query.planning.from_clause import FromClause, read_from

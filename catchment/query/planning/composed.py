@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from catchment.errors import QueryError
-from catchment.query.plan import WINDOW_END, WINDOW_START, QueryPlan, ViewScan
+from catchment.query.plan import QueryPlan
+from catchment.query.plan_nodes import WINDOW_END, WINDOW_START, ViewScan
 from catchment.query.planning.scope import RESOLVED, DerivedRelation
 from catchment.query.sql.connectors import GeneratorConnector
 from catchment.query.sql.statements import Column, Stream, View

@@ -15,7 +15,8 @@ from catchment.errors import QueryError
 from catchment.query.catalog import Catalog
 from catchment.query.fragment import Key
 from catchment.query.join import SIDES, JoinedKey, KeyComparison
-from catchment.query.plan import QueryPlan, Sink, WindowAggregate, WindowJoin
+from catchment.query.plan import QueryPlan
+from catchment.query.plan_nodes import Sink, WindowAggregate, WindowJoin
 from catchment.query.planning.calls import AggregateSet, fresh_name
 from catchment.query.planning.from_clause import FromClause
 from catchment.query.planning.grouping import Grouping, read_grouping

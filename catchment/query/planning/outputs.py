@@ -13,7 +13,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from catchment.query.fragment import SLICE_COLUMN, Key
-from catchment.query.plan import WINDOW_END, WINDOW_START, OutputColumn, SortKey
+from catchment.query.plan_nodes import WINDOW_END, WINDOW_START, OutputColumn, SortKey
 from catchment.query.planning.calls import AggregateSet, input_text, read_call
 from catchment.query.planning.grouping import window_name
 from catchment.query.planning.scope import Scope, infer_type, make_typed

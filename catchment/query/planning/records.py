@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from catchment.query.plan import COPIES
+from catchment.query.plan_nodes import COPIES
 from catchment.query.planning.from_clause import FromClause
 from catchment.query.planning.subqueries import resolve_plain, selected_columns
 from catchment.query.sql.dialect import show

@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from catchment.aggregates import Aggregate
 from catchment.query.fragment import SLICE_COLUMN, Key, Lookup
-from catchment.query.plan import (
+from catchment.query.plan_nodes import (
     WINDOW_END,
     WINDOW_START,
     Answer,

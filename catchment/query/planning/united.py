@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from catchment.query.plan import QueryPlan, WindowAggregate, WindowUnion
+from catchment.query.plan import QueryPlan
+from catchment.query.plan_nodes import WindowAggregate, WindowUnion
 from catchment.query.sql.statements import View
 from catchment.query.types import sql_type
 
