@@ -23,7 +23,7 @@ help:
 	@echo "make check        lint, types and make test; CI runs this and make integration"
 	@echo "make coverage     make test, and which lines it did not reach"
 	@echo "make bench        the throughput benchmark (others: $(BIN)/catchment bench)"
-	@echo "make docs         check every example, command and link of the documentation"
+	@echo "make docs         check every example, command and link of the documentation, and build it into site/"
 
 # The environment is made anew when pyproject.toml changes; otherwise this takes no time.
 $(VENV)/.ready: pyproject.toml tools/setup.sh
@@ -76,6 +76,8 @@ bench: $(VENV)/.ready
 
 docs: $(VENV)/.ready-dev
 	@$(BIN)/pytest tests/test_docs.py
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "site/index.html"
 
 clean:
-	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo site .pytest_cache .mypy_cache .ruff_cache .hypothesis

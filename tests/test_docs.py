@@ -160,7 +160,7 @@ def all_commands(command: Any, words: tuple[str, ...] = ("catchment",)) -> Itera
 
 
 def test_the_page_of_commands_has_a_row_for_every_command() -> None:
-    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
     rows = [tuple(words.split()) for words in re.findall(r"^\| `(catchment [^`]+)` \|", page, re.MULTILINE)]
     found = set(all_commands(root()))
     assert ("catchment", "feeds", "place") in found, "commands of groups are found"
@@ -261,7 +261,7 @@ def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
 # --- the map ----------------------------------------------------------------------------------------------------
 
 PACKAGE = ROOT / "catchment"
-MAP = ROOT / "docs" / "architecture.md"
+MAP = ROOT / "docs" / "internals" / "architecture.md"
 PATH = re.compile(r"(?P<path>(?:\w+/)*(?:\w+\.py|\w+/))(?:: (?P<name>\w+))?")
 CLASS = re.compile(r"[A-Z]\w*[a-z]\w*")
 
@@ -318,7 +318,9 @@ def test_the_check_of_the_map_refuses_what_does_not_exist() -> None:
 
 
 def test_every_line_of_the_threat_model_names_tests_that_exist() -> None:
-    lines = [line for line in (ROOT / "docs" / "security.md").read_text().splitlines() if line.startswith("|")][2:]
+    lines = [
+        line for line in (ROOT / "docs" / "guides" / "security.md").read_text().splitlines() if line.startswith("|")
+    ][2:]
     assert len(lines) > 20
     for line in lines:
         proofs = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", line)

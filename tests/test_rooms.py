@@ -88,5 +88,5 @@ def test_only_the_spark_room_imports_pyspark(path: Path) -> None:
 def test_every_room_is_on_the_map() -> None:
     rooms = {p.name for p in PACKAGE.iterdir() if p.is_dir() and (p / "__init__.py").exists()}
     assert rooms <= set(ROOMS)
-    text = (PACKAGE.parent / "docs" / "architecture.md").read_text()
+    text = (PACKAGE.parent / "docs" / "internals" / "architecture.md").read_text()
     assert [r for r in sorted(rooms) if f"`{r}/`" not in text] == []

@@ -133,7 +133,7 @@ def read_program_file(folder: Path, functions: Functions = BUILT_IN) -> FeedProg
     path = folder / PROGRAM_FILE
     if not path.is_file():
         raise FeedError(
-            f"there is no {PROGRAM_FILE} in {folder}", hint="try examples/nearby_friends, or see docs/feeds.md"
+            f"there is no {PROGRAM_FILE} in {folder}", hint="try examples/nearby_friends, or see docs/guides/feeds.md"
         )
     try:
         text = path.read_text(encoding="utf-8")

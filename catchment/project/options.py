@@ -2,9 +2,9 @@
 
 `option` and `required` declare such a field: what the value may be, its default and what it is for. From the fields
 follow the reading of a table (`read_options`), the writing of a value (`write_options`), the commented `catchment.toml`
-that `catchment init` writes and the reference in `docs/options.md`. Every reader of people's settings goes through
-`read_options`, so that an unknown name, a wrong value and a missing one are answered the same way everywhere: where,
-what was found, what is possible.
+that `catchment init` writes and the reference in `docs/reference/options.md`. Every reader of people's settings goes
+through `read_options`, so that an unknown name, a wrong value and a missing one are answered the same way everywhere:
+where, what was found, what is possible.
 """
 
 from __future__ import annotations

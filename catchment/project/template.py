@@ -21,7 +21,8 @@ sites, which merge what meets there and send it on. The route with the fewest li
 SPARK_SETTINGS_DOC = "passed to Spark unchanged"
 SECURITY_DOC = """\
 Paths are relative to the project folder; {site} in them is the name of a site. Without these files sites can be reached
-on their own machine only, and links are not encrypted. `catchment keys init` makes all of them: docs/security.md."""
+on their own machine only, and links are not encrypted. `catchment keys init` makes all of them:
+docs/guides/security.md."""
 LIMITS_DOC = "How much is kept on disk, per site and stream. What happens at each limit: docs/reliability.md."
 DEFAULTS_DOC = "What holds for streams and views that do not say otherwise in their WITH (...)."
 

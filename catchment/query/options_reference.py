@@ -1,6 +1,6 @@
-"""The reference of all options, `docs/options.md`, made of their declarations.
+"""The reference of all options, `docs/reference/options.md`, made of their declarations.
 
-`python -m catchment.query.options_reference > docs/options.md` writes it; a test holds that it is up to date.
+`python -m catchment.query.options_reference > docs/reference/options.md` writes it; a test holds that it is up to date.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HEAD = """\
 # Every option
 
 This page is generated from the declarations in the code, by
-`python -m catchment.query.options_reference > docs/options.md`.
+`python -m catchment.query.options_reference > docs/reference/options.md`.
 
 Durations are written `'250 ms'`, `'10 s'`, `'1 minute'`, `'1 hour'`; sizes `'64 MB'`, `'1 GiB'`; bandwidths `'2 MB/s'`,
 `'20 Mbit/s'`; flags `on` or `off`, `true` or `false`."""

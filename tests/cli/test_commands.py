@@ -34,8 +34,10 @@ pytestmark = pytest.mark.usefixtures("narrow")
 
 
 def documented() -> dict[str, set[str]]:
-    """The keys that docs/commands.md promises, by command."""
-    rows = re.findall(r"^\| `catchment (.+?)` \| .+? \| (.+?) \|$", (ROOT / "docs" / "commands.md").read_text(), re.M)
+    """The keys that docs/reference/commands.md promises, by command."""
+    rows = re.findall(
+        r"^\| `catchment (.+?)` \| .+? \| (.+?) \|$", (ROOT / "docs" / "reference" / "commands.md").read_text(), re.M
+    )
     return {command: set(re.findall(r"`(\w+)`", keys)) for command, keys in rows}
 
 
@@ -76,7 +78,7 @@ def test_results_in_json_are_complete(shell: Shell, published: Path) -> None:
         "missing_sources": [],
     }
     assert [r["window_start"][11:16] for r in rows] == ["02:20", "02:10", "02:00", "02:00"]
-    described = set(re.findall(r"`(\w+)`", (ROOT / "docs" / "commands.md").read_text()))
+    described = set(re.findall(r"`(\w+)`", (ROOT / "docs" / "reference" / "commands.md").read_text()))
     assert set(newest) - {"start", "country", "code", "requests", "bytes"} <= described
     assert len(shell.json("show", "results", "traffic", "-p", published, "-n", "1")["rows"]) == 1
 

@@ -1,7 +1,8 @@
 """Placement over a WAN: the paper's example, the greedy rules, the local search and the exact program.
 
 The oracle of the exact planner on tiny instances is the enumeration of every assignment; of the costs, a count of bytes
-by hand. A greedy placement can never beat the exact one; how far it is off is measured, not asserted (docs/sharing.md).
+by hand. A greedy placement can never beat the exact one; how far it is off is measured, not asserted
+(docs/internals/sharing.md).
 """
 
 from __future__ import annotations

@@ -159,26 +159,26 @@ def test_explain_for_programs_says_the_same() -> None:
 
 
 def documented() -> str:
-    page = (Path(__file__).parents[2] / "docs" / "sql.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "sql.md").read_text(encoding="utf-8")
     return "\n".join(re.findall(r"```sql\n(.*?)```", page, re.DOTALL))
 
 
 def test_the_examples_of_the_sql_page_are_planned() -> None:
-    catalog = Catalog(make_project()).add(*parse_sql(documented(), "docs/sql.md"))
+    catalog = Catalog(make_project()).add(*parse_sql(documented(), "docs/reference/sql.md"))
     views = set(re.findall(r"CREATE MATERIALIZED VIEW (\w+)", documented()))
     dropped = set(re.findall(r"DROP MATERIALIZED VIEW (\w+)", documented()))
     assert set(plan_views(catalog)) == views - dropped
 
 
 def test_the_sql_page_names_every_aggregate_and_reserved_column() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "sql.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "sql.md").read_text(encoding="utf-8")
     missing = [name for name in sorted({*FUNCTIONS, *RESULT_COLUMNS}) if f"`{name}`" not in page]
     assert not missing
 
 
 def test_the_page_of_options_is_what_their_declarations_say() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "options.md").read_text(encoding="utf-8")
-    assert page == options_reference(), "run: python -m catchment.query.options_reference > docs/options.md"
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "options.md").read_text(encoding="utf-8")
+    assert page == options_reference(), "run: python -m catchment.query.options_reference > docs/reference/options.md"
 
 
 def test_every_option_says_what_it_is_for() -> None:

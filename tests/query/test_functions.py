@@ -76,7 +76,7 @@ def test_what_queries_are_made_of_is_allowed(expression: str) -> None:
 
 
 def test_the_reference_lists_them() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "sql.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "sql.md").read_text(encoding="utf-8")
     section = page.partition("### Functions")[2].partition("**Not possible**")[0]
     assert set(re.findall(r"`(\w+)`", section)) == SCALAR_FUNCTIONS
 

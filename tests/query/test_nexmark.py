@@ -10,7 +10,7 @@ from catchment.query.sql.parse import parse_sql
 from tests.worlds.nexmark import QUERIES, catalogue_table, project_sql
 from tests.worlds.query_support import make_project
 
-PAGE = Path(__file__).parents[2] / "docs" / "nexmark.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "nexmark.md"
 
 
 def test_every_query_of_nexmark_is_answered_or_its_reason_is_named() -> None:

@@ -166,7 +166,7 @@ def test_metrics_are_declared_and_every_declared_one_is_documented(reader: httpx
     assert names <= set(METRICS)
     assert 'catchment_link_capacity_bytes_per_second{from="us",to="center"} 64000' in text
     assert 'catchment_site_quarantined_total{site="us"} 2' in text
-    page = Path(__file__).parents[2].joinpath("docs", "dashboard.md").read_text()
+    page = Path(__file__).parents[2].joinpath("docs", "guides", "dashboard.md").read_text()
     assert [name for name in METRICS if f"`{name}`" not in page] == []
 
 

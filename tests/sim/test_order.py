@@ -1,4 +1,4 @@
-"""Order, contract and repair on short traces; the claims for full ones are made by command, in docs/order.md."""
+"""Order, contract and repair on short traces; docs/internals/order.md has the claims for full ones, made by command."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Nexmark's queries on Spark: two sites, late files, a restart, a wire that loses and doubles; DuckDB is the oracle.
 
 Catches: an expression, a record or a window that differs from what DuckDB makes of the same events. Which queries are
-possible, and which are not and why, is in `tests/worlds/nexmark.py`, and in `docs/nexmark.md` from there.
+possible, and which are not and why, is in `tests/worlds/nexmark.py`, and in `docs/reference/nexmark.md` from there.
 """
 
 from __future__ import annotations

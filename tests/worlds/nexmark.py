@@ -2,7 +2,7 @@
 
 Nexmark (Tucker et al., 2008; queries 9 to 22 come from Apache Beam and Flink) is an online auction: people, auctions
 and bids. A query is expressed as it is (`EXACT`), within windows where the original has none (`WINDOWED`), or not at
-all, and then the reason is named. `catalogue_table` is the table in `docs/nexmark.md`.
+all, and then the reason is named. `catalogue_table` is the table in `docs/reference/nexmark.md`.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ QUERIES = (
 
 
 def catalogue_table() -> str:
-    """Return the table of all queries, as `docs/nexmark.md` has it."""
+    """Return the table of all queries, as `docs/reference/nexmark.md` has it."""
     lines = ["| query | asks for | possible | remark |", "|---|---|---|---|"]
     lines += [f"| {q.name} | {q.asks} | {q.possible} | {q.remark} |" for q in QUERIES]
     return "\n".join(lines)

@@ -23,7 +23,7 @@ catchment plan examples/wan_workload --sharing none --planner greedy --json
 
 catchment plan my-project --planner run
 
-Nothing is run. Rates are declared in statistics.toml of the project. How it works: docs/sharing.md"""
+Nothing is run. Rates are declared in statistics.toml of the project. How it works: docs/internals/sharing.md"""
 
 
 def register(app: typer.Typer) -> None:

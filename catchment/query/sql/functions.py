@@ -77,7 +77,7 @@ def _is_listed(name: str) -> bool:
 
 def _hint(name: str) -> str:
     near = difflib.get_close_matches(name, SCALAR_FUNCTIONS, n=1, cutoff=0.7)
-    listed = "docs/sql.md lists the functions that are"
+    listed = "docs/reference/sql.md lists the functions that are"
     return f"did you mean {near[0]!r}? {listed}" if near else listed
 
 

@@ -45,7 +45,7 @@ catchment feeds run examples/nearby_friends --cloud spark --page 8765
 
 catchment feeds run my-feeds --mqtt 127.0.0.1:1883
 
-A project folder holds feeds.sql, one CSV file per reference table and one per recorded stream: docs/feeds.md"""
+A project folder holds feeds.sql, one CSV file per reference table and one per recorded stream: docs/guides/feeds.md"""
 
 _EXPLAIN_EPILOG = """Examples:
 

@@ -28,7 +28,7 @@ catchment feeds place rates.parquet --upload-cost 1 --download-cost 1 --engine s
 
 RATES has one row per pair and direction: src,dst,rate (the rate of src's feed that dst demands).
 
-How it works: docs/feeds-placement.md"""
+How it works: docs/internals/feeds-placement.md"""
 
 
 class Engine(StrEnum):
