@@ -39,11 +39,16 @@ def main(
         raise typer.BadParameter(f"unknown kinds {unknown}; known: {', '.join(KINDS)}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no process and no disk is left
     campaign = Campaign(
-        folder.absolute(), kept.absolute(), seed, tuple(wanted) or tuple(KINDS), tuple(sites.split(","))
+        folder.absolute(), kept.absolute(), seed, tuple(wanted) or tuple(KINDS), tuple(sites.split(",")), _say
     )
     held = campaign.run(faults, seconds) if number is None else campaign.run_alone(number)
     if not held:
         sys.exit(1)
+
+
+def _say(text: str) -> None:
+    """Print at once, so that whoever reads the output of a long campaign from a file sees how far it is."""
+    print(text, flush=True)
 
 
 if __name__ == "__main__":
