@@ -124,6 +124,7 @@ class ReaderWatch:
         return {
             "state": self.state(now_us),
             "last_progress_us": self.progress_us,
+            "last_batch_us": self.batch_us,
             "restarts": self.restarts,
             "reason": self.reason,
         }

@@ -20,7 +20,7 @@ import typer
 
 from catchment.center.results.read import read_windows
 from tests.campaign.campaign import commit_of_code, wait_for_rest
-from tests.campaign.feed import WINDOW_S, Record
+from tests.campaign.feed import WINDOW_S
 from tests.campaign.living import FRESHNESS_S, Living
 from tests.campaign.verdict import TOTALS
 
@@ -72,27 +72,17 @@ def main(
         print(json.dumps(measured.to_json(minutes), indent=2), flush=True)
         living.machines[DEAD].start()
         returned_s = time.monotonic()
-        wait_for_rest(living, _close_windows(living))
+        wait_for_rest(living, living.feed.close_now(living.sites))
         print(json.dumps({"all_exact_after_return_s": round(time.monotonic() - returned_s, 1)}))
 
 
 def _feed_until(living: Living, end_s: float, measured: Measured | None = None) -> None:
     """Write what every site records now, each second, until an instant."""
     while time.time() < end_s:
-        now_ms = int(time.time() * 1000)
-        for site in living.sites:
-            living.feed.write(site, [living.feed.draw(now_ms - 300 * i) for i in (2, 1, 0)])
+        living.feed.write_now(living.sites)
         if measured is not None:
             measured.center_bytes.append(_resident_bytes(living))
         time.sleep(1.0)
-
-
-def _close_windows(living: Living) -> int:
-    """Let every site pass the end of its last window."""
-    until_s = (int(time.time()) // WINDOW_S + 1) * WINDOW_S
-    for site in living.sites:
-        living.feed.write(site, [Record(until_s * 1000 + i, "k0", 1) for i in (0, 1)])
-    return until_s
 
 
 def _read_lags(living: Living, from_s: int, until_s: float) -> list[float]:

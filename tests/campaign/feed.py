@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections import defaultdict
+import time
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -101,7 +102,7 @@ class Feed:
         modified_s: float | None = None,
     ) -> FedFile:
         """Write one file, maybe with another modification time than now."""
-        name = f"{site}-{sum(f.site == site for f in self.files):06d}.json"
+        name = f"{site}-{self._files_of[site]:06d}.json"
         fed = FedFile(site, name, tuple(records), tuple(bad_lines), is_late)
         with self.log.open("a") as log:
             log.write(json.dumps(asdict(fed)) + "\n")
@@ -111,6 +112,25 @@ class Feed:
         self._put(fed, "".join(line + "\n" for line in lines), modified_s)
         self._remember(fed)
         return fed
+
+    def write_now(self, sites: Sequence[str]) -> None:
+        """Write a file of each site with records of this moment of the wall clock."""
+        now_ms = int(time.time() * 1000)
+        for site in sites:
+            self.write(site, [self.draw(now_ms - 300 * i) for i in (2, 1, 0)])
+
+    def close_now(self, sites: Sequence[str]) -> int:
+        """Let sites pass the end of the window of this moment; return that event time."""
+        until_s = (int(time.time()) // WINDOW_S + 1) * WINDOW_S
+        for site in sites:
+            self.write(site, [Record(until_s * 1000 + i, "k0", 1) for i in (0, 1)])
+        return until_s
+
+    def remove_older(self, age_s: float) -> None:
+        """Remove files that lie there for longer, as an operator or a log rotation does."""
+        for path in self.folder.glob("*/*.json"):
+            if time.time() - path.stat().st_mtime > age_s:
+                path.unlink()
 
     def totals(self, site: str, window_s: int) -> Totals:
         """Return what a site's records of a window add up to."""
@@ -147,6 +167,7 @@ class Feed:
 
     def _remember(self, fed: FedFile) -> None:
         self.files.append(fed)
+        self._files_of[fed.site] += 1
         for record in fed.records:
             mine = self._totals[fed.site, record.window_s]
             count, total = mine.get(record.key, (0, 0))
@@ -157,4 +178,5 @@ class Feed:
             self.next_s[fed.site] = max(self.next_s.get(fed.site, FIRST_S), after_s)
 
     def __post_init__(self) -> None:
+        self._files_of: Counter[str] = Counter()
         self._totals: defaultdict[tuple[str, int], dict[str, tuple[int, int]]] = defaultdict(dict)

@@ -61,6 +61,7 @@ max_jump = "1 h"
 sharing = "none"
 [limits]
 free_disk = "8 MB"
+{limits}
 [spark]
 master = "local[1]"
 memory = "600m"
@@ -108,6 +109,7 @@ class Living:
     seed: int
     sites: Sequence[str] = SITES
     horizon: str = "1 h"
+    limits: str = ""  # lines of `[limits]` beside the free disk
     with_namespace: bool = True
     with_small_disks: bool = True
     lacks: list[Lack] = field(default_factory=list)
@@ -250,7 +252,13 @@ class Living:
             sites = "".join(f"[sites.{site}]\n" for site in self.sites)
             links = "".join(f'[[links]]\nfrom = "{s}"\nto = "{RECEIVERS[s]}"\n' for s in self.links)
             text = TOML.format(
-                state=self.state, sites=sites, links=links, freshness_s=FRESHNESS_S, horizon=self.horizon, **ports
+                state=self.state,
+                sites=sites,
+                links=links,
+                freshness_s=FRESHNESS_S,
+                horizon=self.horizon,
+                limits=self.limits,
+                **ports,
             )
             (project / "catchment.toml").write_text(text)
             self.machines[role] = machine

@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 
 from tests.worlds.waiting import free_port
 
-OUTSIDE, INSIDE = "10.231.77.1", "10.231.77.2"
-
 
 @dataclass
 class NetworkNamespace:
@@ -39,10 +37,10 @@ class NetworkNamespace:
         steps = [
             ["ip", "netns", "add", made.name],
             ["ip", "link", "add", made.cable, "type", "veth", "peer", "name", "cable", "netns", made.name],
-            ["ip", "addr", "add", f"{OUTSIDE}/30", "dev", made.cable],
+            ["ip", "addr", "add", f"{made.outside}/30", "dev", made.cable],
             ["ip", "link", "set", made.cable, "up"],
             [*made.prefix, "ip", "link", "set", "lo", "up"],
-            [*made.prefix, "ip", "addr", "add", f"{INSIDE}/30", "dev", "cable"],
+            [*made.prefix, "ip", "addr", "add", f"{made.inside}/30", "dev", "cable"],
             [*made.prefix, "ip", "link", "set", "cable", "up"],
         ]
         if all(_succeeds(step) for step in steps):
@@ -51,16 +49,26 @@ class NetworkNamespace:
         return None
 
     @property
+    def outside(self) -> str:
+        """The address of the cable's end outside; campaigns of other processes have others."""
+        return f"10.231.{os.getpid() // 64 % 256}.{os.getpid() % 64 * 4 + 1}"
+
+    @property
+    def inside(self) -> str:
+        first, last = self.outside.rsplit(".", 1)
+        return f"{first}.{int(last) + 1}"
+
+    @property
     def prefix(self) -> tuple[str, ...]:
         return ("ip", "netns", "exec", self.name)
 
     def lead_to(self, port: int) -> int:
         """Return a port inside that leads over the cable to a loopback port outside."""
-        outside = socket.create_server((OUTSIDE, 0))
+        outside = socket.create_server((self.outside, 0))
         self.closing.append(outside)
         threading.Thread(target=forward, args=(outside, ("127.0.0.1", port)), daemon=True).start()
         inside = free_port()  # free outside; the namespace is empty, so it is free inside too
-        target = f"{OUTSIDE}:{outside.getsockname()[1]}"
+        target = f"{self.outside}:{outside.getsockname()[1]}"
         program = [*self.prefix, sys.executable, "-m", "tests.campaign.namespace", str(inside), target]
         self.forwarders.append(subprocess.Popen(program, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE))
         output = self.forwarders[-1].stdout

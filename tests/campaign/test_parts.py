@@ -21,6 +21,8 @@ from tests.campaign.living import Lack, Living
 from tests.campaign.message_proxy import MessageHarm, MessageProxy
 from tests.campaign.report import render
 from tests.campaign.schedule import KINDS, draw_round, draw_rounds
+from tests.campaign.soak_report import Sample, find_growth, plot
+from tests.campaign.soak_report import render as render_soak
 from tests.campaign.verdict import TOTALS, Answer, judge
 
 Echoed = list[bytes]
@@ -210,3 +212,24 @@ def test_results_survive_a_torn_line_and_make_a_table(tmp_path: Path) -> None:
     table = render(read_results(path))
     assert "2 faults in 1 rounds" in table
     assert "| kill -9 | 2 | 2 | 3 s (3 s) | exit code 0 |" in table
+
+
+def soak_of(*values: float, name: str = "a / python MB") -> list[Sample]:
+    return [Sample(minute, {name: value}) for minute, value in enumerate(values, 1)]
+
+
+def test_a_soak_tells_what_grows_from_what_varies() -> None:
+    warm_up, steady = [10.0, 50.0], [200.0, 204.0, 199.0, 203.0, 201.0, 205.0]
+    assert not find_growth(soak_of(*warm_up, *steady))
+    leaking = soak_of(*warm_up, 200, 220, 240, 260, 280, 300)
+    assert [trend.name for trend in find_growth(leaking)] == ["a / python MB"]
+    assert "a / python MB: 210 -> 290" in render_soak(leaking)
+    answers = soak_of(1, 2, 3, 4, 5, 6, 7, 8, name="center / MB in results")
+    assert not find_growth(answers), "answers are kept for good"
+    assert find_growth(soak_of(0, 0, 0, 0, 0, 0, 90, 90, name="c / files in history"))
+
+
+def test_the_samples_of_a_soak_are_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    plot(soak_of(1, 2, 3, 4), tmp_path / "soak.svg")
+    assert "<svg" in (tmp_path / "soak.svg").read_text()
