@@ -41,7 +41,7 @@ ROOMS = (
     "serve",
     "cli",
 )
-GROUND = ("arrays", "errors", "timeline", "units", "version")
+GROUND = ("arrays", "errors", "log_fields", "timeline", "units", "version")
 
 
 def _room(path: Path) -> str:

@@ -49,6 +49,7 @@ from catchment.center.events import (
     SiteRetired,
     UnfinishedRevision,
 )
+from catchment.center.log_lines import log_deployment, log_windows
 from catchment.center.open_state import OpenState
 from catchment.center.query import CenterQuery
 from catchment.center.results.write import ResultTables
@@ -56,6 +57,7 @@ from catchment.center.unfinished_notes import UnfinishedNotes
 from catchment.center.windows.query_windows import QueryWindows
 from catchment.center.windows.unfinished import UnfinishedState
 from catchment.errors import EngineError
+from catchment.log_fields import about
 from catchment.progress.consumer import InboxConsumer, Merge, merge_here
 from catchment.progress.events import Landed, Ticked
 from catchment.progress.spans import ALL_OF_TIME, Span
@@ -148,6 +150,8 @@ class CenterPipeline:
             events += composed_changes(self.core, self.composed)
             if events:
                 self.host.submit("deploy", events)
+                for event in events:
+                    log_deployment(event)
 
     def resume(self, names: Iterable[str]) -> None:
         """Finish the answers of these views again, if they are suspended here."""
@@ -157,6 +161,8 @@ class CenterPipeline:
             ]
             if suspended:
                 self.host.submit("resume", [AnswersResumed(name) for name in suspended])
+                for name in suspended:
+                    _log.info("the answers of %s are finished again", name, extra=about(query=name))
 
     def _change_rosters(self, changes: Sequence[RosterChange]) -> None:
         """Let sites come and go; what has landed of them is handled before."""
@@ -169,6 +175,8 @@ class CenterPipeline:
         self._merge_deferred(everything=True)
         self.consumer.recover()
         self.host.submit("deploy", changes)
+        for change in changes:
+            _log.info("the sites change: %s", change, extra=about(site=change.site))
         self._begin_lives()
 
     def _begin_lives(self) -> None:
@@ -364,6 +372,9 @@ class CenterPipeline:
         if events:
             self.host.submit("suspend", events)
             self._notes.clear()
+            for event in events:
+                told = "the answers of %s are suspended: %s"
+                _log.warning(told, event.query, event.reason, extra=about(query=event.query))
 
     def _enact(self, number: int, actions: Sequence[Action]) -> int:
         for name, tables in self.tables.items():
@@ -374,6 +385,7 @@ class CenterPipeline:
             tables.register_late(number, [a for a in actions if isinstance(a, Expired) and a.query == name])
         self._compose(number, [a for a in actions if isinstance(a, Compose)])
         self.published += sum(isinstance(a, Publish | Compose) for a in actions)
+        log_windows(actions)
         return 1
 
     def _compose(self, number: int, due: Sequence[Compose]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -12,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from catchment.cli.library_output import divert_library_output
 from catchment.cli.output import notes
 from catchment.cli.progress import watching
+from catchment.cli.run_log import LogChoice, LogFormat, write_log
 from catchment.storage.lock import LOCK_FILE, lock_folder
+from catchment.version import VERSION
 
 if TYPE_CHECKING:
     from catchment.deploy.deployment import Deployment
@@ -22,7 +25,9 @@ if TYPE_CHECKING:
 INTERRUPTED = 130  # the exit code after Ctrl-C, as shells have it
 Report = Callable[[Mapping[str, Any]], None]  # is given the status of a run, several times per second
 Watch = Callable[[Callable[[], None]], AbstractContextManager[Report]]  # is given what stops the run
-LOGS = "logs"  # the folder of a state folder that holds what Java and other libraries printed
+LOGS = "logs"  # the folder of a state folder that holds the logs of its processes
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -36,13 +41,31 @@ class Roles:
     @property
     def name(self) -> str:
         """The name of the process, which is that of its log."""
+        return f"site-{self.site}" if self.role == "site" else self.role
+
+    @property
+    def role(self) -> str:
+        """What the process is: a site, the center, or a run of all of them."""
         if not self.with_center:
-            return f"site-{self.sites[0]}"
+            return "site"
         return "run" if self.sites else "center"
 
     @property
+    def site(self) -> str | None:
+        """The site that the process runs; None if it runs several."""
+        if not self.with_center:
+            return self.sites[0]
+        return None if self.sites else self.deployment.project.center
+
+    @property
     def log(self) -> Path:
+        """Where the process logs what it does."""
         return self.deployment.project.state_folder / LOGS / f"{self.name}.log"
+
+    @property
+    def library_log(self) -> Path:
+        """Where Java, gRPC and other libraries print to."""
+        return self.log.with_suffix(".libraries.log")
 
     @property
     def needs_spark(self) -> bool:
@@ -84,6 +107,7 @@ def run_roles(
     page_port: int | None = None,
     wrap_uplink: Callable[[Uplink], Uplink] = lambda uplink: uplink,
     watch: Watch | None = None,
+    log: LogChoice = LogChoice(),  # noqa: B008 - it is frozen
 ) -> EndedRun:
     """Run until all is done, a signal comes or the time is over; with a port, serve the dashboard meanwhile.
 
@@ -93,8 +117,10 @@ def run_roles(
     with ExitStack() as stack:
         if page_port is not None:
             _serve_page(stack, roles.deployment.project, page_port)
-        stack.enter_context(divert_library_output(roles.log))
-        return _run(roles, once, seconds, watch or (lambda stop: watching(quiet)), wrap_uplink)
+        stack.enter_context(divert_library_output(roles.library_log))
+        stack.enter_context(write_log(roles.log, log, roles.role, roles.site))
+        is_quiet = quiet or log.format is LogFormat.JSON  # standard error is a program's
+        return _run(roles, once, seconds, watch or (lambda stop: watching(is_quiet)), wrap_uplink)
 
 
 def _serve_page(stack: ExitStack, project: Project, port: int) -> None:
@@ -124,6 +150,7 @@ def _run(
     from catchment.spark.session import make_session
 
     project = roles.deployment.project
+    _log.info("catchment %s starts project %s", VERSION, project.name)
     spark = None
     if roles.needs_spark:
         with notes.status("starting Spark"):
@@ -134,11 +161,16 @@ def _run(
         with stop_on_signals(runner.stop) as interrupts:
             with notes.status("starting the streams"):
                 runner.start()
+            _log.info("started: %s", ", ".join((*roles.sites, *(["the center"] if roles.with_center else []))))
             with watch(runner.stop) as report:
                 runner.run(report, seconds)
             return EndedRun(runner.status(), bool(interrupts))
+    except Exception as failure:
+        _log.error("the process ends: %s", failure, exc_info=True)
+        raise
     finally:
         runner.close()
+        _log.info("stopped; what was read and published is kept in %s", project.state_folder)
         if spark is not None:
             spark.stop()
 

@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass, field
 
 from catchment.deploy.connections import Connections
+from catchment.log_fields import about
 from catchment.timeline import Clock
 from catchment.units import SECOND_US
 
@@ -51,4 +52,5 @@ class ExpiryWatch:
             site,
             days_left(expires_us, now_us),
             site,
+            extra=about(site=site),
         )

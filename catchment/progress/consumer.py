@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from catchment.aggregates import partials
 from catchment.errors import CatchmentError
+from catchment.log_fields import about
 from catchment.progress.blocking import SegmentSieve, SiteBlocked, SiteResumed, TakesSegments
 from catchment.progress.deferred import (
     FOLDER,
@@ -201,7 +202,10 @@ class InboxConsumer:
             if self.merge is merge_here:
                 raise
             merged = merge_here(fragment, table)
-            _log.warning("partials of %s were merged without the engine, which has failed: %s", fragment.name, failure)
+            of = about(fragment=fragment.name)
+            _log.warning(
+                "partials of %s were merged without the engine, which has failed: %s", fragment.name, failure, extra=of
+            )
             return merged
 
     def _decide(

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple, Protocol
 
 from catchment.errors import CatchmentError, WireError
+from catchment.log_fields import about
 from catchment.timeline import Clock
 from catchment.wire.link_meter import LinkCounters, LinkMeter
 from catchment.wire.outbox import Outbox, Pending
@@ -188,17 +189,31 @@ class Dispatch:
                 self._count_ack(segment)
             if not self._up:
                 self._order.note_reconnected(self._outbox.next_sequence)
+                self._log_link("is up")
             self._up.add(lane)
             self._link_error = None
             self._changed.notify_all()
 
     def lane_down(self, lane: int, error: LinkError | RefusedError) -> None:
         with self._changed:
+            was_up = bool(self._up)
             self._up.discard(lane)
             self._link_error = str(error)
+            if was_up and not self._up:
+                self._log_link(f"is down, and is tried again: {error}")
             if not error.retryable and self._link_error != self._logged_error:  # it is tried again, and logged once
                 self._logged_error = self._link_error
-                _log.warning("%s -> %s: %s", self._outbox.origin, self._outbox.destination, self._link_error)
+                _log.warning(
+                    "%s -> %s: %s",
+                    self._outbox.origin,
+                    self._outbox.destination,
+                    self._link_error,
+                    extra=about(site=self._outbox.origin),
+                )
+
+    def _log_link(self, told: str) -> None:
+        origin = self._outbox.origin
+        _log.info("the link %s -> %s %s", origin, self._outbox.destination, told, extra=about(site=origin))
 
     def fail(self, error: BaseException) -> None:
         """Record an error that no further attempt can mend."""

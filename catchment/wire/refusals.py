@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+from catchment.log_fields import about
 from catchment.timeline import SECOND_US, Clock
 
 LOG_EVERY_US = 600 * SECOND_US
@@ -50,9 +51,9 @@ class Refusals:
         known.message = message
         if known.logged_us is None or not 0 <= now_us - known.logged_us < LOG_EVERY_US:
             level = logging.INFO if retryable else logging.WARNING
-            _log.log(
-                level, "refused, %s: %s (%d since the last line)", reason, message, known.count - known.logged_count
-            )
+            count = known.count - known.logged_count
+            told = "refused, %s: %s (%d since the last line)"
+            _log.log(level, told, reason, message, count, extra=about(site=origin))
             known.logged_us = now_us
             known.logged_count = known.count
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from catchment.cli.output import JsonFlag, emit
+from catchment.cli.run_log import LogChoice, LogFormat, LogFormatOption, LogLevel, LogLevelOption
 from catchment.cli.running import INTERRUPTED, Roles, run_roles
 from catchment.errors import ConfigError
 from catchment.project.config import PROJECT_FILE, QUERIES_FOLDER
@@ -78,17 +79,23 @@ def run(
     ] = False,
     seconds: Seconds = None,
     page: PagePort = None,
+    log_format: LogFormatOption = LogFormat.TEXT,
+    log_level: LogLevelOption = LogLevel.INFO,
     as_json: JsonFlag = False,
 ) -> None:
     """Run every site and the center of a project in one process, connected by sockets on loopback."""
     deployment = _load(folder)
-    _run(Roles(deployment, deployment.sites, True), folder, once=once, seconds=seconds, page=page, as_json=as_json)
+    roles = Roles(deployment, deployment.sites, True)
+    log = LogChoice(log_format, log_level)
+    _run(roles, folder, once=once, seconds=seconds, page=page, log=log, as_json=as_json)
 
 
 def site(
     name: Annotated[str, typer.Argument(help="The site that this process runs.")],
     project: ProjectOption = Path(),
     seconds: Seconds = None,
+    log_format: LogFormatOption = LogFormat.TEXT,
+    log_level: LogLevelOption = LogLevel.INFO,
     as_json: JsonFlag = False,
 ) -> None:
     """Run one site of a project, as a source of streams, a relay for other sites, or both."""
@@ -101,16 +108,23 @@ def site(
             hint=f"sites that have something to do: {', '.join(possible)}",
         )
     _check_addresses(deployment, name)
-    _run(Roles(deployment, (name,), False), project, seconds=seconds, as_json=as_json)
+    log = LogChoice(log_format, log_level)
+    _run(Roles(deployment, (name,), False), project, seconds=seconds, log=log, as_json=as_json)
 
 
 def center(
-    project: ProjectOption = Path(), seconds: Seconds = None, page: PagePort = None, as_json: JsonFlag = False
+    project: ProjectOption = Path(),
+    seconds: Seconds = None,
+    page: PagePort = None,
+    log_format: LogFormatOption = LogFormat.TEXT,
+    log_level: LogLevelOption = LogLevel.INFO,
+    as_json: JsonFlag = False,
 ) -> None:
     """Run the center of a project, which merges what its sites send and publishes the answers."""
     deployment = _load(project)
     _check_addresses(deployment, deployment.project.center)
-    _run(Roles(deployment, (), True), project, seconds=seconds, page=page, as_json=as_json)
+    log = LogChoice(log_format, log_level)
+    _run(Roles(deployment, (), True), project, seconds=seconds, page=page, log=log, as_json=as_json)
 
 
 def _check_addresses(deployment: Deployment, site: str) -> None:
@@ -133,11 +147,12 @@ def _run(
     folder: Path,
     *,
     as_json: bool,
+    log: LogChoice,
     once: bool = False,
     seconds: float | None = None,
     page: int | None = None,
 ) -> None:
-    ended = run_roles(roles, once=once, seconds=seconds, quiet=as_json, page_port=page)
+    ended = run_roles(roles, once=once, seconds=seconds, quiet=as_json, page_port=page, log=log)
     answer = {
         "status": ended.status,
         "queries": [p.name for p in roles.deployment.plans],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 
 from catchment.files.spark_checkpoint import is_spark_file_log, take_over
 from catchment.files.watch import FilePiece, FolderLook, FolderWatch
+from catchment.log_fields import about
 from catchment.site.core import SiteCore
 from catchment.site.events import Action, Event
 from catchment.site.known_files import FilesRead
@@ -48,6 +49,10 @@ class FileBatches:
     def _stream(self) -> str:
         return self.state.stream.name
 
+    @property
+    def _about(self) -> dict[str, Mapping[str, str]]:
+        return about(site=self.folder.name, stream=self._stream)
+
     def take_over_checkpoint(self) -> None:
         """Take over what Spark's file source has read for an earlier version, and remove its checkpoint."""
         checkpoint = self.folder / "checkpoints" / self._stream
@@ -56,7 +61,9 @@ class FileBatches:
             refuse_lost_checkpoint(checkpoint, committed)
             taken = take_over(checkpoint, committed, self._stream, self.source.watched)
             self.host.submit(CAUSE, [taken])
-            _log.info("%d files that were read before are known by content from now on", len(taken.files))
+            _log.info(
+                "%d files that were read before are known by content from now on", len(taken.files), extra=self._about
+            )
         if is_spark_file_log(checkpoint):
             shutil.rmtree(checkpoint)
 
@@ -66,7 +73,9 @@ class FileBatches:
         found = self.watch.look(self.core.files.of(self._stream), times)
         if found.seen is not None:
             for old, new in found.seen.renamed:
-                _log.info("the file %s of %s is now named %s: it is not read again", old, self._stream, new)
+                _log.info(
+                    "the file %s of %s is now named %s: it is not read again", old, self._stream, new, extra=self._about
+                )
             self.host.submit(CAUSE, [found.seen])
         return found
 
@@ -74,7 +83,8 @@ class FileBatches:
         """Read pieces of files as one batch."""
         present = [piece for piece in pieces if self.source.watched.stat(piece.name) is not None]
         if len(present) < len(pieces):
-            _log.warning("%d files of %s were removed before they were read", len(pieces) - len(present), self._stream)
+            removed = len(pieces) - len(present)
+            _log.warning("%d files of %s were removed before they were read", removed, self._stream, extra=self._about)
         if not present:
             return
         number = self.host.batches.get(self._stream, -1) + 1

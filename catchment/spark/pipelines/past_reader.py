@@ -18,6 +18,7 @@ from functools import partial, reduce
 
 import pyarrow as pa
 
+from catchment.log_fields import about
 from catchment.project.config import Link
 from catchment.query.fragment import Fragment
 from catchment.site.backfill import (
@@ -149,7 +150,9 @@ class PastReader:
             span = () if times is None or times.span is None else (times.span,)
             lost = reduce(add_span, span, chunk.lost)
             empty = fragment.schema.empty_table()
-            _log.warning("%s fails on batch %d of its past: %s", fragment.name, number, reason_of(str(failure)))
+            of = about(site=self.reducer.site, stream=fragment.stream, fragment=fragment.name)
+            told = "%s fails on batch %d of its past: %s"
+            _log.warning(told, fragment.name, number, reason_of(str(failure)), extra=of)
             return PastAbsorbed(fragment.name, chunk.first, end, empty, (), lost, reason_of(str(failure)))
         partials, counts = drop_before(partials, counts, found.backfill.past[0].from_us)
         return PastAbsorbed(fragment.name, chunk.first, end, partials, counts, chunk.lost)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
 
+from catchment.log_fields import about
 from catchment.query.sql.statements import Stream
 from catchment.site.plausible import PlausibleTimes
 from catchment.spark.evaluation.evaluator import Evaluator
@@ -57,7 +58,9 @@ class ScanningReducer:
                 found = self._scan(state, choice, batch, number)
             except NotVectorisedError as reason:
                 scans.note_failure(reason.message)
-                _log.warning("batch %d of %s is left to Spark SQL: %s", number, state.stream.name, reason.message)
+                stream = state.stream.name
+                of = about(site=self.native.site, stream=stream)
+                _log.warning("batch %d of %s is left to Spark SQL: %s", number, stream, reason.message, extra=of)
             else:
                 scans.note_success()
                 return found

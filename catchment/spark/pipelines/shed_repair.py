@@ -23,6 +23,7 @@ from pyspark.sql import functions as F
 from catchment.aggregates import partials
 from catchment.deploy.fragment_plan import FragmentPlan
 from catchment.deploy.role_files import forget_repair_requests, requested_repairs
+from catchment.log_fields import about
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.shedding.debts import BatchGivenUp, BatchRepaired, ShedDebt, ShedDebts
 from catchment.shedding.reader_filter import ROW, ReadRequest
@@ -103,7 +104,9 @@ class ShedRepairs:
         except PySparkException as failure:
             if DELETED not in str(failure):
                 raise
-            _log.warning("what is owed of %s is given up: %s", state.stream.name, reason_of(str(failure)))
+            stream = state.stream.name
+            of = about(site=self.reducer.site, stream=stream)
+            _log.warning("what is owed of %s is given up: %s", stream, reason_of(str(failure)), extra=of)
             self.submit([BatchGivenUp(state.stream.name, found.debt.batch)])
             return True
         try:

@@ -20,6 +20,7 @@ from catchment.deploy.reconcile import site_changes
 from catchment.deploy.role_files import forget_resumptions, requested_resumptions
 from catchment.errors import CatchmentError, EngineError
 from catchment.files.watch import DEFAULT_KEEP_US, FolderWatch
+from catchment.log_fields import about
 from catchment.progress.events import Ticked
 from catchment.project.config import Project
 from catchment.project.routes import Routes, first_link
@@ -318,12 +319,17 @@ class SitePipeline:
         state.is_reading = is_reading
         name = state.stream.name
         self.host.submit("reader", [ReadingResumed(name) if is_reading else ReadingPaused(name)])
+        told = "stream %s is read again" if is_reading else "stream %s is not read for now"
+        _log.info(told, name, extra=about(site=self.site, stream=name))
 
     def _note_death(self, state: StreamState, failure: BaseException, now_us: int) -> None:
         what = f"stream {state.stream.name!r} at site {self.site!r}"
+        of = about(site=self.site, stream=state.stream.name)
         if is_slow_worker(failure) and state.restarts < MAX_BUSY_RESTARTS:
             state.restarts += 1
-            _log.warning("the machine is busy: %s goes on from its checkpoint (restart %d)", what, state.restarts)
+            _log.warning(
+                "the machine is busy: %s goes on from its checkpoint (restart %d)", what, state.restarts, extra=of
+            )
             self._start_reading(state)
             return
         reader = state.reader
@@ -334,9 +340,9 @@ class SitePipeline:
             raise error from failure  # only a new process can go on
         reader.note_death(reason_of(str(failure)), is_outage(failure) and not self._once, now_us)
         if not reader.has_failed:
-            _log.warning("%s; it is started again", error.message)
+            _log.warning("%s; it is started again", error.message, extra=of)
             return
-        _log.error("%s; it is not started again", error.message)
+        _log.error("%s; it is not started again", error.message, extra=of)
         self.failure = error
         if self._once:
             raise error from failure
@@ -403,6 +409,15 @@ class SitePipeline:
         self.sender.notify()
         now_us = self.clock.now_us()
         state.reader.note_batch(stats.rows, now_us - began_us, now_us)
+        self._log_batch(state, number, stats.rows, events)
+
+    def _log_batch(self, state: StreamState, number: int, rows: int, events: Sequence[Event]) -> None:
+        name = state.stream.name
+        _log.debug("batch %d of %s: %d records", number, name, rows, extra=about(site=self.site, stream=name))
+        for event in (e for e in events if isinstance(e, FragmentSuspended)):
+            of = about(site=self.site, stream=name, fragment=event.fragment)
+            told = "%s is suspended from batch %d on: %s, in %s"
+            _log.warning(told, event.fragment, number, event.reason, event.expression, extra=of)
 
     def _wait_for_room(self) -> None:
         """Read nothing more while the cache is full, until the link has taken something away, or the disk nearly is."""
