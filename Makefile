@@ -11,7 +11,7 @@ SPARK := $(BIN)/pytest
 FAULTS ?= 200
 SEED   ?= 1
 
-.PHONY: help demo quick test integration soak faults check coverage bench docs lint format types clean
+.PHONY: help demo quick test integration soak faults check coverage bench docs reference lint format types clean
 
 help:
 	@echo "make demo         set up and run the demo: three sites, a real web log, and what goes wrong on a WAN: two minutes"
@@ -23,6 +23,7 @@ help:
 	@echo "make check        lint, types and make test; CI runs this and make integration"
 	@echo "make coverage     make test, and which lines it did not reach"
 	@echo "make bench        the throughput benchmark (others: $(BIN)/catchment bench)"
+	@echo "make reference    write the pages of the documentation that are made from the code"
 	@echo "make docs         check every example, command and link of the documentation, and build it into site/"
 
 # The environment is made anew when pyproject.toml changes; otherwise this takes no time.
@@ -74,8 +75,11 @@ types: $(VENV)/.ready-dev
 bench: $(VENV)/.ready
 	@$(BIN)/catchment bench throughput
 
+reference: $(VENV)/.ready-dev
+	@$(BIN)/python -m tools.reference
+
 docs: $(VENV)/.ready-dev
-	@$(BIN)/pytest tests/test_docs.py
+	@$(BIN)/pytest tests/test_docs.py tests/test_reference.py
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "site/index.html"
 

@@ -1,6 +1,6 @@
 """The command line, put together from one module per group of commands.
 
-User errors and missing packages end with a message and exit code 2, a full disk with 4. Nothing else is caught.
+User errors, missing packages and a full disk end with a message and an exit code. Nothing else is caught.
 """
 
 from __future__ import annotations
@@ -32,12 +32,10 @@ from catchment.cli.commands import (
     whatif,
 )
 from catchment.cli.commands.feeds import feeds
+from catchment.cli.exit_codes import ExitCode
 from catchment.cli.output import report
 from catchment.errors import CatchmentError, ConfigError
 from catchment.storage.free_space import DiskFullError, is_disk_full
-
-USER_ERROR = 2
-DISK_FULL = 4
 
 app = typer.Typer(
     name="catchment",
@@ -130,18 +128,18 @@ def main() -> None:
         app()
     except CatchmentError as error:
         report(error)
-        sys.exit(DISK_FULL if is_disk_full(error) else USER_ERROR)
+        sys.exit(ExitCode.DISK_FULL if is_disk_full(error) else ExitCode.USER_ERROR)
     except OSError as error:
         if not is_disk_full(error):
             raise
         hint = "make room and start again: everything that was acknowledged is on disk"
         report(DiskFullError(f"the disk is full: {error.strerror}", where=error.filename, hint=hint))
-        sys.exit(DISK_FULL)
+        sys.exit(ExitCode.DISK_FULL)
     except ModuleNotFoundError as error:
         needed = _missing_package(error)
         if needed is None:
             raise
         report(needed)
-        sys.exit(USER_ERROR)
+        sys.exit(ExitCode.USER_ERROR)
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(ExitCode.INTERRUPTED)

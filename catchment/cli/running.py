@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from catchment.project.config import Project
     from catchment.wire.uplink import Uplink
 
-INTERRUPTED = 130  # the exit code after Ctrl-C, as shells have it
 Report = Callable[[Mapping[str, Any]], None]  # is given the status of a run, several times per second
 Watch = Callable[[Callable[[], None]], AbstractContextManager[Report]]  # is given what stops the run
 LOGS = "logs"  # the folder of a state folder that holds the logs of its processes

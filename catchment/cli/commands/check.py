@@ -10,13 +10,12 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from catchment.cli.exit_codes import ExitCode
 from catchment.cli.output import JsonFlag, emit
 from catchment.errors import CatchmentError, ConfigError
 
 if TYPE_CHECKING:
     from catchment.deploy.deployment import Deployment
-
-FAILED = 1  # the exit code if anything is wrong; 2 is a mistake in the command itself
 
 
 def register(app: typer.Typer) -> None:
@@ -36,7 +35,7 @@ def check(
     wrong = [finding for finding in findings if finding["error"] is not None]
     emit({"ok": not wrong, "checks": findings}, as_json, _render)
     if wrong:
-        raise typer.Exit(FAILED)
+        raise typer.Exit(ExitCode.WRONG)
 
 
 def _questions(folder: Path, site: str | None) -> Iterator[tuple[str, Callable[[], str]]]:

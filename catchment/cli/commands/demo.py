@@ -15,9 +15,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from catchment.cli.exit_codes import ExitCode
 from catchment.cli.output import JsonFlag, emit, notes
 from catchment.cli.progress import size
-from catchment.cli.running import INTERRUPTED, Report, Roles, check_unused, run_roles
+from catchment.cli.running import Report, Roles, check_unused, run_roles
 from catchment.errors import ConfigError
 from catchment.project.config import PROJECT_FILE, Project
 
@@ -54,7 +55,7 @@ def demo(
         Roles(deployment, deployment.sites, True), page_port=page, wrap_uplink=play.links.wrap, watch=_watch(play)
     )
     if ended.is_interrupted:
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(ExitCode.INTERRUPTED)
     emit(answer(play, folder), as_json, render)
 
 

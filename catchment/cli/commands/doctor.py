@@ -9,11 +9,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import RenderableType
 
+from catchment.cli.exit_codes import ExitCode
 from catchment.cli.output import JsonFlag, emit
 from catchment.cli.tables import plain_table
 from catchment.project.config import Project
-
-EXIT_WRONG = 1  # something is wrong and was not mended
 
 
 def register(app: typer.Typer) -> None:
@@ -35,7 +34,7 @@ def doctor(
     wrong = sum(finding.state == WRONG for finding in findings)
     emit({"wrong": wrong, "findings": [finding.to_json() for finding in findings]}, as_json, _render)
     if wrong:
-        raise typer.Exit(EXIT_WRONG)
+        raise typer.Exit(ExitCode.WRONG)
 
 
 def _render(answer: Mapping[str, Any]) -> RenderableType:

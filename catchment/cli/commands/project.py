@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from catchment.cli.exit_codes import ExitCode
 from catchment.cli.output import JsonFlag, emit
 from catchment.cli.run_log import LogChoice, LogFormat, LogFormatOption, LogLevel, LogLevelOption
-from catchment.cli.running import INTERRUPTED, Roles, run_roles
+from catchment.cli.running import Roles, run_roles
 from catchment.errors import ConfigError
 from catchment.project.config import PROJECT_FILE, QUERIES_FOLDER
 from catchment.project.template import template
@@ -161,7 +162,7 @@ def _run(
     }
     emit(answer, as_json, lambda a: _say_where(a, folder))
     if ended.is_interrupted:
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(ExitCode.INTERRUPTED)
 
 
 def _say_where(answer: Mapping[str, Any], folder: Path) -> str:

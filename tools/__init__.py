@@ -1,0 +1,1 @@
+"""What builds and checks the repository itself: none of it is installed."""
