@@ -92,6 +92,11 @@ class Aggregate(ABC):
         """The error of a sketch, as its library states it (`catchment.quality.laws`); 0.0 where exact."""
         return 0.0
 
+    @property
+    def merges_in_spark(self) -> bool:
+        """Whether `merge_sql` can say how states are merged; else they are merged in the driver."""
+        return True
+
     def is_estimate(self, states: Sequence[pa.Array]) -> bool:
         """Return whether any of these states gives an estimate and not the value of the records themselves."""
         return not self.exact

@@ -87,7 +87,7 @@ class CountDistinct(BoundedSet):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_size(self.max_distinct, 2, self)
+        check_set_size(self.max_distinct, 2, self)
         try:
             hash_rows([pa.nulls(1, type_) for type_ in self._types.values()])
         except CatchmentError as cause:
@@ -158,7 +158,7 @@ class CollectSet(BoundedSet):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_size(self.max_items, 1, self)
+        check_set_size(self.max_items, 1, self)
         if not is_ordered(self.argument_type):
             raise AggregateError(
                 f"collect_set needs numbers, strings, dates, timestamps or booleans, and was given "
@@ -202,7 +202,8 @@ def _sizes(sets: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.asarray(pc.list_value_length(sets).fill_null(0)).astype(np.int64)
 
 
-def _check_size(size: int, least: int, aggregate: Aggregate) -> None:
+def check_set_size(size: int, least: int, aggregate: Aggregate) -> None:
+    """Refuse a bound on the number of distinct values that is too small or too large."""
     if not least <= size <= MAX_SET:
         raise AggregateError(
             f"{aggregate.function} keeps from {least} to {MAX_SET} values, and was asked for {size}",

@@ -14,6 +14,7 @@ from catchment.aggregates.bits import Bits
 from catchment.aggregates.bounded_sets import CollectSet, CountDistinct
 from catchment.aggregates.covariation import Covariation
 from catchment.aggregates.distinct import ApproxCountDistinct
+from catchment.aggregates.percentiles import Percentile
 from catchment.aggregates.quantiles import ApproxPercentile
 from catchment.aggregates.shape import Shape
 from catchment.aggregates.simple import AllOrAny, Average, Count, Extreme, Sum
@@ -109,6 +110,18 @@ FUNCTIONS: Mapping[str, FunctionHelp] = MappingProxyType(
             CollectSet.from_call,
             parameters=1,
         ),
+        "median": FunctionHelp(
+            "median(x)",
+            "the value in the middle; exact up to max_distinct distinct values, estimated beyond",
+            Percentile.from_call,
+            parameters=1,
+        ),
+        "percentile": FunctionHelp(
+            "percentile(x, p)",
+            "the value at rank p, or values at array(p, ...), interpolated; exact as median is",
+            Percentile.from_call,
+            parameters=2,
+        ),
         "approx_count_distinct": FunctionHelp(
             "approx_count_distinct(x[, lgK or deviation])",
             "about how many distinct values (HLL)",
@@ -132,15 +145,13 @@ FUNCTIONS: Mapping[str, FunctionHelp] = MappingProxyType(
     }
 )
 
+_OTHER_NAMES = {"percentile_cont": "percentile(x, p)"}  # functions of other engines, and what they are here
 _ALIASES = {alias: name for name, function in FUNCTIONS.items() for alias in function.aliases}
 
 # What cannot be merged from partials, and what to use in its place.
 _NOT_MERGEABLE = {
     "sum_distinct": "collect_set(x), whose values can be summed when the results are read",
     "avg_distinct": "collect_set(x), whose values can be averaged when the results are read",
-    "median": "percentile_approx(x, 0.5)",
-    "percentile": "percentile_approx(x, p)",
-    "percentile_cont": "percentile_approx(x, p)",
     "percentile_disc": "percentile_approx(x, p)",
     "mode": "approx_top_k(x, 1)",
     "collect_list": "collect_set(x) for the distinct values",
@@ -186,7 +197,8 @@ def _unknown(function: str, name: str) -> AggregateError:
             where=name,
             hint=f"use {_NOT_MERGEABLE[lowered]}",
         )
-    close = difflib.get_close_matches(lowered, [*FUNCTIONS, *_ALIASES], 1)
+    close = [_OTHER_NAMES[lowered]] if lowered in _OTHER_NAMES else []
+    close = close or difflib.get_close_matches(lowered, [*FUNCTIONS, *_ALIASES], 1)
     meant = f"did you mean {close[0]}? " if close else ""
     return AggregateError(
         f"there is no aggregate function {function!r}",

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from datasketches import kll_doubles_sketch
 
-from catchment.aggregates.base import AggregateCall, quote
+from catchment.aggregates.base import Aggregate, AggregateCall, quote
 from catchment.aggregates.grouped import floats_of
 from catchment.aggregates.sketches import SketchAggregate, read_sketch
 from catchment.aggregates.totals import check_number
@@ -37,11 +37,7 @@ class ApproxPercentile(SketchAggregate):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_number(self)
-        if not self.ranks or not all(0.0 <= rank <= 1.0 for rank in self.ranks):
-            raise AggregateError(
-                f"{self.function} takes percentages from 0.0 to 1.0, and was given {self.ranks}",
-                where=self.name,
-            )
+        check_ranks(self.ranks, self)
         if not MIN_K <= self.k <= MAX_K:
             raise AggregateError(f"a KLL sketch takes k from {MIN_K} to {MAX_K}, not {self.k}", where=self.name)
 
@@ -55,10 +51,9 @@ class ApproxPercentile(SketchAggregate):
                 hint="write percentile_approx(x, 0.5)",
             )
         wanted, *accuracy = call.parameters
-        listed = wanted if isinstance(wanted, (list, tuple)) else (wanted,)
-        ranks = tuple(_number(rank, call.name) for rank in listed)
-        k = k_of(_number(accuracy[0], call.name), call.name) if accuracy else DEFAULT_K
-        return cls(*call.head, ranks, listed is wanted, k)
+        ranks, many = read_ranks(wanted, call)
+        k = k_of(_number(accuracy[0], call), call.name) if accuracy else DEFAULT_K
+        return cls(*call.head, ranks, many, k)
 
     @property
     def result_type(self) -> pa.DataType:
@@ -119,11 +114,26 @@ def k_of(accuracy: float, name: str) -> int:
     return low
 
 
-def _number(value: object, name: str) -> float:
+def check_ranks(ranks: Sequence[float], aggregate: Aggregate) -> None:
+    """Refuse ranks that are no shares of 1, and a list of none."""
+    if not ranks or not all(0.0 <= rank <= 1.0 for rank in ranks):
+        raise AggregateError(
+            f"{aggregate.function} takes percentages from 0.0 to 1.0, and was given {tuple(ranks)}",
+            where=aggregate.name,
+        )
+
+
+def read_ranks(parameter: object, call: AggregateCall) -> tuple[tuple[float, ...], bool]:
+    """Return the ranks that a call asks for, and whether it asks for a list of them."""
+    listed = parameter if isinstance(parameter, (list, tuple)) else (parameter,)
+    return tuple(_number(rank, call) for rank in listed), listed is parameter
+
+
+def _number(value: object, call: AggregateCall) -> float:
     try:
         return float(str(value))
     except ValueError:
         raise AggregateError(
-            f"percentile_approx needs numbers as its percentage and accuracy, and was given {value!r}",
-            where=name,
+            f"{call.function} needs numbers as its percentage and accuracy, and was given {value!r}",
+            where=call.name,
         ) from None

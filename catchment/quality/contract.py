@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from catchment.aggregates import Aggregate
+from catchment.aggregates.percentiles import Percentile
 from catchment.aggregates.quantiles import ApproxPercentile
 from catchment.aggregates.shed_terms import ShedTerms
 from catchment.arrays import Floats
@@ -150,7 +151,7 @@ def watched_quantities(aggregates: Sequence[Aggregate]) -> tuple[WatchedQuantity
 
 def _quantity_of(aggregate: Aggregate) -> tuple[Measure, str | None, bool]:
     argument = aggregate.argument
-    if isinstance(aggregate, ApproxPercentile):
+    if isinstance(aggregate, ApproxPercentile | Percentile):
         rank = max(aggregate.ranks, key=lambda r: abs(r - 0.5))
         return Measure("quantile", min(max(rank, LEAST_RANK), MOST_RANK)), None, True
     if aggregate.function in ("sum", "avg"):

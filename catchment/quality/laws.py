@@ -6,6 +6,7 @@ The libraries state the errors of their sketches at one confidence:
   so `standard_error` is the largest of these bounds per deviation, and the error at delta that many times the normal
   quantile. An estimate.
 - Distinct counts from the least hashes: exact up to their bound, beyond it close to normal with the stated deviation.
+- Medians and percentiles: exact up to their bound, beyond it those of a KLL sketch.
 - Quantiles (KLL): the library states the error of rank at 99%, measured. The error is sub-Gaussian (Karnin, Lang and
   Liberty, FOCS'16: a sum of independent, bounded and centred compaction errors), so at delta it is that times
   sqrt(ln(2 / delta) / ln(2 / 0.01)). An estimate, because the constant is measured.
@@ -19,6 +20,7 @@ from enum import StrEnum
 from statistics import NormalDist
 
 from catchment.aggregates import Aggregate
+from catchment.aggregates.percentiles import Percentile
 from catchment.aggregates.quantiles import ApproxPercentile
 
 
@@ -44,6 +46,8 @@ _LAW_OF_FUNCTION = {
     "approx_count_distinct": BoundLaw.DISTINCT,
     "count_distinct": BoundLaw.DISTINCT,
     "percentile_approx": BoundLaw.QUANTILE,
+    "percentile": BoundLaw.QUANTILE,
+    "median": BoundLaw.QUANTILE,
     "approx_top_k": BoundLaw.TOP,
 }
 RANK_DELTA = 0.01  # the chance at which the library states the error of rank
@@ -68,7 +72,7 @@ def law_of(aggregate: Aggregate) -> BoundLaw:
 
 def rank_factor(aggregate: Aggregate) -> float:
     """Return the most that a missing share can move the rank of an answer, as a multiple of that share."""
-    if not isinstance(aggregate, ApproxPercentile):
+    if not isinstance(aggregate, ApproxPercentile | Percentile):
         return 1.0
     return max(max(rank, 1.0 - rank) for rank in aggregate.ranks)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from catchment.aggregates.bounded_sets import BoundedSet, CountDistinct
+from catchment.aggregates.percentiles import Percentile
 from catchment.aggregates.shed_terms import terms_in
 from catchment.project.config import Link, Project
 from catchment.project.routes import Routes
@@ -127,9 +128,9 @@ def _contract_lines(plan: QueryPlan, project: Project) -> list[str]:
     else:
         lines.append("contract: none; a window is published when its slack has passed")
     for aggregate in plan.fragment.aggregates:
-        if isinstance(aggregate, BoundedSet):
+        if isinstance(aggregate, BoundedSet | Percentile):
             lines.append(f"{aggregate.name}: {_describe_set(aggregate)}")
-    sketches = [a.name for a in plan.fragment.aggregates if not a.exact and not isinstance(a, BoundedSet)]
+    sketches = [a.name for a in plan.fragment.aggregates if not a.exact and not isinstance(a, BoundedSet | Percentile)]
     if sketches:
         lines.append(f"estimated from sketches: {', '.join(sketches)}")
     lines.append(f"policy: {options.policy or project.defaults.policy}")
@@ -153,8 +154,14 @@ def _contract_lines(plan: QueryPlan, project: Project) -> list[str]:
     return [*lines, f"after the aggregates: {finish}"]
 
 
-def _describe_set(aggregate: BoundedSet) -> str:
+def _describe_set(aggregate: BoundedSet | Percentile) -> str:
     """Return what of a set of distinct values travels, and what happens at its bound."""
+    if isinstance(aggregate, Percentile):
+        return (
+            f"exact up to {aggregate.max_distinct} distinct values per row, each of which travels with its count (16 "
+            f"bytes before compression) per slice and key; then a sketch, within {aggregate.sketch_error:.2g} of rank "
+            "at 99%"
+        )
     if isinstance(aggregate, CountDistinct):
         return (
             f"exact up to {aggregate.max_distinct} distinct values per row, then within "

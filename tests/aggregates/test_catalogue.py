@@ -50,7 +50,8 @@ def test_state_columns_are_named_after_the_aggregate_and_have_one_expression_eac
 ) -> None:
     names = [s.name for s in aggregate.states]
     assert all(name.startswith(f"{aggregate.name}__") for name in names)
-    assert len(set(names)) == len(names) == len(aggregate.lift_sql()) == len(aggregate.merge_sql())
+    assert len(set(names)) == len(names) == len(aggregate.lift_sql())
+    assert not aggregate.merges_in_spark or len(aggregate.merge_sql()) == len(names)
 
 
 def test_exact_aggregates_have_no_error_and_sketches_say_theirs() -> None:
@@ -65,8 +66,8 @@ def test_a_name_with_odd_characters_is_quoted() -> None:
 @pytest.mark.parametrize(
     ("function", "hint"),
     [
-        ("median", r"percentile_approx\(x, 0.5\)"),
-        ("percentile", "percentile_approx"),
+        ("percentile_disc", "percentile_approx"),
+        ("percentile_cont", r"percentile\(x, p\)"),
         ("mode", "approx_top_k"),
         ("summ", "did you mean sum"),
         ("collect_list", "collect_set"),

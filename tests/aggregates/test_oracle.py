@@ -138,7 +138,18 @@ def naive(aggregate: Aggregate, values: list[object]) -> object:
     if function == "percentile_approx":
         ranked = sorted(float(str(v)) for v in present)
         return [ranked[max(math.ceil(p * len(ranked)) - 1, 0)] for p in (0.0, 0.25, 0.5, 1.0)]
+    if function in ("percentile", "median"):
+        ranks = [Fraction(p) for p in ((0.5,) if function == "median" else (0.0, 0.3, 0.5, 1.0))]
+        found = [naive_percentile(sorted(Fraction(v) for v in present), p) for p in ranks]  # type: ignore[arg-type]
+        return found[0] if function == "median" else found
     return naive_arithmetic(aggregate, [Fraction(v) for v in present])  # type: ignore[arg-type]
+
+
+def naive_percentile(ordered: list[Fraction], rank: Fraction) -> float:
+    """The value at a rank, on the line between its neighbours."""
+    place = (len(ordered) - 1) * rank
+    lower, upper = ordered[math.floor(place)], ordered[math.ceil(place)]
+    return float(lower + (place - math.floor(place)) * (upper - lower))
 
 
 def naive_arithmetic(aggregate: Aggregate, exact: list[Fraction]) -> object:
@@ -156,7 +167,9 @@ def naive_arithmetic(aggregate: Aggregate, exact: list[Fraction]) -> object:
 
 
 def agrees(aggregate: Aggregate, found: object, expected: object) -> bool:
-    if aggregate.function in ("avg", "moments") or (aggregate.function == "sum" and isinstance(found, float)):
+    if aggregate.function in ("avg", "moments", "percentile") or (
+        aggregate.function == "sum" and isinstance(found, float)
+    ):
         pairs = zip(found, expected, strict=True) if isinstance(found, list) else [(found, expected)]  # type: ignore[call-overload]
         return all(close(a, b, DOUBLE_SUM_ERROR) for a, b in pairs)
     if aggregate.function == "collect_set":

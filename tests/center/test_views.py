@@ -22,6 +22,15 @@ CASES = {
         count(DISTINCT CASE WHEN page IS NOT NULL AND bytes IS NOT NULL THEN (page, bytes) END),
         coalesce(list_sort(list(DISTINCT page) FILTER (WHERE page IS NOT NULL)), []) FROM hits GROUP BY 1, 2""",
     ),
+    "medians and percentiles": (
+        """CREATE MATERIALIZED VIEW v AS SELECT window.start, country, median(bytes) AS m,
+        percentile(user, 0.75) AS p, percentile(bytes, 0.25) FILTER (WHERE NOT bot) AS q FROM hits
+        GROUP BY window(ts, '1 minute', '30 seconds'), country;""",
+        """SELECT w, country, quantile_cont(bytes::DOUBLE, 0.5), quantile_cont("user"::DOUBLE, 0.75),
+        quantile_cont(bytes::DOUBLE, 0.25) FILTER (NOT bot)
+        FROM (SELECT *, unnest([ts // 30000000 * 30000000, ts // 30000000 * 30000000 - 30000000]) AS w FROM hits)
+        GROUP BY 1, 2""",
+    ),
     "conditions and bits": (
         """CREATE MATERIALIZED VIEW v AS SELECT window.start, bool_or(bot) AS a, bool_and(bot) AS b, bit_xor(user) AS x,
         bit_and(user) AS y, count_if(bytes > 5) AS n FROM hits GROUP BY window(ts, '1 minute', '30 seconds');""",

@@ -65,6 +65,8 @@ def every_aggregate() -> list[Aggregate]:
     calls += [("moments", column, ()) for column in ("d", "i")]
     calls += [("approx_count_distinct", column, ()) for column in TYPES]
     calls += [("percentile_approx", column, ([0.0, 0.25, 0.5, 1.0],)) for column in ("d", "i", "e")]
+    calls += [("percentile", column, ([0.0, 0.3, 0.5, 1.0],)) for column in ("d", "i", "e", "f")]
+    calls += [("median", "l", ())]
     calls += [("approx_top_k", column, (3, 100)) for column in ("s", "i", "b", "day")]
     calls += [("approx_top_k", "wrapped", (3, 100))]
     calls += [("count_distinct", column, ()) for column in (*TYPES, "text_by")]
@@ -130,7 +132,7 @@ def same_state(aggregate: Aggregate, left: Sequence[object], right: Sequence[obj
         return _same_central_sums(aggregate, left, right)
     if aggregate.function in SPREADS:
         return all(close(a, b, tolerance(aggregate)) for a, b in zip(left, right, strict=True))
-    if aggregate.exact or aggregate.function in ("count_distinct", "collect_set"):
+    if aggregate.exact or aggregate.function in ("count_distinct", "collect_set", "percentile", "median"):
         return all(identical(a, b) for a, b in zip(left, right, strict=True))
     return content(aggregate, left[0]) == content(aggregate, right[0])
 
@@ -161,6 +163,8 @@ def identical(left: object, right: object) -> bool:
     """Equality under which NaN is equal to itself."""
     if isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
         return all(identical(a, b) for a, b in zip(left, right, strict=True))
+    if isinstance(left, dict) and isinstance(right, dict):
+        return identical([*left, *left.values()], [*right, *right.values()])
     both_nan = isinstance(left, float) and isinstance(right, float) and math.isnan(left) and math.isnan(right)
     return both_nan or left == right
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from catchment.aggregates import Aggregate, make_aggregate, quote
 from catchment.aggregates.covariation import COVARIANCES, Covariation
+from catchment.aggregates.percentiles import Percentile
 from catchment.aggregates.quantiles import ApproxPercentile
 from catchment.aggregates.simple import AllOrAny, Average
 from catchment.aggregates.sketches import SketchAggregate
@@ -220,6 +221,8 @@ def atoms_of(aggregate: Aggregate) -> tuple[Aggregate, ...]:
         parts = [replace(normal, function="covar_pop" if normal.function in COVARIANCES else "corr")]
     elif isinstance(normal, ApproxPercentile):
         parts = [replace(normal, ranks=(0.5,), many=False)]
+    elif isinstance(normal, Percentile):
+        parts = [replace(normal, function="percentile", ranks=(0.5,), many=False)]
     elif isinstance(normal, ApproxTopK):
         parts = [replace(normal, k=1)]
     else:

@@ -19,6 +19,7 @@ from catchment.query.sql.tokens import SqlText
 
 BY_EVENT_TIME = ("first", "last")
 COUNTING_NULLS = ("approx_top_k",)  # where a record that FILTER leaves out must differ from one with null
+EXACT_PERCENTILES = {"median": 0, "percentile": 1}  # how many constants are written behind their argument
 OF_STRUCTS = (*BY_EVENT_TIME, "count_distinct", *(name for name, function in FUNCTIONS.items() if function.fields))
 
 
@@ -87,6 +88,8 @@ def _read_plain(node: exp.Expr, text: SqlText) -> ParsedCall:
                 f"{name} has {len(arguments)} argument(s)", node, hint=f"write {FUNCTIONS[name].signature}"
             )
         return ParsedCall(node, name, make_struct(dict(zip(fields, arguments, strict=True))))
+    if name in EXACT_PERCENTILES and len(arguments) != 1 + EXACT_PERCENTILES[name]:
+        raise text.error(f"{name} has {len(arguments)} argument(s)", node, hint=f"write {FUNCTIONS[name].signature}")
     counts_rows = name == "count" and (not arguments or isinstance(arguments[0], exp.Star | exp.Literal))
     argument = None if counts_rows or not arguments else arguments[0]
     return ParsedCall(node, name, argument, tuple(_constant(a, text) for a in arguments[1:]))
@@ -166,6 +169,8 @@ class AggregateSet:
             return self._by_event_time(call)
         if call.function == "count_distinct" and not call.parameters:
             return replace(call, parameters=(self.max_distinct,))
+        if len(call.parameters) == EXACT_PERCENTILES.get(call.function):
+            return replace(call, parameters=(*call.parameters, self.max_distinct))
         return call
 
     def put(self, call: ParsedCall, argument: TypedExpression | None, preferred: str | None = None) -> Aggregate:

@@ -87,8 +87,9 @@ class ViewOptions:
     max_distinct: int = option(
         kinds.integer(2),
         DEFAULT_MAX_DISTINCT,
-        doc="up to how many distinct values a row of count(DISTINCT x) is exact; beyond it is an estimate, with its "
-        "error in `bound`. 8 bytes of each value travel",
+        doc="up to how many distinct values a row of count(DISTINCT x), median(x) and percentile(x, p) is exact; "
+        "beyond it is an estimate, with its error in `bound`. Of each value 8 bytes travel, for a percentile "
+        "also its count",
     )
     publish_every_us: int = option(
         kinds.duration(positive=True),

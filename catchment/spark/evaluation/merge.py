@@ -17,7 +17,8 @@ def make_merge(spark: SparkSession) -> Merge:
     """Return a function that merges where it is faster."""
 
     def merge(fragment: Fragment, table: pa.Table) -> pa.Table:
-        if table.num_rows < MERGE_ON_EXECUTORS_ABOVE_ROWS:
+        is_small = table.num_rows < MERGE_ON_EXECUTORS_ABOVE_ROWS
+        if is_small or not all(a.merges_in_spark for a in fragment.aggregates):
             return merge_here(fragment, table)
         return merge_on_executors(spark, fragment, table)
 
