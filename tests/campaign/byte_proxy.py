@@ -33,6 +33,7 @@ class ByteProxy:
     def __init__(self, upstream_port: int, seed: int, host: str = "127.0.0.1") -> None:
         self.harm = ByteHarm()
         self.harmed_chunks = 0
+        self.slowed_chunks = 0
         self.port = 0
         self._host = host
         self._upstream_port = upstream_port
@@ -99,6 +100,7 @@ class ByteProxy:
 
     async def _wait(self, is_request: bool, size_bytes: int) -> None:
         harm = self.harm
+        self.slowed_chunks += bool(harm.delay_s or harm.bytes_per_s)
         if harm.delay_s:
             await asyncio.sleep(harm.delay_s)
         if harm.bytes_per_s is not None:

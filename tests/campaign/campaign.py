@@ -2,7 +2,7 @@
 
 Results are lines of JSON, one per fault, appended and forced to disk; a campaign that was ended goes on after the last
 of them, with the deployment that it left. A round that fails keeps its deployment for a look, and the next round begins
-with a new one.
+with a new one; so does one that was ended in the middle.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.campaign.faults.base import Fault, NotPossibleError
+from tests.campaign.faults.files import find_refusals
 from tests.campaign.living import SITES, Living
 from tests.campaign.schedule import KINDS, Drawn, draw_round, needs_own_deployment
 from tests.campaign.verdict import find_false_claims, find_problems, find_wrong_counters, show
@@ -27,7 +28,10 @@ from tests.worlds.waiting import PATIENCE_S
 HELD, FAILED, NOT_STRUCK, NOT_POSSIBLE = "held", "failed", "not struck", "not possible"
 REST_PATIENCE_S = PATIENCE_S
 SETTLE_PATIENCE_S = 180.0
+REFUSED_PATIENCE_S = 90.0  # after which a sender that is still refused for good is not waited for
+REFUSED_US = 5_000_000  # how recent a refusal must be to count as one of now
 FAILED_MARK = "FAILED"  # the file in the folder of a deployment that shows what went wrong
+HARMED_MARK = "HARMED"  # the file that is there during a round: whoever ends then leaves faults that nobody heals
 
 
 class RoundError(Exception):
@@ -104,9 +108,9 @@ class Campaign:
         return len(done) < faults and (deadline_s is None or time.monotonic() < deadline_s)
 
     def _next_living(self) -> Living:
-        """Return the deployment to go on with: the newest that has not failed."""
+        """Return the deployment to go on with: the newest that has not failed, and was left at rest."""
         number = 0
-        while (self.folder / f"seed-{self.seed}-{number}" / FAILED_MARK).exists():
+        while any((self.folder / f"seed-{self.seed}-{number}" / m).exists() for m in (FAILED_MARK, HARMED_MARK)):
             number += 1
         return Living(self.folder / f"seed-{self.seed}-{number}", self.seed, self.sites)
 
@@ -115,6 +119,7 @@ class Campaign:
         began_s = time.monotonic()
         named = ", ".join(f"{d.kind} at {d.target}" for d in drawn)
         self.say(f"round {number}: {named}")
+        (living.folder / HARMED_MARK).write_text(named)
         faults = [d.make(living) for d in drawn]
         problem = ""
         rest_s = 0.0
@@ -142,6 +147,7 @@ class Campaign:
         ]
         append_results(self.results, results)
         self._tell(living, number, results)
+        (living.folder / HARMED_MARK).unlink()
         return not problem
 
     def _tell(self, living: Living, number: int, results: Sequence[Result]) -> None:
@@ -203,7 +209,8 @@ def settle(living: Living) -> None:
 
 def wait_for_rest(living: Living, until_s: int) -> None:
     """Wait until every window that ends by an event time is right; fail as soon as something is claimed wrongly."""
-    deadline_s = time.monotonic() + REST_PATIENCE_S
+    began_s = time.monotonic()
+    deadline_s = began_s + REST_PATIENCE_S
     while True:
         dead = [m for m in living.machines.values() if m.is_wanted and not m.is_alive]
         if dead:
@@ -214,6 +221,9 @@ def wait_for_rest(living: Living, until_s: int) -> None:
         problems = find_problems(living, until_s)
         if not problems:
             return
+        refused = find_refusals(living.machines, time.time_ns() // 1000 - REFUSED_US)
+        if time.monotonic() > began_s + REFUSED_PATIENCE_S and refused:
+            raise RoundError(f"refused for good after the end of the faults: {refused[0]}:\n{show(problems)}")
         if time.monotonic() > deadline_s:
             raise RoundError(f"not at rest {REST_PATIENCE_S:.0f} s after the end of the faults:\n{show(problems)}")
         time.sleep(0.4)

@@ -25,6 +25,7 @@ from catchment.deploy.role_status import ProjectStatus, read_project_status
 from catchment.project.config import Project
 from catchment.storage.files import write_durably
 from tests.campaign.byte_proxy import ByteProxy
+from tests.campaign.class_archive import quick_java_options
 from tests.campaign.feed import Feed
 from tests.campaign.machines import Machine, left_over
 from tests.campaign.message_proxy import MessageProxy
@@ -238,6 +239,7 @@ class Living:
             self.links[sender] = Link(sender, through, messages)
 
     def _make_machines(self) -> None:
+        java_options = quick_java_options(self.folder.parent / "java")
         for role in self.roles:
             project = self.folder / "machines" / role
             (project / "queries").mkdir(parents=True, exist_ok=True)
@@ -245,7 +247,7 @@ class Living:
                 QUERIES.format(data=self.folder / "data", sites=",".join(self.sites))
             )
             command = (CENTER,) if role == CENTER else ("site", role)
-            machine = Machine(role, command, project, self.state_of(role), self.mark)
+            machine = Machine(role, command, project, self.state_of(role), self.mark, java_options=java_options)
             ports = dict(self._ports)
             if role in RECEIVERS:
                 ports[RECEIVERS[role]] = self._entrance(machine)

@@ -17,7 +17,6 @@ from catchment.deploy.role_files import read_status
 from tests.worlds.waiting import wait_until
 
 MARK = "CATCHMENT_CAMPAIGN"  # the variable by which processes of a campaign are known
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # JVMs here live for minutes: they start in half the time
 
 
 @dataclass
@@ -30,6 +29,7 @@ class Machine:
     state: Path
     mark: str
     prefix: tuple[str, ...] = ()  # what the command is started with, such as a network namespace
+    java_options: str = ""
     clock_skew_s: float = 0.0
     is_wanted: bool = True  # whether it should be running at rest
     process: subprocess.Popen[bytes] | None = None
@@ -51,7 +51,7 @@ class Machine:
             self.process = subprocess.Popen(
                 [*self.prefix, sys.executable, *program, *self.command, "--project", str(self.project), "--json"],
                 cwd=self.project,
-                env={"JDK_JAVA_OPTIONS": QUICK_JAVA, **os.environ, MARK: self.mark},
+                env={"JDK_JAVA_OPTIONS": self.java_options, **os.environ, MARK: self.mark},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

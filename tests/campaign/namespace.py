@@ -7,6 +7,7 @@ Where namespaces are not permitted there is none, and the faults of the cable ar
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import socket
@@ -89,6 +90,12 @@ class NetworkNamespace:
         """Limit what the site sends by a token bucket; return whether the kernel can."""
         limit = ["tbf", "rate", f"{kbit_per_s}kbit", "burst", "4kb", "latency", "800ms"]
         return _succeeds([*self.prefix, "tc", "qdisc", "replace", "dev", "cable", "root", *limit])
+
+    def count_throttled(self) -> int:
+        """Return how many packets the token bucket has held back."""
+        asked = [*self.prefix, "tc", "-s", "-j", "qdisc", "show", "dev", "cable"]
+        told = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
+        return sum(bucket.get("overlimits", 0) for bucket in json.loads(told or "[]"))
 
     def close(self) -> None:
         for forwarder in self.forwarders:

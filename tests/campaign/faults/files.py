@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.campaign.faults.base import Fault
-from tests.campaign.living import CENTER, HUB, RECEIVERS, ROLES, SITES
+from tests.campaign.living import CENTER, HUB, RECEIVERS, ROLES, SITES, Link
 from tests.campaign.machines import Machine
+from tests.campaign.message_proxy import MessageHarm
 from tests.worlds.waiting import wait_until
 
 PARTS: Mapping[str, Sequence[str]] = {
@@ -27,7 +28,11 @@ FINAL_REFUSALS = ("other_history", "two_processes", "wrong_epoch", "blocked")
 
 
 class StateFault(Fault):
-    """A role is killed and its folder changed; it is started, and put right if it is refused."""
+    """A role is killed and its folder changed; it is started, and put right if it is refused.
+
+    Until it is known whether it is refused, no answer of it reaches those that send to it: what it acknowledges they
+    would forget, and nobody would have it once the right copy is put back.
+    """
 
     targets = ROLES
 
@@ -43,8 +48,14 @@ class StateFault(Fault):
         self._copy = copy_folder(self.machine.state, self.living.folder / "copies" / f"{self.target}-right")
         self._since_us = time.time_ns() // 1000
         self.change(self.machine.state)
+        for link in self._links_to_it:
+            link.messages.harm = MessageHarm(unanswered_share=1.0)
         self.machine.start()
         self.feed_windows(1)
+
+    @property
+    def _links_to_it(self) -> list[Link]:
+        return [link for sender, link in self.living.links.items() if RECEIVERS[sender] == self.target]
 
     def change(self, state: Path) -> None:
         """Damage the folder."""
@@ -52,6 +63,16 @@ class StateFault(Fault):
     def observe(self) -> None:
         """See whether it is refused; if it is not, the rest of the round shows whether all is right."""
         self.machine.wait_until_up()
+        self._watch()
+        if not self.told and self._links_to_it:
+            self._let_it_answer()
+            self._watch()
+
+    def _let_it_answer(self) -> None:
+        for link in self._links_to_it:
+            link.heal()
+
+    def _watch(self) -> None:
         until_s = time.monotonic() + WATCH_S
         while time.monotonic() < until_s and not self.told:
             self.told = self.find_refusal()
@@ -71,6 +92,7 @@ class StateFault(Fault):
             self.machine.kill()
             put_folder(self._copy, self.machine.state)
             self.machine.start()
+            self._let_it_answer()
         else:
             self.told = "it went on by itself"
 
@@ -195,16 +217,23 @@ def put_folder(copy: Path, folder: Path) -> None:
 
 def find_refusal_of(machines: Mapping[str, Machine], role: str, since_us: int) -> str:
     """Return why a role is refused for good, or refuses who sends to it; empty if nobody is refused."""
-    for sender, receiver in RECEIVERS.items():
-        if role not in (sender, receiver) or sender not in machines:
+    concerned = {s: r for s, r in RECEIVERS.items() if role in (s, r)}
+    return next(iter(find_refusals(machines, since_us, concerned)), "")
+
+
+def find_refusals(machines: Mapping[str, Machine], since_us: int, links: Mapping[str, str] = RECEIVERS) -> list[str]:
+    """Return why senders of some links are refused for good."""
+    found = []
+    for sender, receiver in links.items():
+        if sender not in machines:
             continue
         status = machines[receiver].status
         if sender in status.get("blocked", {}):
-            return f"blocked: {status['blocked'][sender]}"
+            found.append(f"blocked: {status['blocked'][sender]}")
         for reason, told in status.get("refusals", {}).get(sender, {}).items():
             if reason in FINAL_REFUSALS and told["last_us"] >= since_us:
-                return f"{reason}: {told['message']}"
-    return ""
+                found.append(f"{reason}: {told['message']}")
+    return found
 
 
 def find_stopped_reader(machine: Machine) -> str:

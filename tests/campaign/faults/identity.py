@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from dataclasses import replace
 
 from tests.campaign.faults.base import Fault
 from tests.campaign.faults.files import copy_folder, find_refusal_of, put_folder
@@ -37,7 +38,7 @@ class Clone(Fault):
         for shared in (path for path in self.living.state.iterdir() if path.is_file()):
             shutil.copy2(shared, project / "state" / shared.name)
         self._since_us = time.time_ns() // 1000
-        self._clone = Machine(f"{self.target}-clone", site.command, project, state, site.mark, site.prefix)
+        self._clone = replace(site, name=f"{self.target}-clone", project=project, state=state, process=None)
         self.living.machines[self._clone.name] = self._clone
         site.start()
         self._clone.start()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
+from typing import ClassVar
 
 from tests.campaign.byte_proxy import ByteHarm
 from tests.campaign.faults.base import Fault, NotPossibleError
@@ -22,11 +24,11 @@ class LinkFault(Fault):
     """A fault of the link from its target to the next inbox."""
 
     targets = tuple(RECEIVERS)
+    needs_sender: ClassVar[bool] = True  # whether the sender must be able to tell what its link is like
 
     @classmethod
     def parts(cls, target: str) -> frozenset[str]:
-        """The link; and the sender, which must be able to tell what its link is like."""
-        return frozenset({f"link {target}", target})
+        return frozenset({f"link {target}", target} if cls.needs_sender else {f"link {target}"})
 
     @property
     def link(self) -> Link:
@@ -63,6 +65,7 @@ class LinkFault(Fault):
         if not self.told:
             is_waiting = self.machine.is_alive and self.machine.status.get("queued_bytes", 0) > 0
             assert not is_waiting, f"{self.target} has something to send and does not say that its link is down"
+            self.has_struck = False
             self.told = "nothing was to be sent"
 
 
@@ -100,35 +103,58 @@ class OneWay(LinkFault):
         self.wait_link_down()
 
 
-class Throttle(LinkFault):
-    kind = "link at 1% of its bandwidth"
+class CountedHarm(LinkFault):
+    """A fault that must have struck something that the link carried, and counts what it has struck."""
+
+    what: ClassVar[str]
 
     def begin(self) -> None:
+        self._before = self.count()
+        self.harm_link()
+
+    def observe(self) -> None:
+        self.wait_until_struck(lambda: self.count() - self._before, self.what)
+
+    @abstractmethod
+    def harm_link(self) -> None:
+        """Tell the link what to do to all that it carries."""
+
+    @abstractmethod
+    def count(self) -> int:
+        """Return how often the link has done so in its life."""
+
+
+class SlowLink(CountedHarm):
+    what = "chunks slowed"
+
+    def count(self) -> int:
+        return self.link.bytes.slowed_chunks
+
+
+class Throttle(SlowLink):
+    kind = "link at 1% of its bandwidth"
+
+    def harm_link(self) -> None:
         self.link.bytes.harm = ByteHarm(bytes_per_s=FULL_BYTES_PER_S / 100)
 
 
-class Delay(LinkFault):
+class Delay(SlowLink):
     kind = "link with up to 1.5 s delay"
 
-    def begin(self) -> None:
+    def harm_link(self) -> None:
         self.link.bytes.harm = ByteHarm(delay_s=self.chance.uniform(0.3, 1.5))
 
 
-class HarmedBytes(LinkFault):
-    """A fault that must have struck at least one chunk of bytes."""
+class HarmedBytes(CountedHarm):
+    what = "chunks harmed"
+    needs_sender = False
+    harm: ClassVar[ByteHarm]
 
-    harm = ByteHarm()
-
-    @classmethod
-    def parts(cls, target: str) -> frozenset[str]:
-        return frozenset({f"link {target}"})
-
-    def begin(self) -> None:
-        self._before = self.link.bytes.harmed_chunks
+    def harm_link(self) -> None:
         self.link.bytes.harm = replace(self.harm)
 
-    def observe(self) -> None:
-        self.wait_until_struck(lambda: self.link.bytes.harmed_chunks - self._before, "chunks harmed")
+    def count(self) -> int:
+        return self.link.bytes.harmed_chunks
 
 
 class CorruptBytes(HarmedBytes):
@@ -146,21 +172,18 @@ class SwappedBytes(HarmedBytes):
     harm = ByteHarm(swapped_share=0.3)
 
 
-class HarmedMessages(LinkFault):
+class HarmedMessages(CountedHarm):
     """A fault of whole messages, over connections that are fine."""
 
-    harm = MessageHarm()
+    what = "messages harmed"
+    needs_sender = False
+    harm: ClassVar[MessageHarm]
 
-    @classmethod
-    def parts(cls, target: str) -> frozenset[str]:
-        return frozenset({f"link {target}"})
-
-    def begin(self) -> None:
-        self._before = self.link.messages.harmed_messages
+    def harm_link(self) -> None:
         self.link.messages.harm = replace(self.harm)
 
-    def observe(self) -> None:
-        self.wait_until_struck(lambda: self.link.messages.harmed_messages - self._before, "messages harmed")
+    def count(self) -> int:
+        return self.link.messages.harmed_messages
 
 
 class DoubledMessages(HarmedMessages):
@@ -220,6 +243,9 @@ class CableThrottled(CableFault):
     def begin(self) -> None:
         if not self.cable.throttle(8):
             raise NotPossibleError("tc tbf is not permitted here")
+
+    def observe(self) -> None:
+        self.wait_until_struck(self.cable.count_throttled, "packets had to wait")
 
 
 KINDS = (

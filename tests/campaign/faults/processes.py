@@ -52,11 +52,12 @@ class KillJava(Fault):
 
     def inject(self) -> None:
         java = self.machine.java_pid()
+        self.has_struck = java is not None
         if java is not None:
             os.kill(java, signal.SIGKILL)
 
     def observe(self) -> None:
-        if self.target != CENTER:  # the center merges without its JVM
+        if self.has_struck and self.target != CENTER:  # the center merges without its JVM
             self.wait_told("a process that ended, or a reader that does not read", self._find_dead)
 
     def _find_dead(self) -> str:
