@@ -13,8 +13,11 @@ from catchment.query.sql.connectors import FilesConnector
 from catchment.query.sql.statements import Stream
 from catchment.site.slack import watched_values
 from catchment.vectorised.coercion import NotVectorisedError, is_plain, type_name
+from catchment.vectorised.csv_lines import CsvLines
 from catchment.vectorised.fragments import VectorFragment, VectorWatch, vectorise_fragment, vectorise_watch
+from catchment.vectorised.json_lines import JsonLines
 from catchment.vectorised.scan import ScanPlan
+from catchment.vectorised.text_values import is_readable
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")
@@ -62,12 +65,17 @@ class StreamScans:
     _choice: ScanChoice | None = None
     _pause: int = 0
 
-    def choose(self, stream: Stream, plans: Sequence[FragmentPlan], skipping: Sequence[Fragment]) -> ScanChoice | None:
-        """Return what of the next batch is scanned; None if all of it is left to Spark SQL."""
+    def choose(
+        self, stream: Stream, header: Sequence[str], plans: Sequence[FragmentPlan], skipping: Sequence[Fragment]
+    ) -> ScanChoice | None:
+        """Return what of the next batch is scanned; None if all of it is left to Spark SQL.
+
+        The header names the columns of CSV files.
+        """
         given = (list(plans), list(skipping))
         if self._chosen_from != given:
             self._chosen_from = given
-            self._choice = choose_scanned(stream, plans, skipping, self.project)
+            self._choice = choose_scanned(stream, header, plans, skipping, self.project)
         if self._pause > 0:
             self._pause -= 1
             return None
@@ -91,8 +99,6 @@ def why_native(stream: Stream, project: Project) -> str | None:
         return f"evaluator = '{project.defaults.evaluator}' in catchment.toml"
     if type(connector) is not FilesConnector:
         return f"the {connector.kind} source hands records to Spark"
-    if connector.format != "parquet":
-        return f"{connector.format} is parsed by Spark"
     if stream.shed:
         return "the stream may be sampled"
     if not project.spark.master.startswith("local"):
@@ -100,15 +106,21 @@ def why_native(stream: Stream, project: Project) -> str | None:
     changed = [name for name in project.spark.settings if name.startswith(_MEANINGFUL)]
     if changed:
         return f"{changed[0]} in [spark.settings] may change what SQL means"
-    if _keeps_history(stream, project):
-        for column in stream.schema:
-            if not is_plain(column.type):
-                return f"the column {column.name} is {type_name(column.type)}"
+    is_text = connector.format != "parquet"
+    for column in stream.schema:
+        if is_text and not is_readable(column.type):
+            return f"the column {column.name} is {type_name(column.type)}, which Spark parses in {connector.format}"
+        if _keeps_history(stream, project) and not is_plain(column.type):
+            return f"the column {column.name} is {type_name(column.type)}"
     return None
 
 
 def choose_scanned(
-    stream: Stream, plans: Sequence[FragmentPlan], skipping: Sequence[Fragment], project: Project
+    stream: Stream,
+    header: Sequence[str],
+    plans: Sequence[FragmentPlan],
+    skipping: Sequence[Fragment],
+    project: Project,
 ) -> ScanChoice | None:
     """Return which plans of a stream are scanned; None if none is."""
     if why_native(stream, project) is not None:
@@ -125,6 +137,7 @@ def choose_scanned(
         project.defaults.resolve_jump_us(stream.max_jump_us),
         (*(fragment for fragment, _ in vectorised), *counted),
         tuple(watch for _, watches in vectorised for watch in watches),
+        _lines_of(stream, header),
     )
     return ScanChoice(
         scan,
@@ -133,6 +146,17 @@ def choose_scanned(
         tuple(fragment for fragment, _ in skipping_apart.done),
         tuple(skipping_apart.refused),
     )
+
+
+def _lines_of(stream: Stream, header: Sequence[str]) -> JsonLines | CsvLines | None:
+    """Return what reads the lines of a stream's files; None if they are Parquet."""
+    files = stream.connector
+    assert isinstance(files, FilesConnector)
+    if files.format == "json":
+        return JsonLines(stream.schema, stream.event_time)
+    if files.format == "csv":
+        return CsvLines(stream.schema, stream.event_time, tuple(header), files.delimiter, files.header)
+    return None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ does not decide; where it cannot fail, it is evaluated on all records, which is 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,18 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from catchment.vectorised.kernels import CASTS, FALLIBLE, KERNELS, OVERFLOWING, Value
-
-
-@dataclass(frozen=True)
-class RecordColumns:
-    """Records as columns of one length."""
-
-    columns: Mapping[str, pa.Array]
-    rows: int
-
-    def filter(self, chosen: pa.Array) -> RecordColumns:
-        """Return the chosen records."""
-        return RecordColumns({n: c.filter(chosen) for n, c in self.columns.items()}, chosen.true_count)
+from catchment.vectorised.records import RecordColumns
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.query.types import TIMESTAMP
 from catchment.timeline import Slicing
 from catchment.vectorised.coercion import NotVectorisedError, type_name
-from catchment.vectorised.expressions import InputColumn, KernelCall, RecordColumns, VectorExpression
+from catchment.vectorised.expressions import InputColumn, KernelCall, VectorExpression
+from catchment.vectorised.records import RecordColumns
 from catchment.vectorised.translate import translate, translate_condition
 
 MERGE_ROWS = 400_000  # rows of partials of one fragment that may wait until they are merged

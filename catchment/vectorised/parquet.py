@@ -7,7 +7,6 @@ is left to Spark, which converts it or refuses it with its own words.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,22 +14,14 @@ import pyarrow.parquet as pq
 
 from catchment.query.types import TIMESTAMP
 from catchment.vectorised.coercion import NotVectorisedError, is_plain
-from catchment.vectorised.expressions import RecordColumns
+from catchment.vectorised.parts import FilePart, share_parts
+from catchment.vectorised.records import RecordColumns
 
 BATCH_BYTES = 64 << 20  # of the columns that are read at a time
 MAX_BATCH_ROWS = 1 << 20
 MIN_BATCH_ROWS = 1 << 14
 _OLD_CALENDAR = b"org.apache.spark.legacyDateTime"  # Spark's mark of a file with days of the Julian calendar
 _SPARK_VERSION = b"org.apache.spark.version"
-
-
-@dataclass(frozen=True)
-class FilePart:
-    """A file of a micro-batch, or some row groups of it; its number is unique within the batch."""
-
-    path: str
-    number: int
-    row_groups: tuple[int, ...] | None = None
 
 
 def read_part(part: FilePart, columns: pa.Schema) -> Iterator[RecordColumns]:
@@ -60,17 +51,7 @@ def split_files(paths: Sequence[str], tasks: int, small_bytes: int) -> list[list
             parts.append((FilePart(path, len(parts)), size))
         else:
             parts += [(FilePart(path, len(parts) + g, (g,)), size // groups) for g in range(groups)]
-    return _divide(parts, tasks)
-
-
-def _divide(parts: Sequence[tuple[FilePart, int]], tasks: int) -> list[list[FilePart]]:
-    total = max(sum(size for _, size in parts), 1)
-    shares: list[list[FilePart]] = [[] for _ in range(tasks)]
-    passed = 0
-    for part, size in parts:
-        shares[min((passed + size // 2) * tasks // total, tasks - 1)].append(part)
-        passed += size
-    return [share for share in shares if share]
+    return share_parts(parts, tasks)
 
 
 def _check_columns(file: pq.ParquetFile, columns: pa.Schema, path: str) -> list[str]:

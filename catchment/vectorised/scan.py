@@ -1,13 +1,14 @@
 """One pass over files: event times checked, history written, every fragment lifted, every source observed.
 
 A task is given parts of files and returns what it found; it holds one batch of records and the partials so far. Pure
-but for the files: it runs in Spark's workers, or wherever the files are.
+but for the files: it runs in Spark's workers, or wherever the files are. Lines of text of which only Spark can say what
+they are (`doubtful`) are handed back, within a bound.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,20 +21,27 @@ from catchment.shedding.reader_filter import ROW
 from catchment.site.agreed_time import Buckets, TimeBucket
 from catchment.site.plausible import PlausibleTimes
 from catchment.storage.files import sync_files
-from catchment.vectorised.expressions import RecordColumns
+from catchment.vectorised.coercion import NotVectorisedError
+from catchment.vectorised.csv_lines import CsvLines
 from catchment.vectorised.fragments import EvaluatedRecords, TableCollector, Taken, VectorFragment, VectorWatch
-from catchment.vectorised.parquet import FilePart, read_part
+from catchment.vectorised.json_lines import JsonLines
+from catchment.vectorised.lines import read_blocks
+from catchment.vectorised.parquet import read_part
+from catchment.vectorised.parsed_lines import ParsedLines
+from catchment.vectorised.parts import FilePart
+from catchment.vectorised.records import RecordColumns
 
 _PART_BITS = 33  # of a row's number within its part, as Spark numbers rows within partitions
 HISTORY_COMPRESSION = "lz4"
+MAX_DOUBTFUL_BYTES = 2 << 20  # of the lines that one task may hand back; beyond it, Spark parses all
 
 
 @dataclass(frozen=True)
 class ScanPlan:
     """What a pass over the records of a stream computes.
 
-    `columns` are the declared ones; only those that are needed are read. `jump_us` is the length of the stretches in
-    which event times are counted.
+    `columns` are the declared ones; of Parquet files only those that are needed are read. `jump_us` is the length of
+    the stretches in which event times are counted. `lines` reads text; None if the files are Parquet.
     """
 
     columns: pa.Schema
@@ -41,6 +49,7 @@ class ScanPlan:
     jump_us: int
     fragments: tuple[VectorFragment, ...] = ()
     watches: tuple[VectorWatch, ...] = ()
+    lines: JsonLines | CsvLines | None = None
 
     @property
     def taken(self) -> tuple[Taken, ...]:
@@ -48,8 +57,8 @@ class ScanPlan:
         return (*self.fragments, *self.watches)
 
     def read_columns(self, with_history: bool) -> pa.Schema:
-        """Return the columns to read: all of them where records are written to history."""
-        if with_history:
+        """Return the columns to read: all of text, and where records are written to history."""
+        if with_history or self.lines is not None:
             return self.columns
         evaluated = [e for taken in self.taken for e in taken.expressions]
         needed = {self.event_time, *(name for e in evaluated for name in e.reads)}
@@ -62,6 +71,7 @@ class ScanFindings:
 
     `tables` are the partials of each fragment of the plan and the observations of each watch, None where no record
     came, and `records` says how many records of each slice they are of. `history` are the files that were written.
+    `doubtful` are lines that are not among all this until Spark has judged them.
     """
 
     rows: int = 0
@@ -72,6 +82,7 @@ class ScanFindings:
     tables: tuple[pa.Table | None, ...] = ()
     records: tuple[Counter[int], ...] = ()
     history: tuple[str, ...] = ()
+    doubtful: tuple[str, ...] = ()
 
 
 def scan(
@@ -79,28 +90,67 @@ def scan(
 ) -> ScanFindings:
     """Return what is in some parts of files; with `history`, write the good records to this file."""
     columns = plan.read_columns(history is not None)
+    numbered = ((part.number, parsed) for part in parts for parsed in _read(plan, part, columns))
+    return _scan(plan, columns, numbered, limits, history)
+
+
+def scan_records(
+    plan: ScanPlan, records: RecordColumns, number: int, limits: PlausibleTimes | None, history: Path | None
+) -> ScanFindings:
+    """Return what is in some records that have all columns; their number is that of a part."""
+    return _scan(plan, plan.columns, [(number, ParsedLines(records, []))], limits, history)
+
+
+def _read(plan: ScanPlan, part: FilePart, columns: pa.Schema) -> Iterator[ParsedLines]:
+    """Yield what is in a part of a file."""
+    if plan.lines is None:
+        yield from (ParsedLines(records, []) for records in read_part(part, columns))
+        return
+    is_first = part.start == 0
+    for block in read_blocks(part):
+        yield plan.lines.parse(block, is_first)
+        is_first = False
+
+
+def _scan(
+    plan: ScanPlan,
+    columns: pa.Schema,
+    numbered: Iterable[tuple[int, ParsedLines]],
+    limits: PlausibleTimes | None,
+    history: Path | None,
+) -> ScanFindings:
+    """Return what is in records, which come with the number of their part."""
     collectors = [TableCollector(taken) for taken in plan.taken]
     found = ScanFindings()
+    doubtful: list[str] = []
+    positions: Counter[int] = Counter()  # how many rows of each part came so far
     writer = None if history is None else HistoryWriter(history, columns)
     try:
-        for part in parts:
-            position = 0
-            for records in read_part(part, columns):
-                numbers = np.arange(position, position + records.rows) + (part.number << _PART_BITS)
-                position += records.rows
-                good, numbers = select_good(records, numbers, plan.event_time, limits)
-                found = count_records(found, records.rows, good, plan)
-                if not good.rows:
-                    continue
-                if writer is not None:
-                    writer.write(good, numbers)
-                evaluated = EvaluatedRecords(good)
-                for collector in collectors:
-                    collector.add(evaluated)
+        for part, parsed in numbered:
+            doubtful += _bound(doubtful, parsed.doubtful)
+            records = parsed.records
+            numbers = np.arange(positions[part], positions[part] + records.rows) + (part << _PART_BITS)
+            positions[part] += records.rows
+            good, numbers = select_good(records, numbers, plan.event_time, limits)
+            found = count_records(found, records.rows, good, plan)
+            if not good.rows:
+                continue
+            if writer is not None:
+                writer.write(good, numbers)
+            evaluated = EvaluatedRecords(good)
+            for collector in collectors:
+                collector.add(evaluated)
     finally:
         files = () if writer is None else writer.close()
     tables = tuple(collector.result() for collector in collectors)
-    return replace(found, tables=tables, records=tuple(c.records for c in collectors), history=files)
+    counts = tuple(collector.records for collector in collectors)
+    return replace(found, tables=tables, records=counts, history=files, doubtful=tuple(doubtful))
+
+
+def _bound(known: Sequence[str], more: list[str]) -> list[str]:
+    if more and sum(map(len, known)) + sum(map(len, more)) > MAX_DOUBTFUL_BYTES:
+        raise NotVectorisedError("many lines are no plain records, such as lines with quotes")
+    return more
 
 
 def select_good(
@@ -177,6 +227,7 @@ def merge_findings(plan: ScanPlan, found: Sequence[ScanFindings]) -> ScanFinding
         tuple(merge(number, taken) for number, taken in enumerate(plan.taken)),
         tuple(sum((f.records[number] for f in found), Counter()) for number in range(len(plan.taken))),
         tuple(name for f in found for name in f.history),
+        tuple(line for f in found for line in f.doubtful),
     )
 
 

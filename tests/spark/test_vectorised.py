@@ -27,7 +27,8 @@ from catchment.query.fragment import SLICE_COLUMN
 from catchment.site.events import Absorbed, Observed
 from catchment.timeline import ManualClock
 from catchment.vectorised.coercion import NotVectorisedError
-from catchment.vectorised.expressions import RecordColumns, VectorExpression
+from catchment.vectorised.expressions import VectorExpression
+from catchment.vectorised.records import RecordColumns
 from catchment.vectorised.translate import translate
 from tests.worlds.tiers import examples
 from tests.worlds.waiting import wait_until

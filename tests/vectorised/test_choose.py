@@ -46,7 +46,9 @@ def explained(deployment: Deployment) -> list[str]:
     ("options", "columns", "settings", "why"),
     [
         (FILES, "", "", None),
-        ("connector = 'files', path = 'd', format = 'json'", "", "", "json is parsed by Spark"),
+        ("connector = 'files', path = 'd', format = 'json'", "", "", None),
+        ("connector = 'files', path = 'd', format = 'csv'", "", "", None),
+        ("connector = 'files', path = 'd', format = 'csv'", ", price DECIMAL(9, 2)", "", "which Spark parses in csv"),
         ("connector = 'replay', path = 'd', format = 'parquet'", "", "", "the replay source hands records to Spark"),
         ("connector = 'generator'", "", "", "the generator source"),
         (FILES + ", shed = true", "", "", "may be sampled"),
@@ -69,7 +71,7 @@ def test_a_stream_is_left_to_spark_for_a_reason(
 def test_fragments_are_chosen_one_by_one(tmp_path: Path) -> None:
     deployment = load(tmp_path, {"plain": ("k", "sum(v)"), "odd": ("md5(k)", "max(v)")})
     plans = deployment.fragments_at("a")
-    choice = choose_scanned(deployment.catalog.streams["s"], plans, (), deployment.project)
+    choice = choose_scanned(deployment.catalog.streams["s"], (), plans, (), deployment.project)
     assert choice is not None
     assert [p.fragment.keys[0].sql for p in choice.scanned] == ["`s`.`k`"]
     assert len(choice.native) == 1
@@ -82,9 +84,9 @@ def test_a_stream_on_which_passes_keep_failing_is_left_to_spark_for_a_while(tmp_
     plans = deployment.fragments_at("a")
     scans = StreamScans(deployment.project)
     for _ in range(MAX_FAILED):
-        assert scans.choose(stream, plans, ()) is not None
+        assert scans.choose(stream, (), plans, ()) is not None
         scans.note_failure("a number does not fit")
-    assert [scans.choose(stream, plans, ()) for _ in range(PAUSE_BATCHES)] == [None] * PAUSE_BATCHES
-    assert scans.choose(stream, plans, ()) is not None
+    assert [scans.choose(stream, (), plans, ()) for _ in range(PAUSE_BATCHES)] == [None] * PAUSE_BATCHES
+    assert scans.choose(stream, (), plans, ()) is not None
     scans.note_success()
     assert scans.reason is None

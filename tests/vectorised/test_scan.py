@@ -19,7 +19,8 @@ from catchment.vectorised import fragments as fragments_module
 from catchment.vectorised import parquet
 from catchment.vectorised.coercion import NotVectorisedError
 from catchment.vectorised.fragments import vectorise_fragment, vectorise_watch
-from catchment.vectorised.parquet import FilePart, read_part, split_files
+from catchment.vectorised.parquet import read_part, split_files
+from catchment.vectorised.parts import FilePart
 from catchment.vectorised.scan import ScanFindings, ScanPlan, merge_findings, scan
 
 TIMESTAMP = pa.timestamp("us", "UTC")

@@ -17,16 +17,22 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from catchment.errors import CatchmentError
+from catchment.files.watch import FilePiece
 from catchment.site.events import Absorbed, Event, Observed
 from catchment.site.plausible import PlausibleTimes
 from catchment.site.suspension import BatchSkipped
 from catchment.spark.sources.records import BatchStats
+from catchment.spark.sources.streams import PROBLEM
 from catchment.vectorised.choose import ScanChoice
 from catchment.vectorised.coercion import NotVectorisedError
-from catchment.vectorised.parquet import FilePart, split_files
-from catchment.vectorised.scan import ScanFindings, ScanPlan, merge_findings, scan
+from catchment.vectorised.lines import split_text
+from catchment.vectorised.parquet import split_files
+from catchment.vectorised.parts import FilePart
+from catchment.vectorised.records import RecordColumns
+from catchment.vectorised.scan import ScanFindings, ScanPlan, merge_findings, scan, scan_records
 
 SMALL_BYTES = 4 << 20  # files that together have at most this many bytes are scanned in the driver
+DOUBTFUL_PART = 1 << 20  # the number of the part that doubtful lines are; files have lower ones
 INLINE_BYTES = 1 << 16  # tables that are larger are handed to the driver in a file
 
 
@@ -79,11 +85,15 @@ class FileScanner:
         shutil.rmtree(self.folder, ignore_errors=True)  # what a killed process has left
 
     def scan(
-        self, plan: ScanPlan, paths: Sequence[str], limits: PlausibleTimes | None, history: Path | None
+        self, plan: ScanPlan, pieces: Sequence[FilePiece], limits: PlausibleTimes | None, history: Path | None
     ) -> ScanFindings:
         """Return what is in the files, or raise why native Spark SQL must decide."""
+        tasks = self.spark.sparkContext.defaultParallelism
         try:
-            shares = split_files(paths, self.spark.sparkContext.defaultParallelism, SMALL_BYTES)
+            if plan.lines is None:
+                shares = split_files(sorted(piece.path for piece in pieces), tasks, SMALL_BYTES)
+            else:
+                shares = split_text(pieces, tasks, SMALL_BYTES)
         except (OSError, pa.ArrowException) as error:
             raise NotVectorisedError(str(error)) from error
         scratch = self.folder / uuid.uuid4().hex
@@ -108,6 +118,17 @@ class FileScanner:
                 raise NotVectorisedError(answer)
             found.append(replace(answer, tables=tuple(map(_fetch, answer.tables))))
         return merge_findings(order.plan, found)
+
+
+def add_judged(
+    plan: ScanPlan, found: ScanFindings, judged: pa.Table, limits: PlausibleTimes | None, history: Path | None
+) -> ScanFindings:
+    """Return the findings with what Spark has made of the doubtful lines: good records and bad ones."""
+    good = judged.filter(judged[PROBLEM].is_null())
+    bad = judged.num_rows - good.num_rows
+    file = None if history is None else history / "part-doubtful.parquet"
+    more = scan_records(plan, RecordColumns.of(good, plan.columns), DOUBTFUL_PART, limits, file)
+    return merge_findings(plan, [found, replace(more, rows=more.rows + bad, bad=more.bad + bad)])
 
 
 def _fetch(table: pa.Table | str | None) -> pa.Table | None:

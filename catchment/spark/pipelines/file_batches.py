@@ -89,7 +89,7 @@ class FileBatches:
             return
         number = self.host.batches.get(self._stream, -1) + 1
         self._remove_attempt(number)
-        self.state.batch_paths = tuple(piece.path for piece in present)
+        self.state.pieces = tuple(present)
 
         def settle() -> Sequence[Event]:
             return [FilesRead(self._stream, tuple(self.watch.settle(present)))]

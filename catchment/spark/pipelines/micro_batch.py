@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from catchment.deploy.fragment_plan import FragmentPlan
+from catchment.files.watch import FilePiece
 from catchment.project.config import Project
 from catchment.query.fragment import Fragment, count_only
 from catchment.query.sql.statements import Stream
@@ -58,7 +59,7 @@ class StreamState:
     far_records: int = 0  # quarantined for their event times
     last_rows: int = 0
     reading: Reading | None = None
-    batch_paths: tuple[str, ...] = ()  # of the files of the batch that is being read
+    pieces: tuple[FilePiece, ...] = ()  # of files, of the batch that is being read
     is_finished: bool = False
     restarts: int = 0  # because a Python worker was too slow to come up
     reader: ReaderWatch = field(default_factory=ReaderWatch)

@@ -8,7 +8,6 @@ records themselves are put into quarantine by Spark SQL, which is rare.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
@@ -17,8 +16,9 @@ from catchment.log_fields import about
 from catchment.query.sql.statements import Stream
 from catchment.site.plausible import PlausibleTimes
 from catchment.spark.evaluation.evaluator import Evaluator
-from catchment.spark.evaluation.file_scan import FileScanner, events_of_scan, stats_of_scan
+from catchment.spark.evaluation.file_scan import FileScanner, add_judged, events_of_scan, stats_of_scan
 from catchment.spark.pipelines.micro_batch import BatchReducer, ReducedBatch, StreamState, times_of
+from catchment.spark.sources.files import FileSource
 from catchment.spark.sources.records import good_records, mark_implausible
 from catchment.vectorised.choose import ScanChoice, StreamScans
 from catchment.vectorised.coercion import NotVectorisedError
@@ -52,10 +52,13 @@ class ScanningReducer:
     def reduce(self, state: StreamState, batch: DataFrame, number: int) -> ReducedBatch:
         """Return what follows from a micro-batch."""
         scans = self.scans_of(state.stream)
-        choice = scans.choose(state.stream, state.active_plans, state.skipping)
-        if choice is not None:
+        source = state.opened.files
+        choice = None
+        if source is not None:
+            choice = scans.choose(state.stream, source.header, state.active_plans, state.skipping)
+        if source is not None and choice is not None:
             try:
-                found = self._scan(state, choice, batch, number)
+                found = self._scan(state, source, choice, batch, number)
             except NotVectorisedError as reason:
                 scans.note_failure(reason.message)
                 stream = state.stream.name
@@ -66,22 +69,24 @@ class ScanningReducer:
                 return found
         return self.native.reduce(state, batch, number)
 
-    def _scan(self, state: StreamState, choice: ScanChoice, batch: DataFrame, number: int) -> ReducedBatch:
+    def _scan(
+        self, state: StreamState, source: FileSource, choice: ScanChoice, batch: DataFrame, number: int
+    ) -> ReducedBatch:
         native = self.native
         stream = state.stream
-        paths = sorted(state.batch_paths)
-        found = self._scan_files(stream, choice, paths, None)
+        found = self._scan_files(state, source, choice, None)
         checked = native.check_times(state, lambda: found.buckets, stats_of_scan(found))
         if checked.limits is not None:
             bad = found.bad
-            found = self._scan_files(stream, choice, paths, checked.limits)
+            found = self._scan_files(state, source, choice, checked.limits)
             state.far_records += found.bad - bad
         stats = stats_of_scan(found)
         has_history = native.writes_history(stream)
         if has_history:
             native.history_of(stream).commit_attempt(found.history, number)
         if stats.bad:
-            native.write_quarantine(stream, mark_implausible(batch, stream.event_time, checked.limits), number)
+            suspects = source.judge(found.doubtful) if found.doubtful and checked.limits is None else batch
+            native.write_quarantine(stream, mark_implausible(suspects, stream.event_time, checked.limits), number)
         events = events_of_scan(choice, found, number)
         if choice.native or choice.native_skipping:
             marked = mark_implausible(batch, stream.event_time, checked.limits)
@@ -90,8 +95,12 @@ class ScanningReducer:
         return ReducedBatch(events, stats, times_of(stats, checked))
 
     def _scan_files(
-        self, stream: Stream, choice: ScanChoice, paths: Sequence[str], limits: PlausibleTimes | None
+        self, state: StreamState, source: FileSource, choice: ScanChoice, limits: PlausibleTimes | None
     ) -> ScanFindings:
+        """Return what is in the files of a batch; lines that are doubtful are judged by Spark."""
         native = self.native
-        history = native.history_of(stream).begin_attempt() if native.writes_history(stream) else None
-        return self.scanner.scan(choice.scan, paths, limits, history)
+        history = native.history_of(state.stream).begin_attempt() if native.writes_history(state.stream) else None
+        found = self.scanner.scan(choice.scan, state.pieces, limits, history)
+        if not found.doubtful:
+            return found
+        return add_judged(choice.scan, found, source.judge(found.doubtful).toArrow(), limits, history)

@@ -24,7 +24,7 @@ _LINES = pa.schema([("value", pa.string())])
 class FileSource:
     """The files of a stream: `parquet` is the declared schema of Parquet files, None for text.
 
-    `parse` makes records with `_raw` and `_problem` of what was read.
+    `parse` makes records with `_raw` and `_problem` of what was read. `header` names the columns of CSV files.
     """
 
     spark: SparkSession
@@ -32,6 +32,7 @@ class FileSource:
     parse: Callable[[DataFrame], DataFrame]
     parquet: str | None = None
     growing: bool = False
+    header: tuple[str, ...] = ()
 
     def read(self, pieces: Sequence[FilePiece]) -> DataFrame:
         """Return the records of some pieces."""
@@ -42,6 +43,10 @@ class FileSource:
         if self.parquet is None:
             return self.parse(reader.text(paths))
         return self.parse(reader.schema(self.parquet).parquet(*paths))
+
+    def judge(self, lines: Sequence[str]) -> DataFrame:
+        """Return the records that some lines of the files are."""
+        return self.parse(self.spark.createDataFrame(pa.table([pa.array(lines, pa.string())], _LINES)))
 
     def _read_lines(self, pieces: Sequence[FilePiece]) -> DataFrame:
         ranges = [(piece.path, piece.start, piece.end) for piece in pieces]

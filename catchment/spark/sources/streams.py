@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +165,8 @@ def _open_files(spark: SparkSession, stream: Stream, files: FilesConnector, path
     header = _header(path, stream, files)
     if files.format == "csv":
         csv_schema(stream, header)  # refuses a header without the declared columns before anything is read
-    return FileSource(spark, watched, lambda rows: parse_lines(rows, stream, files, header), growing=files.growing)
+    parse = partial(parse_lines, relation=stream, connector=files, header=header)
+    return FileSource(spark, watched, parse, growing=files.growing, header=tuple(header))
 
 
 def _open_kafka(spark: SparkSession, stream: Stream, kafka: KafkaConnector, site: str, base: Path) -> OpenedStream:

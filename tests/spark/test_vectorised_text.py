@@ -1,0 +1,204 @@
+"""Text that the tasks parse against Spark's own parsing: line by line, and whole micro-batches of a site.
+
+Catches: a line that Arrow reads in another way than Spark, for any of the odd lines below; a site that quarantines,
+keeps or counts other lines. Cannot catch: oddities that are not among the lines.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import gzip
+import struct
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from catchment.query.sql.connectors import FilesConnector
+from catchment.query.sql.statements import Column, Table
+from catchment.vectorised.csv_lines import CsvLines
+from catchment.vectorised.json_lines import JsonLines
+from catchment.vectorised.lines import LineBlock
+from tests.worlds.text_lines import COLUMNS, DDL, csv_lines, json_lines
+from tests.worlds.tiers import examples
+from tests.worlds.waiting import wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+RELATION = Table("t", tuple(Column(c.name, c.type) for c in COLUMNS), FilesConnector("d", "json"))
+PROJECT = """
+[project]
+name = "text"
+center = "center"
+[sites.edge]
+[sites.center]
+[[links]]
+from = "edge"
+to = "center"
+[defaults]
+evaluator = "{evaluator}"
+"""
+SQL = """
+CREATE STREAM s ({ddl}) WITH (event_time = 'ts', sites = 'edge', connector = 'files', path = 'data',
+  format = '{format}', max_jump = '40000 days', growing = {growing});
+CREATE MATERIALIZED VIEW v AS
+  SELECT window.start, name, count(*) AS n, sum(small) AS small, max(whole) AS whole, max(real) AS real FROM s
+  GROUP BY window(ts, '1 day'), name;
+"""
+
+
+def exact(value: Any) -> Any:
+    """Return a value that is equal only to itself: doubles by their bits."""
+    return struct.pack("d", value) if isinstance(value, float) else value
+
+
+def with_numbers(rows: pa.Table) -> pa.Table:
+    """Return rows with days and instants as numbers: Spark reads years that are too late for Python."""
+    for name, type_ in (("ts", pa.int64()), ("day", pa.int32())):
+        rows = rows.set_column(rows.column_names.index(name), name, rows[name].cast(type_))
+    return rows
+
+
+def parsed_by_spark(spark: SparkSession, lines: list[str], format: str) -> dict[str, dict[str, Any] | None]:
+    """Return the record that each line is for Spark; None if it is none."""
+    from catchment.spark.sources.streams import PROBLEM, RAW, parse_lines
+
+    rows = parse_lines(
+        spark.createDataFrame(pa.table({"value": lines})), RELATION, FilesConnector("d", format), COLUMNS.names
+    ).toArrow()
+    return {
+        row[RAW]: None if row[PROBLEM] is not None else {name: exact(row[name]) for name in COLUMNS.names}
+        for row in with_numbers(rows).to_pylist()
+    }
+
+
+@pytest.mark.parametrize("format", ["json", "csv"])
+def test_a_line_that_is_read_here_is_read_in_the_same_way_by_spark(spark: SparkSession, format: str) -> None:
+    reader: JsonLines | CsvLines = JsonLines(COLUMNS, "ts")
+    make = json_lines
+    if format == "csv":
+        reader = CsvLines(COLUMNS, "ts", tuple(COLUMNS.names), ",", has_header=False)
+        make = csv_lines
+    lines = sorted({line for seed in range(examples(3)) for line in make(seed, 2000) if line.strip(" ")})
+    expected = parsed_by_spark(spark, lines, format)
+    found: dict[str, dict[str, Any]] = {}
+    for at in range(0, len(lines), 1000):
+        block = lines[at : at + 1000]
+        parsed = reader.parse(LineBlock.of("\n".join(block).encode()), is_first=False)
+        doubtful = set(parsed.doubtful)
+        read = [line for line in block if line not in doubtful]
+        rows = with_numbers(pa.table(dict(parsed.records.columns))).to_pylist()
+        found |= {line: {n: exact(value) for n, value in row.items()} for line, row in zip(read, rows, strict=True)}
+    assert found == {line: expected[line] for line in found}
+    assert len(found) > len(lines) * 0.4
+
+
+def run_site(spark: SparkSession, folder: Path, data: Path, format: str, evaluator: str, growing: bool) -> Path:
+    """Let a site read the files once; return its folder."""
+    from catchment.deploy.deployment import Deployment
+    from catchment.spark.evaluation.evaluator import SparkEvaluator
+    from catchment.spark.pipelines.site import SitePipeline
+    from catchment.timeline import SystemClock
+    from catchment.wire.inbox import Inbox, LocalUplink
+    from catchment.wire.sender import Sender
+
+    (folder / "queries").mkdir(parents=True)
+    (folder / "catchment.toml").write_text(PROJECT.format(evaluator=evaluator))
+    (folder / "queries" / "q.sql").write_text(SQL.format(ddl=DDL, format=format, growing=str(growing).lower()))
+    (folder / "data").symlink_to(data)
+    deployment = Deployment.load(folder)
+    inbox = Inbox(folder / "inbox")
+    pipeline = SitePipeline(
+        spark,
+        deployment.project,
+        "edge",
+        deployment.streams_at("edge"),
+        deployment.fragments_at("edge"),
+        SparkEvaluator({}),
+        lambda outbox: Sender(outbox, lambda: LocalUplink(inbox)),
+        SystemClock(),
+    )
+    try:
+        pipeline.start(once=True)
+        wait_until(lambda: pipeline.finished, "the site has read its files", act=pipeline.tick)
+    finally:
+        pipeline.stop()
+    assert all(pipeline.scanning.scans_of(stream).reason is None for stream in pipeline.streams)
+    return pipeline.folder
+
+
+def sent(folder: Path) -> Counter[str]:
+    """Return the rows of all updates that a site has sent."""
+    from catchment.aggregates.partials import combine, lower
+    from catchment.deploy.deployment import Deployment
+    from catchment.wire.inbox import Inbox
+
+    fragment = Deployment.load(folder).fragments_at("edge")[0].fragment
+    inbox = Inbox(folder / "inbox")
+    keys = ["slice_us", *fragment.key_names]
+    tables = [u.table for segment in inbox.read_segments(0, inbox.last_position + 1) for u in segment.updates()]
+    merged = combine(pa.concat_tables(tables).combine_chunks(), keys, fragment.aggregates)
+    return Counter(repr(row) for row in lower(merged, keys, fragment.aggregates).to_pylist())
+
+
+def kept(spark: SparkSession, folder: Path) -> Counter[str]:
+    """Return the records on disk as texts, without what differs between two runs."""
+    rows = with_numbers(spark.read.parquet(str(folder)).drop("_row", "quarantined_at", "batch").toArrow())
+    return Counter(repr(sorted(row.items())) for row in rows.to_pylist())
+
+
+@pytest.mark.parametrize(("format", "growing"), [("json", False), ("csv", True)])
+def test_a_site_keeps_counts_and_quarantines_what_spark_would(
+    spark: SparkSession, tmp_path: Path, format: str, growing: bool
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    make = json_lines if format == "json" else csv_lines
+    for number in range(3):
+        lines = make(100 + number, 700)
+        if format == "csv":
+            lines = [",".join(COLUMNS.names), *(line for line in lines if "name" not in line.lower())]
+        text = "\n".join(lines) + "\n"
+        path = data / f"{number}.{format}"
+        if number == 2 and not growing:
+            path.with_name(path.name + ".gz").write_bytes(gzip.compress(text.encode()))
+        else:
+            path.write_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("catchment.spark.evaluation.file_scan.SMALL_BYTES", 30_000)  # a job, not the driver
+        scanned = run_site(spark, tmp_path / "scan", data, format, "vectorised", growing)
+        native = run_site(spark, tmp_path / "native", data, format, "native", growing)
+    assert kept(spark, scanned / "quarantine" / "s") == kept(spark, native / "quarantine" / "s")
+    assert kept(spark, scanned / "history" / "s") == kept(spark, native / "history" / "s")
+    assert sent(tmp_path / "scan") == sent(tmp_path / "native")
+    assert sum(kept(spark, scanned / "history" / "s").values()) > 900
+
+
+def test_a_broken_header_in_the_middle_of_files_still_stops_the_stream(spark: SparkSession, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    line = "2024-05-06T07:08:09Z,a,1,1,1.5,true,2024-05-06\n"
+    (data / "a.csv").write_text(",".join(COLUMNS.names) + "\n" + line)
+    (data / "b.csv").write_text(",".join(reversed(COLUMNS.names)) + "\n" + line)
+    with pytest.raises(Exception, match="has the header"):
+        run_site(spark, tmp_path / "scan", data, "csv", "vectorised", growing=False)
+
+
+def test_event_times_far_away_are_quarantined_from_text_too(spark: SparkSession, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    near = dt.datetime.now(dt.UTC).replace(microsecond=0)
+    line = '{{"ts": "{}", "name": "{}"}}\n'
+    far = near + dt.timedelta(days=80_000)
+    text = "".join(line.format((near - dt.timedelta(seconds=n)).isoformat(), "near") for n in range(50))
+    (data / "a.json").write_text(text + line.format(far.isoformat(), "far") + "nonsense\n")
+    scanned = run_site(spark, tmp_path / "scan", data, "json", "vectorised", growing=False)
+    native = run_site(spark, tmp_path / "native", data, "json", "native", growing=False)
+    assert kept(spark, scanned / "quarantine" / "s") == kept(spark, native / "quarantine" / "s")
+    assert sum(kept(spark, scanned / "quarantine" / "s").values()) == 2
+    assert sum(kept(spark, scanned / "history" / "s").values()) == 50
