@@ -13,9 +13,9 @@ from catchment.query.sql.connectors import FilesConnector
 from catchment.query.sql.statements import Stream
 from catchment.site.slack import watched_values
 from catchment.vectorised.coercion import NotVectorisedError, is_plain, type_name
-from catchment.vectorised.csv_lines import CsvLines
+from catchment.vectorised.csv_lines import CsvLineParser
 from catchment.vectorised.fragments import VectorFragment, VectorWatch, vectorise_fragment, vectorise_watch
-from catchment.vectorised.json_lines import JsonLines
+from catchment.vectorised.json_lines import JsonLineParser
 from catchment.vectorised.scan import ScanPlan
 from catchment.vectorised.text_values import is_readable
 
@@ -148,14 +148,14 @@ def choose_scanned(
     )
 
 
-def _lines_of(stream: Stream, header: Sequence[str]) -> JsonLines | CsvLines | None:
+def _lines_of(stream: Stream, header: Sequence[str]) -> JsonLineParser | CsvLineParser | None:
     """Return what reads the lines of a stream's files; None if they are Parquet."""
     files = stream.connector
     assert isinstance(files, FilesConnector)
     if files.format == "json":
-        return JsonLines(stream.schema, stream.event_time)
+        return JsonLineParser(stream.schema, stream.event_time)
     if files.format == "csv":
-        return CsvLines(stream.schema, stream.event_time, tuple(header), files.delimiter, files.header)
+        return CsvLineParser(stream.schema, stream.event_time, tuple(header), files.delimiter, files.header)
     return None
 
 

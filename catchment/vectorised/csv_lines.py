@@ -23,7 +23,7 @@ _SPECIAL = (b'"', b"\\", b"\x00")
 
 
 @dataclass(frozen=True)
-class CsvLines:
+class CsvLineParser:
     """Reads these columns of CSV lines; a line without the event time is for Spark to judge.
 
     `header` names all columns of the files, in their order.

@@ -31,7 +31,7 @@ _LONG_NUMBER = re.compile(r"[0-9.eE+-]{900}")
 
 
 @dataclass(frozen=True)
-class JsonLines:
+class JsonLineParser:
     """Reads these columns of JSON lines; a line without the event time is for Spark to judge."""
 
     columns: pa.Schema

@@ -22,9 +22,9 @@ from catchment.site.agreed_time import Buckets, TimeBucket
 from catchment.site.plausible import PlausibleTimes
 from catchment.storage.files import sync_files
 from catchment.vectorised.coercion import NotVectorisedError
-from catchment.vectorised.csv_lines import CsvLines
+from catchment.vectorised.csv_lines import CsvLineParser
 from catchment.vectorised.fragments import EvaluatedRecords, TableCollector, Taken, VectorFragment, VectorWatch
-from catchment.vectorised.json_lines import JsonLines
+from catchment.vectorised.json_lines import JsonLineParser
 from catchment.vectorised.lines import read_blocks
 from catchment.vectorised.parquet import read_part
 from catchment.vectorised.parsed_lines import ParsedLines
@@ -49,7 +49,7 @@ class ScanPlan:
     jump_us: int
     fragments: tuple[VectorFragment, ...] = ()
     watches: tuple[VectorWatch, ...] = ()
-    lines: JsonLines | CsvLines | None = None
+    lines: JsonLineParser | CsvLineParser | None = None
 
     @property
     def taken(self) -> tuple[Taken, ...]:

@@ -18,8 +18,8 @@ import pytest
 
 from catchment.query.sql.connectors import FilesConnector
 from catchment.query.sql.statements import Column, Table
-from catchment.vectorised.csv_lines import CsvLines
-from catchment.vectorised.json_lines import JsonLines
+from catchment.vectorised.csv_lines import CsvLineParser
+from catchment.vectorised.json_lines import JsonLineParser
 from catchment.vectorised.lines import LineBlock
 from tests.worlds.text_lines import COLUMNS, DDL, csv_lines, json_lines
 from tests.worlds.tiers import examples
@@ -79,10 +79,10 @@ def parsed_by_spark(spark: SparkSession, lines: list[str], format: str) -> dict[
 
 @pytest.mark.parametrize("format", ["json", "csv"])
 def test_a_line_that_is_read_here_is_read_in_the_same_way_by_spark(spark: SparkSession, format: str) -> None:
-    reader: JsonLines | CsvLines = JsonLines(COLUMNS, "ts")
+    reader: JsonLineParser | CsvLineParser = JsonLineParser(COLUMNS, "ts")
     make = json_lines
     if format == "csv":
-        reader = CsvLines(COLUMNS, "ts", tuple(COLUMNS.names), ",", has_header=False)
+        reader = CsvLineParser(COLUMNS, "ts", tuple(COLUMNS.names), ",", has_header=False)
         make = csv_lines
     lines = sorted({line for seed in range(examples(3)) for line in make(seed, 2000) if line.strip(" ")})
     expected = parsed_by_spark(spark, lines, format)

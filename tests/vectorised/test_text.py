@@ -22,15 +22,15 @@ from catchment.files.watch import FilePiece
 from catchment.site.known_files import FileStat
 from catchment.vectorised import lines as lines_module
 from catchment.vectorised.coercion import NotVectorisedError
-from catchment.vectorised.csv_lines import CsvLines
-from catchment.vectorised.json_lines import JsonLines
+from catchment.vectorised.csv_lines import CsvLineParser
+from catchment.vectorised.json_lines import JsonLineParser
 from catchment.vectorised.lines import LineBlock, read_blocks, split_text
 from catchment.vectorised.parts import FilePart
 from catchment.vectorised.scan import ScanPlan, scan
 from tests.worlds.text_lines import COLUMNS, csv_lines, json_lines
 
-JSON = JsonLines(COLUMNS, "ts")
-CSV = CsvLines(COLUMNS, "ts", tuple(COLUMNS.names), ",", has_header=True)
+JSON = JsonLineParser(COLUMNS, "ts")
+CSV = CsvLineParser(COLUMNS, "ts", tuple(COLUMNS.names), ",", has_header=True)
 SMALL = pa.schema([("ts", pa.timestamp("us", "UTC")), ("n", pa.int64())])
 
 
@@ -116,7 +116,7 @@ def test_every_line_of_csv_is_a_record_or_handed_back(seed: int) -> None:
 
 def test_objects_that_do_not_keep_to_lines_are_handed_back() -> None:
     plain = '{"ts": "2024-05-06T07:08:09Z", "n": 1}'
-    json_small = JsonLines(SMALL, "ts")
+    json_small = JsonLineParser(SMALL, "ts")
     two = plain + plain
     parsed = json_small.parse(block_of(two, plain, '{"ts": "2024-05-06T07:08:09Z", "n":', "2}"), is_first=True)
     assert parsed.records.rows == 1
@@ -145,7 +145,7 @@ def test_pieces_of_growing_files_are_read_from_where_they_begin(tmp_path: Path) 
     line = "2024-05-06T07:08:09Z,{}\n"
     lines = ["ts,n\n", *(line.format(n) for n in range(10))]
     path.write_text("".join(lines))
-    csv = CsvLines(SMALL, "ts", ("ts", "n"), ",", has_header=True)
+    csv = CsvLineParser(SMALL, "ts", ("ts", "n"), ",", has_header=True)
     start = len("".join(lines[:4]))
     end = len("".join(lines[:8]))
     plan = ScanPlan(SMALL, "ts", 60_000_000, lines=csv)
@@ -160,7 +160,7 @@ def test_history_has_every_record_with_a_number_of_its_own(tmp_path: Path) -> No
 
     path = tmp_path / "a.json"
     path.write_text("".join(f'{{"ts": "2024-05-06T07:08:09Z", "n": {n}}}\n' for n in range(1000)))
-    plan = ScanPlan(SMALL, "ts", 60_000_000, lines=JsonLines(SMALL, "ts"))
+    plan = ScanPlan(SMALL, "ts", 60_000_000, lines=JsonLineParser(SMALL, "ts"))
     shares = split_text([piece(path)], 3, 0)
     for number, parts in enumerate(shares):
         scan(plan, parts, None, tmp_path / f"{number}.parquet")
