@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from catchment.deploy.role_status import ProjectStatus, read_project_status
 from catchment.project.config import Project
@@ -118,6 +119,7 @@ class Living:
     machines: dict[str, Machine] = field(default_factory=dict)
     links: dict[str, Link] = field(default_factory=dict)
     namespace: NetworkNamespace | None = None
+    seen_answers: dict[str, tuple[frozenset[str], Any]] = field(default_factory=dict)  # per view, as of which commits
     rest_s: dict[str, int] = field(default_factory=dict)  # per site, the event time before which all was read at rest
 
     def __post_init__(self) -> None:

@@ -35,7 +35,16 @@ class Answer:
 
 
 def read_answers(living: Living, view: str) -> Mapping[int, Answer]:
-    """Return the newest answer of each published window of a view."""
+    """Return the newest answer of each published window of a view; read again only if something was published."""
+    tables = [living.state / part / view / "_delta_log" for part in ("results", "windows")]
+    commits = frozenset(str(path) for table in tables for path in table.glob("*.json"))
+    if view not in living.seen_answers or living.seen_answers[view][0] != commits:
+        living.seen_answers[view] = commits, _read_published(living, view)
+    answers: Mapping[int, Answer] = living.seen_answers[view][1]
+    return answers
+
+
+def _read_published(living: Living, view: str) -> Mapping[int, Answer]:
     try:
         log = newest_windows(read_windows(living.state, view)).to_pylist()
         found = read_results(living.state, view).to_pylist()
