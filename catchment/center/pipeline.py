@@ -61,6 +61,7 @@ from catchment.log_fields import about
 from catchment.progress.consumer import InboxConsumer, Merge, merge_here
 from catchment.progress.events import Landed, Ticked
 from catchment.progress.spans import ALL_OF_TIME, Span
+from catchment.progress.window_observer import WindowObserver
 from catchment.project.config import Project
 from catchment.project.routes import Routes
 from catchment.project.site_orders import SiteOrders
@@ -97,6 +98,8 @@ class CenterPipeline:
     stopwatch: Callable[[], float] = time.perf_counter
     composed: Sequence[ComposedQuery] = ()
     published: int = field(default=0, init=False)
+    # Is set after recovery, so that it is not told again of what was published before.
+    observer: WindowObserver | None = field(default=None, init=False)
     _committed_at_us: int = field(default=START_OF_TIME_US, init=False)  # when segments were last committed
     _turn: threading.RLock = field(default_factory=threading.RLock, init=False)  # one repair or entry at a time
     _stopping: threading.Event = field(default_factory=threading.Event, init=False)
@@ -298,6 +301,7 @@ class CenterPipeline:
         with self._turn:
             self.consumer.resume_requested()
         roster = self.core.sites.version
+        began_us = self.clock.now_us()
         run = self.consumer.read(self.fragments, self._deferrable_now())
         if run is None:
             return self._merge_deferred()
@@ -307,6 +311,8 @@ class CenterPipeline:
             # What was registered before is repaired with it: an enactment costs more than what it repairs.
             self.consumer.commit(run, [*self._recall(), *run.events, Ticked()])
             self._committed_at_us = self.clock.now_us()
+            if self.observer is not None:
+                self.observer.note_merged(run.events, began_us)
             self._journal_suspensions()
             self._heard_at_us.update({e.origin: self._committed_at_us for e in run.events if isinstance(e, Landed)})
             self._bound_open_state()
@@ -386,6 +392,8 @@ class CenterPipeline:
         self._compose(number, [a for a in actions if isinstance(a, Compose)])
         self.published += sum(isinstance(a, Publish | Compose) for a in actions)
         log_windows(actions)
+        if self.observer is not None:
+            self.observer.note_published(actions)
         return 1
 
     def _compose(self, number: int, due: Sequence[Compose]) -> None:

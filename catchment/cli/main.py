@@ -110,6 +110,7 @@ EXTRAS = {
     "uvicorn": "page",
     "confluent_kafka": "kafka",
     "fastavro": "kafka",
+    "opentelemetry": "traces",
 }
 
 

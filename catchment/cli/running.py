@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -136,6 +137,8 @@ def _check(roles: Roles) -> None:
     for folder in roles.folders:
         check_unused(folder)
     check_sources(roles.deployment, roles.sites)
+    if roles.deployment.project.traces.endpoint is not None:
+        importlib.import_module("catchment.deploy.window_traces")  # a package that is missing is found here
     if roles.needs_spark:
         from catchment.spark.session import find_java
 

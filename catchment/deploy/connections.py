@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from catchment.errors import ConfigError
 from catchment.keys.tls import TlsFiles, find_expiry_us
 from catchment.keys.tokens import LoopbackTokens, TokenCheck, TokenFile, read_token
+from catchment.progress.window_observer import WindowObserver
 from catchment.project.config import Link, Project, SecurityFiles
 from catchment.project.option_kinds import join_address
 from catchment.timeline import Clock
@@ -34,6 +35,7 @@ class Connections:
     project: Project
     clock: Clock
     wrap_uplink: Callable[[Uplink], Uplink] = lambda uplink: uplink
+    observer: WindowObserver | None = None
 
     def make_server(self, site: str, inbox: Inbox) -> InboxServer:
         """Return a server at a site that lets other sites send to an inbox."""
@@ -57,7 +59,8 @@ class Connections:
             return self.wrap_uplink(GrpcUplink(address, self._read_token(files, site), tls))
 
         shaper = Shaper(link.bandwidth_bytes_per_s, link.latency_us / 1e6)
-        return Sender(outbox, open_uplink, shaper, self.clock)
+        on_acked = None if self.observer is None else partial(self.observer.note_acked, site)
+        return Sender(outbox, open_uplink, shaper, self.clock, on_acked=on_acked)
 
     def certificate_expiry_us(self, site: str) -> int | None:
         """Return when the certificate of a site ends to be valid; None if it has none."""

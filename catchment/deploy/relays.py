@@ -13,6 +13,7 @@ from catchment.deploy.deployment import Deployment
 from catchment.deploy.reconcile import carried_by
 from catchment.deploy.role_files import write_status
 from catchment.progress.admission import Admission
+from catchment.progress.window_observer import WindowObserver
 from catchment.relay.pipeline import RelayPipeline
 from catchment.timeline import Clock
 from catchment.wire.grpc_server import InboxServer
@@ -31,6 +32,7 @@ class Relays:
     clock: Clock
     make_sender: Callable[[str, Outbox], Sender]
     make_server: Callable[[str, Inbox], InboxServer]
+    observer: WindowObserver | None = None
     running: dict[str, RelayPipeline] = field(default_factory=dict, init=False)
     _servers: dict[str, InboxServer] = field(default_factory=dict, init=False)
     _closing: ExitStack = field(default_factory=ExitStack, init=False)
@@ -42,7 +44,12 @@ class Relays:
         """Start all relays, those near the center first, so that each finds the next inbox listening."""
         for name in self.names:
             relay = RelayPipeline(
-                self.deployment.project, name, self._admit, partial(self.make_sender, name), self.clock
+                self.deployment.project,
+                name,
+                self._admit,
+                partial(self.make_sender, name),
+                self.clock,
+                observer=self.observer,
             )
             self.running[name] = relay
             self._closing.callback(relay.stop)

@@ -22,7 +22,7 @@ from catchment.units import SECOND_US
 
 PROJECT_FILE = "catchment.toml"
 QUERIES_FOLDER = "queries"
-TABLES = ("project", "sites", "links", "spark", "security", "limits", "defaults")
+TABLES = ("project", "sites", "links", "spark", "security", "limits", "traces", "defaults")
 OUTBOX_MAX_BYTES = 10**9  # default bound of what waits for a link
 _SITE_FILE = kinds.path_of_site()
 
@@ -282,6 +282,22 @@ class StorageLimits:
 
 
 @dataclass(frozen=True)
+class Traces:
+    """Where the lives of windows are sent as OpenTelemetry traces; nowhere without an endpoint."""
+
+    endpoint: str | None = option(
+        kinds.matching(r"https?://[^/\s]+", "the address of a collector such as 'http://127.0.0.1:4317'"),
+        None,
+        doc="the OTLP/gRPC address of a collector; needs catchment[traces]",
+        absent="no traces, and no cost",
+        example="http://127.0.0.1:4317",
+    )
+    sample: float = option(
+        kinds.number(0, 1), 1.0, doc="the share of windows that are traced, the same ones at every site"
+    )
+
+
+@dataclass(frozen=True)
 class Project:
     """A valid project folder, as read from its `catchment.toml`."""
 
@@ -298,6 +314,7 @@ class Project:
     spark: SparkConfig = field(default_factory=SparkConfig)
     security: Security = field(default_factory=Security)
     limits: StorageLimits = field(default_factory=StorageLimits)
+    traces: Traces = field(default_factory=Traces)
     defaults: Defaults = field(default_factory=Defaults)
 
     def __post_init__(self) -> None:
@@ -373,6 +390,7 @@ class _Reader:
         spark = self.spark()
         security = self.security(root)
         limits = StorageLimits(**self.table("limits", options_of(StorageLimits)))
+        traces = Traces(**self.table("traces", options_of(Traces)))
         defaults = Defaults(**self.table("defaults", options_of(Defaults)))
         try:
             return Project(
@@ -382,6 +400,7 @@ class _Reader:
                 spark=spark,
                 security=security,
                 limits=limits,
+                traces=traces,
                 defaults=defaults,
                 **head,
             )

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from catchment.project.config import Defaults, Link, Project, Security, Site, SparkConfig, StorageLimits
+from catchment.project.config import Defaults, Link, Project, Security, Site, SparkConfig, StorageLimits, Traces
 from catchment.project.options import Option, options_of
 
 _COMMENT_COLUMN = 31  # where comments begin
@@ -24,6 +24,7 @@ Paths are relative to the project folder; {site} in them is the name of a site. 
 on their own machine only, and links are not encrypted. `catchment keys init` makes all of them:
 docs/guides/security.md."""
 LIMITS_DOC = "How much is kept on disk, per site and stream. What happens at each limit: docs/reliability.md."
+TRACES_DOC = "The way of each window as OpenTelemetry traces: docs/guides/logs-and-traces.md."
 DEFAULTS_DOC = "What holds for streams and views that do not say otherwise in their WITH (...)."
 
 
@@ -42,6 +43,7 @@ def template() -> str:
         f'{settings}\n#"spark.sql.shuffle.partitions" = 2',
         _table("[security]", options_of(Security), SECURITY_DOC),
         _table("[limits]", options_of(StorageLimits), LIMITS_DOC),
+        _table("[traces]", options_of(Traces), TRACES_DOC),
         _table("[defaults]", options_of(Defaults), DEFAULTS_DOC),
     )
     return "\n\n".join(tables) + "\n"

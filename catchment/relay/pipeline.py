@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from catchment.progress.consumer import NOTHING_DEFERRABLE, InboxConsumer, Merge, merge_here
 from catchment.progress.events import Ticked
+from catchment.progress.window_observer import WindowObserver
 from catchment.project.config import Project
 from catchment.project.routes import outgoing_link
 from catchment.query.fragment import Fragment
@@ -44,6 +46,7 @@ class RelayPipeline:
         clock: Clock,
         merge: Merge = merge_here,
         stopwatch: Callable[[], float] = time.perf_counter,
+        observer: WindowObserver | None = None,
     ) -> None:
         self.name = name
         self.clock = clock
@@ -52,7 +55,7 @@ class RelayPipeline:
         self.free_space = FreeSpace(self.folder, project.limits.free_disk_bytes, clock)
         self.inbox = Inbox(self.folder / "inbox", admit=check, free_space=self.free_space, clock=clock)
         self.outbox = Outbox(self.folder / "outbox", name, self.link.destination, self.link.outbox_max_bytes)
-        self._writer = OutboxWriter(self.outbox)
+        self._writer = OutboxWriter(self.outbox, None if observer is None else partial(observer.note_flushed, name))
         self.core = RelayCore(project.defaults.relay_wait_us, name=name)
         self._deferrable: Mapping[str, DeferrableFragment] = {}
         journal = Journal(self.folder / "journal")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from catchment.site.events import LinkMeasured
 from catchment.wire.link_meter import LinkCounters, WireSizes
@@ -12,10 +12,14 @@ from catchment.wire.segmenting import segments_of
 
 
 class OutboxWriter:
-    """Appends messages to an outbox, and learns from them what rows and frames cost on the wire."""
+    """Appends messages to an outbox, and learns from them what rows and frames cost on the wire.
 
-    def __init__(self, outbox: Outbox) -> None:
+    `on_append`, if given, is told of every segment that is appended for the first time, with the updates in it.
+    """
+
+    def __init__(self, outbox: Outbox, on_append: Callable[[int, Sequence[Updates]], None] | None = None) -> None:
         self._outbox = outbox
+        self._on_append = on_append
         self._sizes = WireSizes()
         self.appended_bytes = 0  # of all segments that this process has appended
 
@@ -29,6 +33,8 @@ class OutboxWriter:
             stored = self._outbox.append(number + offset, messages)
             self._sizes.note(messages, stored)
             self.appended_bytes += 0 if stored is None else stored.size_bytes
+            if self._on_append is not None and stored is not None:
+                self._on_append(number + offset, [m for m in messages if isinstance(m, Updates)])
         return len(segments)
 
     def measure(self, counters: LinkCounters) -> LinkMeasured:

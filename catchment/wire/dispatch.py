@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple, Protocol
 
 from catchment.errors import CatchmentError, WireError
@@ -102,9 +102,12 @@ class _Pause(NamedTuple):
 
 
 class Dispatch:
-    """The shared state of one link's lanes, which name themselves by a number."""
+    """The shared state of one link's lanes, which name themselves by a number; `on_acked` is told of each ack once."""
 
-    def __init__(self, outbox: Outbox, order: SendOrder, clock: Clock) -> None:
+    def __init__(
+        self, outbox: Outbox, order: SendOrder, clock: Clock, on_acked: Callable[[int], None] | None = None
+    ) -> None:
+        self._on_acked = on_acked
         self._outbox = outbox
         self._order = order
         self._clock = clock
@@ -179,6 +182,8 @@ class Dispatch:
         if segment.sequence in self._tried:
             self._tried.discard(segment.sequence)
             self._meter.note_acked(segment.size_bytes)
+            if self._on_acked is not None:
+                self._on_acked(segment.sequence)
 
     # ---- the link
 

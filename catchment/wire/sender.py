@@ -85,12 +85,13 @@ class Sender:
         lanes: int = LANES,
         backlog_share: float = BACKLOG_SHARE,
         limits: WireLimits = DEFAULT_LIMITS,
+        on_acked: Callable[[int], None] | None = None,
     ) -> None:
         self._outbox = outbox
         self._make_uplink = uplink_factory
         self._shaper = shaper or Shaper()
         order = SendOrder(limits.ahead_segments, backlog_share)
-        self._dispatch = Dispatch(outbox, order, clock or SystemClock())
+        self._dispatch = Dispatch(outbox, order, clock or SystemClock(), on_acked)
         self._wire = threading.Lock()  # held while a segment goes onto the wire: one at a time
         self._stopping = threading.Event()
         self._uplinks: dict[int, Uplink] = {}  # by lane

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from catchment.errors import ConfigError
-from catchment.project.config import Defaults, Link, Project, Security, Site, SparkConfig, StorageLimits
+from catchment.project.config import Defaults, Link, Project, Security, Site, SparkConfig, StorageLimits, Traces
 from catchment.project.options import options_of
 from catchment.project.template import template
 
@@ -85,7 +85,7 @@ def test_every_setting_shown_in_the_template_may_be_switched_on(tmp_path: Path) 
 
 
 def test_the_template_names_every_setting() -> None:
-    holders = (Project, Site, Link, SparkConfig, Security, StorageLimits, Defaults)
+    holders = (Project, Site, Link, SparkConfig, Security, StorageLimits, Traces, Defaults)
     names = {option.name for holder in holders for option in options_of(holder)}
     shown = set(re.findall(r"(?m)^#?([a-z_]+) =", template()))
     assert shown == names

@@ -23,6 +23,7 @@ from catchment.deploy.role_files import (
     write_status,
 )
 from catchment.progress.admission import Admission
+from catchment.progress.window_observer import WindowObserver
 from catchment.query.plan import QueryPlan
 from catchment.query.sql.view_options import QUARANTINE
 from catchment.sinks.declared import make_deliveries
@@ -48,11 +49,13 @@ class CenterRole:
         clock: Clock,
         connections: Connections,
         on_segment: Callable[[Segment], None],
+        observer: WindowObserver | None = None,
     ) -> None:
         self.deployment = deployment
         self._spark = spark
         self._connections = connections
         self._on_segment = on_segment
+        self._observer = observer
         self._clock = clock
         self._answered_us: int | None = None  # when everything was answered, as far as is known
         self._server: InboxServer | None = None
@@ -74,6 +77,7 @@ class CenterRole:
             deployment.deferrable,
             composed=deployment.composed_queries,
         )
+        self.pipeline.observer = observer
         plans = {p.name: p for p in deployment.plans}
         self._deliveries = make_deliveries(deployment.catalog.sinks.values(), plans, project, clock)
 
@@ -189,3 +193,5 @@ class CenterRole:
     def _admit(self, segment: Segment) -> None:
         Admission(self.pipeline.fragments, self.deployment.routes, self.deployment.births).check(segment)
         self._on_segment(segment)
+        if self._observer is not None:
+            self._observer.note_landed(segment)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 
@@ -38,6 +38,9 @@ from catchment.wire.messages import Segment
 from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
 from catchment.wire.uplink import Uplink
+
+if TYPE_CHECKING:
+    from catchment.deploy.window_traces import WindowTraces
 
 TICK_S = 0.25  # how often pipelines are ticked
 
@@ -67,18 +70,32 @@ class Runner:
         self._housekeeping: dict[str, SiteHousekeeping] = {}
         self.watcher = DeploymentWatcher(self.deployment)
         self.rebalancer = Rebalancer(self.watcher)
-        self.connections = Connections(self.project, self.clock, self.wrap_uplink)
+        self._traces = self._open_traces()
+        self.connections = Connections(self.project, self.clock, self.wrap_uplink, self._traces)
         self._expiry = ExpiryWatch(self.connections, self.clock)
         whole = self.with_center and bool(self.sites)
         relays = [r for r in self.deployment.routes.relays if whole or r in self.sites]
-        self.relays = Relays(self.deployment, relays, self.clock, self._relay_sender, self.connections.make_server)
+        make_server = self.connections.make_server
+        self.relays = Relays(self.deployment, relays, self.clock, self._relay_sender, make_server, self._traces)
+
+    def _open_traces(self) -> WindowTraces | None:
+        """Return what sends the lives of windows to a collector; None, and nothing imported, where that is off."""
+        if self.project.traces.endpoint is None:
+            return None
+        from catchment.deploy.window_traces import open_traces
+
+        traces = open_traces(self.deployment, self.clock, self.project.traces)
+        self._closing.callback(traces.close)
+        return traces
 
     def start(self) -> None:
         """Start the center first, so that sites find it listening; then the relays, then the sites."""
         open_state_folder(self.project.state_folder)
         self.watcher.begin()
         if self.with_center:
-            self._center = CenterRole(self.deployment, self._session, self.clock, self.connections, self.on_segment)
+            self._center = CenterRole(
+                self.deployment, self._session, self.clock, self.connections, self.on_segment, self._traces
+            )
             self.watcher.acknowledge()
             self._center.start(self._closing)
         self._closing.callback(self.relays.close)
@@ -115,6 +132,7 @@ class Runner:
             partial(self._sender, site),
             self.clock,
             self.make_monitor,
+            self._traces,
         )
         self.pipelines.append(pipeline)
         self._housekeeping[site] = SiteHousekeeping(
@@ -180,6 +198,8 @@ class Runner:
         if found is not None:
             self.deployment = found
             self.relays.follow(found)
+            if self._traces is not None:
+                self._traces.follow(found)
             if self._center is not None:
                 self._center.follow(found)
         if self._center is not None:

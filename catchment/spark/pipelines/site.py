@@ -12,6 +12,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -22,6 +23,7 @@ from catchment.errors import CatchmentError, EngineError
 from catchment.files.watch import DEFAULT_KEEP_US, FolderWatch
 from catchment.log_fields import about
 from catchment.progress.events import Ticked
+from catchment.progress.window_observer import WindowObserver
 from catchment.project.config import Project
 from catchment.project.routes import Routes, first_link
 from catchment.query.sql.statements import Stream
@@ -30,7 +32,7 @@ from catchment.site.account import BatchAccepted
 from catchment.site.agreed_time import AgreedTime
 from catchment.site.backfill import NeededBatches, PastBatches
 from catchment.site.core import SiteCore
-from catchment.site.events import Action, Event, LinkMeasured, LowMarkRaised
+from catchment.site.events import Absorbed, Action, Event, LinkMeasured, LowMarkRaised
 from catchment.site.meter import SiteMeter
 from catchment.site.outbox_writer import OutboxWriter
 from catchment.site.plausible import far_us
@@ -87,6 +89,7 @@ class SitePipeline:
     make_sender: Callable[[Outbox], Sender]
     clock: Clock
     make_monitor: MakeMonitor = LoadMonitor
+    observer: WindowObserver | None = None
     _states: dict[str, StreamState] = field(default_factory=dict, init=False)
     _file_batches: dict[str, FileBatches] = field(default_factory=dict, init=False)  # of streams of files
     _stopping: threading.Event = field(default_factory=threading.Event, init=False)
@@ -98,7 +101,9 @@ class SitePipeline:
         self.link = first_link(self.project, self.site)
         to = Routes.of(self.project).next_inbox(self.site)
         self.outbox = Outbox(self.folder / "outbox", self.site, to, self.link.outbox_max_bytes)
-        self._writer = OutboxWriter(self.outbox)
+        self._writer = OutboxWriter(
+            self.outbox, None if self.observer is None else partial(self.observer.note_flushed, self.site)
+        )
         self.sender = self.make_sender(self.outbox)
         self.meter = SiteMeter()
         self.free_space = FreeSpace(self.folder, self.project.limits.free_disk_bytes, self.clock)
@@ -405,11 +410,18 @@ class SitePipeline:
                 mark_us = state.newest_us - slack_us(self.project, state.stream)
             events = [*events, LowMarkRaised(name, mark_us, read_us=read_us)]
         accepted = BatchAccepted(name, number, stats.rows - stats.bad)
+        self._show_read(events)
         self.host.submit(name, [accepted, *settled, *events, self._measure_link()], batch=number)
         self.sender.notify()
         now_us = self.clock.now_us()
         state.reader.note_batch(stats.rows, now_us - began_us, now_us)
         self._log_batch(state, number, stats.rows, events)
+
+    def _show_read(self, events: Sequence[Event]) -> None:
+        """Show an observer which slices a batch has records of; before they are absorbed, which may flush them."""
+        if self.observer is not None:
+            for event in (e for e in events if isinstance(e, Absorbed)):
+                self.observer.note_read(self.site, event.fragment, (slice_us for slice_us, _ in event.records))
 
     def _log_batch(self, state: StreamState, number: int, rows: int, events: Sequence[Event]) -> None:
         name = state.stream.name
