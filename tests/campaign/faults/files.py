@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tests.campaign.faults.base import Fault
@@ -23,7 +23,8 @@ PARTS: Mapping[str, Sequence[str]] = {
     HUB: ("journal", "inbox", "outbox"),
     **dict.fromkeys(SITES, ("journal", "outbox")),
 }
-WATCH_S = 6.0  # how long a role that started with a damaged folder is watched for a refusal
+WATCH_S = 6.0  # how long a role that started with a damaged folder is watched for a refusal, at least
+LONGEST_WATCH_S = 60.0
 FINAL_REFUSALS = ("other_history", "two_processes", "wrong_epoch", "blocked")
 
 
@@ -63,19 +64,23 @@ class StateFault(Fault):
     def observe(self) -> None:
         """See whether it is refused; if it is not, the rest of the round shows whether all is right."""
         self.machine.wait_until_up()
-        self._watch()
+        heard = {link.sender: link.messages.harmed_messages for link in self._links_to_it}
+        self._watch(lambda: all(x.messages.harmed_messages > heard[x.sender] for x in self._links_to_it))
         if not self.told and self._links_to_it:
             self._let_it_answer()
-            self._watch()
+            self._watch(lambda: True)
 
     def _let_it_answer(self) -> None:
         for link in self._links_to_it:
             link.heal()
 
-    def _watch(self) -> None:
-        until_s = time.monotonic() + WATCH_S
-        while time.monotonic() < until_s and not self.told:
+    def _watch(self, has_heard_all: Callable[[], bool]) -> None:
+        """Watch for a refusal, until everybody that sends to it was heard by it, and for some seconds at least."""
+        began_s = time.monotonic()
+        while not self.told and time.monotonic() < began_s + LONGEST_WATCH_S:
             self.told = self.find_refusal()
+            if time.monotonic() > began_s + WATCH_S and has_heard_all():
+                return
             time.sleep(0.2)
 
     def find_refusal(self) -> str:
