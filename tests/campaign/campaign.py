@@ -190,7 +190,7 @@ def _harm(living: Living, faults: Sequence[Fault]) -> dict[Fault, str]:
 
 def _recover(living: Living, faults: Sequence[Fault]) -> float:
     """Heal the faults and wait for rest; return how long that took."""
-    for fault in faults:
+    for fault in sorted(faults, key=lambda f: f.heals_last):
         fault.heal()
     healed_s = time.monotonic()
     until_s = living.feed.close_windows(living.live_sites)

@@ -88,7 +88,7 @@ class NetworkNamespace:
 
     def throttle(self, kbit_per_s: int) -> bool:
         """Limit what the site sends by a token bucket; return whether the kernel can."""
-        limit = ["tbf", "rate", f"{kbit_per_s}kbit", "burst", "4kb", "latency", "800ms"]
+        limit = ["tbf", "rate", f"{kbit_per_s}kbit", "burst", "1600", "latency", "800ms"]
         return _succeeds([*self.prefix, "tc", "qdisc", "replace", "dev", "cable", "root", *limit])
 
     def count_throttled(self) -> int:

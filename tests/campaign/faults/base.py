@@ -25,6 +25,7 @@ class Fault(ABC):
     kind: ClassVar[str]
     targets: ClassVar[Sequence[str]]
 
+    heals_last: ClassVar[bool] = False  # it goes on while what others have ended starts again
     needs_own_deployment: ClassVar[bool] = False  # it ends the deployment, or needs other settings
     horizon: ClassVar[str] = "1 h"  # the repair horizon of its own deployment
 

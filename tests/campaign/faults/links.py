@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import replace
 from typing import ClassVar
 
@@ -16,7 +15,7 @@ from tests.campaign.namespace import NetworkNamespace
 
 FULL_BYTES_PER_S = 100_000  # of a link that is taken for healthy; throttled ones have a hundredth
 HARM_S = 8.0
-STRIKE_PATIENCE_S = 20.0
+STRIKE_PATIENCE_S = 90.0  # a sender that was killed has to start again before it sends
 DOWN_PATIENCE_S = 90.0  # a sender gives up 40 s after a link fell silent
 
 
@@ -43,16 +42,11 @@ class LinkFault(Fault):
 
     def heal(self) -> None:
         time.sleep(max(0.0, self._until_s - time.monotonic()))
-        self.link.heal()
+        self.end()
 
-    def wait_until_struck(self, count: Callable[[], int], what: str) -> None:
-        """Wait until something was harmed; other faults may leave the link without anything to carry."""
-        until_s = time.monotonic() + STRIKE_PATIENCE_S
-        while not count() and time.monotonic() < until_s:
-            self.feed_windows(1)
-            time.sleep(0.5)
-        self.has_struck = count() > 0
-        self.told = f"{count()} {what}"
+    def end(self) -> None:
+        """End the harm."""
+        self.link.heal()
 
     def wait_link_down(self) -> None:
         """Wait until the sender says that its link is down; it can only if it runs and has something to send."""
@@ -104,16 +98,26 @@ class OneWay(LinkFault):
 
 
 class CountedHarm(LinkFault):
-    """A fault that must have struck something that the link carried, and counts what it has struck."""
+    """A fault that must have struck something that the link carries, and counts what it has struck.
+
+    It goes on until it has, and so also while a sender that others have killed starts again.
+    """
 
     what: ClassVar[str]
+    heals_last = True
 
     def begin(self) -> None:
         self._before = self.count()
         self.harm_link()
 
-    def observe(self) -> None:
-        self.wait_until_struck(lambda: self.count() - self._before, self.what)
+    def heal(self) -> None:
+        until_s = time.monotonic() + STRIKE_PATIENCE_S
+        while self.count() == self._before and time.monotonic() < until_s:
+            self.feed_windows(1)
+            time.sleep(2.0)
+        self.has_struck = self.count() > self._before
+        self.told = f"{self.count() - self._before} {self.what}"
+        super().heal()
 
     @abstractmethod
     def harm_link(self) -> None:
@@ -211,7 +215,7 @@ class AlteredMessages(HarmedMessages):
     harm = MessageHarm(altered_share=0.4)
 
 
-class CableFault(LinkFault):
+class Cable(LinkFault):
     """A fault of the network namespace of site c."""
 
     targets = ("c",)
@@ -222,12 +226,11 @@ class CableFault(LinkFault):
             raise NotPossibleError("network namespaces are not permitted here")
         return self.living.namespace
 
-    def heal(self) -> None:
-        time.sleep(max(0.0, self._until_s - time.monotonic()))
+    def end(self) -> None:
         self.cable.plug()
 
 
-class CablePulled(CableFault):
+class CablePulled(Cable):
     kind = "cable of a namespace pulled"
 
     def begin(self) -> None:
@@ -237,15 +240,16 @@ class CablePulled(CableFault):
         self.wait_link_down()
 
 
-class CableThrottled(CableFault):
+class CableThrottled(Cable, CountedHarm):
     kind = "cable throttled by tc tbf"
+    what = "packets had to wait"
 
-    def begin(self) -> None:
-        if not self.cable.throttle(8):
+    def harm_link(self) -> None:
+        if not self.cable.throttle(4):
             raise NotPossibleError("tc tbf is not permitted here")
 
-    def observe(self) -> None:
-        self.wait_until_struck(self.cable.count_throttled, "packets had to wait")
+    def count(self) -> int:
+        return self.cable.count_throttled()
 
 
 KINDS = (
