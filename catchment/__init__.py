@@ -16,11 +16,11 @@ from catchment.errors import CatchmentError
 from catchment.version import VERSION
 
 if TYPE_CHECKING:
-    from catchment.facade import Catchment, Change, Results, RunningProject, open
+    from catchment.facade import Catchment, Change, Results, RunningProject, open, open_feeds
 
 __version__ = VERSION
-__all__ = ["Catchment", "CatchmentError", "Change", "Results", "RunningProject", "__version__", "open"]
-_FACADE = ("Catchment", "Change", "Results", "RunningProject", "open")
+__all__ = ["Catchment", "CatchmentError", "Change", "Results", "RunningProject", "__version__", "open", "open_feeds"]
+_FACADE = ("Catchment", "Change", "Results", "RunningProject", "open", "open_feeds")
 
 
 def __getattr__(name: str) -> Any:

@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -26,6 +27,7 @@ from catchment.query.sql.statements import Explain
 if TYPE_CHECKING:
     import pandas as pd
 
+    from catchment.serve.open_feeds import Feeds
     from catchment.spark.pipelines.runner import Runner
 
 # The beginning of a statement that reads results, after any comments and brackets.
@@ -34,6 +36,8 @@ _READS = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/|\()*(?:SELECT|WITH|FROM|VALUES)
 
 SHOWN_ROWS = 20  # of results, where a notebook shows them
 FOLLOW_EVERY_S = 0.5
+BEFORE_ALL = (-1, -1)  # a place in the log of windows before its first entry
+STATUS_COLUMNS = ("name", "state", "age_s", "rows", "quarantined", "bytes_sent", "pending_rows")
 
 
 class Results:
@@ -67,8 +71,9 @@ class Results:
         return f"<results of {self._view}, {self._revisions} revisions: {self.to_arrow().num_rows} rows>"
 
     def _repr_html_(self) -> str:
-        rows = self.to_pandas(engine_columns=False)
-        return f"<p>{html.escape(repr(self))}</p>{rows.tail(SHOWN_ROWS).to_html(index=False)}"
+        rows = self.to_arrow()
+        length = f"{rows.num_rows:,} rows, the newest {SHOWN_ROWS}" if rows.num_rows > SHOWN_ROWS else "newest first"
+        return _html_table(f"{self._view}: {length}", rows)
 
 
 @dataclass(frozen=True)
@@ -84,13 +89,34 @@ class Change:
     reason: str
     rows: pa.Table = field(repr=False)
 
+    def __str__(self) -> str:
+        head = f"{self.window_start:%Y-%m-%d %H:%M:%S} revision {self.revision} {self.status}"
+        coverage = "" if self.coverage == 1 else f" {self.coverage:.0%}"
+        return f"{head}{coverage}: {self.reason} ({self.rows.num_rows:,} rows)"
+
+    def _repr_html_(self) -> str:
+        return _html_table(str(self), self.rows)
+
+
+def _html_table(title: str, rows: pa.Table) -> str:
+    """Return the newest rows of a result for a notebook: each value with its bound, each row with its status."""
+    from catchment.cli.tables import newest_first, result_columns, window_length
+
+    shown = newest_first(rows).slice(0, SHOWN_ROWS).to_pylist()
+    columns = result_columns(shown)
+    heads = "".join(f"<th>{html.escape(head).replace(chr(10), '<br>')}</th>" for head, _, _ in columns)
+    lines = zip(*(cells for _, cells, _ in columns), strict=True)
+    body = "".join(f"<tr>{''.join(f'<td>{html.escape(text)}</td>' for text in line)}</tr>" for line in lines)
+    return f"<p><b>{html.escape(title + window_length(shown))}</b></p><table><tr>{heads}</tr>{body}</table>"
+
 
 class RunningProject:
     """A project that runs in the background of this process, until its `with` block ends."""
 
-    def __init__(self, runner: Runner, session: Any) -> None:
+    def __init__(self, opened: Catchment, runner: Runner, session: ExitStack) -> None:
+        self._opened = opened
         self._runner = runner
-        self._session = session  # one that was made for this run, and ends with it
+        self._session = session  # is closed after the run: a session that was made for it ends with it
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="catchment", daemon=True)
         self._thread.start()
@@ -104,6 +130,18 @@ class RunningProject:
     def is_running(self) -> bool:
         """Whether it still runs: it ends by itself when its streams have ended, or when it fails."""
         return self._thread.is_alive()
+
+    def follow(self, view: str) -> Iterator[Change]:
+        """Yield every revision of every window of a view as it is published, until the run has ended."""
+        last = BEFORE_ALL
+        ended = False
+        while not ended:
+            ended = not self.is_running  # asked first: what is published until then is read after it
+            for place, change in self._opened._changes_since(view, last):
+                last = place
+                yield change
+            self._thread.join(FOLLOW_EVERY_S)
+        self.wait()
 
     def wait(self, seconds: float | None = None) -> None:
         """Wait until the streams have ended, at most so long; raise what ended the run, if it failed."""
@@ -132,8 +170,7 @@ class RunningProject:
                 self._runner.run()
             finally:
                 self._runner.close()
-                if self._session is not None:
-                    self._session.stop()
+                self._session.close()
         except BaseException as failure:  # noqa: BLE001 - it is raised again where somebody waits
             self._failure = failure
 
@@ -226,19 +263,46 @@ class Catchment:
         from catchment.deploy.deployment import Deployment
         from catchment.spark.pipelines.runner import run_deployment
 
-        return run_deployment(Deployment.plan(self.catalog), once=once, seconds=seconds, spark=spark)
+        deployment = Deployment.plan(self.catalog)
+        with self._session(spark) as session:
+            return run_deployment(deployment, once=once, seconds=seconds, spark=session)
 
     def start(self, *, once: bool = False, spark: Any = None) -> RunningProject:
         """Run every site and the center in the background: `with geo.start(): ...` stops it at the end of the block."""
         from catchment.deploy.deployment import Deployment
         from catchment.spark.pipelines.runner import Runner
-        from catchment.spark.session import make_session
 
         deployment = Deployment.plan(self.catalog)
-        project = deployment.project
-        made = spark or make_session(project.name, project.spark, warehouse=project.state_folder / "warehouse")
-        runner = Runner(deployment, made, deployment.sites, True, once=once)
-        return RunningProject(runner, None if spark else made)
+        with ExitStack() as stack:
+            session = stack.enter_context(self._session(spark))
+            runner = Runner(deployment, session, deployment.sites, True, once=once)
+            return RunningProject(self, runner, stack.pop_all())
+
+    @contextmanager
+    def _session(self, given: Any) -> Iterator[Any]:
+        """Give the session that was given, or one of its own whose Java prints to a log and not into a notebook."""
+        if given is not None:
+            yield given
+            return
+        from catchment.cli.library_output import divert_library_output
+        from catchment.spark.session import make_session
+
+        state = self.project.state_folder
+        with divert_library_output(state / "logs" / "python.libraries.log"):
+            made = make_session(self.project.name, self.project.spark, warehouse=state / "warehouse")
+        try:
+            yield made
+        finally:
+            made.stop()
+
+    def status(self) -> pd.DataFrame:
+        """Return what every site and the center are doing, as they last said so, whichever process runs them."""
+        import pandas as pd
+
+        from catchment.serve.overview import OverviewReader
+
+        sites = OverviewReader(self.project).read()["sites"]
+        return pd.DataFrame(sites, columns=list(STATUS_COLUMNS)).set_index("name")
 
     def submit(self, text: str) -> Mapping[str, Any]:
         """Deploy CREATE MATERIALIZED VIEW statements beside the views that run; say what they share."""
@@ -257,7 +321,7 @@ class Catchment:
 
         It ends when nothing was published for so many seconds, and never without them.
         """
-        last = (-1, -1)
+        last = BEFORE_ALL
         heard_s = time.monotonic()
         while True:
             for place, change in self._changes_since(view, last):
@@ -312,3 +376,10 @@ class Catchment:
 def open(folder: str | Path) -> Catchment:
     """Open a project folder."""
     return Catchment(folder)
+
+
+def open_feeds(folder: str | Path, *, users: int | None = None, seed: int | None = None) -> Feeds:
+    """Open a folder of feeds, views that devices compute; `users` and `seed` are those of a made-up world."""
+    from catchment.serve.open_feeds import Feeds
+
+    return Feeds(folder, users=users, seed=seed)

@@ -35,9 +35,11 @@ SHELL = ("sh", "bash", "shell", "console", "")
 pages = pytest.mark.parametrize("page", PAGES, ids=NAMES)
 
 
+FENCE = re.compile(r"^```(?P<tag>\w*)(?P<more>[^\n]*)\n(?P<text>.*?)^```", re.DOTALL | re.MULTILINE)
+
+
 def blocks(page: Path, *tags: str) -> list[str]:
-    found = re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    return [text for tag, text in found if tag in tags]
+    return [fence["text"] for fence in FENCE.finditer(page.read_text(encoding="utf-8")) if fence["tag"] in tags]
 
 
 def prose(page: Path) -> str:

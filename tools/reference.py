@@ -22,6 +22,7 @@ from catchment.cli.exit_codes import ExitCode
 from catchment.cli.main import app
 from catchment.query.options_reference import options_reference
 from catchment.serve.metrics import METRICS
+from catchment.serve.open_feeds import FeedRuns, Feeds
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 _MADE = "This page is made from the code by `make reference`."
@@ -37,7 +38,8 @@ def command_line() -> str:
 # Every command and its options
 
 {_MADE} What commands print, and the keys of their JSON, is on
-[the page of commands](commands.md); what they end with on [the page of exit codes](exit-codes.md)."""
+[the page of commands](commands.md); what they end with on [the page of exit codes](exit-codes.md).
+A test checks that the commands and options of all examples exist; it does not run them."""
     return "\n\n".join([head, *(_command(words, command) for words, command in commands())]) + "\n"
 
 
@@ -117,6 +119,8 @@ PYTHON_CLASSES = (
     facade.Change,
     facade.Explanation,
     facade.ServedDashboard,
+    Feeds,
+    FeedRuns,
 )
 
 
@@ -130,7 +134,9 @@ shows how it is used in a notebook; `catchment.testing` is described in [testing
 sink of your own in [sinks](../guides/sinks.md).
 
 ## `catchment`"""
-    opened = _function("catchment.open", facade.open)
+    opened = "\n\n".join(
+        [_function("catchment.open", facade.open), _function("catchment.open_feeds", facade.open_feeds)]
+    )
     kinds = [error for error in vars(errors).values() if inspect.isclass(error) and error.__module__ == errors.__name__]
     rows = [f"| `{kind.__name__}` | {_cell(inspect.getdoc(kind) or '')} |" for kind in kinds]
     table = "\n".join(["| error | what it says |", "|---|---|", *rows])

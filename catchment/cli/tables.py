@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
@@ -24,7 +24,11 @@ from rich.text import Text
 from catchment.cli.output import console
 from catchment.units import format_duration
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 Row = Mapping[str, Any]
+Column = tuple[str, list[str], bool]  # header, cells, and whether they are numbers
 
 MIN_TEXT_WIDTH = 12  # a column of text is folded in a table down to this many characters, not below
 
@@ -45,10 +49,28 @@ ENGINE_COLUMNS = {
 
 def result_table(rows: Sequence[Row], title: str) -> RenderableType:
     """Show rows of a result: the window, the columns of the view with their bounds, and the status."""
+    return plain_table(_with_bounds(rows), title + window_length(rows))
+
+
+def result_columns(rows: Sequence[Row]) -> list[Column]:
+    """Return what `result_table` shows of some rows, as texts, for those who draw the table themselves."""
+    shown = _with_bounds(rows)
+    return [_column(name, [row[name] for row in shown]) for name in (shown[0] if shown else ())]
+
+
+def newest_first(rows: pa.Table) -> pa.Table:
+    """Return the rows of a result with the newest windows first, and those of one window by the columns of the view."""
+    from pyarrow.types import is_nested
+
+    own = [field.name for field in rows.schema if field.name not in ENGINE_COLUMNS and not is_nested(field.type)]
+    return rows.sort_by([("window_start", "descending"), *((name, "ascending") for name in own)])
+
+
+def _with_bounds(rows: Sequence[Row]) -> list[Row]:
     own = [c for c in (rows[0] if rows else ()) if c not in ENGINE_COLUMNS and not _repeats_window(rows, c)]
     common = {c: _common_kind([_kind(row, c) for row in rows]) for c in own}
     headers = {c: f"{c}\n{_words(common[c])}".strip() for c in own}
-    shown = [
+    return [
         {
             "window": row["window_start"],
             **{headers[c]: _Bounded(row[c], row["bound"].get(c, 0.0), _kind(row, c), common[c]) for c in own},
@@ -56,7 +78,6 @@ def result_table(rows: Sequence[Row], title: str) -> RenderableType:
         }
         for row in rows
     ]
-    return plain_table(shown, title + _lengths(rows))
 
 
 def window_table(rows: Sequence[Row], title: str) -> RenderableType:
@@ -71,7 +92,7 @@ def window_table(rows: Sequence[Row], title: str) -> RenderableType:
         }
         for row in rows
     ]
-    return plain_table(shown, title + _lengths(rows))
+    return plain_table(shown, title + window_length(rows))
 
 
 def plain_table(rows: Sequence[Row], title: str) -> RenderableType:
@@ -99,7 +120,7 @@ def hide_engine_columns(rows: Sequence[Row]) -> Sequence[Row]:
     return [{name: value for name, value in row.items() if name not in hidden} for row in rows]
 
 
-def _table_width(columns: Sequence[tuple[str, list[str], bool]]) -> int:
+def _table_width(columns: Sequence[Column]) -> int:
     """Return the width of a table whose columns of text are folded as far as they may be."""
     widths = []
     for header, cells, number in columns:
@@ -156,8 +177,7 @@ def _words(kind: str) -> str:
     return " ".join(w for w in ("estimate" if word == "estimated" else "", scale) if w)
 
 
-def _column(name: str, values: Sequence[Any]) -> tuple[str, list[str], bool]:
-    """Return header, cells, and whether they are numbers."""
+def _column(name: str, values: Sequence[Any]) -> Column:
     plain = [v.value if isinstance(v, _Bounded) else v for v in values]
     known = [v for v in plain if v is not None]
     if known and all(isinstance(v, datetime) for v in known):
@@ -208,7 +228,7 @@ def _repeats_window(rows: Sequence[Row], column: str) -> bool:
     return any(all(row[column] == row[edge] for row in rows) for edge in ("window_start", "window_end"))
 
 
-def _lengths(rows: Sequence[Row]) -> str:
+def window_length(rows: Sequence[Row]) -> str:
     """Say how long the windows are, which is the same for all windows of a view."""
     if not rows:
         return ""

@@ -32,6 +32,7 @@ def test_the_public_face_is_these_names() -> None:
         "RunningProject",
         "__version__",
         "open",
+        "open_feeds",
     }
     assert all(hasattr(catchment, name) for name in catchment.__all__)
     with pytest.raises(AttributeError, match="no attribute 'spine'"):
@@ -187,7 +188,38 @@ def test_a_project_runs_in_the_background_of_a_block(spark: SparkSession, tmp_pa
     folder = write_project(tmp_path / "p", ["a"], {"a": as_lines(make_records(80, 3))}, queries=queries)
     project = catchment.open(folder)
     with project.start(once=True, spark=spark) as running:
-        running.wait()
+        changes = list(running.follow("pages"))
         assert not running.is_running
+        assert {c.window_start for c in changes} == {
+            r["start"] for r in project.results("pages").to_arrow().to_pylist()
+        }
         assert running.status["sites"]["a"]["rows"] == 80
     assert sum(project.results("pages").to_arrow()["n"].to_pylist()) == 80
+
+
+def test_notebooks_show_values_with_their_bounds_and_rows_with_their_status(folder: Path) -> None:
+    shown = catchment.open(folder).results("audience")._repr_html_()
+    assert "1 ±3.2%" in shown
+    assert "on_time 62%, no eu" in shown
+    assert "[de]" in shown
+    first, *_ = catchment.open(folder).follow("traffic", seconds=0.0)
+    assert str(first) == "2017-01-01 02:00:00 revision 1 exact: closed: every site has passed its end (2 rows)"
+    assert first._repr_html_().count("<tr>") == 3
+
+
+def test_the_status_of_a_project_has_a_row_per_site(folder: Path) -> None:
+    status = catchment.open(folder).status()
+    assert set(status.index) == {"us", "eu", "center"}
+    assert status.loc["us", "quarantined"] == 2
+
+
+def test_feeds_are_explained_and_run_from_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CATCHMENT_DATA", raising=False)
+    feeds = catchment.open_feeds(Path(catchment.__file__).parents[1] / "examples" / "nearby_friends", users=40)
+    explained = feeds.explain()
+    assert explained.loc["ours", "cost"] < explained.loc["cloud", "cost"]
+    runs = feeds.run(seconds=30)
+    assert "0 lost, 0 invented" in repr(runs)
+    assert len(runs.notices) == runs.reports[0]["notices"] > 0
+    assert list(runs.to_pandas().columns) == ["predicted", "measured"]
+    assert "<table" in runs._repr_html_()

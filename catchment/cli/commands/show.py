@@ -14,7 +14,7 @@ from rich.console import RenderableType
 from catchment.cli.commands import show_order, show_quality, show_queries, show_sinks
 from catchment.cli.output import JsonFlag, emit
 from catchment.cli.progress import status_table
-from catchment.cli.tables import ENGINE_COLUMNS, plain_table, result_table, window_table
+from catchment.cli.tables import newest_first, plain_table, result_table, window_table
 from catchment.errors import ConfigError
 from catchment.project.config import Project
 
@@ -59,7 +59,7 @@ def results(query: Query, project: ProjectOption = Path(), limit: Limit = 20, as
     from catchment.center.results.read import read_results
 
     table = read_results(Project.load(project).state_folder, query)
-    newest = _by_window_and_key(table).slice(0, limit)
+    newest = newest_first(table).slice(0, limit)
     emit(
         {"query": query, "rows": newest.to_pylist()},
         as_json,
@@ -138,14 +138,6 @@ def quarantine(project: ProjectOption = Path(), limit: Limit = 20, as_json: Json
 def _render_quarantine(answer: Mapping[str, Any]) -> RenderableType:
     counts = ", ".join(f"{count:,} {reason}" for reason, count in answer["counts"].items())
     return plain_table(answer["records"], f"quarantine: {counts}" if counts else "quarantine")
-
-
-def _by_window_and_key(rows: pa.Table) -> pa.Table:
-    """Return rows with the newest windows first, and those of one window by the columns of the view."""
-    from pyarrow.types import is_nested
-
-    own = [field.name for field in rows.schema if field.name not in ENGINE_COLUMNS and not is_nested(field.type)]
-    return rows.sort_by([("window_start", "descending"), *((name, "ascending") for name in own)])
 
 
 def _instant(text: str) -> pa.Scalar:

@@ -23,8 +23,6 @@ from catchment.cli.commands.feeds.options import (
     UploadCost,
     Users,
     cloud_for,
-    graph_of,
-    load_workload,
     open_broker,
 )
 from catchment.cli.commands.feeds.page import open_page, page_data
@@ -94,6 +92,7 @@ def run(
     SQL, and `both` runs only ours, because one session serves one cloud.
     """
     from catchment.feeds.runs.measured_run import RunOptions
+    from catchment.serve.feed_workload import load_workload
 
     chosen = [StrategyChoice.OURS, StrategyChoice.CLOUD] if strategy is StrategyChoice.BOTH else [strategy]
     if cloud is CloudKind.SPARK and len(chosen) > 1:
@@ -115,29 +114,11 @@ def explain(
     as_json: JsonFlag = False,
 ) -> None:
     """Show who would compute what, and how many messages that takes, before anything runs."""
-    from catchment.feeds.cloud.choose_hosts import STRATEGIES
-    from catchment.feeds.cloud.routes import CLOUD, predict
+    from catchment.serve.feed_workload import load_workload
+    from catchment.serve.open_feeds import explain_workload
 
     world = load_workload(folder, users, seed, rate_unit, upload_cost, download_cost)
-    graph = graph_of(world)
-    answer: dict[str, Any] = {
-        "data": world.source,
-        "devices": len(world.rates),
-        "feeds": len(graph.feeds),
-        "views": len(graph.views),
-        "strategies": {},
-    }
-    for name, choose in STRATEGIES.items():
-        hosts = choose(graph, world.feed_rates, world.costs)
-        traffic = predict(graph, hosts, world.feed_rates)
-        answer["strategies"][name] = {
-            "messages_up": sum(traffic.up.values()),
-            "messages_down": sum(traffic.down.values()),
-            "cost": traffic.cost(world.costs.upload, world.costs.download),
-            "views_at_cloud": sum(h == CLOUD for h in hosts.values()),
-            "views_on_devices": sum(h != CLOUD for h in hosts.values()),
-        }
-    emit(answer, as_json, render_explained)
+    emit(explain_workload(world), as_json, render_explained)
 
 
 # ---- building and driving runs

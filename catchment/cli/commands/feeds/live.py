@@ -26,7 +26,6 @@ from catchment.cli.commands.feeds.options import (
     Unit,
     Users,
     cloud_for,
-    load_workload,
     open_broker,
 )
 from catchment.cli.commands.feeds.page import open_page, page_data
@@ -88,6 +87,7 @@ def cloud(
     from catchment.feeds.protocol.mqtt import MqttCloud
     from catchment.feeds.runs.cloud_watch import CloudWatch
     from catchment.feeds.runs.processes import serve_cloud
+    from catchment.serve.feed_workload import load_workload
 
     if strategy is StrategyChoice.BOTH:
         raise FeedError("one cloud follows one strategy", hint="give --strategy ours or --strategy cloud")
@@ -147,6 +147,7 @@ def devices(
     from catchment.feeds.protocol.mqtt import MqttDevices
     from catchment.feeds.runs.processes import FleetLog, serve_fleet
     from catchment.feeds.runs.workload import with_change
+    from catchment.serve.feed_workload import load_workload
     from catchment.timeline import SystemClock
 
     world = load_workload(folder, users, seed, rate_unit)

@@ -14,8 +14,6 @@ from catchment.cli.output import notes
 
 if TYPE_CHECKING:
     from catchment.feeds.cloud.cloud import FeedCloud
-    from catchment.feeds.language.view_graph import ViewGraph
-    from catchment.feeds.project import FeedProject
     from catchment.feeds.protocol.mqtt_config import MqttConfig
     from catchment.feeds.runs.workload import Workload
 
@@ -68,24 +66,6 @@ Page = Annotated[
 ]
 
 
-def load_workload(
-    folder: Path,
-    users: int | None = None,
-    seed: int | None = None,
-    rate_unit: float | None = None,
-    upload_cost: float | None = None,
-    download_cost: float | None = None,
-    *,
-    needs_records: bool = True,
-) -> Workload:
-    """Open a project's workload, with what the command line says in place of its settings."""
-    from catchment.feeds.project import open_project
-    from catchment.feeds.runs.workload import WorldChoice, open_workload
-
-    project = WorldChoice(users, seed, rate_unit).apply(open_project(folder, upload_cost, download_cost))
-    return open_workload(project, _make_world, needs_records=needs_records)
-
-
 def open_broker(
     folder: Path,
     broker: str | None,
@@ -109,35 +89,18 @@ def _absolute(path: str | None) -> str | None:
     return None if path is None else str(Path(path).absolute())
 
 
-def _make_world(project: FeedProject) -> Workload:
-    """Make up a world; only a project that asks for one needs the simulator."""
-    from catchment.sim.nearby_world import make_nearby_world
-
-    return make_nearby_world(project)
-
-
-def graph_of(workload: Workload) -> ViewGraph:
-    """Generate the views of a workload."""
-    from catchment.feeds.language.view_graph import generate_views
-
-    return generate_views(workload.program, workload.read_reference())
-
-
 @contextmanager
 def cloud_for(workload: Workload, kind: CloudKind) -> Iterator[FeedCloud]:
     """Give a cloud with the views of a workload, none of them deployed."""
-    from catchment.feeds.cloud.reoptimize import ReoptimizeRule
-
-    rule = ReoptimizeRule(workload.costs)
     if kind is CloudKind.LOCAL:
-        from catchment.feeds.cloud.cloud import Cloud
-        from catchment.feeds.cloud.router import Router
-        from catchment.feeds.language.evaluate import CompiledProgram
+        from catchment.serve.open_feeds import local_cloud
 
-        yield Cloud(graph_of(workload), Router(CompiledProgram(workload.program)), workload.feed_rates, rule)
+        yield local_cloud(workload)
     else:
+        from catchment.feeds.cloud.reoptimize import ReoptimizeRule
         from catchment.spark.feeds.cloud import spark_cloud
 
         notes.print("starting Spark for the cloud ...")
+        rule = ReoptimizeRule(workload.costs)
         with spark_cloud(workload.program, workload.read_reference(), workload.feed_rates, rule) as cloud:
             yield cloud
