@@ -8,7 +8,9 @@ answers are sampled. The verdict compares the median of the last quarter with th
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
 import statistics
 import subprocess
@@ -38,6 +40,7 @@ LIMITS = """\
 history_keep = "4 min"
 replaced_files_keep = "4 min"
 """
+COLLECTION_MINUTES = 5  # between two collections of garbage, after which the live heap is read
 MB = 2**20
 
 
@@ -62,7 +65,8 @@ class Sampler:
         """Return what there is now, by series: `role / what`."""
         values: dict[str, float] = {}
         for role, machine in self.living.machines.items():
-            values |= {f"{role} / {what}": value for what, value in _look_at_process(machine).items()}
+            process = _look_at_process(machine, with_collection=minute % COLLECTION_MINUTES == 0)
+            values |= {f"{role} / {what}": value for what, value in process.items()}
             values |= {f"{role} / {what}": value for what, value in _look_at_folders(machine.state).items()}
         for part in ("results", "windows", "logs"):
             files, size_bytes = _size_of(self.living.state / part)
@@ -136,7 +140,7 @@ def _feed_until(living: Living, sampler: Sampler, end_s: float) -> None:
         time.sleep(max(0.0, next_s - time.monotonic()))
 
 
-def _look_at_process(machine: Machine) -> dict[str, float]:
+def _look_at_process(machine: Machine, *, with_collection: bool) -> dict[str, float]:
     process = psutil.Process(machine.pid)
     found = {
         "python MB": process.memory_info().rss / MB,
@@ -147,19 +151,19 @@ def _look_at_process(machine: Machine) -> dict[str, float]:
     if java is not None:
         found["JVM MB"] = psutil.Process(java).memory_info().rss / MB
         found["JVM open files"] = psutil.Process(java).num_fds()
-        old_mb = _old_generation_mb(java)
-        if old_mb is not None:
-            found["JVM old generation MB"] = old_mb
+        if with_collection and (heap_mb := _live_heap_mb(java)) is not None:
+            found["JVM live heap MB"] = heap_mb
     return found
 
 
-def _old_generation_mb(java: int) -> float | None:
-    """Return how much of the heap is in use beside what was just made; None without the tool of the JDK."""
-    if shutil.which("jstat") is None:
+def _live_heap_mb(java: int) -> float | None:
+    """Collect garbage, and return how much of the heap is in use after that; None without the tools of the JDK."""
+    if shutil.which("jstat") is None or shutil.which("jcmd") is None:
         return None
+    subprocess.run(["jcmd", str(java), "GC.run"], capture_output=True, check=False)
     told = subprocess.run(["jstat", "-gc", str(java)], capture_output=True, text=True, check=False).stdout.split()
-    names, values = told[: len(told) // 2], told[len(told) // 2 :]
-    return float(dict(zip(names, values, strict=True))["OU"]) / 1024 if "OU" in names else None
+    columns = dict(zip(told[: len(told) // 2], told[len(told) // 2 :], strict=True))
+    return float(columns["OU"]) / 1024 if "OU" in columns else None
 
 
 def _look_at_folders(state: Path) -> dict[str, float]:
@@ -172,13 +176,12 @@ def _look_at_folders(state: Path) -> dict[str, float]:
 
 
 def _size_of(folder: Path) -> tuple[int, int]:
+    """Return the number and the bytes of all files below a folder; what is removed while we look counts for nothing."""
     sizes = []
-    for path in folder.rglob("*"):
-        try:
-            if path.is_file():
-                sizes.append(path.stat().st_size)
-        except FileNotFoundError:  # it was removed while we looked
-            continue
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                sizes.append((Path(parent) / name).stat().st_size)
     return len(sizes), sum(sizes)
 
 
