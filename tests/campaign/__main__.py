@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -37,7 +36,6 @@ def main(
     unknown = [kind for kind in wanted if kind not in KINDS]
     if unknown:
         raise typer.BadParameter(f"unknown kinds {unknown}; known: {', '.join(KINDS)}")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no process and no disk is left
     campaign = Campaign(
         folder.absolute(), kept.absolute(), seed, tuple(wanted) or tuple(KINDS), tuple(sites.split(",")), _say
     )

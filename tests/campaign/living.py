@@ -14,8 +14,10 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -134,7 +136,9 @@ class Living:
 
     @contextmanager
     def running(self) -> Iterator[Living]:
-        """Start everything, or go on with what lies in the folder; in the end no process is left."""
+        """Start everything, or go on with what lies in the folder; in the end no process is left, nor after SIGTERM."""
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         for site in self.sites:
             (self.folder / "data" / site).mkdir(parents=True, exist_ok=True)
         self.state.mkdir(mode=0o700, exist_ok=True)

@@ -23,6 +23,7 @@ from typing import Annotated
 
 import psutil
 import typer
+from deltalake import DeltaTable
 
 from catchment.center.results.read import read_windows
 from tests.campaign.campaign import commit_of_code, wait_for_rest
@@ -71,6 +72,11 @@ class Sampler:
         for part in ("results", "windows", "logs"):
             files, size_bytes = _size_of(self.living.state / part)
             values |= {f"center / files in {part}": files, f"center / MB in {part}": size_bytes / MB}
+        for part in ("results", "windows"):
+            tables = [
+                DeltaTable(path) for path in (self.living.state / part).iterdir() if (path / "_delta_log").exists()
+            ]
+            values[f"center / files of {part} in use"] = max((len(t.file_uris()) for t in tables), default=0)
         for site, batches_s in self._batches_s.items():
             values[f"{site} / batch s"] = round(statistics.median(batches_s), 3)
         self._batches_s.clear()
