@@ -36,7 +36,7 @@ $(VENV)/.ready-dev: $(VENV)/.ready
 	@touch $@
 
 demo: $(VENV)/.ready
-	@$(BIN)/catchment demo
+	@$(BIN)/catchment demo --page 0
 
 quick: $(VENV)/.ready-dev
 	@$(PURE) --hypothesis-profile=quick -m "not spark and not e2e and not integration and not soak"
@@ -80,8 +80,7 @@ reference: $(VENV)/.ready-dev
 
 docs: $(VENV)/.ready-dev
 	@$(BIN)/pytest tests/test_docs.py tests/test_reference.py
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
-	@echo "site/index.html"
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 clean:
 	rm -rf $(VENV) demo site .pytest_cache .mypy_cache .ruff_cache .hypothesis

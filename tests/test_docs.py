@@ -213,7 +213,7 @@ def test_the_methods_that_the_readme_calls_exist() -> None:
     for block in blocks(ROOT / "README.md", "python"):
         for node in ast.walk(ast.parse(block)):
             if isinstance(node, ast.Attribute):
-                owners = (catchment, catchment.Catchment, catchment.Results)
+                owners = (catchment, catchment.Catchment, catchment.Results, catchment.RunningProject)
                 assert any(hasattr(owner, node.attr) for owner in owners), ast.unparse(node)
 
 

@@ -119,3 +119,15 @@ def test_files_that_are_shown_can_be_read(block: Block, tmp_path: Path) -> None:
             assert read_broker(tmp_path, "catchment") is not None
         case _:
             assert tomllib.loads(block.text)
+
+
+def test_reasons_name_files_that_exist() -> None:
+    named = [(b, path) for b in BLOCKS for path in re.findall(r"\b(?:tests|tools)/[\w/.]+", b.reason)]
+    assert len(named) > 3
+    assert [f"{b.page}:{b.line}: {path}" for b, path in named if not (ROOT / path).exists()] == []
+
+
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    listed = set(re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
+    pages = {str(page.relative_to(ROOT / "docs")) for page in ROOT.glob("docs/**/*.md")}
+    assert pages - listed == set(), "add it to nav in mkdocs.yml"

@@ -188,7 +188,7 @@ def test_a_contract_that_a_link_cannot_carry_is_refused(tmp_path: Path) -> None:
 
 
 def test_sharing_of_the_example_saves_what_its_documentation_says() -> None:
-    """92 % less than WAN-aware placement without sharing; equal fragments save nothing (docs/internals/sharing.md)."""
+    """92 % less than placement without sharing; equal fragments save nothing (docs/measurements/sharing.md)."""
     project = Project.load(Path(__file__).parents[2] / "examples" / "wan_workload")
     catalog = load_catalog(project, star=False)
     queries, topology = queries_of_catalog(catalog), Topology.of_project(project)

@@ -2,7 +2,7 @@
 
 The oracle of the exact planner on tiny instances is the enumeration of every assignment; of the costs, a count of bytes
 by hand. A greedy placement can never beat the exact one; how far it is off is measured, not asserted
-(docs/internals/sharing.md).
+(docs/measurements/sharing.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Order, contract and repair on short traces; docs/internals/order.md has the claims for full ones, made by command."""
+"""Order, contract and repair on short traces; docs/measurements/order.md has the claims for full ones, by command."""
 
 from __future__ import annotations
 
