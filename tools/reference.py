@@ -6,6 +6,7 @@ A page that fell behind the code fails `tests/test_reference.py`, so none of the
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import re
 import textwrap
@@ -17,6 +18,7 @@ from typing import Any, get_args, get_type_hints
 from typer.core import TyperArgument
 from typer.main import get_command
 
+from benchmarks import BENCHMARKS
 from catchment import errors, facade
 from catchment.cli.exit_codes import ExitCode
 from catchment.cli.main import app
@@ -199,6 +201,46 @@ def exit_codes() -> str:
     return "\n\n".join([head, "\n".join(["| code | when |", "|---|---|", *rows])]) + "\n"
 
 
+# --- measurements -------------------------------------------------------------------------------------------------
+
+MEASURED = {  # which page has the figures of a benchmark
+    "bounds": "shedding",
+    "edge": "edge-aggregation",
+    "edge_policies": "edge-aggregation",
+    "feeds": "feeds",
+    "join": "sharing",
+    "order": "order",
+    "order_traces": "order",
+    "place": "feeds",
+    "place_spark": "feeds",
+    "sharing": "sharing",
+    "shed": "shedding",
+    "throughput": "throughput",
+}
+
+
+def benchmarks() -> str:
+    """Return the page of all benchmarks: what each measures, its parts, and where its figures are."""
+    head = f"""\
+# All benchmarks
+
+{_MADE} `catchment bench NAME` runs one, `catchment bench data` lists the data that some of
+them need. Full results are kept in `benchmarks/results/` with the machine and the commit; where they are,
+`catchment bench report` writes the tables of these pages from them. Older figures stand on their pages with the command
+and the commit."""
+    rows = []
+    for name, place in BENCHMARKS.items():
+        module = importlib.import_module(place)
+        parts = ", ".join(f"`{part}`" for part in getattr(module, "PARTS", ()))
+        rows.append(f"| `{name}` | {_cell(module.DESCRIPTION)} | {parts} | [{MEASURED[name]}]({MEASURED[name]}.md) |")
+    return (
+        "\n\n".join(
+            [head, "\n".join(["| benchmark | what it measures | parts | figures |", "|---|---|---|---|", *rows])]
+        )
+        + "\n"
+    )
+
+
 # ------------------------------------------------------------------------------------------------------------------
 
 PAGES: Mapping[str, Callable[[], str]] = {
@@ -207,6 +249,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "python.md": python_interface,
     "metrics.md": metrics,
     "exit-codes.md": exit_codes,
+    "../measurements/benchmarks.md": benchmarks,
 }
 
 
@@ -232,4 +275,4 @@ def write_pages(folder: Path = FOLDER) -> list[str]:
 
 if __name__ == "__main__":
     for written in write_pages():
-        print(f"docs/reference/{written}")
+        print((FOLDER / written).resolve().relative_to(FOLDER.parents[1]))
