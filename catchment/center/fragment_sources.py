@@ -232,13 +232,17 @@ class FragmentSources:
     def _is_passed(self, source: FragmentSource, frontiers: Mapping[str, Frontier]) -> bool:
         """Return whether every site that counts in a source has sent everything of it."""
         sites = (site for site in self.roster.present if self.roster.from_us(site) < source.until_us)
-        return all(site in frontiers and frontiers[site].mark(source.fragment) >= source.until_us for site in sites)
+        return all(site in frontiers and self._mark(frontiers[site], source) >= source.until_us for site in sites)
 
     def mark(self, frontier: Frontier) -> int:
         """Return how far a site has come with the query's slices."""
-        mark = frontier.mark(self.sources[0].fragment)
+        mark = self._mark(frontier, self.sources[0])
         for before, after in zip(self.sources, self.sources[1:], strict=False):
             if after.start_us is None or mark < before.until_us:
                 return mark
-            mark = max(before.until_us, frontier.mark(after.fragment))
+            mark = max(before.until_us, self._mark(frontier, after))
         return mark
+
+    def _mark(self, frontier: Frontier, source: FragmentSource) -> int:
+        """Return how far a site has come with a fragment, as far as this query waits for it."""
+        return frontier.mark(source.fragment, "" if self.query.contract is None else self.query.name)

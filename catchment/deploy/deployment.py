@@ -99,6 +99,7 @@ class Deployment:
         """Yield every fragment that runs, with the sites where it runs."""
         deployed = self.deployed
         for name, demand in deployed.sharing.fragments.items():
+            watches = self._watches(name)
             plan = FragmentPlan(
                 deployed.sharing.fragment(name),
                 self._policy(name, demand.source.policy),
@@ -106,9 +107,10 @@ class Deployment:
                 deployed.leaving.get(name),
                 self._weight(name),
                 self._shed_choice(name),
-                self._watches(name),
+                watches,
                 demand.source.max_errors,
                 deployed.starts.get(name),
+                goes_by_stream=0 < len(watches) < len(self._fed_by(name)),
             )
             yield plan, demand.source.sites
 

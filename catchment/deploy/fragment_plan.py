@@ -36,6 +36,7 @@ class FragmentPlan:
     watches: tuple[Watch, ...] = ()
     max_errors: int | None = None  # failing records per window that are set aside; None: the first one suspends it
     start: ViewStart | None = None
+    goes_by_stream: bool = False  # whether it serves views without a contract beside others with one
 
     @property
     def slacks(self) -> tuple[SlackPlan, ...]:

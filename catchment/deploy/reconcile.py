@@ -37,13 +37,16 @@ def site_changes(
         if running is None or not _runs_as_planned(running, plan):
             begin_us = _begin_us(newest_us, plan.start) if plan.begun and running is None else None
             past = None if begin_us is None else _past(begin_us, newest_us, batches)
-            yield FragmentAdded(plan.fragment, plan.policy, plan.weight, begin_us, plan.slacks, past)
+            yield FragmentAdded(
+                plan.fragment, plan.policy, plan.weight, begin_us, plan.slacks, past, plan.goes_by_stream
+            )
         if plan.until_us is not None and (running is None or running.until_us != plan.until_us):
             yield FragmentBounded(name, plan.until_us)
 
 
 def _runs_as_planned(running: RunningFragment, plan: FragmentPlan) -> bool:
-    return (running.policy, running.weight, running.slacks) == (plan.policy, plan.weight, plan.slacks)
+    here = running.policy, running.weight, running.slacks, running.goes_by_stream
+    return here == (plan.policy, plan.weight, plan.slacks, plan.goes_by_stream)
 
 
 def _begin_us(newest_us: int | None, start: ViewStart | None) -> int:

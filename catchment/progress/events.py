@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from catchment.errors import CenterError
 from catchment.storage.codec import stored
-from catchment.wire.messages import BackfillFact, Progress, Relayed, Repaired, Segment, Shed, Standing, SuspensionFact
+from catchment.wire.messages import BackfillFact, MarkFact, Relayed, Repaired, Segment, Shed, Standing, SuspensionFact
 
 
 @stored()
@@ -77,7 +77,7 @@ class Landed:
     origin: str
     sequence: int
     updates: tuple[tuple[str, int], ...] = ()
-    progress: tuple[Progress, ...] = ()
+    progress: tuple[MarkFact, ...] = ()
     shed: tuple[Shed | Repaired, ...] = ()
     standings: tuple[Standing, ...] = ()
     relayed: tuple[Relayed, ...] = ()
@@ -94,7 +94,7 @@ class Landed:
             segment.origin,
             segment.sequence,
             tuple(rows.items()),
-            tuple(segment.progress()),
+            tuple(segment.marks()),
             tuple(segment.shed()),
             tuple(segment.standings()),
             tuple(segment.relayed()),

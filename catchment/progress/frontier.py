@@ -20,6 +20,7 @@ from catchment.wire.messages import (
     Deferred,
     Fact,
     Progress,
+    QueryMark,
     Resumed,
     Shed,
     Skipped,
@@ -31,14 +32,15 @@ LostSpans = tuple[tuple[int, int], ...]  # event times [low, high)
 MAX_LOST_SPANS = 1_000  # per fragment; a site states 64 at most each time, and the oldest are of final windows
 
 
-@stored(version=3, migrations={1: dict, 2: dict})  # version 2 has suspended, version 3 backfilling and lost
+# Version 2 has suspended, version 3 backfilling and lost, version 4 query_marks.
+@stored(version=4, migrations={1: dict, 2: dict, 3: dict})
 @dataclass
 class Frontier:
     """The contiguous prefix of one site's segments, and what waits beyond it."""
 
     next_sequence: int = 0
     ahead: dict[int, Landed] = field(default_factory=dict)
-    marks: dict[str, int] = field(default_factory=dict)  # fragment -> everything before is in
+    marks: dict[str, int] = field(default_factory=dict)  # fragment -> everything before is in, for each of its queries
     rows: dict[str, int] = field(default_factory=dict)  # fragment -> update rows that are in
     first_marks: dict[str, int] = field(default_factory=dict)  # fragment -> the first mark that was stated of it
     complete_until: dict[str, int] = field(default_factory=dict)  # query -> nothing more is expected before
@@ -46,13 +48,22 @@ class Frontier:
     suspended: dict[str, Suspended] = field(default_factory=dict)  # fragments that take nothing in there, and why
     backfilling: dict[str, Backfilling] = field(default_factory=dict)  # fragments whose past is not in yet
     lost: dict[str, LostSpans] = field(default_factory=dict)  # fragment -> event times that its history lacked
+    query_marks: dict[str, dict[str, int]] = field(default_factory=dict)  # fragment -> query -> a mark beyond the other
 
     def first_mark(self, fragment: str) -> int | None:
         """Return the first mark of a fragment: where the site began, if the fragment was begun during a run."""
         return self.first_marks.get(fragment)
 
-    def mark(self, fragment: str) -> int:
-        return self.marks.get(fragment, START_OF_TIME_US)
+    def mark(self, fragment: str, query: str | None = None) -> int:
+        """Return how far a fragment is in for each of its queries, or for one; empty: for those without a contract."""
+        mark_us = self.marks.get(fragment, START_OF_TIME_US)
+        if query is None:
+            return mark_us
+        return max(mark_us, self.query_marks.get(fragment, {}).get(query, START_OF_TIME_US))
+
+    def furthest_mark(self, fragment: str) -> int:
+        """Return how far a fragment is in for that of its queries which waits least."""
+        return max((self.mark(fragment), *self.query_marks.get(fragment, {}).values()))
 
     def add(self, landed: Landed) -> list[Landed]:
         """Take a segment in; return the segments that are in order because of it, oldest first."""
@@ -78,6 +89,7 @@ class Frontier:
             marks=dict(self.marks),
             rows=dict(self.rows),
             first_marks=dict(self.first_marks),
+            query_marks={fragment: dict(marks) for fragment, marks in self.query_marks.items()},
             complete_until=dict(self.complete_until),
             closings={},
         )
@@ -100,6 +112,11 @@ class Frontier:
         if isinstance(fact, Progress):
             self.first_marks.setdefault(fact.fragment, fact.low_mark_us)
             self.marks[fact.fragment] = max(self.mark(fact.fragment), fact.low_mark_us)
+            self._forget_passed(fact.fragment)
+        elif isinstance(fact, QueryMark):
+            known = self.query_marks.setdefault(fact.fragment, {})
+            known[fact.query] = max(known.get(fact.query, START_OF_TIME_US), fact.low_mark_us)
+            self._forget_passed(fact.fragment)
         elif isinstance(fact, Standing):
             self._note_standing(fact)
         elif isinstance(fact, Suspended):
@@ -112,6 +129,13 @@ class Frontier:
             self.backfilling.pop(fact.fragment, None)
             if fact.lost:
                 self.lost[fact.fragment] = (*self.lost.get(fact.fragment, ()), *fact.lost)[-MAX_LOST_SPANS:]
+
+    def _forget_passed(self, fragment: str) -> None:
+        """Drop the marks of single queries that the mark of all of them has reached."""
+        known = self.query_marks.pop(fragment, {})
+        ahead = {query: mark_us for query, mark_us in known.items() if mark_us > self.mark(fragment)}
+        if ahead:
+            self.query_marks[fragment] = ahead
 
     def _note_standing(self, standing: Standing) -> None:
         self.complete_until[standing.query] = max(self.complete_until_us(standing.query), standing.complete_until_us)

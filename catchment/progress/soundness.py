@@ -23,6 +23,7 @@ from catchment.wire.messages import (
     Deferred,
     Fact,
     Progress,
+    QueryMark,
     Relayed,
     Segment,
     Shed,
@@ -101,7 +102,7 @@ def _check_states(sender: str, table: pa.Table, fragment: Fragment) -> None:
 
 def _check_fact(sender: str, fact: Fact, fragment: Fragment) -> None:
     match fact:
-        case Progress(low_mark_us=mark_us):
+        case Progress(low_mark_us=mark_us) | QueryMark(low_mark_us=mark_us):
             _check_instant(sender, mark_us, fragment)
         case Counted(records=records) | Shed(lacking=records) | Skipped(lacking=records):
             _check_counts(sender, records, fragment)

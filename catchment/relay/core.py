@@ -11,6 +11,7 @@ Invariants:
 - A mark, or the end of a site's windows, is passed on after everything of that site before it, and is that of the site:
   the center sees the sites, not the relay, so it names the one that is missing. What the relay waits for holds no mark
   of a site that has nothing waiting here.
+- Where queries of a fragment wait unequally long, a slice leaves when it is due for the one that waits least.
 - The first mark of a site for a fragment is passed on as it is: it says where the site began.
 - What was shed or skipped is passed on at once, and that a fragment is suspended or resumed; that something was
   repaired, when all that had come of the site before has left.
@@ -54,6 +55,7 @@ from catchment.wire.messages import (
     Deferred,
     Delivered,
     Progress,
+    QueryMark,
     Relayed,
     Repaired,
     Shed,
@@ -148,9 +150,9 @@ class RelayCore:
         return self.origins[name].senders if name in self.origins else {}
 
     def marks(self, fragment: str) -> dict[str, int]:
-        """Return how far each site has come, as it stated."""
+        """Return how far each site has come, as it stated, for the query that waits least."""
         none = Frontier()
-        return {o: self.frontiers.get(o, none).mark(fragment) for o in self.origins[fragment].senders}
+        return {o: self.frontiers.get(o, none).furthest_mark(fragment) for o in self.origins[fragment].senders}
 
     def _take(self, event: Gathered, now_us: int) -> tuple[Action, ...]:
         known = self.origins.get(event.fragment)
@@ -235,6 +237,7 @@ class RelayCore:
         for origin in known.senders:
             yield from (Relayed(origin, fact) for fact in _standings(name, known, origin, slicing))
             yield from (Relayed(origin, fact) for fact in self._progress(name, origin, slicing))
+            yield from (Relayed(origin, fact) for fact in self._query_marks(name, origin, slicing))
         yield from (Relayed(origin, fact) for origin, fact in known.take_repaired())
 
     def _progress(self, name: str, origin: str, slicing: Slicing) -> Iterator[Progress]:
@@ -250,6 +253,22 @@ class RelayCore:
             if safe_mark > known.stated.get(origin, START_OF_TIME_US):
                 known.stated[origin] = safe_mark
                 yield Progress(name, safe_mark, self._sent.get(name, 0))
+
+    def _query_marks(self, name: str, origin: str, slicing: Slicing) -> Iterator[QueryMark]:
+        """Yield the queries that a site has served further than was passed on, after the mark that is true of all."""
+        known = self.origins[name]
+        frontier = self.frontiers.get(origin)
+        ahead = {} if frontier is None else frontier.query_marks.get(name, {})
+        before = known.stated_queries.pop(origin, {})
+        stated = {query: mark for query, mark in before.items() if query in ahead}
+        for query, mark in ahead.items():
+            safe_mark = known.safe_mark(origin, mark, slicing)
+            passed_on = max(known.stated.get(origin, START_OF_TIME_US), stated.get(query, START_OF_TIME_US))
+            if safe_mark > passed_on:
+                stated[query] = safe_mark
+                yield QueryMark(name, query, safe_mark)
+        if stated:
+            known.stated_queries[origin] = stated
 
     def snapshot(self) -> RelayState:
         """Return all its state."""

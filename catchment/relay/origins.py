@@ -19,7 +19,7 @@ MAX_FIRST_MARKS = 256  # first marks remembered until the wait is over; at the b
 Counts = tuple[tuple[int, int], ...]
 
 
-@stored()
+@stored(version=2, migrations={1: dict})  # version 2 has stated_queries
 @dataclass
 class Origins:
     """The sites of one fragment, each with the neighbour by which it comes."""
@@ -34,6 +34,7 @@ class Origins:
     repaired: list[tuple[str, Repaired | Delivered | Backfilled, tuple[int, ...]]] = field(
         default_factory=list
     )  # (site, what was repaired, delivered or backfilled, slices that must leave before it is stated)
+    stated_queries: dict[str, dict[str, int]] = field(default_factory=dict)  # site -> query -> newest mark passed on
 
     def take(self, records: Iterable[tuple[str, int, int]], senders: Iterable[tuple[str, int]]) -> Counts:
         """Take in records of (site, slice, count) and partials by (neighbour, slice); return the records per slice."""

@@ -41,7 +41,7 @@ from catchment.site.policies.base import LinkView
 from catchment.site.reader import ReadingPaused, ReadingResumed
 from catchment.site.suspension import BatchSkipped, FragmentResumed, FragmentSuspended, RecordsQuarantined
 from catchment.storage.codec import stored
-from catchment.wire.messages import Progress, Repaired, Shed, Updates
+from catchment.wire.messages import MarkFact, Repaired, Shed, Updates
 
 _RELIEF_SHARE = 0.75  # a cache at its bound is emptied down to this share of it
 
@@ -104,8 +104,9 @@ class SiteCore:
         match event:
             case FragmentAdded():
                 self._add(event)
+                self._follow_marks(self._find(event.fragment.name), now_us)
             case FragmentDropped(name=name):
-                self._find(name)
+                self._clocks.pop(self._find(name).clock_name, None)
                 del self._fragments[name]
             case FragmentBounded(name=name, until_us=until_us):
                 self._find(name).until_us = until_us
@@ -164,6 +165,8 @@ class SiteCore:
         else:
             self._fragments[name] = SiteFragment.start(event)
         self._clock(event.fragment.stream)
+        if event.slacks:
+            self._clock(self._fragments[name].clock_name)
 
     def _raise(self, event: LowMarkRaised, now_us: int) -> None:
         clock = self._clock(event.stream)
@@ -173,22 +176,23 @@ class SiteCore:
             if event.ended:
                 for slack in fragment.slacks:
                     slack.end(event.low_mark_us)
-                self._follow_slacks(fragment, now_us)
             elif fragment.is_suspended:  # its controllers observe nothing
-                self._clock_of(fragment).raise_to(event.low_mark_us, now_us)
+                for slack in fragment.slacks:
+                    slack.pass_over(event.low_mark_us)
+            self._follow_marks(fragment, now_us)
 
     def _observe(self, event: Observed, now_us: int) -> None:
         fragment = self._find(event.fragment)
         for slack in fragment.slacks:
             if slack.plan.query == event.query:
                 slack.observe(event.table, now_us)
-        self._follow_slacks(fragment, now_us)
+        self._follow_marks(fragment, now_us)
 
     def _tick(self, now_us: int) -> None:
         for fragment in self._reading():
             for slack in fragment.slacks:
                 slack.tick(now_us)
-            self._follow_slacks(fragment, now_us)
+            self._follow_marks(fragment, now_us)
 
     def _reading(self) -> Iterator[SiteFragment]:
         """Yield the fragments of which silence means something: they take part, and their streams are being read."""
@@ -196,10 +200,11 @@ class SiteCore:
             if not fragment.is_suspended and fragment.fragment.stream not in self._paused:
                 yield fragment
 
-    def _follow_slacks(self, fragment: SiteFragment, now_us: int) -> None:
-        """Raise the clock of a fragment to where the slowest of its slack controllers is."""
-        if fragment.slacks:
-            self._clock_of(fragment).raise_to(min(slack.low_mark_us for slack in fragment.slacks), now_us)
+    def _follow_marks(self, fragment: SiteFragment, now_us: int) -> None:
+        """Raise the clock of a fragment, if it has its own, to the mark of the query that waits least."""
+        if fragment.clock_name in self._clocks:
+            reached_us = max(self._marks_of(fragment).values())
+            self._clock_of(fragment).raise_to(max(reached_us, fragment.gate.announced_us), now_us)
 
     def _begins(self) -> list[SentMessage]:
         """Return where new fragments begin: it is stated at once, even onto a blocked link."""
@@ -214,15 +219,15 @@ class SiteCore:
         for fragment in self._fragments.values():
             updates += fragment.release(self._clock_of(fragment), self._link_of(fragment), now_us)
         updates += self._relieve()
-        progress: list[Progress] = []
+        marks: list[MarkFact] = []
         standings: list[SentMessage] = []
         for fragment in self._fragments.values():
             standings += [*fragment.take_standings(), *fragment.suspension.take_facts(fragment.name)]
             standings += [*fragment.take_backfilling(), *fragment.take_backfilled()]
-            progress += fragment.take_progress(self._clock_of(fragment).low_mark_us)
+            marks += fragment.take_marks(self._marks_of(fragment))
         shed_facts = self._shed_facts
         self._shed_facts = []
-        return [*updates, *shed_facts, *standings, *progress]
+        return [*updates, *shed_facts, *standings, *marks]
 
     def _relieve(self) -> list[Updates]:
         """At the bound, forget what was sent, then send what was touched least recently."""
@@ -253,7 +258,12 @@ class SiteCore:
         return self._clocks.setdefault(name, EventClock())
 
     def _clock_of(self, fragment: SiteFragment) -> EventClock:
-        return self._clock(fragment.clock_name)
+        """Return the clock by which a fragment lets slices go: the stream's, unless its queries have contracts."""
+        own = self._clocks.get(fragment.clock_name)
+        return own if own is not None else self._clock(fragment.fragment.stream)
+
+    def _marks_of(self, fragment: SiteFragment) -> dict[str, int]:
+        return fragment.marks(self._clock(fragment.fragment.stream).low_mark_us)
 
     def _find(self, name: str) -> SiteFragment:
         fragment = self._fragments.get(name)

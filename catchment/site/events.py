@@ -22,13 +22,16 @@ from catchment.site.reader import ReadingPaused, ReadingResumed
 from catchment.site.slack import SlackPlan
 from catchment.site.suspension import BatchSkipped, FragmentResumed, FragmentSuspended, RecordsQuarantined
 from catchment.storage.codec import stored
-from catchment.wire.messages import BackfillFact, Progress, Repaired, Shed, Standing, SuspensionFact, Updates
+from catchment.wire.messages import BackfillFact, MarkFact, Repaired, Shed, Standing, SuspensionFact, Updates
 
 
-@stored(version=2, migrations={1: dict})  # version 2 has past
+@stored(version=3, migrations={1: dict, 2: dict})  # version 2 has past, version 3 goes_by_stream
 @dataclass(frozen=True, slots=True)
 class FragmentAdded:
     """Partials of this fragment will come from now on; `weight` is its share of the link among its peers.
+
+    `slacks` has one plan per query with a contract. Queries without one wait as long as their stream says: where there
+    are such beside others, the fragment `goes_by_stream` too; without any slack it does in any case.
 
     `begin_us` is the first mark that is stated of the fragment, where the stream has been read before: records from
     this instant on are all yet to come. None: the stream is read from its beginning. With a `past`, some of them come
@@ -39,8 +42,9 @@ class FragmentAdded:
     policy: Policy
     weight: float = 1.0
     begin_us: int | None = None
-    slacks: tuple[SlackPlan, ...] = ()  # one per query with a contract; without any, the stream's own mark counts
+    slacks: tuple[SlackPlan, ...] = ()
     past: PastBatches | None = None
+    goes_by_stream: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.weight < float("inf"):
@@ -157,7 +161,7 @@ Event = (
 )
 
 
-SentMessage = Updates | Progress | Standing | Shed | Repaired | SuspensionFact | BackfillFact
+SentMessage = Updates | MarkFact | Standing | Shed | Repaired | SuspensionFact | BackfillFact
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,15 @@
 
 The gate decides about slots and the cache holds what they stand for; a `SiteFragment` is the one owner of both, so that
 their slot numbers cannot come apart.
+
+Queries of one fragment may wait unequally long for late records: each has a mark of its own. A slice leaves when it is
+due for the query that waits least, and what comes for it after that leaves at once: every partial is sent once, as it
+would be for that query alone. A query that waits longer merges what it waited for at the center, before its own mark.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,8 +30,10 @@ from catchment.site.slack import QuerySlack, SlackPlan
 from catchment.site.slot_table import Slots
 from catchment.site.suspension import BatchSkipped, FragmentResumed, Suspension
 from catchment.storage.codec import stored
-from catchment.timeline import END_OF_TIME_US
-from catchment.wire.messages import BackfillFact, Progress, Standing, Updates
+from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US
+from catchment.wire.messages import BackfillFact, MarkFact, Progress, QueryMark, Standing, Updates
+
+BY_STREAM = ""  # stands for the queries without a contract, which wait as long as their stream says
 
 
 @dataclass(frozen=True)
@@ -38,9 +45,16 @@ class RunningFragment:
     weight: float
     slacks: tuple[SlackPlan, ...]
     until_us: int
+    goes_by_stream: bool
 
 
-@stored(version=3, migrations={1: dict, 2: dict})  # version 2 has suspension and account, version 3 backfill
+def _add_stated_mark(fields: dict[str, Any]) -> dict[str, Any]:
+    """Make version 4 of version 3, in which the mark of the gate was that of every query."""
+    return fields | {"stated_us": fields["gate"].announced_us}
+
+
+# Version 2 has suspension and account, version 3 backfill, version 4 marks per query.
+@stored(version=4, migrations={1: dict, 2: dict, 3: _add_stated_mark})
 @dataclass(eq=False)
 class SiteFragment:
     """Takes partials in and gives updates and progress out, for one fragment."""
@@ -55,6 +69,9 @@ class SiteFragment:
     suspension: Suspension = field(default_factory=Suspension)
     account: FragmentAccount = field(default_factory=FragmentAccount)
     backfill: Backfill | None = None  # where it began in the past
+    goes_by_stream: bool = False  # whether a query without a contract is served beside others
+    stated_us: int = START_OF_TIME_US  # the mark that was stated of all its queries
+    stated_queries: dict[str, int] = field(default_factory=dict)  # query -> the mark that was stated of it alone
 
     @classmethod
     def start(cls, added: FragmentAdded) -> SiteFragment:
@@ -67,6 +84,7 @@ class SiteFragment:
             slacks=tuple(QuerySlack.start(plan) for plan in added.slacks),
             begin_us=added.begin_us,
             backfill=None if added.past is None else Backfill.of(added.past),
+            goes_by_stream=added.goes_by_stream,
         )
 
     def update(self, added: FragmentAdded) -> None:
@@ -81,6 +99,7 @@ class SiteFragment:
             self.policy = added.policy
             self.gate.policy_state = added.policy.build()
         self.weight = added.weight
+        self.goes_by_stream = added.goes_by_stream
         known = {slack.plan.query: slack for slack in self.slacks}
         self.slacks = tuple(
             known[plan.query].resume(plan) if plan.query in known else QuerySlack.start(plan) for plan in added.slacks
@@ -100,8 +119,13 @@ class SiteFragment:
 
     @property
     def clock_name(self) -> str:
-        """The clock that it goes by: the stream's, or its own where slack controllers say how far it is."""
-        return f"{self.fragment.stream}/{self.name}" if self.slacks else self.fragment.stream
+        """The name of a clock of its own, for a fragment that has or had slack controllers."""
+        return f"{self.fragment.stream}/{self.name}"
+
+    def marks(self, stream_mark_us: int) -> dict[str, int]:
+        """Return how far each query with a contract is let go, and those without one, if there are such."""
+        marks = {slack.plan.query: slack.low_mark_us for slack in self.slacks}
+        return {**marks, BY_STREAM: stream_mark_us} if self.goes_by_stream or not marks else marks
 
     @property
     def rows(self) -> int:
@@ -120,11 +144,18 @@ class SiteFragment:
 
     def describe(self) -> RunningFragment:
         """Return how it runs."""
-        return RunningFragment(self.fragment, self.policy, self.weight, self.plans, self.until_us)
+        return RunningFragment(self.fragment, self.policy, self.weight, self.plans, self.until_us, self.goes_by_stream)
 
     def as_added(self) -> FragmentAdded:
         """Return the event that adds it as it is now, with nothing in it."""
-        return FragmentAdded(self.fragment, self.policy, self.weight, self.begin_us, self.plans)
+        return FragmentAdded(
+            self.fragment,
+            self.policy,
+            self.weight,
+            self.begin_us,
+            self.plans,
+            goes_by_stream=self.goes_by_stream,
+        )
 
     def status(self) -> dict[str, Any]:
         """Return its policy and weight, what waits, what was sent and why, as plain JSON."""
@@ -213,22 +244,34 @@ class SiteFragment:
             self.account.take_skipped()
         return list(facts)
 
-    def take_progress(self, low_mark_us: int) -> list[Progress]:
-        """Return how far it is, if that is news, after everything before it was taken."""
+    def take_marks(self, marks: Mapping[str, int]) -> list[MarkFact]:
+        """Return how far its queries are, as far as that is news, after everything before it was taken.
+
+        The mark of the query that waits longest is true of all; those that are further have marks of their own.
+        """
         if self.begin_us is not None and self.backfill is not None:
             return self.take_begin()  # alone: its mark is far ahead already, and would hide where it begins
-        mark_us = self.gate.mark(low_mark_us)
-        if mark_us <= self.gate.announced_us:
+        sent_us = self.gate.mark(max(marks.values()))
+        self.gate.announced_us = sent_us
+        served = {query: min(mark_us, sent_us) for query, mark_us in marks.items()}
+        return [*self._take_progress(min(served.values())), *self._take_query_marks(served)]
+
+    def _take_progress(self, mark_us: int) -> list[MarkFact]:
+        if mark_us <= self.stated_us:
             return self.take_begin()
-        self.gate.announced_us = mark_us
-        if (
-            self.begin_us is not None
-        ):  # stated once, and possibly ahead of the mark of a site that waits for late records
+        self.stated_us = mark_us
+        if self.begin_us is not None:  # stated once, and possibly ahead of the mark of a site that waits
             mark_us = max(mark_us, self.begin_us)
             self.begin_us = None
         return [Progress(self.name, mark_us, self.gate.updates_total)]
 
-    def take_begin(self) -> list[Progress]:
+    def _take_query_marks(self, served: Mapping[str, int]) -> list[MarkFact]:
+        before = {query: max(self.stated_us, self.stated_queries.get(query, START_OF_TIME_US)) for query in served}
+        self.stated_queries = {q: max(m, before[q]) for q, m in served.items() if max(m, before[q]) > self.stated_us}
+        news = {query: m for query, m in self.stated_queries.items() if m > before[query]}
+        return [QueryMark(self.name, query, mark_us) for query, mark_us in news.items()]
+
+    def take_begin(self) -> list[MarkFact]:
         """Return where a fragment that was added during a run begins, if that has not been stated."""
         if self.begin_us is None:
             return []

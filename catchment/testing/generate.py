@@ -21,6 +21,7 @@ SPAN_US = 30 * SECOND_US  # event times of the records
 LATER = (Feature.OVERLOAD, Feature.PAST)  # drawn apart, so that a seed draws of everything else what it always did
 STARTS = ("start = 'all'", "start = '8 s'", "start = '2026-01-01 00:00:05'")
 TIGHT_SHARE = 0.3  # of the projects whose center may hold almost nothing for open windows
+PROMISES = ("", "slack = 'fixed:0'", "slack = 'fixed:3'", "slack = 'mp-k-slack'", "max_error = 0.3, confidence = 0.8")
 POLICIES = ("batching", "streaming", "spillway", "hybrid:0.25", "lazy-empirical")
 PAGES = ("a", "b", "c", "ä")
 SECTIONS = {"a": "north", "b": "south", "c": "north"}  # ä is in no section
@@ -161,7 +162,9 @@ class _Writer:
         for number in range(self.chance.choice((1, 1, 2, 3))):
             yield self._view(f"v{number}", "hits")
         if self._has(Feature.CONTRACT):
-            yield self._view("promised", "hits", calls=_BOUNDED_CALLS, options=self._promise())
+            promised = self._view("promised", "hits", calls=_BOUNDED_CALLS, options=self._promise())
+            yield promised
+            yield from self._promised_otherwise(promised)
         if self._has(Feature.SHED):
             is_promised = self._has(Feature.CONTRACT) and self.chance.random() < 0.5
             yield self._view("sampled", "load", calls=_BOUNDED_CALLS, options=self._promise() if is_promised else "")
@@ -183,6 +186,20 @@ class _Writer:
             f"sum(a.bytes) AS bytes, sum(a.bytes * b.bytes) AS both FROM hits a JOIN views b ON a.user = b.user "
             f"GROUP BY {self._window('b.ts')}, a.page;"
         )
+
+    def _promised_otherwise(self, view: str) -> Iterator[str]:
+        """Yield the same view with other contracts, or none: their fragment is one, and each has marks of its own.
+
+        They are drawn of a chance of their own, so that a seed draws of everything else what it always did.
+        """
+        chance = random.Random(view)
+        head, _, body = view.partition(" WITH (")
+        options, _, query = body.partition(") AS ")
+        rest = ", ".join(o for o in options.split(", ") if not o.startswith(("max_error", "confidence")))
+        for number, promise in enumerate(chance.sample(PROMISES, chance.choice((0, 1, 2)))):
+            given = ", ".join(o for o in (promise, rest) if o)
+            named = head.replace(" promised", f" promised_{number}")
+            yield f"{named} WITH ({given}) AS {query}" if given else f"{named} AS {query}"
 
     def _promise(self) -> str:
         return f"max_error = {self.chance.choice((0.05, 0.2))}, confidence = 0.9"

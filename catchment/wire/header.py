@@ -26,6 +26,7 @@ from catchment.wire.messages import (
     Delivered,
     OwnFact,
     Progress,
+    QueryMark,
     Relayed,
     RelayFact,
     Repaired,
@@ -87,6 +88,17 @@ class ProgressEntry(_FragmentEntry, frozen=True, tag="p"):
 
     low_mark_us: Int64
     updates_total: Count
+
+
+class QueryMarkEntry(_FragmentEntry, frozen=True, tag="m"):
+    """A `QueryMark`."""
+
+    query: str
+    low_mark_us: Int64
+
+    def names(self) -> Iterator[str]:
+        yield self.fragment
+        yield self.query
 
 
 class ShedEntry(_FragmentEntry, frozen=True, tag="s"):
@@ -222,6 +234,7 @@ class StandingEntry(_FragmentEntry, frozen=True, tag="w"):
 RelayFactEntry = CountedEntry | DeferredEntry | DeliveredEntry
 OwnFactEntry = (
     ProgressEntry
+    | QueryMarkEntry
     | ShedEntry
     | RepairedEntry
     | StandingEntry
@@ -311,6 +324,8 @@ def pack_fact(fact: OwnFact) -> OwnFactEntry:
     match fact:
         case Progress():
             return ProgressEntry(fact.fragment, fact.low_mark_us, fact.updates_total)
+        case QueryMark():
+            return QueryMarkEntry(fact.fragment, fact.query, fact.low_mark_us)
         case Shed():
             return ShedEntry(fact.fragment, fact.batch, fact.rate, fact.lacking, fact.groups)
         case Repaired():
@@ -336,6 +351,8 @@ def unpack_fact(entry: OwnFactEntry) -> OwnFact:
     match entry:
         case ProgressEntry():
             return Progress(entry.fragment, entry.low_mark_us, entry.updates_total)
+        case QueryMarkEntry():
+            return QueryMark(entry.fragment, entry.query, entry.low_mark_us)
         case ShedEntry():
             return Shed(entry.fragment, entry.batch, entry.rate, entry.lacking, entry.groups)
         case RepairedEntry():

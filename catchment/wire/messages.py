@@ -1,14 +1,14 @@
 """What crosses a link: facts and progress.
 
-Every message is a statement that stays true forever, so duplicates, resends and any order are harmless: an `Updates`
-is a set of partials to be merged once, a `Progress` says how many of them there are, a `Shed` that some stand for more
-records than they hold, a `Repaired` that they no longer do, and a `Standing` what a site believed that windows
-lacked when it closed them. A `Suspended` says that a fragment takes nothing in at a site, because its expression failed
-there, a `Skipped` what it therefore lacks, and a `Resumed` that it takes part again. A `Backfilling` says that a
-fragment reads its past from history, a `Backfilled` that it has. What a relay states of other sites is `Relayed`, under
-the name of the site that it is true of; a `Deferred` says that partials wait at the relay, and a `Delivered` that they
-were sent on. A `Segment` is the unit of durability and of acknowledgement: numbered without gaps per (origin,
-destination), merged once.
+Every message is a statement that stays true forever, so duplicates, resends and any order are harmless: an `Updates` is
+a set of partials to be merged once, a `Progress` says how many of them there are and how far every query is served, a
+`QueryMark` that one query is served further, a `Shed` that some partials stand for more records than they hold, a
+`Repaired` that they no longer do, and a `Standing` what a site believed that windows lacked when it closed them. A
+`Suspended` says that a fragment takes nothing in at a site, because its expression failed there, a `Skipped` what it
+therefore lacks, and a `Resumed` that it takes part again. A `Backfilling` says that a fragment reads its past from
+history, a `Backfilled` that it has. What a relay states of other sites is `Relayed`, under the name of the site that it
+is true of; a `Deferred` says that partials wait at the relay, and a `Delivered` that they were sent on. A `Segment` is
+the unit of durability and of acknowledgement: numbered without gaps per (origin, destination), merged once.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class Updates:
 class Progress:
     """The origin has sent all it will normally send for slices that end at or before `low_mark_us`.
 
-    `updates_total` counts the update rows of this fragment that it has sent so far.
+    That is so for every query of the fragment: the mark is that of the query which waits longest. `updates_total`
+    counts the update rows of this fragment that it has sent so far.
     """
 
     fragment: str
@@ -62,6 +63,24 @@ class Progress:
             raise WireError(
                 f"a progress names fragment {self.fragment!r} and counts {self.updates_total} updates, not 0 or more"
             )
+
+
+@stored()
+@dataclass(frozen=True, slots=True)
+class QueryMark:
+    """The origin has sent all that one query waits for, of slices that end at or before `low_mark_us`.
+
+    It is stated where other queries of the fragment wait longer. Without the name of a query it is true of all that
+    have no contract, and so wait as long as their stream says.
+    """
+
+    fragment: str
+    query: str
+    low_mark_us: int
+
+    def __post_init__(self) -> None:
+        if not self.fragment:
+            raise WireError(f"a mark of query {self.query!r} names no fragment")
 
 
 @stored()
@@ -282,7 +301,8 @@ class Backfilled:
 
 SuspensionFact = Suspended | Skipped | Resumed
 BackfillFact = Backfilling | Backfilled
-OwnFact = Progress | Shed | Repaired | Standing | SuspensionFact | BackfillFact  # what a site states of itself
+MarkFact = Progress | QueryMark
+OwnFact = MarkFact | Shed | Repaired | Standing | SuspensionFact | BackfillFact  # what a site states of itself
 RelayFact = Counted | Deferred | Delivered  # what only a relay states of a site
 Fact = OwnFact | RelayFact
 
@@ -331,6 +351,9 @@ class Segment:
 
     def progress(self) -> Iterator[Progress]:
         return (m for m in self.messages if isinstance(m, Progress))
+
+    def marks(self) -> Iterator[MarkFact]:
+        return (m for m in self.messages if isinstance(m, MarkFact))
 
     def shed(self) -> Iterator[Shed | Repaired]:
         return (m for m in self.messages if isinstance(m, Shed | Repaired))

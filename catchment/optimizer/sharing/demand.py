@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from typing import Any
 
 import pyarrow as pa
 
@@ -38,14 +39,19 @@ TEXT_BYTES = 16  # assumed size of a text, whose width is not declared
 SKETCH_BYTES = 512  # assumed size of a sketch of few values; a full one takes some thousands
 
 
-@stored(version=2, migrations={1: dict})  # version 2 has on_error
+def _without_slack(fields: dict[str, Any]) -> dict[str, Any]:
+    """Make version 3 of version 2, in which a fragment waited for late records by one contract."""
+    return {name: value for name, value in fields.items() if name != "slack"}
+
+
+@stored(version=3, migrations={1: dict, 2: _without_slack})  # version 2 has on_error
 @dataclass(frozen=True)
 class DemandSource:
     """A stream with its look-ups: what two demands must have in common to be shared.
 
-    `types` are the types of its columns, by their texts. `policy` and `slack` are in it because a fragment leaves its
-    site by one policy, and waits by one slack; `on_error` because the records that it takes depend on it. Each is empty
-    where the query does not ask for it.
+    `types` are the types of its columns, by their texts. `policy` is in it because a fragment leaves its site by one
+    policy, `on_error` because the records that it takes depend on it; each is empty where the query does not ask for
+    it. How long a query waits is not: a fragment has a mark per query.
     """
 
     stream: str
@@ -54,7 +60,6 @@ class DemandSource:
     lookups: tuple[Lookup, ...] = ()
     types: tuple[tuple[str, pa.DataType], ...] = ()
     policy: str = ""
-    slack: str = ""
     on_error: str = ""
 
     @property
@@ -109,7 +114,6 @@ class FragmentDemand:
                 "where",
                 *self.conditions,
                 *([self.source.policy] if self.source.policy else []),
-                *([self.source.slack] if self.source.slack else []),
                 *([self.source.on_error] if self.source.on_error else []),
             ]
         )
@@ -201,7 +205,6 @@ def _source(normal: QueryPlan, catalog: Catalog) -> DemandSource:
         fragment.lookups,
         ordered,
         policy,
-        _slack(normal.options),
         _on_error(normal.options),
     )
 
@@ -274,10 +277,3 @@ def width_of(type_: pa.DataType) -> int:
 def _on_error(options: ViewOptions) -> str:
     """Return what becomes of failing records, as text; empty where the first one suspends the view."""
     return f"{QUARANTINE} {options.max_errors}" if options.on_error == QUARANTINE else ""
-
-
-def _slack(options: ViewOptions) -> str:
-    """Return how a view waits, as text: its contract and controller; empty where it waits by its stream's slack."""
-    if options.max_error is None and options.slack is None:
-        return ""
-    return f"slack {options.slack} {options.max_error} {options.confidence}"

@@ -81,7 +81,7 @@ class QuantityClosing:
     lacking: dict[str, float]
 
 
-@stored()
+@stored(version=2, migrations={1: dict})  # version 2 has passed_us
 @dataclass(eq=False)
 class QuerySlack:
     """The controllers of one query, and the closings that the center has not been told yet."""
@@ -92,6 +92,7 @@ class QuerySlack:
     queued: deque[Closing] = field(default_factory=lambda: deque(maxlen=MAX_QUEUED))
     ended_us: int = START_OF_TIME_US  # nothing before it is waited for: the stream was read to its end
     stated_us: int = START_OF_TIME_US  # how far windows have settled, as the center was told last
+    passed_us: int = START_OF_TIME_US  # windows before it were let go though nothing was observed
 
     @classmethod
     def start(cls, plan: SlackPlan) -> QuerySlack:
@@ -102,12 +103,18 @@ class QuerySlack:
         """Return this slack under the plan that is valid now; under a changed plan only how far it had come remains."""
         if plan == self.plan:
             return self
-        return QuerySlack(plan, plan.build_controllers(), ended_us=self.ended_us, stated_us=self.stated_us)
+        return QuerySlack(
+            plan,
+            plan.build_controllers(),
+            ended_us=self.ended_us,
+            stated_us=self.stated_us,
+            passed_us=self.passed_us,
+        )
 
     @property
     def low_mark_us(self) -> int:
         """Every window that ends at or before it is closed."""
-        return max(min(c.low_mark_us for c in self.controllers), self.ended_us)
+        return max(min(c.low_mark_us for c in self.controllers), self.ended_us, self.passed_us)
 
     @property
     def settled_until_us(self) -> int:
@@ -132,6 +139,10 @@ class QuerySlack:
     def end(self, mark_us: int) -> None:
         """Note that the stream is over, or read to its end: nothing before the mark is waited for."""
         self.ended_us = max(self.ended_us, mark_us)
+
+    def pass_over(self, mark_us: int) -> None:
+        """Let the windows before the mark go: nothing is observed while the fragment is suspended."""
+        self.passed_us = max(self.passed_us, mark_us)
 
     def is_due(self, now_us: int) -> bool:
         """Return whether the mere passing of time would close a window."""
