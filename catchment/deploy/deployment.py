@@ -169,7 +169,7 @@ class Deployment:
             plans.append(plan)
             for query in queries_of_plan(plan, catalog):
                 deployed = deployed.add(query, replace(view, replaces=False).to_sql(), bytes_of)
-        check_contracts(self.project, deployed.sharing, load_statistics(self.project, catalog))
+        check_contracts(self.project, deployed.lasting, load_statistics(self.project, catalog))
         return Deployment(self.project, catalog, tuple(plans), deployed, self.declared)
 
     @cached_property
@@ -298,7 +298,7 @@ def _share(catalog: Catalog, plans: tuple[QueryPlan, ...], known: Deployed | Non
     else:
         _refuse_relayed_changes(catalog.project, known, queries)
         deployed = deploy_again(known, queries, strength)
-    check_contracts(catalog.project, deployed.sharing, declared)
+    check_contracts(catalog.project, deployed.lasting, declared)
     return deployed
 
 

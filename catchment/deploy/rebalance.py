@@ -7,6 +7,7 @@ final.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,13 +16,16 @@ from catchment.center.core import CenterCore
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.role_files import read_status
 from catchment.deploy.watcher import DeploymentWatcher
+from catchment.errors import PlanError
 from catchment.optimizer.sharing.deployed import Deployed
-from catchment.optimizer.sharing.link_traffic import bytes_over_links
+from catchment.optimizer.sharing.link_traffic import bytes_over_links, check_contracts
 from catchment.optimizer.sharing.measured_statistics import apply_measurements
 from catchment.optimizer.sharing.reoptimize import SharingReoptimizer
-from catchment.optimizer.sharing.share import BytesOf
+from catchment.optimizer.sharing.share import BytesOf, SharingState
 from catchment.optimizer.sharing.statistics import Statistics, fill_with_guesses, load_statistics
 from catchment.timeline import SECOND_US
+
+_log = logging.getLogger(__name__)
 
 CHECK_EVERY_US = 10 * SECOND_US
 FIRST_CHECK_US = 60 * SECOND_US  # rates measured while everything starts up are misleading
@@ -51,7 +55,7 @@ class Rebalancer:
         deployment = self.watcher.deployment
         bytes_of = bytes_over_links(deployment.routes, known_statistics(deployment))
         target = self.reoptimizer.choose_move(deployed, bytes_of, stream_us)
-        if target is not None:
+        if target is not None and _keeps_contracts(deployment, target):
             self._change(lambda now: now.move(target) if now.version == deployed.version else now)
 
     def _end_left_fragments(self, core: CenterCore) -> None:
@@ -63,6 +67,16 @@ class Rebalancer:
         deployed = self.watcher.deployment.deployed
         if make(deployed) is not deployed:
             self.watcher.store.change(lambda now: make(now or deployed))
+
+
+def _keeps_contracts(deployment: Deployment, target: SharingState) -> bool:
+    """Return whether every link could carry another sharing, as far as a view with a contract needs it."""
+    try:
+        check_contracts(deployment.project, target, load_statistics(deployment.project, deployment.catalog))
+    except PlanError as error:
+        _log.warning("queries do not move, because then %s", error.message)
+        return False
+    return True
 
 
 def known_statistics(deployment: Deployment) -> Statistics:

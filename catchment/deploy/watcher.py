@@ -1,11 +1,20 @@
-"""The watcher follows what is deployed: it finds at the next tick what `submit` and `drop` have written."""
+"""The watcher follows what is deployed: it finds at the next tick what `submit` and `drop` have written.
+
+A deployment that cannot be planned, because it was written for other streams, links or rates than are declared here, is
+refused by its version, and what runs goes on as it is until there is a newer one.
+"""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.store import DeploymentStore
+from catchment.errors import CatchmentError
+from catchment.optimizer.sharing.deployed import Deployed
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -15,6 +24,7 @@ class DeploymentWatcher:
     deployment: Deployment
     stamp: tuple[int, int, int] = field(default=(0, 0, 0), init=False)
     followed: int = field(default=0, init=False)  # the version that the sites of this process have reached
+    refused: str | None = field(default=None, init=False)  # why the newest version is not followed, if it is not
 
     def __post_init__(self) -> None:
         self.store = DeploymentStore(self.deployment.project.state_folder)
@@ -30,7 +40,7 @@ class DeploymentWatcher:
         return self.deployment.deployed.version
 
     def poll(self) -> Deployment | None:
-        """Return a newer deployment, if there is one."""
+        """Return a newer deployment, if there is one that can be planned."""
         stamp = self.store.stamp
         if stamp == self.stamp:
             return None
@@ -38,11 +48,19 @@ class DeploymentWatcher:
         found = self.store.read()
         if found is None or found.version <= self.version:
             return None
-        if found.orders.version != self.deployment.deployed.orders.version:
-            self.deployment = self.deployment.read_again(found)  # a site that was added is declared in catchment.toml
-        else:
-            self.deployment = self.deployment.at(found)
+        try:
+            self.deployment = self._plan(found)
+        except CatchmentError as error:
+            self.refused = f"version {found.version} of what is deployed is not followed: {error}"
+            _log.error("%s; version %d runs on", self.refused, self.version)
+            return None
+        self.refused = None
         return self.deployment
+
+    def _plan(self, found: Deployed) -> Deployment:
+        if found.orders.version != self.deployment.deployed.orders.version:
+            return self.deployment.read_again(found)  # a site that was added is declared in catchment.toml
+        return self.deployment.at(found)
 
     def acknowledge(self) -> None:
         """Write down that the center of this process has reached the newest version."""

@@ -137,3 +137,51 @@ def test_a_project_may_say_that_nothing_is_moved(tmp_path: Path) -> None:
         measure(project, 50_000, 300, at)
         rebalancer.step(CenterCore(), at)
     assert watcher.store.version == 1
+
+
+PROMISED = "CREATE MATERIALIZED VIEW promised WITH (max_error = 0.1) AS SELECT window.start, count(*) AS n FROM hits "
+PROMISED += "GROUP BY window(ts, '1 minute');"
+
+
+def test_a_deployment_that_breaks_a_contract_is_refused_by_its_version_and_what_runs_goes_on(tmp_path: Path) -> None:
+    project, deployment = laid_out(tmp_path / "p")
+    watcher = DeploymentWatcher(deployment)
+    watcher.begin()
+    watcher.acknowledge()
+    (project.folder / "promised.sql").write_text(PROMISED)
+    submit(project, project.folder / "promised.sql")
+    (project.folder / "statistics.toml").write_text(SPARSE.replace("rows_per_s = 2", "rows_per_s = 2e9"))
+    assert watcher.poll() is None
+    assert (watcher.version, watcher.store.version, watcher.store.center_version) == (1, 2, 1)
+    assert watcher.refused is not None
+    assert "version 2 of what is deployed is not followed" in watcher.refused
+    assert "'promised' cannot meet its contract" in watcher.refused
+    assert watcher.poll() is None
+    assert not watcher.sites_may_follow(), "sites follow the center, which has not reached it"
+    (project.folder / "statistics.toml").write_text(SPARSE)
+    drop(project, "users")
+    found = watcher.poll()
+    assert found is not None
+    assert [q.name for q in found.center_queries] == ["pages", "promised"]
+    assert watcher.refused is None
+
+
+def test_queries_do_not_move_where_a_link_could_then_not_keep_a_contract(tmp_path: Path) -> None:
+    project, deployment = laid_out(tmp_path / "p")
+    watcher = DeploymentWatcher(deployment)
+    watcher.begin()
+    rebalancer = Rebalancer(watcher)
+    narrow = replace(
+        deployment,
+        project=replace(project, links={n: replace(k, bandwidth_bytes_per_s=1.0) for n, k in project.links.items()}),
+    )
+    promised = {n: replace(q, has_contract=True) for n, q in deployment.deployed.sharing.queries.items()}
+    watcher.deployment = replace(
+        narrow,
+        deployed=replace(narrow.deployed, sharing=replace(narrow.deployed.sharing, queries=promised)),
+    )
+    (project.folder / "statistics.toml").write_text(SPARSE.replace("user = 1_000_000", "user = 300"))
+    for at in range(0, 100 * FIRST_CHECK_US, CHECK_EVERY_US):
+        measure(project, 50_000, 300, at)
+        rebalancer.step(CenterCore(), at)
+    assert watcher.store.version == 1

@@ -134,6 +134,12 @@ class Deployed:
         fragments = {f: d for f, d in self.sharing.fragments.items() if f not in over}
         return replace(self, version=self.version + 1)._with(fragments, self.sharing)
 
+    @property
+    def lasting(self) -> SharingState:
+        """The sharing without the fragments that are being left."""
+        fragments = {f: d for f, d in self.sharing.fragments.items() if f not in self.leaving}
+        return replace(self.sharing, fragments=fragments)
+
     def with_orders(self, orders: SiteOrders) -> Deployed:
         """Return the deployment with other orders of sites."""
         return replace(self, orders=orders, version=self.version + 1)

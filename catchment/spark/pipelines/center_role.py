@@ -142,14 +142,15 @@ class CenterRole:
             self._answered_us = self._clock.now_us()
         return all(delivery.is_done(self._answered_us) for delivery in self._deliveries)
 
-    def status(self) -> Mapping[str, Any]:
-        """Return per query how far each site has come and what is closed."""
+    def status(self, refused: str | None = None) -> Mapping[str, Any]:
+        """Return per query how far each site has come and what is closed, and why a deployment is not followed."""
         sinks = {delivery.name: delivery.status() for delivery in self._deliveries}
-        return {**self.pipeline.status(), "disk": self._free_space.status(), "sinks": sinks}
+        own = {"disk": self._free_space.status(), "sinks": sinks, "refused_deployment": refused}
+        return {**self.pipeline.status(), **own}
 
-    def write_status(self, stopped: bool = False) -> None:
+    def write_status(self, stopped: bool = False, refused: str | None = None) -> None:
         """Write the status into the folder of the center."""
-        write_status(self.pipeline.folder, self.status(), stopped)
+        write_status(self.pipeline.folder, self.status(refused), stopped)
 
     def _make_tables(self, plan: QueryPlan, lower: LowerView | None) -> ResultTables:
         finish = make_finish(self._spark, plan)

@@ -182,7 +182,7 @@ class Runner:
     def status(self) -> Mapping[str, Any]:
         """Return the state of every role in this process."""
         sites = {p.site: self._site_status(p) for p in self.pipelines}
-        center = None if self._center is None else self._center.status()
+        center = None if self._center is None else self._center.status(self.watcher.refused)
         return {"sites": sites, "relays": self.relays.status(), "center": center}
 
     def _site_status(self, pipeline: SitePipeline) -> Mapping[str, Any]:
@@ -242,7 +242,7 @@ class Runner:
             write_status(pipeline.folder, self._site_status(pipeline), stopped)
         self.relays.write_status(stopped)
         if self._center is not None:
-            self._center.write_status(stopped)
+            self._center.write_status(stopped, self.watcher.refused)
 
     def _sender(self, site: str, outbox: Outbox) -> Sender:
         address = self._address(self.deployment.routes.next_inbox(site))
