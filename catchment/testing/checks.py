@@ -83,6 +83,9 @@ class ViewCheck:
 
     @property
     def _may_defer(self) -> bool:
+        """Whether groups of the view may have waited: its fragment tolerates it, or one that it had before a move did."""
+        if self._has_moved and self._world.seen[RareState.GROUPS_DEFERRED]:
+            return True
         center = self._world.center
         known = {} if center is None else center.deployment.deferrable
         return any(self._plan.name in fragment.queries for fragment in known.values())
