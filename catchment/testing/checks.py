@@ -56,12 +56,14 @@ class ViewCheck:
 
     def _log_problems(self, log: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         ranks = [ORDER.index(row["status"]) for row in log]
-        if self._may_shed or self._may_defer:  # an exact window may turn out to lack late records, which wait
+        # Also before a move, when the fragment of the view may have been another one.
+        may_defer = self._may_defer or any("groups were deferred" in row["reason"] for row in log)
+        if self._may_shed or may_defer:  # an exact window may turn out to lack late records, which wait
             ranks = [rank for rank in ranks if rank != ORDER.index(ON_TIME)]
         if ranks != sorted(ranks):
             yield f"its status went back: {[row['status'] for row in log]}"
         revisions = [row["revision"] for row in log if row["rows_changed"]]
-        always_has_rows = self._plan.join is None and not self._may_defer
+        always_has_rows = self._plan.join is None and not may_defer
         if always_has_rows and revisions != list(range(1, len(revisions) + 1)):
             yield f"its revisions are {revisions}"
         if revisions != sorted(set(revisions)):  # those of a join, and of groups that wait, may have no rows
@@ -83,9 +85,6 @@ class ViewCheck:
 
     @property
     def _may_defer(self) -> bool:
-        """Whether groups of the view may have waited: its fragment tolerates it, or one that it had before a move did."""
-        if self._has_moved and self._world.seen[RareState.GROUPS_DEFERRED]:
-            return True
         center = self._world.center
         known = {} if center is None else center.deployment.deferrable
         return any(self._plan.name in fragment.queries for fragment in known.values())
