@@ -28,15 +28,17 @@ def quality(
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many windows to judge, the newest.")] = 1000,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show how soon windows were answered and exact, and what bounds promised against what came true."""
+    """Show how soon windows were answered and exact, what bounds promised against what came true, and bytes sent."""
     from catchment.center.results.quality import view_quality
+    from catchment.deploy.view_traffic import view_traffic
     from catchment.query.catalog import load_catalog
     from catchment.query.sql.view_options import ViewOptions
 
     opened = Project.load(project)
     view = load_catalog(opened).views.get(query)
     confidence = view.options.confidence if view is not None else ViewOptions().confidence
-    emit(view_quality(opened.state_folder, query, confidence, limit), as_json, _render)
+    answer = view_quality(opened.state_folder, query, confidence, limit)
+    emit({**answer, "traffic": view_traffic(opened, query)}, as_json, _render)
 
 
 def _render(answer: Mapping[str, Any]) -> RenderableType:
@@ -46,6 +48,7 @@ def _render(answer: Mapping[str, Any]) -> RenderableType:
         f"{answer['rows']:,} rows",
         f"answered after {_wait(answer['latency_s'])}; exact after {_wait(answer['staleness_s'])}",
         f"bounds: {answer['promised']:,} promised, {share}, at most {answer['stated_share']:.2%} is stated",
+        _sent(answer["traffic"]),
     ]
     rows = [
         {
@@ -61,6 +64,14 @@ def _render(answer: Mapping[str, Any]) -> RenderableType:
         for c in answer["columns"]
     ]
     return Group(Text("\n".join(lines)), plain_table(rows, f"promised and achieved: {answer['query']}"))
+
+
+def _sent(traffic: Mapping[str, Any] | None) -> str:
+    if traffic is None:
+        return "bytes: the view is not deployed"
+    others = sorted({view for fragment in traffic["fragments"] for view in fragment["shared_with"]})
+    shared = f", shared with {', '.join(others)}: {traffic['own_bytes']:,.0f} are its part" if others else ""
+    return f"{traffic['bytes']:,} bytes sent since the sites started{shared}"
 
 
 def _wait(spread: Mapping[str, float] | None) -> str:
