@@ -4,7 +4,7 @@ Planned: the strengths of sharing on the twelve queries, where source sites cann
 they can, on links of plenty and slowed; two hundred random draws of twelve queries in a star, as catchment runs; the
 queries arriving one by one; the greedy rules and the local search against the exact program on random worlds; and how
 long many queries take to plan. Workload, draws and seeds were fixed before any of them was planned. Live (`live`,
-`dense`, `relay`, `arrivals`): see `live.py` and `arrivals.py`.
+`dense`, `relay`, `arrivals`): see `live.py` and `arrivals.py`. Counted (`replayed`): see `replayed.py`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from rich.console import Group, RenderableType
 
 from benchmarks.sharing.arrivals import run_arrivals
 from benchmarks.sharing.live import run_dense, run_live, run_relay
+from benchmarks.sharing.replayed import run_replayed
 from benchmarks.sharing.tables import LIVE_TABLES, PLANNED_TABLES
 from catchment.optimizer.choices import Planner, Strength
 from catchment.optimizer.placement.cost import throughput
@@ -90,6 +91,7 @@ PARTS: Mapping[str, Callable[[Callable[[str], None], bool], Any]] = {
     "dense": lambda report, quick: run_dense(report),
     "relay": lambda report, quick: run_relay(report),
     "arrivals": lambda report, quick: run_arrivals(report),
+    "replayed": lambda report, quick: run_replayed(report),
 }
 
 

@@ -99,10 +99,19 @@ def _answers(told: Told) -> Table:
     return table
 
 
+def _replayed(rows: Sequence[Told]) -> Table:
+    table = Table("workload", "rule", "bytes", "of no sharing", "sent twice", title="arrivals, counted")
+    for row in rows:
+        cells = f"{row['bytes']:,}", f"{row['of_none']:.0%}", f"{row['twice']:,}"
+        table.add_row(row["workload"], row["rule"], *cells)
+    return table
+
+
 PLANNED_TABLES: Sequence[Callable[[Any], Table | str]] = (_strengths, _star, _one_by_one, _gaps, _many)
 LIVE_TABLES: Mapping[str, Sequence[Callable[[Any], Table | str]]] = {
     "live": (_live,),
     "dense": (_live,),
     "relay": (_relay,),
     "arrivals": (_arrivals, _answers),
+    "replayed": (_replayed,),
 }
