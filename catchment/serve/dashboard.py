@@ -24,19 +24,26 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 
 from catchment.center.results.plain_json import to_plain_json
+from catchment.center.results.quality import view_quality
 from catchment.center.results.read import read_results
 from catchment.center.results.sql import query_results
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.submit import drop, submit_text
 from catchment.errors import CatchmentError, ConfigError
 from catchment.project.config import Project
+from catchment.query.catalog import load_catalog
 from catchment.query.explain import explain
+from catchment.query.sql.view_options import ViewOptions
 from catchment.serve.access import AccessRole, AccessTokens
+from catchment.serve.explanation import explain_deployment
 from catchment.serve.metrics import CONTENT_TYPE, write_metrics
 from catchment.serve.overview import OverviewReader
+from catchment.serve.overview_parts import OverviewParts, Parts, changes
+from catchment.serve.plan_picture import plan_svg
 
 LOOPBACK = "127.0.0.1"
 READ_EVERY_S = 1.0
+JUDGED_WINDOWS = 200  # the newest, of which bounds are compared with exact answers
 MAX_ROWS = 500  # of an answer that is shown; more are read with `catchment sql` or from the tables
 MAX_BODY_BYTES = 100_000  # of a request
 COOKIE = "catchment_token"
@@ -65,6 +72,8 @@ class DashboardApp:
         self._reader = OverviewReader(project)
         self._lock = threading.Lock()
         self._overview: Mapping[str, Any] = {}
+        self._splitter = OverviewParts()
+        self._parts: Parts = {}
         self._read_at_s = float("-inf")
 
     def build(self) -> Starlette:
@@ -75,6 +84,8 @@ class DashboardApp:
                 Route("/api/overview", self._allow(AccessRole.READER, self._get_overview)),
                 Route("/api/events", self._allow(AccessRole.READER, self._get_events)),
                 Route("/api/views/{view}", self._allow(AccessRole.READER, self._get_view)),
+                Route("/api/views/{view}/quality", self._allow(AccessRole.READER, self._get_quality)),
+                Route("/api/plan.svg", self._allow(AccessRole.READER, self._get_plan)),
                 Route("/api/sql", self._allow(AccessRole.READER, self._post_sql), methods=["POST"]),
                 Route("/api/submit", self._allow(AccessRole.OPERATOR, self._post_submit), methods=["POST"]),
                 Route("/api/drop", self._allow(AccessRole.OPERATOR, self._post_drop), methods=["POST"]),
@@ -87,10 +98,20 @@ class DashboardApp:
     def read_overview(self) -> Mapping[str, Any]:
         """Return the overview, read anew at most once per `READ_EVERY_S`."""
         with self._lock:
-            if time.monotonic() - self._read_at_s >= READ_EVERY_S:
-                self._overview = to_plain_json(self._reader.read())
-                self._read_at_s = time.monotonic()
+            self._refresh()
             return self._overview
+
+    def read_parts(self) -> Parts:
+        """Return the overview in parts, each as JSON text."""
+        with self._lock:
+            self._refresh()
+            return self._parts
+
+    def _refresh(self) -> None:
+        if time.monotonic() - self._read_at_s >= READ_EVERY_S:
+            self._overview = self._reader.read()
+            self._parts = self._splitter.split(self._overview)
+            self._read_at_s = time.monotonic()
 
     # --- access -----------------------------------------------------------------------------------------------
 
@@ -124,16 +145,17 @@ class DashboardApp:
     async def _get_overview(self, request: Request) -> Response:
         role = self._tokens.role_of(_token_of(request))
         overview = await run_in_threadpool(self.read_overview)
-        return JSONResponse({**overview, "may_change": role is AccessRole.OPERATOR})
+        return JSONResponse(to_plain_json({**overview, "may_change": role is AccessRole.OPERATOR}))
 
     async def _get_events(self, request: Request) -> Response:
         return StreamingResponse(self._events(request), media_type="text/event-stream")
 
     async def _events(self, request: Request) -> AsyncIterator[str]:
-        last = ""
+        last: Parts = {}
         while not await request.is_disconnected():
-            now = json.dumps(await run_in_threadpool(self.read_overview))
-            yield f"data: {now}\n\n" if now != last else ": nothing new\n\n"
+            now = await run_in_threadpool(self.read_parts)
+            news = changes(last, now)
+            yield ": nothing new\n\n" if news is None else f"data: {news}\n\n"
             last = now
             await asyncio.sleep(READ_EVERY_S)
 
@@ -154,6 +176,22 @@ class DashboardApp:
             described["rows"] = rows.slice(max(0, rows.num_rows - MAX_ROWS)).to_pylist()
         plain: Mapping[str, Any] = to_plain_json(described)
         return plain
+
+    async def _get_quality(self, request: Request) -> Response:
+        return JSONResponse(await run_in_threadpool(self._describe_quality, request.path_params["view"]))
+
+    def _describe_quality(self, view: str) -> Mapping[str, Any]:
+        declared = load_catalog(self.project).views.get(view)
+        confidence = (declared.options if declared is not None else ViewOptions()).confidence
+        found = view_quality(self.project.state_folder, view, confidence, JUDGED_WINDOWS)
+        plain: Mapping[str, Any] = to_plain_json(found)
+        return plain
+
+    async def _get_plan(self, request: Request) -> Response:
+        return Response(await run_in_threadpool(self._draw_plan), media_type="image/svg+xml")
+
+    def _draw_plan(self) -> str:
+        return plan_svg(explain_deployment(Deployment.load(self.project.folder)), self.project.center)
 
     async def _post_sql(self, request: Request) -> Response:
         statement = (await _read_body(request))["statement"]

@@ -22,6 +22,9 @@ METRICS: Mapping[str, tuple[str, str]] = {
     "catchment_view_open_slices": ("gauge", "slices of a view that are not closed yet"),
     "catchment_view_late_records_total": ("counter", "records of a view that came after their window was published"),
     "catchment_view_newest_coverage": ("gauge", "the share of records in the newest published window of a view"),
+    "catchment_view_suspended": ("gauge", "at how many places a view is suspended because its expression failed"),
+    "catchment_view_site_behind_seconds": ("gauge", "how far a site is behind the first one for a view, in event time"),
+    "catchment_view_slack_seconds": ("gauge", "how long a site waits for late records of a view with a contract"),
     "catchment_merge_load": (
         "gauge",
         "how busy a relay or the center would be if it merged all that lands (1 = always)",
@@ -70,6 +73,11 @@ def _samples(overview: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, st
         yield "catchment_view_open_slices", of, view["open_slices"]
         yield "catchment_view_late_records_total", of, view["late_records"]
         yield "catchment_view_newest_coverage", of, view["newest"] and view["newest"]["coverage"]
+        yield "catchment_view_suspended", of, float(len(view["suspended"]))
+        for standing in view["sites"]:
+            at = {**of, "site": standing["site"]}
+            yield "catchment_view_site_behind_seconds", at, standing["behind_s"]
+            yield "catchment_view_slack_seconds", at, standing["slack_s"]
     for place, deferral in overview["deferral"].items():
         yield "catchment_merge_load", {"site": place}, deferral["load"]
         yield "catchment_deferred_bytes", {"site": place}, deferral["waiting_bytes"]

@@ -6,7 +6,7 @@ Everything here is read from files that the running processes write, so that loo
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from catchment.project.config import Link, Project
 from catchment.project.routes import Routes
 from catchment.query.catalog import load_catalog
 from catchment.serve.window_log import WindowLog
+from catchment.timeline import END_OF_TIME_US
 
 SILENT_AFTER_S = 5.0  # a role that writes its status four times per second and has not for this long is silent
 
@@ -42,7 +43,8 @@ class OverviewReader:
             "is_center_silent": center["is_silent"],
             "sites": list(sites.values()),
             "links": [self._link(link, sites) for link in self._used_links()],
-            "views": [self._view(name, center["status"]) for name in self._view_names(center["status"])],
+            "views": [self._view(name, center["status"], sites) for name in self._view_names(center["status"])],
+            "deployment_version": self._names_version,
             "refused": center["status"].get("refused", {}),
             "deferral": self._deferral(center["status"]),
         }
@@ -95,7 +97,7 @@ class OverviewReader:
             "last_error": status.get("last_error"),
             "shedding": {s: d for s, d in status.get("shedding", {}).items() if d["shedding"] or d["owed_batches"]},
             "contracts": status.get("contracts", {}),
-            "fragments": status.get("fragments", {}),
+            "caches": [_cache(fragment, told) for fragment, told in status.get("fragments", {}).items()],
         }
 
     def _used_links(self) -> list[Link]:
@@ -115,7 +117,7 @@ class OverviewReader:
             "state": "up" if sender["connected"] and sender["state"] == "running" else sender["state"],
         }
 
-    def _view(self, name: str, center: Mapping[str, Any]) -> dict[str, Any]:
+    def _view(self, name: str, center: Mapping[str, Any], sites: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         told = center.get("queries", {}).get(name, {})
         windows = self.windows(name)
         newest = windows[-1] if windows else None
@@ -127,10 +129,9 @@ class OverviewReader:
             "open_slices": told.get("open_slices", 0),
             "late_records": told.get("late_records", 0),
             "waits_for": min(marks, key=lambda site: marks[site] or 0) if marks else None,
-            "windows": [
-                {"start": w["window_start"], "status": w["status"], "coverage": w["coverage"], "rev": w["revision"]}
-                for w in windows[-60:]
-            ],
+            "sites": [_standing(name, site, mark_us, marks, sites.get(site, {})) for site, mark_us in marks.items()],
+            "suspended": list(_suspensions(told, self.project.center)),
+            "windows": self._windows[name].strip,
         }
 
     def _role(self, folder: Path) -> dict[str, Any]:
@@ -144,6 +145,43 @@ class OverviewReader:
             return {"status": {}, "age_s": None, "is_silent": True}
         age_s = max(0.0, time.time() - written_s)
         return {"status": status, "age_s": round(age_s, 1), "is_silent": age_s > SILENT_AFTER_S}
+
+
+def _cache(fragment: str, told: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the cache of a fragment holds, what it has sent, and why."""
+    return {
+        "fragment": fragment,
+        "policy": told.get("policy"),
+        "pending": told.get("pending", 0),
+        "updates": told.get("updates", 0),
+        "reasons": told.get("reasons", {}),
+    }
+
+
+def _standing(
+    view: str, site: str, mark_us: int | None, marks: Mapping[str, int | None], told: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return how far a site has come for a view, how far it is behind the first one, and how long it waits."""
+    going_us = [m for m in marks.values() if m is not None and m < END_OF_TIME_US]  # others have ended
+    behind_s = None if mark_us is None else max(0.0, (max(going_us, default=mark_us) - mark_us) / 1e6)
+    contract = told.get("contracts", {}).get(view, {})
+    slack_us = contract.get("slack_us")
+    return {
+        "site": site,
+        "mark_us": mark_us,
+        "behind_s": behind_s,
+        "slack_s": None if slack_us is None else slack_us / 1e6,
+        "contract_kept": contract.get("contract_kept"),
+    }
+
+
+def _suspensions(told: Mapping[str, Any], center: str) -> Iterator[dict[str, Any]]:
+    """Yield where a view is suspended, and why."""
+    for site, fact in told.get("suspended", {}).items():
+        yield {"site": site, "reason": fact["reason"], "expression": fact["expression"]}
+    unfinished = told.get("unfinished") or {}
+    if unfinished.get("reason"):
+        yield {"site": center, "reason": unfinished["reason"], "expression": None}
 
 
 def _state_of(role: Mapping[str, Any], *, has_link: bool) -> str:

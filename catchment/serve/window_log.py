@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from catchment.center.results.layout import INSTANT, open_table
 from catchment.center.results.names import newest_name
 
+STRIP_WINDOWS = 60  # the newest of them, in the line of the view
 KEPT_WINDOWS = 240  # windows of a view that are shown; older ones are read with SQL
 READ_LOG_EVERY = 60  # polls
 _COLUMNS = (
@@ -39,6 +40,7 @@ class WindowLog:
         self._polls = 0
         self._last_entry = -1
         self._windows: OrderedDict[Any, dict[str, Any]] = OrderedDict()
+        self.strip: Sequence[Mapping[str, Any]] = ()  # the newest windows in short; another object after a change
 
     def poll(self) -> Sequence[Mapping[str, Any]]:
         """Return the newest windows, oldest first, each with its newest entry and the history of its revisions."""
@@ -72,6 +74,11 @@ class WindowLog:
             self._note(row)
         for start in sorted(self._windows)[:-KEPT_WINDOWS]:
             del self._windows[start]
+        newest = list(self._windows.values())[-STRIP_WINDOWS:]
+        self.strip = tuple(
+            {"start": w["window_start"], "status": w["status"], "coverage": w["coverage"], "rev": w["revision"]}
+            for w in newest
+        )
 
     def _oldest_shown(self, table: DeltaTable) -> pa.Scalar | None:
         """Return where the newest windows begin, so that files of older ones are not opened."""

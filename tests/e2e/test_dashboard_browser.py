@@ -64,8 +64,17 @@ def test_the_page_shows_a_project_and_follows_it(browser: Any, folder: Path, wid
         page.press("#statement", "Control+Enter")
         page.wait_for_selector("#answer td:has-text('1,235,024')", state="attached")
         assert page.is_hidden("#change"), "a reader is offered no changes"
+        page.click("#shared summary")
+        page.wait_for_function("document.getElementById('plan-picture').naturalWidth > 100")
+        page.click("#judged summary")
+        page.wait_for_selector("#judged-about:has-text('3 newest windows, 2 of them exact')", state="attached")
+        assert page.get_attribute("#views td button:text('traffic')", "aria-current") == "true"
+        page.focus("#views td button:text('traffic')")
         _move_numbers(folder, rows=99_999)
         page.wait_for_selector("#sites td:text('99,999')", state="attached")
+        assert page.evaluate("document.activeElement.textContent") == "traffic", "the keyboard stays where it was"
+        page.keyboard.press("/")
+        assert page.evaluate("document.activeElement.id") == "statement"
         if PICTURES:
             page.screenshot(path=Path(PICTURES, f"dashboard-{width}.png"), full_page=True)
     assert problems == []

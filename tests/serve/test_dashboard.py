@@ -16,9 +16,11 @@ import pytest
 from catchment.project.config import Project
 from catchment.serve.access import TOKENS_FILE, AccessTokens
 from catchment.serve.dashboard import COOKIE, DashboardServer
-from catchment.serve.metrics import METRICS
+from catchment.serve.metrics import METRICS, write_metrics
 from catchment.serve.overview import OverviewReader
+from catchment.serve.overview_parts import OverviewParts, changes
 from catchment.serve.window_log import WindowLog
+from catchment.timeline import END_OF_TIME_US
 from tests.worlds.published import publish_project
 
 pytest.importorskip("pyspark")  # the published project is finished by the code that a center runs
@@ -55,7 +57,8 @@ def reader(server: DashboardServer) -> Iterator[httpx.Client]:
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/app.js", "/style.css", "/api/overview", "/api/events", "/api/views/traffic", "/metrics"]
+    "path",
+    ["/", "/app.js", "/style.css", "/api/overview", "/api/events", "/api/views/traffic", "/api/plan.svg", "/metrics"],
 )
 def test_a_stranger_sees_nothing(stranger: httpx.Client, path: str) -> None:
     answer = stranger.get(path)
@@ -188,7 +191,59 @@ def test_a_port_that_is_taken_is_an_error_and_not_the_end_of_the_process(folder:
             DashboardServer(Project.load(folder), port=port)
 
 
-def test_events_begin_with_the_overview(reader: httpx.Client) -> None:
+def test_events_begin_with_the_whole_overview_in_parts(reader: httpx.Client) -> None:
     with reader.stream("GET", "/api/events") as answer:
-        first = next(line for line in answer.iter_lines() if line.startswith("data: "))
-    assert json.loads(first.removeprefix("data: "))["project"] == "web-log"
+        line = next(line for line in answer.iter_lines() if line.startswith("data: "))
+    first = json.loads(line.removeprefix("data: "))
+    assert first["project"] == "web-log"
+    whole = reader.get("/api/overview").json()
+    views = [{**first[f"view {v['name']}"], "windows": first[f"windows {v['name']}"]} for v in whole["views"]]
+    assert views == whole["views"]
+    ages = ("center_age_s", "sites", "views", "may_change")  # these grow while the test runs, or are for one caller
+    assert {k: v for k, v in whole.items() if k not in ages} == {k: first[k] for k in whole if k not in ages}
+
+
+def test_only_the_parts_that_changed_are_sent_and_the_text_of_windows_is_made_once() -> None:
+    splitter = OverviewParts()
+    windows = ({"start": "2017", "status": "exact", "coverage": 1.0, "rev": 1},)
+    view = {"name": "v", "late_records": 0, "windows": windows}
+    first = splitter.split({"project": "p", "views": [view]})
+    assert json.loads(changes({}, first) or "") == {
+        "project": "p",
+        "view v": {"name": "v", "late_records": 0},
+        "windows v": list(windows),
+    }
+    second = splitter.split({"project": "p", "views": [{**view, "late_records": 1}]})
+    assert json.loads(changes(first, second) or "") == {"view v": {"name": "v", "late_records": 1}}
+    assert second["windows v"] is first["windows v"]
+    assert changes(second, second) is None
+    gone = splitter.split({"project": "p", "views": []})
+    assert json.loads(changes(second, gone) or "") == {"gone": ["view v", "windows v"]}
+
+
+def test_the_overview_says_who_holds_a_view_back_and_where_it_is_suspended(tmp_path: Path) -> None:
+    folder = publish_project(tmp_path / "p")
+    told = folder / "state" / "center" / "status.json"
+    status = json.loads(told.read_text())
+    view = status["queries"]["traffic"]
+    view["marks_us"] = {"us": 60_000_000, "eu": 50_000_000, "asia": END_OF_TIME_US, "africa": None}
+    view["suspended"] = {"eu": {"reason": "CAST failed", "expression": "CAST(a AS INT)"}}
+    told.write_text(json.dumps(status))
+    reader = OverviewReader(Project.load(folder))
+    found = next(v for v in reader.read()["views"] if v["name"] == "traffic")
+    standings = {s["site"]: s["behind_s"] for s in found["sites"]}
+    assert standings == {"us": 0.0, "eu": 10.0, "asia": 0.0, "africa": None}
+    assert next(s for s in found["sites"] if s["site"] == "us")["slack_s"] is not None
+    assert found["suspended"] == [{"site": "eu", "reason": "CAST failed", "expression": "CAST(a AS INT)"}]
+    text = write_metrics(reader.read())
+    assert 'catchment_view_suspended{view="traffic"} 1' in text
+    assert 'catchment_view_site_behind_seconds{view="traffic",site="eu"} 10' in text
+
+
+def test_the_plan_is_a_picture_and_what_was_promised_is_judged(reader: httpx.Client) -> None:
+    picture = reader.get("/api/plan.svg")
+    assert picture.headers["content-type"].startswith("image/svg+xml")
+    assert "traffic" in picture.text
+    judged = reader.get("/api/views/traffic/quality").json()
+    assert judged["windows"] == 3
+    assert judged["exact_windows"] == 2

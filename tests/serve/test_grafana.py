@@ -25,7 +25,15 @@ OVERVIEW: dict[str, Any] = {
     ],
     "links": [{"from": "us", "to": "c", "bytes_sent": 1, "queued_bytes": 0, "capacity_bytes_per_s": 9.0}],
     "views": [
-        {"name": "v", "closed_us": 1, "open_slices": 0, "late_records": 0, "newest": {"coverage": 1.0}},
+        {
+            "name": "v",
+            "closed_us": 1,
+            "open_slices": 0,
+            "late_records": 0,
+            "newest": {"coverage": 1.0},
+            "suspended": [],
+            "sites": [{"site": "us", "behind_s": 0.0, "slack_s": 2.0}],
+        },
     ],
     "deferral": {"center": {"load": 0.1, "waiting_bytes": 0, "deferred_rows": 0}},
     "refused": {"corrupt": 1},

@@ -3,11 +3,13 @@
 
 const STATUSES = { early: "early", on_time: "on time", exact: "exact", final: "final", suspended: "suspended" };
 // The columns that the engine adds to those of a view.
-const ENGINE = ["window_start", "window_end", "bound", "published_at", "missing_sites", "missing_sources", "revision", "coverage", "status"];
+const ENGINE = ["window_start", "window_end", "bound", "bound_kind", "published_at", "missing_sites", "missing_sources", "revision", "coverage", "status"];
 const SVG = "http://www.w3.org/2000/svg";
 const by = id => document.getElementById(id);
 let chosen = null;
 let shownKey = "";
+const parts = {};  // the overview as it was sent: what has not changed is not sent again
+const filled = {};  // what each table shows: one that has not changed is left alone
 
 // --- formats ---------------------------------------------------------------------------------------------------
 
@@ -48,6 +50,10 @@ const drawing = (name, text, attributes) => element(name, text, attributes, SVG)
 
 // columns: [[heading, class]]; rows: arrays of texts or elements.
 function fill(id, columns, rows) {
+  const shown = JSON.stringify([columns, rows.map(row => row.map(c => c.outerHTML ?? c))]);
+  if (filled[id] === shown) return;
+  filled[id] = shown;
+  const focused = by(id).contains(document.activeElement) ? document.activeElement.textContent : null;
   const head = element("tr");
   head.append(...columns.map(([name, kind]) => element("th", name, { scope: "col", class: kind ?? "" })));
   const body = rows.map(row => {
@@ -61,6 +67,7 @@ function fill(id, columns, rows) {
   });
   const caption = by(id).querySelector("caption");
   by(id).replaceChildren(...(caption ? [caption] : []), head, ...body);
+  if (focused !== null) [...by(id).querySelectorAll("button")].find(b => b.textContent === focused)?.focus();
 }
 
 // --- sites and links -------------------------------------------------------------------------------------------
@@ -86,8 +93,11 @@ function place(overview) {
 const isAway = state => ["silent", "stopped", "link down", "never started", "failed"].includes(state);
 
 function drawMap(overview) {
+  const key = JSON.stringify([overview.links, overview.sites.map(s => [s.name, siteState(s), number(s.rows_per_s)])]);
+  if (filled.map === key) return;
+  filled.map = key;
   const { at, width, height } = place(overview);
-  const drawn = [];
+  const drawn = [], labels = [];
   for (const link of overview.links) {
     const from = at[link.from], to = at[link.to];
     if (!from || !to) continue;
@@ -97,10 +107,11 @@ function drawMap(overview) {
       class: link.state === "up" || link.state === "finished" ? "link" : "link away" }));
     const capacity = link.capacity_bytes_per_s ? ` of ${bytes(link.capacity_bytes_per_s)}/s` : "";
     const waiting = link.queued_bytes ? `, ${bytes(link.queued_bytes)} wait` : "";
-    const x = from.x + 60 + (to.x - from.x - 120) * 0.4, y = from.y + (to.y - from.y) * 0.4 - 7;
+    const x = from.x + 60 + (to.x - from.x - 120) * 0.2, y = from.y + (to.y - from.y) * 0.2 - 5;
     const flow = link.state === "up" ? `${bytes(link.bytes_per_s)}/s${capacity}` : link.state === "finished" ? "done" : "nothing comes";
-    drawn.push(drawing("text", flow + waiting, { x, y, class: "small", "text-anchor": "middle" }));
+    labels.push(drawing("text", flow + waiting, { x, y, class: "small flow", "text-anchor": "middle" }));
   }
+  drawn.push(...labels);  // above all lines
   for (const { x, y, site } of Object.values(at)) {
     drawn.push(drawing("rect", null, { x: x - 60, y: y - 22, width: 120, height: 44, rx: 7, class: isAway(site.state) ? "node away" : "node" }));
     drawn.push(drawing("text", site.name, { x, y: y - 3, "text-anchor": "middle" }));
@@ -115,7 +126,7 @@ const siteState = site => site.state === "silent" ? `silent for ${age(site.age_s
 
 function showSites(overview) {
   const rows = overview.sites.filter(s => !s.is_center || s.rows).map(site => {
-    const shed = Object.entries(site.shedding).map(([name, s]) => `${name}: load ${number(s.load, 2)}, owes ${number(s.owed_batches)} batches`).join("; ");
+    const shed = Object.entries(site.shedding).map(([name, s]) => shedOf(name, s)).join("; ");
     const notes = [site.last_error && isAway(site.state) ? site.last_error : "", shed,
       site.quarantined ? `${number(site.quarantined)} in quarantine` : "",
       site.implausible_times ? `${number(site.implausible_times)} implausible times` : ""].filter(Boolean).join("; ");
@@ -123,7 +134,20 @@ function showSites(overview) {
       number(site.rows_per_s), instant(site.newest_event_us && new Date(site.newest_event_us / 1000).toISOString()),
       bytes(site.bytes_sent), number(site.pending_rows), notes || "-"];
   });
-  fill("sites", [["site"], ["state", "text"], ["records", "wide"], ["per second"], ["newest event", "wide"], ["sent"], ["waiting", "wide"], ["remarks", "text"]], rows);
+  fill("sites", [["site"], ["state", "text word"], ["records", "wide"], ["per second"], ["newest event", "wide"], ["sent"], ["waiting", "wide"], ["remarks", "text"]], rows);
+}
+
+function shedOf(stream, shed) {
+  const rates = Object.values(shed.rates ?? {});
+  const taken = shed.shedding && rates.length ? `takes ${percent(Math.min(...rates))} of the records` : "sheds nothing now";
+  return `${stream}: load ${number(shed.load, 2)}, ${taken}, owes ${number(shed.owed_batches)} batches`;
+}
+
+function showCaches(overview) {
+  const rows = overview.sites.flatMap(site => site.caches.map(cache => [
+    site.name, cache.fragment, cache.policy ?? "-", number(cache.pending), number(cache.updates),
+    Object.entries(cache.reasons).map(([why, count]) => `${why} ${number(count)}`).join(", ") || "-"]));
+  fill("caches", [["site"], ["fragment", "text"], ["policy", "text"], ["waiting"], ["sent"], ["why", "text"]], rows);
 }
 
 // --- views -----------------------------------------------------------------------------------------------------
@@ -141,13 +165,45 @@ function showViews(overview) {
     name.addEventListener("click", () => choose(view.name));
     const newest = view.newest;
     const missing = newest && newest.missing_sites.length ? `without ${newest.missing_sites.join(", ")}` : "";
+    if (view.name === chosen) name.setAttribute("aria-current", "true");
     return [name, newest ? instant(newest.window_start) : "no window yet",
       newest ? STATUSES[newest.status] ?? newest.status : "-",
       element("span", newest ? percent(newest.coverage) : "-", { class: newest && newest.coverage < 1 ? "warn" : "" }),
-      strip(view.windows), missing || (view.waits_for ? `next waits for ${view.waits_for}` : "-")];
+      strip(view.windows), remarks(view, missing)];
   });
   fill("views", [["view"], ["newest window"], ["status", "text"], ["coverage", "wide"], ["windows", "text wide"], ["remarks", "text"]], rows);
   by("keys").replaceChildren(...Object.entries(STATUSES).flatMap(([status, text]) => [element("i", null, { class: status }), text]));
+}
+
+function remarks(view, missing) {
+  if (view.suspended.length) return element("span", `suspended at ${view.suspended.map(s => s.site).join(", ")}`, { class: "bad" });
+  const last = view.sites.find(s => s.site === view.waits_for);
+  const waits = last && last.behind_s !== 0 ? `waits for ${last.site}${last.behind_s ? `, ${age(last.behind_s)} behind` : ""}` : "";
+  return [missing, waits].filter(Boolean).join("; ") || "-";
+}
+
+function showSuspended(overview) {
+  const told = overview.views.flatMap(v => v.suspended.map(s =>
+    `${v.name} is suspended at ${s.site}: ${s.reason}${s.expression ? ` in ${s.expression}` : ""}. Then: catchment resume ${v.name}`));
+  by("suspended").textContent = told.join("\n");
+}
+
+function showStandings(view) {
+  fill("standings", [["site"], ["all before"], ["behind the first"], ["waits for late records"], ["contract", "text"]], view.sites.map(s => [
+    s.site, s.mark_us === null ? "nothing yet" : s.mark_us > 2 ** 60 ? "its end" : instant(new Date(s.mark_us / 1000).toISOString()),
+    s.behind_s === null ? "-" : age(s.behind_s), s.slack_s === null ? "-" : age(s.slack_s),
+    s.contract_kept === null ? "-" : s.contract_kept ? "kept" : element("span", "violated", { class: "bad" })]));
+}
+
+async function showQuality() {
+  if (!by("judged").open || chosen === null) return;
+  const answer = await fetch(`api/views/${encodeURIComponent(chosen)}/quality`);
+  const found = await answer.json();
+  if (!answer.ok) { by("judged-about").textContent = found.error; fill("quality", [["nothing to judge"]], []); return; }
+  const wait = spread => spread === null ? "-" : `${number(spread.median, 1)} s (95%: ${number(spread.p95, 1)} s)`;
+  by("judged-about").textContent = `${number(found.windows)} newest windows, ${number(found.exact_windows)} of them exact; answered ${wait(found.latency_s)} after their end, exact after ${wait(found.staleness_s)}`;
+  fill("quality", [["column"], ["status", "text"], ["promised"], ["missed"], ["mean bound"], ["mean error"], ["largest error"]], found.columns.map(c => [
+    c.column, STATUSES[c.status] ?? c.status, number(c.promised), number(c.missed), c.promised ? `±${percent(c.mean_bound)}` : "-", percent(c.mean_error), percent(c.largest_error)]));
 }
 
 async function choose(view) {
@@ -156,7 +212,8 @@ async function choose(view) {
   by("detail").hidden = false;
   by("detail-head").textContent = view;
   await showChosen();
-  by("detail").scrollIntoView({ behavior: "smooth" });
+  show();
+  by("detail").scrollIntoView({ behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
 }
 
 async function showChosen() {
@@ -164,6 +221,7 @@ async function showChosen() {
   if (!answer.ok) return;
   const view = await answer.json();
   by("plan").textContent = view.plan ?? "this view does not run any more";
+  showQuality();
   showRows(view);
   const changes = view.windows.flatMap(w => w.history.map(h => ({ start: w.window_start, ...h })));
   changes.sort((a, b) => a.published_at < b.published_at ? 1 : -1);
@@ -181,10 +239,13 @@ function showRows(view) {
   const names = ownColumns(Object.keys(rows[0])).filter(n => !rows.every(r => r[n] === r.window_start));
   rows.sort((a, b) => { const n = names.find(n => a[n] !== b[n]); return n === undefined ? 0 : a[n] < b[n] ? -1 : 1; });
   const missing = rows[0].missing_sites.length ? `, without ${rows[0].missing_sites.join(", ")}` : "";
-  by("detail-about").textContent = `window ${instant(newest)}: ${rows.length} rows, ${STATUSES[rows[0].status] ?? rows[0].status}${missing}`;
+  by("detail-about").textContent = `window ${instant(newest)}: ${rows.length} ${rows.length === 1 ? "row" : "rows"}, ${STATUSES[rows[0].status] ?? rows[0].status}${missing}`;
+  // As on the command line: a bound that is proved, an estimate, or a value of which nothing is known yet.
   const bounded = (row, name) => {
-    const error = row.bound?.[name];
-    return error ? `${cell(row[name])} ±${percent(error)}` : cell(row[name]);
+    const [kind, of] = (row.bound_kind?.[name] ?? "exact").split(" ");
+    if (kind === "exact") return cell(row[name]);
+    if (kind === "unknown") return `${cell(row[name])} ±unknown`;
+    return `${cell(row[name])} ${kind === "estimated" ? "estimate " : ""}±${percent(row.bound?.[name] ?? 0)}${of ? ` ${of}` : ""}`;
   };
   fill("rows", names.map(n => [n]), rows.slice(0, 50).map(r => names.map(n => bounded(r, n))));
 }
@@ -207,6 +268,13 @@ by("ask").addEventListener("submit", async event => {
 by("statement").addEventListener("keydown", event => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) by("ask").requestSubmit();
 });
+document.addEventListener("keydown", event => {
+  if (event.key !== "/" || ["INPUT", "TEXTAREA", "SELECT"].includes(event.target.tagName)) return;
+  event.preventDefault();
+  by("statement").focus();
+});
+by("judged").addEventListener("toggle", showQuality);
+by("shared").addEventListener("toggle", () => showPlan());
 by("submit").addEventListener("submit", async event => {
   event.preventDefault();
   said(await post("api/submit", { sql: by("definition").value }), a => `running: ${a.queries.map(q => q.query).join(", ")}`);
@@ -221,7 +289,27 @@ function said(answer, tell) {
 
 // --- the overview ----------------------------------------------------------------------------------------------
 
-function show(overview) {
+function showPlan() {
+  const wanted = `api/plan.svg?version=${parts.deployment_version}`;
+  if (by("shared").open && by("plan-picture").getAttribute("src") !== wanted) by("plan-picture").src = wanted;
+}
+
+// What has come of the overview so far, put together.
+function assemble() {
+  const names = Object.keys(parts).filter(p => p.startsWith("view ")).map(p => p.slice(5)).sort();
+  return { ...parts, views: names.map(n => ({ ...parts[`view ${n}`], windows: parts[`windows ${n}`] ?? [] })) };
+}
+
+function take(news) {
+  for (const name of news.gone ?? []) delete parts[name];
+  delete news.gone;
+  Object.assign(parts, news);
+  show();
+}
+
+function show() {
+  if (parts.sites === undefined) return;
+  const overview = assemble();
   document.title = `${overview.project}: catchment`;
   by("project").textContent = overview.project;
   const away = overview.sites.filter(s => !s.is_center && isAway(s.state)).map(s => `${s.name} ${siteState(s)}`);
@@ -232,20 +320,23 @@ function show(overview) {
   by("health").className = troubles.length ? "bad" : "dim";
   drawMap(overview);
   showSites(overview);
+  showCaches(overview);
   showViews(overview);
+  showSuspended(overview);
+  showPlan();
   const names = overview.views.map(v => v.name);
   if (by("dropped").options.length !== names.length) by("dropped").replaceChildren(...names.map(n => element("option", n)));
   if (!by("statement").value && names.length) by("statement").value = `SELECT * FROM ${names[0]} ORDER BY window_start DESC LIMIT 10`;
-  const key = JSON.stringify(overview.views.find(v => v.name === chosen)?.newest ?? null);
+  const view = overview.views.find(v => v.name === chosen);
+  if (view) showStandings(view);
+  const key = JSON.stringify(view?.newest ?? null);
   if (chosen !== null && key !== shownKey) { shownKey = key; showChosen(); }
 }
 
 async function begin() {
-  const overview = await (await fetch("api/overview")).json();
-  by("change").hidden = !overview.may_change;
-  show(overview);
+  by("change").hidden = !(await (await fetch("api/overview")).json()).may_change;
   const events = new EventSource("api/events");
-  events.onmessage = event => show(JSON.parse(event.data));
+  events.onmessage = event => take(JSON.parse(event.data));
   events.onerror = () => { by("health").textContent = "the dashboard does not answer; trying again"; by("health").className = "bad"; };
 }
 begin();
