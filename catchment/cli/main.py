@@ -1,10 +1,12 @@
 """The command line, put together from one module per group of commands.
 
-User errors, missing packages and a full disk end with a message and an exit code. Nothing else is caught.
+User errors, missing packages, a full disk and a machine that fails end with a message and an exit code. Nothing else
+is caught.
 """
 
 from __future__ import annotations
 
+import errno
 import sys
 
 import typer
@@ -34,7 +36,7 @@ from catchment.cli.commands import (
 from catchment.cli.commands.feeds import feeds
 from catchment.cli.exit_codes import ExitCode
 from catchment.cli.output import report
-from catchment.errors import CatchmentError, ConfigError
+from catchment.errors import CatchmentError, ConfigError, StorageError
 from catchment.storage.free_space import DiskFullError, is_disk_full
 
 app = typer.Typer(
@@ -123,6 +125,24 @@ def _missing_package(error: ModuleNotFoundError) -> ConfigError | None:
     )
 
 
+# What the machine below does wrong, and no input can cause: a disk with errors, or one that the kernel has made
+# read-only since; too many open files, of the process or of all.
+MACHINE_FAILURES = (errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE)
+
+
+def _report_machine(error: OSError) -> ExitCode:
+    """Report a call of the operating system that failed because of the machine; anything else is a bug."""
+    if is_disk_full(error):
+        hint = "make room and start again: everything that was acknowledged is on disk"
+        report(DiskFullError(f"the disk is full: {error.strerror}", where=error.filename, hint=hint))
+        return ExitCode.DISK_FULL
+    if error.errno not in MACHINE_FAILURES:
+        raise error
+    hint = "look at the machine, then start again: everything that was acknowledged is on disk"
+    report(StorageError(f"a call of the operating system failed: {error.strerror}", where=error.filename, hint=hint))
+    return ExitCode.MACHINE_FAILED
+
+
 def main() -> None:
     """Run the command line."""
     try:
@@ -131,11 +151,7 @@ def main() -> None:
         report(error)
         sys.exit(ExitCode.DISK_FULL if is_disk_full(error) else ExitCode.USER_ERROR)
     except OSError as error:
-        if not is_disk_full(error):
-            raise
-        hint = "make room and start again: everything that was acknowledged is on disk"
-        report(DiskFullError(f"the disk is full: {error.strerror}", where=error.filename, hint=hint))
-        sys.exit(ExitCode.DISK_FULL)
+        sys.exit(_report_machine(error))
     except ModuleNotFoundError as error:
         needed = _missing_package(error)
         if needed is None:
