@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from catchment.center.events import Action, AnswersRecalled, AnswersResumed, AnswersSuspended
@@ -107,7 +108,8 @@ class RunningQuery:
 
     def is_due(self, frontiers: Mapping[str, Frontier], now_us: int) -> bool:
         """Return whether `settle` would publish something though nothing has landed."""
-        return self.has_begun and self.windows.is_due(self._furthest_us(frontiers), now_us)
+        read_marks = partial(self.site_marks, frontiers)  # only if a horizon may have passed: it asks every site
+        return self.has_begun and self.windows.is_due(self._furthest_us(frontiers), read_marks, now_us)
 
     @property
     def sites(self) -> tuple[str, ...]:

@@ -104,6 +104,27 @@ def test_what_a_site_brings_after_the_horizon_is_registered_counted_and_named(tm
     }
 
 
+def test_windows_end_without_a_site_though_nothing_lands_any_more(tmp_path: Path) -> None:
+    """The clock alone makes the horizon pass; and once that is published, a tick has nothing to do again."""
+    world = Outage(tmp_path, WindowSpec.tumbling(10))
+    world.step(0, "a", "b")
+    world.sites["a"].batch([(10 * number + 1, "a", 1) for number in range(1, 40)], 400)
+    deliver_some(world.sites["a"], world.center, CHANCE, all_of_it=True)
+    world.center.consume()
+    world.clock.advance(FRESHNESS)
+    world.center.tick()
+    passed = {start for start in world.newest() if 0 < start <= 400 - HORIZON - 10}
+    assert {world.newest()[start].status for start in passed} == {ON_TIME}
+    assert not world.center.core.is_waiting(world.clock.now_us())
+    world.clock.advance(HORIZON)
+    assert world.center.core.is_waiting(world.clock.now_us())
+    world.center.tick()
+    assert {(world.newest()[start].status, world.newest()[start].missing_sites) for start in passed} == {
+        (FINAL, ("b",))
+    }
+    assert not world.center.core.is_waiting(world.clock.now_us())
+
+
 def test_a_replay_that_runs_ahead_in_event_time_does_not_end_windows_without_a_slow_site(tmp_path: Path) -> None:
     """Event time may fly: only a horizon by the clock as well makes a window final without a site."""
     world = Outage(tmp_path, WindowSpec.tumbling(10))

@@ -13,7 +13,7 @@ Each step costs what has changed since the one before, not what is kept.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from catchment.center.events import FINAL, Publish
 from catchment.center.query import CenterQuery
@@ -58,15 +58,24 @@ class WindowCloser:
         self._overflowed = overflowed
         self._closed = SortedInstants(state.closed)
         self._lacking = SortedInstants(start for start, known in state.closed.items() if known.is_lacking)
+        self._knows_closing_times = False
         self._assessed: SiteMarks | None = None  # how far the sites had come when windows were last assessed
 
-    def is_due(self, furthest_us: int, now_us: int) -> bool:
+    def is_close_due(self, furthest_us: int, now_us: int) -> bool:
         """Return whether the next window has waited for its missing sites as long as it may."""
         window = self._open.first_window()
         if window is None or self.query.freshness_us is None or furthest_us < window.end_us:
             return False
         since = self._first_passed_us(window)
         return since is None or now_us - since >= self.query.freshness_us
+
+    def is_final_due(self, read_marks: Callable[[], SiteMarks], now_us: int) -> bool:
+        """Return whether a window is final by the clock alone, which passes though nothing lands any more."""
+        oldest_us = next(iter(self._closed), None)
+        if oldest_us is None or not self._has_horizon_passed(self._state.closed[oldest_us], now_us):
+            return False
+        final_us = self._final_us(read_marks(), now_us)
+        return any(start_us not in self._state.late for start_us in self._ended_by(final_us))
 
     def close(self, marks: SiteMarks, now_us: int) -> Iterator[Publish]:
         """Close and publish, in order of time, the windows that are complete or have waited long enough."""
@@ -147,8 +156,9 @@ class WindowCloser:
     def finalize(self, marks: SiteMarks, now_us: int) -> Iterator[Publish]:
         """Publish as final, and forget, the windows that the repair horizon has passed."""
         state = self._state
+        self._note_closing_times(now_us)
         state.final_us = max(state.final_us, self._final_us(marks, now_us))
-        for start_us in self._closed.before(state.final_us - self.query.window.size_us + 1):
+        for start_us in self._ended_by(state.final_us):
             if start_us in state.late:
                 continue  # its repair is due first
             known = state.closed.pop(start_us)
@@ -177,13 +187,24 @@ class WindowCloser:
         """Return the end of the newest window that was published a repair horizon ago, as were all before it."""
         waited_us = START_OF_TIME_US
         for start_us in self._closed:
-            known = self._state.closed[start_us]
-            if known.closed_at_us is None:
-                known.closed_at_us = now_us
-            if now_us - known.closed_at_us < self.query.repair_horizon_us:
+            if not self._has_horizon_passed(self._state.closed[start_us], now_us):
                 break
             waited_us = self.query.window_at(start_us).end_us
         return waited_us
+
+    def _has_horizon_passed(self, known: ClosedWindow, now_us: int) -> bool:
+        return known.closed_at_us is not None and now_us - known.closed_at_us >= self.query.repair_horizon_us
+
+    def _note_closing_times(self, now_us: int) -> None:
+        """Let the horizon of windows begin now that an earlier version has closed and did not say when."""
+        if not self._knows_closing_times:
+            for known in self._state.closed.values():
+                known.closed_at_us = now_us if known.closed_at_us is None else known.closed_at_us
+            self._knows_closing_times = True
+
+    def _ended_by(self, end_us: int) -> list[int]:
+        """Return the closed windows that end by an instant."""
+        return self._closed.before(end_us - self.query.window.size_us + 1)
 
     def _finalize(self, window: Window, known: ClosedWindow, now_us: int) -> Publish:
         if known.awaited:  # what the horizon has passed is not waited for any more

@@ -77,9 +77,11 @@ class QueryWindows:
         if known is not None:
             known.revision = max(known.revision, revision)
 
-    def is_due(self, furthest_us: int, now_us: int) -> bool:
+    def is_due(self, furthest_us: int, read_marks: Callable[[], SiteMarks], now_us: int) -> bool:
         """Return whether `settle` would publish something though nothing has landed."""
-        return self.early.is_due(now_us) or self.closer.is_due(furthest_us, now_us)
+        if self.early.is_due(now_us) or self.closer.is_close_due(furthest_us, now_us):
+            return True
+        return self.closer.is_final_due(read_marks, now_us)
 
     def snapshot(self) -> WindowsState:
         """Return its state, ready to be written down."""
