@@ -38,7 +38,7 @@ class Absent(Fault):
 
 
 class AwayForGood(Fault):
-    """A site is dead, and windows are published without it; `wait_final` waits until they change no more."""
+    """A site is dead, and windows are published without it; `find_final` tells when they change no more."""
 
     targets = ("c",)
     needs_own_deployment = True
@@ -46,7 +46,7 @@ class AwayForGood(Fault):
     def inject(self) -> None:
         feed = self.living.feed
         self.machine.kill()
-        self._from_s = feed.next_s[self.target]
+        self._from_s = self.living.rest_s[self.target] - WINDOW_S  # up to there it had told that it has read all
         feed.write_windows(self.living.sites, 3)
         self._until_s = feed.next_s[self.target]
         others = [site for site in self.living.sites if site != self.target]
