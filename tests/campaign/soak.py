@@ -80,6 +80,7 @@ class Sampler:
         for site, batches_s in self._batches_s.items():
             values[f"{site} / batch s"] = round(statistics.median(batches_s), 3)
         self._batches_s.clear()
+        values["machine / load"] = os.getloadavg()[0]
         lags_s = self._recent_lags_s()
         if lags_s:
             values["center / lag of answers s"] = round(statistics.median(lags_s), 3)
