@@ -1,10 +1,10 @@
 """Rows per second of one site pipeline against plain Spark Structured Streaming doing the same windowed aggregate.
 
-Same Parquet files, same session, same run, the variants taking turns: plain Spark with its own stateful operator
-(update mode, no output); a catchment site, which also journals, caches, encodes and delivers its partials to a local
-inbox, with the native and with the vectorised evaluator, each with and without raw history; and, as the limit of the
-machine, DuckDB on the same files. The figure of a variant is the median of its turns. No time is believed before the
-answers of all variants are equal.
+Same files (Parquet, JSON lines, CSV), same session, same run, the variants taking turns: plain Spark with its own
+stateful operator (update mode, no output); a catchment site, which also journals, caches, encodes and delivers its
+partials to a local inbox, with the native and with the vectorised evaluator, each with and without raw history; and, as
+the limit of the machine, DuckDB on the same files. The figure of a variant is the median of its turns. No time is
+believed before the answers of all variants are equal.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from rich.console import RenderableType
 from rich.table import Table
 
-DESCRIPTION = "rows/s of one site pipeline against plain Spark Structured Streaming, at 10k and 200k keys"
-KEYS = (10_000, 200_000)
+DESCRIPTION = "rows/s of one site pipeline against plain Spark Structured Streaming: Parquet, JSON lines, CSV"
+CELLS = (("parquet", 10_000), ("parquet", 200_000), ("json", 10_000), ("csv", 10_000))
 WINDOW_S = 10
 REPEATS = 3
 FILES_PER_BATCH = 2
@@ -44,7 +45,8 @@ evaluator = "{evaluator}"
 """
 SQL = """
 CREATE STREAM events (ts TIMESTAMP, key BIGINT, value DOUBLE)
-  WITH (event_time = 'ts', sites = 'edge', connector = 'files', path = 'data', format = 'parquet', history = {history});
+  WITH (event_time = 'ts', sites = 'edge', connector = 'files', path = 'data', format = '{format}',
+        history = {history});
 CREATE MATERIALIZED VIEW totals AS
   SELECT window.start, key, count(*) AS n, sum(value) AS total FROM events GROUP BY window(ts, '10 seconds'), key;
 """
@@ -75,20 +77,21 @@ def run(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
     from catchment.project.config import SparkConfig
     from catchment.spark.session import make_session
 
-    files, rows = (3, 200_000) if quick else (8, 1_000_000)
+    sizes = {"parquet": (3, 200_000) if quick else (8, 1_000_000)}
     spark = make_session("bench throughput", SparkConfig(master="local[2]", memory="4g"))
     cells = []
     try:
-        for keys in KEYS:
+        for format, keys in CELLS:
+            files, rows = sizes.get(format, (3, 100_000) if quick else (8, 250_000))
             with tempfile.TemporaryDirectory() as scratch:
-                data = make_data(Path(scratch) / "data", keys, files, rows)
-                bench = Bench(spark, Path(scratch), data)
+                data = make_data(Path(scratch) / "data", format, keys, files, rows)
+                bench = Bench(spark, Path(scratch), data, format)
                 cells.append(measure(bench, keys, files * rows, report, 1 if quick else REPEATS))
     finally:
         spark.stop()
     return {
         "compared": "one site pipeline, plain Spark Structured Streaming, DuckDB; count and sum per 10 s and key",
-        "data": f"generated: {files} Parquet files of {rows:,} rows, keys Zipf-like, two files a micro-batch",
+        "data": "generated: 8 files of 1,000,000 rows (Parquet) or 250,000 (text), keys Zipf-like, two per micro-batch",
         "turns": f"median of {1 if quick else REPEATS}, after one turn that warms up and compares the answers",
         "cells": cells,
     }
@@ -105,10 +108,11 @@ def measure(bench: Bench, keys: int, rows: int, report: Callable[[str], None], r
                 compare_answers(done.answers(), expected, name)
             else:
                 times[name].append(done.seconds)
-                report(f"{keys:,} keys, {name}: {rows / done.seconds / 1e6:.2f} M rows/s")
+                report(f"{bench.format}, {keys:,} keys, {name}: {rows / done.seconds / 1e6:.2f} M rows/s")
             bench.clear()
     rates = {name: rows / statistics.median(seconds) for name, seconds in times.items()}
     return {
+        "format": bench.format,
         "keys": keys,
         "groups": expected.num_rows,
         "rows_per_s": rates,
@@ -117,8 +121,8 @@ def measure(bench: Bench, keys: int, rows: int, report: Callable[[str], None], r
     }
 
 
-def make_data(folder: Path, keys: int, files: int, rows: int) -> Path:
-    """Parquet files in order of event time; each spans a few windows."""
+def make_data(folder: Path, format: str, keys: int, files: int, rows: int) -> Path:
+    """Make files in order of event time; each spans a few windows."""
     folder.mkdir(parents=True)
     chance = np.random.default_rng(7)
     for number in range(files):
@@ -132,8 +136,22 @@ def make_data(folder: Path, keys: int, files: int, rows: int) -> Path:
                 "value": chance.lognormal(3, 1, rows),
             }
         )
-        pq.write_table(table, folder / f"part{number:03d}.parquet")
+        write_file(table, folder / f"part{number:03d}.{format}", format)
     return folder
+
+
+def write_file(table: pa.Table, path: Path, format: str) -> None:
+    """Write the records as logs have them: instants as text with a zone."""
+    if format == "parquet":
+        pq.write_table(table, path)
+        return
+    texts = pc.strftime(table["ts"], "%Y-%m-%dT%H:%M:%SZ").to_pylist()  # with six digits of a second
+    rows = zip(texts, table["key"].to_pylist(), table["value"].to_pylist(), strict=True)
+    if format == "csv":
+        lines = ["ts,key,value\n", *(f"{ts},{key},{value!r}\n" for ts, key, value in rows)]
+    else:
+        lines = [f'{{"ts":"{ts}","key":{key},"value":{value!r}}}\n' for ts, key, value in rows]
+    path.write_text("".join(lines))
 
 
 @dataclass
@@ -143,6 +161,7 @@ class Bench:
     spark: Any
     scratch: Path
     data: Path
+    format: str
     variants: Mapping[str, Callable[[], Run]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -166,11 +185,13 @@ class Bench:
 
         state = self.scratch / "plain"
         schema = "ts TIMESTAMP, key BIGINT, value DOUBLE"
+        header = str(self.format == "csv").lower()
         window = F.window("ts", f"{WINDOW_S} seconds")
         sums = (F.count(F.lit(1)).alias("n"), F.sum("value").alias("total"))
         events = self.spark.readStream.schema(schema).option("maxFilesPerTrigger", FILES_PER_BATCH)
+        events = events.option("header", header).format(self.format)
         totals = (
-            events.parquet(str(self.data)).withWatermark("ts", "0 seconds").groupBy(window.alias("w"), "key").agg(*sums)
+            events.load(str(self.data)).withWatermark("ts", "0 seconds").groupBy(window.alias("w"), "key").agg(*sums)
         )
         writer = totals.writeStream.outputMode("update").format("noop").option("checkpointLocation", str(state))
         began = time.perf_counter()
@@ -179,9 +200,8 @@ class Bench:
 
         def answers() -> pa.Table:
             """Return what the same aggregate gives as a batch: a stream without output has none to compare."""
-            grouped = (
-                self.spark.read.schema(schema).parquet(str(self.data)).groupBy(window.alias("w"), "key").agg(*sums)
-            )
+            read = self.spark.read.schema(schema).option("header", header).format(self.format).load(str(self.data))
+            grouped = read.groupBy(window.alias("w"), "key").agg(*sums)
             return grouped.selectExpr("unix_micros(w.start) AS slice_us", "key", "n", "total").toArrow()
 
         return Run(seconds, answers)
@@ -200,7 +220,7 @@ class Bench:
         folder = self.scratch / "project"
         (folder / "queries").mkdir(parents=True)
         (folder / "catchment.toml").write_text(PROJECT.format(evaluator=evaluator))
-        (folder / "queries" / "q.sql").write_text(SQL.format(history=str(history).lower()))
+        (folder / "queries" / "q.sql").write_text(SQL.format(history=str(history).lower(), format=self.format))
         (folder / "data").symlink_to(self.data)
         deployment = Deployment.load(folder)
         fragment = deployment.fragments_at("edge")[0].fragment
@@ -241,12 +261,17 @@ class Bench:
         """Run the same group-by in DuckDB, on all cores."""
         import duckdb
 
-        files = str(self.data / "*.parquet")
+        files = self.data / f"*.{self.format}"
+        source = {
+            "parquet": f"'{files}'",
+            "json": f"read_json('{files}', columns={{ts: 'TIMESTAMPTZ', key: 'BIGINT', value: 'DOUBLE'}})",
+            "csv": f"read_csv('{files}', columns={{ts: 'TIMESTAMPTZ', key: 'BIGINT', value: 'DOUBLE'}})",
+        }[self.format]
         slices = f"epoch_us(ts) // {WINDOW_S * 1_000_000} * {WINDOW_S * 1_000_000}"
         began = time.perf_counter()
         with duckdb.connect() as connection:
             found = connection.sql(
-                f"SELECT {slices} AS slice_us, key, count(*) AS n, sum(value) AS total FROM '{files}' GROUP BY ALL"
+                f"SELECT {slices} AS slice_us, key, count(*) AS n, sum(value) AS total FROM {source} GROUP BY ALL"
             ).to_arrow_table()
         return Run(time.perf_counter() - began, lambda: found)
 
@@ -265,10 +290,10 @@ def compare_answers(found: pa.Table, expected: pa.Table, name: str) -> None:
 def render(result: Mapping[str, Any]) -> RenderableType:
     """Millions of rows per second, and how many times plain Spark that is."""
     variants = [name for name in TITLES if name in result["cells"][0]["rows_per_s"]]
-    table = Table("keys", *(TITLES[name] for name in variants), title=_title(result), title_justify="left")
+    table = Table("files", "keys", *(TITLES[name] for name in variants), title=_title(result), title_justify="left")
     for cell in result["cells"]:
         rates = cell["rows_per_s"]
-        table.add_row(f"{cell['keys']:,}", *_cells(rates, variants))
+        table.add_row(cell.get("format", "parquet"), f"{cell['keys']:,}", *_cells(rates, variants))
     return table
 
 

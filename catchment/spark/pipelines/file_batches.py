@@ -10,9 +10,8 @@ import logging
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-
-from pyspark.sql import DataFrame
 
 from catchment.files.spark_checkpoint import is_spark_file_log, take_over
 from catchment.files.watch import FilePiece, FolderLook, FolderWatch
@@ -20,7 +19,7 @@ from catchment.log_fields import about
 from catchment.site.core import SiteCore
 from catchment.site.events import Action, Event
 from catchment.site.known_files import FilesRead
-from catchment.spark.pipelines.micro_batch import StreamState
+from catchment.spark.pipelines.micro_batch import Records, StreamState
 from catchment.spark.sources.files import FileSource
 from catchment.spark.sources.history import BatchFolder
 from catchment.spark.streaming import refuse_lost_checkpoint
@@ -43,7 +42,7 @@ class FileBatches:
     core: SiteCore
     clock: Clock
     folder: Path
-    on_batch: Callable[[StreamState, DataFrame, int, Settle], None]
+    on_batch: Callable[[StreamState, Records, int, Settle], None]
 
     @property
     def _stream(self) -> str:
@@ -94,7 +93,7 @@ class FileBatches:
         def settle() -> Sequence[Event]:
             return [FilesRead(self._stream, tuple(self.watch.settle(present)))]
 
-        self.on_batch(self.state, self.source.read(present), number, settle)
+        self.on_batch(self.state, cache(lambda: self.source.read(present)), number, settle)
 
     def _remove_attempt(self, number: int) -> None:
         """Remove what an attempt of this batch has written that may have read other files."""

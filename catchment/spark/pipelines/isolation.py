@@ -22,7 +22,7 @@ from catchment.spark.evaluation.evaluator import UNKNOWN_ROWS
 from catchment.spark.evaluation.failures import FragmentFailure, failure_of, find_record, is_data_error
 from catchment.spark.evaluation.observe import observe_sources
 from catchment.spark.evaluation.one_pass import Take
-from catchment.spark.pipelines.micro_batch import ReducedBatch, StreamState
+from catchment.spark.pipelines.micro_batch import Records, ReducedBatch, StreamState
 from catchment.spark.pipelines.record_quarantine import RecordQuarantine
 from catchment.spark.pipelines.scanning import ScanningReducer
 from catchment.spark.sources.records import good_records
@@ -36,7 +36,7 @@ class IsolatingReducer:
     suspended: Callable[[], Mapping[str, FragmentSuspended]]  # the fragments that the core has suspended
     quarantine: RecordQuarantine
 
-    def reduce(self, state: StreamState, batch: DataFrame, number: int) -> ReducedBatch:
+    def reduce(self, state: StreamState, batch: Records, number: int) -> ReducedBatch:
         """Return what follows from a micro-batch, for the fragments that do not fail on it."""
         state.suspended = {n: event.expression for n, event in self.suspended().items()}
         failures: list[FragmentFailure] = []
@@ -63,7 +63,7 @@ class IsolatingReducer:
                 if self._sets_aside(state, each):
                     state.guarded.add(each.fragment.name)
                     continue
-                failures.append(find_record(self.reducer.evaluator, good_records(batch, with_raw=True), each))
+                failures.append(find_record(self.reducer.evaluator, good_records(batch(), with_raw=True), each))
                 state.suspended[each.fragment.name] = failures[-1].expression
 
     def _sets_aside(self, state: StreamState, failure: FragmentFailure) -> bool:
@@ -71,12 +71,12 @@ class IsolatingReducer:
         plans = {plan.fragment.name: plan for plan in state.own_plans}
         return state.shedding is None and plans[failure.fragment.name].max_errors is not None
 
-    def _reduce_guarded(self, state: StreamState, batch: DataFrame, number: int) -> list[Event] | FragmentFailure:
+    def _reduce_guarded(self, state: StreamState, batch: Records, number: int) -> list[Event] | FragmentFailure:
         """Return what follows for the fragments that set records aside; or the first that is to be suspended."""
         events: list[Event] = []
         for plan in state.guarded_plans:
             good = self._good(state, batch, number)
-            found = self.quarantine.reduce(state, plan, good, good_records(batch, with_raw=True), number)
+            found = self.quarantine.reduce(state, plan, good, good_records(batch(), with_raw=True), number)
             if isinstance(found, FragmentFailure):
                 return found
             events += found
@@ -93,10 +93,10 @@ class IsolatingReducer:
         for watch in plan.watches:
             observe_sources(evaluator, good, watch.fragment, state.stream.source, watched_values(watch.slack))
 
-    def _good(self, state: StreamState, batch: DataFrame, number: int) -> DataFrame:
+    def _good(self, state: StreamState, batch: Records, number: int) -> DataFrame:
         """Return the good records of a batch: from history, which has only plausible ones, if they are there."""
         written = self.reducer.written_history(state, number)
-        return good_records(batch) if written is None else written
+        return good_records(batch()) if written is None else written
 
 
 def _suspensions(

@@ -44,6 +44,7 @@ from catchment.timeline import END_OF_TIME_US, Clock
 SMALL_BATCH_ROWS = 100_000  # smaller batches are grouped faster on one partition, without an exchange
 
 Result = TypeVar("Result")
+Records = Callable[[], DataFrame]  # makes the records of a batch for Spark SQL, which many batches never need
 
 
 @dataclass

@@ -17,7 +17,7 @@ from catchment.query.sql.statements import Stream
 from catchment.site.plausible import PlausibleTimes
 from catchment.spark.evaluation.evaluator import Evaluator
 from catchment.spark.evaluation.file_scan import FileScanner, add_judged, events_of_scan, stats_of_scan
-from catchment.spark.pipelines.micro_batch import BatchReducer, ReducedBatch, StreamState, times_of
+from catchment.spark.pipelines.micro_batch import BatchReducer, Records, ReducedBatch, StreamState, times_of
 from catchment.spark.sources.files import FileSource
 from catchment.spark.sources.records import good_records, mark_implausible
 from catchment.vectorised.choose import ScanChoice, StreamScans
@@ -49,7 +49,7 @@ class ScanningReducer:
         """Return what is scanned of a stream, and why the last pass failed if it did."""
         return self._scans.setdefault(stream.name, StreamScans(self.native.project))
 
-    def reduce(self, state: StreamState, batch: DataFrame, number: int) -> ReducedBatch:
+    def reduce(self, state: StreamState, batch: Records, number: int) -> ReducedBatch:
         """Return what follows from a micro-batch."""
         scans = self.scans_of(state.stream)
         source = state.opened.files
@@ -67,10 +67,10 @@ class ScanningReducer:
             else:
                 scans.note_success()
                 return found
-        return self.native.reduce(state, batch, number)
+        return self.native.reduce(state, batch(), number)
 
     def _scan(
-        self, state: StreamState, source: FileSource, choice: ScanChoice, batch: DataFrame, number: int
+        self, state: StreamState, source: FileSource, choice: ScanChoice, batch: Records, number: int
     ) -> ReducedBatch:
         native = self.native
         stream = state.stream
@@ -85,12 +85,14 @@ class ScanningReducer:
         if has_history:
             native.history_of(stream).commit_attempt(found.history, number)
         if stats.bad:
-            suspects = source.judge(found.doubtful) if found.doubtful and checked.limits is None else batch
+            suspects = source.judge(found.doubtful) if found.doubtful and checked.limits is None else batch()
             native.write_quarantine(stream, mark_implausible(suspects, stream.event_time, checked.limits), number)
         events = events_of_scan(choice, found, number)
         if choice.native or choice.native_skipping:
-            marked = mark_implausible(batch, stream.event_time, checked.limits)
-            rest = native.read_history(stream, number) if has_history else good_records(marked)
+            if has_history:
+                rest = native.read_history(stream, number)
+            else:
+                rest = good_records(mark_implausible(batch(), stream.event_time, checked.limits))
             events += native.reduce_fragments(state, rest, number, choice.native, choice.native_skipping)
         return ReducedBatch(events, stats, times_of(stats, checked))
 

@@ -41,7 +41,7 @@ from catchment.site.suspension import FragmentResumed, FragmentSuspended
 from catchment.spark.evaluation.evaluator import Evaluator
 from catchment.spark.pipelines.file_batches import FileBatches, Settle
 from catchment.spark.pipelines.isolation import IsolatingReducer
-from catchment.spark.pipelines.micro_batch import BatchReducer, StreamState, slack_us
+from catchment.spark.pipelines.micro_batch import BatchReducer, Records, StreamState, slack_us
 from catchment.spark.pipelines.past_reader import MAX_QUEUED_BYTES, PastReader, pace_of
 from catchment.spark.pipelines.reading import FileReading, QueryReading
 from catchment.spark.pipelines.record_quarantine import RecordQuarantine
@@ -246,7 +246,7 @@ class SitePipeline:
         checkpoint = self.folder / "checkpoints" / name
 
         def on_batch(batch: DataFrame, number: int) -> None:
-            self._on_batch(state, batch, number, lambda: make_offsets_durable(checkpoint, number))
+            self._on_batch(state, lambda: batch, number, lambda: make_offsets_durable(checkpoint, number))
 
         assert state.opened.records is not None, "only files are read in another way"
         writer = (
@@ -384,14 +384,14 @@ class SitePipeline:
 
     # --- a micro-batch ----------------------------------------------------------------------------------------
 
-    def _on_batch(self, state: StreamState, batch: DataFrame, number: int, settle: Settle) -> None:
+    def _on_batch(self, state: StreamState, batch: Records, number: int, settle: Settle) -> None:
         with state.batch_lock:
             self._refresh(state)
             if not self.host.is_committed(state.stream.name, number):
                 self._wait_for_room()
                 self._commit_batch(state, batch, number, settle)
 
-    def _commit_batch(self, state: StreamState, batch: DataFrame, number: int, settle: Settle) -> None:
+    def _commit_batch(self, state: StreamState, batch: Records, number: int, settle: Settle) -> None:
         name = state.stream.name
         began_us = self.clock.now_us()
         reduced = self.isolating.reduce(state, batch, number)
