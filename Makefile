@@ -81,6 +81,8 @@ reference: $(VENV)/.ready-dev
 docs: $(VENV)/.ready-dev
 	@$(BIN)/pytest tests/test_docs.py tests/test_reference.py
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+	@! grep -rlE 'src="https?://' site --include='*.html' || { echo 'a page fetches something from elsewhere'; exit 1; }
+	@echo "site/index.html; with search: $(BIN)/python -m http.server -d site"
 
 clean:
 	rm -rf $(VENV) demo site .pytest_cache .mypy_cache .ruff_cache .hypothesis
