@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -164,6 +165,15 @@ def test_following_a_view_gives_every_revision_and_ends_when_nothing_comes(folde
     ]
     assert changes[2].reason == "late: 1 row changed"
     assert list(catchment.open(folder).follow("quiet", seconds=0.0)) == []
+
+
+def test_a_view_is_not_followed_before_the_first_entry_of_its_log_is_there(tmp_path: Path) -> None:
+    folder = publish_project(tmp_path / "p")
+    shutil.rmtree(folder / "state" / "windows" / "traffic")  # rows are written first, the log of windows after them
+    project = catchment.open(folder)
+    assert list(project.follow("traffic", seconds=0.0)) == []
+    with pytest.raises(QueryError, match="no view 'traffic' has published"):
+        project.sql("SELECT * FROM traffic")
 
 
 def test_views_are_submitted_and_dropped_from_python(tmp_path: Path) -> None:

@@ -56,9 +56,13 @@ def newest_windows(log: pa.Table) -> pa.Table:
 
 
 def published_views(folder: Path) -> list[str]:
-    """Return the views whose newest definition has published."""
-    tables = {p.name for p in (folder / "results").glob("*") if DeltaTable.is_deltatable(str(p))}
+    """Return the views whose newest definition has published: its rows, and after them the first entry of its log."""
+    tables = _tables(folder / "results") & _tables(folder / "windows")
     return sorted(view for view in set(map(view_of, tables)) if newest_name(folder, view) in tables)
+
+
+def _tables(folder: Path) -> set[str]:
+    return {path.name for path in folder.glob("*") if DeltaTable.is_deltatable(str(path))}
 
 
 def _open_published(folder: Path, kind: str, query: str) -> DeltaTable:
