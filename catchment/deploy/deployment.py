@@ -38,7 +38,6 @@ from catchment.project.option_kinds import join_address
 from catchment.project.routes import Routes
 from catchment.query.catalog import Catalog, load_catalog
 from catchment.query.plan import QueryPlan
-from catchment.query.plan_nodes import ViewScan
 from catchment.query.planning.build import plan_view
 from catchment.query.sql.statements import DropView, Stream, View
 from catchment.query.sql.view_options import ALWAYS, ANY, NEVER, ON_DEMAND, QUARANTINE, ViewOptions
@@ -194,17 +193,13 @@ class Deployment:
 
     @cached_property
     def center_queries(self) -> tuple[CenterQuery, ...]:
-        plans = [p for p in self.plans if p.lower is None]
+        plans = [p.slices or p for p in self.plans if p.slices is not None or p.lower is None]
         return tuple(self._center_query(p) if p.sides == (p,) else self._query_of_sides(p) for p in plans)
 
     @cached_property
     def composed_queries(self) -> tuple[ComposedQuery, ...]:
         """The views of views, each after the one that it reads."""
-        found = []
-        for plan in (p for p in self.plans if p.lower is not None):
-            assert isinstance(plan.scan, ViewScan)
-            found.append(ComposedQuery(plan.name, plan.scan.stream, plan.window, plan.scan.window))
-        return tuple(in_order(found))
+        return tuple(in_order([ComposedQuery.of(plan) for plan in self.plans if plan.lower is not None]))
 
     def _center_query(self, p: QueryPlan) -> CenterQuery:
         defaults = self.project.defaults
@@ -281,8 +276,9 @@ class Deployment:
 
 def _refuse_composed(plan: QueryPlan, view: View) -> None:
     if plan.lower is not None:
+        what = f"reads the view {plan.lower!r}" if plan.slices is None else "has windows that are not of one size"
         raise QueryError(
-            f"view {plan.name!r} reads the view {plan.lower!r}, and cannot be submitted while a project runs",
+            f"view {plan.name!r} {what}, and cannot be submitted while a project runs",
             where=view.where,
             hint="declare it in the project's queries/, and start the center again",
         )

@@ -140,7 +140,14 @@ def _contract_lines(plan: QueryPlan, project: Project) -> list[str]:
         lines.append(f"under overload of a relay or of {plan.root.site}: some groups are merged later")
     if plan.join is not None:
         lines.append(f"at {plan.root.site}: partials of both streams are paired per window where {plan.join.condition}")
-    if plan.lower is not None:
+    if plan.assembly is not None:
+        slice_length, lookback = (format_duration(us) for us in (plan.assembly.slice_us, plan.assembly.lookback_us))
+        lines.append(
+            f"at {plan.root.site}: {plan.assembly}; merged from slices of {slice_length}, which are kept in "
+            f"{plan.lower}. A row belongs to the slice that its window ends in, and follows every revision of that "
+            f"one and of those up to {lookback} before it"
+        )
+    elif plan.lower is not None:
         lines.append(
             f"at {plan.root.site}: from the newest rows of {plan.lower}, again with every revision of one; nothing "
             f"travels for it, and of a window that is not final the revisions of its windows of {plan.lower} are kept"

@@ -11,14 +11,17 @@ from functools import cached_property
 
 from catchment.aggregates import quote
 from catchment.aggregates.shed_terms import terms_in
+from catchment.query.assembly import Assembly
 from catchment.query.definition_names import view_of
 from catchment.query.fragment import Fragment, Lookup
 from catchment.query.join import SIDES, Join
 from catchment.query.plan_nodes import (
     COPIES,
+    SLICES,
     WINDOW_END,
     WINDOW_START,
     Answer,
+    Assemble,
     Filter,
     Finish,
     LookupJoin,
@@ -26,6 +29,7 @@ from catchment.query.plan_nodes import (
     OutputColumn,
     Scan,
     Sink,
+    SliceScan,
     TopRows,
     ViewScan,
     WindowAggregate,
@@ -57,8 +61,12 @@ class QueryPlan:
         return view_of(self.root.view)
 
     def renamed(self, name: str) -> QueryPlan:
-        """Return the plan under another name."""
-        return self if name == self.name else QueryPlan(replace(self.root, view=name))
+        """Return the plan under another name; its slices, if it has any, are named after it."""
+        if name == self.name:
+            return self
+        root = transform(self.root, lambda node: _rename_slices(node, f"{name}{SLICES}"))
+        assert isinstance(root, Sink)
+        return QueryPlan(replace(root, view=name))
 
     @cached_property
     def finish(self) -> Finish:
@@ -80,8 +88,11 @@ class QueryPlan:
     def sides(self) -> tuple[QueryPlan, ...]:
         """The plans over one stream that it is made of: itself, the sides of its join, or the branches of its union.
 
-        Sides are aggregated, sent and shared like any query, and never sampled. A view of a view has none.
+        Sides are aggregated, sent and shared like any query, and never sampled. A view that is assembled from slices
+        has those; a view of a view has none.
         """
+        if self.slices is not None:
+            return (self.slices,)
         if self.lower is not None:
             return ()
         if isinstance(self.answer, WindowUnion):
@@ -96,6 +107,20 @@ class QueryPlan:
         """The view that it reads, if it reads one."""
         is_composed = isinstance(self.answer, WindowAggregate) and isinstance(self.scan, ViewScan)
         return self.scan.stream if is_composed else None
+
+    @cached_property
+    def slices(self) -> QueryPlan | None:
+        """The plan of the slices that its windows are assembled from, if they are."""
+        if not isinstance(self.answer, Assemble):
+            return None
+        assert isinstance(self.scan, SliceScan)
+        assert isinstance(self.scan.source, Sink)
+        return QueryPlan(self.scan.source)
+
+    @property
+    def assembly(self) -> Assembly | None:
+        """How its windows are assembled from slices, if they are."""
+        return self.answer.assembly if isinstance(self.answer, Assemble) else None
 
     @property
     def is_union(self) -> bool:
@@ -117,7 +142,13 @@ class QueryPlan:
         of several streams, whose sides are merged whole.
         """
         options = self.options
-        if len(self.sides) > 1 or self.top is not None or not self.fragment.keys or options.shed == NEVER:
+        if (
+            len(self.sides) > 1
+            or self.lower is not None
+            or self.top is not None
+            or not self.fragment.keys
+            or options.shed == NEVER
+        ):
             return False
         may_be_shed = bool(terms_in(self.fragment.aggregates))
         return may_be_shed or (options.max_error is not None and options.repair != NEVER)
@@ -202,3 +233,10 @@ class QueryPlan:
 
     def to_text(self) -> str:
         return self.root.to_text()
+
+
+def _rename_slices(node: Node, name: str) -> Node:
+    if not isinstance(node, SliceScan):
+        return node
+    assert isinstance(node.source, Sink)
+    return replace(node, stream=name, source=replace(node.source, view=name))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from catchment.aggregates import Aggregate
 from catchment.errors import QueryError
+from catchment.query.assembly import Assembly
 from catchment.query.fragment import SLICE_COLUMN, Key, Lookup
 from catchment.query.join import SIDES, JoinedKey, KeyComparison, PairAggregate, describe_condition
 from catchment.query.sql.view_options import ViewOptions
@@ -27,6 +28,9 @@ from catchment.units import format_duration
 WINDOW_START = "window_start"
 WINDOW_END = "window_end"
 LOWER_ROWS = "_rows"  # of a view of a view: how many rows of that a row is made of
+FIRST_INSTANT = "_first"  # of a session: the event time of its first record, and of its last
+LAST_INSTANT = "_last"
+SLICES = ".slices"  # what follows the name of a view in that of its slices
 COPIES = "copies"  # of a view without GROUP BY: how many equal records a row stands for
 
 
@@ -92,6 +96,16 @@ class ViewScan(Scan):
 
     def title(self) -> str:
         return f"{self.stream} [{', '.join(self.columns)}] as published at {', '.join(self.sites)}"
+
+
+@dataclass(frozen=True)
+class SliceScan(ViewScan):
+    """Read the slices of a view that is assembled from them, which are published as a query of their own."""
+
+    source: Node = field(kw_only=True)
+
+    def title(self) -> str:
+        return f"{self.stream} with their states, as published at {', '.join(self.sites)}"
 
 
 @dataclass(frozen=True)
@@ -164,6 +178,19 @@ class WindowAggregate(Node):
             *keys,
             *(f"{a.name} {sql_type(a.result_type)} = {describe_aggregate(a)}" for a in self.aggregates),
         )
+
+
+@dataclass(frozen=True)
+class Assemble(WindowAggregate):
+    """Merge slices into windows that are not all of one size; a row belongs to the slice that its window ends in."""
+
+    assembly: Assembly = field(kw_only=True)
+
+    def title(self) -> str:
+        return str(self.assembly)
+
+    def details(self) -> tuple[str, ...]:
+        return tuple(f"merges {a.name}" for a in self.aggregates)
 
 
 @dataclass(frozen=True)

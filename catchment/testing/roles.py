@@ -8,6 +8,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from catchment.center.composed.assembled import AssembledTables
 from catchment.center.composed.tables import ComposedTables, LowerView, make_all_tables
 from catchment.center.join.results import JoinedTables
 from catchment.center.pipeline import CenterPipeline
@@ -120,6 +121,8 @@ class SimulatedCenter:
             return JoinedTables(*given, store=self._store, pairing=plan.join.pairing)
         if lower is None:
             return ResultTables(*given, store=self._store)
+        if plan.assembly is not None:
+            return AssembledTables(*given, store=self._store, lower=lower.tables, assembly=plan.assembly)
         return ComposedTables(
             *given,
             store=self._store,

@@ -28,17 +28,30 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.soak]
 
 Events = dict[str, list[dict[str, Any]]]
+# Queries that run together, so that each project stays small: `pytest -k joins` runs one of them.
+GROUPS = {
+    "records": ("q0", "q1", "q2", "q10", "q13", "q14", "q21", "q22"),
+    "windows": ("q5", "q7", "q11", "q18"),
+    "days": ("q15", "q16", "q17"),
+    "joins": ("q3", "q8", "q20"),
+}
+POSSIBLE = {q.name: q for q in QUERIES if q.is_possible}
 SITES = {"person": ("a", "b"), "auction": ("b",), "bid": ("a", "b")}
 SIDE_INPUT = {key: f"value {key}" for key in range(8)}
 
 
 @pytest.fixture(scope="module")
-def answered(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Events]:
-    """A project that has read all events, the last of every stream in a second run; its folder, and the events."""
+def answered(
+    request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Events]:
+    """A project with one group of queries that has read all events, the last of every stream in a second run.
+
+    Returned are its folder and the events.
+    """
     folder = tmp_path_factory.mktemp("nexmark") / "project"
     (folder / "queries").mkdir(parents=True)
     (folder / "catchment.toml").write_text(TOML)
-    (folder / "queries" / "all.sql").write_text(project_sql())
+    (folder / "queries" / "all.sql").write_text(project_sql(GROUPS[request.param]))
     (folder / "side_input.csv").write_text("key,value\n" + "".join(f"{k},{v}\n" for k, v in SIDE_INPUT.items()))
     events = draw_events(seed=7)
     late = {stream: records[::9] for stream, records in events.items()}
@@ -58,7 +71,15 @@ def write_events(folder: Path, stream: str, name: str, records: list[dict[str, A
         (folder / stream / site / name).write_text(lines)
 
 
-@pytest.mark.parametrize("query", [q for q in QUERIES if q.is_possible], ids=lambda q: q.name)
+def test_every_possible_query_is_in_one_group() -> None:
+    assert Counter(name for names in GROUPS.values() for name in names) == Counter(POSSIBLE)
+
+
+@pytest.mark.parametrize(
+    ("answered", "query"),
+    [pytest.param(g, POSSIBLE[name], id=f"{g}-{name}") for g, names in GROUPS.items() for name in names],
+    indirect=["answered"],
+)
 def test_a_query_answers_what_duckdb_answers(query: NexmarkQuery, answered: tuple[Path, Events]) -> None:
     folder, events = answered
     rows = read_results(folder / "state", query.name).to_pylist()
@@ -69,6 +90,7 @@ def test_a_query_answers_what_duckdb_answers(query: NexmarkQuery, answered: tupl
     assert count_rows(rows, names, copies) == count_rows(expected, names)
 
 
+@pytest.mark.parametrize("answered", ["windows"], indirect=True)
 def test_windows_were_revised_and_end_exact(answered: tuple[Path, Events]) -> None:
     log = read_windows(answered[0] / "state", "q7").to_pylist()
     newest = {row["window_start"]: row["status"] for row in log}

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from catchment.center.composed.assembled import AssembledTables
 from catchment.center.composed.query import ComposedQuery
 from catchment.center.composed.tables import ComposedTables, LowerView, make_all_tables
 from catchment.center.composed.windows import in_order
@@ -31,7 +32,6 @@ from catchment.optimizer.sharing.demand import queries_of_plan
 from catchment.optimizer.sharing.deployed import Deployed, deploy_first
 from catchment.query.catalog import Catalog
 from catchment.query.plan import QueryPlan
-from catchment.query.plan_nodes import ViewScan
 from catchment.query.planning.build import plan_views
 from catchment.query.sql.parse import parse_sql
 from catchment.testing.evaluate import evaluate_rows
@@ -110,6 +110,8 @@ class TableCenter(LiveCenter):
         given = (folder, plan.name, plan.fragment, make_finish(None, plan), column_laws(plan))
         if lower is None:
             return ResultTables(*given, store=self.store)
+        if plan.assembly is not None:
+            return AssembledTables(*given, store=self.store, lower=lower.tables, assembly=plan.assembly)
         return ComposedTables(
             *given,
             store=self.store,
@@ -120,8 +122,7 @@ class TableCenter(LiveCenter):
 
     def deploy(self, deployed: Deployed, plans: Mapping[str, QueryPlan] | None = None) -> None:
         super().deploy(deployed, plans)
-        scans = [(plan, plan.scan) for plan in self.plans.values() if plan.lower is not None]
-        composed = [ComposedQuery(p.name, s.stream, p.window, s.window) for p, s in scans if isinstance(s, ViewScan)]
+        composed = [ComposedQuery.of(plan) for plan in self.plans.values() if plan.lower is not None]
         events = list(composed_changes(self.core, in_order(composed)))
         if events:
             self.host.submit("deploy", events)
@@ -143,7 +144,10 @@ class TableCenter(LiveCenter):
             super().repair(everything)
 
     def _query(self, view: str, deployed: Deployed, plan: QueryPlan | None) -> CenterQuery:
-        return replace(super()._query(view, deployed, plan), whole_windows=self.plans[view].top is not None)
+        query = super()._query(view, deployed, plan)
+        self.kept[query.name] = self.kept[view]  # of a view that is assembled from slices, those are asked for
+        self.answered[query.name] = self.answered[view]
+        return replace(query, whole_windows=self.plans[view].top is not None)
 
     def _recall(self, name: str, wanted: pa.Table) -> pa.Table:
         return self.tables[name].recall(wanted)

@@ -2,28 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from catchment.query.plan import QueryPlan
+from catchment.query.plan_nodes import ViewScan
 from catchment.storage.codec import stored
 from catchment.timeline import Window, WindowSpec
 
 
-@stored()
+@stored(version=2, migrations={1: dict})  # version 2 has lookback_us and lookahead_us
 @dataclass(frozen=True)
 class ComposedQuery:
-    """A query over the windows of another view, `lower`; a row of that is at the start of its window."""
+    """A query over the windows of another view, `lower`; a row of that is at the start of its window.
+
+    A window of it reads the lower windows in it, from `lookback_us` before it to `lookahead_us` after it.
+    """
 
     name: str
     lower: str
     window: WindowSpec
     lower_window: WindowSpec
+    lookback_us: int = 0
+    lookahead_us: int = 0
+
+    @classmethod
+    def of(cls, plan: QueryPlan) -> ComposedQuery:
+        """Return the query of a plan that reads another one."""
+        assert isinstance(plan.scan, ViewScan)
+        assembly = plan.assembly
+        around = (0, 0) if assembly is None else (assembly.lookback_us, assembly.lookahead_us)
+        return cls(plan.name, plan.scan.stream, plan.window, plan.scan.window, *around)
+
+    def reading(self, lower_start_us: int) -> Iterator[Window]:
+        """Yield its windows that read a lower window."""
+        start_us = lower_start_us - self.lookahead_us
+        while start_us <= lower_start_us + self.lookback_us:
+            yield from self.window.containing(start_us)
+            start_us += self.window.slide_us
 
     def window_at(self, start_us: int) -> Window:
         """Return its window that starts at an instant."""
         return Window(start_us, start_us + self.window.size_us)
 
     def settled_us(self, window: Window) -> int:
-        """Return the end of the last lower window that starts within one of its own."""
+        """Return the end of the last lower window that one of its own reads."""
         lower = self.lower_window
-        last_start_us = (window.end_us - 1 - lower.offset_us) // lower.slide_us * lower.slide_us + lower.offset_us
+        end_us = window.end_us + self.lookahead_us
+        last_start_us = (end_us - 1 - lower.offset_us) // lower.slide_us * lower.slide_us + lower.offset_us
         return last_start_us + lower.size_us

@@ -24,6 +24,7 @@ from catchment.quality.merge_sites import Lateness
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.query.plan import QueryPlan
 from catchment.query.plan_nodes import LOWER_ROWS
+from catchment.timeline import Window
 
 Evaluate = Callable[[pa.Table], pa.Table]  # rows of the lower view -> partials per (slice, keys)
 
@@ -53,14 +54,20 @@ class ComposedTables(ResultTables):
         except UnfinishedRowsError as failure:
             why = f"its rows could not be computed: {failure.message}"
             return [self._revision(c, empty, SUSPENDED, why) for c in due]
-        before = self.recall_windows([c.window.start_us for c in changed])
+        before = self._recall_before(changed)
         return [self._revision(c, self._rows_of(c, slices, before) if c.has_new_rows else empty) for c in due]
+
+    def _recall_before(self, due: Sequence[Compose]) -> pa.Table:
+        """Return the rows that windows have had so far."""
+        return self.recall_windows([c.window.start_us for c in due])
 
     def _evaluate(self, revisions: Mapping[int, int]) -> pa.Table:
         """Return the partials of the lower rows that count, by slice."""
         assert self.evaluate is not None
         rows = self._lower_rows(revisions)
-        return self.fragment.schema.empty_table() if rows is None else self.evaluate(rows)
+        if rows is None:
+            return self.fragment.schema.empty_table()
+        return self.evaluate(rows.drop_columns(["revision", "retracted", "state"]))
 
     def _lower_rows(self, revisions: Mapping[int, int]) -> pa.Table | None:
         """Return the rows of lower windows up to a revision of each, without those that were retracted."""
@@ -73,23 +80,28 @@ class ComposedTables(ResultTables):
         at_us = found["window_start"].cast(pa.timestamp("us")).cast(pa.int64()).to_pylist()
         limits = pa.array([revisions[start] for start in at_us], pa.int32())
         rows = newest_revisions(found.filter(pc.less_equal(found["revision"], limits)))
-        rows = rows.filter(pc.invert(rows["retracted"])).drop_columns(["revision", "retracted", "state"])
+        rows = rows.filter(pc.invert(rows["retracted"]))
         return rows if rows.num_rows else None
 
     def _rows_of(self, compose: Compose, slices: pa.Table, before: pa.Table) -> pa.Table:
         """Return the states of a window's rows, and of former rows, which are then made of no lower rows."""
         window = compose.window
-        at = slices[SLICE_COLUMN]
-        inside = pc.and_(pc.greater_equal(at, window.start_us), pc.less(at, window.end_us))
-        keys = list(self.fragment.key_names)
-        rows = slices.filter(inside).drop_columns([SLICE_COLUMN])
-        rows = partials.combine(rows, keys, self.fragment.aggregates) if rows.num_rows else rows
+        rows = self._window_rows(window, slices)
         old = before.filter(pc.equal(before[WINDOW_COLUMN], window.start_us)).drop_columns([WINDOW_COLUMN])
-        gone = _without(old, rows, keys)
+        gone = _without(old, rows, list(self.fragment.key_names))
         place = gone.column_names.index(self._count_column)
         field = gone.schema.field(place)
         gone = gone.set_column(place, field, pa.array([0] * gone.num_rows, field.type))
         return pa.concat_tables([rows.select(old.column_names).cast(old.schema), gone])
+
+    def _window_rows(self, window: Window, slices: pa.Table) -> pa.Table:
+        """Return the rows of a window, as (keys..., states...)."""
+        at = slices[SLICE_COLUMN]
+        inside = pc.and_(pc.greater_equal(at, window.start_us), pc.less(at, window.end_us))
+        rows = slices.filter(inside).drop_columns([SLICE_COLUMN])
+        return (
+            partials.combine(rows, list(self.fragment.key_names), self.fragment.aggregates) if rows.num_rows else rows
+        )
 
     @property
     def _count_column(self) -> str:
@@ -161,7 +173,7 @@ def make_all_tables(
 
     def put(plan: QueryPlan) -> ResultTables:
         if plan.name not in tables:
-            lower = by_name[plan.lower] if plan.lower is not None else None
+            lower = plan.slices or (by_name[plan.lower] if plan.lower is not None else None)
             read = LowerView(lower, put(lower)) if lower is not None else None
             tables[plan.name] = (known or {}).get(plan.name) or make(plan, read)
         return tables[plan.name]

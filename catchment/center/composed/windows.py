@@ -82,7 +82,7 @@ class ComposedWindows:
             return
         start_us = published.window.start_us
         lower = LowerWindow(published.revision, published.status, published.coverage, published.missing_sites)
-        for window in self.query.window.containing(start_us):
+        for window in self.query.reading(start_us):
             if window.start_us < self.state.from_us or self._is_forgotten(window):
                 continue
             known = self.state.windows.setdefault(window.start_us, ComposedWindow())
@@ -119,12 +119,14 @@ class ComposedWindows:
 
     def progress(self, lower: LowerProgress) -> LowerProgress:
         """Return how far it has come itself, for a view that reads it."""
-        size_us = self.query.lower_window.size_us
+        size_us = self.query.lower_window.size_us + self.query.lookahead_us
         begin_us = None if lower.begin_us is None else max(self.state.from_us, lower.begin_us)
         return LowerProgress(begin_us, lower.passed_us - size_us, lower.complete_us - size_us, lower.final_us - size_us)
 
     def _begin(self, begin_us: int) -> None:
-        """Leave out windows that begin before the lower view does."""
+        """Leave out windows that begin, or look back to, before the lower view does."""
+        if begin_us > START_OF_TIME_US:
+            begin_us += self.query.lookback_us
         if begin_us > self.state.from_us:
             self.state.from_us = begin_us
             self.state.windows = {s: known for s, known in self.state.windows.items() if s >= begin_us}

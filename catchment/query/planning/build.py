@@ -14,6 +14,7 @@ from catchment.aggregates.shed_terms import with_terms
 from catchment.query.catalog import Catalog
 from catchment.query.plan import QueryPlan
 from catchment.query.plan_nodes import LOWER_ROWS, Sink
+from catchment.query.planning.assembled import check_assembled, hidden_aggregates, plan_assembled
 from catchment.query.planning.calls import AggregateSet
 from catchment.query.planning.composed import ViewWindows, check_composed_options
 from catchment.query.planning.from_clause import FromClause, read_from
@@ -55,7 +56,7 @@ def plan_view(view: View, catalog: Catalog) -> QueryPlan:
 def _plan_one_stream(view: View, catalog: Catalog, read: FromClause) -> QueryPlan:
     if selects_records(view.select):
         view = group_records(view, read)
-    grouping = read_grouping(view.select, read.scope, read.streams, read.branches > 1)
+    grouping = read_grouping(view.select, read.scope, read.streams, read.branches > 1, view.options.max_session_us)
     keys = read_keys(view, grouping, read.scope)
     aggregates = AggregateSet(
         read.scope, {*OWN_NAMES, *(k.name.lower() for k in keys.values())}, view.options.max_distinct
@@ -65,6 +66,14 @@ def _plan_one_stream(view: View, catalog: Catalog, read: FromClause) -> QueryPla
     found = tuple(aggregates.found.values())
     if isinstance(read.stream, ViewWindows):
         found = (*found, make_aggregate("count", None, None, name=LOWER_ROWS))
+    if grouping.assembly is not None:
+        check_options(view, "has windows that are not of one size")
+        check_assembled(view, read)
+        hidden = hidden_aggregates(grouping.assembly, read)
+        grouped = tuple(keys.values())
+        slices = aggregate_stream(read.stream, read.lookups, conditions, grouping.window, grouped, (*found, *hidden))
+        center = view.options.sink or catalog.project.center
+        return plan_assembled(view, grouping.assembly, slices, finish, center)
     sheds = read.stream.shed and view.options.shed != NEVER and read.branches == 1
     aggregate = aggregate_stream(
         read.stream,

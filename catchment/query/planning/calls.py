@@ -15,6 +15,7 @@ from catchment.aggregates.topk import ITEM
 from catchment.errors import AggregateError, QueryError
 from catchment.query.planning.scope import Scope, TypedExpression, infer_type, make_typed
 from catchment.query.sql.dialect import AGGREGATE_NAMES, CatchmentSpark, render, show
+from catchment.query.sql.functions import GROUPING_FUNCTIONS
 from catchment.query.sql.tokens import SqlText
 
 BY_EVENT_TIME = ("first", "last")
@@ -135,9 +136,15 @@ def refuse_aggregates(expression: exp.Expr, text: SqlText, what: str) -> None:
         )
 
 
+def _refuse_windows(expression: exp.Expr, text: SqlText, what: str) -> None:
+    for call in (n for n in expression.find_all(exp.Anonymous) if str(n.this).lower() in GROUPING_FUNCTIONS):
+        raise text.error(f"{show(call)} is not possible in {what}", call, hint="windows stand in GROUP BY")
+
+
 def resolve_inputs(expression: exp.Expr, scope: Scope, what: str) -> exp.Expr:
     """Return an expression over input columns only, resolved."""
     refuse_aggregates(expression, scope.text, what)
+    _refuse_windows(expression, scope.text, what)
     return expression.transform(lambda n: scope.resolve(n) if isinstance(n, exp.Column) else n)
 
 

@@ -62,11 +62,11 @@ def relation_of(alias: str, canonical: str, plan: QueryPlan, stream: ViewWindows
     return DerivedRelation(alias, stream.columns, expressions=expressions, hidden=hidden)
 
 
-def check_composed_options(view: View) -> None:
-    """Refuse options that mean nothing where no site takes part."""
+def check_composed_options(view: View, what: str = "reads another view") -> None:
+    """Refuse options that mean nothing where rows follow from what is published; `what` says what this view does."""
     if view.options.emit_early_us is not None:
         raise QueryError(
-            f"view {view.name!r} reads another view, and emit_early is for views of streams",
+            f"view {view.name!r} {what}, and emit_early is for windows of one size over streams",
             where=view.where,
             hint="leave it out: windows are published when those that they are made of are",
         )

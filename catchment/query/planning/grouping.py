@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
 from catchment.errors import TimelineError
+from catchment.query.assembly import DEFAULT_GAPS, Assembly, CalendarDays, GrowingWindows, Sessions
 from catchment.query.planning.calls import is_aggregate, resolve_inputs
 from catchment.query.planning.scope import Scope
 from catchment.query.sql.dialect import render, show
@@ -17,15 +18,16 @@ from catchment.timeline import WindowSpec
 from catchment.units import parse_duration
 
 WINDOW_FORM = "window(event_time, 'size' [, 'slide' [, 'offset']])"
+SESSION_FORM = "session_window(event_time, 'gap')"
+GROWING_FORM = "cumulate(event_time, 'step', 'size')"
+CALENDAR_FORM = "calendar_window(event_time, 'day', 'Europe/Berlin')"
+ASSEMBLED = {"SESSION_WINDOW": SESSION_FORM, "CUMULATE": GROWING_FORM, "CALENDAR_WINDOW": CALENDAR_FORM}
 # A window is the merge of its slices: with more slides per window, closing windows would cost too much.
 MAX_SLIDES = 10_000
 # The window functions of other engines, and what to write here.
 OTHER_WINDOWS = {
     "TUMBLE": "window(ts, '1 minute')",
     "HOP": "window(ts, '1 minute', '10 seconds') (size first, then slide)",
-    "CUMULATE": "window(ts, '1 hour') and WITH (emit_early = '10 minutes'), which publishes the growing window",
-    "SESSION": "window(ts, '1 minute'): windows have one size, and none ends with a silence of its key",
-    "SESSION_WINDOW": "window(ts, '1 minute'): windows have one size, and none ends with a silence of its key",
 }
 
 
@@ -36,14 +38,29 @@ class Grouping:
     call: exp.Expr
     window: WindowSpec
     keys: tuple[exp.Expr, ...]
+    assembly: Assembly | None = None  # where windows are not of one size: then `window` are the slices of them
 
 
-def read_grouping(select: exp.Select, scope: Scope, streams: Mapping[str, Stream], is_branch: bool = False) -> Grouping:
+def read_grouping(
+    select: exp.Select,
+    scope: Scope,
+    streams: Mapping[str, Stream],
+    is_branch: bool = False,
+    max_session_us: int | None = None,
+) -> Grouping:
     """Return the GROUP BY of a SELECT, its ordinals and aliases resolved.
 
     `streams` are those that it reads, by their names in the plan: the window is over the event time of one of them.
     In a branch of UNION ALL a key may be constant: it tells the branches apart.
     """
+    grouping = _read_items(select, scope, streams, is_branch)
+    if window_name(grouping.call) == "WINDOW":
+        return grouping
+    assembly = _read_assembly(grouping.call, scope, streams, max_session_us)
+    return replace(grouping, window=WindowSpec.tumbling(assembly.slice_us), assembly=assembly)
+
+
+def _read_items(select: exp.Select, scope: Scope, streams: Mapping[str, Stream], is_branch: bool) -> Grouping:
     group = select.args.get("group")
     if group is None and select.args.get("distinct") is not None:
         return _read_distinct(select, scope, streams, is_branch)
@@ -92,7 +109,7 @@ def _group_by(
 def window_name(node: exp.Expr) -> str | None:
     """Return the name of a window function, ours or another engine's, that this node calls."""
     name = str(node.this).upper() if isinstance(node, exp.Anonymous) else None
-    return name if name == "WINDOW" or name in OTHER_WINDOWS else None
+    return name if name == "WINDOW" or name in ASSEMBLED or name in OTHER_WINDOWS else None
 
 
 def _resolve_item(item: exp.Expr, select: exp.Select, scope: Scope) -> exp.Expr:
@@ -126,8 +143,10 @@ def _key(item: exp.Expr, scope: Scope, is_branch: bool) -> exp.Expr:
 def _read_window(call: exp.Expr, scope: Scope, streams: Mapping[str, Stream]) -> WindowSpec:
     name = window_name(call)
     assert name is not None
-    if name != "WINDOW":
+    if name in OTHER_WINDOWS:
         raise scope.text.error(f"there is no window function {name}", call, hint=f"write {OTHER_WINDOWS[name]}")
+    if name != "WINDOW":
+        return WindowSpec.tumbling(1)  # its slices are known when it is read as a whole
     arguments = call.expressions
     if not 2 <= len(arguments) <= 4:
         raise scope.text.error(f"window(...) has {len(arguments)} argument(s)", call, hint=f"write {WINDOW_FORM}")
@@ -147,6 +166,35 @@ def _read_window(call: exp.Expr, scope: Scope, streams: Mapping[str, Stream]) ->
             hint=f"choose a slide of at least the size over {MAX_SLIDES}",
         )
     return spec
+
+
+def _read_assembly(call: exp.Expr, scope: Scope, streams: Mapping[str, Stream], max_session_us: int | None) -> Assembly:
+    """Return how windows that are not of one size are assembled."""
+    arguments = call.expressions
+    name = window_name(call) or ""
+    if len(arguments) != (2 if name == "SESSION_WINDOW" else 3):
+        raise scope.text.error(f"{show(call)} has {len(arguments)} argument(s)", call, hint=f"write {ASSEMBLED[name]}")
+    if len(streams) > 1:
+        raise scope.text.error(
+            f"{show(call)} is for views of one stream", call, hint=f"streams are joined in {WINDOW_FORM}"
+        )
+    _check_event_time(arguments[0], scope, streams)
+    try:
+        if name == "CALENDAR_WINDOW":
+            return _read_calendar(call, scope.text)
+        lengths = [_duration(a, scope.text) for a in arguments[1:]]
+        if name == "SESSION_WINDOW":
+            return Sessions(lengths[0], max_session_us or DEFAULT_GAPS * lengths[0])
+        return GrowingWindows(*lengths)
+    except TimelineError as cause:
+        raise scope.text.error(cause.message, call, hint=cause.hint) from cause
+
+
+def _read_calendar(call: exp.Expr, text: SqlText) -> CalendarDays:
+    _, unit, zone = call.expressions
+    if not (unit.is_string and zone.is_string) or unit.name.lower() != "day":
+        raise text.error(f"{show(call)} is no window of calendar days", call, hint=f"write {CALENDAR_FORM}")
+    return CalendarDays(zone.name)
 
 
 def _check_event_time(argument: exp.Expr, scope: Scope, streams: Mapping[str, Stream]) -> None:

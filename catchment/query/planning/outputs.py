@@ -21,6 +21,7 @@ from catchment.query.sql.dialect import CatchmentSpark, render, show
 from catchment.query.sql.tokens import IDENTIFIER
 from catchment.query.types import TIMESTAMP, read_type, sql_type
 
+WINDOW_NAMES = (["window"], ["session_window"])  # what the window is called in SELECT and HAVING
 BOUNDS = {"start": WINDOW_START, "end": WINDOW_END}
 # Columns that every result table has beside those of its view.
 PUBLISHED_COLUMNS = (
@@ -173,14 +174,14 @@ class SelectOutputs:
 
     def _window_column(self, node: exp.Expr) -> exp.Expr | None:
         """Return what stands for window.start, window.end, window, or the window call of GROUP BY repeated."""
-        if isinstance(node, exp.Column) and [p.name.lower() for p in node.parts[:-1]] == ["window"]:
+        if isinstance(node, exp.Column) and [p.name.lower() for p in node.parts[:-1]] in WINDOW_NAMES:
             return self._bound(node.name, node)
         if isinstance(node, exp.Dot) and window_name(node.this):
             self._check_same_window(node.this)
             return self._bound(node.expression.name, node)
         if window_name(node):
             self._check_same_window(node)
-        elif not (isinstance(node, exp.Column) and [p.name.lower() for p in node.parts] == ["window"]):
+        elif not (isinstance(node, exp.Column) and [p.name.lower() for p in node.parts] in WINDOW_NAMES):
             return None
         return _window_struct()
 

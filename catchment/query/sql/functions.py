@@ -58,6 +58,8 @@ NESTED = """
     try_element_at
 """
 SCALAR_FUNCTIONS = frozenset(" ".join((CONDITIONS, CONVERSIONS, NUMBERS, TEXTS, TIMES, HASHES, NESTED)).split())
+# Functions that stand in GROUP BY, and that Spark is never given.
+GROUPING_FUNCTIONS = frozenset({"session_window", "cumulate", "calendar_window"})
 # Words that may stand before a parenthesis and are not functions.
 _WORDS = "all as by distinct else end filter from group having on order over then using where within"
 _SYNTAX = frozenset(_WORDS.split())
@@ -72,7 +74,7 @@ def refuse_unlisted_functions(expression: exp.Expr, text: SqlText) -> None:
 
 
 def _is_listed(name: str) -> bool:
-    return name in SCALAR_FUNCTIONS or name in FUNCTIONS or name.upper() in AGGREGATE_NAMES
+    return name in SCALAR_FUNCTIONS | GROUPING_FUNCTIONS or name in FUNCTIONS or name.upper() in AGGREGATE_NAMES
 
 
 def _hint(name: str) -> str:

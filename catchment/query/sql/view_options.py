@@ -91,6 +91,12 @@ class ViewOptions:
         "beyond it is an estimate, with its error in `bound`. Of each value 8 bytes travel, for a percentile "
         "also its count",
     )
+    max_session_us: int | None = option(
+        kinds.duration(positive=True),
+        None,
+        doc="of a view with session_window: how long a session lasts at most; of a longer one the newest records count",
+        absent="24 times the gap",
+    )
     publish_every_us: int = option(
         kinds.duration(positive=True),
         10 * SECOND_US,

@@ -8,6 +8,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from catchment.center.composed.assembled import AssembledTables
 from catchment.center.composed.tables import ComposedTables, LowerView, make_all_tables
 from catchment.center.join.results import JoinedTables
 from catchment.center.pipeline import CenterPipeline
@@ -171,6 +172,10 @@ class CenterRole:
             return JoinedTables(*given, pairing=plan.join.pairing, store=store, finish_each=each, publishes_nulls=nulls)
         if lower is None:
             return ResultTables(*given, store=store, finish_each=each, publishes_nulls=nulls)
+        if plan.assembly is not None:
+            return AssembledTables(
+                *given, store=store, finish_each=each, publishes_nulls=nulls, lower=lower.tables, assembly=plan.assembly
+            )
         return ComposedTables(
             *given,
             store=store,
