@@ -41,6 +41,9 @@ VIEWS = """
 CREATE MATERIALIZED VIEW visits AS
   SELECT session_window.start, session_window.end, page, count(*) AS n, sum(bytes) AS bytes, median(user) AS middle
   FROM hits GROUP BY session_window(ts, '10 seconds'), page;
+CREATE MATERIALIZED VIEW ended AS
+  SELECT window.start AS minute, count(*) AS visits, max(n) AS most, min(start) AS earliest FROM visits
+  GROUP BY window(window_start, '1 minute');
 CREATE MATERIALIZED VIEW cut WITH (max_session = '40 seconds') AS
   SELECT window.start AS began, count(*) AS n FROM hits WHERE user IS NOT NULL
   GROUP BY session_window(ts, '20 seconds');
@@ -82,6 +85,18 @@ def expected_visits(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{str(place): value for place, value in enumerate(row)} for row in found]
 
 
+def expected_ends(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Sessions by the minute of the slice that they end in."""
+    minutes: dict[int, list[dict[str, Any]]] = {}
+    for visit in expected_visits(records):
+        slice_us = (visit["1"] - 10 * SECOND) // (10 * SECOND) * (10 * SECOND)
+        minutes.setdefault(slice_us // (60 * SECOND) * (60 * SECOND), []).append(visit)
+    return [
+        {"minute": m, "visits": len(v), "most": max(r["3"] for r in v), "earliest": min(r["0"] for r in v)}
+        for m, v in minutes.items()
+    ]
+
+
 def expected_cuts(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Of a long session, the records from 40 seconds before the slice of its last one on."""
     found = []
@@ -107,10 +122,11 @@ def test_a_run_ends_with_the_windows_of_all_records(
     town.run(steps=14)
     records = pa.concat_tables(town.given["hits"]).to_pylist()
     assert sorted_rows(town.center.rows("visits")) == sorted_rows(expected_visits(records))
+    assert sorted_rows(town.center.rows("ended")) == sorted_rows(expected_ends(records))
     assert sorted_rows(town.center.rows("cut")) == sorted_rows(expected_cuts(records))
     assert sorted_rows(town.center.rows("growing")) == sorted_rows(town.expected(GROWING))
     assert sorted_rows(town.center.rows("days")) == sorted_rows(town.expected(DAYS))
-    for view in ("visits", "cut", "growing", "days"):
+    for view in ("visits", "ended", "cut", "growing", "days"):
         assert statuses(town, view) <= {EXACT, FINAL}
 
 
@@ -269,6 +285,9 @@ def test_a_lookback_is_bounded(made: Any, message: str) -> None:
         "SELECT country, count(*) AS n FROM beacons GROUP BY session_window(ts, '1 minute'), country "
         "ORDER BY n LIMIT 3",
         "SELECT window.start AS window_start, count(*) AS n FROM beacons GROUP BY session_window(ts, '1 minute')",
+        "CREATE MATERIALIZED VIEW s AS SELECT window.start, count(*) AS n FROM beacons "
+        "GROUP BY session_window(ts, '1 minute'); "
+        "CREATE MATERIALIZED VIEW v AS SELECT max(n) AS n FROM s GROUP BY window(start, '1 hour')",
         "SELECT count(*) AS n FROM (SELECT ts FROM beacons UNION ALL SELECT ts FROM beacons) "
         "GROUP BY session_window(ts, '1 minute')",
     ],

@@ -48,8 +48,11 @@ def windows_of(plan: QueryPlan) -> ViewWindows:
 
 
 def relation_of(alias: str, canonical: str, plan: QueryPlan, stream: ViewWindows) -> DerivedRelation:
-    """Return the columns of a view as a query that reads it names them: those that are the window's start are one."""
-    sources = {c.name: c.source for c in plan.columns}
+    """Return the columns of a view as a query that reads it names them: those that are the window's start are one.
+
+    Not so where windows are assembled: there a row is at the start of the slice that its window ends in.
+    """
+    sources = {c.name: c.source for c in plan.columns if plan.assembly is None}
     expressions: dict[str, exp.Expr] = {}
     for column in stream.columns:
         source = sources.get(column.name)
