@@ -33,6 +33,7 @@ def explain_data(plan: QueryPlan, project: Project) -> dict[str, Any]:
         "stream": fragment.stream,
         "join": _join(plan),
         "union": [s.scan.stream for s in plan.sides] if plan.is_union else None,
+        "assembled": None if plan.assembly is None else str(plan.assembly),
         "window": {
             "size_us": plan.window.size_us,
             "slide_us": plan.window.slide_us,

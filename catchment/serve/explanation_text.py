@@ -50,7 +50,8 @@ def _view(view: Mapping[str, Any]) -> Iterator[str]:
     streams = dict.fromkeys(fragment["stream"] for fragment in view["fragments"])
     source = (" and " if view["join"] is None else " joined with ").join(streams)
     yield f"{view['view']}: {names}"
-    yield f"  of {source}, windows of {_window(view['window'])}, published at {view['sink']}"
+    windows = view.get("assembled") or f"windows of {_window(view['window'])}"
+    yield f"  of {source}, {windows}, published at {view['sink']}"
     for side in view["sharing"].get("sides", (view["sharing"],)):
         yield f"  sends    {side['fragment']}: {side['why']}"
     yield f"  answer   {_answer(view)}"

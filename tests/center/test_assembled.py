@@ -113,13 +113,13 @@ def statuses(town: SqlTown, view: str) -> set[str]:
     return set({row["window_start"]: row["status"] for row in log.to_pylist()}.values())
 
 
-@settings(max_examples=examples(6))
+@settings(max_examples=examples(3))
 @given(seed=st.integers(0, 10**6), policy=st.sampled_from(["streaming", "batching", "spillway"]))
 def test_a_run_ends_with_the_windows_of_all_records(
     tmp_path_factory: pytest.TempPathFactory, seed: int, policy: str
 ) -> None:
     town = SqlTown(tmp_path_factory.mktemp("town"), VIEWS, seed, policy)
-    town.run(steps=14)
+    town.run(steps=12)
     records = pa.concat_tables(town.given["hits"]).to_pylist()
     assert sorted_rows(town.center.rows("visits")) == sorted_rows(expected_visits(records))
     assert sorted_rows(town.center.rows("ended")) == sorted_rows(expected_ends(records))
@@ -135,7 +135,7 @@ def test_killed_before_any_append_it_publishes_what_it_would_have(tmp_path: Path
     whole = SqlTown(tmp_path / "whole", views, 3, "streaming")
     whole.run(steps=6)
     total = whole.center.store.appends
-    for kill in range(1, total, max(total // examples(8), 1)):
+    for kill in range(1, total, max(total // examples(4), 1)):
         town = SqlTown(tmp_path / str(kill), views, 3, "streaming")
         town.center.store.killed_at = kill
         town.run(steps=6)

@@ -48,7 +48,7 @@ def answered(
 
     Returned are its folder and the events. Queries that pytest was not asked for are left out.
     """
-    asked = {item.callspec.params["query"].name for item in request.session.items if is_query_test(item)}
+    asked = {name for item in request.session.items for name in query_names(item)}
     folder = tmp_path_factory.mktemp("nexmark") / "project"
     (folder / "queries").mkdir(parents=True)
     (folder / "catchment.toml").write_text(TOML)
@@ -64,8 +64,10 @@ def answered(
     return folder, events
 
 
-def is_query_test(item: Any) -> bool:
-    return "query" in getattr(getattr(item, "callspec", None), "params", {})
+def query_names(item: pytest.Item) -> list[str]:
+    """The name of the query that a test is about, if it is about one."""
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    return [parameters["query"].name] if "query" in parameters else []
 
 
 def write_events(folder: Path, stream: str, name: str, records: list[dict[str, Any]]) -> None:

@@ -59,8 +59,7 @@ class AssembledTables(ComposedTables):
     def _rows_of(self, compose: Compose, slices: pa.Table, before: pa.Table) -> pa.Table:
         rows = super()._rows_of(compose, slices, before)
         old = before.filter(pc.equal(before[WINDOW_COLUMN], compose.window.start_us)).select(rows.column_names)
-        known = old.to_pylist()
-        return rows.filter(pa.array([row not in known for row in rows.to_pylist()], pa.bool_())) if known else rows
+        return _changed_rows(rows, old, self.fragment.key_names)
 
     def _lower(self, revision: Publish) -> tuple[pa.Table, dict[str, Floats]]:
         """Lower the rows, each with the bounds of its own window."""
@@ -74,6 +73,15 @@ class AssembledTables(ComposedTables):
     def _assembly(self) -> Assembly:
         assert self.assembly is not None
         return self.assembly
+
+
+def _changed_rows(rows: pa.Table, old: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """Return the rows that are not among the old ones."""
+    if not old.num_rows:
+        return rows
+    known = {tuple(row[key] for key in keys): row for row in old.to_pylist()}
+    is_new = [known.get(tuple(row[key] for key in keys)) != row for row in rows.to_pylist()]
+    return rows.filter(pa.array(is_new, pa.bool_()))
 
 
 def assemble(
