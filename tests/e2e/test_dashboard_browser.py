@@ -16,7 +16,7 @@ from catchment.serve.access import AccessRole
 from catchment.serve.dashboard import DashboardServer
 from tests.worlds.large_project import write_large_project, write_statuses
 from tests.worlds.published import publish_project
-from tests.worlds.waiting import PATIENCE_S
+from tests.worlds.waiting import PATIENCE_S, wait_until
 
 BROWSER = next((b for b in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if b), None)
 pytestmark = [
@@ -65,7 +65,7 @@ def test_the_page_shows_a_project_and_follows_it(browser: Any, folder: Path, wid
         page.wait_for_selector("#answer td:has-text('1,235,024')", state="attached")
         assert page.is_hidden("#change"), "a reader is offered no changes"
         page.click("#shared summary")
-        page.wait_for_function("document.getElementById('plan-picture').naturalWidth > 100")
+        wait_until(lambda: page.evaluate("document.getElementById('plan-picture').naturalWidth") > 100, "the picture")
         page.click("#judged summary")
         page.wait_for_selector("#judged-about:has-text('3 newest windows, 2 of them exact')", state="attached")
         assert page.get_attribute("#views td button:text('traffic')", "aria-current") == "true"
