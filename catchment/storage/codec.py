@@ -33,6 +33,8 @@ Migration = Callable[[Fields], Fields]  # the fields of one version to those of 
 
 _INTEGERS = range(-(2**63), 2**64)  # integers that MessagePack carries
 COMPRESS_ARRAYS_FROM_BYTES = 1024  # below it compression saves less than it costs
+COMPRESS_TABLES_FROM_BYTES = 4096  # likewise: most of a smaller table is its schema
+THREADS_FROM_BYTES = 1_000_000  # below it handing columns to other threads costs more than it saves
 # What reading bytes that this codec did not write can end in.
 _MALFORMED = (
     msgspec.DecodeError,
@@ -48,6 +50,8 @@ _MALFORMED = (
 )
 _DTYPE = re.compile(r"[<>|=][biufcmMSU][0-9]+(\[[a-zA-Z0-9]+\])?")  # names of types as numpy writes them
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
+_COMPRESSED_HERE = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
+_PLAIN = pa.ipc.IpcWriteOptions(use_threads=False)
 
 
 class _Kind(IntEnum):
@@ -194,7 +198,7 @@ def _read_compressed_array(dtype: str, shape: list[int], packed: bytes) -> Array
 
 def _read_extension(code: int, data: memoryview) -> Any:
     if code == _Kind.TABLE:
-        return pa.ipc.open_stream(pa.py_buffer(bytes(data))).read_all()
+        return _read_table(data)
     if code == _Kind.TYPE:
         return pa.ipc.read_schema(pa.py_buffer(bytes(data))).field(0).type
     content = msgspec.msgpack.decode(data, ext_hook=_read_extension)
@@ -275,6 +279,17 @@ def _extension(kind: _Kind, content: Any) -> msgspec.msgpack.Ext:
 
 def _table_bytes(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema, options=_COMPRESSED) as writer:
+    with pa.ipc.new_stream(sink, table.schema, options=_write_options(table.nbytes)) as writer:
         writer.write_table(table)
     return bytes(sink.getvalue())
+
+
+def _write_options(size_bytes: int) -> pa.ipc.IpcWriteOptions:
+    if size_bytes < COMPRESS_TABLES_FROM_BYTES:
+        return _PLAIN
+    return _COMPRESSED_HERE if size_bytes < THREADS_FROM_BYTES else _COMPRESSED
+
+
+def _read_table(data: memoryview) -> pa.Table:
+    options = pa.ipc.IpcReadOptions(use_threads=len(data) >= THREADS_FROM_BYTES)
+    return pa.ipc.open_stream(pa.py_buffer(bytes(data)), options=options).read_all()

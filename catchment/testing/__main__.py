@@ -19,6 +19,7 @@ from catchment.testing.campaign import (
     run_campaign,
 )
 from catchment.testing.combinations import refusals, triple_table
+from catchment.testing.draw import Draw
 from catchment.testing.features import Feature, Features
 from catchment.testing.simulation import RunReport
 from catchment.testing.states import RareState
@@ -63,19 +64,25 @@ def main(
     first: Annotated[int, typer.Option(help="the first of them")] = 0,
     seed: Annotated[int | None, typer.Option(help="simulate this seed alone, and show what happened")] = None,
     only: Annotated[str, typer.Option(help="enable these features alone, such as 'crash,loss'")] = "",
+    always: Annotated[str, typer.Option(help="enable these features in every seed, beside those drawn")] = "",
+    sites: Annotated[int | None, typer.Option(help="at how many sites streams are born; drawn unless given")] = None,
     cover: Annotated[bool, typer.Option(help="draw so that every three combined features meet")] = False,
     processes: Annotated[int, typer.Option(help="how many processes share the seeds")] = 1,
+    results: Annotated[
+        Path | None, typer.Option(help="append the result of each seed to this file, and go on after what it has")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the report as JSON")] = False,
     write: Annotated[Path | None, typer.Option(help="write which features were combined to this file")] = None,
 ) -> None:
     """Simulate generated deployments under faults, and check what they publish against a recomputation."""
     logging.disable(logging.CRITICAL)  # refusals and warnings are what is simulated
     numbers = range(first, first + seeds) if seed is None else range(seed, seed + 1)
+    draw = Draw(_read_features(only) or None, _read_features(always), cover, sites)
     report = run_campaign(
         numbers,
-        features=_read_features(only),
-        covering=cover,
+        draw,
         processes=processes,
+        results=results,
         progress=lambda done, wrong: _show_progress(done, wrong, len(numbers)),
     )
     if as_json:
@@ -89,12 +96,12 @@ def main(
         raise typer.Exit(1)
 
 
-def _read_features(only: str) -> Features | None:
-    names = [name.strip() for name in only.split(",") if name.strip()]
+def _read_features(given: str) -> Features:
+    names = [name.strip() for name in given.split(",") if name.strip()]
     unknown = [name for name in names if name not in list(Feature)]
     if unknown:
         raise typer.BadParameter(f"there is no feature {unknown[0]!r}; there are {', '.join(Feature)}")
-    return frozenset(map(Feature, names)) if names else None
+    return frozenset(map(Feature, names))
 
 
 def _show_progress(done: int, wrong: int, total: int) -> None:
@@ -104,10 +111,11 @@ def _show_progress(done: int, wrong: int, total: int) -> None:
 
 def _show(report: CampaignReport, *, is_alone: bool) -> None:
     for failed in report.failures:
-        _show_failure(failed, covering=report.is_covering)
+        _show_failure(failed, report.draw)
     coverage = report.coverage
     print(f"{coverage.seeds} seeds, {len(report.failures)} wrong")
     print(f"{coverage.records} records, {coverage.windows} revisions, {coverage.simulated_s:.0f} simulated seconds")
+    print(coverage.bounds.describe())
     if is_alone:
         return
     triple, seeds = coverage.least_triple()
@@ -118,21 +126,20 @@ def _show(report: CampaignReport, *, is_alone: bool) -> None:
         print(f"PROBLEM {problem}")
 
 
-def _show_failure(failed: RunReport, *, covering: bool) -> None:
+def _show_failure(failed: RunReport, draw: Draw) -> None:
     print(f"seed {failed.seed} is wrong, with {', '.join(f.value for f in Feature if f in failed.features)}")
     for problem in failed.problems:
         print(f"  {problem}")
     for line in failed.trace[-TRACE_LINES:]:
         print(f"    {line}")
-    print(f"  again: {replay_command(failed.seed, covering=covering)}")
+    print(f"  again: {replay_command(failed.seed, draw)}")
 
 
 def _page(report: CampaignReport, seeds: int, first: int) -> str:
     coverage = report.coverage
     triple, triple_seeds = coverage.least_triple()
-    cover = " --cover" if report.is_covering else ""
     head = _HEAD.format(
-        command=f"python -m catchment.testing --seeds {seeds} --first {first}{cover} --write FILE",
+        command=f"python -m catchment.testing --seeds {seeds} --first {first}{report.draw.options()} --write FILE",
         seeds=coverage.seeds,
         failed=len(report.failures),
         records=coverage.records,

@@ -1,7 +1,8 @@
 """Campaigns: many seeds, and whether they have tested what they should.
 
-A campaign fails if a run is wrong, or if a rare state was never entered, or a pair of features never met. What it has
-covered is counted: seeds per feature, per pair and per triple of features, and how often each rare state was entered.
+A campaign fails if a run is wrong, or if a rare state was never entered, or a pair of features never met, or if stated
+bounds were missed too often. What it has covered is counted: seeds per feature, per pair and per triple of features,
+how often each rare state was entered, and how many bounds were stated.
 """
 
 from __future__ import annotations
@@ -16,32 +17,31 @@ from itertools import combinations
 from pathlib import Path
 
 from catchment.deploy.deployment import Deployment
-from catchment.testing.combinations import draw_covering, uncovered
-from catchment.testing.features import Feature, Features
-from catchment.testing.generate import draw_features, draw_workload, write_project
+from catchment.testing.campaign_results import CampaignResults
+from catchment.testing.combinations import uncovered
+from catchment.testing.draw import Draw
+from catchment.testing.features import Feature
+from catchment.testing.generate import draw_workload, write_project
 from catchment.testing.simulation import DeploymentSimulation, RunReport
+from catchment.testing.stated_bounds import BoundTally, BoundVerdict
 from catchment.testing.states import RareState
 
 MEMORY_FOLDER = Path("/dev/shm")  # where runs keep their files, if it is there
 FULL_CAMPAIGN = 1_000  # seeds from which on every rare state and every pair must have been reached
 TRACE_LINES = 60
 
+DRAW_ALL = Draw()
+
 ShowProgress = Callable[[int, int], None]  # seeds that are done, and those of them that are wrong
 
 
-def run_seed(seed: int, features: Features | None = None, *, covering: bool = False) -> RunReport:
-    """Draw a project, its records and its faults from a seed, and simulate it.
-
-    Features are drawn unless they are given; `covering` draws those often that are to be combined.
-    """
+def run_seed(seed: int, draw: Draw = DRAW_ALL) -> RunReport:
+    """Draw a project, its records and its faults from a seed, and simulate it."""
     chance = random.Random(seed)
-    drawn = draw_features(chance)
-    if covering:
-        drawn = draw_covering(chance, drawn)
-    enabled = drawn if features is None else features
+    enabled = draw.features(chance)
     where = MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="catchment-", dir=where) as folder:
-        made = write_project(Path(folder) / "project", chance, enabled)
+        made = write_project(Path(folder) / "project", chance, enabled, draw.sites)
         deployment = Deployment.load(made.folder)
         workload = draw_workload(deployment.catalog, chance, enabled)
         return DeploymentSimulation(deployment, workload, seed, enabled, made.submissions).run()
@@ -59,6 +59,7 @@ class Coverage:
     pairs: Counter[tuple[Feature, ...]] = field(default_factory=Counter)
     triples: Counter[tuple[Feature, ...]] = field(default_factory=Counter)
     states: Counter[RareState] = field(default_factory=Counter)
+    bounds: BoundVerdict = field(default_factory=lambda: BoundVerdict(BoundTally()))
 
     def add(self, report: RunReport) -> None:
         enabled = [f for f in Feature if f in report.features]
@@ -70,6 +71,7 @@ class Coverage:
         self.pairs.update(combinations(enabled, 2))
         self.triples.update(combinations(enabled, 3))
         self.states.update(report.seen)
+        self.bounds.add(report.bounds)
 
     def missing(self) -> Iterator[str]:
         """Yield the rare states that were never entered, and the pairs that never met."""
@@ -88,14 +90,23 @@ class CampaignReport:
 
     coverage: Coverage = field(default_factory=Coverage)
     failures: list[RunReport] = field(default_factory=list)
-    is_covering: bool = False
+    draw: Draw = DRAW_ALL
+
+    def add(self, report: RunReport) -> None:
+        """Count one more seed."""
+        self.coverage.add(report)
+        if report.problems:
+            self.failures.append(report)
 
     def problems(self) -> list[str]:
-        """Return why the campaign fails; a small one is not asked to reach everything."""
+        """Return why the campaign fails; a small one, or one of some features, is not asked to reach everything."""
         wrong = [f"seed {r.seed}: {r.problems[0].splitlines()[0]}" for r in self.failures]
-        missing = list(self.coverage.missing()) if self.coverage.seeds >= FULL_CAMPAIGN else []
-        if self.is_covering:
+        is_full = self.coverage.seeds >= FULL_CAMPAIGN and self.draw.only is None
+        missing = list(self.coverage.missing()) if is_full else []
+        if self.draw.covering:
             missing += uncovered(self.coverage.triples)
+        if self.coverage.bounds.is_refuted:
+            missing.append(f"bounds are missed too often: {self.coverage.bounds.describe()}")
         return [*wrong, *missing]
 
     def to_json(self) -> dict[str, object]:
@@ -107,8 +118,9 @@ class CampaignReport:
             "records": coverage.records,
             "windows": coverage.windows,
             "simulated_s": round(coverage.simulated_s),
+            "bounds": coverage.bounds.describe(),
             "failed": [
-                {"seed": r.seed, "problems": r.problems, "replay": replay_command(r.seed, covering=self.is_covering)}
+                {"seed": r.seed, "problems": r.problems, "replay": replay_command(r.seed, self.draw)}
                 for r in self.failures
             ],
             "features": {f.value: coverage.features[f] for f in Feature},
@@ -120,25 +132,33 @@ class CampaignReport:
 
 def run_campaign(
     seeds: Iterable[int],
+    draw: Draw = DRAW_ALL,
     *,
-    features: Features | None = None,
-    covering: bool = False,
     processes: int = 1,
+    results: Path | None = None,
     progress: ShowProgress = lambda done, wrong: None,
 ) -> CampaignReport:
-    """Simulate many seeds, in one process or several; with `covering`, every three combined features must meet."""
-    report = CampaignReport(is_covering=covering)
-    for found in _run_all(list(seeds), features, covering, processes):
-        report.coverage.add(found)
-        if found.problems:
-            report.failures.append(found)
+    """Simulate many seeds, in one process or several; with a file of results, go on after what is in it."""
+    report = CampaignReport(draw=draw)
+    kept = None if results is None else CampaignResults(results, draw)
+    known = {} if kept is None else kept.read()
+    to_run = []
+    for seed in seeds:
+        if seed in known and not known[seed].problems:
+            report.add(known[seed])
+        else:
+            to_run.append(seed)
+    for found in _run_all(to_run, draw, processes):
+        report.add(found)
+        if kept is not None:
+            kept.append(found)
         progress(report.coverage.seeds, len(report.failures))
     return report
 
 
-def replay_command(seed: int, *, covering: bool = False) -> str:
+def replay_command(seed: int, draw: Draw = DRAW_ALL) -> str:
     """Return the command that runs a seed again."""
-    return f"python -m catchment.testing --seed {seed}{' --cover' if covering else ''}"
+    return f"python -m catchment.testing --seed {seed}{draw.options()}"
 
 
 def matrix(coverage: Coverage) -> str:
@@ -162,22 +182,20 @@ def _met(coverage: Coverage, one: Feature, other: Feature) -> int:
     return coverage.pairs[first, second]
 
 
-def _run_all(seeds: list[int], features: Features | None, covering: bool, processes: int) -> Iterator[RunReport]:
+def _run_all(seeds: list[int], draw: Draw, processes: int) -> Iterator[RunReport]:
     if processes == 1:
-        yield from (_run_one(seed, features, covering) for seed in seeds)
+        yield from (_run_one(seed, draw) for seed in seeds)
         return
     with ProcessPoolExecutor(processes) as pool:
-        count = len(seeds)
-        yield from pool.map(_run_one, seeds, [features] * count, [covering] * count, chunksize=4)
+        yield from pool.map(_run_one, seeds, [draw] * len(seeds), chunksize=4)
 
 
-def _run_one(seed: int, features: Features | None, covering: bool) -> RunReport:
+def _run_one(seed: int, draw: Draw) -> RunReport:
     """Run a seed; an error that the simulation did not expect is a problem of that seed."""
     try:
-        report = run_seed(seed, features, covering=covering)
+        report = run_seed(seed, draw)
     except Exception as error:  # noqa: BLE001 - whatever it is, the campaign names the seed and goes on
-        drawn = draw_features(random.Random(seed)) if features is None else features
-        return RunReport(seed, drawn, [f"{type(error).__name__}: {error}"])
+        return RunReport(seed, draw.features(random.Random(seed)), [f"{type(error).__name__}: {error}"])
     if not report.problems:
         report.trace.clear()
     return report

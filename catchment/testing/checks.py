@@ -23,6 +23,7 @@ from catchment.query.fragment import Fragment
 from catchment.query.plan import QueryPlan
 from catchment.query.sql.view_options import NEVER
 from catchment.testing.oracle import ViewOracle
+from catchment.testing.stated_bounds import BoundTally, tally_bounds
 from catchment.testing.states import RareState
 from catchment.testing.tables import MemoryStore
 from catchment.testing.world import World
@@ -53,6 +54,10 @@ class ViewCheck:
         for start_us, log in self._windows.items():
             yield from (f"{self._plan.name} at {self._at(start_us)}: {p}" for p in self._log_problems(log))
         yield from (f"{self._plan.name} {p}" for p in self._answer_problems())
+
+    def tally_bounds(self) -> BoundTally:
+        """Return how the bounds that the view has stated have held."""
+        return tally_bounds(self._store, self._plan, self._expected(()))
 
     def _log_problems(self, log: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         ranks = [ORDER.index(row["status"]) for row in log]

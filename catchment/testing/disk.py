@@ -66,13 +66,17 @@ class SimulatedDisk(Disk):
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
         self._machines: dict[Path, Machine] = {}
+        self._machines_by_parent: dict[str, Machine] = {}  # whose files a folder holds, once that was asked
         self._open: dict[int, Path] = {}
         self._spare = Machine(Path())  # of files that belong to no machine
         self.on_sync: Callable[[], None] = lambda: None  # called when everything is to be made durable
 
     def machine(self, folder: Path) -> Machine:
         """Return the machine of a folder, which is added if it is new."""
-        return self._machines.setdefault(folder, Machine(folder))
+        if folder not in self._machines:
+            self._machines[folder] = Machine(folder)
+            self._machines_by_parent.clear()  # some of what is below it may have belonged to another
+        return self._machines[folder]
 
     # --- the calls of a disk ------------------------------------------------------------------------------------
 
@@ -253,10 +257,13 @@ class SimulatedDisk(Disk):
             raise Killed
 
     def _machine_of(self, path: Path) -> Machine:
-        for folder in (path, *path.parents):
-            if folder in self._machines:
-                return self._machines[folder]
-        return self._spare
+        parent = os.path.dirname(path)
+        found = self._machines_by_parent.get(parent)
+        if found is None or path in self._machines:
+            found = next((self._machines[f] for f in (path, *path.parents) if f in self._machines), self._spare)
+            if path not in self._machines:
+                self._machines_by_parent[parent] = found
+        return found
 
 
 def state_files(folder: Path) -> list[Path]:

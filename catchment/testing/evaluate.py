@@ -94,13 +94,21 @@ class PureEvaluator:
     def __init__(self, folder: Path, tables: Mapping[str, Table]) -> None:
         self._tables = {name: _read_table(folder, table) for name, table in tables.items()}
         self._known: dict[tuple[int, Fragment], FragmentRows] = {}
+        self._asked: dict[tuple[int, int], FragmentRows] = {}  # by identity, which is found faster
 
     def rows(self, arrivals: ArrivingRecords, fragment: Fragment) -> FragmentRows:
         """Return what a fragment takes of all records."""
+        asked = id(arrivals), id(fragment)
+        if asked not in self._asked:  # what is known holds the fragment, so that no other one has its identity
+            self._asked[asked] = replace(self._find(arrivals, fragment), fragment=fragment)
+        return self._asked[asked]
+
+    def _find(self, arrivals: ArrivingRecords, fragment: Fragment) -> FragmentRows:
+        """Return what any fragment takes of all records that differs in its name alone, evaluated once."""
         key = id(arrivals), replace(fragment, name="")
         if key not in self._known:
             self._known[key] = self._evaluate(arrivals, fragment)
-        return replace(self._known[key], fragment=fragment)
+        return self._known[key]
 
     def observe(
         self, arrivals: ArrivingRecords, fragment: Fragment, slack: SlackPlan, start: int, end: int, taken: Mask
@@ -111,7 +119,7 @@ class PureEvaluator:
         named = make_aggregate("count", None, None, name="count")
         watched = [make_aggregate("sum", value, pa.float64(), name=f"w{i}") for i, value in enumerate(values)]
         asked = replace(fragment, keys=(), aggregates=(named, *watched))
-        rows = self.rows(arrivals, asked).between(start, end)
+        rows = self._find(arrivals, asked).between(start, end)
         rows = rows.where(taken[rows.numbers])
         sources = [ONE_SOURCE] * len(rows.numbers)
         if source is not None:

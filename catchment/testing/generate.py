@@ -22,6 +22,7 @@ LATER = (Feature.OVERLOAD, Feature.PAST)  # drawn apart, so that a seed draws of
 STARTS = ("start = 'all'", "start = '8 s'", "start = '2026-01-01 00:00:05'")
 TIGHT_SHARE = 0.3  # of the projects whose center may hold almost nothing for open windows
 PROMISES = ("", "slack = 'fixed:0'", "slack = 'fixed:3'", "slack = 'mp-k-slack'", "max_error = 0.3, confidence = 0.8")
+PROMISED_SHARE = 0.8  # of the views over a stream that is shed, where views have contracts
 POLICIES = ("batching", "streaming", "spillway", "hybrid:0.25", "lazy-empirical")
 PAGES = ("a", "b", "c", "ä")
 SECTIONS = {"a": "north", "b": "south", "c": "north"}  # ä is in no section
@@ -62,9 +63,11 @@ def draw_features(chance: random.Random) -> Features:
     return frozenset(drawn | {f for f in LATER if apart.random() < share})
 
 
-def write_project(folder: Path, chance: random.Random, features: Features = EVERYTHING) -> GeneratedProject:
-    """Write a project that has these features into a folder."""
-    return _Writer(folder, chance, features).write()
+def write_project(
+    folder: Path, chance: random.Random, features: Features = EVERYTHING, sites: int | None = None
+) -> GeneratedProject:
+    """Write a project that has these features into a folder; how many sites it has is drawn unless it is given."""
+    return _Writer(folder, chance, features, sites).write()
 
 
 @dataclass
@@ -72,11 +75,13 @@ class _Writer:
     folder: Path
     chance: random.Random
     features: Features
+    given_sites: int | None = None
     sites: tuple[str, ...] = field(init=False)
     relays: tuple[str, ...] = field(init=False)
 
     def write(self) -> GeneratedProject:
-        self.sites = tuple(f"s{i}" for i in range(self.chance.choice((2, 2, 2, 3, 4))))
+        drawn = self.chance.choice((2, 2, 2, 3, 4))
+        self.sites = tuple(f"s{i}" for i in range(self.given_sites or drawn))
         self.relays = tuple(f"r{i}" for i in range(self.chance.randint(1, 2))) if self._has(Feature.RELAY) else ()
         (self.folder / "queries").mkdir(parents=True)
         (self.folder / "catchment.toml").write_text(self._toml())
@@ -148,8 +153,9 @@ class _Writer:
     def _routes(self) -> Iterator[tuple[str, str]]:
         chain = [*self.relays, "center"]
         yield from pairwise(chain)
-        for site in self.sites:
+        for site in self.sites[1:]:
             yield site, self.chance.choice(chain)
+        yield self.sites[0], self.chance.choice(self.relays or chain)
 
     def _stream(self, name: str, *, shed: bool) -> str:
         options = [f"event_time = 'ts', sites = '{','.join(self.sites)}', path = 'data/{name}/{{site}}'"]
@@ -166,7 +172,7 @@ class _Writer:
             yield promised
             yield from self._promised_otherwise(promised)
         if self._has(Feature.SHED):
-            is_promised = self._has(Feature.CONTRACT) and self.chance.random() < 0.5
+            is_promised = self._has(Feature.CONTRACT) and self.chance.random() < PROMISED_SHARE
             yield self._view("sampled", "load", calls=_BOUNDED_CALLS, options=self._promise() if is_promised else "")
         if self._has(Feature.OVERLOAD):
             yield self._view("tolerant", "busy")

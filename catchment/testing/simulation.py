@@ -24,6 +24,7 @@ from catchment.testing.faults import FaultPlan
 from catchment.testing.features import Feature, Features
 from catchment.testing.oracle import ViewOracle
 from catchment.testing.records import Workload
+from catchment.testing.stated_bounds import BoundTally
 from catchment.testing.states import RareState
 from catchment.testing.world import SITE, BrokenSimulationError, World, WorldOptions
 from catchment.timeline import SECOND_US
@@ -47,6 +48,7 @@ class RunReport:
     records: int = 0
     windows: int = 0
     simulated_s: float = 0.0
+    bounds: BoundTally = field(default_factory=BoundTally)
 
     def assert_right(self) -> None:
         """Raise with everything that is wrong, and what happened before."""
@@ -76,6 +78,7 @@ class DeploymentSimulation:
         self._last_us = max((int(a.arrival_us[-1]) for a in workload.values() if len(a)), default=0)
         self._dropped: list[QueryPlan] = []
         self._starts: dict[str, int] = {}
+        self._bounds = BoundTally()
         if Feature.SHED in features and options is None:
             self.world.options.shed_rate = self._shed_rate
         if Feature.OVERLOAD in features and options is None:
@@ -93,6 +96,7 @@ class DeploymentSimulation:
             except BrokenSimulationError as error:
                 report.problems = [str(error)]
         self._note_counts()
+        report.bounds = self._bounds
         report.seen = world.seen
         report.trace = world.trace
         report.records = sum(len(a) for a in world.workload.values())
@@ -232,6 +236,7 @@ class DeploymentSimulation:
                 problems.append(f"{plan.name} begins {start_us - world.start_us} us after the first record")
             check = ViewCheck(world, plan, oracle, start_us, self._dead())
             problems += check.problems()
+            self._bounds.add(check.tally_bounds())
         return problems
 
     def _count_problems(self) -> list[str]:

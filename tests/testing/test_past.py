@@ -21,6 +21,7 @@ from catchment.deploy.submit import submit_text
 from catchment.testing import ArrivingRecords, DeploymentSimulation, Feature
 from catchment.testing import site as simulated_site
 from catchment.testing.campaign import run_seed
+from catchment.testing.draw import Draw
 from catchment.testing.generate import BEGIN_US, draw_features
 from catchment.testing.world import WorldOptions
 from catchment.timeline import SECOND_US
@@ -184,4 +185,4 @@ def test_windows_of_which_history_lacks_something_are_never_exact_and_name_the_s
 @pytest.mark.parametrize("seed", seeds(8))
 def test_under_any_faults_views_that_begin_in_the_past_become_those_of_the_oracle(seed: int) -> None:
     features = draw_features(random.Random(seed)) | {Feature.PAST}
-    run_seed(seed, features).assert_right()
+    run_seed(seed, Draw(only=features)).assert_right()

@@ -24,6 +24,7 @@ from catchment.testing.campaign import (
 from catchment.testing.checks import ViewCheck
 from catchment.testing.combinations import draw_covering, refusals, uncovered
 from catchment.testing.disk import SimulatedDisk
+from catchment.testing.draw import Draw
 from catchment.testing.generate import BEGIN_US, draw_features
 from catchment.testing.simulation import RunReport
 from catchment.testing.states import RareState
@@ -105,7 +106,7 @@ def test_a_record_that_is_not_in_the_answers_is_noticed(tmp_path: Path, monkeypa
 def test_a_disk_that_syncs_nothing_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SimulatedDisk, "fsync", lambda self, file: None)
     features = frozenset({Feature.POWER_CUT, Feature.CRASH, Feature.RECOVERY_CRASH})
-    assert run_campaign(range(8), features=features).failures
+    assert run_campaign(range(8), Draw(only=features)).failures
 
 
 def test_results_that_are_not_synced_before_the_journal_forgets_them_are_noticed(
@@ -118,7 +119,7 @@ def test_results_that_are_not_synced_before_the_journal_forgets_them_are_noticed
 
     monkeypatch.setattr(MemoryStore, "cut_power", lose_all)
     features = frozenset({Feature.POWER_CUT})
-    assert any(run_seed(seed, features).problems for seed in range(60)), "about one seed in seven notices it"
+    assert any(run_seed(seed, Draw(only=features)).problems for seed in range(60)), "about one seed in seven notices it"
 
 
 def test_a_campaign_names_what_it_has_not_reached_and_how_to_run_a_seed_again() -> None:
