@@ -31,8 +31,9 @@ _HEAD = """\
 
 Written by `{command}`: {seeds} seeds, {failed} of them wrong; {records} records, {windows} published revisions,
 {hours:.1f} hours of simulated time. A cell says how many seeds had both features; the diagonal,
-how many had the feature. Of all features, every three were in {triple_seeds} seeds or more
-(fewest: {triple}).
+how many had the feature. R: they met in one deployment; one view that asks for them at once is
+[refused](#refused-in-one-view). Of all features, every three were in {triple_seeds} seeds or more (fewest: {triple}).
+Bounds that views with contracts stated: {bounds}.
 
 """
 
@@ -64,9 +65,10 @@ def main(
     first: Annotated[int, typer.Option(help="the first of them")] = 0,
     seed: Annotated[int | None, typer.Option(help="simulate this seed alone, and show what happened")] = None,
     only: Annotated[str, typer.Option(help="enable these features alone, such as 'crash,loss'")] = "",
-    always: Annotated[str, typer.Option(help="enable these features in every seed, beside those drawn")] = "",
-    sites: Annotated[int | None, typer.Option(help="at how many sites streams are born; drawn unless given")] = None,
     cover: Annotated[bool, typer.Option(help="draw so that every three combined features meet")] = False,
+    late_and_shed: Annotated[
+        bool, typer.Option(help="simulate three sites and a relay, late and shed, and judge stated bounds")
+    ] = False,
     processes: Annotated[int, typer.Option(help="how many processes share the seeds")] = 1,
     results: Annotated[
         Path | None, typer.Option(help="append the result of each seed to this file, and go on after what it has")
@@ -77,7 +79,7 @@ def main(
     """Simulate generated deployments under faults, and check what they publish against a recomputation."""
     logging.disable(logging.CRITICAL)  # refusals and warnings are what is simulated
     numbers = range(first, first + seeds) if seed is None else range(seed, seed + 1)
-    draw = Draw(_read_features(only) or None, _read_features(always), cover, sites)
+    draw = Draw(_read_features(only) or None, cover, late_and_shed)
     report = run_campaign(
         numbers,
         draw,
@@ -147,15 +149,18 @@ def _page(report: CampaignReport, seeds: int, first: int) -> str:
         hours=coverage.simulated_s / 3600,
         triple_seeds=triple_seeds,
         triple=", ".join(triple),
+        bounds=coverage.bounds.describe(),
     )
     states = "\n".join(f"| {state.value} | {coverage.states[state]} |" for state in RareState)
     with tempfile.TemporaryDirectory() as folder:
-        refused = [f"| {', '.join(sorted(both))} | {reason} |" for both, reason in refusals(Path(folder))]
+        refused = refusals(Path(folder))
+    together = [features for features, _ in refused]
+    reasons = [f"| {', '.join(sorted(features))} | {reason} |" for features, reason in refused]
     return _BODY.format(
         head=head,
-        pairs=matrix(coverage),
-        triples=triple_table(coverage.triples),
-        refused="\n".join(refused) or "| none | |",
+        pairs=matrix(coverage, together),
+        triples=triple_table(coverage.triples, together),
+        refused="\n".join(reasons) or "| none | |",
         states=states,
     )
 

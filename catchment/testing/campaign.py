@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -18,10 +18,9 @@ from pathlib import Path
 
 from catchment.deploy.deployment import Deployment
 from catchment.testing.campaign_results import CampaignResults
-from catchment.testing.combinations import uncovered
+from catchment.testing.combinations import mark_refused, uncovered
 from catchment.testing.draw import Draw
-from catchment.testing.features import Feature
-from catchment.testing.generate import draw_workload, write_project
+from catchment.testing.features import Feature, Features
 from catchment.testing.simulation import DeploymentSimulation, RunReport
 from catchment.testing.stated_bounds import BoundTally, BoundVerdict
 from catchment.testing.states import RareState
@@ -41,9 +40,9 @@ def run_seed(seed: int, draw: Draw = DRAW_ALL) -> RunReport:
     enabled = draw.features(chance)
     where = MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="catchment-", dir=where) as folder:
-        made = write_project(Path(folder) / "project", chance, enabled, draw.sites)
+        made = draw.project(Path(folder) / "project", chance, enabled)
         deployment = Deployment.load(made.folder)
-        workload = draw_workload(deployment.catalog, chance, enabled)
+        workload = draw.workload(deployment.catalog, chance, enabled)
         return DeploymentSimulation(deployment, workload, seed, enabled, made.submissions).run()
 
 
@@ -101,7 +100,7 @@ class CampaignReport:
     def problems(self) -> list[str]:
         """Return why the campaign fails; a small one, or one of some features, is not asked to reach everything."""
         wrong = [f"seed {r.seed}: {r.problems[0].splitlines()[0]}" for r in self.failures]
-        is_full = self.coverage.seeds >= FULL_CAMPAIGN and self.draw.only is None
+        is_full = self.coverage.seeds >= FULL_CAMPAIGN and self.draw.only is None and not self.draw.late_and_shed
         missing = list(self.coverage.missing()) if is_full else []
         if self.draw.covering:
             missing += uncovered(self.coverage.triples)
@@ -161,15 +160,18 @@ def replay_command(seed: int, draw: Draw = DRAW_ALL) -> str:
     return f"python -m catchment.testing --seed {seed}{draw.options()}"
 
 
-def matrix(coverage: Coverage) -> str:
-    """Return the table of how many seeds had each pair of features, in Markdown."""
+def matrix(coverage: Coverage, refused: Sequence[Features] = ()) -> str:
+    """Return the table of how many seeds had each pair of features, in Markdown; refused pairs are marked."""
     features = list(Feature)
     lines = [
         "| | " + " | ".join(f"{i + 1}" for i in range(len(features))) + " |",
         "|---" * (len(features) + 1) + "|",
     ]
     for row, feature in enumerate(features):
-        cells = [str(_met(coverage, feature, other)) if column <= row else "" for column, other in enumerate(features)]
+        cells = [
+            mark_refused(_met(coverage, feature, other), {feature, other}, refused) if column <= row else ""
+            for column, other in enumerate(features)
+        ]
         lines.append(f"| {row + 1} {feature.value} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

@@ -8,7 +8,7 @@ cannot have at once is refused when it is planned, and each such refusal is aske
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence, Set
 from itertools import combinations
 from pathlib import Path
 
@@ -32,6 +32,7 @@ COMBINED = (
     Feature.CRASH,
     Feature.AWAY,
 )
+REFUSED_MARK = " R"  # beside the seeds of a cell: refused in one view
 COVERING_SHARE = 0.6  # three of them then meet in every fifth seed
 
 _TOML = """[project]
@@ -67,15 +68,24 @@ def uncovered(triples: Mapping[tuple[Feature, ...], int]) -> Iterator[str]:
             yield f"never together: {', '.join(triple)}"
 
 
-def triple_table(triples: Mapping[tuple[Feature, ...], int]) -> str:
-    """Return how many seeds had each three of the combined features, in Markdown: a row per pair."""
+def triple_table(triples: Mapping[tuple[Feature, ...], int], refused: Sequence[Features] = ()) -> str:
+    """Return how many seeds had each three of the combined features, in Markdown: a row per pair.
+
+    Threes of which some are refused in one view are marked.
+    """
     ordered = sorted(COMBINED, key=list(Feature).index)
     lines = ["| together | and, in so many seeds |", "|---|---|"]
     for place, (one, other) in ((ordered.index(b), (a, b)) for a, b in combinations(ordered, 2)):
-        thirds = ", ".join(f"{third} {triples[one, other, third]}" for third in ordered[place + 1 :])
-        if thirds:
-            lines.append(f"| {one}, {other} | {thirds} |")
+        cells = [(third, triples[one, other, third]) for third in ordered[place + 1 :]]
+        marked = [f"{third} {mark_refused(seeds, {one, other, third}, refused)}" for third, seeds in cells]
+        if marked:
+            lines.append(f"| {one}, {other} | {', '.join(marked)} |")
     return "\n".join(lines)
+
+
+def mark_refused(seeds: int, together: Set[Feature], refused: Sequence[Features]) -> str:
+    """Return the number of seeds of a cell, marked where one view cannot have all these features."""
+    return f"{seeds}{REFUSED_MARK}" if any(some <= together for some in refused) else str(seeds)
 
 
 def refusals(folder: Path) -> list[tuple[Features, str]]:

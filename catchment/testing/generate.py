@@ -63,11 +63,9 @@ def draw_features(chance: random.Random) -> Features:
     return frozenset(drawn | {f for f in LATER if apart.random() < share})
 
 
-def write_project(
-    folder: Path, chance: random.Random, features: Features = EVERYTHING, sites: int | None = None
-) -> GeneratedProject:
-    """Write a project that has these features into a folder; how many sites it has is drawn unless it is given."""
-    return _Writer(folder, chance, features, sites).write()
+def write_project(folder: Path, chance: random.Random, features: Features = EVERYTHING) -> GeneratedProject:
+    """Write a project that has these features into a folder."""
+    return _Writer(folder, chance, features).write()
 
 
 @dataclass
@@ -75,13 +73,11 @@ class _Writer:
     folder: Path
     chance: random.Random
     features: Features
-    given_sites: int | None = None
     sites: tuple[str, ...] = field(init=False)
     relays: tuple[str, ...] = field(init=False)
 
     def write(self) -> GeneratedProject:
-        drawn = self.chance.choice((2, 2, 2, 3, 4))
-        self.sites = tuple(f"s{i}" for i in range(self.given_sites or drawn))
+        self.sites = tuple(f"s{i}" for i in range(self.chance.choice((2, 2, 2, 3, 4))))
         self.relays = tuple(f"r{i}" for i in range(self.chance.randint(1, 2))) if self._has(Feature.RELAY) else ()
         (self.folder / "queries").mkdir(parents=True)
         (self.folder / "catchment.toml").write_text(self._toml())

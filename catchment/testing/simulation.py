@@ -192,6 +192,8 @@ class DeploymentSimulation:
         self.world.say(f"{plan.name} is dropped")
 
     def _move(self) -> None:
+        """Move queries, as the center does: from the deployment that it follows, or not at all."""
+        followed = self.world.followed_version()
         strength = self._chance.choice(list(Strength))
         weights = {a: self._chance.uniform(1, 20) for a in range(8)}
 
@@ -200,6 +202,8 @@ class DeploymentSimulation:
 
         store = DeploymentStore(self.world.project.state_folder)
         before = store.version
+        if followed != before:
+            return
         store.change(lambda now: now.move(share(now.sharing.queries.values(), strength, size)) if now else now)  # type: ignore[arg-type,return-value]
         self.world.note(RareState.QUERY_MOVED, int(store.version != before))
         self.world.say("the sharing moves")

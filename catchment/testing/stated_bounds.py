@@ -1,7 +1,8 @@
 """Whether stated bounds were missed no more often than they say: one verdict over all rows of all seeds.
 
-Judged is what a view with a contract published before its windows were exact: every value with a bound that is a share
-of the value, against the oracle over all records. Such a bound may be missed with chance delta = 1 - `confidence`.
+Judged is every revision of a view with a contract: each value that has a bound, if that is a share of the value, is
+compared with the oracle over all records. Such a bound may be missed with chance delta = 1 - `confidence`. A bound of
+0, the claim to be exact, counts when it was missed and not when it has held, so that exact rows do not hide the others.
 
 Rows of a run depend on each other, runs of different seeds do not. So the verdict is about seeds: of seed i let d(i) be
 the bounds that were missed less those that may be, the sum of their deltas. If bounds keep their rate, d has a mean of
@@ -20,7 +21,6 @@ from typing import Any
 import pyarrow as pa
 
 from catchment.aggregates.shed_terms import terms_in
-from catchment.center.events import EARLY, ON_TIME
 from catchment.center.results.layout import key_columns
 from catchment.quality.published import BoundKind
 from catchment.query.plan import QueryPlan
@@ -114,7 +114,7 @@ def tally_bounds(store: MemoryStore, plan: QueryPlan, truth: Truth) -> BoundTall
     delta = 1.0 - plan.options.confidence
     for bound, error in _statements(store, plan, truth):
         is_missed = error > bound + _TOLERANCE
-        if bound or is_missed:  # a bound of 0 that is right says nothing about a rate
+        if bound or is_missed:
             tally.stated += 1
             tally.missed += is_missed
             tally.allowed += delta
@@ -122,7 +122,7 @@ def tally_bounds(store: MemoryStore, plan: QueryPlan, truth: Truth) -> BoundTall
 
 
 def _statements(store: MemoryStore, plan: QueryPlan, truth: Truth) -> Iterator[tuple[float, float]]:
-    """Yield the bound and the error of each value that was published before its window was exact."""
+    """Yield the bound and the error of each value that was published with a bound, as amounts."""
     rows = store.rows("results", plan.name)
     if rows is None:
         return
@@ -133,7 +133,7 @@ def _statements(store: MemoryStore, plan: QueryPlan, truth: Truth) -> Iterator[t
     keys = [column.to_pylist() for column in key_columns(rows).values()]
     for number, row in enumerate(rows.to_pylist()):
         right = truth.get(starts_us[number], {}).get(tuple(key[number] for key in keys))
-        if right is None or row["status"] not in (EARLY, ON_TIME):
+        if right is None or row["retracted"]:
             continue
         for column, place in columns.items():
             if row["bound_kind"][column] in _JUDGED and row[column] is not None and right[place] is not None:

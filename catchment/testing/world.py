@@ -169,6 +169,11 @@ class World:
         running = self.roles[CENTER, self.project.center].running
         return running if isinstance(running, SimulatedCenter) else None
 
+    def followed_version(self) -> int | None:
+        """Return the version of what is deployed that the center follows, while it runs."""
+        watcher = self.roles[CENTER, self.project.center].watcher
+        return None if watcher is None else watcher.version
+
     def sites(self) -> Sequence[Role]:
         return [role for role in self.roles.values() if role.kind == SITE]
 

@@ -25,6 +25,7 @@ from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.demand import SharedQuery
 from catchment.optimizer.sharing.deployed import Deployed, deploy_first
 from catchment.optimizer.sharing.share import share
+from catchment.query.view_start import ViewStart
 from catchment.timeline import START_OF_TIME_US, ManualClock
 from catchment.wire.messages import Progress
 from tests.worlds.live_world import LiveCenter, LiveSite, expected_answers
@@ -234,6 +235,20 @@ def test_a_widened_fragment_serves_both_and_the_old_one_is_left() -> None:
     apart = deployed.add(other, bytes_of=lambda demand: float(3 ** len(demand.keys)))
     assert not apart.leaving
     assert len(apart.sharing.fragments) == 2
+
+
+def test_a_query_that_begins_in_the_past_stays_with_its_fragment_when_another_one_is_submitted() -> None:
+    """The center may follow both at once: it would then not know the fragment that reads the past."""
+    pages = select("page, count(*) AS n", "page")
+    one, other = make_queries(pages, select("user, approx_top_k(page, 2) AS top", "user"))
+    (first,) = make_queries(select("user, max(ms) AS m", "user"))
+    deployed = deploy_first([replace(first, name="first")], Strength.FULL, size_by_sketches)
+    deployed = deployed.add(replace(one, start=ViewStart()))
+    reading = deployed.derivation(one.name).fragment
+    assert deployed.starts == {reading: ViewStart()}
+    later = deployed.add(other, bytes_of=size_by_sketches)
+    assert later.derivation(one.name).fragment == reading
+    assert later.starts == deployed.starts
 
 
 def test_what_is_left_by_a_move_is_bounded_then_ends(tmp_path: Path) -> None:

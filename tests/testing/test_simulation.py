@@ -22,7 +22,7 @@ from catchment.testing.campaign import (
     run_seed,
 )
 from catchment.testing.checks import ViewCheck
-from catchment.testing.combinations import draw_covering, refusals, uncovered
+from catchment.testing.combinations import draw_covering, refusals, triple_table, uncovered
 from catchment.testing.disk import SimulatedDisk
 from catchment.testing.draw import Draw
 from catchment.testing.generate import BEGIN_US, draw_features
@@ -144,4 +144,7 @@ def test_a_covering_campaign_lets_every_three_combined_features_meet() -> None:
 
 def test_what_a_view_cannot_have_at_once_is_refused_with_a_reason(tmp_path: Path) -> None:
     refused = dict(refusals(tmp_path))
-    assert "max_error is for views of one" in refused[frozenset({Feature.CONTRACT, Feature.JOIN})]
+    both = frozenset({Feature.CONTRACT, Feature.JOIN})
+    assert "max_error is for views of one" in refused[both]
+    assert "| contract, join | look-up 0 R," in triple_table(Coverage().triples, list(refused))
+    assert "join | 0 R |" in matrix(Coverage(), list(refused))

@@ -75,7 +75,8 @@ class Deployed:
         )
         may_widen = query.start is None and len(self.leaving) < MAX_LEAVING and query.name not in self.sharing.queries
         if bytes_of is not None and may_widen:
-            wider = self.sharing.widen(query, bytes_of, self.leaving)
+            # A query that begins in the past is not moved: who follows both changes at once would not read its past.
+            wider = self.sharing.widen(query, bytes_of, {*self.leaving, *self.starts})
             if wider is not None:
                 running = {f: d for f, d in wider.fragments.items() if f not in self.leaving}
                 return named.move(replace(wider, fragments=running))
