@@ -26,8 +26,9 @@ from catchment.timeline import SECOND_US
 WINDOW_S = 10
 TICK_S = 5
 FRESHNESS_S = 10
-FRESH_S = FRESHNESS_S + 2 * 1.2 * TICK_S + 1  # one trigger of a site, one of the center, and the way
 RECORD_EVERY_S = 2
+# A record after the window, one trigger of its site, freshness, one trigger of the center; triggers vary by a fifth.
+FRESH_S = 2 * RECORD_EVERY_S + 1.2 * TICK_S + FRESHNESS_S + 1.2 * TICK_S + 1
 BANDWIDTH_BYTES_PER_S = 2_000
 BEFORE_S = 60  # in which every site is there
 SQL = """\
@@ -139,7 +140,8 @@ def make_absence(folder: Path, sites: int, away: int, away_s: int, after_s: int)
 def draw_hits(seed: int, span_s: int) -> pa.Table:
     numbers = np.random.default_rng(seed)
     count = span_s // RECORD_EVERY_S
-    times_us = np.sort(BEGIN_US + numbers.integers(0, span_s * SECOND_US, count))
+    regular_us = BEGIN_US + np.arange(count) * RECORD_EVERY_S * SECOND_US
+    times_us = regular_us + numbers.integers(0, RECORD_EVERY_S * SECOND_US, count)
     return pa.table(
         {
             "ts": pa.array(times_us).cast(pa.timestamp("us", tz="UTC")),
