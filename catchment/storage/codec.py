@@ -130,10 +130,12 @@ def _pack(value: Any) -> Any:
         return value if value in _INTEGERS else _extension(_Kind.INTEGER, str(value))
     if isinstance(value, list):
         return [_pack(v) for v in value]
-    if isinstance(value, Mapping):
-        return _pack_mapping(value)
+    if isinstance(value, tuple):
+        return _extension(_Kind.TUPLE, [_pack(v) for v in value])
     if dataclasses.is_dataclass(value):
         return _pack_record(value)
+    if isinstance(value, Mapping):  # last of those that are common: this check is slow
+        return _pack_mapping(value)
     return _pack_other(value)
 
 
@@ -153,8 +155,6 @@ def _pack_record(value: Any) -> msgspec.msgpack.Ext:
 
 def _pack_other(value: Any) -> Any:
     match value:
-        case tuple():
-            return _extension(_Kind.TUPLE, [_pack(v) for v in value])
         case set():
             return _extension(_Kind.SET, [_pack(v) for v in value])
         case frozenset():

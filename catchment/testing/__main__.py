@@ -18,7 +18,7 @@ from catchment.testing.campaign import (
     replay_command,
     run_campaign,
 )
-from catchment.testing.combinations import refusals, triple_table
+from catchment.testing.combinations import COMBINED, refusals, triple_table
 from catchment.testing.draw import Draw
 from catchment.testing.features import Feature, Features
 from catchment.testing.simulation import RunReport
@@ -32,7 +32,8 @@ _HEAD = """\
 Written by `{command}`: {seeds} seeds, {failed} of them wrong; {records} records, {windows} published revisions,
 {hours:.1f} hours of simulated time. A cell says how many seeds had both features; the diagonal,
 how many had the feature. R: they met in one deployment; one view that asks for them at once is
-[refused](#refused-in-one-view). Of all features, every three were in {triple_seeds} seeds or more (fewest: {triple}).
+[refused](#refused-in-one-view). Every two features met in {pair_seeds} seeds or more, and every three of those that
+a project or its surroundings choose in {triple_seeds} or more (fewest: {triple}).
 Bounds that views with contracts stated: {bounds}.
 
 """
@@ -139,7 +140,7 @@ def _show_failure(failed: RunReport, draw: Draw) -> None:
 
 def _page(report: CampaignReport, seeds: int, first: int) -> str:
     coverage = report.coverage
-    triple, triple_seeds = coverage.least_triple()
+    triple, triple_seeds = coverage.least_triple(COMBINED)
     head = _HEAD.format(
         command=f"python -m catchment.testing --seeds {seeds} --first {first}{report.draw.options()} --write FILE",
         seeds=coverage.seeds,
@@ -147,6 +148,7 @@ def _page(report: CampaignReport, seeds: int, first: int) -> str:
         records=coverage.records,
         windows=coverage.windows,
         hours=coverage.simulated_s / 3600,
+        pair_seeds=coverage.least_pair(),
         triple_seeds=triple_seeds,
         triple=", ".join(triple),
         bounds=coverage.bounds.describe(),

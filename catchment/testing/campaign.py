@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -77,9 +77,14 @@ class Coverage:
         yield from (f"never: {state.value}" for state in RareState if not self.states[state])
         yield from (f"never together: {a} and {b}" for a, b in combinations(Feature, 2) if not self.pairs[a, b])
 
-    def least_triple(self) -> tuple[tuple[Feature, ...], int]:
-        """Return the triple of features that the fewest seeds had, and how many."""
-        least = min(combinations(Feature, 3), key=lambda triple: self.triples[triple])
+    def least_pair(self) -> int:
+        """Return the seeds of the pair of features that the fewest seeds had."""
+        return min(self.pairs[pair] for pair in combinations(Feature, 2))
+
+    def least_triple(self, among: Collection[Feature] = tuple(Feature)) -> tuple[tuple[Feature, ...], int]:
+        """Return the triple of some features that the fewest seeds had, and how many."""
+        ordered = [f for f in Feature if f in among]
+        least = min(combinations(ordered, 3), key=lambda triple: self.triples[triple])
         return least, self.triples[least]
 
 
