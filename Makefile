@@ -10,8 +10,9 @@ SPARK := $(BIN)/pytest
 
 FAULTS ?= 200
 SEED   ?= 1
+SEEDS  ?= 10000
 
-.PHONY: help demo quick test integration soak faults check coverage bench docs reference lint format types clean
+.PHONY: help demo quick test integration soak faults simulate check coverage bench docs reference lint format types clean
 
 help:
 	@echo "make demo         set up and run the demo: three sites, a real web log, and what goes wrong on a WAN: two minutes"
@@ -20,6 +21,7 @@ help:
 	@echo "make integration  tests with real brokers (MQTT, Kafka), PostgreSQL and a browser, where they are installed"
 	@echo "make soak         long campaigns: many kills, thousands of random examples"
 	@echo "make faults       real processes under faults until there are results of FAULTS=200, drawn from SEED=1; resumable"
+	@echo "make simulate     whole deployments simulated from SEEDS=10000 seeds: under faults, and late and shed; resumable"
 	@echo "make check        lint, types and make test; CI runs this and make integration"
 	@echo "make coverage     make test, and which lines it did not reach"
 	@echo "make bench        the throughput benchmark (others: $(BIN)/catchment bench)"
@@ -54,6 +56,10 @@ soak: $(VENV)/.ready-dev
 
 faults: $(VENV)/.ready-dev
 	@$(BIN)/python -m tests.campaign --faults $(FAULTS) --seed $(SEED)
+
+simulate: $(VENV)/.ready-dev
+	@$(BIN)/python -m catchment.testing --seeds $(SEEDS) --results simulated/faults.jsonl
+	@$(BIN)/python -m catchment.testing --late-and-shed --seeds $(SEEDS) --results simulated/late-and-shed.jsonl
 
 coverage: $(VENV)/.ready-dev
 	@$(PURE) -m "not spark and not e2e and not integration and not soak" --cov --cov-report=

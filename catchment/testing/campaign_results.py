@@ -7,10 +7,11 @@ another way belongs to another campaign, and is refused.
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from catchment.errors import ConfigError
 from catchment.testing.draw import Draw
@@ -33,9 +34,10 @@ class CampaignResults:
             return {}
         found = {}
         for number, line in enumerate(self.path.read_text(encoding="utf-8").splitlines(), start=1):
-            if not line.endswith("}"):
-                continue  # the process ended while it wrote
-            row = json.loads(line)
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError:
+                continue  # the process ended while it wrote; the seed is run again
             if row["draw"] != self.draw.options():
                 raise ConfigError(
                     f"the results are those of another campaign: they were drawn with {row['draw'].strip()!r}, "
@@ -48,8 +50,21 @@ class CampaignResults:
 
     def append(self, report: RunReport) -> None:
         """Add the result of a seed."""
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"draw": self.draw.options(), **_write(report)}) + "\n")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        line = json.dumps({"draw": self.draw.options(), **_write(report)})
+        with self.path.open("a+b") as file:
+            if _ends_torn(file):
+                file.write(b"\n")
+            file.write(f"{line}\n".encode())
+
+
+def _ends_torn(file: BinaryIO) -> bool:
+    """Return whether the last line of a file was not written to its end."""
+    size = file.seek(0, os.SEEK_END)
+    if not size:
+        return False
+    file.seek(size - 1)
+    return file.read(1) != b"\n"
 
 
 def _write(report: RunReport) -> dict[str, Any]:
