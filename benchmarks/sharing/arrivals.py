@@ -26,6 +26,7 @@ from catchment.center.results.read import read_results, read_windows
 from catchment.errors import ConfigError
 from catchment.optimizer.choices import Strength
 from catchment.project.config import Project
+from catchment.sim.plotting import picture
 
 HOURS = 24
 SQUEEZE = 12
@@ -233,29 +234,36 @@ def _ranked(row: tuple[Any, ...], columns: Sequence[str]) -> tuple[Any, ...]:
     return tuple(ranked(v) if isinstance(v, list) else v for v in row)
 
 
+def _label(run: Mapping[str, Any], sent: float) -> str:
+    commit = f" at {run['commit']}" if "commit" in run else ""
+    return f"sharing {run['sharing']}{commit}: {sent:,.0f} KB in all"
+
+
+COMMAND = "catchment bench sharing --part arrivals --plot FILE"
+
+
 def plot(runs: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Bytes over the WAN against time, one line per run, a mark where a query came."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(8, 4.5))
-    for run in runs:
-        axes.plot([t for t, _ in run["curve"]], [b / 1e3 for _, b in run["curve"]], label=f"sharing {run['sharing']}")
-    for query in runs[-1]["queries"]:
-        axes.axvline(query["at_s"], color="0.9", zorder=0)
-        axes.annotate(
-            query["query"],
-            (query["at_s"], 0),
-            rotation=90,
-            fontsize=6,
-            color="0.4",
-            xytext=(2, 4),
-            textcoords="offset points",
-        )
-    axes.set_xlabel("seconds since the first record")
-    axes.set_ylabel("KB over the WAN")
-    axes.legend()
-    figure.savefig(path, dpi=140, bbox_inches="tight")
-    pyplot.close(figure)
+    with picture(path, "", (8.5, 5), COMMAND) as axes:
+        for number, run in enumerate(runs):
+            at_s = [t for t, _ in run["curve"]]
+            sent = [b / 1e3 for _, b in run["curve"]]
+            style: dict[str, Any] = {"marker": "os"[number % 2], "markersize": 3, "markevery": 4}
+            axes.plot(at_s, sent, label=_label(run, sent[-1]), **style)
+        for query in runs[-1]["queries"]:  # the names stand above the drawing, where no line crosses them
+            axes.axvline(query["at_s"], color="0.9", zorder=0)
+            axes.annotate(
+                query["query"],
+                (query["at_s"], 1.0),
+                xycoords=("data", "axes fraction"),
+                xytext=(-2, 4),
+                textcoords="offset points",
+                rotation=50,
+                fontsize=7,
+                color="0.35",
+            )
+        axes.set_xlim(left=0)
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("seconds since the first record (a view comes at each grey line)")
+        axes.set_ylabel("sent over the WAN, in KB")
+        axes.legend(loc="upper left", frameon=False)

@@ -20,10 +20,12 @@ from typing import Any
 import numpy as np
 from rich.console import Group, RenderableType
 
+from benchmarks.sharing.arrivals import plot as plot_arrivals
 from benchmarks.sharing.arrivals import run_arrivals
 from benchmarks.sharing.live import run_dense, run_live, run_relay
 from benchmarks.sharing.replayed import run_replayed
 from benchmarks.sharing.tables import LIVE_TABLES, PLANNED_TABLES
+from catchment.errors import ConfigError
 from catchment.optimizer.choices import Planner, Strength
 from catchment.optimizer.placement.cost import throughput
 from catchment.optimizer.placement.exact import place_exactly
@@ -231,6 +233,14 @@ def _many(
         "further_mean_cpu_s": stats.fmean(each),
         "further_worst_cpu_s": max(each),
     }
+
+
+def plot(result: Mapping[str, Any], path: Path) -> None:
+    """Draw the bytes over the WAN while queries come: of a whole result, or of that part alone."""
+    arrivals = result.get("arrivals", result)
+    if "runs" not in arrivals:
+        raise ConfigError("there are no arrivals to draw", hint="run that part: --part arrivals")
+    plot_arrivals(arrivals["runs"], path)
 
 
 def render(result: Mapping[str, Any]) -> RenderableType:

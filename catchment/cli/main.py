@@ -35,7 +35,7 @@ from catchment.cli.commands import (
 )
 from catchment.cli.commands.feeds import feeds
 from catchment.cli.exit_codes import ExitCode
-from catchment.cli.output import report
+from catchment.cli.output import notes, report
 from catchment.errors import CatchmentError, ConfigError, StorageError
 from catchment.storage.free_space import DiskFullError, is_disk_full
 
@@ -159,4 +159,5 @@ def main() -> None:
         report(needed)
         sys.exit(ExitCode.USER_ERROR)
     except KeyboardInterrupt:
+        notes.print("interrupted; what was read and published before is kept", highlight=False)
         sys.exit(ExitCode.INTERRUPTED)

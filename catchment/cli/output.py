@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,6 +23,11 @@ console = Console()
 notes = Console(stderr=True)  # progress and remarks: never mixed into a program's JSON
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
+
+
+def typed_command() -> str:
+    """Return the command as a person typed it, for a picture that says how it was made."""
+    return shlex.join(["catchment", *sys.argv[1:]])
 
 
 def emit(answer: Mapping[str, Any], as_json: bool, render: Callable[[Mapping[str, Any]], RenderableType]) -> None:

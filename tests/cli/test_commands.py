@@ -41,8 +41,10 @@ def documented() -> dict[str, set[str]]:
     return {command: set(re.findall(r"`(\w+)`", keys)) for command, keys in rows}
 
 
-WRITES_PAGES = "bench report"
-LOOKING = [c for c in documented() if c.split()[0] in ("explain", "show", "sql", "bench") and c != WRITES_PAGES]
+WRITES_FILES = ("bench report", "bench plot")
+LOOKING = [
+    c for c in documented() if c.split()[0] in ("explain", "show", "sql", "bench") and not c.startswith(WRITES_FILES)
+]
 
 
 @pytest.mark.parametrize("command", LOOKING)
@@ -55,6 +57,16 @@ def test_the_json_of_a_command_has_the_documented_keys_and_people_get_a_table(
     table = shell(*words)
     assert table.strip()
     assert not table.lstrip().startswith("{")
+
+
+def test_a_kept_result_is_drawn_again(shell: Shell, tmp_path: Path) -> None:
+    kept = ROOT / "benchmarks" / "results" / "sharing-arrivals-widened.json"
+    drawn = tmp_path / "arrivals.png"
+    assert shell.json("bench", "plot", kept, "--plot", drawn) == {"plot": str(drawn)}
+    assert drawn.read_bytes().startswith(b"\x89PNG")
+    code, _, said = shell.ends("bench", "plot", next(kept.parent.glob("throughput-*.json")), "--plot", drawn)
+    assert code == 2
+    assert "cannot be drawn" in said
 
 
 def test_results_in_json_are_complete(shell: Shell, published: Path) -> None:

@@ -27,6 +27,7 @@ from catchment.project.config import Project
 from catchment.shedding.monitor import Arrivals, Decision, LoadMonitor
 from catchment.shedding.sampler import Sampler
 from catchment.wire.uplink import Greeting, Introduction, LinkError
+from tests.test_docs import check_command
 from tests.worlds.published import publish_project
 from tests.worlds.waiting import PATIENCE_S
 
@@ -146,6 +147,17 @@ def test_nothing_passes_a_link_that_is_cut_and_other_links_are_not_disturbed() -
 
 
 # ---- the screen
+
+
+def test_the_commands_to_try_next_exist() -> None:
+    check = {"rows": 1, "windows": 1, "different_rows": 0, "quarantined": 0}
+    console = Console(width=80, file=StringIO(), legacy_windows=False)
+    console.print(render({"folder": "demo", "shown": [], "costs": [], "check": check}), crop=False)
+    assert isinstance(console.file, StringIO)
+    commands = [line for line in console.file.getvalue().splitlines() if line.startswith("  catchment")]
+    assert len(commands) == 3
+    for command in commands:
+        check_command(command.strip())
 
 
 def test_the_screen_fits_80_columns_and_tells_a_site_that_is_cut_off(tmp_path: Path) -> None:

@@ -111,3 +111,18 @@ def test_the_command_line_loads_nothing_heavy_before_a_command_needs_it() -> Non
     code = f"import sys, catchment.cli.main; print([m for m in {heavy} if m in sys.modules])"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "[]"
+
+
+def test_ctrl_c_before_a_run_has_begun_says_what_is_kept() -> None:
+    told = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import catchment.cli.main as m\ndef app():\n    raise KeyboardInterrupt\nm.app = app\nm.main()",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.returncode == 130
+    assert told.stderr == "interrupted; what was read and published before is kept\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import platform
 import subprocess
@@ -29,7 +30,9 @@ catchment bench throughput --quick --json
 
 catchment bench data
 
-catchment bench report"""
+catchment bench report
+
+catchment bench plot benchmarks/results/sharing-arrivals-widened.json --plot arrivals.png"""
 
 
 def register(app: typer.Typer) -> None:
@@ -39,8 +42,9 @@ def register(app: typer.Typer) -> None:
 
 def bench(
     name: Annotated[
-        str | None, typer.Argument(help="A benchmark; or data, or report. Leave it out to list the benchmarks.")
+        str | None, typer.Argument(help="A benchmark; or data, report or plot. Leave it out to list the benchmarks.")
     ] = None,
+    kept: Annotated[Path | None, typer.Argument(help="With plot: the kept result that is drawn again.")] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="A smaller run, which shows that it works, not how fast it is.")
     ] = False,
@@ -51,7 +55,7 @@ def bench(
     """Run a benchmark and print what it measured, on which data, commit and machine.
 
     `bench data` lists the data sets and where to get them; `bench report` updates the tables of the docs from the
-    results that full runs have kept.
+    results that full runs have kept; `bench plot RESULT --plot FILE` draws a kept result again.
     """
     found = _benchmarks()
     if name is None:
@@ -62,6 +66,8 @@ def bench(
     elif name == "report" and found:
         pages = importlib.import_module("benchmarks.report").update_pages()
         emit({"pages": [str(p) for p in pages]}, as_json, lambda a: f"{len(a['pages'])} pages changed")
+    elif name == "plot" and found:
+        emit({"plot": str(_plot_kept(kept, plot))}, as_json, lambda a: f"drawn in {a['plot']}")
     elif name not in found:
         where = f"choose one of {', '.join(sorted(found))}" if found else "run from a checkout of the repository"
         raise ConfigError(f"there is no benchmark {name!r}", hint=where)
@@ -85,6 +91,25 @@ def _measure(name: str, quick: bool, part: list[str] | None, plot: Path | None, 
         notes.print(f"drawn in {plot}")
     if not as_json:
         console.print(f"commit {result['commit']}, {result['machine']}", style="dim")
+
+
+def _plot_kept(kept: Path | None, path: Path | None) -> Path:
+    """Draw a kept result; its name begins with that of its benchmark."""
+    if kept is None or path is None:
+        raise ConfigError(
+            "nothing says what is to be drawn, and where to",
+            hint="catchment bench plot benchmarks/results/RESULT.json --plot FILE.png",
+        )
+    try:
+        result = json.loads(kept.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the result cannot be read: {error}", where=str(kept)) from error
+    name = result.get("benchmark") or kept.name.partition("-")[0]
+    module = _load(name) if name in _benchmarks() else None
+    if module is None or not hasattr(module, "plot"):
+        raise ConfigError(f"a result of the benchmark {name!r} cannot be drawn", where=str(kept))
+    module.plot(result, path)
+    return path
 
 
 def _list_benchmarks(answer: Mapping[str, Any]) -> str:

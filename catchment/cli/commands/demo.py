@@ -121,7 +121,7 @@ def render(answer: Mapping[str, Any]) -> RenderableType:
     commands = (
         f"  catchment show revisions traffic -p {folder}\n"
         f'  catchment sql "SELECT country, sum(failed) AS failed FROM errors GROUP BY country" -p {folder}\n'
-        f"  catchment dashboard {folder}"
+        f"  catchment dashboard -p {folder}"
     )
     return Group(
         _shown_table(answer["shown"]),

@@ -10,7 +10,7 @@ import typer
 from rich.console import RenderableType
 from rich.table import Table
 
-from catchment.cli.output import JsonFlag, emit, notes
+from catchment.cli.output import JsonFlag, emit, notes, typed_command
 from catchment.errors import SimulationError
 
 _EXAMPLES = """Examples:
@@ -61,7 +61,8 @@ def edge(
         with notes.status(f"{name}: {scenario.trace.records:,} records"):
             outcomes.append(simulate(scenario, name))
     if plot is not None:
-        plot_frontier(outcomes, plot, f"{trace.name}: windows of {window:g} s, {bandwidth:g} updates/s")
+        title = f"{trace.name}: windows of {window:g} s, {bandwidth:g} updates/s"
+        plot_frontier(outcomes, plot, title, typed_command())
         notes.print(f"frontier drawn in {plot}")
     emit({"policies": [o.to_dict() for o in outcomes]}, as_json, _render)
 
@@ -71,6 +72,13 @@ def _render(answer: Mapping[str, Any]) -> RenderableType:
     for column in table.columns[1:]:
         column.justify = "right"
     for p in answer["policies"]:
-        times = (f"{p[metric]:.4f} s" for metric in ("staleness_mean_s", "staleness_p95_s"))
-        table.add_row(p["name"], f"{p['traffic_ratio']:.4f}", *times, str(len(p["windows"])))
+        times = (_seconds(p[metric]) for metric in ("staleness_mean_s", "staleness_p95_s"))
+        table.add_row(p["name"], f"{p['traffic_ratio']:.3f}", *times, str(len(p["windows"])))
     return table
+
+
+def _seconds(value: float) -> str:
+    """Format a staleness with three digits that mean something."""
+    if value < 0.001:
+        return "0 s" if value == 0 else "< 1 ms"
+    return f"{value:,.0f} s" if value >= 100 else f"{value:.3g} s"

@@ -12,7 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from catchment.cli.output import JsonFlag, emit, notes
+from catchment.cli.output import JsonFlag, emit, notes, typed_command
 from catchment.errors import SimulationError
 from catchment.units import SECOND_US
 
@@ -93,8 +93,9 @@ def order(
     with notes.status("reading the trace") as status:
         simulation = simulate(read_trace(trace), question, configs, lambda text: status.update(text))
     if plot is not None:
-        title = f"{trace.name}: {aggregate}, windows of {window:g} s, contract {max_error:g} at {confidence:g}"
-        plot_accuracy([course(simulation, run) for run in simulation.runs], max_error, plot, title)
+        title = f"{trace.name}: {aggregate}, windows of {window:g} s, contract {max_error:.0%} at {confidence:.0%}"
+        courses = [course(simulation, run) for run in simulation.runs]
+        plot_accuracy(courses, max_error, plot, title, typed_command())
         notes.print(f"accuracy drawn in {plot}")
     emit(simulation.figures(), as_json, _render_order)
 

@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from catchment.arrays import Floats
 from catchment.sim.order.answers import answers, errors
 from catchment.sim.order.simulate import Run, Simulation
-from catchment.sim.plotting import picture
+from catchment.sim.plotting import mark_zero, picture
 from catchment.timeline import SECOND_US
 
 SAMPLES = 60  # moments at which the accuracy is drawn
+LEAST_PERCENT = 0.01  # where an error of 0, and what is less, is drawn
+_MARKERS = "osD^v"
 
 
 @dataclass(frozen=True)
@@ -56,14 +59,26 @@ def _accuracies(simulation: Simulation, run: Run, first: Floats, at_us: int) -> 
     return float(newest[shown].mean()), float(first[shown].mean())
 
 
-def plot_accuracy(courses: Sequence[Course], max_error: float, path: Path, title: str) -> None:
-    """Draw the courses: solid with repair, dashed without."""
-    with picture(path, title) as axes:
-        for one in courses:
-            (line,) = axes.plot(one.at_s, 100 * one.repaired, label=f"{one.name}, repaired")
-            label = f"{one.name}, as first published"
-            axes.plot(one.at_s, 100 * one.unrepaired, "--", color=line.get_color(), label=label)
-        axes.axhline(100 * (1 - max_error), color="0.7", linewidth=1, label="the contract's error")
+def plot_accuracy(courses: Sequence[Course], max_error: float, path: Path, title: str, command: str = "") -> None:
+    """Draw the mean error of all published windows: solid with repair, dashed without, from 0 to the contract's.
+
+    The axis is logarithmic, so that errors far below the contract can be told apart.
+    """
+    with picture(path, title, (8.5, 5), command) as axes:
+        for number, one in enumerate(courses):
+            marker = _MARKERS[number % len(_MARKERS)]
+            style: dict[str, Any] = {"color": f"C{number}", "marker": marker, "markersize": 4, "markevery": 5}
+            axes.plot(one.at_s, _error_percent(one.repaired), label=f"{one.name}, repaired", **style)
+            axes.plot(one.at_s, _error_percent(one.unrepaired), "--", label=f"{one.name}, as first published", **style)
+        axes.set_yscale("log")
+        axes.axhspan(100 * max_error, 1_000 * max_error, color="0.94", zorder=0)
+        axes.axhline(100 * max_error, color="0.4", linewidth=1, label=f"the contract: {max_error:.0%}")
         axes.set_xlabel("seconds since the first window closed")
-        axes.set_ylabel("accumulated accuracy in %")
-        axes.legend(loc="lower right", fontsize=8)
+        axes.set_ylabel("mean error of all published windows, in %")
+        mark_zero(axes.yaxis, LEAST_PERCENT)
+        axes.set_ylim(top=200 * max_error)
+        axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8, frameon=False)
+
+
+def _error_percent(accuracy: Floats) -> Floats:
+    return np.maximum(100 * (1 - accuracy), LEAST_PERCENT)
