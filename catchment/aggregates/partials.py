@@ -130,6 +130,17 @@ def select_matching(rows: pa.Table, wanted: pa.Table) -> pa.Table:
     return rows.filter(pa.array(asked[codes[wanted.num_rows :]]))
 
 
+def select_others(rows: pa.Table, known: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """Return the rows whose keys are not among those of known rows; null keys match null keys."""
+    if not keys:
+        return rows.slice(0, 0 if known.num_rows else rows.num_rows)
+    if not rows.num_rows or not known.num_rows:
+        return rows
+    both = pa.concat_tables([known.select(keys).cast(rows.select(keys).schema), rows.select(keys)])
+    codes, _ = group_codes(both, keys)
+    return rows.filter(pa.array(~np.isin(codes[known.num_rows :], codes[: known.num_rows])))
+
+
 def lower(table: pa.Table, keys: Sequence[str], aggregates: Sequence[Aggregate]) -> pa.Table:
     """Return the keys, and one value column per aggregate, named as the aggregate is."""
     _key_and_state_columns(table, keys, aggregates)

@@ -44,11 +44,14 @@ from catchment.center.events import (
     QueryAdded,
     QueryDropped,
     QueryMoved,
+    QueryRenewed,
     Recalled,
+    SiteHealed,
     SiteJoined,
     SiteReplaced,
     SiteRetired,
 )
+from catchment.center.query import CenterQuery
 from catchment.center.roster_changes import RosterChanges, SiteRecords
 from catchment.center.running_query import QueryState, RunningQuery
 from catchment.center.windows.deferred import DeferralName
@@ -63,6 +66,8 @@ from catchment.storage.codec import stored
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US
 from catchment.wire.messages import Backfilled, Deferred, Delivered, Repaired, Shed, Suspended
 
+MAX_FORMER = 1_000  # former fragments that are remembered; what is on its way of an older one has arrived long ago
+
 
 @dataclass(frozen=True, slots=True)
 class Repair:
@@ -75,11 +80,12 @@ class Repair:
 
 
 @stored(
-    version=4,
+    version=5,  # version 5 has former
     migrations={
         1: lambda fields: {**fields, "blocked": {}, "sites": SiteRecords()},
         2: dict,
         3: dict,
+        4: dict,
     },
 )
 @dataclass
@@ -93,6 +99,7 @@ class CenterState:
     sites: SiteRecords
     deferred: set[DeferralKey] = field(default_factory=set)
     composed: dict[str, ComposedState] = field(default_factory=dict)
+    former: list[str] = field(default_factory=list)
 
 
 class CenterCore:
@@ -106,6 +113,7 @@ class CenterCore:
         self.newest: dict[str, int] = {}  # fragment -> the newest slice that was merged of it
         self.sites = SiteRecords()
         self.deferred: set[DeferralKey] = set()  # partials that wait on disk
+        self.former: list[str] = []  # fragments in whose place others compute the same windows again
 
     def handle_all(self, events: Sequence[Event], now_us: int) -> tuple[Action, ...]:
         """Take the events of one entry in; return the actions that follow from them, in order.
@@ -135,9 +143,11 @@ class CenterCore:
                 self._add_composed(query)
             case QueryMoved(name, derivation, waits):
                 self._query(name).sources.move(derivation, self._floor_us(derivation.fragment), waits)
-            case SiteJoined() | SiteRetired() | SiteReplaced():
+            case QueryRenewed(query):
+                self._renew(query, now_us)
+            case SiteJoined() | SiteRetired() | SiteReplaced() | SiteHealed():
                 RosterChanges(self.queries, self.frontiers, self.sites).change(event)
-                if isinstance(event, SiteReplaced):
+                if isinstance(event, SiteReplaced | SiteHealed):
                     self.blocked.pop(event.site, None)
             case LeftOut(site=site, records=records):
                 self.sites.left_out[site] = self.sites.left_out.get(site, 0) + records
@@ -179,8 +189,15 @@ class CenterCore:
 
     @property
     def outstanding(self) -> int:
-        """Registered late records that no repair has merged yet."""
-        return sum(running.windows.state.late.records for running in self.queries.values())
+        """Registered late records that no repair has merged yet, unless the former answers of their windows stand."""
+        windows = (running.windows for running in self.queries.values())
+        return sum(w.state.late.records for w in windows if w.renewed.has_other_late())
+
+    @property
+    def is_renewing(self) -> bool:
+        """Whether something has come for a window that is computed again, and its former answer still stands."""
+        windows = (running.windows for running in self.queries.values())
+        return any(w.renewed.is_pending(start_us) for w in windows for start_us in w.state.late.tables)
 
     def is_waiting(self, now_us: int) -> bool:
         """Return whether a `Ticked` would publish though nothing landed."""
@@ -230,7 +247,9 @@ class CenterCore:
         """Return all its state."""
         queries = {name: running.snapshot() for name, running in self.queries.items()}
         composed = {name: windows.state for name, windows in self.composed.items()}
-        return CenterState(self.frontiers, self.newest, queries, self.blocked, self.sites, self.deferred, composed)
+        return CenterState(
+            self.frontiers, self.newest, queries, self.blocked, self.sites, self.deferred, composed, self.former
+        )
 
     def restore(self, state: CenterState) -> None:
         """Take back the state of a snapshot. A query that is here already keeps its definition."""
@@ -239,6 +258,7 @@ class CenterCore:
         self.blocked = state.blocked
         self.sites = state.sites
         self.deferred = state.deferred
+        self.former = state.former
         ordered = in_order([known.query for known in state.composed.values()])
         self.composed = {query.name: ComposedWindows(state.composed[query.name]) for query in ordered}
         for name, query_state in state.queries.items():
@@ -268,6 +288,14 @@ class CenterCore:
             closed_us = self._query(query.lower).windows.state.closed_us
         self.composed[query.name] = ComposedWindows(ComposedState(query, closed_us))
 
+    def _renew(self, query: CenterQuery, now_us: int) -> None:
+        """Compute the windows of a query again; what sites have stated of them by its former fragments ends."""
+        running = self._query(query.name)
+        self.former = [*self.former, *running.sources.fragments][-MAX_FORMER:]
+        for frontier in self.frontiers.values():
+            frontier.forget_standing(query.name)
+        self.queries[query.name] = running.renew(query, waits=True, now_us=now_us)
+
     def _lower_progress(self, name: str) -> LowerProgress:
         """Return how far a view has come that others read."""
         if name in self.composed:
@@ -289,6 +317,19 @@ class CenterCore:
             newest = pc.max(event.partials[SLICE_COLUMN]).as_py()
             self.newest[event.fragment] = max(self.newest.get(event.fragment, START_OF_TIME_US), newest)
         self.sites.note_merged(event)
+        self._count_left_out(event)
+
+    def _count_left_out(self, event: Gathered) -> None:
+        """Count the records of windows that were final when all queries of a fragment were renewed.
+
+        They were merged before, or have come too late: nobody can tell.
+        """
+        using = [running for running in self.queries.values() if event.fragment in running.sources.fragments]
+        starts = [r.sources.taken_from_us or START_OF_TIME_US for r in using if r.query.renewal]
+        if using and len(starts) == len(using):
+            for site, slice_us, count in event.records:
+                if slice_us < min(starts):
+                    self.sites.left_out[site] = self.sites.left_out.get(site, 0) + count
 
     def _defer(self, event: PartialsDeferred) -> None:
         """Note what waits of a fragment. A query that begins later begins behind it, as behind what was merged."""
@@ -321,7 +362,7 @@ class CenterCore:
                     running.windows.outstanding.add_shed(origin, counted)
                 else:
                     running.windows.skipped.add(origin, counted)
-        for origin, stated in apply_landed(self.frontiers, landed):
+        for origin, stated in apply_landed(self.frontiers, landed, self.former):
             if isinstance(stated, Repaired):
                 for running in self._using(stated.fragment):
                     running.windows.outstanding.settle_repaired(origin, stated)

@@ -166,10 +166,31 @@ class ComposedAdded:
     query: ComposedQuery
 
 
-RosterChange = SiteJoined | SiteRetired | SiteReplaced
+@stored()
+@dataclass(frozen=True, slots=True)
+class SiteHealed:
+    """A site or a relay goes on with whatever state it has, in its `life`-th life; all that it sends is computed again.
+
+    Numbers begin anew where it sends directly to the center.
+    """
+
+    site: str
+    life: int
+    is_direct: bool = True
+
+
+@stored()
+@dataclass(frozen=True, slots=True)
+class QueryRenewed:
+    """The windows of a query that are not final are computed again, by the fragments of this definition."""
+
+    query: CenterQuery
+
+
+RosterChange = SiteJoined | SiteRetired | SiteReplaced | SiteHealed
 SiteChange = RosterChange | SiteBlocked | SiteResumed
 AnswersChange = AnswersSuspended | AnswersResumed | AnswersRecalled
-QueryChange = QueryAdded | ComposedAdded | QueryDropped | QueryMoved | AnswersChange
+QueryChange = QueryAdded | ComposedAdded | QueryDropped | QueryMoved | QueryRenewed | AnswersChange
 DeferralEvent = PartialsDeferred | DeferredMerged
 Event = QueryChange | SiteChange | Recalled | Gathered | LeftOut | DeferralEvent | Landed | Ticked
 
@@ -194,6 +215,7 @@ class Publish:
     `sources`: the (site, source, share of its window) that are known to be missing. `kept`: of a join, the partials of
     its sides that changed, from which the window can be answered again. What is not `is_finished` is written without
     the columns of the view; with `leaves_out_failing` a row that cannot be finished is left out, the others are not.
+    What `replaces` was computed anew: nothing of the revisions before it counts any more.
     """
 
     query: str
@@ -213,6 +235,8 @@ class Publish:
     is_finished: bool = True
     leaves_out_failing: bool = False
     deferred: DeferredRows | None = None  # which rows lack partials that were deferred, if any do
+    has_answer: bool = True  # False if only the status has changed
+    replaces: bool = False  # whether rows that were published before, and are not among these, hold no more
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ class FragmentSource:
 
     fragment: str
     derivation: Derivation | None  # None: the fragment's partials are the query's own
-    floor_us: int = START_OF_TIME_US  # slices before it were merged before anyone listened
+    floor_us: int = START_OF_TIME_US  # slices before it were merged before anyone listened, or are final
     waits: bool = False  # whether the first mark of each site says where it began
     start_us: int | None = None
     until_us: int = END_OF_TIME_US
@@ -118,7 +118,7 @@ class FragmentSource:
 
     def may_take(self, slice_us: int) -> bool:
         """Return whether a slice of the fragment is the query's, as far as that is known."""
-        return (self.start_us is None or self.start_us <= slice_us) and slice_us < self.until_us
+        return (self.start_us is None or max(self.start_us, self.floor_us) <= slice_us) and slice_us < self.until_us
 
     def derive(self, table: pa.Table) -> pa.Table:
         """Derive the query's own partials from the fragment's."""
@@ -128,11 +128,12 @@ class FragmentSource:
         """Return the part of some partials that lies in its slices."""
         table, records = arrival
         assert self.start_us is not None
-        if self.start_us > START_OF_TIME_US or self.until_us < END_OF_TIME_US:
+        from_us = max(self.start_us, self.floor_us)
+        if from_us > START_OF_TIME_US or self.until_us < END_OF_TIME_US:
             slices = table[SLICE_COLUMN]
-            inside = pc.and_(pc.greater_equal(slices, self.start_us), pc.less(slices, self.until_us))
+            inside = pc.and_(pc.greater_equal(slices, from_us), pc.less(slices, self.until_us))
             table = table.filter(inside)
-            records = tuple(r for r in records if self.start_us <= r[1] < self.until_us)
+            records = tuple(r for r in records if from_us <= r[1] < self.until_us)
         return table, records
 
     def take_waiting(self) -> list[Arrival]:
@@ -169,6 +170,12 @@ class FragmentSources:
     def start_us(self) -> int | None:
         """From when on windows are answered, if that is known."""
         return self.sources[0].start_us
+
+    @property
+    def taken_from_us(self) -> int | None:
+        """From when on slices are taken: later than the start, where windows are computed again."""
+        first = self.sources[0]
+        return None if first.start_us is None else max(first.start_us, first.floor_us)
 
     def newest_fragment(self, query: str) -> str:
         """Return the fragment that a query, or a side of one, takes its newest slices from."""
@@ -225,9 +232,9 @@ class FragmentSources:
             first = self.sources[0]
             if final_us < first.until_us + self.query.window.size_us or not self._is_passed(first, frontiers):
                 return
-            start_us = self.sources[0].start_us
             del self.sources[0]
-            self.sources[0].start_us = start_us  # what comes for the windows before is registered as too late
+            # What comes for the windows before is registered as too late.
+            self.sources[0].start_us, self.sources[0].floor_us = first.start_us, first.floor_us
 
     def _is_passed(self, source: FragmentSource, frontiers: Mapping[str, Frontier]) -> bool:
         """Return whether every site that counts in a source has sent everything of it."""

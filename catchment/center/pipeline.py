@@ -42,8 +42,10 @@ from catchment.center.events import (
     QueryAdded,
     QueryDropped,
     QueryMoved,
+    QueryRenewed,
     Recalled,
     RosterChange,
+    SiteHealed,
     SiteJoined,
     SiteReplaced,
     SiteRetired,
@@ -55,6 +57,7 @@ from catchment.center.query import CenterQuery
 from catchment.center.results.write import ResultTables
 from catchment.center.unfinished_notes import UnfinishedNotes
 from catchment.center.windows.query_windows import QueryWindows
+from catchment.center.windows.renewed import first_window_us
 from catchment.center.windows.unfinished import UnfinishedState
 from catchment.errors import EngineError
 from catchment.log_fields import about
@@ -135,18 +138,28 @@ class CenterPipeline:
         composed: Sequence[ComposedQuery] = (),
     ) -> None:
         """Answer these queries over these sites from now on; those that go on are not touched."""
-        self.deferrable = deferrable
-        self.queries = queries
-        self.fragments = fragments
-        self.begun = begun
-        self.tables = tables
-        self.orders = orders
-        self.composed = composed
-        self._apply_deployment()
+        with self._turn:
+            self.deferrable = deferrable
+            self.queries = queries
+            self.fragments = fragments
+            self.begun = begun
+            self.tables = tables
+            self.orders = orders
+            self.composed = composed
+            self._apply_deployment()
 
     def _apply_deployment(self) -> None:
         with self._turn:
-            changes = list(roster_changes(self.core, self.queries, self.orders))
+            renewed = [e for e in query_changes(self.core, self.queries, self.begun) if isinstance(e, QueryRenewed)]
+            if renewed:  # first: what has landed of their new fragments must find them
+                self.host.submit("deploy", renewed)
+            lives = self.orders.lives
+            senders = Routes.of(self.project).neighbours(self.project.center)
+            for name in senders:
+                if self.orders.is_healed(name) and self.core.sites.lives.get(name, 0) < lives[name]:
+                    self.inbox.stop_life(name)  # so that it cannot begin its new life while this is looked at
+            neighbours = [name for name in senders if not self.inbox.is_in_life(name, lives.get(name, 0))]
+            changes = list(roster_changes(self.core, self.queries, self.orders, neighbours))
             if changes:
                 self._change_rosters(changes)
             events = list(query_changes(self.core, self.queries, self.begun))
@@ -170,7 +183,7 @@ class CenterPipeline:
     def _change_rosters(self, changes: Sequence[RosterChange]) -> None:
         """Let sites come and go; what has landed of them is handled before."""
         for change in changes:
-            if isinstance(change, SiteReplaced):
+            if isinstance(change, SiteReplaced | SiteHealed):
                 self.inbox.stop_life(change.site)
         landed = self.inbox.last_position
         while self.consumer.position <= landed and self.consume():
@@ -186,7 +199,7 @@ class CenterPipeline:
         """Let the inbox take the new lives of replaced sites; a crash may have come before it did."""
         for site, life in self.core.sites.lives.items():
             if self.inbox.life_of(site) < life:
-                self.inbox.begin_life(site, life)
+                self.inbox.begin_life(site, life, is_healed=self.core.sites.healed.get(site) == life)
 
     def _find_span(self, fragment: str, site: str) -> Span:
         known = self.fragments.get(fragment)
@@ -270,6 +283,9 @@ class CenterPipeline:
         return {
             "marks_us": {site: _if_known(mark) for site, mark in self.core.marks(name).items()},
             "closed_us": _if_known(windows.state.closed_us),
+            "has_begun": self.core.queries[name].has_begun,
+            "changeable_from_us": self._changeable_from_us(name),
+            "renewed_windows": len(windows.state.renewed),
             "open_slices": len(windows.state.slices),
             "late_records": windows.state.late_records,
             "outstanding_records": windows.state.late.records,
@@ -282,6 +298,14 @@ class CenterPipeline:
             "backfilling": self.core.backfilling(name),
             "unfinished": _describe_unfinished(windows.state.unfinished),
         }
+
+    def _changeable_from_us(self, name: str) -> int | None:
+        """Return the start of the first window of a query that is not final; None if any window may be."""
+        running = self.core.queries[name]
+        begin_us = running.sources.start_us
+        if begin_us is None:
+            return None
+        return _if_known(first_window_us(running.query, running.windows.state.final_us, begin_us))
 
     # --- the loop ---------------------------------------------------------------------------------------------
 
@@ -302,12 +326,14 @@ class CenterPipeline:
             self.consumer.resume_requested()
         roster = self.core.sites.version
         began_us = self.clock.now_us()
-        run = self.consumer.read(self.fragments, self._deferrable_now())
+        fragments = self.fragments
+        run = self.consumer.read(fragments, self._deferrable_now())
         if run is None:
             return self._merge_deferred()
         with self._turn:
-            if self.core.sites.version != roster or self.consumer.position != run.start:
-                return True  # sites came or went meanwhile, so that other slices of it count: it is read again
+            is_outdated = self.core.sites.version != roster or self.fragments is not fragments
+            if is_outdated or self.consumer.position != run.start:
+                return True  # sites or fragments came or went meanwhile, so that other parts of it count: read it again
             # What was registered before is repaired with it: an enactment costs more than what it repairs.
             self.consumer.commit(run, [*self._recall(), *run.events, Ticked()])
             self._committed_at_us = self.clock.now_us()
@@ -426,12 +452,19 @@ class CenterPipeline:
         current_disk().sync_everything()
 
 
-def roster_changes(core: CenterCore, queries: Iterable[CenterQuery], orders: SiteOrders) -> Iterator[RosterChange]:
-    """Yield the events that bring the rosters of running queries to the sites that are deployed."""
+def roster_changes(
+    core: CenterCore, queries: Iterable[CenterQuery], orders: SiteOrders, neighbours: Collection[str] = ()
+) -> Iterator[RosterChange]:
+    """Yield the events that bring the rosters of running queries to the sites that are deployed.
+
+    `neighbours` are those that send to the center directly.
+    """
     wanted = {part.name: part.sites for query in queries for part in query.parts}
     running = {p.query.name: p.roster.present for q in core.queries.values() for p in q.sources.parts}
     for site, life in orders.lives.items():
-        if core.sites.lives.get(site, 0) < life:
+        if core.sites.lives.get(site, 0) < life and orders.is_healed(site):
+            yield SiteHealed(site, life, site in neighbours)
+        elif core.sites.lives.get(site, 0) < life:
             yield SiteReplaced(site, life, orders.boundaries.get(site))
     for sites, others, change in ((wanted, running, SiteJoined), (running, wanted, SiteRetired)):
         parts: dict[str, list[str]] = {}
@@ -449,6 +482,9 @@ def query_changes(core: CenterCore, queries: Iterable[CenterQuery], begun: Colle
     for name, query in wanted.items():
         if name not in core.queries:
             yield QueryAdded(query, any(part.source_fragment in begun for part in query.parts))
+            continue
+        if core.queries[name].query.renewal != query.renewal:
+            yield QueryRenewed(query)
             continue
         for part in query.parts:
             if (

@@ -32,7 +32,8 @@ class RepairRule:
             raise CenterError(f"a repair rule needs a spread and an age of 0 or more, a number of 1 or more: {self}")
 
 
-@stored(3, {1: lambda fields: fields | {"whole_windows": False}, 2: lambda fields: fields})
+# version 4 has renewal
+@stored(4, {1: lambda fields: fields | {"whole_windows": False}, 2: lambda fields: fields, 3: dict})
 @dataclass(frozen=True)
 class CenterQuery:
     """A query as the center runs it: its own fragment, its windows, the sites that it waits for and how long.
@@ -45,7 +46,7 @@ class CenterQuery:
     it is a union, and each side has the layout of its fragment. With `whole_windows` every
     revision has all rows of its window, because what is published of one row depends on the others (LIMIT).
     `late_delta` is the chance that more is late than is stated: the part of 1 - confidence that samplers and sketches
-    leave to late records.
+    leave to late records. `renewal` counts how often its windows were ordered to be computed again.
     """
 
     name: str
@@ -63,6 +64,7 @@ class CenterQuery:
     sides: tuple[CenterQuery, ...] = ()
     whole_windows: bool = False
     late_delta: float = 0.05
+    renewal: int = 0
 
     def __post_init__(self) -> None:
         if not self.sites:

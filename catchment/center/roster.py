@@ -73,6 +73,16 @@ class Roster:
         if not stays:
             del self.stays[site]
 
+    def heal(self, site: str) -> None:
+        """Let lives of a site that follow one another without a gap count as one: all of it is computed again."""
+        joined: list[Stay] = []
+        for stay in self.stays[site]:
+            if joined and joined[-1].until_us == stay.from_us:
+                joined[-1] = replace(stay, from_us=joined[-1].from_us)
+            else:
+                joined.append(stay)
+        self.stays[site] = joined
+
     def lost(self) -> Iterator[Lost]:
         """Yield the event times of which nothing more comes, with their sites."""
         for site, stays in self.stays.items():

@@ -1,4 +1,4 @@
-"""How the rosters of all queries change when a site joins, retires, or goes on with an empty disk.
+"""How the rosters of all queries change when a site joins, retires, goes on with an empty disk, or is healed.
 
 One instant, the boundary, holds for every query of a stream: before it a site that joins does not count, after it a
 site that retires does not. It lies where a slice of every one of these queries starts, so that each slice of the site
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from catchment.center.events import RosterChange, SiteJoined, SiteReplaced, SiteRetired
+from catchment.center.events import RosterChange, SiteHealed, SiteJoined, SiteReplaced, SiteRetired
 from catchment.center.fragment_sources import FragmentSources
 from catchment.center.roster import Roster, Stay, next_common_boundary
 from catchment.center.running_query import RunningQuery
@@ -26,16 +26,17 @@ from catchment.storage.codec import stored
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US, Slicing
 
 
-@stored()
+@stored(version=2, migrations={1: dict})  # version 2 has healed
 @dataclass
 class SiteRecords:
     """What a center remembers of each site, whatever queries come and go."""
 
     spans: dict[tuple[str, str], Span] = field(default_factory=dict)  # (stream, site) -> the slices that count
     newest: dict[tuple[str, str], int] = field(default_factory=dict)  # (fragment, sender) -> newest slice merged
-    lives: dict[str, int] = field(default_factory=dict)  # site -> how often it was replaced
+    lives: dict[str, int] = field(default_factory=dict)  # site -> how often it was replaced or healed
     left_out: dict[str, int] = field(default_factory=dict)  # site -> raw records outside of its spans
     version: int = 0  # grows with every change of a roster
+    healed: dict[str, int] = field(default_factory=dict)  # site -> the newest life that it began by being healed
 
     def span(self, stream: str, site: str) -> Span:
         """Return the slices of a stream for which a site counts."""
@@ -94,6 +95,8 @@ class RosterChanges:
                 self._retire(event)
             case SiteReplaced():
                 self._replace(event)
+            case SiteHealed():
+                self._heal(event)
 
     def _join(self, event: SiteJoined) -> None:
         """Let a site count from a boundary on."""
@@ -124,10 +127,26 @@ class RosterChanges:
             self._end_stay(part, site, from_us)
             part.sources.roster.begin(site, from_us)
             self._set_span(part.stream, site, (from_us, END_OF_TIME_US))
+        self._begin_life(site, event.life)
+
+    def _heal(self, event: SiteHealed) -> None:
+        """Let a site count for what its former lives have lost; the queries compute it again."""
+        site = event.site
+        for part in self._parts():
+            if site in part.sources.roster.present:
+                part.sources.roster.heal(site)
+                self._set_span(part.stream, site, (part.sources.roster.from_us(site), END_OF_TIME_US))
+        if event.is_direct:
+            self._begin_life(site, event.life)
+        self.records.lives[site] = event.life
+        self.records.healed[site] = event.life
+
+    def _begin_life(self, site: str, life: int) -> None:
+        """Forget how far the former life of a site had come with its segments."""
         self.frontiers.pop(site, None)
         for known in [k for k in self.records.newest if k[1] == site]:
             del self.records.newest[known]
-        self.records.lives[site] = event.life
+        self.records.lives[site] = life
 
     def _end_us(self, parts: Iterable[_Part], site: str, asked_us: int | None) -> int:
         """Return the boundary at which a life ends: as asked, but not before it began or before what was merged."""

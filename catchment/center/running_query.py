@@ -17,11 +17,12 @@ from catchment.center.windows.closed import SiteMarks
 from catchment.center.windows.deferred import DeferredBatch
 from catchment.center.windows.publish import WindowPublisher
 from catchment.center.windows.query_windows import QueryWindows
+from catchment.center.windows.renewed import first_window_us, renew_windows
 from catchment.center.windows.state import WindowsState
 from catchment.progress.events import Gathered, PartialsDeferred
 from catchment.progress.frontier import Frontier
 from catchment.storage.codec import stored
-from catchment.timeline import START_OF_TIME_US
+from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US
 from catchment.wire.messages import Deferred, Shed, Skipped
 
 
@@ -60,6 +61,23 @@ class RunningQuery:
         parts = [FragmentSources.begin(part, floor_us(part.source_fragment), waits) for part in query.parts]
         rosters = [part.roster.stays for part in parts]
         return cls(QueryState(query, [part.sources for part in parts], [], WindowsState(), rosters))
+
+    def renew(self, query: CenterQuery, waits: bool, now_us: int) -> RunningQuery:
+        """Return the query with another definition, by which its windows that are not final are computed again.
+
+        All its slices come of the new fragments. Where it has not begun yet, it begins as if it were new.
+        """
+        begin_us = self.sources.start_us
+        windows = self.windows.state
+        from_us = START_OF_TIME_US
+        if begin_us is not None:
+            from_us = first_window_us(query, windows.final_us, begin_us)
+            windows = renew_windows(query, windows, from_us, self.sites, now_us)
+        sources = [
+            [FragmentSource(part.source_fragment, part.derivation, from_us, waits, begin_us)] for part in query.parts
+        ]
+        rosters = [part.roster.stays for part in self.sources.parts]
+        return RunningQuery(QueryState(query, sources, [], windows, rosters))
 
     @property
     def has_begun(self) -> bool:
@@ -172,8 +190,8 @@ class RunningQuery:
 
     def _begin(self) -> None:
         """Answer from the first window on that is wholly seen."""
-        if self.sources.start_us is not None:
-            self.windows.begin(self.sources.start_us)
+        if self.sources.taken_from_us is not None:
+            self.windows.begin(self.sources.taken_from_us)
 
 
 def _awaited_past(part: FragmentSources, known: Mapping[str, Frontier]) -> Iterator[Lost]:
@@ -192,3 +210,8 @@ def _lost_past(part: FragmentSources, known: Mapping[str, Frontier]) -> Iterator
             for low_us, high_us in frontier.lost.get(source.fragment, ()):
                 if low_us < source.until_us:
                     yield site, low_us, min(high_us, source.until_us)
+            if part.query.renewal and source.start_us is not None and site in part.roster.present:
+                first_us = frontier.first_mark(source.fragment)  # it may have begun later than it was wanted from
+                from_us = max(source.floor_us, part.roster.from_us(site))
+                if first_us is not None and from_us < first_us < END_OF_TIME_US:
+                    yield site, from_us, first_us

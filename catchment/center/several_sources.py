@@ -36,6 +36,12 @@ class SeveralSources:
         starts = [part.start_us for part in self.parts]
         return None if None in starts else max(s for s in starts if s is not None)
 
+    @property
+    def taken_from_us(self) -> int | None:
+        """From when on slices of all sides are taken, if that is known."""
+        starts = [part.taken_from_us for part in self.parts]
+        return None if None in starts else max(s for s in starts if s is not None)
+
     def newest_fragment(self, query: str) -> str:
         """Return the fragment that a side takes its newest slices from."""
         return self._part(query).newest_fragment(query)

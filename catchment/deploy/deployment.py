@@ -218,6 +218,7 @@ class Deployment:
             self.source_key(p),
             whole_windows=p.top is not None,
             late_delta=self.late_delta(p),
+            renewal=self.deployed.renewals.get(p.name, 0),
         )
 
     def _query_of_sides(self, p: QueryPlan) -> CenterQuery:

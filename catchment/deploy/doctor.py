@@ -195,7 +195,7 @@ def _check_outbox(role: Path, known: JournalSummary) -> Iterator[Finding]:
         yield Finding("outbox", path, _text(error), RESTORE)
         return
     waiting = [int(p.stem) for p in path.parent.glob("*") if p.stem.isdigit()]
-    next_number = max([acked, *(number + 1 for number in waiting)])
+    next_number = int(record.get("first", 0)) + max([acked, *(number + 1 for number in waiting)])
     problem = ""
     if next_number < known.enacted:
         problem = (

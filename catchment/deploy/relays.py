@@ -50,6 +50,7 @@ class Relays:
                 partial(self.make_sender, name),
                 self.clock,
                 observer=self.observer,
+                orders=self.deployment.deployed.orders,
             )
             self.running[name] = relay
             self._closing.callback(relay.stop)
@@ -71,7 +72,7 @@ class Relays:
         self.deployment = deployment
         self._known = deployment.deployed.known
         for name, relay in self.running.items():
-            relay.carry(tuple(carried_by(deployment, name)), deployment.deferrable)
+            relay.carry(tuple(carried_by(deployment, name)), deployment.deferrable, deployment.deployed.orders)
 
     def tick(self) -> None:
         for relay in self.running.values():

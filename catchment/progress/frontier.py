@@ -7,6 +7,7 @@ the relay's segments, and are true of the site that they name.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from catchment.errors import CenterError
@@ -65,15 +66,18 @@ class Frontier:
         """Return how far a fragment is in for that of its queries which waits least."""
         return max((self.mark(fragment), *self.query_marks.get(fragment, {}).values()))
 
-    def add(self, landed: Landed) -> list[Landed]:
-        """Take a segment in; return the segments that are in order because of it, oldest first."""
+    def add(self, landed: Landed, former: Collection[str] = ()) -> list[Landed]:
+        """Take a segment in; return the segments that are in order because of it, oldest first.
+
+        Standings of `former` fragments, in whose place others compute the same windows, say nothing any more.
+        """
         if self.has(landed.sequence):
             raise CenterError(f"segment {landed.sequence} of {landed.origin!r} reached the core twice")
         self.ahead[landed.sequence] = landed
         passed = []
         while self.next_sequence in self.ahead:
             passed.append(self.ahead.pop(self.next_sequence))
-            self._advance(passed[-1])
+            self._advance(passed[-1], former)
             self.next_sequence += 1
         return passed
 
@@ -94,7 +98,7 @@ class Frontier:
             closings={},
         )
 
-    def _advance(self, landed: Landed) -> None:
+    def _advance(self, landed: Landed, former: Collection[str] = ()) -> None:
         for fragment, rows in landed.updates:
             self.rows[fragment] = self.rows.get(fragment, 0) + rows
         for stated in (*landed.progress, *(r.fact for r in landed.relayed)):
@@ -105,7 +109,8 @@ class Frontier:
                 )
         own: tuple[Fact, ...] = (*landed.backfills, *landed.progress, *landed.standings, *landed.suspensions)
         for fact in own:
-            self.note(fact)
+            if not _is_outdated(fact, former):
+                self.note(fact)
 
     def note(self, fact: Fact) -> None:
         """Note a fact of this site that holds from now on."""
@@ -145,6 +150,11 @@ class Frontier:
         """Return the instant before which the site expects nothing more of a query."""
         return self.complete_until.get(query, START_OF_TIME_US)
 
+    def forget_standing(self, query: str) -> None:
+        """Forget what was stated of the windows of a query: they are computed again."""
+        self.complete_until.pop(query, None)
+        self.closings.pop(query, None)
+
     def forget_closings(self, query: str, closed_us: int) -> None:
         """Drop the closings of windows that are closed and complete: they are not asked for any more."""
         known = self.closings.get(query, {})
@@ -153,12 +163,19 @@ class Frontier:
             del known[end_us]
 
 
-def apply_landed(frontiers: dict[str, Frontier], landed: Landed) -> list[tuple[str, Fact]]:
+def apply_landed(
+    frontiers: dict[str, Frontier], landed: Landed, former: Collection[str] = ()
+) -> list[tuple[str, Fact]]:
     """Take a segment in; return the facts that hold from now on, each with the site that it is true of."""
-    passed = frontiers.setdefault(landed.origin, Frontier()).add(landed)
+    passed = frontiers.setdefault(landed.origin, Frontier()).add(landed, former)
     for relayed in (r for segment in passed for r in segment.relayed):
-        frontiers.setdefault(relayed.origin, Frontier()).note(relayed.fact)
+        if not _is_outdated(relayed.fact, former):
+            frontiers.setdefault(relayed.origin, Frontier()).note(relayed.fact)
     return [fact for segment in passed for fact in _facts(segment)]
+
+
+def _is_outdated(fact: Fact, former: Collection[str]) -> bool:
+    return isinstance(fact, Standing) and fact.fragment in former
 
 
 def _facts(landed: Landed) -> list[tuple[str, Fact]]:

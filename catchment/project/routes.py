@@ -70,6 +70,16 @@ class Routes:
         """Return whose inbox the updates of a site's streams reach first: for a relay and the center, their own."""
         return site if site == self.center or site in self.relays else self.hops.get(site, self.center)
 
+    def neighbours(self, inbox: str) -> frozenset[str]:
+        """Return who sends to the inbox of the center or of a relay directly; itself too, if it has streams."""
+        return frozenset({inbox, *(site for site, hop in self.hops.items() if hop == inbox)})
+
+    def upstream(self, name: str) -> tuple[str, ...]:
+        """Return a site or relay, and all that send through it."""
+        if name == self.center:
+            return (*self.hops, name)
+        return tuple(site for site in self.hops if name in self.sites_on_route(site))
+
     def may_speak_for(self, sender: str, origin: str) -> bool:
         """Return whether facts of `origin` may come from `sender`: the origin itself, or a site on its route."""
         return self.reaches(origin) and sender in self.sites_on_route(origin)

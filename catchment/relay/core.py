@@ -35,7 +35,7 @@ from catchment.progress.blocking import Blocked, SiteBlocked, SiteResumed, note_
 from catchment.progress.deferred import DeferralKey
 from catchment.progress.events import DeferredMerged, Gathered, Landed, PartialsDeferred, Ticked
 from catchment.progress.frontier import Frontier, apply_landed
-from catchment.relay.events import Action, Carried, Event, Flushed, Forward
+from catchment.relay.events import Action, Carried, Event, Flushed, Forward, LifeBegun
 from catchment.relay.origins import Origins
 from catchment.site.core import CacheLimits, SiteCore, SiteState
 from catchment.site.events import (
@@ -65,7 +65,7 @@ from catchment.wire.messages import (
 )
 
 
-@stored(version=3, migrations={1: lambda fields: {**fields, "blocked_sites": {}}, 2: dict})
+@stored(version=4, migrations={1: lambda fields: {**fields, "blocked_sites": {}}, 2: dict, 3: dict})  # 4 has lives
 @dataclass
 class RelayState:
     """All that a relay core remembers."""
@@ -79,6 +79,7 @@ class RelayState:
     blocked: bool  # whether the link is
     blocked_sites: Blocked
     deferred: set[DeferralKey] = field(default_factory=set)
+    lives: dict[str, int] = field(default_factory=dict)
 
 
 class RelayCore:
@@ -96,6 +97,7 @@ class RelayCore:
         self._link_is_blocked = False
         self.blocked: Blocked = {}
         self.deferred: set[DeferralKey] = set()  # partials that wait on disk
+        self.lives: dict[str, int] = {}  # how often those that send here were healed
 
     @property
     def rows_out(self) -> int:
@@ -128,6 +130,11 @@ class RelayCore:
             case LinkMeasured(blocked=blocked):
                 self._link_is_blocked = blocked
                 return self._handle_at_site(event, now_us)
+            case LifeBegun(site, life, begins_anew):
+                self.lives[site] = life
+                if begins_anew:
+                    self.frontiers.pop(site, None)
+                self.blocked.pop(site, None)
             case SiteBlocked() | SiteResumed():
                 note_blocking(self.blocked, event, now_us)
             case Ticked():
@@ -282,6 +289,7 @@ class RelayCore:
             self._link_is_blocked,
             self.blocked,
             self.deferred,
+            self.lives,
         )
 
     def restore(self, state: RelayState) -> None:
@@ -295,6 +303,7 @@ class RelayCore:
         self._link_is_blocked = state.blocked
         self.blocked = state.blocked_sites
         self.deferred = state.deferred
+        self.lives = state.lives
 
     def validate(self) -> None:
         """Assert the invariants that can be seen from inside."""

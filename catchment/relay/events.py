@@ -35,8 +35,21 @@ class Flushed:
     """Nothing more will come for now: do not wait for sites that are behind."""
 
 
+@stored()
+@dataclass(frozen=True, slots=True)
+class LifeBegun:
+    """A site or a relay that sends here goes on in its `life`-th life.
+
+    Its numbers begin anew, unless nothing of a former one has ever come.
+    """
+
+    site: str
+    life: int
+    begins_anew: bool = True
+
+
 Received = Gathered | PartialsDeferred | DeferredMerged | Landed | SiteBlocked | SiteResumed
-Event = Carried | FragmentDropped | Received | LinkMeasured | Ticked | Flushed
+Event = Carried | FragmentDropped | LifeBegun | Received | LinkMeasured | Ticked | Flushed
 
 
 @dataclass(frozen=True, slots=True)

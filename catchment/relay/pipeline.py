@@ -16,14 +16,15 @@ from catchment.progress.consumer import NOTHING_DEFERRABLE, InboxConsumer, Merge
 from catchment.progress.events import Ticked
 from catchment.progress.window_observer import WindowObserver
 from catchment.project.config import Project
-from catchment.project.routes import outgoing_link
+from catchment.project.routes import Routes, outgoing_link
+from catchment.project.site_orders import SiteOrders
 from catchment.query.fragment import Fragment
 from catchment.relay.core import RelayCore
-from catchment.relay.events import Action, Carried, Event, Flushed
+from catchment.relay.events import Action, Carried, Event, Flushed, LifeBegun
 from catchment.shedding.group_shares import DeferrableFragment
 from catchment.site.events import FragmentDropped, LinkMeasured
 from catchment.site.meter import SiteMeter
-from catchment.site.outbox_writer import OutboxWriter
+from catchment.site.outbox_writer import OutboxWriter, needs_new_life, recover
 from catchment.storage.free_space import FreeSpace
 from catchment.storage.host import Host
 from catchment.storage.journal import Journal
@@ -47,6 +48,7 @@ class RelayPipeline:
         merge: Merge = merge_here,
         stopwatch: Callable[[], float] = time.perf_counter,
         observer: WindowObserver | None = None,
+        orders: SiteOrders | None = None,
     ) -> None:
         self.name = name
         self.clock = clock
@@ -54,23 +56,39 @@ class RelayPipeline:
         self.link = outgoing_link(project, name)
         self.free_space = FreeSpace(self.folder, project.limits.free_disk_bytes, clock)
         self.inbox = Inbox(self.folder / "inbox", admit=check, free_space=self.free_space, clock=clock)
-        self.outbox = Outbox(self.folder / "outbox", name, self.link.destination, self.link.outbox_max_bytes)
+        self._orders = orders or SiteOrders()
+        self._neighbours = Routes.of(project).neighbours(name)
+        self.outbox = Outbox(
+            self.folder / "outbox",
+            name,
+            self.link.destination,
+            self.link.outbox_max_bytes,
+            life=self._orders.lives.get(name, 0),
+        )
         self._writer = OutboxWriter(self.outbox, None if observer is None else partial(observer.note_flushed, name))
         self.core = RelayCore(project.defaults.relay_wait_us, name=name)
         self._deferrable: Mapping[str, DeferrableFragment] = {}
         journal = Journal(self.folder / "journal")
         self.host: Host[Event, Action] = Host(self.core, journal, self._enact, clock)
-        self.host.recover(self.outbox.next_sequence)
+        recover(self.host, self.outbox, self._orders, lambda: self.core.site.fragments)
         self.consumer = InboxConsumer(self.inbox, self.host, merge, stopwatch=stopwatch)
         self.consumer.recover()
+        self._take_new_lives()
         self.meter = SiteMeter()
         self.sender = make_sender(self.outbox)
 
     def carry(
-        self, wanted: Sequence[Carried], deferrable: Mapping[str, DeferrableFragment] = NOTHING_DEFERRABLE
+        self,
+        wanted: Sequence[Carried],
+        deferrable: Mapping[str, DeferrableFragment] = NOTHING_DEFERRABLE,
+        orders: SiteOrders | None = None,
     ) -> None:
-        """Carry these fragments from now on, some of which may be deferred; those carried already go on."""
+        """Carry these fragments from now on, some of which may be deferred; those carried already go on.
+
+        Sites that were ordered to be healed begin a new life here.
+        """
         self._deferrable = deferrable
+        self._orders = orders or self._orders
         here = {f.name: f for f in self.core.site.definitions}
         gone: list[Event] = [FragmentDropped(n) for n in here if n not in {c.fragment.name for c in wanted}]
         new = [c for c in wanted if c.fragment.name not in here or not self._is_carried(c)]
@@ -82,8 +100,10 @@ class RelayPipeline:
         self.inbox.raise_failure()
         self.sender.raise_failure()
         self.consumer.resume_requested()
+        self._stop_old_lives()
         while self._take_landed():
             self.sender.notify()
+        self._begin_new_lives()
         self._merge_deferred()
         self.meter.note_link(self.sender.snapshot(), self.outbox.size_bytes, self.clock.now_us())
         measured = self._measure_link()
@@ -97,6 +117,39 @@ class RelayPipeline:
         if self.consumer.is_drained and self.core.site.pending_rows:
             self.host.submit("flush", [self._measure_link(), Flushed()])
             self.sender.notify()
+
+    @property
+    def needs_new_life(self) -> bool:
+        """Whether it was ordered to be healed since it started."""
+        return needs_new_life(self.outbox, self._orders)
+
+    def _healed_neighbours(self) -> dict[str, int]:
+        """Return those that send here and were ordered to be healed, with the lives that are to begin."""
+        lives = self._orders.lives
+        return {
+            name: lives[name]
+            for name in sorted(self._neighbours)
+            if self._orders.is_healed(name) and self.core.lives.get(name, 0) < lives[name]
+        }
+
+    def _stop_old_lives(self) -> None:
+        for name in self._healed_neighbours():
+            self.inbox.stop_life(name)
+
+    def _begin_new_lives(self) -> None:
+        """Take what healed sites send from now on, when all that had landed before is handled."""
+        healed = self._healed_neighbours()
+        if healed and self.consumer.is_drained:
+            self.host.submit(
+                "heal", [LifeBegun(n, life, not self.inbox.is_in_life(n, life)) for n, life in healed.items()]
+            )
+        self._take_new_lives()
+
+    def _take_new_lives(self) -> None:
+        """Let the inbox take the new lives of healed sites; a crash may have come before it did."""
+        for name, life in self.core.lives.items():
+            if self.inbox.life_of(name) < life:
+                self.inbox.begin_life(name, life, is_healed=True)
 
     @property
     def drained(self) -> bool:

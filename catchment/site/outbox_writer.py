@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
-from catchment.site.events import LinkMeasured
+from catchment.project.site_orders import SiteOrders
+from catchment.site.events import FragmentDropped, LinkMeasured
+from catchment.storage.host import Host
 from catchment.wire.link_meter import LinkCounters, WireSizes
 from catchment.wire.messages import Message, Updates
 from catchment.wire.outbox import Outbox
 from catchment.wire.segmenting import segments_of
+
+
+def recover(host: Host[Any, Any], outbox: Outbox, orders: SiteOrders, fragments: Callable[[], Iterable[str]]) -> None:
+    """Recover a site or a relay; where it was ordered to be healed, its outbox begins a new life.
+
+    Its fragments, which `fragments` names, end with the old one: others compute the same again.
+    """
+    host.recover(outbox.enacted)
+    if needs_new_life(outbox, orders):
+        host.submit("heal", [FragmentDropped(name) for name in fragments()])
+        outbox.renew(orders.lives[outbox.origin], host.enacted)
+
+
+def needs_new_life(outbox: Outbox, orders: SiteOrders) -> bool:
+    """Return whether the site or relay of an outbox was ordered to be healed since the outbox began."""
+    return orders.is_healed(outbox.origin) and outbox.life < orders.lives[outbox.origin]
 
 
 class OutboxWriter:
@@ -26,15 +45,19 @@ class OutboxWriter:
     def append(self, number: int, updates: Iterable[Updates], facts: Sequence[Message]) -> int:
         """Append segments of the updates, none too large for the wire, then of the facts; return how many.
 
-        They are numbered from `number` on; appending a number again changes nothing.
+        They are numbered from `number` on; appending a number again changes nothing. Numbers of a former life of the
+        outbox are passed over: nothing that it held is sent any more.
         """
         segments = segments_of(updates, facts, self._outbox.limits)
         for offset, messages in enumerate(segments):
-            stored = self._outbox.append(number + offset, messages)
+            sequence = number + offset - self._outbox.first
+            if sequence < 0:
+                continue
+            stored = self._outbox.append(sequence, messages)
             self._sizes.note(messages, stored)
             self.appended_bytes += 0 if stored is None else stored.size_bytes
             if self._on_append is not None and stored is not None:
-                self._on_append(number + offset, [m for m in messages if isinstance(m, Updates)])
+                self._on_append(sequence, [m for m in messages if isinstance(m, Updates)])
         return len(segments)
 
     def measure(self, counters: LinkCounters) -> LinkMeasured:

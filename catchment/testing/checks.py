@@ -18,7 +18,7 @@ from catchment.aggregates import partials
 from catchment.aggregates.shed_terms import terms_in
 from catchment.center.events import EARLY, EXACT, FINAL, ON_TIME
 from catchment.center.late.registry import WINDOW_COLUMN
-from catchment.center.results.layout import flatten_states, newest_revisions
+from catchment.center.results.layout import flatten_states, newest_revisions, without_retracted
 from catchment.query.fragment import Fragment
 from catchment.query.plan import QueryPlan
 from catchment.query.sql.view_options import NEVER
@@ -115,6 +115,10 @@ class ViewCheck:
                 self._world.note(RareState.RECORDS_EXPIRED)
                 if self._plan.join is not None:
                     continue  # what is registered are sides, whose pairs cannot be added to the answers
+            if start_us < self._renewed_from_us():  # it was final when a site was healed: what came since is left out
+                alone = {} if start_us not in found else self._lowered(found[start_us])
+                yield from (f"{where}: {p}" for p in _too_many(alone, expected.get(start_us, {})))
+                continue
             without = self._may_lack(start_us, last)
             least = self._expected(without).get(start_us, {}) if without else expected.get(start_us, {})
             states = _together(found.get(start_us), late, self._plan.fragment)
@@ -139,10 +143,20 @@ class ViewCheck:
         A view that began during the run did not wait for a site that was away, and says so in its windows. A window of
         which the others have no record is not published, and says nothing.
         """
-        if self._from_us == START_OF_TIME_US:
+        if self._from_us == START_OF_TIME_US and not self._is_renewed():
             return tuple(sorted(self._dead))
         named = self._began_after(start_us) if last is None else last["missing_sites"]
         return tuple(sorted({*self._dead, *named}))
+
+    def _is_renewed(self) -> bool:
+        assert self._world.center is not None
+        return bool(self._world.center.pipeline.core.queries[self._plan.name].query.renewal)
+
+    def _renewed_from_us(self) -> int:
+        """Return from when on windows were computed again; the start of time if none were."""
+        assert self._world.center is not None
+        taken_us = self._world.center.pipeline.core.queries[self._plan.name].sources.taken_from_us
+        return START_OF_TIME_US if taken_us is None or not self._is_renewed() else taken_us
 
     def _began_after(self, start_us: int) -> Iterator[str]:
         """Yield the sites that count in the view from a later instant on."""
@@ -173,7 +187,7 @@ class ViewCheck:
     def _answered(self) -> dict[int, pa.Table]:
         """Return the newest published (keys, states) of each window."""
         rows = self._store.rows("results", self._plan.name)
-        return {} if rows is None else _by_window(flatten_states(newest_revisions(rows)))
+        return {} if rows is None else _by_window(flatten_states(without_retracted(newest_revisions(rows))))
 
     def _expired(self) -> dict[int, pa.Table]:
         """Return the (keys, states) that were registered as too late."""

@@ -16,7 +16,7 @@ import pyarrow as pa
 from catchment.aggregates import partials
 from catchment.center.events import EXACT, FINAL
 from catchment.center.late.registry import WINDOW_COLUMN
-from catchment.center.results.layout import flatten_states, newest_revisions
+from catchment.center.results.layout import flatten_states, newest_revisions, without_retracted
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.query.plan import QueryPlan
 from catchment.query.plan_nodes import LOWER_ROWS
@@ -72,7 +72,7 @@ class ComposedCheck:
         rows = self._store.rows("results", self._plan.name)
         if rows is None:
             return {}
-        states = flatten_states(newest_revisions(rows))
+        states = flatten_states(without_retracted(newest_revisions(rows)))
         found: Rows = {}
         for start_us in set(states[WINDOW_COLUMN].to_pylist()):
             mask = [at == start_us for at in states[WINDOW_COLUMN].to_pylist()]

@@ -11,7 +11,7 @@ import errno
 import os
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -205,6 +205,17 @@ class SimulatedDisk(Disk):
         restored = len(machine.damaged)
         machine.damaged.clear()
         return restored
+
+    def replace_all(self, folder: Path, files: Mapping[Path, bytes]) -> None:
+        """Leave these files below a folder of a machine that is down, durably, and no others."""
+        machine = self.machine(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+        for path, content in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        machine.undo.clear()
+        machine.unsynced.clear()
+        machine.damaged.clear()
 
     def _lose_content(self, path: Path, synced_bytes: int) -> None:
         """Cut the end that was not synced, or leave zeros in its place from some sector on."""

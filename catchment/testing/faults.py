@@ -10,7 +10,7 @@ from catchment.testing.disk import DiskFault
 from catchment.testing.features import Feature, Features
 from catchment.testing.network import LinkWeather, SimulatedLink
 from catchment.testing.states import RareState
-from catchment.testing.world import Role, World
+from catchment.testing.world import CENTER, Role, StateCopy, World
 from catchment.timeline import SECOND_US
 
 _DISK_FAULTS = {
@@ -48,6 +48,10 @@ class FaultPlan:
             if feature in self.features:
                 for _ in range(self._chance.randint(1, _MOMENTS)):
                     self._sometime(act)
+        if Feature.RESTORED in self.features:
+            self._sometime(self._copy_state)
+        if Feature.LOST in self.features:
+            self._sometime(self._lose_state)
         if Feature.DEAD in self.features:
             self._sometime(self._die)
         if Feature.SKEW in self.features:
@@ -116,6 +120,35 @@ class FaultPlan:
         if role.running is None and not role.is_dead:
             path = self.world.disk.rot(role.folder)
             self.world.say(f"{role}: {path.name if path else 'nothing'} rots")
+
+    # --- state that is older, or lost -------------------------------------------------------------------------------
+
+    def _copy_state(self) -> None:
+        """Copy the state of a site or a relay, which comes back with that copy later."""
+        role = self._some_sender()
+        if not self.world.disk.machine(role.folder).damaged:
+            copied = self.world.copy_state(role)
+            self.world.say(f"the state of {role} is copied")
+            self.world.scheduler.after(self._seconds(1, 20), lambda: self._come_back(role, copied))
+
+    def _lose_state(self) -> None:
+        self._come_back(self._some_sender(), None)
+
+    def _come_back(self, role: Role, copied: StateCopy | None) -> None:
+        """Let a role come back with another state; a person heals it, sooner or later."""
+        if role.is_dead:
+            return
+        self.world.say(f"{role} comes back with {'an older copy' if copied else 'an empty disk'}")
+        self.world.note(RareState.STATE_RESTORED if copied else RareState.STATE_LOST)
+        self.world.put_back(role, copied)
+        self.world.scheduler.after(self._seconds(0, 5), lambda: self.world.start(role))
+        self.world.scheduler.after(self._seconds(0, 10), lambda: self.world.heal(role))
+
+    def _some_sender(self) -> Role:
+        return self._chance.choice([r for r in self.world.roles.values() if r.kind != CENTER])
+
+    def _seconds(self, least: int, most: int) -> int:
+        return self._chance.randint(least, most) * SECOND_US
 
     # --- links ------------------------------------------------------------------------------------------------------
 

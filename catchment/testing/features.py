@@ -57,7 +57,12 @@ class Feature(StrEnum):
     OVERLOAD = "overload"
     # views that are submitted and begin in the past
     PAST = "past"
+    # state that is older than what was sent, or lost, and is healed
+    RESTORED = "restored"
+    LOST = "lost"
 
 
 Features = frozenset[Feature]
 EVERYTHING: Features = frozenset(Feature)
+ON_REQUEST: Features = frozenset({Feature.RESTORED, Feature.LOST})  # not drawn, only enabled by name
+DRAWN = tuple(feature for feature in Feature if feature not in ON_REQUEST)

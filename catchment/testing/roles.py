@@ -151,7 +151,14 @@ class SimulatedRelay:
         self.deployment = deployment
         self.folder = deployment.project.relay_folder(name)
         self.pipeline = RelayPipeline(
-            deployment.project, name, self._admit, make_sender, clock, work.merge, lambda: work.spent_s
+            deployment.project,
+            name,
+            self._admit,
+            make_sender,
+            clock,
+            work.merge,
+            lambda: work.spent_s,
+            orders=deployment.deployed.orders,
         )
         self.host = self.pipeline.host
         self.inbox = self.pipeline.inbox
@@ -162,7 +169,13 @@ class SimulatedRelay:
     def deploy(self, deployment: Deployment) -> None:
         """Carry what is deployed now."""
         self.deployment = deployment
-        self.pipeline.carry(tuple(carried_by(deployment, self.name)), deployment.deferrable)
+        orders = deployment.deployed.orders
+        self.pipeline.carry(tuple(carried_by(deployment, self.name)), deployment.deferrable, orders)
+
+    @property
+    def needs_new_life(self) -> bool:
+        """Whether it was ordered to be healed since it started."""
+        return self.pipeline.needs_new_life
 
     def tick(self) -> None:
         """Take in what has landed, and send on what is due, if there is time for it."""

@@ -302,6 +302,8 @@ class DeploymentSimulation:
             elif row["status"] in ("exact", "final") and start in were_deferred:
                 were_deferred.discard(start)
                 self.world.note(RareState.DEFERRED_MERGED)
+            if row["reason"].startswith("computed again:"):
+                self.world.note(RareState.WINDOW_RENEWED)
             if row["reason"].startswith("late:"):
                 self.world.note(RareState.WINDOW_REPAIRED)
             if row["reason"].startswith("closed under its contract"):

@@ -33,7 +33,7 @@ from catchment.site.agreed_time import AgreedTime, BatchTimes, Buckets, TimeBuck
 from catchment.site.backfill import PastAbsorbed, PastBatch, PastChunk, choose_chunk, drop_before
 from catchment.site.core import SiteCore
 from catchment.site.events import Absorbed, Action, Event, LinkMeasured, LowMarkRaised, Observed
-from catchment.site.outbox_writer import OutboxWriter
+from catchment.site.outbox_writer import OutboxWriter, needs_new_life, recover
 from catchment.site.plausible import PlausibleTimes, count_far, far_us, find_plausible_times, needs_check
 from catchment.storage.host import Host
 from catchment.storage.journal import Journal
@@ -65,6 +65,17 @@ class SourceLog:
 
     def cut_power(self) -> None:
         del self.ends[self.durable :]
+
+    def copy(self) -> SourceLog:
+        """Return what a copy of the checkpoint remembers."""
+        copied = SourceLog(self.arrivals, list(self.ends), self.durable)
+        copied.accepted = self.accepted.copy()
+        return copied
+
+    def put_back(self, copied: SourceLog | None) -> None:
+        """Remember what a copy does, or nothing; all that was read since is read again."""
+        known = copied or SourceLog(self.arrivals)
+        self.ends, self.durable, self.accepted = list(known.ends), known.durable, known.accepted.copy()
 
 
 @dataclass(frozen=True)
@@ -132,12 +143,14 @@ class SimulatedSite:
         self.project = deployment.project
         self.folder = self.project.site_folder(name)
         to = deployment.routes.next_inbox(name)
-        self.outbox = Outbox(self.folder / "outbox", name, to, first_link(self.project, name).outbox_max_bytes)
+        orders = deployment.deployed.orders
+        max_bytes = first_link(self.project, name).outbox_max_bytes
+        self.outbox = Outbox(self.folder / "outbox", name, to, max_bytes, life=orders.lives.get(name, 0))
         self._writer = OutboxWriter(self.outbox)
         self.sender = around.make_sender(self.outbox)
         self.core = SiteCore()
         self.host: Host[Event, Action] = Host(self.core, Journal(self.folder / "journal"), self._enact, around.clock)
-        self.host.recover(self.outbox.next_sequence)
+        recover(self.host, self.outbox, orders, lambda: self.core.fragments)
         self.plans = deployment.fragments_at(name)
         self.readers: dict[str, StreamReader] = {}
         streams = deployment.streams_at(name)
@@ -214,6 +227,11 @@ class SimulatedSite:
     def end(self) -> None:
         """End the process: what it holds is gone, what it wrote stays."""
         self.sender.stop()
+
+    @property
+    def needs_new_life(self) -> bool:
+        """Whether it was ordered to be healed since it started."""
+        return needs_new_life(self.outbox, self.deployment.deployed.orders)
 
     @property
     def is_finished(self) -> bool:

@@ -47,4 +47,14 @@ class RareState(StrEnum):
     QUERY_DROPPED = "a query was dropped during the run"
     QUERY_MOVED = "a query moved to another fragment"
     FRAGMENT_RETIRED = "a fragment that queries had left was ended"
+    STATE_RESTORED = "a site or a relay came back with an older copy of its state"
+    STATE_LOST = "a site or a relay came back with an empty disk"
+    HISTORY_REFUSED = "an inbox refused a site whose history was another one"
+    WINDOW_RENEWED = "a published window was computed again, and replaced"
     SITE_DEAD = "a site ended for good"
+
+
+# Entered only with features that are enabled by name.
+ON_REQUEST_STATES = frozenset(
+    {RareState.STATE_RESTORED, RareState.STATE_LOST, RareState.HISTORY_REFUSED, RareState.WINDOW_RENEWED}
+)

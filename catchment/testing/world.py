@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from catchment.deploy.deployment import Deployment
+from catchment.deploy.heal import heal
 from catchment.deploy.rebalance import Rebalancer
 from catchment.deploy.store import DeploymentStore
 from catchment.deploy.watcher import DeploymentWatcher
 from catchment.errors import CatchmentError, ConfigError
 from catchment.optimizer.sharing.deployed import Deployed
 from catchment.storage.disk import use_disk
-from catchment.testing.disk import Killed, SimulatedDisk
+from catchment.testing.disk import Killed, SimulatedDisk, state_files
 from catchment.testing.evaluate import PureEvaluator
 from catchment.testing.network import LinkWeather, SimulatedLink, SimulatedSender
 from catchment.testing.records import Workload
@@ -83,6 +84,14 @@ class Role:
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
+
+
+@dataclass(frozen=True)
+class StateCopy:
+    """What the machine of a role held at some time: its files, and what the checkpoints of its streams remembered."""
+
+    files: dict[Path, bytes]
+    logs: dict[tuple[str, str], SourceLog]
 
 
 @dataclass
@@ -240,6 +249,30 @@ class World:
         """Restore the damaged files of a role from a copy."""
         self.note(RareState.DAMAGE_RESTORED, self.disk.restore(role.folder))
 
+    # --- state that is older, or lost --------------------------------------------------------------------------------
+
+    def copy_state(self, role: Role) -> StateCopy:
+        """Return a copy of everything that a machine holds."""
+        files = {path: path.read_bytes() for path in state_files(role.folder)}
+        return StateCopy(files, {key: log.copy() for key, log in self._logs_of(role).items()})
+
+    def put_back(self, role: Role, copied: StateCopy | None) -> None:
+        """End a role, and leave on its disk what a copy holds; without one, nothing. It is not started again."""
+        self.kill(role, back_after_us=None)
+        self.disk.replace_all(role.folder, {} if copied is None else copied.files)
+        if role.kind == CENTER:
+            self.store.tables.clear()
+        for key, log in self._logs_of(role).items():
+            log.put_back(None if copied is None else copied.logs[key])
+
+    def heal(self, role: Role) -> None:
+        """Order a role to be healed, as an operator does."""
+        heal(self.project.folder, role.name)
+        self.say(f"{role} is healed")
+
+    def _logs_of(self, role: Role) -> dict[tuple[str, str], SourceLog]:
+        return {key: log for key, log in self.logs.items() if role.kind == SITE and key[1] == role.name}
+
     def _drop(self, role: Role) -> None:
         if role.running is not None:
             role.running.end()
@@ -334,6 +367,8 @@ class World:
                 self.note(RareState.FRAGMENT_RETIRED)
         if role.kind == SITE and watcher.sites_may_follow():
             running.deploy(watcher.deployment)
+        if not isinstance(running, SimulatedCenter) and running.needs_new_life:
+            raise Killed  # it begins its new life when it is started again
 
     def views(self) -> list[str]:
         """Return the views that have published something."""
@@ -421,6 +456,7 @@ class World:
         except RefusedError as refusal:
             self.note(RareState.SEGMENT_REFUSED)
             self.note(RareState.FRAGMENT_UNKNOWN, int(refusal.reason == "unfit"))
+            self.note(RareState.HISTORY_REFUSED, int(refusal.reason in ("other_history", "wrong_epoch")))
             if isinstance(receiver, SimulatedCenter) and receiver.pipeline.open_state.held_back:
                 self.note(RareState.SENDER_HELD_BACK, int(refusal.reason == "full"))
             raise

@@ -220,18 +220,23 @@ class Inbox:
         with self._lock:
             return self._origins.life_of(origin)
 
+    def is_in_life(self, origin: str, life: int) -> bool:
+        """Return whether what was taken of a site is of a life already: nothing of a former one had come."""
+        with self._lock:
+            return self._origins.is_in_life(origin, life)
+
     def stop_life(self, origin: str) -> None:
         """Take nothing more of a site until its new life begins; after a restart it is taken as before."""
         with self._lock:
             self._stopped.add(origin)
 
-    def begin_life(self, origin: str, life: int) -> None:
-        """Take a site that goes on with an empty disk: its segments are numbered from 0 again, under a new epoch.
+    def begin_life(self, origin: str, life: int, *, is_healed: bool = False) -> None:
+        """Take a site that was replaced or healed: its segments are numbered from 0 again, under a new epoch.
 
         Everything that has landed of its former life must be consumed.
         """
         with self._lock:
-            self._origins.begin_life(origin, life)
+            self._origins.begin_life(origin, life, is_healed=is_healed)
             self._write_state(self._first)
             self._stopped.discard(origin)
             self.set_aside.forget(origin)
@@ -290,7 +295,7 @@ class Inbox:
                 "wrong_epoch",
                 f"the state folder of {origin!r} was replaced: its epoch was {known.epoch}, now it is {epoch}",
                 hint="restore the site's state folder; or, if it is lost, go on with the new one: at the center, "
-                f"catchment sites replace {origin}",
+                f"catchment sites heal {origin}; or, if its source is gone too, catchment sites replace {origin}",
                 origin=origin,
             )
 

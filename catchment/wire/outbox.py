@@ -8,6 +8,9 @@ At its bound (`full`), which is one of bytes and of files, nothing is dropped an
 expected to hold its updates in the cache, where updates of the same slice and key merge, until segments are
 acknowledged. So the bound may be exceeded by what one commit sends.
 
+A folder may begin a new life (`renew`): what it has not sent is forgotten, because all of it is computed again, and
+numbers begin at 0 under another epoch. `first` is the number of the journal that is 0 in this life.
+
 A start does not read a large backlog whole: of each file the header, and its checksum for the chain (`chain.py`). Up to
 `CHECKED_AT_START_BYTES` of files are checked whole; any other when it is sent.
 """
@@ -34,6 +37,7 @@ from catchment.wire.codec import (
     is_frame_of,
     read_frame,
 )
+from catchment.wire.epochs import make_epoch
 from catchment.wire.header import FrameHeader
 from catchment.wire.limits import DEFAULT_LIMITS, WireLimits
 from catchment.wire.messages import Message, Segment
@@ -41,6 +45,7 @@ from catchment.wire.segment_folder import SegmentFolder
 
 STATE_FILE = "outbox.json"
 MAX_SEGMENTS = 50_000  # files; fewer than a receiver takes ahead of a missing number
+MAX_ENDED = 16  # former epochs that are remembered
 CHECKED_AT_START_BYTES = 64 * 2**20  # files that a start reads whole
 
 
@@ -63,16 +68,30 @@ class Pending(NamedTuple):
 class _LinkState:
     """The state file of an outbox: whose link it is, its epoch, which numbers were acknowledged, and the chain.
 
-    `incarnation` is new at every start, so that two processes with copies of one folder can be told apart.
+    `incarnation` is new at every start, so that two processes with copies of one folder can be told apart. `ended` are
+    epochs that this folder had in former lives: files of theirs may be left over.
     """
 
-    def __init__(self, path: Path, origin: str, destination: str) -> None:
+    def __init__(self, path: Path, origin: str, destination: str, life: int) -> None:
         self._path = path
         self._link = {"origin": origin, "destination": destination}
-        self.epoch = uuid.uuid4().hex
+        self.epoch = make_epoch(life)
         self.incarnation = uuid.uuid4().hex
         self.acked = NumberSet()
         self.chain = SegmentChain()
+        self.life = life
+        self.first = 0
+        self.ended: tuple[str, ...] = ()
+
+    def begin_life(self, life: int, first: int) -> None:
+        """Begin anew, durably: with no segments, under another epoch."""
+        self.ended = (*self.ended, self.epoch)[-MAX_ENDED:]
+        self.epoch = make_epoch(life)
+        self.acked = NumberSet()
+        self.chain = SegmentChain()
+        self.life = life
+        self.first = first
+        self.save()
 
     def load(self) -> bool:
         """Read the file; return False if there is none."""
@@ -86,6 +105,9 @@ class _LinkState:
                 where=str(self._path.parent),
             )
         self.epoch = state["epoch"]
+        self.life = state.get("life", 0)
+        self.first = state.get("first", 0)
+        self.ended = tuple(state.get("ended", ()))
         self.acked = NumberSet.from_record(state["acked"])
         if "chain" in state:
             self.chain = SegmentChain.from_record(state["chain"])
@@ -100,6 +122,9 @@ class _LinkState:
             "incarnation": self.incarnation,
             "acked": self.acked.to_record(),
             "chain": self.chain.to_record(self.acked.above),
+            "life": self.life,
+            "first": self.first,
+            "ended": list(self.ended),
         }
         write_record(self._path, {**self._link, **state})
 
@@ -115,6 +140,7 @@ class Outbox:
         max_bytes: int,
         limits: WireLimits = DEFAULT_LIMITS,
         max_segments: int = MAX_SEGMENTS,
+        life: int = 0,
     ) -> None:
         self.folder = folder
         self.origin = origin
@@ -124,7 +150,7 @@ class Outbox:
         self.limits = limits
         self._lock = threading.RLock()
         self._segments = SegmentFolder(folder, limits)
-        self._state = _LinkState(folder / STATE_FILE, origin, destination)
+        self._state = _LinkState(folder / STATE_FILE, origin, destination, life)
         self._pending: dict[int, Pending] = {}
         self._numbers: list[int] = []  # those pending, in order
         self._next = 0
@@ -144,6 +170,35 @@ class Outbox:
                 self._state.save()
                 self._is_life_saved = True
             return self._state.incarnation
+
+    @property
+    def life(self) -> int:
+        """How often the site, or relay, of this folder had been replaced or healed when it began."""
+        return self._state.life
+
+    @property
+    def first(self) -> int:
+        """The number of the journal whose segment is number 0."""
+        return self._state.first
+
+    @property
+    def enacted(self) -> int:
+        """How many numbers of the journal this folder has seen."""
+        return self._state.first + self._next
+
+    def renew(self, life: int, first: int) -> None:
+        """Begin a new life: forget what was not sent, and number the next segment, which is `first` in the journal, 0.
+
+        Nobody may be sending from here meanwhile.
+        """
+        with self._lock:
+            self._state.begin_life(life, first)
+            for sequence in self._numbers:
+                self._segments.remove(sequence)
+            self._segments.remove_damaged()
+            self._pending.clear()
+            self._numbers.clear()
+            self._next = 0
 
     @property
     def next_sequence(self) -> int:
@@ -289,9 +344,21 @@ class Outbox:
             if sequence in self._state.acked:
                 self._segments.remove(sequence)
                 continue
+            if self._is_left_over(sequence):
+                self._segments.remove(sequence)
+                continue
             frame = self._load(sequence)
             self._segments.add(sequence, frame.size_bytes)
             self._add(sequence, frame)
+
+    def _is_left_over(self, sequence: int) -> bool:
+        """Return whether a file is of a former life: a kill may have come before it was removed."""
+        if not self._state.ended:
+            return False
+        try:
+            return self._segments.read_head(sequence).header.epoch in self._state.ended
+        except WireError:
+            return False  # it is damaged, and dealt with as such
 
     def _load(self, sequence: int) -> FrameHead:
         """Read what is needed of a stored segment, or all of it while little was read."""

@@ -15,6 +15,7 @@ from typing import Any
 from catchment.storage.numbers import NumberSet
 from catchment.wire.chain import START, SegmentChain
 from catchment.wire.codec import EncodedSegment
+from catchment.wire.epochs import life_of_epoch
 
 RECENT_DIGESTS = 1024  # checksums that are remembered of each site, to compare a segment that comes again
 STORED_DIGESTS = 64  # of them, those that a restart remembers; a sender has far fewer segments under way
@@ -99,10 +100,14 @@ class SeenSegments:
 
 @dataclass(frozen=True, slots=True)
 class EndedLives:
-    """How often a site was replaced by one with an empty disk, and the epochs of its newest former lives."""
+    """How often a site was replaced or healed, and the epochs of its newest former lives.
+
+    Epochs of lives before `least`, in which it was healed, have ended too, whether they are known or not.
+    """
 
     count: int
     epochs: tuple[str, ...] = ()
+    least: int = 0
 
 
 class SeenByOrigin:
@@ -150,22 +155,37 @@ class SeenByOrigin:
     def is_ended(self, origin: str, epoch: str) -> bool:
         """Return whether an epoch is that of a former life of a site."""
         known = self._lives.get(origin)
-        return known is not None and epoch in known.epochs
+        return known is not None and (epoch in known.epochs or life_of_epoch(epoch) < known.least)
 
-    def begin_life(self, origin: str, life: int) -> None:
-        """Forget the numbers of a site; the next epoch that is not a former one is that of its new life."""
-        ended = self._origins.pop(origin, None)
+    def is_in_life(self, origin: str, life: int) -> bool:
+        """Return whether what was taken of a site is of a life, or a later one, already."""
+        known = self._origins.get(origin)
+        return life > 0 and known is not None and life_of_epoch(known.epoch) >= life
+
+    def begin_life(self, origin: str, life: int, *, is_healed: bool) -> None:
+        """Forget the numbers of a site; the next epoch that is not a former one is that of its new life.
+
+        One that is healed names its life in its epoch; one that is replaced may have begun before anyone ordered that.
+        """
+        ended = None if self.is_in_life(origin, life) else self._origins.pop(origin, None)
         before = self._lives.get(origin, EndedLives(0))
         epochs = (*before.epochs, *([ended.epoch] if ended is not None else []))
-        self._lives[origin] = EndedLives(life, epochs[-MAX_ENDED_LIVES:])
+        least = life if is_healed else before.least
+        self._lives[origin] = EndedLives(life, epochs[-MAX_ENDED_LIVES:], least)
 
     def lives_record(self) -> dict[str, Any]:
         """Return the former lives of sites for the file of the inbox."""
-        return {name: {"count": lives.count, "epochs": list(lives.epochs)} for name, lives in self._lives.items()}
+        return {
+            name: {"count": lives.count, "epochs": list(lives.epochs), "least": lives.least}
+            for name, lives in self._lives.items()
+        }
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any], lives: Mapping[str, Any]) -> SeenByOrigin:
         origins = cls()
         origins._origins = {name: SeenSegments.from_record(known) for name, known in record.items()}
-        origins._lives = {name: EndedLives(known["count"], tuple(known["epochs"])) for name, known in lives.items()}
+        origins._lives = {
+            name: EndedLives(known["count"], tuple(known["epochs"]), known.get("least", 0))
+            for name, known in lives.items()
+        }
         return origins

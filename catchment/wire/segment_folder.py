@@ -43,6 +43,12 @@ class SegmentFolder:
         """List the numbers of the segments that were set aside."""
         return sorted(int(file.name.split(".")[0]) for file in self.path.glob(f"*{SEGMENT_SUFFIX}{DAMAGED_SUFFIX}"))
 
+    def remove_damaged(self) -> None:
+        """Remove the segments that were set aside."""
+        for number in self.find_damaged():
+            file = self.file(number)
+            remove_file(file.with_name(file.name + DAMAGED_SUFFIX))
+
     def write(self, number: int, segment: EncodedSegment) -> None:
         """Store a segment; it is durable when this returns."""
         write_durably(self.file(number), segment.data)

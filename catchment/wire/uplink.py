@@ -34,7 +34,8 @@ REASONS = {
 
 OTHER_HISTORY_HINT = (
     "a state folder is an old copy or lacks files, or was copied from a site that runs: restore its newest copy and "
-    "end the other process, or run the site under a new name"
+    "end the other process; or let it come back as it is, and what was merged of it be computed again: at the center, "
+    "catchment sites heal"
 )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from catchment.center.core import CenterCore
-from catchment.center.events import SiteJoined, SiteReplaced, SiteRetired
+from catchment.center.events import RosterChange, SiteJoined, SiteReplaced, SiteRetired
 from catchment.center.pipeline import query_changes, roster_changes
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.role_files import refuse_redefined_views
@@ -45,7 +45,7 @@ class Operated:
     def deployment(self) -> Deployment:
         return self.watcher.deployment
 
-    def follow(self) -> list[SiteJoined | SiteRetired | SiteReplaced]:
+    def follow(self) -> list[RosterChange]:
         self.watcher.poll()
         refuse_redefined_views(self.folder / "state" / "center", self.deployment.plans)
         queries = self.deployment.center_queries

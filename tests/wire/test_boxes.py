@@ -473,3 +473,26 @@ def test_names_beyond_the_bound_are_counted_together() -> None:
     told = refusals.status()
     assert len(told) == MAX_ORIGINS + 1
     assert told[OTHERS]["wrong_site"]["count"] == 5
+
+
+def test_a_renewed_outbox_forgets_what_it_held_and_numbers_from_zero_under_another_epoch(tmp_path: Path) -> None:
+    outbox = make_outbox(tmp_path)
+    for sequence in range(5):
+        outbox.append(sequence, some_messages(sequence))
+    outbox.ack_below(2)
+    former = outbox.epoch
+    left_over = {p: p.read_bytes() for p in (tmp_path / "out").glob(f"*{SEGMENT_SUFFIX}")}
+    outbox.renew(life=3, first=7)
+    assert (outbox.life, outbox.first, outbox.enacted, outbox.is_empty, outbox.size_bytes) == (3, 7, 7, True, 0)
+    assert outbox.epoch != former
+    outbox.append(0, some_messages(9))
+    new = outbox.read(0)
+    del outbox
+    for path, data in left_over.items():  # a power cut may bring the removed files back
+        if not path.exists():
+            path.write_bytes(data)
+    again = make_outbox(tmp_path)
+    assert (again.life, again.first, again.enacted) == (3, 7, 8)
+    assert [p.sequence for p in again.pending()] == [0]
+    assert again.read(0) == new
+    assert len(list((tmp_path / "out").glob(f"*{SEGMENT_SUFFIX}"))) == 1

@@ -88,7 +88,7 @@ class ComposedTables(ResultTables):
         window = compose.window
         rows = self._window_rows(window, slices)
         old = before.filter(pc.equal(before[WINDOW_COLUMN], window.start_us)).drop_columns([WINDOW_COLUMN])
-        gone = _without(old, rows, list(self.fragment.key_names))
+        gone = partials.select_others(old, rows, list(self.fragment.key_names))
         place = gone.column_names.index(self._count_column)
         field = gone.schema.field(place)
         gone = gone.set_column(place, field, pa.array([0] * gone.num_rows, field.type))
@@ -139,18 +139,6 @@ class ComposedTables(ResultTables):
         blank[UNFINISHED] = pa.array([False] * int(is_gone.sum()), pa.bool_())
         places = np.concatenate([np.flatnonzero(~is_gone), np.flatnonzero(is_gone)])
         return pa.concat_tables([live, pa.table(blank).cast(live.schema)]).take(pa.array(np.argsort(places)))
-
-
-def _without(rows: pa.Table, others: pa.Table, keys: list[str]) -> pa.Table:
-    """Return the rows whose keys are not among those of others."""
-    if not keys:
-        return rows.slice(0, 0 if others.num_rows else rows.num_rows)
-    if not rows.num_rows or not others.num_rows:
-        return rows
-    both = pa.concat_tables([others.select(keys).cast(rows.select(keys).schema), rows.select(keys)])
-    codes, _ = partials.group_codes(both, keys)
-    known = codes[: others.num_rows]
-    return rows.filter(pa.array(~np.isin(codes[others.num_rows :], known)))
 
 
 @dataclass(frozen=True)

@@ -162,7 +162,9 @@ def _status(known: ComposedWindow, settled_us: int, progress: LowerProgress) -> 
         return SUSPENDED
     if statuses == {FINAL} and progress.final_us >= settled_us:
         return FINAL
-    return EXACT if statuses <= {EXACT, FINAL} and progress.complete_us >= settled_us else ON_TIME
+    # Sites that compute their windows again begin behind what they had stated; what was exact stays so meanwhile.
+    is_complete = progress.complete_us >= settled_us or known.status == EXACT
+    return EXACT if statuses <= {EXACT, FINAL} and is_complete else ON_TIME
 
 
 def in_order(composed: Sequence[ComposedQuery]) -> list[ComposedQuery]:

@@ -6,15 +6,16 @@ the newest of each from here, and answers the window again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import pyarrow as pa
 
+from catchment.aggregates import partials
 from catchment.center.events import Publish
 from catchment.center.late.registry import WINDOW_COLUMN
-from catchment.center.results.layout import instants, state_of
+from catchment.center.results.layout import instants, retracted_state, state_of
 from catchment.center.results.write import OnUnfinished, ResultTables
 from catchment.query.fragment import Fragment
 
@@ -31,16 +32,25 @@ class JoinedTables(ResultTables):
         self, sequence: int, revisions: Sequence[Publish], on_unfinished: OnUnfinished = lambda windows, reason: None
     ) -> None:
         super().publish(sequence, revisions, on_unfinished)
-        kept = [r for r in revisions if r.kept is not None and r.kept.num_rows]
+        kept = [r for r in revisions if r.kept is not None and (r.kept.num_rows or r.replaces)]
         if kept:
-            self._append("sides", sequence, lambda: pa.concat_tables([self._sides(r, r.kept) for r in kept]))
+            self._append("sides", sequence, lambda: pa.concat_tables([t for r in kept for t in self._all_sides(r)]))
 
-    def _sides(self, revision: Publish, kept: pa.Table) -> pa.Table:
+    def _all_sides(self, revision: Publish) -> Iterator[pa.Table]:
+        """Yield the partials that changed, and what takes back those that a replacing revision has no more."""
+        assert revision.kept is not None
+        yield self._sides(revision, state_of(revision.kept, self.pairing))
+        if revision.replaces:
+            before = self.recall_windows([revision.window.start_us])
+            gone = partials.select_others(before, revision.kept, list(self.pairing.key_names))
+            yield self._sides(revision, retracted_state(gone, self.pairing))
+
+    def _sides(self, revision: Publish, states: pa.Array) -> pa.Table:
         return pa.table(
             {
-                "window_start": instants(revision.window.start_us, kept.num_rows),
-                "revision": pa.array([revision.revision] * kept.num_rows, pa.int32()),
-                "state": state_of(kept, self.pairing),
+                "window_start": instants(revision.window.start_us, len(states)),
+                "revision": pa.array([revision.revision] * len(states), pa.int32()),
+                "state": states,
             }
         )
 

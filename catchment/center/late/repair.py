@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from catchment.aggregates import partials
 from catchment.center.events import Action, Expired, Publish
 from catchment.center.late.registry import WINDOW_COLUMN, LatePartials
 from catchment.center.query import CenterQuery, RepairRule
@@ -21,10 +22,13 @@ from catchment.center.windows.open import OpenSlices
 from catchment.center.windows.outstanding import Outstanding
 from catchment.center.windows.overflow import OverflowedWindows
 from catchment.center.windows.publish import WindowPublisher
+from catchment.center.windows.renewed import RenewedWindows
 from catchment.center.windows.state import WindowsState
 from catchment.errors import AggregateError
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.timeline import END_OF_TIME_US, Window
+
+RENEWED_TABLES = 16  # tables of partials that are held for a window before they are merged
 
 
 class LateRepair:
@@ -39,6 +43,7 @@ class LateRepair:
         publisher: WindowPublisher,
         closer: WindowCloser,
         overflowed: OverflowedWindows,
+        renewed: RenewedWindows,
     ) -> None:
         self.query = query
         self._state = state
@@ -47,21 +52,35 @@ class LateRepair:
         self._publisher = publisher
         self._closer = closer
         self._overflowed = overflowed
+        self._renewed = renewed
 
     # --- registering ------------------------------------------------------------------------------------------
 
     def add(self, slice_us: int, rows: pa.Table, now_us: int) -> None:
         """Register partials of a slice for every closed window that contains it."""
-        for window in self._open.closed_windows_of(slice_us):
+        for window in self._taking_windows(slice_us):
             late = rows.drop_columns([SLICE_COLUMN])
             if self._is_repaired(window):
                 self._state.late.register(window.start_us, late, slice_us, now_us)
+                if self._renewed.is_pending(window.start_us):
+                    self._bound_renewed(window.start_us)
             else:
                 self._state.expired.setdefault(window.start_us, []).append(late)
 
+    def _bound_renewed(self, start_us: int) -> None:
+        """Merge what waits for a window that is computed again, so that no more is held than a row per key."""
+        tables = self._state.late.tables[start_us]
+        if len(tables) >= RENEWED_TABLES:
+            keys = list(self.query.fragment.key_names)
+            merged = partials.combine_fitting(pa.concat_tables(tables), keys, self.query.fragment.aggregates)
+            self._state.late.tables[start_us] = [merged]
+
     def count(self, site: str, slice_us: int, count: int) -> None:
         """Count raw records of a slice, where they are late."""
-        windows = self._open.closed_windows_of(slice_us)
+        for window in self._open.closed_windows_of(slice_us):
+            if self._renewed.is_kept(window.start_us):
+                self._renewed.count_again(window.start_us, site, count)
+        windows = self._taking_windows(slice_us)
         if not windows:
             return
         repaired = [w.start_us for w in windows if self._is_repaired(w)]
@@ -78,6 +97,10 @@ class LateRepair:
             if known is not None:
                 known.count_late(site, count, merged=window.start_us in repaired)
 
+    def _taking_windows(self, slice_us: int) -> list[Window]:
+        """Return the closed windows of a slice, but for those whose former answer stands: they have it already."""
+        return [w for w in self._open.closed_windows_of(slice_us) if not self._renewed.is_kept(w.start_us)]
+
     def expire(self, now_us: int) -> Iterator[Action]:
         """Hand over what came too late to be merged."""
         for start_us, tables in sorted(self._state.expired.items()):
@@ -91,7 +114,9 @@ class LateRepair:
 
     def _is_repaired(self, window: Window) -> bool:
         """Return whether what comes late to a closed window is merged in the end."""
-        if self.query.repair is None or window.start_us in self._overflowed:
+        if self.query.repair is None and not self._renewed.is_pending(window.start_us):
+            return False
+        if window.start_us in self._overflowed:
             return False
         return window.end_us > self._state.final_us
 
@@ -102,14 +127,17 @@ class LateRepair:
         late = self._state.late
         if everything and late:
             return {"no more will come": late.starts_us}
+        whole = tuple(start_us for start_us in late.starts_us if self._makes_whole(start_us, marks))
+        found = {"every site has passed its end": whole} if whole else {}
         reason = late.why_due(self.query.repair or RepairRule(), now_us)
         if reason is not None:
-            return {reason: late.starts_us}
-        whole = tuple(start_us for start_us in late.starts_us if self._makes_whole(start_us, marks))
-        return {"every site has passed its end": whole} if whole else {}
+            found = {reason: tuple(s for s in late.starts_us if s in whole or not self._renewed.is_pending(s))}
+        return {why: starts for why, starts in found.items() if starts}
 
     def _makes_whole(self, start_us: int, marks: SiteMarks) -> bool:
         """Return whether a repair now makes the window exact, or must come before it is final."""
+        if self._renewed.is_pending(start_us):
+            return self._is_renewed(start_us, marks)
         end_us = self.query.window_at(start_us).end_us
         least_us = min(marks.marks.values())
         if least_us == END_OF_TIME_US or end_us <= max(least_us - self.query.repair_horizon_us, self._state.final_us):
@@ -121,6 +149,20 @@ class LateRepair:
             return False  # more of it comes, and is repaired with it
         return all(marks.has_passed(s, end_us) and marks.is_complete(s, end_us) for s in marks.marks)
 
+    def _is_renewed(self, start_us: int, marks: SiteMarks) -> bool:
+        """Return whether a window that is computed again is whole, or will not get more."""
+        window = self.query.window_at(start_us)
+        if window.end_us <= self._state.final_us:
+            return True
+        if lost_sites(marks.backfilling, window):
+            return False
+        if min(marks.marks.values()) == END_OF_TIME_US:
+            return True
+        known = self._state.closed[start_us]
+        if self._outstanding.lacks_records(start_us) or self._renewed.lacking(start_us, known.counts):
+            return False  # it had more before, and may have it again
+        return all(marks.has_passed(s, window.end_us) and marks.is_complete(s, window.end_us) for s in marks.marks)
+
     def rows_to_recall(self, starts_us: Sequence[int]) -> pa.Table:
         """Return which published rows a repair of these windows needs."""
         return self._publisher.rows_to_recall(self._state.late, starts_us)
@@ -129,11 +171,19 @@ class LateRepair:
         self, starts_us: Sequence[int], states: pa.Table, reason: str, marks: SiteMarks, now_us: int
     ) -> Iterator[Action]:
         """Merge what is registered for these windows into their published states, and publish what changed."""
+        yield from self._renewed.follow(self._repair_all(starts_us, states, reason, marks, now_us))
+
+    def _repair_all(
+        self, starts_us: Sequence[int], states: pa.Table, reason: str, marks: SiteMarks, now_us: int
+    ) -> Iterator[Action]:
         for start_us in starts_us:
             published = states.filter(pc.equal(states[WINDOW_COLUMN], start_us)).drop_columns([WINDOW_COLUMN])
             late = self._state.late.take(start_us)
             try:
-                publish = self._repair(late, start_us, published, reason, marks, now_us)
+                if self._renewed.is_pending(start_us):
+                    publish = self._replace(late, start_us, reason, marks, now_us)
+                else:
+                    publish = self._repair(late, start_us, published, reason, marks, now_us)
             except AggregateError as error:
                 yield from self._give_up(late, start_us, error, marks, now_us)
             else:
@@ -162,3 +212,16 @@ class LateRepair:
         number = f"{changed.num_rows} {'row' if changed.num_rows == 1 else 'rows'}"
         told = f"late: {late.records} records in {number}; {reason}"
         return self._publisher.revise(window, known, told, rows, changed, now_us)
+
+    def _replace(self, late: LatePartials, start_us: int, reason: str, marks: SiteMarks, now_us: int) -> Publish:
+        """Publish what a window holds that was computed again; or that its former answer stands, if it was better."""
+        window = self.query.window_at(start_us)
+        known = self._closer.find_closed(start_us, now_us)
+        self._closer.assess(window, known, marks)
+        former = self._renewed.keeps_former(start_us, known)
+        if former is not None:
+            why = "its former answer stands: not everything could be computed again"
+            return self._publisher.publish_status(window, former, why, now_us)
+        rows = self._open.combine([late.partials])
+        told = f"computed again: {late.records} records in {rows.num_rows} rows; {reason}"
+        return self._publisher.publish(window, known, told, rows, now_us)

@@ -81,6 +81,23 @@ def flatten_states(rows: pa.Table) -> pa.Table:
     return pa.table({WINDOW_COLUMN: starts, **_fields(rows["state"], "key"), **_fields(rows["state"], "partial")})
 
 
+def retracted_state(keys: pa.Table, fragment: Fragment) -> pa.Array:
+    """Return the keys of rows that hold no more, each with no state: nothing is merged with what it was."""
+    n = keys.num_rows
+    empty = state_of(pa.schema([f for f in fragment.schema if f.name != SLICE_COLUMN]).empty_table(), fragment)
+    key = struct_of({c: keys[c] for c in fragment.key_names}, n)
+    return struct_of({"key": key, "partial": pa.nulls(n, empty.type.field("partial").type)}, n)
+
+
+def without_retracted(rows: pa.Table) -> pa.Table:
+    """Return published rows without those that have no state."""
+    if not rows.num_rows:
+        return rows
+    inner = pc.struct_field(rows["state"].combine_chunks(), "partial")
+    has_states = any(f.name != _NOTHING for f in inner.type)
+    return rows.filter(pc.is_valid(inner)) if has_states else rows
+
+
 def key_columns(rows: pa.Table) -> dict[str, pa.Array]:
     """Return the keys of published rows, by name; those of rows without an answer too."""
     return _fields(rows["state"], "key")

@@ -33,6 +33,11 @@ class RecentRows:
             forgotten = self._windows.pop(next(iter(self._windows)))
             self._bytes -= sum(t.nbytes - t[WINDOW_COLUMN].nbytes for t in forgotten)
 
+    def forget(self, start_us: int) -> None:
+        """Forget a window: what was published of it holds no more."""
+        forgotten = self._windows.pop(start_us, [])
+        self._bytes -= sum(t.nbytes - t[WINDOW_COLUMN].nbytes for t in forgotten)
+
     def recall(self, wanted: pa.Table) -> pa.Table | None:
         """Return the newest states of (window_start_us, keys...); None if some of them are not here.
 

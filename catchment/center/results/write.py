@@ -12,7 +12,7 @@ Every append carries the number of the enactment it belongs to, so that enacting
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -34,9 +34,11 @@ from catchment.center.results.layout import (
     late_rows,
     newest_revisions,
     recalled_schema,
+    retracted_state,
     source_names,
     state_of,
     window_rows,
+    without_retracted,
 )
 from catchment.center.results.recent import RecentRows
 from catchment.center.results.store import DeltaStore, TableStore
@@ -91,16 +93,19 @@ class ResultTables:
         Where it cannot be finished, it is appended without the columns of the view, after `on_unfinished` was called.
         """
         changed = [r for r in revisions if r.rows.num_rows]
+        replacing = [r for r in revisions if r.replaces]
         failed: Counter[Window] = Counter()  # rows per window that could not be finished, while others were
         try:
-            if changed:
-                self._append("results", sequence, lambda: self._result_rows(changed, failed))
+            if changed or replacing:
+                self._append("results", sequence, lambda: self._all_rows(changed, replacing, failed))
         except UnfinishedRowsError as failure:
             on_unfinished(tuple(UnfinishedRevision.of(r) for r in changed if r.status != EARLY), failure.message)
             why = f"its answers could not be finished: {failure.message}"
             revisions = [replace(r, status=SUSPENDED, reason=why, is_finished=False) for r in revisions]
             changed = [r for r in revisions if r.rows.num_rows]
-            self._append("results", sequence, lambda: self._result_rows(changed, failed))
+            self._append("results", sequence, lambda: self._all_rows(changed, replacing, failed))
+        for revision in replacing:
+            self.recent.forget(revision.window.start_us)
         for revision in changed:
             self.recent.add(revision.window.start_us, revision.rows)
         if revisions:
@@ -115,7 +120,7 @@ class ResultTables:
 
     def recall_windows(self, starts_us: Sequence[int]) -> pa.Table:
         """Return the newest published states of whole windows: (window_start_us, keys..., states...)."""
-        return self._recall("results", self.fragment, pa.table({WINDOW_COLUMN: pa.array(starts_us, pa.int64())}))
+        return self._recall_published(starts_us)
 
     def recall(self, wanted: pa.Table) -> pa.Table:
         """Return the newest published states of (window_start_us, keys...), with these in front."""
@@ -160,7 +165,8 @@ class ResultTables:
         found = self._store.read(kind, self.query, ["window_start", "revision", "state"], starts)
         if found is None:
             return schema.empty_table()
-        return partials.select_matching(flatten_states(newest_revisions(found)), wanted).cast(schema)
+        held = without_retracted(newest_revisions(found))
+        return partials.select_matching(flatten_states(held), wanted).cast(schema)
 
     def _result_rows(self, revisions: Sequence[Publish], failed: Counter[Window]) -> pa.Table:
         """Return the rows of all revisions; finished together, because finishing may be a job of its own."""
@@ -189,6 +195,26 @@ class ResultTables:
             tables.append(self._rows(revision, mine.drop_columns([UNFINISHED]), bounds))
             start += revision.rows.num_rows
         return pa.concat_tables(tables)
+
+    def _all_rows(self, changed: Sequence[Publish], replacing: Sequence[Publish], failed: Counter[Window]) -> pa.Table:
+        """Return the rows of all revisions, and those that take back what a replacing one does not have any more."""
+        rows = [self._result_rows(changed, failed)] if changed else []
+        rows += [table for revision in replacing for table in self._retractions(revision)]
+        return pa.concat_tables(rows, promote_options="default")
+
+    def _retractions(self, revision: Publish) -> Iterator[pa.Table]:
+        """Yield rows that say of everything published before, and not in a revision, that it holds no more."""
+        keys = list(self.fragment.key_names)
+        before = self._recall_published([revision.window.start_us])
+        gone = partials.select_others(before, revision.rows, keys)
+        n = gone.num_rows
+        if n:
+            nothing = pa.table({"retracted": pa.array([True] * n, pa.bool_())})
+            bounds = self._bounds.window_bounds([revision] * n)
+            yield self._rows(replace(revision, rows=gone), nothing, bounds, retracted_state(gone, self.fragment))
+
+    def _recall_published(self, starts_us: Sequence[int]) -> pa.Table:
+        return self._recall("results", self.fragment, pa.table({WINDOW_COLUMN: pa.array(starts_us, pa.int64())}))
 
     def _unfinished_rows(self, revision: Publish) -> pa.Table:
         """Return rows with their states and without the columns of the view; nobody reads them."""
@@ -220,7 +246,7 @@ class ResultTables:
         lowered = lowered.add_column(0, "window_end", instants(revision.window.end_us, n))
         return lowered.add_column(0, "window_start", instants(revision.window.start_us, n)), sampled
 
-    def _rows(self, revision: Publish, user: pa.Table, bounds: RowBounds) -> pa.Table:
+    def _rows(self, revision: Publish, user: pa.Table, bounds: RowBounds, states: pa.Array | None = None) -> pa.Table:
         n = revision.rows.num_rows
         columns = {
             "window_start": instants(revision.window.start_us, n),
@@ -234,7 +260,7 @@ class ResultTables:
             "missing_sites": pa.array([list(revision.missing_sites)] * n, NAMES),
             "missing_sources": pa.array([source_names(revision)] * n, NAMES),
             "retracted": user["retracted"],
-            "state": state_of(revision.rows, self.fragment),
+            "state": state_of(revision.rows, self.fragment) if states is None else states,
         }
         return pa.table(columns)
 

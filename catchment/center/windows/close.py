@@ -25,6 +25,7 @@ from catchment.center.windows.open import OpenSlices
 from catchment.center.windows.outstanding import Outstanding
 from catchment.center.windows.overflow import OverflowedWindows
 from catchment.center.windows.publish import WindowPublisher
+from catchment.center.windows.renewed import RenewedWindows
 from catchment.center.windows.skipped import SkippedRecords
 from catchment.center.windows.state import WindowsState
 from catchment.errors import AggregateError
@@ -46,6 +47,7 @@ class WindowCloser:
         early: EarlyAnswers,
         watched: Sequence[WatchedQuantity],
         overflowed: OverflowedWindows,
+        renewed: RenewedWindows,
     ) -> None:
         self.query = query
         self._state = state
@@ -56,6 +58,7 @@ class WindowCloser:
         self._early = early
         self._watched = watched
         self._overflowed = overflowed
+        self._renewed = renewed
         self._closed = SortedInstants(state.closed)
         self._lacking = SortedInstants(start for start, known in state.closed.items() if known.is_lacking)
         self._knows_closing_times = False
@@ -120,8 +123,10 @@ class WindowCloser:
     def complete(self, marks: SiteMarks, now_us: int) -> Iterator[Publish]:
         """Publish the closed windows that a missing site has passed, or that have the last of what they lacked."""
         for start_us in self._windows_to_assess(marks):
-            if start_us in self._state.late:
+            if start_us in self._state.late or self._renewed.is_pending(start_us):
                 continue  # its repair, which is due when it makes the window whole, assesses it
+            if self._renewed.is_kept(start_us):
+                continue  # what sites state since then is of the answer that it did not take
             window = self.query.window_at(start_us)
             known = self._state.closed[start_us]
             skipped = known.skipped
@@ -158,9 +163,14 @@ class WindowCloser:
         state = self._state
         self._note_closing_times(now_us)
         state.final_us = max(state.final_us, self._final_us(marks, now_us))
+        self._renewed.forget_empty(state.final_us - self.query.window.size_us + 1)
         for start_us in self._ended_by(state.final_us):
             if start_us in state.late:
                 continue  # its repair is due first
+            if self._renewed.is_pending(start_us):
+                self.assess(self.query.window_at(start_us), state.closed[start_us], marks)
+                self._renewed.keeps_former(start_us, state.closed[start_us])
+            self._renewed.forget(start_us)
             known = state.closed.pop(start_us)
             self._closed.discard(start_us)
             self._lacking.discard(start_us)
@@ -217,6 +227,7 @@ class WindowCloser:
     def assess(self, window: Window, known: ClosedWindow, marks: SiteMarks) -> bool:
         """Take in what is known by now; return whether anything that is published of the window has changed."""
         before = known.status, known.absent_sites, known.skipped
+        self._renewed.forget_lacking(window.start_us, known)
         for site in lost_sites(marks.lost, window):
             known.lost.setdefault(site, known.missing.get(site, self._expected_records(site, known.counts)))
         backfilling = lost_sites(marks.backfilling, window)
@@ -226,6 +237,7 @@ class WindowCloser:
         known.shed = self._outstanding.lacking(window.start_us)
         known.skipped = self._skipped.of(window.start_us)
         known.assess(window.end_us, self._watched, marks, self.query.contract is not None, backfilling)
+        self._renewed.note_lacking(window.start_us, known)
         self._closed.add(window.start_us)
         if known.is_lacking:
             self._lacking.add(window.start_us)

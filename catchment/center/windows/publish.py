@@ -56,7 +56,7 @@ class WindowPublisher:
         """Publish that the status or the coverage of a window has changed, without rows."""
         empty = self.answers(self.row_schema.empty_table())
         revision = self._revision(window, known, reason, empty, now_us)
-        return replace(revision, status=status or known.status, group_rates=None)
+        return replace(revision, status=status or known.status, group_rates=None, has_answer=False)
 
     def publish_early(
         self,

@@ -20,6 +20,7 @@ from catchment.center.windows.open import OpenSlices, split_by_slice
 from catchment.center.windows.outstanding import Outstanding
 from catchment.center.windows.overflow import OverflowedWindows
 from catchment.center.windows.publish import WindowPublisher
+from catchment.center.windows.renewed import RenewedWindows
 from catchment.center.windows.skipped import SkippedRecords
 from catchment.center.windows.state import WindowsState
 from catchment.center.windows.unfinished import UnfinishedAnswers
@@ -44,11 +45,23 @@ class QueryWindows:
         self.open = OpenSlices(query, self.state, self.outstanding.deferred)
         self.skipped = SkippedRecords(self.state, self.open)
         overflowed = OverflowedWindows(query.name, self.state, self.unfinished)
+        self.renewed = RenewedWindows(self.state)
         self.early = EarlyAnswers(query, self.state, self.open, self.outstanding, publisher, watched, overflowed)
         self.closer = WindowCloser(
-            query, self.state, self.open, self.outstanding, self.skipped, publisher, self.early, watched, overflowed
+            query,
+            self.state,
+            self.open,
+            self.outstanding,
+            self.skipped,
+            publisher,
+            self.early,
+            watched,
+            overflowed,
+            self.renewed,
         )
-        self.late = LateRepair(query, self.state, self.open, self.outstanding, publisher, self.closer, overflowed)
+        self.late = LateRepair(
+            query, self.state, self.open, self.outstanding, publisher, self.closer, overflowed, self.renewed
+        )
 
     def begin(self, start_us: int) -> None:
         """Answer from the first window on that starts at an instant or after."""
@@ -65,6 +78,9 @@ class QueryWindows:
 
     def settle(self, marks: SiteMarks, now_us: int) -> Iterator[Action]:
         """Publish all that can be without a repair: windows that close now, better statuses, early answers."""
+        yield from self.renewed.follow(self._settle(marks, now_us))
+
+    def _settle(self, marks: SiteMarks, now_us: int) -> Iterator[Action]:
         yield from self.late.expire(now_us)
         yield from self.closer.close(marks, now_us)
         yield from self.closer.complete(marks, now_us)

@@ -16,12 +16,35 @@ from catchment.storage.codec import stored
 from catchment.timeline import START_OF_TIME_US
 
 
+@stored()
+@dataclass
+class FormerWindow:
+    """What a window had before it was computed again: records per site, and what was published of it if it was closed.
+
+    `is_stale`: what readers see is still the former answer. `is_kept`: it stands for good; `came` counts what was sent
+    again. `named`: the sites of which the window says that it has fewer records than before.
+    """
+
+    counts: dict[str, int]
+    known: ClosedWindow | None
+    is_stale: bool
+    is_kept: bool = False
+    named: tuple[str, ...] = ()
+    came: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the window is closed, and its former answer still stands until the new one is whole."""
+        return self.is_stale and self.known is not None
+
+
 @stored(
-    version=4,  # version 3 has deferred, version 4 has overflowed
+    version=5,  # version 3 has deferred, version 4 has overflowed, version 5 has renewed
     migrations={
         1: lambda fields: fields | {"unmerged_of_sites": {}, "skipped": {}},
         2: dict,
         3: dict,
+        4: dict,
     },
 )
 @dataclass
@@ -48,3 +71,4 @@ class WindowsState:
     unfinished: UnfinishedState = field(default_factory=UnfinishedState)
     deferred: dict[DeferralName, DeferredBatch] = field(default_factory=dict)  # groups whose partials wait
     overflowed: set[int] = field(default_factory=set)  # windows with a sum that does not fit
+    renewed: dict[int, FormerWindow] = field(default_factory=dict)  # what windows had that are computed again

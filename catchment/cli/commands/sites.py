@@ -1,4 +1,4 @@
-"""`catchment sites`: list, add, retire and replace the sites of a project."""
+"""`catchment sites`: list, add, retire, replace and heal the sites of a project."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ From = Annotated[
 ]
 
 sites_app = typer.Typer(
-    help="List, add, retire and replace the sites of a project, whether or not it is running.", no_args_is_help=True
+    help="List, add, retire, replace and heal the sites of a project, whether or not it is running.",
+    no_args_is_help=True,
 )
 
 
@@ -69,6 +70,17 @@ def replace(name: Name, project: ProjectOption = Path(), start: From = None, as_
 
     said = f"{name} may go on with an empty state folder; start it with: catchment site {name} -p {project}"
     emit(replace_site(project, name, _read_instant(start)), as_json, lambda _: said)
+
+
+@sites_app.command(epilog="Example: catchment sites heal eu -p my-project")
+def heal(name: Name, project: ProjectOption = Path(), as_json: JsonFlag = False) -> None:
+    """Let a site, relay or center with older or lost state come back: what was merged is computed again."""
+    from catchment.deploy import heal as healing
+
+    answer = healing.heal(project, name)
+    again = f"{', '.join(answer['views'])} of all sites is computed again from history, but for windows that are final"
+    said = f"{', '.join(answer['healed'])} may go on with whatever state is there; {again}"
+    emit(answer, as_json, lambda _: said)
 
 
 def _render_sites(answer: Mapping[str, Any]) -> RenderableType:

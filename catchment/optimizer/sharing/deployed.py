@@ -10,7 +10,7 @@ The name of a view can be: its next definition is another query (`catchment.quer
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from catchment.errors import PlanError
@@ -26,6 +26,7 @@ from catchment.query.sql.parse import parse_sql
 from catchment.query.sql.statements import DropView
 from catchment.query.view_start import ViewStart
 from catchment.storage.codec import stored
+from catchment.timeline import START_OF_TIME_US
 
 # Definitions of ended fragments are kept, so that segments of them that are still in flight are accepted and ignored.
 # Beyond this many the oldest are forgotten, and such a segment would be refused.
@@ -34,8 +35,8 @@ MAX_RETIRED = 1_000
 MAX_LEAVING = 12
 
 
-# version 3 has starts, version 4 definitions
-@stored(version=4, migrations={1: lambda fields: fields | {"orders": SiteOrders()}, 2: dict, 3: dict})
+# version 3 has starts, version 4 definitions, version 5 renewals
+@stored(version=5, migrations={1: lambda fields: fields | {"orders": SiteOrders()}, 2: dict, 3: dict, 4: dict})
 @dataclass(frozen=True)
 class Deployed:
     """The sharing in force, its version, and its past."""
@@ -50,6 +51,7 @@ class Deployed:
     orders: SiteOrders = field(default_factory=SiteOrders)
     starts: Mapping[str, ViewStart] = field(default_factory=dict)  # fragments that begin in the past, and where
     definitions: Mapping[str, int] = field(default_factory=dict)  # views with more than one, and how many those are
+    renewals: Mapping[str, int] = field(default_factory=dict)  # query -> how often its fragment was renewed
 
     def add(self, query: SharedQuery, sql: str | None = None, bytes_of: BytesOf | None = None) -> Deployed:
         """Return the deployment with one more query.
@@ -121,6 +123,43 @@ class Deployed:
         return replace(
             self, sharing=sharing, begun=(*self.begun, *new), leaving={**left, **self.leaving}, version=self.version + 1
         )
+
+    def renew(self, streams: Collection[str], starts: Mapping[str, ViewStart | None]) -> Deployed:
+        """Return the deployment in which all that is answered from some streams is computed again, by new fragments.
+
+        A new fragment is as the one before, under a name of its own: whatever is still on its way of the old one cannot
+        be mistaken for it. `starts` says from where on each query is to be computed again; None: with what comes.
+        The queries that share a fragment, and the sides of a join, go together.
+        """
+        renewed = self._queries_to_renew(streams)
+        gone = {self.derivation(q).fragment for q in renewed}
+        left = {f for f in self.leaving if self.sharing.fragments[f].source.stream in streams}
+        names = {f: f"{f}_{self.version + 1}" for f in self.sharing.fragments if f in gone}
+        fragments = {names.get(f, f): d for f, d in self.sharing.fragments.items() if f not in left}
+        derivations = {
+            q: replace(d, fragment=names.get(d.fragment, d.fragment)) for q, d in self.sharing.derivations.items()
+        }
+        changed = replace(self, version=self.version + 1)._with(
+            fragments, replace(self.sharing, derivations=derivations)
+        )
+        return replace(
+            changed,
+            begun=(*changed.begun, *names.values()),
+            starts={**changed.starts, **_earliest_starts(renewed, derivations, starts)},
+            renewals={**self.renewals, **{q: self.renewals.get(q, 0) + 1 for q in renewed}},
+        )
+
+    def _queries_to_renew(self, streams: Collection[str]) -> set[str]:
+        """Return the queries over some streams, with all that share a fragment or a join with them."""
+        queries = self.sharing.queries
+        found = {name for name, query in queries.items() if query.demand.source.stream in streams}
+        while True:
+            views = {queries[name].view or name for name in found}
+            fragments = {self.derivation(name).fragment for name in found}
+            more = {n for n, q in queries.items() if (q.view or n) in views or self.derivation(n).fragment in fragments}
+            if more == found:
+                return found
+            found = more
 
     def with_ends(self, ends: Mapping[str, int]) -> Deployed:
         """Return the deployment with the instants until which the fragments that are being left are wanted."""
@@ -225,6 +264,22 @@ def deploy_again(deployed: Deployed, queries: Sequence[SharedQuery], strength: S
     for query in (q for q in queries if q.name not in deployed.sharing.queries):
         changed = changed.add(query)
     return changed
+
+
+def _earliest_starts(
+    queries: Collection[str], derivations: Mapping[str, Derivation], starts: Mapping[str, ViewStart | None]
+) -> dict[str, ViewStart]:
+    """Return where each fragment of some queries begins: as early as any wants; the others begin with what comes."""
+    found: dict[str, ViewStart] = {}
+    for query in sorted(queries):
+        fragment, start = derivations[query].fragment, starts.get(query)
+        if start is not None and (fragment not in found or _instant_us(start) < _instant_us(found[fragment])):
+            found[fragment] = start
+    return found
+
+
+def _instant_us(start: ViewStart) -> int:
+    return START_OF_TIME_US if start.at_us is None else start.at_us
 
 
 def _at_sites(demand: FragmentDemand, sites: Mapping[str, tuple[str, ...]]) -> FragmentDemand:

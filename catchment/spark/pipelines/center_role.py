@@ -130,7 +130,7 @@ class CenterRole:
         With `once`, ends are not waited for. A sink whose target is away is never waited for: it goes on at the next
         start.
         """
-        if not self.pipeline.consumed:
+        if not self.pipeline.consumed or (once and self.pipeline.core.is_renewing):
             self._answered_us = None
             if once:
                 self.pipeline.finish()

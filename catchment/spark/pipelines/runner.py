@@ -24,8 +24,10 @@ from catchment.deploy.rebalance import Rebalancer
 from catchment.deploy.relays import Relays
 from catchment.deploy.role_files import open_state_folder, refuse_changed_streams, refuse_redefined_views, write_status
 from catchment.deploy.watcher import DeploymentWatcher
+from catchment.errors import EngineError
 from catchment.project.routes import first_link, outgoing_link
 from catchment.shedding.monitor import LoadMonitor
+from catchment.site.outbox_writer import needs_new_life
 from catchment.spark.evaluation.evaluator import SparkEvaluator
 from catchment.spark.pipelines.center_role import CenterRole
 from catchment.spark.pipelines.shedding import MakeMonitor
@@ -133,6 +135,7 @@ class Runner:
             self.clock,
             self.make_monitor,
             self._traces,
+            self.deployment.deployed.orders,
         )
         self.pipelines.append(pipeline)
         self._housekeeping[site] = SiteHousekeeping(
@@ -207,6 +210,17 @@ class Runner:
             self.rebalancer.step(self._center.pipeline.core, self.clock.now_us())
         if self.watcher.sites_may_follow():
             self._follow_sites()
+        self._end_former_lives()
+
+    def _end_former_lives(self) -> None:
+        """End a process in which somebody runs who was ordered to be healed: a new life begins with a start."""
+        outboxes = [*(p.outbox for p in self.pipelines), *(r.outbox for r in self.relays.running.values())]
+        for outbox in outboxes:
+            if needs_new_life(outbox, self.deployment.deployed.orders):
+                raise EngineError(
+                    f"{outbox.origin} was ordered to be healed, and this process runs its former life",
+                    hint="start it again: it goes on in its new life, and what was merged of it is computed again",
+                )
 
     def _follow_sites(self) -> None:
         for pipeline in self.pipelines:

@@ -26,6 +26,7 @@ from catchment.progress.events import Ticked
 from catchment.progress.window_observer import WindowObserver
 from catchment.project.config import Project
 from catchment.project.routes import Routes, first_link
+from catchment.project.site_orders import SiteOrders
 from catchment.query.sql.statements import Stream
 from catchment.shedding.monitor import LoadMonitor
 from catchment.site.account import BatchAccepted
@@ -34,7 +35,7 @@ from catchment.site.backfill import NeededBatches, PastBatches
 from catchment.site.core import SiteCore
 from catchment.site.events import Absorbed, Action, Event, LinkMeasured, LowMarkRaised
 from catchment.site.meter import SiteMeter
-from catchment.site.outbox_writer import OutboxWriter
+from catchment.site.outbox_writer import OutboxWriter, recover
 from catchment.site.plausible import far_us
 from catchment.site.reader import NOT_READING, ReaderWatch, ReadingPaused, ReadingResumed
 from catchment.site.suspension import FragmentResumed, FragmentSuspended
@@ -90,6 +91,7 @@ class SitePipeline:
     clock: Clock
     make_monitor: MakeMonitor = LoadMonitor
     observer: WindowObserver | None = None
+    orders: SiteOrders = field(default_factory=SiteOrders)
     _states: dict[str, StreamState] = field(default_factory=dict, init=False)
     _file_batches: dict[str, FileBatches] = field(default_factory=dict, init=False)  # of streams of files
     _stopping: threading.Event = field(default_factory=threading.Event, init=False)
@@ -100,7 +102,8 @@ class SitePipeline:
         self.folder = self.project.site_folder(self.site)
         self.link = first_link(self.project, self.site)
         to = Routes.of(self.project).next_inbox(self.site)
-        self.outbox = Outbox(self.folder / "outbox", self.site, to, self.link.outbox_max_bytes)
+        life = self.orders.lives.get(self.site, 0)
+        self.outbox = Outbox(self.folder / "outbox", self.site, to, self.link.outbox_max_bytes, life=life)
         self._writer = OutboxWriter(
             self.outbox, None if self.observer is None else partial(self.observer.note_flushed, self.site)
         )
@@ -110,7 +113,7 @@ class SitePipeline:
         self.core = SiteCore()
         journal = Journal(self.folder / "journal")
         self.host: Host[Event, Action] = Host(self.core, journal, self._enact, self.clock)
-        self.host.recover(self.outbox.next_sequence)
+        recover(self.host, self.outbox, self.orders, lambda: self.core.fragments)
         for stream in {f.stream for f in self.core.definitions} | {s.name for s in self.streams}:
             self._apply_deployment(stream, self._newest_read_us(stream))
         self.reducer = BatchReducer(self.spark, self.project, self.site, self.folder, self.evaluator, self.clock)
