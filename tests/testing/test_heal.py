@@ -176,6 +176,10 @@ def test_a_center_that_has_lost_its_disk_publishes_everything_again(tmp_path: Pa
     assert min(incident.last()).isoformat()[11:16] == "00:00"
 
 
+def test_a_window_that_is_renewed_twice_before_anything_came_again_is_replaced_once() -> None:
+    run_seed(104, Draw(only=frozenset({Feature.EARLY, Feature.LOST, Feature.RESTORED}))).assert_right()
+
+
 @pytest.mark.parametrize("seed", seeds(3))
 @pytest.mark.parametrize("feature", [Feature.RESTORED, Feature.LOST])
 def test_under_any_faults_what_was_older_or_lost_becomes_what_the_oracle_says(seed: int, feature: Feature) -> None:

@@ -139,9 +139,11 @@ def renew_windows(
     open_slices = OpenSlices(query, state)
     open_slices.from_us = from_us
     renewed: dict[int, FormerWindow] = {}
-    for window in open_slices.windows():
-        is_published = window.start_us in state.early
-        renewed[window.start_us] = _former(state, window.start_us, open_slices.counts(window), None, is_published)
+    # A window that was renewed before may have nothing yet of what is computed again, and is open all the same.
+    not_closed = {*(window.start_us for window in open_slices.windows()), *state.early, *state.renewed}
+    for start_us in sorted(start for start in not_closed if start >= from_us and start not in state.closed):
+        counts = open_slices.counts(query.window_at(start_us))
+        renewed[start_us] = _former(state, start_us, counts, None, is_published=start_us in state.early)
     closed: dict[int, ClosedWindow] = {}
     for start_us, known in state.closed.items():
         renewed[start_us] = _former(state, start_us, known.counts, known, is_published=True)
