@@ -159,7 +159,8 @@ def test_readers_name_the_view_and_get_its_newest_definition(tmp_path: Path) -> 
     project = write_project(tmp_path / "p")
     state = project.state_folder
     for name in ("pages", "pages@2"):
-        write_deltalake(state / "results" / name, pa.table({"n": [1]}))
+        for kind in ("results", "windows"):  # rows, and the log of windows behind them
+            write_deltalake(state / kind / name, pa.table({"n": [1]}))
     assert newest_name(state, "pages") == "pages"
     submit_text(project, SECOND)
     assert newest_name(state, "pages") == newest_name(state, "pages@2") == "pages@2"
