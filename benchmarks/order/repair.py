@@ -65,9 +65,9 @@ class TimedTables:
     def __init__(self, tables: Any, view: str, spent: Spent) -> None:
         self._tables, self._view, self._spent = tables, view, spent
 
-    def publish(self, sequence: int, revisions: Any) -> None:
+    def publish(self, sequence: int, revisions: Any, *given: Any) -> None:
         with self._spent.on(f"publish {self._view}"):
-            self._tables.publish(sequence, revisions)
+            self._tables.publish(sequence, revisions, *given)
 
     def recall(self, wanted: Any) -> Any:
         with self._spent.on("recall"):

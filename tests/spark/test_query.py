@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-CASES = read_golden("plans.sql")
+# Windows that the center assembles have no fragment of their own; tests/center/test_assembled.py compares them.
+ASSEMBLED = ("session_window", "cumulate", "calendar_window")
+CASES = [case for case in read_golden("plans.sql") if not any(word in case.sql.lower() for word in ASSEMBLED)]
 # Where Spark has no such function or form, estimates in its own way, or leaves the answer to chance. Distinct values
 # are compared with those of Spark in test_aggregates.py.
 NOT_NATIVE = ("moments", "percentile", "approx", "INTERVAL", "first(", "LIMIT", "count(DISTINCT", "collect_set(")
@@ -143,7 +145,8 @@ def test_partials_have_the_types_that_the_fragment_says(case: Golden, tables: Sp
     partials = source(tables, make_plan(case.sql)).groupBy(*keys)
     found = partials.agg(*(f.expr(sql).alias(state.name) for sql, state in states)).schema
     expected = [(field.name, sql_type(field.type).lower()) for field in fragment.schema]
-    assert [(field.name, field.dataType.simpleString().replace(",", ", ")) for field in found] == expected
+    types = [(field.name, field.dataType.simpleString().replace(",", ", ").replace(":", ": ")) for field in found]
+    assert types == expected
 
 
 EXPRESSIONS = """
