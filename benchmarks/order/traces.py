@@ -138,7 +138,7 @@ def _regained(run: Run, at_us: int) -> dict[str, Any]:
     over = np.flatnonzero((share > run.delta) & (ends >= at_us))
     last = float(ends[over[-1]] - at_us) / SECOND_US if len(over) else 0.0
     left = float(run.replay.closed_at_us[-1] - at_us) / SECOND_US
-    return {"worst_share": float(share.max()), "regained_after_s": last, "followed_for_s": left}
+    return {"worst_share": float(share.max(initial=0.0)), "regained_after_s": last, "followed_for_s": left}
 
 
 def _joined(first: ArrivalTrace, second: ArrivalTrace) -> tuple[ArrivalTrace, int]:
