@@ -4,7 +4,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-# Tests without a JVM run in as many processes as there are cores; those with one run after them, one at a time.
+# Tests without a JVM run in as many processes as there are cores; those with one run beside them, one at a time, because they
+# mostly wait for a JVM to start or a process to end. What the former print is shown when the latter are through.
 PURE  := $(BIN)/pytest -n auto
 SPARK := $(BIN)/pytest
 
@@ -44,8 +45,12 @@ quick: $(VENV)/.ready-dev
 	@$(PURE) --hypothesis-profile=quick -m "not spark and not e2e and not integration and not soak"
 
 test: $(VENV)/.ready-dev
-	@$(PURE) -m "not spark and not e2e and not integration and not soak"
-	@$(SPARK) -m "(spark or e2e) and not integration and not soak"
+	@echo "tests without a JVM run meanwhile; they are shown at the end"
+	@output=$$(mktemp); \
+	$(PURE) -m "not spark and not e2e and not integration and not soak" > $$output 2>&1 & pure=$$!; \
+	$(SPARK) -m "(spark or e2e) and not integration and not soak"; with_jvm=$$?; \
+	wait $$pure; without=$$?; cat $$output; rm -f $$output; \
+	exit $$((with_jvm | without))
 
 integration: $(VENV)/.ready-dev
 	@$(SPARK) -m integration
