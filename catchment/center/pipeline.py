@@ -19,15 +19,15 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from catchment.center.composed.query import ComposedQuery
 from catchment.center.composed.tables import ComposedTables
-from catchment.center.composed.windows import ComposedState
 from catchment.center.core import CenterCore
+from catchment.center.deployed_changes import composed_changes, query_changes, roster_changes
 from catchment.center.events import (
     SUSPENDED,
     Action,
@@ -35,30 +35,22 @@ from catchment.center.events import (
     AnswersResumed,
     AnswersSuspended,
     Compose,
-    ComposedAdded,
     Event,
     Expired,
     Publish,
-    QueryAdded,
-    QueryDropped,
-    QueryMoved,
     QueryRenewed,
     Recalled,
     RosterChange,
     SiteHealed,
-    SiteJoined,
     SiteReplaced,
-    SiteRetired,
     UnfinishedRevision,
 )
 from catchment.center.log_lines import log_deployment, log_windows
 from catchment.center.open_state import OpenState
 from catchment.center.query import CenterQuery
 from catchment.center.results.write import ResultTables
+from catchment.center.status import describe_queries, describe_sites
 from catchment.center.unfinished_notes import UnfinishedNotes
-from catchment.center.windows.query_windows import QueryWindows
-from catchment.center.windows.renewed import first_window_us
-from catchment.center.windows.unfinished import UnfinishedState
 from catchment.errors import EngineError
 from catchment.log_fields import about
 from catchment.progress.consumer import InboxConsumer, Merge, merge_here
@@ -75,7 +67,6 @@ from catchment.storage.host import Host
 from catchment.storage.journal import Journal
 from catchment.timeline import SECOND_US, START_OF_TIME_US, Clock
 from catchment.wire.inbox import Inbox
-from catchment.wire.messages import Suspended
 
 REPAIR_ALONE_AFTER_US = 2 * SECOND_US  # how long a repair that is due waits for landed segments to go with
 RECALLED_WINDOWS = 64  # windows of a resumed view that are published again in one entry
@@ -245,67 +236,17 @@ class CenterPipeline:
 
     def status(self) -> dict[str, Any]:
         """Return per query how far each site has come and what is closed."""
-        queries = {name: self._query_status(name, q.windows) for name, q in list(self.core.queries.items())}
         return {
             "published": self.published,
             "refused": dict(self.inbox.refused),
             "refusals": self.inbox.refusals(),
             "blocked": self.consumer.blocked_status(),
             "deferral": self.consumer.deferral_status(),
-            "queries": queries,
-            "composed": {name: _describe_composed(c.state) for name, c in list(self.core.composed.items())},
-            "sites": self._sites_status(),
+            **describe_queries(self.core),
+            "sites": describe_sites(self.core, self.inbox.refusals(), self._heard_at_us),
             "open_state": self.open_state.status(),
             "warnings": self.warnings,
         }
-
-    def _sites_status(self) -> dict[str, Any]:
-        """Return since when each site counts, how often it was replaced, and what of it was left out."""
-        records = self.core.sites
-        refused = {site: {r: told["count"] for r, told in of.items()} for site, of in self.inbox.refusals().items()}
-        counts_from: dict[str, int] = {}
-        for running in list(self.core.queries.values()):
-            for part in running.sources.parts:
-                for site in part.roster.present:
-                    counts_from[site] = max(counts_from.get(site, START_OF_TIME_US), part.roster.from_us(site))
-        return {
-            site: {
-                "counts_from_us": _if_known(counts_from.get(site, START_OF_TIME_US)),
-                "life": records.lives.get(site, 0),
-                "left_out_records": records.left_out.get(site, 0),
-                "heard_at_us": self._heard_at_us.get(site),
-                "refused": refused.get(site, {}),
-            }
-            for site in sorted({*counts_from, *records.lives, *records.left_out, *refused})
-        }
-
-    def _query_status(self, name: str, windows: QueryWindows) -> dict[str, Any]:
-        return {
-            "marks_us": {site: _if_known(mark) for site, mark in self.core.marks(name).items()},
-            "closed_us": _if_known(windows.state.closed_us),
-            "has_begun": self.core.queries[name].has_begun,
-            "changeable_from_us": self._changeable_from_us(name),
-            "renewed_windows": len(windows.state.renewed),
-            "open_slices": len(windows.state.slices),
-            "late_records": windows.state.late_records,
-            "outstanding_records": windows.state.late.records,
-            "unmerged_records": windows.state.unmerged_records,
-            "unmerged_of_sites": dict(windows.state.unmerged_of_sites),
-            "shed_windows": len(windows.outstanding),
-            "deferred_windows": len(windows.outstanding.deferred.starts_us),
-            "suspended": {site: _describe_suspension(fact) for site, fact in self.core.suspensions(name).items()},
-            "suspended_windows": len(windows.state.skipped),
-            "backfilling": self.core.backfilling(name),
-            "unfinished": _describe_unfinished(windows.state.unfinished),
-        }
-
-    def _changeable_from_us(self, name: str) -> int | None:
-        """Return the start of the first window of a query that is not final; None if any window may be."""
-        running = self.core.queries[name]
-        begin_us = running.sources.start_us
-        if begin_us is None:
-            return None
-        return _if_known(first_window_us(running.query, running.windows.state.final_us, begin_us))
 
     # --- the loop ---------------------------------------------------------------------------------------------
 
@@ -450,86 +391,3 @@ class CenterPipeline:
             tables.compact()
             tables.flush()
         current_disk().sync_everything()
-
-
-def roster_changes(
-    core: CenterCore, queries: Iterable[CenterQuery], orders: SiteOrders, neighbours: Collection[str] = ()
-) -> Iterator[RosterChange]:
-    """Yield the events that bring the rosters of running queries to the sites that are deployed.
-
-    `neighbours` are those that send to the center directly.
-    """
-    wanted = {part.name: part.sites for query in queries for part in query.parts}
-    running = {p.query.name: p.roster.present for q in core.queries.values() for p in q.sources.parts}
-    for site, life in orders.lives.items():
-        if core.sites.lives.get(site, 0) < life and orders.is_healed(site):
-            yield SiteHealed(site, life, site in neighbours)
-        elif core.sites.lives.get(site, 0) < life:
-            yield SiteReplaced(site, life, orders.boundaries.get(site))
-    for sites, others, change in ((wanted, running, SiteJoined), (running, wanted, SiteRetired)):
-        parts: dict[str, list[str]] = {}
-        for name in wanted.keys() & running.keys():
-            for site in (s for s in sites[name] if s not in others[name]):
-                parts.setdefault(site, []).append(name)
-        for site, names in sorted(parts.items()):
-            yield change(tuple(sorted(names)), site, orders.boundaries.get(site))
-
-
-def query_changes(core: CenterCore, queries: Iterable[CenterQuery], begun: Collection[str]) -> Iterator[Event]:
-    """Yield the events that bring a core to the queries that are deployed; none where it is there already."""
-    wanted = {q.name: q for q in queries}
-    yield from (QueryDropped(name) for name in list(core.queries) if name not in wanted)
-    for name, query in wanted.items():
-        if name not in core.queries:
-            yield QueryAdded(query, any(part.source_fragment in begun for part in query.parts))
-            continue
-        if core.queries[name].query.renewal != query.renewal:
-            yield QueryRenewed(query)
-            continue
-        for part in query.parts:
-            if (
-                part.derivation is not None
-                and core.queries[name].sources.newest_fragment(part.name) != part.source_fragment
-            ):
-                yield QueryMoved(name, part.derivation, part.source_fragment in begun)
-
-
-def composed_changes(core: CenterCore, composed: Sequence[ComposedQuery]) -> Iterator[Event]:
-    """Yield the events that bring a core to the views of views that are deployed."""
-    wanted = {query.name for query in composed}
-    yield from (QueryDropped(name) for name in list(core.composed) if name not in wanted)
-    yield from (ComposedAdded(query) for query in composed if query.name not in core.composed)
-
-
-def _describe_unfinished(state: UnfinishedState) -> dict[str, Any] | None:
-    if state.suspended is None and not state.windows:
-        return None
-    return {
-        "reason": None if state.suspended is None else state.suspended.reason,
-        "windows_us": (min(state.windows), max(state.windows)) if state.windows else None,
-        "windows": len(state.windows),
-        "given_up": state.given_up,
-    }
-
-
-def _describe_composed(state: ComposedState) -> dict[str, Any]:
-    return {
-        "reads": state.query.lower,
-        "closed_us": _if_known(state.closed_us),
-        "windows_not_final": len(state.windows),
-    }
-
-
-def _describe_suspension(fact: Suspended) -> dict[str, Any]:
-    return {
-        "fragment": fact.fragment,
-        "batch": fact.batch,
-        "from_us": fact.from_us,
-        "reason": fact.reason,
-        "expression": fact.expression,
-        "record": fact.record,
-    }
-
-
-def _if_known(instant_us: int) -> int | None:
-    return instant_us if instant_us > START_OF_TIME_US else None

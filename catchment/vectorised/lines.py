@@ -81,7 +81,8 @@ class LineBlock:
         if chosen.all():
             return self
         rows = np.flatnonzero(chosen)
-        data = b"".join(self.data[s : e + 1] for s, e in zip(self.starts[rows], self.ends[rows], strict=True))
+        runs = np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)  # lines that stand together are copied together
+        data = b"".join(self.joined(int(run[0]), int(run[-1]) + 1) for run in runs if len(run))
         lengths = self.lengths[rows] + 1
         ends = np.cumsum(lengths) - 1
         return LineBlock(data, ends - lengths + 1, ends)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from catchment.center.core import CenterCore
+from catchment.center.deployed_changes import query_changes, roster_changes
 from catchment.center.events import RosterChange, SiteJoined, SiteReplaced, SiteRetired
-from catchment.center.pipeline import query_changes, roster_changes
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.role_files import refuse_redefined_views
 from catchment.deploy.sites import add_site, list_sites, replace_site, retire_site

@@ -120,11 +120,22 @@ def test_what_is_remembered_is_bounded(tmp_path: Path, monkeypatch: pytest.Monke
         traces.close()
 
 
-def test_a_collector_that_is_away_is_not_waited_for(tmp_path: Path) -> None:
-    deployment = deploy(tmp_path / "p", "http://127.0.0.1:1")
-    traces = open_traces(deployment, ManualClock(START_US), deployment.project.traces)
-    traces.note_published([publish("numbers", 1, EXACT)])
-    traces.close()
+def test_a_collector_that_hangs_or_is_away_is_not_waited_for(tmp_path: Path) -> None:
+    with run_collector(answers=False) as collector:
+        deployment = deploy(tmp_path / "hangs", collector.endpoint)
+        traces = open_traces(deployment, ManualClock(START_US), deployment.project.traces)
+        for revision in range(1, 2_000):  # more than one batch of spans
+            traces.note_published([publish("numbers", revision, EXACT)])
+        collector.was_asked.wait()
+        traces.note_published([publish("numbers", 2_000, EXACT)])
+        assert not collector.spans, "it has answered nobody, and everything was noted meanwhile"
+        collector.may_answer.set()
+        traces.close()
+        assert collector.spans
+    deployment = deploy(tmp_path / "away", "http://127.0.0.1:1")
+    away = open_traces(deployment, ManualClock(START_US), deployment.project.traces)
+    away.note_published([publish("numbers", 1, EXACT)])
+    away.close()
 
 
 def test_traces_are_off_by_default_and_then_nothing_of_them_is_loaded(tmp_path: Path) -> None:

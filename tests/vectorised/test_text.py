@@ -131,6 +131,24 @@ def test_a_header_is_passed_over_once_and_handed_back_elsewhere() -> None:
     assert CSV.parse(block_of(header.upper(), line), is_first=True).doubtful == [header.upper()]
 
 
+def test_files_without_a_record_have_none(tmp_path: Path) -> None:
+    header = ",".join(COLUMNS.names)
+    for number, text in enumerate((f"{header}\n", "\n\n", "   \n")):
+        path = tmp_path / f"{number}.csv"
+        path.write_text(text)
+        ((part,),) = split_text([piece(path)], 1, 0)
+        found = scan(ScanPlan(COLUMNS, "ts", 60_000_000, lines=CSV), [part], None, None)
+        assert (found.rows, found.bad, found.doubtful) == (0, 0, ())
+
+
+def test_lines_that_are_kept_stay_as_they_are() -> None:
+    lines = ["", "a", "bb", "", "ü", "ccc", "d"]
+    for chosen in range(2 ** len(lines)):
+        mask = np.array([bool(chosen >> row & 1) for row in range(len(lines))])
+        kept = block_of(*lines, "").keep(np.append(mask, False)[: len(lines)])
+        assert [kept.text(row) for row in range(kept.rows)] == [t for t, m in zip(lines, mask, strict=True) if m]
+
+
 def test_many_lines_that_are_no_plain_records_are_left_to_spark(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text('2024-05-06T07:08:09Z,"a",1,1,1.5,true,2024-05-06\n' * 60_000)

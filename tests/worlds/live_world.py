@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from catchment.aggregates import partials as tables
 from catchment.center.core import CenterCore
+from catchment.center.deployed_changes import query_changes
 from catchment.center.events import Publish, Recalled
 from catchment.center.late.registry import WINDOW_COLUMN
-from catchment.center.pipeline import query_changes
 from catchment.center.query import CenterQuery
 from catchment.deploy.fragment_plan import FragmentPlan
 from catchment.deploy.reconcile import site_changes

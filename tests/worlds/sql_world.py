@@ -21,8 +21,8 @@ from catchment.center.composed.assembled import AssembledTables
 from catchment.center.composed.query import ComposedQuery
 from catchment.center.composed.tables import ComposedTables, LowerView, make_all_tables
 from catchment.center.composed.windows import in_order
+from catchment.center.deployed_changes import composed_changes
 from catchment.center.events import Compose, Publish
-from catchment.center.pipeline import composed_changes
 from catchment.center.query import CenterQuery
 from catchment.center.results.bounds import column_laws
 from catchment.center.results.layout import INSTANT, newest_revisions

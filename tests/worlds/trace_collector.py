@@ -29,15 +29,19 @@ class CollectedSpan:
 
 @dataclass
 class Collector(trace_service_pb2_grpc.TraceServiceServicer):
-    """Keeps the spans that it is sent; `endpoint` is where."""
+    """Keeps the spans that it is sent; `endpoint` is where. It answers nobody before `may_answer` is set."""
 
     endpoint: str = ""
+    was_asked: threading.Event = field(default_factory=threading.Event)
+    may_answer: threading.Event = field(default_factory=threading.Event)
     resources: list[dict[str, Any]] = field(default_factory=list)
     _spans: list[CollectedSpan] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def Export(self, request: Any, context: Any) -> Any:  # noqa: N802 - the name of the call
         """Take spans."""
+        self.was_asked.set()
+        self.may_answer.wait()
         with self._lock:
             for group in request.resource_spans:
                 self.resources.append(_values(group.resource.attributes))
@@ -68,9 +72,11 @@ def _read(span: Any) -> CollectedSpan:
 
 
 @contextmanager
-def run_collector() -> Iterator[Collector]:
-    """Serve a collector on a free port of this machine."""
+def run_collector(answers: bool = True) -> Iterator[Collector]:
+    """Serve a collector on a free port of this machine; without `answers`, it hangs until it is told to go on."""
     collector = Collector()
+    if answers:
+        collector.may_answer.set()
     server = grpc.server(ThreadPoolExecutor(2))
     trace_service_pb2_grpc.add_TraceServiceServicer_to_server(collector, server)  # type: ignore[no-untyped-call]
     collector.endpoint = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
@@ -78,4 +84,5 @@ def run_collector() -> Iterator[Collector]:
     try:
         yield collector
     finally:
+        collector.may_answer.set()
         server.stop(0)
