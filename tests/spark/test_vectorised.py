@@ -30,8 +30,8 @@ from catchment.vectorised.coercion import NotVectorisedError
 from catchment.vectorised.expressions import VectorExpression
 from catchment.vectorised.records import RecordColumns
 from catchment.vectorised.translate import translate
+from tests.worlds.one_site import open_site, read_once
 from tests.worlds.tiers import examples
-from tests.worlds.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -193,18 +193,6 @@ def test_random_expressions_that_are_computed_here_have_the_values_of_spark(spar
 
 # --- whole micro-batches ------------------------------------------------------------------------------------------
 
-PROJECT = """
-[project]
-name = "scan"
-center = "center"
-[sites.edge]
-[sites.center]
-[[links]]
-from = "edge"
-to = "center"
-[defaults]
-evaluator = "{evaluator}"
-"""
 SQL = """
 CREATE STREAM hits (ts TIMESTAMP, page STRING, device INT, ms DOUBLE, bytes BIGINT, cost DECIMAL(10, 2), ok BOOLEAN)
   WITH (event_time = 'ts', sites = 'edge', connector = 'files', path = 'data', format = 'parquet', source = 'device',
@@ -270,29 +258,10 @@ def reduce_files(
     spark: SparkSession, folder: Path, data: Path, evaluator: str, history: bool
 ) -> tuple[list[ReducedBatch], Path]:
     """Return what a site reduces the files to, and its folder."""
-    from catchment.deploy.deployment import Deployment
-    from catchment.spark.evaluation.evaluator import SparkEvaluator
     from catchment.spark.pipelines.scanning import ScanningReducer
-    from catchment.spark.pipelines.site import SitePipeline
-    from catchment.wire.inbox import Inbox, LocalUplink
-    from catchment.wire.sender import Sender
 
-    (folder / "queries").mkdir(parents=True)
-    (folder / "catchment.toml").write_text(PROJECT.format(evaluator=evaluator))
-    (folder / "queries" / "q.sql").write_text(SQL.format(history=str(history).lower()))
-    (folder / "data").symlink_to(data)
-    deployment = Deployment.load(folder)
-    inbox = Inbox(folder / "inbox")
-    pipeline = SitePipeline(
-        spark,
-        deployment.project,
-        "edge",
-        deployment.streams_at("edge"),
-        deployment.fragments_at("edge"),
-        SparkEvaluator({}),
-        lambda outbox: Sender(outbox, lambda: LocalUplink(inbox)),
-        ManualClock(int((START + dt.timedelta(minutes=5)).timestamp() * 1e6)),
-    )
+    clock = ManualClock(int((START + dt.timedelta(minutes=5)).timestamp() * 1e6))
+    pipeline = open_site(spark, folder, data, SQL.format(history=str(history).lower()), evaluator, clock)
     reduced = []
     reduce = pipeline.scanning.reduce
 
@@ -303,12 +272,7 @@ def reduce_files(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ScanningReducer, "reduce", lambda self, *given: record(*given))
-        try:
-            pipeline.start(once=True)
-            wait_until(lambda: pipeline.finished, "the site has read its files", act=pipeline.tick)
-        finally:
-            pipeline.stop()
-    assert all(pipeline.scanning.scans_of(stream).reason is None for stream in pipeline.streams)
+        read_once(pipeline)
     return reduced, pipeline.folder
 
 

@@ -18,12 +18,13 @@ import pytest
 
 from catchment.query.sql.connectors import FilesConnector
 from catchment.query.sql.statements import Column, Table
+from catchment.timeline import SystemClock
 from catchment.vectorised.csv_lines import CsvLineParser
 from catchment.vectorised.json_lines import JsonLineParser
 from catchment.vectorised.lines import LineBlock
+from tests.worlds.one_site import open_site, read_once
 from tests.worlds.text_lines import COLUMNS, DDL, csv_lines, json_lines
 from tests.worlds.tiers import examples
-from tests.worlds.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,18 +32,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 RELATION = Table("t", tuple(Column(c.name, c.type) for c in COLUMNS), FilesConnector("d", "json"))
-PROJECT = """
-[project]
-name = "text"
-center = "center"
-[sites.edge]
-[sites.center]
-[[links]]
-from = "edge"
-to = "center"
-[defaults]
-evaluator = "{evaluator}"
-"""
 SQL = """
 CREATE STREAM s ({ddl}) WITH (event_time = 'ts', sites = 'edge', connector = 'files', path = 'data',
   format = '{format}', max_jump = '40000 days', growing = {growing});
@@ -100,35 +89,9 @@ def test_a_line_that_is_read_here_is_read_in_the_same_way_by_spark(spark: SparkS
 
 def run_site(spark: SparkSession, folder: Path, data: Path, format: str, evaluator: str, growing: bool) -> Path:
     """Let a site read the files once; return its folder."""
-    from catchment.deploy.deployment import Deployment
-    from catchment.spark.evaluation.evaluator import SparkEvaluator
-    from catchment.spark.pipelines.site import SitePipeline
-    from catchment.timeline import SystemClock
-    from catchment.wire.inbox import Inbox, LocalUplink
-    from catchment.wire.sender import Sender
-
-    (folder / "queries").mkdir(parents=True)
-    (folder / "catchment.toml").write_text(PROJECT.format(evaluator=evaluator))
-    (folder / "queries" / "q.sql").write_text(SQL.format(ddl=DDL, format=format, growing=str(growing).lower()))
-    (folder / "data").symlink_to(data)
-    deployment = Deployment.load(folder)
-    inbox = Inbox(folder / "inbox")
-    pipeline = SitePipeline(
-        spark,
-        deployment.project,
-        "edge",
-        deployment.streams_at("edge"),
-        deployment.fragments_at("edge"),
-        SparkEvaluator({}),
-        lambda outbox: Sender(outbox, lambda: LocalUplink(inbox)),
-        SystemClock(),
-    )
-    try:
-        pipeline.start(once=True)
-        wait_until(lambda: pipeline.finished, "the site has read its files", act=pipeline.tick)
-    finally:
-        pipeline.stop()
-    assert all(pipeline.scanning.scans_of(stream).reason is None for stream in pipeline.streams)
+    sql = SQL.format(ddl=DDL, format=format, growing=str(growing).lower())
+    pipeline = open_site(spark, folder, data, sql, evaluator, SystemClock())
+    read_once(pipeline)
     return pipeline.folder
 
 
