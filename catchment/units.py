@@ -137,3 +137,9 @@ def format_bandwidth(bytes_per_s: float) -> str:
         if bytes_per_s >= factor:
             return f"{bytes_per_s / factor:g} {unit}/s"
     return f"{bytes_per_s:g} bytes/s"
+
+
+def format_estimated_bandwidth(bytes_per_s: float) -> str:
+    """Return a bandwidth that is an estimate with two significant digits: 26031.0 -> '26 KB/s'."""
+    rounded = float(f"{max(bytes_per_s, 0.0):.2g}")
+    return format_bandwidth(rounded)

@@ -80,7 +80,7 @@ def examine(project: Project, fix: bool = False) -> list[Finding]:
     """Return what every check of a project's state folder found; carry out the safe remedies if that is wanted."""
     state = project.state_folder
     if not state.is_dir():
-        raise StorageError("nothing has run here yet", where=str(state), hint=f"catchment run {project.folder}")
+        raise StorageError("nothing has run here yet", where=str(state), hint=f"catchment run -p {project.folder}")
     found = [*_check_folder(state), *_check_records(state), *_check_remnants(state)]
     for role in _roles(state):
         found += [*_check_role(role), *_check_remnants(role, deep=True)]

@@ -69,7 +69,7 @@ def refuse_redefined_views(folder: Path, plans: Iterable[QueryPlan]) -> None:
     if changed:
         raise ConfigError(
             f"the definition of {', '.join(changed)} has changed since the state in {folder} was made",
-            hint="replace it while the project keeps its state: catchment submit PROJECT FILE, with CREATE OR REPLACE "
+            hint="replace it while the project keeps its state: catchment submit FILE, with CREATE OR REPLACE "
             "MATERIALIZED VIEW; or give the changed view another name",
         )
     if any(known.get(name) != definition for name, definition in now.items()):

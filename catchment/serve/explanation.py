@@ -7,7 +7,7 @@ log that is replayed faster than it was recorded can be compared.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from catchment.center.results.quality import view_quality
@@ -44,7 +44,7 @@ def explain_deployment(
     plans = [p for p in deployment.plans if views is None or p.name in views]
     evaluated = _evaluations(deployment)
     answer = {
-        "rates": list(_rates(deployment, known, analyze=analyze)),
+        "rates": list(explain_rates(deployment, known, analyze=analyze)),
         "sites": [_site(deployment, site, known, evaluated) for site in deployment.sites],
         "links": list(_links(deployment, known)),
         "views": [_view(deployment, plan, known, evaluated) for plan in plans],
@@ -68,7 +68,8 @@ def _evaluations(deployment: Deployment) -> dict[str, str]:
     }
 
 
-def _rates(deployment: Deployment, known: Statistics, *, analyze: bool) -> Any:
+def explain_rates(deployment: Deployment, known: Statistics, *, analyze: bool = False) -> Iterator[dict[str, Any]]:
+    """Yield the rows per second of each stream, and how they are known; with `analyze`, before anything ran."""
     declared = load_statistics(deployment.project, deployment.catalog).streams
     measured = {s for told in site_statistics(deployment).values() for s, r in told["rows_per_s"].items() if r}
     for name in sorted({side.fragment.stream for side in deployment.sides}):

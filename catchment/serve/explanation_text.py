@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from catchment.units import format_bandwidth, format_duration
+from catchment.units import format_bandwidth, format_duration, format_estimated_bandwidth
 
 WIDTH = 100  # of a line
 INDENT = 11  # of what is said about a view
@@ -18,7 +18,7 @@ def explanation_text(answer: Mapping[str, Any], width: int = WIDTH) -> str:
     blocks = [list(_view(view)) for view in answer["views"]]
     blocks.append(list(_sites(answer)))
     blocks.append(list(_links(answer)))
-    blocks.append(list(_rates(answer)))
+    blocks.append(list(rate_lines(answer)))
     return "\n\n".join("\n".join(_fold(line, width) for line in lines) for lines in blocks if lines)
 
 
@@ -30,10 +30,7 @@ def _fold(line: str, width: int) -> str:
 
 def rate(bytes_per_s: float | None) -> str:
     """Return a rate with two significant digits: it is an estimate."""
-    if bytes_per_s is None:
-        return "-"
-    rounded = float(f"{bytes_per_s:.2g}")
-    return f"{rounded:.2g} bytes/s" if rounded < 10 else format_bandwidth(rounded)
+    return "-" if bytes_per_s is None else format_estimated_bandwidth(bytes_per_s)
 
 
 def seconds(value: float | None) -> str:
@@ -132,7 +129,8 @@ def _links(answer: Mapping[str, Any]) -> Iterator[str]:
         yield line
 
 
-def _rates(answer: Mapping[str, Any]) -> Iterator[str]:
+def rate_lines(answer: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the rates that estimates follow from, and how they are known."""
     for known in answer["rates"]:
         each = sorted({round(rows) for rows in known["rows_per_s"].values()})
         told = f"{each[0]:,}" if len(each) == 1 else f"{each[0]:,} to {each[-1]:,}" if each else "no"

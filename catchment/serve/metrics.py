@@ -12,6 +12,7 @@ METRICS: Mapping[str, tuple[str, str]] = {
     "catchment_site_up": ("gauge", "whether a site writes its status, and its link is up (1) or not (0)"),
     "catchment_site_status_age_seconds": ("gauge", "how long ago a site last wrote its status"),
     "catchment_site_rows_total": ("counter", "records that a site has read since it started"),
+    "catchment_site_read_bytes_total": ("counter", "bytes of the files that a site has read since it started"),
     "catchment_site_quarantined_total": ("counter", "records that a site could not use"),
     "catchment_site_implausible_times_total": ("counter", "records whose event time is far from their stream"),
     "catchment_site_pending_rows": ("gauge", "partials that wait at a site to be sent"),
@@ -58,6 +59,7 @@ def _samples(overview: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, st
         yield "catchment_site_up", at, float(site["state"] in ("running", "finished"))
         yield "catchment_site_status_age_seconds", at, site["age_s"]
         yield "catchment_site_rows_total", at, site["rows"]
+        yield "catchment_site_read_bytes_total", at, site["read_bytes"]
         yield "catchment_site_quarantined_total", at, site["quarantined"]
         yield "catchment_site_implausible_times_total", at, site["implausible_times"]
         yield "catchment_site_pending_rows", at, site["pending_rows"]

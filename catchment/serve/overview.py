@@ -16,7 +16,8 @@ from catchment.project.config import Link, Project
 from catchment.project.routes import Routes
 from catchment.query.catalog import load_catalog
 from catchment.serve.window_log import WindowLog
-from catchment.timeline import END_OF_TIME_US
+from catchment.site.meter import RecentRate
+from catchment.timeline import END_OF_TIME_US, SECOND_US
 
 SILENT_AFTER_S = 5.0  # a role that writes its status four times per second and has not for this long is silent
 
@@ -31,6 +32,7 @@ class OverviewReader:
         self._windows: dict[str, WindowLog] = {}
         self._names: list[str] = []
         self._names_version = -1
+        self._rates: dict[str, RecentRate] = {}  # by site: records by the clock
 
     def read(self) -> dict[str, Any]:
         """Return the overview as it is now, in plain data."""
@@ -45,6 +47,7 @@ class OverviewReader:
             "links": [self._link(link, sites) for link in self._used_links()],
             "views": [self._view(name, center["status"], sites) for name in self._view_names(center["status"])],
             "deployment_version": self._names_version,
+            "wan": self._wan(sites),
             "refused": center["status"].get("refused", {}),
             "deferral": self._deferral(center["status"]),
         }
@@ -84,7 +87,8 @@ class OverviewReader:
             "state": _state_of(center if is_center else role, has_link=not is_center),
             "age_s": center["age_s"] if is_center else role["age_s"],
             "rows": status.get("rows", 0),
-            "rows_per_s": sum(status.get("statistics", {}).get("rows_per_s", {}).values()),
+            "read_bytes": status.get("read_bytes"),
+            "rows_per_s": self._rows_per_s(name, status.get("rows", 0), role["written_s"]),
             "newest_event_us": status.get("newest_event_us"),
             "pending_rows": status.get("pending_rows", 0),
             "quarantined": status.get("quarantined", 0),
@@ -98,6 +102,28 @@ class OverviewReader:
             "shedding": {s: d for s, d in status.get("shedding", {}).items() if d["shedding"] or d["owed_batches"]},
             "contracts": status.get("contracts", {}),
             "caches": [_cache(fragment, told) for fragment, told in status.get("fragments", {}).items()],
+        }
+
+    def _rows_per_s(self, site: str, rows: int, written_s: float | None) -> float:
+        """Return how many records per second a site has read lately, by the clock; 0 until it was seen to read."""
+        rate = self._rates.setdefault(site, RecentRate())
+        if rows < rate.total:  # it has started again
+            rate = self._rates[site] = RecentRate()
+        if written_s is not None:
+            rate.note(rows, round(written_s * SECOND_US))
+        return rate.per_s or 0.0
+
+    def _wan(self, sites: Mapping[str, Mapping[str, Any]]) -> dict[str, int | None]:
+        """Return the bytes that crossed all links, and those that shipping every file as it is would have taken.
+
+        Both count a site that sends through relays once for each link on its way. None: not every source tells.
+        """
+        births = [site for name, site in sites.items() if site["rows"] and name in self._routes.hops]
+        read = [(site["read_bytes"], len(self._routes.route(site["name"]))) for site in births]
+        known = [count * links for count, links in read if count is not None]
+        return {
+            "sent_bytes": sum(sites[link.origin]["bytes_sent"] for link in self._used_links()),
+            "records_bytes": sum(known) if known and len(known) == len(read) else None,
         }
 
     def _used_links(self) -> list[Link]:
@@ -142,9 +168,9 @@ class OverviewReader:
         except FileNotFoundError:  # never written, or removed with a site that was replaced
             status = None
         if status is None:
-            return {"status": {}, "age_s": None, "is_silent": True}
+            return {"status": {}, "age_s": None, "written_s": None, "is_silent": True}
         age_s = max(0.0, time.time() - written_s)
-        return {"status": status, "age_s": round(age_s, 1), "is_silent": age_s > SILENT_AFTER_S}
+        return {"status": status, "age_s": round(age_s, 1), "written_s": written_s, "is_silent": age_s > SILENT_AFTER_S}
 
 
 def _cache(fragment: str, told: Mapping[str, Any]) -> dict[str, Any]:

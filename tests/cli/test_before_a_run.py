@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.worlds.shell import Shell
+from tools.reference import commands
 
 pytestmark = pytest.mark.usefixtures("narrow")
 
@@ -21,6 +22,46 @@ def test_research_tools_stand_apart_in_the_help(shell: Shell) -> None:
     named = set(re.findall(r"^│ (\w+) ", research, re.MULTILINE))
     assert named == {"shed", "simulate", "bench"}
     assert text.index("Research tools") > text.index("demo")
+
+
+WITHOUT_PROJECT = {"demo", "init", "shed", "bench", "simulate", "feeds place"}
+
+
+def test_every_command_about_a_project_takes_its_folder_in_the_same_way() -> None:
+    lacking = {
+        " ".join(words[1:])
+        for words, command in commands()
+        if "-p" not in {option for parameter in command.params for option in parameter.opts}
+    }
+    assert {name for name in lacking if not name.startswith(tuple(WITHOUT_PROJECT))} == set()
+
+
+def test_the_folder_as_a_word_still_works_and_two_folders_are_refused(shell: Shell, published: Path) -> None:
+    assert shell.json("explain", published) == shell.json("explain", "-p", published)
+    one = shell.json("explain", "traffic", "-p", published)
+    assert shell.json("explain", published, "traffic") == one
+    shell.monkeypatch.chdir(published)
+    assert shell.json("explain", "traffic") == one, "in the folder of the project, a view is enough"
+    assert shell.json("explain", ".") == shell.json("explain")
+    code, _, err = shell.ends("check", published, "-p", "elsewhere")
+    assert code == 2
+    assert "two project folders" in err
+    code, _, err = shell.ends("drop", published, "traffic", "errors")
+    assert code == 2
+    assert "expected a view" in err
+
+
+def test_views_are_submitted_and_dropped_with_the_folder_in_either_place(shell: Shell, published: Path) -> None:
+    file = published / "extra.sql"
+    view = (
+        "CREATE MATERIALIZED VIEW {} AS SELECT window.start, count(*) AS n FROM requests GROUP BY window(ts, '1 hour');"
+    )
+    file.write_text(view.format("one"))
+    assert [q["query"] for q in shell.json("submit", file, "-p", published)["queries"]] == ["one"]
+    file.write_text(view.format("two"))
+    assert [q["query"] for q in shell.json("submit", published, file)["queries"]] == ["two"]
+    assert shell.json("drop", "one", "-p", published)["dropped"] == "one"
+    assert shell.json("drop", published, "two")["dropped"] == "two"
 
 
 def test_a_project_that_could_run_passes_the_check(shell: Shell, published: Path) -> None:

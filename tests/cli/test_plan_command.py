@@ -24,6 +24,7 @@ from catchment.optimizer.sharing.statistics import MESSAGE_BYTES, load_statistic
 from catchment.project.config import Project
 from catchment.project.routes import Routes
 from catchment.query.catalog import load_catalog
+from tests.worlds.shell import Shell
 
 TOML = """
 [project]
@@ -80,7 +81,7 @@ def run(folder: Path, *options: str) -> dict[str, Any]:
 
 def test_the_document_has_exactly_its_keys_and_its_bytes_add_up(tmp_path: Path) -> None:
     answer = run(write(tmp_path))
-    assert list(answer) == ["wan_bytes_per_s", "links", "fragments", "shared"]
+    assert list(answer) == ["wan_bytes_per_s", "links", "fragments", "shared", "rates"]
     assert all(list(link) == ["from", "to", "bytes_per_s", "utilisation"] for link in answer["links"])
     assert answer["wan_bytes_per_s"] == pytest.approx(sum(link["bytes_per_s"] for link in answer["links"]))
     assert {q for f in answer["fragments"] for q in f["queries"]} == {"pages", "means"}
@@ -89,12 +90,24 @@ def test_the_document_has_exactly_its_keys_and_its_bytes_add_up(tmp_path: Path) 
 
 def test_records_are_aggregated_on_the_way_and_partials_forwarded(tmp_path: Path) -> None:
     """1000 records of 100 bytes a second go to mid; from there 50 groups of 32 bytes every ten seconds."""
-    answer = run(write(tmp_path))
+    answer = run(write(tmp_path), "--planner", "greedy")
     rates = {(link["from"], link["to"]): link["bytes_per_s"] for link in answer["links"]}
     assert rates["edge", "mid"] == 100_000
     assert rates["mid", "hub"] <= 50 * 32 / 10 + 50 * 24 / 10 + 10
     assert answer["fragments"][0]["computed_at"] == ["mid"]
     assert [c["site"] for c in answer["fragments"][0]["choices"] if c["chosen"]] == ["mid"]
+
+
+def test_it_agrees_with_explain(shell: Shell, published: Path) -> None:
+    """A project that has run, whose rates nobody declared: both predict from what was measured there."""
+    planned = shell.json("plan", "-p", published)
+    explained = shell.json("explain", "-p", published)
+    assert planned["rates"] == explained["rates"]
+    carried = {(link["from"], link["to"]): link["bytes_per_s"] for link in explained["links"]}
+    assert {(link["from"], link["to"]): link["bytes_per_s"] for link in planned["links"]} == pytest.approx(carried)
+    assert planned["wan_bytes_per_s"] == pytest.approx(sum(carried.values()))
+    computed = {(f["fragment"], s["site"], *f["serves"]) for s in explained["sites"] for f in s["fragments"]}
+    assert {(f["name"], f["origin"], *f["queries"]) for f in planned["fragments"]} == computed
 
 
 TREE = """[project]
@@ -176,7 +189,7 @@ def test_a_mistake_is_an_error_before_anything_is_planned(
     tmp_path: Path, change: dict[str, str], kind: type[CatchmentError], message: str
 ) -> None:
     with pytest.raises(kind, match=message) as caught:
-        run(write(tmp_path, **change))
+        run(write(tmp_path, **change), "--planner", "greedy")
     assert caught.value.hint
 
 
@@ -184,7 +197,7 @@ def test_a_contract_that_a_link_cannot_carry_is_refused(tmp_path: Path) -> None:
     views = VIEWS.replace("pages AS", "pages WITH (max_error = 0.1) AS")
     slow = TOML.replace("80 kbit/s", "100 bytes/s")
     with pytest.raises(PlanError, match="'pages' cannot meet its contract: the link mid -> hub"):
-        run(write(tmp_path, sql=STREAM + views, toml=slow))
+        run(write(tmp_path, sql=STREAM + views, toml=slow), "--planner", "greedy")
 
 
 def test_sharing_of_the_example_saves_what_its_documentation_says() -> None:

@@ -42,13 +42,21 @@ def test_the_page_follows_the_demo_from_its_first_window_to_its_exact_answers(tm
             browser = play.chromium.launch(executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu"])
             problems: list[str] = []
             pages = {name: _open(browser, *look, _address(told) or "", problems) for name, look in WIDTHS.items()}
-            for name, page in pages.items():
+            for page in pages.values():
                 page.wait_for_selector("#views .strip i.exact, #views .strip i.final", state="attached")
                 page.click("#views td button:text('traffic')")
                 page.wait_for_selector("#revisions td", state="attached")
-                if PICTURES:
+            if PICTURES:  # of a site that is cut off: a window without it, and the link down
+                pages["demo-desktop"].wait_for_selector("#views .strip i.on_time", state="attached")
+                for name, page in pages.items():
                     page.evaluate("scrollTo(0, 0)")
                     page.screenshot(path=Path(PICTURES, f"{name}.png"))
+            early = {name: _records(page) for name, page in pages.items()}
+            for name, page in pages.items():
+                page.wait_for_selector("#views td button:text('errors')", state="attached")
+                assert _records(page) > early[name], "the numbers move"
+                assert "of shipping them as they are" in page.inner_text("#saved")
+                assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "no sideways scroll"
             assert problems == []
             browser.close()
         assert demo.wait(PATIENCE_S) == 0
@@ -56,6 +64,12 @@ def test_the_page_follows_the_demo_from_its_first_window_to_its_exact_answers(tm
         if demo.poll() is None:
             demo.terminate()
             demo.wait(PATIENCE_S)
+
+
+def _records(page: Any) -> int:
+    """Return the records that all sites have read, as the page shows them, or has in a column that is hidden."""
+    shown = page.evaluate("[...document.querySelectorAll('#sites tr td:nth-child(3)')].map(cell => cell.textContent)")
+    return sum(int(text.replace(",", "")) for text in shown)
 
 
 def _collect(lines: Any, told: list[str]) -> None:

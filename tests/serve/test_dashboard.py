@@ -108,6 +108,40 @@ def test_the_overview_names_every_site_with_its_state_and_the_newest_windows(rea
     assert views["quiet"]["newest"] is None
 
 
+def test_the_overview_compares_what_was_sent_with_the_files_that_were_read(tmp_path: Path) -> None:
+    folder = publish_project(tmp_path / "p")
+    reader = OverviewReader(Project.load(folder))
+    assert reader.read()["wan"] == {"sent_bytes": 2 * 45_678, "records_bytes": 2 * 1_234_500}
+    told = folder / "state" / "sites" / "eu" / "status.json"
+    told.write_text(json.dumps({**json.loads(told.read_text()), "read_bytes": None}))
+    assert reader.read()["wan"]["records_bytes"] is None, "eu reads what is no file"
+
+
+def test_what_goes_through_a_relay_is_compared_on_each_link(tmp_path: Path) -> None:
+    folder = publish_project(tmp_path / "p")
+    toml = folder / "catchment.toml"
+    toml.write_text(toml.read_text().replace('from = "eu"\nto = "center"', 'from = "eu"\nto = "us"'))
+    wan = OverviewReader(Project.load(folder)).read()["wan"]
+    assert wan == {"sent_bytes": 2 * 45_678, "records_bytes": 3 * 1_234_500}, "the files of eu would cross two links"
+
+
+def test_records_per_second_are_by_the_clock_and_begin_anew_when_a_site_does(tmp_path: Path) -> None:
+    folder = publish_project(tmp_path / "p")
+    told = folder / "state" / "sites" / "us" / "status.json"
+    reader = OverviewReader(Project.load(folder))
+
+    def rate(rows: int, at_s: float) -> float:
+        told.write_text(json.dumps({**json.loads(told.read_text()), "rows": rows}))
+        os.utime(told, (at_s, at_s))
+        return float(next(s["rows_per_s"] for s in reader.read()["sites"] if s["name"] == "us"))
+
+    assert rate(1_000, 100.0) == 0.0, "nothing to compare it with"
+    assert rate(1_500, 110.0) == 50.0
+    assert rate(1_500, 110.0) == 50.0, "nothing was written since"
+    assert rate(300, 120.0) == 0.0
+    assert rate(500, 130.0) == 20.0
+
+
 def test_a_site_that_stopped_writing_is_silent_and_one_that_never_wrote_never_started(tmp_path: Path) -> None:
     folder = publish_project(tmp_path / "p")
     later_s = time.time() + 3600  # never old, however slow this machine is

@@ -18,6 +18,7 @@ OVERVIEW: dict[str, Any] = {
             "state": "running",
             "age_s": 0.1,
             "rows": 1,
+            "read_bytes": 1,
             "quarantined": 0,
             "implausible_times": 0,
             "pending_rows": 0,

@@ -75,6 +75,7 @@ def test_bad_records_are_set_aside_with_a_reason_and_the_counts_add_up(spark: Sp
     status = run_project(spark, folder)
     check_numbers(folder / "state", good)
     assert status["sites"]["a"]["rows"] == len(lines)
+    assert status["sites"]["a"]["read_bytes"] == sum(f.stat().st_size for f in (tmp_path / "p").glob("data/a/*"))
     assert status["sites"]["a"]["quarantined"] == sum(len(b) for b in bad.values())
     assert status["sites"]["a"]["implausible_times"] == 2
     kept = spark.read.parquet(str(folder / "state" / "sites" / "a" / "quarantine" / "hits")).collect()

@@ -62,6 +62,7 @@ def write_statuses(folder: Path, rows: int) -> None:
     for number, site in enumerate(deployment.sites):
         status = {
             "rows": rows + number,
+            "read_bytes": 110 * (rows + number),
             "quarantined": 0,
             "newest_event_us": closed_us,
             "pending_rows": 12,

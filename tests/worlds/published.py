@@ -124,6 +124,7 @@ def _write_status(state: Path) -> None:
     newest = START_US + 25 * MINUTE_US
     site = {
         "rows": 12345,
+        "read_bytes": 1_234_500,
         "quarantined": 2,
         "newest_event_us": newest,
         "pending_rows": 3,

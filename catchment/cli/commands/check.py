@@ -12,6 +12,7 @@ from rich.text import Text
 
 from catchment.cli.exit_codes import ExitCode
 from catchment.cli.output import JsonFlag, emit
+from catchment.cli.project_folder import FolderWord, OptionalProject, project_folder
 from catchment.errors import CatchmentError, ConfigError
 
 if TYPE_CHECKING:
@@ -20,18 +21,21 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command(epilog="Examples: catchment check my-project   |   catchment check my-project --site eu --json")(check)
+    app.command(epilog="Examples: catchment check -p my-project   |   catchment check -p my-project --site eu --json")(
+        check
+    )
 
 
 def check(
-    folder: Annotated[Path, typer.Argument(help="The project folder.")] = Path(),
+    folder: FolderWord = None,
+    project: OptionalProject = None,
     site: Annotated[
         str | None, typer.Option(help="Check what this site needs: its data, its keys, and the far ends of its links.")
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Check a project without running it: statements, plans, data folders, keys, Java. Exit code 1 if it cannot run."""
-    findings = [_look(name, ask) for name, ask in _questions(folder, site)]
+    findings = [_look(name, ask) for name, ask in _questions(project_folder(folder, project), site)]
     wrong = [finding for finding in findings if finding["error"] is not None]
     emit({"ok": not wrong, "checks": findings}, as_json, _render)
     if wrong:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -11,17 +10,19 @@ from rich.console import RenderableType
 
 from catchment.cli.exit_codes import ExitCode
 from catchment.cli.output import JsonFlag, emit
+from catchment.cli.project_folder import FolderWord, OptionalProject, project_folder
 from catchment.cli.tables import plain_table
 from catchment.project.config import Project
 
 
 def register(app: typer.Typer) -> None:
     """Add this command."""
-    app.command(epilog="Examples: catchment doctor my-project   |   catchment doctor my-project --fix")(doctor)
+    app.command(epilog="Examples: catchment doctor -p my-project   |   catchment doctor -p my-project --fix")(doctor)
 
 
 def doctor(
-    folder: Annotated[Path, typer.Argument(help="The project folder.", show_default=True)] = Path(),
+    folder: FolderWord = None,
+    project: OptionalProject = None,
     fix: Annotated[
         bool, typer.Option("--fix", help="Carry out the remedies that are safe, where no process is running.")
     ] = False,
@@ -30,7 +31,7 @@ def doctor(
     """Check the state folder of a project; exit with code 1 if something is wrong."""
     from catchment.deploy.doctor import WRONG, examine
 
-    findings = examine(Project.load(folder), fix)
+    findings = examine(Project.load(project_folder(folder, project)), fix)
     wrong = sum(finding.state == WRONG for finding in findings)
     emit({"wrong": wrong, "findings": [finding.to_json() for finding in findings]}, as_json, _render)
     if wrong:

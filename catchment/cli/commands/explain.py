@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from catchment.cli.output import JsonFlag, console, emit, notes
+from catchment.cli.project_folder import OptionalProject, split_optional
 from catchment.project.config import Project
 
 if TYPE_CHECKING:
@@ -18,14 +19,21 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command(
-        epilog="Examples: catchment explain my-project   |   catchment explain my-project totals --verbose   |   "
-        "catchment explain my-project --analyze   |   catchment explain my-project --html plan.html"
+        epilog="Examples: catchment explain -p my-project   |   catchment explain totals -p my-project --verbose   |   "
+        "catchment explain -p my-project --analyze   |   catchment explain -p my-project --html plan.html"
     )(explain)
 
 
 def explain(
-    folder: Annotated[Path, typer.Argument(help="The project folder.")] = Path(),
-    query: Annotated[str | None, typer.Argument(help="One view; by default all of them.")] = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="VIEW",
+            help="One view; by default all of them. A folder before it is the project.",
+            show_default=False,
+        ),
+    ] = None,
+    project_option: OptionalProject = None,
     analyze: Annotated[
         bool, typer.Option("--analyze", help="Put what was measured beside what is predicted from declared rates.")
     ] = False,
@@ -43,6 +51,7 @@ def explain(
     from catchment.serve.explanation_text import WIDTH, explanation_text
     from catchment.serve.plan_picture import plan_html, plan_svg
 
+    folder, query = split_optional(words or (), project_option, "one view")
     project = Project.load(folder)
     deployment = Deployment.plan(load_catalog(project))
     views = [deployment.deployed.query_name(deployment.catalog.view(query).name)] if query else None

@@ -10,6 +10,7 @@ import typer
 
 from catchment.cli.exit_codes import ExitCode
 from catchment.cli.output import JsonFlag, emit
+from catchment.cli.project_folder import FolderWord, OptionalProject, project_folder
 from catchment.cli.run_log import LogChoice, LogFormat, LogFormatOption, LogLevel, LogLevelOption
 from catchment.cli.running import Roles, run_roles
 from catchment.errors import ConfigError
@@ -19,7 +20,7 @@ from catchment.project.template import template
 if TYPE_CHECKING:
     from catchment.deploy.deployment import Deployment
 
-Folder = Annotated[Path, typer.Argument(help="The project folder.", show_default=True)]
+NewFolder = Annotated[Path, typer.Argument(help="The project folder.", show_default=False)]
 Seconds = Annotated[
     float | None, typer.Option("--seconds", help="Stop after this many seconds. State is kept; a later run continues.")
 ]
@@ -43,13 +44,13 @@ CREATE MATERIALIZED VIEW totals AS
 def register(app: typer.Typer) -> None:
     """Add these commands."""
     app.command(epilog="Examples: catchment init my-project   |   catchment init my-project --from sales.csv")(init)
-    app.command(epilog="Examples: catchment run my-project   |   catchment run my-project --once --json")(run)
-    app.command(epilog="Example: catchment site eu --project my-project")(site)
-    app.command(epilog="Example: catchment center --project my-project")(center)
+    app.command(epilog="Examples: catchment run -p my-project   |   catchment run -p my-project --once --json")(run)
+    app.command(epilog="Example: catchment site eu -p my-project")(site)
+    app.command(epilog="Example: catchment center -p my-project")(center)
 
 
 def init(
-    folder: Folder,
+    folder: NewFolder,
     data: Annotated[
         Path | None,
         typer.Option("--from", help="Infer a stream and a first query from a file of CSV, JSON lines or Parquet."),
@@ -70,11 +71,12 @@ def init(
     for path, text in made.items():
         path.write_text(text, encoding="utf-8")
     names = ", ".join(str(path) for path in made)
-    emit({"made": [str(p) for p in made]}, as_json, lambda _: f"made {names}\nnext: catchment run {folder}")
+    emit({"made": [str(p) for p in made]}, as_json, lambda _: f"made {names}\nnext: catchment run -p {folder}")
 
 
 def run(
-    folder: Folder = Path(),
+    folder: FolderWord = None,
+    project: OptionalProject = None,
     once: Annotated[
         bool, typer.Option("--once", help="Read the records that exist now, publish their answers, and stop.")
     ] = False,
@@ -85,6 +87,7 @@ def run(
     as_json: JsonFlag = False,
 ) -> None:
     """Run every site and the center of a project in one process, connected by sockets on loopback."""
+    folder = project_folder(folder, project)
     deployment = _load(folder)
     roles = Roles(deployment, deployment.sites, True)
     log = LogChoice(log_format, log_level)

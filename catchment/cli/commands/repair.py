@@ -43,7 +43,9 @@ def ask(project: Path, query: str) -> dict[str, Any]:
         raise ConfigError(f"nothing of {query!r} is ever shed", where=view.where, hint=hint)
     sites = sorted(p.parent for p in loaded.state_folder.glob("sites/*/journal"))
     if not sites:
-        raise ConfigError("nothing has run here yet", where=str(loaded.state_folder), hint=f"catchment run {project}")
+        raise ConfigError(
+            "nothing has run here yet", where=str(loaded.state_folder), hint=f"catchment run -p {project}"
+        )
     for folder in sites:
         request_repairs(folder, [newest_name(loaded.state_folder, query)])
     return {"query": query, "sites": [folder.name for folder in sites]}

@@ -49,7 +49,9 @@ def status(project: ProjectOption = Path(), as_json: JsonFlag = False) -> None:
     loaded = Project.load(project)
     found = read_project_status(loaded)
     if not found.has_run:
-        raise ConfigError("nothing has run here yet", where=str(loaded.state_folder), hint=f"catchment run {project}")
+        raise ConfigError(
+            "nothing has run here yet", where=str(loaded.state_folder), hint=f"catchment run -p {project}"
+        )
     emit(found.to_json(SystemClock().now_us()), as_json, status_table)
 
 

@@ -60,6 +60,4 @@ def _explain(query: Mapping[str, Any]) -> Iterator[Text]:
             yield Text(f"  it lacks records of windows from {when(first_us)} to {when(last_us)}")
         if query["shares_with"]:
             yield Text(f"  suspended with it, by the same fragment: {', '.join(query['shares_with'])}")
-        yield Text(
-            f"  way out: catchment resume {name}, when the data is right again; or catchment drop PROJECT {name}"
-        )
+        yield Text(f"  way out: catchment resume {name}, when the data is right again; or catchment drop {name}")

@@ -9,38 +9,46 @@ from typing import Annotated, Any
 import typer
 
 from catchment.cli.output import JsonFlag, emit
+from catchment.cli.project_folder import OptionalProject, split_folder
 from catchment.project.config import Project
-
-Folder = Annotated[Path, typer.Argument(help="The project folder.", show_default=False)]
 
 
 def register(app: typer.Typer) -> None:
     """Add these commands."""
-    app.command(epilog="Example: catchment submit my-project another.sql")(submit)
-    app.command(epilog="Example: catchment drop my-project totals")(drop)
+    app.command(epilog="Example: catchment submit another.sql -p my-project")(submit)
+    app.command(epilog="Example: catchment drop totals -p my-project")(drop)
 
 
 def submit(
-    folder: Folder,
-    file: Annotated[Path, typer.Argument(help="A file of CREATE MATERIALIZED VIEW statements.", show_default=False)],
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE", help="A file of CREATE MATERIALIZED VIEW statements. A folder before it is the project."
+        ),
+    ],
+    project: OptionalProject = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and deploy nothing.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Add views to a project, running or not; each begins as its `start` says, else with what every site sees whole."""
     from catchment.deploy.submit import submit as submit_file
 
-    emit(submit_file(Project.load(folder), file, dry_run=dry_run), as_json, _render_submitted)
+    folder, file = split_folder(words, project, "a file")
+    emit(submit_file(Project.load(folder), Path(file), dry_run=dry_run), as_json, _render_submitted)
 
 
 def drop(
-    folder: Folder,
-    query: Annotated[str, typer.Argument(help="The view to drop.", show_default=False)],
+    words: Annotated[
+        list[str], typer.Argument(metavar="VIEW", help="The view to drop. A folder before it is the project.")
+    ],
+    project: OptionalProject = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Drop a view, whether or not the project is running; its published answers are kept."""
     from catchment.deploy.submit import drop as drop_query
 
-    emit(drop_query(Project.load(folder), query), as_json, _render_dropped)
+    folder, view = split_folder(words, project, "a view")
+    emit(drop_query(Project.load(folder), view), as_json, _render_dropped)
 
 
 def _render_submitted(answer: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from catchment.cli.output import JsonFlag, emit
+from catchment.cli.project_folder import FolderWord, OptionalProject, project_folder
 from catchment.cli.tables import plain_table
 from catchment.errors import ConfigError
 
@@ -18,14 +19,15 @@ from catchment.errors import ConfigError
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command(
-        epilog="Examples: catchment whatif my-project --rate events=x2   |   "
-        "catchment whatif my-project --link edge:center=x0.5 --add-site tokyo=edge   |   "
-        "catchment whatif my-project --query another.sql"
+        epilog="Examples: catchment whatif -p my-project --rate events=x2   |   "
+        "catchment whatif -p my-project --link edge:center=x0.5 --add-site tokyo=edge   |   "
+        "catchment whatif -p my-project --query another.sql"
     )(whatif)
 
 
 def whatif(
-    folder: Annotated[Path, typer.Argument(help="The project folder.")] = Path(),
+    folder: FolderWord = None,
+    project: OptionalProject = None,
     add_site: Annotated[
         list[str] | None, typer.Option(help="NAME=LIKE: one more site, with the links and streams of another one.")
     ] = None,
@@ -45,7 +47,7 @@ def whatif(
     changes = Changes(add_site or (), link or (), rate or (), query or ())
     if not any((changes.sites, changes.links, changes.rates, changes.queries)):
         raise ConfigError("nothing is changed", hint="give --add-site, --link, --rate or --query")
-    emit(compare_changes(Deployment.load(folder), changes), as_json, _render)
+    emit(compare_changes(Deployment.load(project_folder(folder, project)), changes), as_json, _render)
 
 
 def _render(answer: Mapping[str, Any]) -> RenderableType:

@@ -21,7 +21,7 @@ from catchment.optimizer.sharing.share import BytesOf
 from catchment.optimizer.sharing.statistics import Statistics
 from catchment.project.config import Project
 from catchment.project.routes import Routes
-from catchment.units import format_bandwidth
+from catchment.units import format_estimated_bandwidth
 
 
 def explain_sharing(query: str, deployed: Deployed, statistics: Statistics, project: Project) -> dict[str, Any]:
@@ -133,4 +133,4 @@ def explain_text(explained: Mapping[str, Any]) -> str:
 
 
 def _rate(bytes_per_s: float) -> str:
-    return format_bandwidth(max(round(bytes_per_s), 0))
+    return format_estimated_bandwidth(bytes_per_s)

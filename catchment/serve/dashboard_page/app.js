@@ -5,6 +5,7 @@ const STATUSES = { early: "early", on_time: "on time", exact: "exact", final: "f
 // The columns that the engine adds to those of a view.
 const ENGINE = ["window_start", "window_end", "bound", "bound_kind", "published_at", "missing_sites", "missing_sources", "revision", "coverage", "status"];
 const SVG = "http://www.w3.org/2000/svg";
+const NARROW = matchMedia("(max-width: 640px)");
 const by = id => document.getElementById(id);
 let chosen = null;
 let shownKey = "";
@@ -29,6 +30,7 @@ function age(seconds) {
 }
 
 const instant = text => text === null || text === undefined ? "-" : String(text).slice(0, 19).replace("T", " ");
+const minute = text => instant(text).replace(/:00$/, "");  // most windows begin with one
 const percent = share => `${number(100 * share, 1)}%`;
 
 function cell(value) {
@@ -81,11 +83,12 @@ function place(overview) {
   const layers = new Map();
   for (const site of linked) layers.set(depth(site.name), [...(layers.get(depth(site.name)) ?? []), site]);
   const tallest = Math.max(1, ...[...layers.values()].map(l => l.length));
-  const height = Math.max(150, 74 * tallest + 20), width = 1000;
+  const height = Math.max(150, 74 * tallest + 20);
+  const width = NARROW.matches ? Math.max(460, 230 + 230 * deepest) : 1000, edge = NARROW.matches ? 66 : 110;
   const at = {};
   for (const [layer, sites] of layers)
     sites.forEach((site, i) => {
-      at[site.name] = { x: 110 + (width - 220) * (deepest - layer) / Math.max(1, deepest), y: height * (i + 1) / (sites.length + 1), site };
+      at[site.name] = { x: edge + (width - 2 * edge) * (deepest - layer) / Math.max(1, deepest), y: height * (i + 1) / (sites.length + 1), site };
     });
   return { at, width, height };
 }
@@ -93,7 +96,7 @@ function place(overview) {
 const isAway = state => ["silent", "stopped", "link down", "never started", "failed"].includes(state);
 
 function drawMap(overview) {
-  const key = JSON.stringify([overview.links, overview.sites.map(s => [s.name, siteState(s), number(s.rows_per_s)])]);
+  const key = JSON.stringify([NARROW.matches, overview.links, overview.sites.map(s => [s.name, siteState(s), number(s.rows_per_s)])]);
   if (filled.map === key) return;
   filled.map = key;
   const { at, width, height } = place(overview);
@@ -120,6 +123,12 @@ function drawMap(overview) {
   }
   by("map").setAttribute("viewBox", `0 0 ${width} ${height}`);
   by("map").replaceChildren(...drawn);
+}
+
+function showSaved(overview) {
+  const { sent_bytes: sent, records_bytes: records } = overview.wan;
+  by("saved").textContent = records ? `${bytes(sent)} were sent over the links; the files that were read have ${bytes(records)}: ${percent(sent / records)} of shipping them as they are` :
+    sent ? `${bytes(sent)} were sent over the links` : "";
 }
 
 const siteState = site => site.state === "silent" ? `silent for ${age(site.age_s)}` : site.state;
@@ -166,12 +175,12 @@ function showViews(overview) {
     const newest = view.newest;
     const missing = newest && newest.missing_sites.length ? `without ${newest.missing_sites.join(", ")}` : "";
     if (view.name === chosen) name.setAttribute("aria-current", "true");
-    return [name, newest ? instant(newest.window_start) : "no window yet",
+    return [name, newest ? minute(newest.window_start) : "no window yet",
       newest ? STATUSES[newest.status] ?? newest.status : "-",
       element("span", newest ? percent(newest.coverage) : "-", { class: newest && newest.coverage < 1 ? "warn" : "" }),
       strip(view.windows), remarks(view, missing)];
   });
-  fill("views", [["view"], ["newest window"], ["status", "text"], ["coverage", "wide"], ["windows", "text wide"], ["remarks", "text"]], rows);
+  fill("views", [["view"], ["newest window", "when"], ["status", "text"], ["coverage", "wide"], ["windows", "text wide"], ["remarks", "text"]], rows);
   by("keys").replaceChildren(...Object.entries(STATUSES).flatMap(([status, text]) => [element("i", null, { class: status }), text]));
 }
 
@@ -319,6 +328,7 @@ function show() {
   by("health").textContent = troubles.length ? troubles.join("; ") : "all sites are heard";
   by("health").className = troubles.length ? "bad" : "dim";
   drawMap(overview);
+  showSaved(overview);
   showSites(overview);
   showCaches(overview);
   showViews(overview);

@@ -56,6 +56,7 @@ class StreamState:
     plans: Sequence[FragmentPlan]  # all that are deployed at the site
     agreed_time: AgreedTime
     rows: int = 0
+    read_bytes: int = 0  # of files, as they are; other sources do not say
     quarantined: int = 0
     far_records: int = 0  # quarantined for their event times
     last_rows: int = 0
@@ -122,6 +123,7 @@ class StreamState:
     def add(self, batch: ReducedBatch, now_us: int) -> None:
         """Count a batch that was reduced, and advance event time by it."""
         self.rows += batch.stats.rows
+        self.read_bytes += sum(piece.end - piece.start for piece in self.pieces)
         self.quarantined += batch.stats.bad
         self.last_rows = batch.stats.rows
         if batch.times is not None:

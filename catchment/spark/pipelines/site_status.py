@@ -12,6 +12,7 @@ def site_status(pipeline: SitePipeline) -> dict[str, Any]:
     link = pipeline.sender.snapshot()
     return {
         "rows": sum(s.rows for s in pipeline.states),
+        "read_bytes": _read_bytes(pipeline),
         "quarantined": sum(s.quarantined for s in pipeline.states),
         "implausible_times": sum(s.far_records + s.agreed_time.held_records for s in pipeline.states),
         "newest_event_us": max((s.newest_us for s in pipeline.states if s.newest_us is not None), default=None),
@@ -31,3 +32,10 @@ def site_status(pipeline: SitePipeline) -> dict[str, Any]:
         "finished": pipeline.finished,
         "contracts": pipeline.host.look(lambda: pipeline.core.contract_status(pipeline.clock.now_us())),
     }
+
+
+def _read_bytes(pipeline: SitePipeline) -> int | None:
+    """Return the bytes of the files that were read; None where a source that is no file has given records."""
+    if any(s.rows and not s.read_bytes for s in pipeline.states):
+        return None
+    return sum(s.read_bytes for s in pipeline.states)

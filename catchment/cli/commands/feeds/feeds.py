@@ -15,7 +15,7 @@ from catchment.cli.commands.feeds.options import (
     CloudKind,
     CloudOption,
     DownloadCost,
-    Folder,
+    FeedProject,
     Page,
     Seed,
     StrategyChoice,
@@ -28,6 +28,7 @@ from catchment.cli.commands.feeds.options import (
 from catchment.cli.commands.feeds.page import open_page, page_data
 from catchment.cli.commands.feeds.tables import follow_runs, render_explained, render_runs
 from catchment.cli.output import JsonFlag, emit, notes
+from catchment.cli.project_folder import FolderWord, project_folder
 
 if TYPE_CHECKING:
     from catchment.feeds.runs.measured_run import FeedRun, RunOptions
@@ -35,21 +36,21 @@ if TYPE_CHECKING:
 
 _RUN_EPILOG = """Examples:
 
-catchment feeds run examples/nearby_friends --seconds 60
+catchment feeds run -p examples/nearby_friends --seconds 60
 
-catchment feeds run examples/nearby_friends --users 100 --seconds 120 --strategy ours --change-at 40 --json
+catchment feeds run -p examples/nearby_friends --users 100 --seconds 120 --strategy ours --change-at 40 --json
 
-catchment feeds run examples/nearby_friends --cloud spark --page 8765
+catchment feeds run -p examples/nearby_friends --cloud spark --page 8765
 
-catchment feeds run my-feeds --mqtt 127.0.0.1:1883
+catchment feeds run -p my-feeds --mqtt 127.0.0.1:1883
 
 A project folder holds feeds.sql, one CSV file per reference table and one per recorded stream: docs/guides/feeds.md"""
 
 _EXPLAIN_EPILOG = """Examples:
 
-catchment feeds explain examples/nearby_friends
+catchment feeds explain -p examples/nearby_friends
 
-catchment feeds explain my-feeds --upload-cost 2 --download-cost 1 --json"""
+catchment feeds explain -p my-feeds --upload-cost 2 --download-cost 1 --json"""
 
 feeds = typer.Typer(
     help="Run per-user views over many devices, placed so that the devices send and receive least.",
@@ -67,7 +68,8 @@ def register(app: typer.Typer) -> None:
 
 @feeds.command("run", epilog=_RUN_EPILOG)
 def run(
-    folder: Folder,
+    folder: FolderWord = None,
+    project: FeedProject = None,
     seconds: Annotated[int, typer.Option(help="How long to run, in seconds of the devices' time.", min=6)] = 60,
     strategy: Annotated[
         StrategyChoice, typer.Option(help="ours: where least is sent; cloud: all at the cloud; both: one run of each.")
@@ -94,6 +96,7 @@ def run(
     from catchment.feeds.runs.measured_run import RunOptions
     from catchment.serve.feed_workload import load_workload
 
+    folder = project_folder(folder, project)
     chosen = [StrategyChoice.OURS, StrategyChoice.CLOUD] if strategy is StrategyChoice.BOTH else [strategy]
     if cloud is CloudKind.SPARK and len(chosen) > 1:
         chosen = [StrategyChoice.OURS]
@@ -105,7 +108,8 @@ def run(
 
 @feeds.command("explain", epilog=_EXPLAIN_EPILOG)
 def explain(
-    folder: Folder,
+    folder: FolderWord = None,
+    project: FeedProject = None,
     users: Users = None,
     rate_unit: Unit = None,
     upload_cost: UploadCost = None,
@@ -117,7 +121,7 @@ def explain(
     from catchment.serve.feed_workload import load_workload
     from catchment.serve.open_feeds import explain_workload
 
-    world = load_workload(folder, users, seed, rate_unit, upload_cost, download_cost)
+    world = load_workload(project_folder(folder, project), users, seed, rate_unit, upload_cost, download_cost)
     emit(explain_workload(world), as_json, render_explained)
 
 

@@ -19,7 +19,7 @@ from catchment.cli.commands.feeds.options import (
     BrokerUser,
     CloudKind,
     CloudOption,
-    Folder,
+    FeedProject,
     Page,
     Seed,
     StrategyChoice,
@@ -32,6 +32,7 @@ from catchment.cli.commands.feeds.page import open_page, page_data
 from catchment.cli.commands.feeds.tables import follow_runs
 from catchment.cli.output import JsonFlag, emit, notes
 from catchment.cli.process_usage import usage
+from catchment.cli.project_folder import FolderWord, project_folder
 from catchment.errors import FeedError
 
 if TYPE_CHECKING:
@@ -39,17 +40,17 @@ if TYPE_CHECKING:
 
 _CLOUD_EPILOG = """Examples:
 
-catchment feeds cloud examples/nearby_friends --mqtt 127.0.0.1:1883 --page 8765
+catchment feeds cloud -p examples/nearby_friends --mqtt 127.0.0.1:1883 --page 8765
 
-catchment feeds cloud my-feeds --mqtt mqtts://broker:8883 --cloud spark --seconds 600 --json
+catchment feeds cloud -p my-feeds --mqtt mqtts://broker:8883 --cloud spark --seconds 600 --json
 
 It ends after --seconds or when interrupted. Changes to the CSV file of a reference table take effect at once."""
 
 _DEVICES_EPILOG = """Examples:
 
-catchment feeds devices examples/nearby_friends --mqtt 127.0.0.1:1883 --part 1/4
+catchment feeds devices -p examples/nearby_friends --mqtt 127.0.0.1:1883 --part 1/4
 
-catchment feeds devices examples/nearby_friends --mqtt 127.0.0.1:1883 --part 2/4 --seconds 300 --log fleet-2.jsonl
+catchment feeds devices -p examples/nearby_friends --mqtt 127.0.0.1:1883 --part 2/4 --seconds 300 --log fleet-2.jsonl
 
 Devices have persistent sessions: messages for a device that is away wait at the broker, and its own records wait on
 the device."""
@@ -64,7 +65,8 @@ def register(feeds: typer.Typer) -> None:
 
 
 def cloud(
-    folder: Folder,
+    folder: FolderWord = None,
+    project: FeedProject = None,
     mqtt: Broker = None,
     mqtt_user: BrokerUser = None,
     mqtt_password_file: BrokerPassword = None,
@@ -91,6 +93,7 @@ def cloud(
 
     if strategy is StrategyChoice.BOTH:
         raise FeedError("one cloud follows one strategy", hint="give --strategy ours or --strategy cloud")
+    folder = project_folder(folder, project)
     broker = open_broker(folder, mqtt, mqtt_user, mqtt_password_file, mqtt_ca)
     world = load_workload(folder, users, seed, rate_unit, needs_records=False)
     with ExitStack() as stack:
@@ -122,7 +125,8 @@ def cloud(
 
 
 def devices(
-    folder: Folder,
+    folder: FolderWord = None,
+    project: FeedProject = None,
     mqtt: Broker = None,
     mqtt_user: BrokerUser = None,
     mqtt_password_file: BrokerPassword = None,
@@ -150,6 +154,7 @@ def devices(
     from catchment.serve.feed_workload import load_workload
     from catchment.timeline import SystemClock
 
+    folder = project_folder(folder, project)
     world = load_workload(folder, users, seed, rate_unit)
     mine = _part_of(list(world.rates), part)
     clock = SystemClock()

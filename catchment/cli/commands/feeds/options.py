@@ -33,7 +33,10 @@ class StrategyChoice(StrEnum):
     BOTH = "both"
 
 
-Folder = Annotated[Path, typer.Argument(help="A feed project: a folder with feeds.sql.", show_default=False)]
+FeedProject = Annotated[
+    Path | None,
+    typer.Option("--project", "-p", help="A feed project: a folder with feeds.sql; by default this folder."),
+]
 Users = Annotated[int | None, typer.Option(help="Users of a made-up world, in place of the project's number.")]
 Unit = Annotated[
     float | None,
