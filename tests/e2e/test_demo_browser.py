@@ -46,12 +46,12 @@ def test_the_page_follows_the_demo_from_its_first_window_to_its_exact_answers(tm
                 page.wait_for_selector("#views .strip i.exact, #views .strip i.final", state="attached")
                 page.click("#views td button:text('traffic')")
                 page.wait_for_selector("#revisions td", state="attached")
+            early = {name: _records(page) for name, page in pages.items()}
             if PICTURES:  # of a site that is cut off: a window without it, and the link down
                 pages["demo-desktop"].wait_for_selector("#views .strip i.on_time", state="attached")
                 for name, page in pages.items():
                     page.evaluate("scrollTo(0, 0)")
                     page.screenshot(path=Path(PICTURES, f"{name}.png"))
-            early = {name: _records(page) for name, page in pages.items()}
             for name, page in pages.items():
                 page.wait_for_selector("#views td button:text('errors')", state="attached")
                 assert _records(page) > early[name], "the numbers move"

@@ -83,7 +83,7 @@ function place(overview) {
   const layers = new Map();
   for (const site of linked) layers.set(depth(site.name), [...(layers.get(depth(site.name)) ?? []), site]);
   const tallest = Math.max(1, ...[...layers.values()].map(l => l.length));
-  const height = Math.max(150, 74 * tallest + 20);
+  const height = Math.max(150, (tallest > 6 ? 54 : 74) * tallest + 20);
   const width = NARROW.matches ? Math.max(460, 230 + 230 * deepest) : 1000, edge = NARROW.matches ? 66 : 110;
   const at = {};
   for (const [layer, sites] of layers)
@@ -110,9 +110,9 @@ function drawMap(overview) {
       class: link.state === "up" || link.state === "finished" ? "link" : "link away" }));
     const capacity = link.capacity_bytes_per_s ? ` of ${bytes(link.capacity_bytes_per_s)}/s` : "";
     const waiting = link.queued_bytes ? `, ${bytes(link.queued_bytes)} wait` : "";
-    const x = from.x + 60 + (to.x - from.x - 120) * 0.2, y = from.y + (to.y - from.y) * 0.2 - 5;
+    const y = from.y + (to.y < from.y ? 15 : -6);  // beside the site, on the side of the line that is free
     const flow = link.state === "up" ? `${bytes(link.bytes_per_s)}/s${capacity}` : link.state === "finished" ? "done" : "nothing comes";
-    labels.push(drawing("text", flow + waiting, { x, y, class: "small flow", "text-anchor": "middle" }));
+    labels.push(drawing("text", flow + waiting, { x: from.x + 66, y, class: "small flow" }));
   }
   drawn.push(...labels);  // above all lines
   for (const { x, y, site } of Object.values(at)) {
