@@ -71,6 +71,11 @@ def repeat(aggregate: Aggregate, states: Sequence[pa.Array], times: Ints) -> lis
     ]
 
 
+def no_records(aggregate: Aggregate, rows: int) -> list[pa.Array]:
+    """Return the states of rows that no record counts for."""
+    return repeat(aggregate, [pa.nulls(rows, s.type) for s in aggregate.states], np.zeros(rows, dtype=np.int64))
+
+
 def multiply(aggregate: Aggregate, left: Sequence[pa.Array], right: Sequence[pa.Array]) -> list[pa.Array]:
     """Return the states of a sum or an average of products, from those of the factors."""
     assert isinstance(aggregate, Sum), aggregate

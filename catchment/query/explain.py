@@ -10,7 +10,7 @@ from catchment.aggregates.shed_terms import terms_in
 from catchment.project.config import Link, Project
 from catchment.project.routes import Routes
 from catchment.quality.laws import law_of, sketch_bound
-from catchment.query.join import LEFT, RIGHT
+from catchment.query.join import KINDS, LEFT, RIGHT, SIDES
 from catchment.query.plan import QueryPlan
 from catchment.query.sql.view_options import BOUNDED
 from catchment.query.types import sql_type
@@ -68,6 +68,7 @@ def _join(plan: QueryPlan) -> dict[str, Any] | None:
         return None
     return {
         "at": plan.root.site,
+        "kind": KINDS[plan.join.preserved] or "inner",
         "sides": [{"query": s.name, "stream": s.scan.stream, "sites": list(s.scan.sites)} for s in plan.sides],
         "on": [[f"{LEFT}.{left}", f"{RIGHT}.{right}"] for left, right in plan.join.on],
         "compared": [str(c) for c in plan.join.compared],
@@ -93,6 +94,15 @@ def _site_lines(plan: QueryPlan, project: Project) -> list[str]:
     for site in plan.scan.sites:
         lines.append(f"  {_route(site, plan.root.site, project)}")
     return lines
+
+
+def _describe_alone(plan: QueryPlan, side: str) -> str:
+    """Return what becomes of the records of a side that have no partner."""
+    stream = plan.sides[SIDES.index(side)].scan.stream
+    return (
+        f"  records of {stream} ({side}) without a partner are rows when their window closes; a partner that comes "
+        f"late replaces them by a revision, which has all rows of the window"
+    )
 
 
 def _shed(plan: QueryPlan) -> str:
@@ -141,6 +151,7 @@ def _contract_lines(plan: QueryPlan, project: Project) -> list[str]:
         lines.append(f"under overload of a relay or of {plan.root.site}: some groups are merged later")
     if plan.join is not None:
         lines.append(f"at {plan.root.site}: partials of both streams are paired per window where {plan.join.condition}")
+        lines += [_describe_alone(plan, side) for side in plan.join.preserved]
     if plan.assembly is not None:
         slice_length, lookback = (format_duration(us) for us in (plan.assembly.slice_us, plan.assembly.lookback_us))
         lines.append(

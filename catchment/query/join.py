@@ -4,6 +4,11 @@ Each side is aggregated per (slice, join keys, its own keys); pairs of records a
 and m of the right that agree in their keys are n * m pairs, so an aggregate of a left column is the left's state
 repeated m times, and a sum of products is the product of the sums (`catchment.aggregates.pair_states`). This is eager
 aggregation (Yan and Larson, "Eager Aggregation and Lazy Aggregation", VLDB 1995) with the network between its steps.
+
+In an outer join the records of one side, or of both, that have no partner in the window are rows too, with nulls for
+the columns of the other side. All records of a partial agree in everything that decides whether they have a partner, so
+a partial has one or has none. What an expression of the missing side gives where its columns are null is computed by
+the side that is there: as a key of its own (`JoinedKey.alone`), or as an aggregate (`PairAggregate.left_alone`).
 """
 
 from __future__ import annotations
@@ -20,23 +25,48 @@ from catchment.storage.codec import stored
 
 LEFT, RIGHT, BOTH = "left", "right", "both"
 SIDES = (LEFT, RIGHT)
+OTHER = {LEFT: RIGHT, RIGHT: LEFT}
+KINDS = {(): "", (LEFT,): "left outer", (RIGHT,): "right outer", SIDES: "full outer"}  # of joins, by what is preserved
 SIDE_COLUMN = "side"
 # The comparisons of two keys, each with the one that holds when the sides are exchanged.
 TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "<>": "<>"}
 
 
-@stored()
+@stored(2, {1: dict})
 @dataclass(frozen=True)
 class JoinedKey:
-    """A key of the answers: the key `source` of a side."""
+    """A key of the answers: the key `source` of a side.
+
+    Where a record of the other side has no partner, it is the key `alone` of that other side; None: it is null.
+    """
 
     name: str
     side: str
     source: str
+    alone: str | None = None
 
     def __post_init__(self) -> None:
         if self.side not in SIDES:
             raise QueryError(f"a key is of the left or the right side, not of {self.side!r}")
+
+    def __str__(self) -> str:
+        return f"{self.side}.{self.source}" + (f", alone {OTHER[self.side]}.{self.alone}" if self.alone else "")
+
+
+@stored()
+@dataclass(frozen=True)
+class RowCondition:
+    """A condition of WHERE on a side that may be missing: a boolean key of that side, looked at after pairing.
+
+    Where a record of the other side has no partner, the key `alone` of that other side says whether it holds.
+    """
+
+    side: str
+    source: str
+    alone: str
+
+    def __str__(self) -> str:
+        return f"{self.side}.{self.source}, alone {OTHER[self.side]}.{self.alone}"
 
 
 @stored()
@@ -56,36 +86,46 @@ class KeyComparison:
         return f"{LEFT}.{self.left} {self.operator} {RIGHT}.{self.right}"
 
 
-@stored()
+@stored(2, {1: dict})
 @dataclass(frozen=True)
 class PairAggregate:
     """An aggregate over pairs, made of one aggregate of each side.
 
     `carries` says whose state it is: the left's, repeated by the count of the right; the right's, repeated by the count
-    of the left; or of both, a sum of products.
+    of the left; or of both, a sum of products. In an outer join `left_alone` is the aggregate of the left over its
+    records without a partner, and `right_alone` that of the right; None: no such record counts.
     """
 
     aggregate: Aggregate
     left: str
     right: str
     carries: str
+    left_alone: str | None = None
+    right_alone: str | None = None
 
     def __post_init__(self) -> None:
         if self.carries not in (*SIDES, BOTH):
             raise QueryError(f"an aggregate over pairs carries the state of a side or of both, not of {self.carries!r}")
 
+    def alone(self, side: str) -> str | None:
+        """Return the aggregate of a side over its records without a partner; None: no such record counts."""
+        return self.left_alone if side == LEFT else self.right_alone
+
     def __str__(self) -> str:
+        alone = "".join(f", alone {side}.{self.alone(side)}" for side in SIDES if self.alone(side))
         if self.carries == BOTH:
-            return f"{self.aggregate.function} of left.{self.left} * right.{self.right}"
+            return f"{self.aggregate.function} of left.{self.left} * right.{self.right}{alone}"
         own, counts = (self.left, self.right) if self.carries == LEFT else (self.right, self.left)
-        other = RIGHT if self.carries == LEFT else LEFT
-        return f"{self.carries}.{own}, {other}.{counts} times"
+        return f"{self.carries}.{own}, {OTHER[self.carries]}.{counts} times{alone}"
 
 
-@stored()
+@stored(2, {1: dict})
 @dataclass(frozen=True)
 class Join:
-    """The fragments of both sides, the keys in which pairs agree, and the aggregates over pairs."""
+    """The fragments of both sides, the keys in which pairs agree, and the aggregates over pairs.
+
+    `preserved` are the sides whose records are rows also without a partner, `conditions` what WHERE asks of rows.
+    """
 
     name: str
     left: Fragment
@@ -94,6 +134,8 @@ class Join:
     keys: tuple[JoinedKey, ...]
     pairs: tuple[PairAggregate, ...]
     compared: tuple[KeyComparison, ...] = ()
+    preserved: tuple[str, ...] = ()
+    conditions: tuple[RowCondition, ...] = ()
 
     @property
     def condition(self) -> str:

@@ -159,7 +159,10 @@ class QueryPlan:
         if not isinstance(self.answer, WindowJoin):
             return None
         left, right = (side.fragment for side in self.sides)
-        return Join(self.name, left, right, self.answer.on, self.answer.joined, self.answer.pairs, self.answer.compared)
+        made = self.answer
+        return Join(
+            self.name, left, right, made.on, made.joined, made.pairs, made.compared, made.preserved, made.conditions
+        )
 
     @property
     def options(self) -> ViewOptions:

@@ -19,7 +19,15 @@ from catchment.aggregates import Aggregate
 from catchment.errors import QueryError
 from catchment.query.assembly import Assembly
 from catchment.query.fragment import SLICE_COLUMN, Key, Lookup
-from catchment.query.join import SIDES, JoinedKey, KeyComparison, PairAggregate, describe_condition
+from catchment.query.join import (
+    KINDS,
+    SIDES,
+    JoinedKey,
+    KeyComparison,
+    PairAggregate,
+    RowCondition,
+    describe_condition,
+)
 from catchment.query.sql.view_options import ViewOptions
 from catchment.query.types import TIMESTAMP, sql_type
 from catchment.timeline import WindowSpec
@@ -198,7 +206,7 @@ class WindowJoin(Node):
     """Pair the records of two streams that are in one window, agree in `on` and fulfil `compared`.
 
     It works on what either side has aggregated. Its columns are window_start, window_end, the keys and the aggregates
-    over all pairs.
+    over all pairs. Of the `preserved` sides, records without a partner are rows too, if `conditions` keep them.
     """
 
     left: WindowAggregate
@@ -207,6 +215,8 @@ class WindowJoin(Node):
     joined: tuple[JoinedKey, ...]
     pairs: tuple[PairAggregate, ...]
     compared: tuple[KeyComparison, ...] = ()
+    preserved: tuple[str, ...] = ()
+    conditions: tuple[RowCondition, ...] = ()
 
     def __post_init__(self) -> None:
         if self.left.window != self.right.window:
@@ -228,11 +238,13 @@ class WindowJoin(Node):
         return tuple(replace(found[k.side, k.source], name=k.name) for k in self.joined)
 
     def title(self) -> str:
-        return f"{describe_window(self.window)} on {describe_condition(self.on, self.compared)}"
+        kind = KINDS[self.preserved]
+        return f"{kind} {describe_window(self.window)} on {describe_condition(self.on, self.compared)}".lstrip()
 
     def details(self) -> tuple[str, ...]:
-        keys = (f"key {k.name} = {k.side}.{k.source}" for k in self.joined)
-        return (*keys, *(f"{p.aggregate.name} {sql_type(p.aggregate.result_type)} = {p}" for p in self.pairs))
+        keys = (f"key {k.name} = {k}" for k in self.joined)
+        where = (f"where {c}" for c in self.conditions)
+        return (*where, *keys, *(f"{p.aggregate.name} {sql_type(p.aggregate.result_type)} = {p}" for p in self.pairs))
 
 
 @dataclass(frozen=True)

@@ -184,11 +184,14 @@ class _Writer:
             yield self._join("joined")
 
     def _join(self, name: str, options: str = "") -> str:
-        return (
+        """Return a join; of which kind is drawn of a chance of its own, so that seeds draw what they always did."""
+        inner = (
             f"CREATE MATERIALIZED VIEW {name} {self._with(options)} AS SELECT window.start, a.page, count(*) AS n, "
             f"sum(a.bytes) AS bytes, sum(a.bytes * b.bytes) AS both FROM hits a JOIN views b ON a.user = b.user "
             f"GROUP BY {self._window('b.ts')}, a.page;"
         )
+        kind = random.Random(inner).choice(("", "LEFT ", "RIGHT ", "FULL "))
+        return inner.replace(" JOIN ", f" {kind}JOIN ")
 
     def _promised_otherwise(self, view: str) -> Iterator[str]:
         """Yield the same view with other contracts, or none: their fragment is one, and each has marks of its own.

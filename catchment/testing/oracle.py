@@ -17,7 +17,7 @@ from catchment.aggregates import partials
 from catchment.aggregates.shed_terms import terms_in
 from catchment.arrays import Mask
 from catchment.query.fragment import Fragment
-from catchment.query.join import BOTH, LEFT, RIGHT, SIDES, Join
+from catchment.query.join import BOTH, KINDS, LEFT, OTHER, RIGHT, SIDES, Join, JoinedKey, PairAggregate, RowCondition
 from catchment.query.plan import QueryPlan
 from catchment.testing.evaluate import FragmentRows, PureEvaluator, as_duckdb, duckdb_connection, windows_of
 from catchment.testing.records import Workload
@@ -60,9 +60,9 @@ class ViewOracle:
         """Return what a fragment takes of the records of all sites."""
         parts = []
         for (stream, site), arrivals in self._workload.items():
-            if stream == fragment.stream and site not in without:
+            if stream == fragment.stream:
                 rows = self._evaluator.rows(arrivals, fragment)
-                parts.append(rows.where(self._accepted[stream, site][rows.numbers]))
+                parts.append(rows.where(self._accepted[stream, site][rows.numbers] & (site not in without)))
         if not parts:
             return None
         return FragmentRows(
@@ -79,36 +79,62 @@ class ViewOracle:
         if left is None or right is None:
             return {}
         inside = {side: windows_of(window, rows.times_us) for side, rows in ((LEFT, left), (RIGHT, right))}
+        starts = inside[LEFT].keys() & inside[RIGHT].keys()
+        starts |= {start for side in join.preserved for start in inside[side]}
         found = {}
-        for start in inside[LEFT].keys() & inside[RIGHT].keys():
-            states = _pair(join, left.where(inside[LEFT][start]), right.where(inside[RIGHT][start]))
+        for start in starts:
+            states = _pair(join, _inside(left, inside[LEFT], start), _inside(right, inside[RIGHT], start))
             if states.num_rows:
                 found[start] = states
         return found
 
 
+def _inside(rows: FragmentRows, windows: Mapping[int, Mask], start_us: int) -> FragmentRows:
+    return rows.where(windows.get(start_us, np.zeros(len(rows.times_us), dtype=bool)))
+
+
 def _pair(join: Join, left: FragmentRows, right: FragmentRows) -> pa.Table:
-    """Return the states over all pairs of the records of a window."""
+    """Return the states over all pairs of the records of a window, and over those without a partner that are rows."""
     connection = duckdb_connection()
     connection.register("left_rows", left.table)
     connection.register("right_rows", right.table)
-    sides = {LEFT: ("l", left), RIGHT: ("r", right)}
-    columns = [f'{sides[k.side][0]}."{k.source}" AS "{k.name}"' for k in join.keys]
+    sides = {LEFT: left, RIGHT: right}
+    columns = [f'{_either(k)} AS "{k.name}"' for k in join.keys]
     arguments: dict[str, str | None] = {}
     for number, pair in enumerate(join.pairs):
-        values = [_argument(left, "l", pair.left), _argument(right, "r", pair.right)]
-        value = values[0] if pair.carries == LEFT else values[1]
-        if pair.carries == BOTH:
-            value = f"{values[0]} * {values[1]}"
-        arguments[pair.aggregate.name] = f"pair_{number}" if value is not None else None
-        columns += [f"{value} AS pair_{number}"] if value is not None else []
+        has_argument = pair.aggregate.argument is not None
+        arguments[pair.aggregate.name] = f"pair_{number}" if has_argument else None
+        columns += [f"{_value(pair, sides)} AS pair_{number}"] if has_argument else []
     on = [f'l."{a}" = r."{b}"' for a, b in join.on]
     on += [f'l."{c.left}" {as_duckdb_operator(c.operator)} r."{c.right}"' for c in join.compared]
-    asked = ", ".join([*columns, "1 AS pair"])
-    pairs = connection.sql(f"SELECT {asked} FROM left_rows l JOIN right_rows r ON {' AND '.join(on)}").to_arrow_table()
+    where = [_either(c) for c in join.conditions]
+    pairs = connection.sql(
+        f"SELECT {', '.join([*columns, '1 AS pair'])} FROM (SELECT *, true AS here FROM left_rows) l "
+        f"{KINDS[join.preserved]} JOIN (SELECT *, true AS here FROM right_rows) r ON {' AND '.join(on)} "
+        f"WHERE {' AND '.join([*where, 'true'])}"
+    ).to_arrow_table()
     for key in join.answers.keys:
         pairs = pairs.set_column(pairs.column_names.index(key.name), key.name, pairs[key.name].cast(key.type))
     return partials.lift(pairs, list(join.answers.key_names), [p.aggregate for p in join.pairs], arguments)
+
+
+def _value(pair: PairAggregate, sides: Mapping[str, FragmentRows]) -> str:
+    """Return the argument of an aggregate over pairs, for a pair and for a record without a partner."""
+    left, right = (_argument(sides[side], side, name) for side, name in ((LEFT, pair.left), (RIGHT, pair.right)))
+    own, other = (right, left) if pair.carries == RIGHT else (left, right)
+    value = f"{left} * {right}" if pair.carries == BOTH else f"CASE WHEN {other} IS NOT NULL THEN {own} END"
+    alone = {side: _argument(sides[side], side, pair.alone(side)) for side in SIDES}
+    return f"CASE WHEN r.here IS NULL THEN {alone[LEFT]} WHEN l.here IS NULL THEN {alone[RIGHT]} ELSE {value} END"
+
+
+def _either(key: JoinedKey | RowCondition) -> str:
+    """Return a key of a side, or that of the other side which stands for it where the side is missing."""
+    alone = _column(OTHER[key.side], key.alone)
+    return f"CASE WHEN {key.side[0]}.here THEN {_column(key.side, key.source)} ELSE {alone} END"
+
+
+def _column(side: str, name: str | None) -> str:
+    return "NULL" if name is None else f'{side[0]}."{name}"'
 
 
 def as_duckdb_operator(operator: str) -> str:
@@ -116,6 +142,9 @@ def as_duckdb_operator(operator: str) -> str:
     return as_duckdb(f"a {operator} b").removeprefix("a ").removesuffix(" b")
 
 
-def _argument(rows: FragmentRows, alias: str, aggregate: str) -> str | None:
+def _argument(rows: FragmentRows, side: str, aggregate: str | None) -> str:
+    """Return the argument of an aggregate of a side; 1 where every record counts, null where none does."""
+    if aggregate is None:
+        return "NULL"
     column = rows.arguments[aggregate]
-    return None if column is None else f"{alias}.{column}"
+    return "1" if column is None else f"{side[0]}.{column}"

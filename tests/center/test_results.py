@@ -163,6 +163,16 @@ def test_rows_that_having_leaves_out_come_back_when_a_revision_lets_them_in(tmp_
     assert set(answers(read_results(tmp_path, "q"))) == {(0, "nl", 200)}
 
 
+def test_a_replacing_revision_takes_back_what_is_appended_together_with_it(tmp_path: Path) -> None:
+    tables = make_tables(tmp_path)
+    first = publish(tables, 0, [("nl", 200, 5)])
+    second = replace(publish(tables, 0, [("de", 200, 7), ("nl", 200, 5)]), revision=2, replaces=True)
+    third = replace(publish(tables, 0, [("nl", 200, 6)]), revision=3, replaces=True)
+    tables.publish(1, [first])
+    tables.publish(2, [second, third])
+    assert answers(read_results(tmp_path, "q")) == {(0, "nl", 200): (1, 6)}
+
+
 def test_latest_rows_carry_the_newest_word_on_their_window(tmp_path: Path) -> None:
     tables = make_tables(tmp_path)
     without = publish(tables, 0, [("nl", 200, 5)], status=ON_TIME, coverage=0.6, missing_sites=("eu",))

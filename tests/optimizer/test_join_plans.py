@@ -42,6 +42,17 @@ def test_a_join_and_its_mirror_image_are_one_plan_and_share_both_sides() -> None
     assert fingerprint(plans_of(JOIN.replace("sum(a.bytes)", "sum(b.bytes)"))["q0"]) != fingerprint(one)
 
 
+def test_a_left_join_is_the_right_join_of_its_mirror_image_and_no_other_join() -> None:
+    left = JOIN.replace(" JOIN", " LEFT JOIN").replace("WHERE", "AND")
+    right = TURNED.replace("window.end", "window.start").replace(" JOIN", " RIGHT JOIN").replace("WHERE", "AND")
+    one, other, inner, full = plans_of(left, right, JOIN, left.replace("LEFT", "FULL")).values()
+    assert fingerprint(one) == fingerprint(other)
+    assert len({fingerprint(p) for p in (one, inner, full)}) == 3
+    text = explain(one, base_catalog().project)
+    assert "records of clicks (left) without a partner are rows when their window closes" in text
+    assert explain_data(one, base_catalog().project)["join"]["kind"] == "left outer"
+
+
 def test_a_view_of_one_stream_is_derived_from_the_side_of_a_join() -> None:
     alone = "SELECT window.start, sum(bytes) AS x FROM clicks WHERE bytes > 1 GROUP BY window(ts, '2 minutes')"
     state = shared(JOIN, alone)

@@ -40,6 +40,11 @@ CREATE MATERIALIZED VIEW sold AS
 CREATE MATERIALIZED VIEW overlapping AS
   SELECT window.start, count(*) AS n, sum(h.bytes) AS bytes, max(s.price) AS high
   FROM sales s JOIN hits h ON h.user = s.buyer GROUP BY window(h.ts, '2 minutes', '1 minute');
+CREATE MATERIALIZED VIEW either AS
+  SELECT window.start, coalesce(h.user, s.buyer) AS who, s.item, count(*) AS n, sum(h.bytes) AS bytes,
+         sum(coalesce(CAST(s.price AS DOUBLE), 0)) AS price, count(h.ms) AS hits
+  FROM hits h FULL JOIN sales s ON h.user = s.buyer AND h.bytes > 100
+  WHERE s.price IS NULL OR s.price < 40 GROUP BY window(h.ts, '2 minutes'), 2, s.item;
 CREATE MATERIALIZED VIEW users AS
   SELECT window.start, user, count(*) AS n FROM hits GROUP BY window(ts, '1 minute'), user;
 """
@@ -51,6 +56,12 @@ SOLD = """
 OVERLAPPING = """
   SELECT w.start, count(*) AS n, sum(bytes) AS bytes, max(price) AS high
   FROM hits_1 JOIN sales_1 USING (w) WHERE user = buyer GROUP BY w"""
+
+EITHER = """
+  SELECT coalesce(h.w, s.w).start, coalesce(user, buyer), item, count(*) AS n, sum(bytes) AS bytes,
+         sum(coalesce(price, 0)) AS price, count(ms) AS hits
+  FROM hits_2 h FULL JOIN sales_2 s ON h.w = s.w AND user = buyer AND bytes > 100
+  WHERE price IS NULL OR price < 40 GROUP BY coalesce(h.w, s.w), 2, item"""
 
 
 def make_sales(count: int, seed: int, spread_s: int = 600) -> list[dict[str, Any]]:
@@ -95,7 +106,7 @@ def check(spark: SparkSession, folder: Path, view: str, sql: str) -> None:
     found = [tuple(r[c] for c in columns) for r in read_results(folder / "state", view).to_pylist()]
     expected = batch_answers(spark, folder, sql)
     assert len(found) == len(expected) >= 10
-    keys = 3 if view == "sold" else 1
+    keys = 1 if view == "overlapping" else 3
     by_key = {_instant(row[:keys]): row[keys:] for row in expected}
     for row in found:
         for a, b in zip(row[keys:], by_key[_instant(row[:keys])], strict=True):
@@ -137,6 +148,7 @@ def test_two_streams_at_different_sites_some_behind_a_hub_are_joined_as_spark_jo
     assert 0 < hub["rows_out"] < hub["rows_in"], "both sell: what they sell meets there"
     check(spark, folder, "sold", SOLD)
     check(spark, folder, "overlapping", OVERLAPPING)
+    check(spark, folder, "either", EITHER)
     log = read_windows(folder / "state", "sold").to_pylist()
     assert {w["status"] for w in log} <= {"exact", "final"}
 
@@ -145,6 +157,7 @@ def test_two_streams_at_different_sites_some_behind_a_hub_are_joined_as_spark_jo
     run_project(spark, folder)
     check(spark, folder, "sold", SOLD)
     check(spark, folder, "overlapping", OVERLAPPING)
+    check(spark, folder, "either", EITHER)
     late = [w for w in read_windows(folder / "state", "sold").to_pylist() if w["reason"].startswith("late: ")]
     assert late
     before, after = ({r["revision"] for r in read_results(folder / "state", v).to_pylist()} for v in ("sold", "users"))

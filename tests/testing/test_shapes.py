@@ -58,6 +58,11 @@ CREATE MATERIALIZED VIEW peaks AS
 CREATE MATERIALIZED VIEW highest AS
   SELECT window.start, max(peak) AS peak, sum(times) AS times FROM peaks
   GROUP BY window(start, '12 seconds', '6 seconds');
+CREATE MATERIALIZED VIEW unseen AS
+  SELECT window.start, a.page, count(*) AS n FROM hits a LEFT JOIN views b ON a.page = b.page AND a.user = b.user
+  WHERE b.ts IS NULL GROUP BY window(a.ts, '6 seconds'), a.page;
+CREATE MATERIALIZED VIEW most_unseen AS
+  SELECT window.start, max(n) AS n FROM unseen GROUP BY window(start, '12 seconds');
 """
 FAULTS = (
     frozenset({Feature.CRASH, Feature.RECOVERY_CRASH, Feature.LATE, Feature.DUPLICATE}),

@@ -46,14 +46,20 @@ class Case:
     streams: tuple[str, str] = ("clicks", "views")
     window: tuple[int, int] = (60, 60)  # size and slide, in seconds
     oracle: str = ""
+    kind: str = "JOIN"
+    second: str = ""  # a subquery in place of the second stream, which it calls raw_b
 
     @property
     def sql(self) -> str:
         size, slide = self.window
         window = f"window(b.ts, '{size} seconds', '{slide} seconds')"
+        second = self.second.replace("raw_b", self.streams[1]) or self.streams[1]
+        keys = self.keys
+        if self.kind != "JOIN":  # the others are as released state folders have them
+            keys = tuple(f"{key} AS key_{number}" for number, key in enumerate(keys))
         return (
-            f"SELECT {', '.join(['window.start', *self.keys, self.aggregates])} "
-            f"FROM {self.streams[0]} a JOIN {self.streams[1]} b ON {self.on} {self.where} "
+            f"SELECT {', '.join(['window.start', *keys, self.aggregates])} "
+            f"FROM {self.streams[0]} a {self.kind} {second} b ON {self.on} {self.where} "
             f"GROUP BY {', '.join([window, *self.keys])}"
         )
 
@@ -64,11 +70,16 @@ class Case:
             connection.register(f"raw_{name}", records[stream])
         starts = {w.start_us for s in self.streams for t in records[s]["ts"].to_pylist() for w in spec.containing(t)}
         connection.register("windows", pa.table({"start": pa.array(sorted(starts), pa.int64())}))
-        inside = " AND ".join(f"{x}.ts >= w.start AND {x}.ts < w.start + {spec.size_us}" for x in ("a", "b"))
+        inside = {
+            x: f"(SELECT w.start AS w, t.* FROM windows w, {self.second or 'raw_b' if x == 'b' else 'raw_a'} t "
+            f"WHERE t.ts >= w.start AND t.ts < w.start + {spec.size_us}) {x}"
+            for x in ("a", "b")
+        }
+        start = "coalesce(a.w, b.w)"
         rows = connection.sql(
-            f"SELECT {', '.join(['w.start', *self.keys, self.oracle or self.aggregates])} "
-            f"FROM windows w, raw_a a JOIN raw_b b ON {self.on} "
-            f"{self.where + ' AND' if self.where else 'WHERE'} {inside} GROUP BY {', '.join(['w.start', *self.keys])}"
+            f"SELECT {', '.join([start, *self.keys, self.oracle or self.aggregates])} "
+            f"FROM {inside['a']} {self.kind} {inside['b']} ON a.w = b.w AND {self.on} "
+            f"{self.where} GROUP BY {', '.join([start, *self.keys])}"
         ).fetchall()
         width = 1 + len(self.keys)
         return {row[:width]: row[width:] for row in rows}
@@ -112,6 +123,67 @@ CASES = {
     ),
     "streams that share a site": Case(
         "count(*) AS n, sum(b.ms) AS x", ("a.page", "b.bytes"), streams=("clicks", "taps")
+    ),
+    "left: counts and sums, keys of both": Case(
+        "count(*) AS n, count(b.user) AS partners, sum(a.bytes) AS x, sum(b.bytes) AS y, avg(b.ms) AS z",
+        ("a.page", "b.page"),
+        kind="LEFT JOIN",
+    ),
+    "right: no key, several equalities, comparisons": Case(
+        "count(*) AS n, min(a.ms) AS x, max(b.bytes) AS y, var_pop(a.ms) AS v, sum(a.bytes * b.ms) AS p",
+        on="a.user = b.user AND a.page = b.page AND a.bytes <= b.bytes",
+        kind="RIGHT OUTER JOIN",
+    ),
+    "full: by the key of either side": Case(
+        "count(*) AS n, count(a.user) AS l, count(b.user) AS r, sum(a.ms) AS x, sum(b.bytes) AS y",
+        ("coalesce(a.user, b.user)",),
+        kind="FULL JOIN",
+    ),
+    "full: keys of both, a sliding window": Case(
+        "count(*) AS n, sum(a.bytes) AS x, max(b.page) AS y", ("a.page", "b.user"), window=(90, 30), kind="FULL JOIN"
+    ),
+    "left: conditions of ON decide who has a partner": Case(
+        "count(*) AS n, count(b.ts) AS partners, sum(a.bytes) AS x",
+        ("a.user",),
+        on="a.user = b.user AND a.bytes > 0 AND b.page = 'a' AND a.page <> b.page",
+        kind="LEFT JOIN",
+    ),
+    "left: only those without a partner": Case(
+        "count(*) AS n, sum(a.bytes) AS x, sum(b.bytes) AS y", ("a.page",), where="WHERE b.ts IS NULL", kind="LEFT JOIN"
+    ),
+    "left: conditions on what may be missing": Case(
+        "count(*) AS n, sum(b.bytes) AS y",
+        ("a.user", "b.page"),
+        where="WHERE coalesce(b.bytes, 10) > 0 AND a.ms > 0 AND (b.page = 'a' OR b.page IS NULL)",
+        kind="LEFT JOIN",
+    ),
+    "full: a condition that leaves only rows with a left record": Case(
+        "count(*) AS n, sum(b.bytes) AS y", ("a.page",), where="WHERE a.bytes >= 0", kind="FULL JOIN"
+    ),
+    "full: a condition that leaves pairs only": Case(
+        "count(*) AS n, sum(b.bytes) AS y", ("a.page",), where="WHERE a.ms <= b.ms", kind="FULL JOIN"
+    ),
+    "full: expressions that are not null where a side is missing": Case(
+        "sum(coalesce(b.bytes, 1)) AS x, sum(coalesce(a.bytes, 2) * coalesce(b.bytes, 3)) AS y, "
+        "count(*) FILTER (WHERE b.page IS NULL AND a.bytes > 0) AS n, max(coalesce(a.page, 'none')) AS p, "
+        "sum(a.bytes) FILTER (WHERE b.ms > 0) AS z",
+        ("coalesce(b.page, 'none')",),
+        kind="FULL JOIN",
+    ),
+    "left: columns of a subquery are null where it is missing": Case(
+        "count(*) AS n, count(b.one) AS ones, sum(b.size) AS x, count(*) FILTER (WHERE b.is_small) AS small",
+        ("a.user", "b.kind"),
+        on="a.user = b.user",
+        kind="LEFT JOIN",
+        second="(SELECT ts, user, coalesce(page, 'none') AS kind, coalesce(bytes, 0) AS size, 1 AS one, "
+        "bytes IS NULL AND ms > 0 AS is_small FROM raw_b WHERE bytes >= 0 OR page IS NULL)",
+    ),
+    "left: a stream with itself": Case(
+        "count(*) AS n, sum(a.bytes) AS x, max(b.bytes) AS y",
+        ("a.page",),
+        on="a.user = b.user AND a.bytes < b.bytes",
+        streams=("clicks", "clicks"),
+        kind="LEFT JOIN",
     ),
 }
 JOIN = (

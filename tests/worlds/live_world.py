@@ -274,6 +274,8 @@ class LiveCenter:
         latest: dict[tuple[Any, ...], dict[str, Any]] = {}
         for p in (p for p in self.published if p.query == name):
             rows = p.rows if fragment is self.answered[name] else p.kept
+            if p.replaces and rows is not None:
+                latest = {key: row for key, row in latest.items() if key[0] != p.window.start_us}
             for row in rows.to_pylist() if rows is not None else ():
                 start = p.window.start_us
                 latest[start, *(row[k] for k in fragment.key_names)] = {WINDOW_COLUMN: start, **row}
@@ -288,9 +290,13 @@ class LiveCenter:
 
     def answers(self, view: str) -> dict[tuple[Any, ...], tuple[Any, ...]]:
         """The newest value of each (window, key) of a view."""
-        mine = [p for p in self.published if p.query == view]
-        shape = self.answered[view]
-        return {(p.window.start_us, *key): row for p in mine for key, row in lowered(p.rows, shape).items()}
+        newest: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+        for p in (p for p in self.published if p.query == view):
+            start = p.window.start_us
+            if p.replaces:
+                newest = {key: row for key, row in newest.items() if key[0] != start}
+            newest |= {(start, *key): row for key, row in lowered(p.rows, self.answered[view]).items()}
+        return newest
 
     def log(self, view: str) -> list[tuple[Any, ...]]:
         """Everything that was ever published of a view, with its revisions."""

@@ -4,7 +4,8 @@ To everything else a join is one query: its slices hold the partials of both sid
 those of both streams, and a window closes when every one of them has passed its end with each stream that it has. Late
 partials change every answer that they have a pair in: the pairing of a published window is kept in a table of its own
 and recalled whole for its repair, so memory is bounded by what is open, and the cost of a repair by the windows that it
-touches.
+touches. In an outer join a late partial may also take rows back: those of records that had no partner until then. So
+every revision of an outer join has all rows of its window, and replaces those before it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from catchment.center.join.pairing import answer, changed_answers
 from catchment.center.late.registry import WINDOW_COLUMN, LateRegistry
 from catchment.center.windows.closed import ClosedWindow
 from catchment.center.windows.publish import WindowPublisher
+from catchment.quality.merge_sites import Lateness
 from catchment.query.join import Join
 from catchment.timeline import Window
 
@@ -42,12 +44,31 @@ class JoinPublisher(WindowPublisher):
 
     def publish(self, window: Window, known: ClosedWindow, reason: str, rows: pa.Table, now_us: int) -> Publish:
         """Publish all answers of a window that closes, and keep its pairing."""
-        return replace(super().publish(window, known, reason, rows, now_us), kept=rows)
+        return self._whole(replace(super().publish(window, known, reason, rows, now_us), kept=rows))
+
+    def publish_early(
+        self,
+        window: Window,
+        revision: int,
+        coverage: float,
+        late: Lateness,
+        rows: pa.Table,
+        now_us: int,
+        suspended: tuple[str, ...] = (),
+    ) -> Publish:
+        """Publish what the pairs of an open window are so far."""
+        return self._whole(super().publish_early(window, revision, coverage, late, rows, now_us, suspended))
 
     def revise(
         self, window: Window, known: ClosedWindow, reason: str, rows: pa.Table, changed: pa.Table, now_us: int
     ) -> Publish:
         """Publish the answers that a changed partial has a pair in, or all, and keep the partials that changed."""
+        if self.join.preserved:
+            return self.publish(window, known, reason, rows, now_us)
         kept = partials.select_matching(rows, changed.select(list(self.query.fragment.key_names)))
         answers = self.answers(rows) if self.query.whole_windows else changed_answers(self.join, rows, kept)
         return replace(self._next_revision(window, known, reason, answers, now_us), kept=kept)
+
+    def _whole(self, revision: Publish) -> Publish:
+        """Let a revision of an outer join replace what was published of its window before."""
+        return replace(revision, replaces=True) if self.join.preserved and revision.revision > 1 else revision

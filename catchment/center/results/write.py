@@ -199,13 +199,18 @@ class ResultTables:
     def _all_rows(self, changed: Sequence[Publish], replacing: Sequence[Publish], failed: Counter[Window]) -> pa.Table:
         """Return the rows of all revisions, and those that take back what a replacing one does not have any more."""
         rows = [self._result_rows(changed, failed)] if changed else []
-        rows += [table for revision in replacing for table in self._retractions(revision)]
+        rows += [table for revision in replacing for table in self._retractions(revision, changed)]
         return pa.concat_tables(rows, promote_options="default")
 
-    def _retractions(self, revision: Publish) -> Iterator[pa.Table]:
-        """Yield rows that say of everything published before, and not in a revision, that it holds no more."""
+    def _retractions(self, revision: Publish, together: Sequence[Publish]) -> Iterator[pa.Table]:
+        """Yield rows that say of everything published before, and not in a revision, that it holds no more.
+
+        Published before is also what is appended together with it.
+        """
         keys = list(self.fragment.key_names)
-        before = self._recall_published([revision.window.start_us])
+        recalled = self._recall_published([revision.window.start_us]).drop_columns([WINDOW_COLUMN])
+        earlier = [r.rows for r in together if r.window == revision.window and r.revision < revision.revision]
+        before = pa.concat_tables([recalled, *(rows.select(recalled.column_names) for rows in earlier)])
         gone = partials.select_others(before, revision.rows, keys)
         n = gone.num_rows
         if n:

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from catchment.optimizer.normal_form.expressions import rename_columns
-from catchment.query.join import BOTH, LEFT, RIGHT, TURNED, JoinedKey, KeyComparison, PairAggregate
+from catchment.query.join import (
+    BOTH,
+    LEFT,
+    OTHER,
+    RIGHT,
+    SIDES,
+    TURNED,
+    JoinedKey,
+    KeyComparison,
+    PairAggregate,
+    RowCondition,
+)
 from catchment.query.plan import QueryPlan
 from catchment.query.plan_nodes import OutputColumn, SortKey, TopRows, WindowAggregate, WindowJoin
 
-_OTHER = {LEFT: RIGHT, RIGHT: LEFT, BOTH: BOTH}
+_TURNED_CARRIES = {**OTHER, BOTH: BOTH}
+
+
+_Names = Mapping[str, Mapping[str, str]]  # by side: the normal names of its keys and aggregates
 
 
 @dataclass(frozen=True)
@@ -26,16 +40,18 @@ def normalize_join(plan: QueryPlan, normalize: Callable[[QueryPlan], QueryPlan])
     join = plan.answer
     assert isinstance(join, WindowJoin)
     left, right = (_normal_side(side, normalize) for side in plan.sides)
+    names = {LEFT: left.names, RIGHT: right.names}
     made = replace(
         join,
         left=left.aggregate,
         right=right.aggregate,
         on=tuple(sorted({(left.names[a], right.names[b]) for a, b in join.on})),
-        joined=tuple(replace(k, source=(left if k.side == LEFT else right).names[k.source]) for k in join.joined),
-        pairs=tuple(replace(p, left=left.names[p.left], right=right.names[p.right]) for p in join.pairs),
+        joined=tuple(_rename_sources(k, names) for k in join.joined),
+        pairs=tuple(_rename_parts(p, names) for p in join.pairs),
         compared=_sort_comparisons(
             replace(c, left=left.names[c.left], right=right.names[c.right]) for c in join.compared
         ),
+        conditions=_sort_conditions(_rename_condition(c, names) for c in join.conditions),
     )
     ordered = made if left.aggregate.to_text() <= right.aggregate.to_text() else _swap_sides(made)
     return _rename(plan, ordered)
@@ -47,15 +63,48 @@ def _normal_side(side: QueryPlan, normalize: Callable[[QueryPlan], QueryPlan]) -
     return _Side(normal.aggregate, names)
 
 
+def _rename_sources(key: JoinedKey, names: _Names) -> JoinedKey:
+    alone = key.alone and names[OTHER[key.side]][key.alone]
+    return replace(key, source=names[key.side][key.source], alone=alone)
+
+
+def _rename_parts(pair: PairAggregate, names: _Names) -> PairAggregate:
+    return replace(
+        pair,
+        left=names[LEFT][pair.left],
+        right=names[RIGHT][pair.right],
+        left_alone=pair.left_alone and names[LEFT][pair.left_alone],
+        right_alone=pair.right_alone and names[RIGHT][pair.right_alone],
+    )
+
+
+def _rename_condition(condition: RowCondition, names: _Names) -> RowCondition:
+    source, alone = names[condition.side][condition.source], names[OTHER[condition.side]][condition.alone]
+    return replace(condition, source=source, alone=alone)
+
+
 def _swap_sides(join: WindowJoin) -> WindowJoin:
     """Return the same join with its sides exchanged."""
     return WindowJoin(
         join.right,
         join.left,
         tuple(sorted((b, a) for a, b in join.on)),
-        tuple(replace(k, side=_OTHER[k.side]) for k in join.joined),
-        tuple(replace(p, left=p.right, right=p.left, carries=_OTHER[p.carries]) for p in join.pairs),
+        tuple(replace(k, side=OTHER[k.side]) for k in join.joined),
+        tuple(map(_swap_parts, join.pairs)),
         _sort_comparisons(KeyComparison(c.right, TURNED[c.operator], c.left) for c in join.compared),
+        tuple(side for side in SIDES if OTHER[side] in join.preserved),
+        _sort_conditions(replace(c, side=OTHER[c.side]) for c in join.conditions),
+    )
+
+
+def _swap_parts(pair: PairAggregate) -> PairAggregate:
+    return replace(
+        pair,
+        left=pair.right,
+        right=pair.left,
+        carries=_TURNED_CARRIES[pair.carries],
+        left_alone=pair.right_alone,
+        right_alone=pair.left_alone,
     )
 
 
@@ -63,9 +112,13 @@ def _sort_comparisons(compared: Iterable[KeyComparison]) -> tuple[KeyComparison,
     return tuple(sorted(set(compared), key=str))
 
 
+def _sort_conditions(conditions: Iterable[RowCondition]) -> tuple[RowCondition, ...]:
+    return tuple(sorted(set(conditions), key=str))
+
+
 def _rename(plan: QueryPlan, join: WindowJoin) -> QueryPlan:
     """Name keys and aggregates by what they are made of, so that equal ones are one; the result keeps its names."""
-    keys = {k.name: f"{k.side}_{k.source}" for k in join.joined}
+    keys = {k.name: f"{k.side}_{k.source}" + (f"_or_{k.alone}" if k.alone else "") for k in join.joined}
     pairs = {p.aggregate.name: _pair_name(p) for p in join.pairs}
     joined = {keys[k.name]: replace(k, name=keys[k.name]) for k in join.joined}
     made = {pairs[p.aggregate.name]: _rename_pair(p, pairs[p.aggregate.name]) for p in join.pairs}
@@ -80,7 +133,8 @@ def _rename(plan: QueryPlan, join: WindowJoin) -> QueryPlan:
 
 def _pair_name(pair: PairAggregate) -> str:
     """Return a name that depends only on what an aggregate over pairs is made of."""
-    return f"{pair.aggregate.function}_{pair.left}_{pair.right}_{_carries(pair)}"
+    alone = "".join(f"_or_{side}_{pair.alone(side)}" for side in SIDES if pair.alone(side))
+    return f"{pair.aggregate.function}_{pair.left}_{pair.right}_{_carries(pair)}{alone}"
 
 
 def _carries(pair: PairAggregate) -> str:

@@ -14,10 +14,11 @@ from sqlglot import exp
 from catchment.project.options import did_you_mean
 from catchment.query.catalog import Catalog
 from catchment.query.fragment import Lookup
+from catchment.query.join import LEFT, RIGHT, SIDES
 from catchment.query.plan import QueryPlan
 from catchment.query.planning.calls import fresh_name, resolve_inputs
 from catchment.query.planning.composed import ViewWindows, relation_of, windows_of
-from catchment.query.planning.scope import Scope
+from catchment.query.planning.scope import DerivedRelation, Scope
 from catchment.query.planning.subqueries import (
     NamedQueries,
     QuerySource,
@@ -32,11 +33,17 @@ from catchment.query.sql.statements import DeclaredRelation, DeclaredSink, Strea
 
 @dataclass(frozen=True)
 class StreamJoin:
-    """A second stream, its name in the plan, and the condition of the join (resolved)."""
+    """A second stream, its name in the plan, and the condition of the join (resolved).
+
+    `preserved` are the sides whose records are rows also without a partner, `before` the conditions that hold before
+    the join: those of the subqueries that are joined (resolved).
+    """
 
     stream: Stream
     canonical: str
     on: exp.Expr
+    preserved: tuple[str, ...] = ()
+    before: tuple[exp.Expr, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -201,19 +208,17 @@ def _with_subquery(join: exp.Join, read: FromClause, source: QuerySource, inner:
     if inner.joined is not None or read.joined is not None:
         raise _third_stream(join, view)
     _refuse_union(join, view, read, inner)
-    _check_inner(join, view)
     (relation,) = inner.scope.relations.values()
     scope = _with_relation(read.scope, source.alias, relation, inner.canonical)
     scope = replace(scope, streams={**scope.streams, **inner.scope.streams})
-    on = resolve_inputs(_condition(join, view, "a.column = b.column"), scope, "JOIN ON")
-    return replace(
+    wider = replace(
         read,
         scope=scope,
         lookups=(*read.lookups, *inner.lookups),
-        joined=StreamJoin(inner.stream, inner.canonical, on),
         owners={**read.owners, **inner.owners},
         conditions=(*read.conditions, *inner.conditions),
     )
+    return _with_join(join, wider, inner.stream, inner.canonical, view)
 
 
 def _with_lookup(join: exp.Join, read: FromClause, canonical: str, view: View) -> FromClause:
@@ -228,7 +233,22 @@ def _with_lookup(join: exp.Join, read: FromClause, canonical: str, view: View) -
         )
     table = read.scope.relations[join.this.alias_or_name]
     lookup = Lookup(table.name, canonical, render(on), _how(join, view))
-    return replace(read, lookups=(*read.lookups, lookup), owners={**read.owners, canonical: streams.pop()})
+    (owner,) = streams
+    _check_missing_side(join, read, owner, lookup, on, view)
+    return replace(read, lookups=(*read.lookups, lookup), owners={**read.owners, canonical: owner})
+
+
+def _check_missing_side(join: exp.Join, read: FromClause, owner: str, lookup: Lookup, on: exp.Expr, view: View) -> None:
+    """Refuse a look-up by a side that may be missing, unless it then certainly finds nothing and leaves the row."""
+    if read.joined is None or (LEFT if owner != read.stream.name else RIGHT) not in read.joined.preserved:
+        return
+    by_columns = all(isinstance(side, exp.Column) for part in conjuncts(on) for side in (part.this, part.expression))
+    if lookup.how != "left" or not by_columns:
+        raise view.text.error(
+            f"{join.this.name!r} is looked up by a stream whose records may be missing here",
+            join,
+            hint="write LEFT JOIN ... ON stream.column = table.column, or look it up in a subquery of that stream",
+        )
 
 
 def _with_stream(join: exp.Join, read: FromClause, canonical: str, view: View) -> FromClause:
@@ -238,11 +258,22 @@ def _with_stream(join: exp.Join, read: FromClause, canonical: str, view: View) -
     if read.joined is not None:
         raise _third_stream(join, view)
     _refuse_union(join, view, read)
-    _check_inner(join, view)
     scope = replace(read.scope, streams={**read.scope.streams, canonical: stream})
+    wider = replace(read, scope=scope, owners={**read.owners, canonical: canonical})
+    return _with_join(join, wider, stream, canonical, view)
+
+
+def _with_join(join: exp.Join, read: FromClause, stream: Stream, canonical: str, view: View) -> FromClause:
+    """Join the two streams of a FROM clause; a column of a subquery is null as a whole where its side is missing."""
+    preserved = _preserved(join, view)
+    relations = {
+        alias: replace(r, side=read.scope.canonical[alias]) if isinstance(r, DerivedRelation) else r
+        for alias, r in read.scope.relations.items()
+    }
+    scope = replace(read.scope, relations=relations)
     on = resolve_inputs(_condition(join, view, "a.column = b.column"), scope, "JOIN ON")
-    joined = StreamJoin(stream, canonical, on)
-    return replace(read, scope=scope, joined=joined, owners={**read.owners, canonical: canonical})
+    joined = StreamJoin(stream, canonical, on, preserved, read.conditions)
+    return replace(read, scope=scope, joined=joined, conditions=())
 
 
 def _third_stream(join: exp.Join, view: View) -> Exception:
@@ -264,13 +295,18 @@ def _refuse_union(join: exp.Join, view: View, *sides: FromClause) -> None:
         )
 
 
-def _check_inner(join: exp.Join, view: View) -> None:
-    if _words(join) not in ([], ["INNER"]):
+def _preserved(join: exp.Join, view: View) -> tuple[str, ...]:
+    """Return the sides of a join of two streams whose records are rows also without a partner."""
+    words = [word for word in _words(join) if word != "OUTER"]
+    kinds = {(): (), ("INNER",): (), ("LEFT",): (LEFT,), ("RIGHT",): (RIGHT,), ("FULL",): SIDES}
+    found = kinds.get(tuple(words))
+    if found is None:
         raise view.text.error(
-            f"{' '.join(_words(join))} JOIN of two streams is not possible",
+            f"{' '.join(words)} JOIN of two streams is not possible",
             join,
-            hint="write JOIN: pairs of records of one window; LEFT JOIN is for tables",
+            hint="possible: JOIN, LEFT JOIN, RIGHT JOIN and FULL JOIN, of records of one window",
         )
+    return found
 
 
 def _with_relation(scope: Scope, alias: str, relation: DeclaredRelation, canonical: str) -> Scope:

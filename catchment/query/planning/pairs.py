@@ -1,25 +1,25 @@
 """Aggregates over pairs of records of two streams: what each needs of either side, and which are refused.
 
 An aggregate of one stream's columns needs that side's state and the number of records of the other side; `FILTER` is
-split in the same way. Over columns of both streams only sums and averages of products can be split.
+split in the same way. Over columns of both streams only sums and averages of products can be split. In an outer join a
+side that is preserved also computes the aggregate over its own records alone, with nulls for the other side's columns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 
 from sqlglot import exp
 
 from catchment.aggregates import Aggregate
 from catchment.aggregates.pair_states import can_repeat
-from catchment.query.join import BOTH, LEFT, RIGHT, SIDES, PairAggregate
+from catchment.query.join import BOTH, LEFT, OTHER, RIGHT, SIDES, PairAggregate
 from catchment.query.planning.calls import AggregateSet, ParsedCall, resolve_inputs, restrict
 from catchment.query.planning.scope import TypedExpression, make_typed
 from catchment.query.planning.sides import JoinConditions, JoinSides
 from catchment.query.sql.dialect import show
-from catchment.query.types import sql_type
 
 PRODUCTS = ("sum", "avg")  # the functions that may be over a product of columns of both streams
 RECORDS = "records"  # the name of a side's count of its records
@@ -31,6 +31,7 @@ class PairAggregates(AggregateSet):
 
     sides: JoinSides
     sets: dict[str, AggregateSet]
+    preserved: tuple[str, ...] = ()
     pairs: dict[str, PairAggregate] = field(default_factory=dict)
 
     def add(self, call: ParsedCall, preferred: str | None = None) -> Aggregate:
@@ -52,20 +53,44 @@ class PairAggregates(AggregateSet):
         split = JoinConditions(self.sides).add(condition, call.node)
         if split.equal or split.compared:
             raise self._refuse(call)
-        if call.argument is None:
+        value = resolve_inputs(call.argument, self.scope, what) if call.argument is not None else None
+        pair = self._split(call, made, value, split)
+        alone = {side: self._alone(call, made, value, split, side) for side in self.preserved}
+        return replace(pair, left_alone=alone.get(LEFT), right_alone=alone.get(RIGHT))
+
+    def _split(self, call: ParsedCall, made: Aggregate, value: exp.Expr | None, split: JoinConditions) -> PairAggregate:
+        if value is None:
             return self._repeat(call, made, None, LEFT, split)
-        value = resolve_inputs(call.argument, self.scope, what)
         found = self.sides.of(value)
         if len(found) > 1:
             return self._multiply(call, made, value, split)
         local = self.value(call, self.sides.local(value))
         return self._repeat(call, made, local, found[0] if found else LEFT, split)
 
+    def _alone(
+        self, call: ParsedCall, made: Aggregate, value: exp.Expr | None, split: JoinConditions, side: str
+    ) -> str | None:
+        """Return the aggregate of a side over its records without a partner; None if no such record can count."""
+        missing = OTHER[side]
+        conditions = [*split.of[side], *(self.sides.without(missing, part) for part in split.of[missing])]
+        left = self.sides.without(missing, value) if value is not None else None
+        if None in conditions or (value is not None and left is None):
+            return None
+        parts = [self.sides.local(part) for part in conditions if part is not None]
+        typed = self._typed_as(made, self.value(call, self.sides.local(left))) if left is not None else None
+        name = RECORDS if typed is None else made.name
+        return self.sets[side].put(call, restrict(typed, exp.and_(*parts) if parts else None), name).name
+
+    def _typed_as(self, made: Aggregate, value: TypedExpression) -> TypedExpression:
+        """Return a value in the type of an aggregate's argument."""
+        type_ = made.argument_type
+        return value if type_ is None or made.function == "count" else value.cast(type_)
+
     def _repeat(
         self, call: ParsedCall, made: Aggregate, value: TypedExpression | None, side: str, split: JoinConditions
     ) -> PairAggregate:
         """Return an aggregate that is the state of one side, repeated by the count of the other."""
-        other = RIGHT if side == LEFT else LEFT
+        other = OTHER[side]
         own = self.sets[side].put(call, restrict(value, split.joint(side)), RECORDS if value is None else made.name)
         counts = self.sets[other].put(ParsedCall(call.node, "count", None), restrict(None, split.joint(other)), RECORDS)
         left, right = (own, counts) if side == LEFT else (counts, own)
@@ -79,13 +104,10 @@ class PairAggregates(AggregateSet):
             if len(found) > 1 or made.function not in PRODUCTS:
                 raise self._refuse(call)
             factors[found[0] if found else LEFT].append(self.sides.local(factor))
-        type_ = made.argument_type
-        assert type_ is not None
         names = {}
         for side, mine in factors.items():
             product = reduce(lambda a, b: exp.Mul(this=exp.paren(a), expression=exp.paren(b)), mine)
-            own = make_typed(product, self.scope.text, f"the argument of {call.function},")
-            cast = own if own.type == type_ else TypedExpression(f"CAST({own.sql} AS {sql_type(type_)})", type_)
+            cast = self._typed_as(made, make_typed(product, self.scope.text, f"the argument of {call.function},"))
             names[side] = self.sets[side].put(call, restrict(cast, split.joint(side)), made.name).name
         return PairAggregate(made, names[LEFT], names[RIGHT], BOTH)
 

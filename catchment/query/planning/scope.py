@@ -25,6 +25,7 @@ from catchment.query.sql.tokens import SqlText
 from catchment.query.types import TIMESTAMP, arrow_type, read_type, sql_type
 
 RESOLVED = "resolved"  # marks a column that no scope needs to resolve
+VALUE_OF = "value_of"  # marks the value of a column of a joined subquery with the stream that the subquery reads
 
 
 UNKNOWN_TYPE = pa.null()  # of a derived column whose expression does not show its type
@@ -32,14 +33,22 @@ UNKNOWN_TYPE = pa.null()  # of a derived column whose expression does not show i
 
 @dataclass(frozen=True)
 class DerivedRelation(DeclaredRelation):
-    """The columns of a subquery: each is an expression over the columns of what the subquery reads (resolved)."""
+    """The columns of a subquery: each is an expression over the columns of what the subquery reads (resolved).
+
+    `side` is the stream that the subquery reads, where it is joined with another.
+    """
 
     expressions: Mapping[str, exp.Expr] = field(default_factory=dict, compare=False)  # by the name of the column
     hidden: frozenset[str] = frozenset()  # columns that a star leaves out
+    side: str | None = None
 
     def expression(self, column: Column) -> exp.Expr:
         """Return what stands for a column, in parentheses unless it is one column itself."""
-        return enclose(self.expressions[column.name].copy())
+        value = enclose(self.expressions[column.name].copy())
+        if self.side is not None:
+            for node in value.walk():  # all of them: a condition may be taken apart
+                node.meta[VALUE_OF] = self.side
+        return value
 
 
 def enclose(expression: exp.Expr) -> exp.Expr:
@@ -136,6 +145,10 @@ class TypedExpression:
 
     sql: str
     type: pa.DataType
+
+    def cast(self, type_: pa.DataType) -> TypedExpression:
+        """Return the expression in another type."""
+        return self if self.type == type_ else TypedExpression(f"CAST({self.sql} AS {sql_type(type_)})", type_)
 
 
 def infer_type(expression: exp.Expr) -> pa.DataType | None:

@@ -18,8 +18,10 @@ from catchment.query.join import LEFT, RIGHT, SIDES, TURNED
 from catchment.query.planning.calls import fresh_name
 from catchment.query.planning.from_clause import FromClause
 from catchment.query.planning.grouping import window_name
-from catchment.query.sql.dialect import conjuncts, read_expression, render, show
+from catchment.query.planning.scope import VALUE_OF, infer_type
+from catchment.query.sql.dialect import CatchmentSpark, conjuncts, read_expression, render, show
 from catchment.query.sql.statements import Stream
+from catchment.query.types import sql_type
 
 _OPERATORS: dict[type[exp.Expr], str] = {
     exp.EQ: "=",
@@ -29,6 +31,8 @@ _OPERATORS: dict[type[exp.Expr], str] = {
     exp.GT: ">",
     exp.GTE: ">=",
 }
+# What is null where one of its operands is.
+_STRICT: tuple[type[exp.Expr], ...] = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.Like, exp.ILike, *_OPERATORS)
 SAME_WINDOW = "leave it out: records are paired within the window of GROUP BY"
 
 
@@ -44,8 +48,19 @@ class JoinSides:
 
     def of(self, expression: exp.Expr) -> tuple[str, ...]:
         """Return the sides whose columns an expression names."""
-        found = {self._side(self.read.owners[c.parts[0].name]) for c in expression.find_all(exp.Column)}
+        found = {self._value_side(node) for node in expression.walk()}
         return tuple(s for s in SIDES if s in found)
+
+    def _value_side(self, node: exp.Expr) -> str | None:
+        """Return the side that a node is a value of: a column, or a value of a subquery, which may be a constant."""
+        if isinstance(node, exp.Column):
+            return self._side(self.read.owners[node.parts[0].name])
+        return self._side(node.meta[VALUE_OF]) if VALUE_OF in node.meta else None
+
+    def without(self, side: str, expression: exp.Expr) -> exp.Expr | None:
+        """Return an expression with nulls for all values of a side; None where the whole is then certainly null."""
+        made = expression.copy().transform(lambda node: _null_of(node) if self._value_side(node) == side else node)
+        return None if is_null(made) else made
 
     def _side(self, stream: str) -> str:
         return LEFT if stream == self.read.stream.name else RIGHT
@@ -125,6 +140,23 @@ class JoinConditions:
         """Return all conditions of a side as one."""
         parts = list(self.local(side))
         return exp.and_(*parts) if parts else None
+
+
+def is_null(expression: exp.Expr) -> bool:
+    """Return whether an expression is certainly null; False where that does not show."""
+    if isinstance(expression, exp.Null):
+        return True
+    if isinstance(expression, exp.Cast | exp.Paren | exp.Neg | exp.Not | exp.Between | exp.In | exp.Dot):
+        return is_null(expression.this)
+    if isinstance(expression, exp.Struct):
+        return all(is_null(field.expression) for field in expression.expressions)
+    return isinstance(expression, _STRICT) and (is_null(expression.this) or is_null(expression.expression))
+
+
+def _null_of(value: exp.Expr) -> exp.Expr:
+    """Return a null of the type of a value."""
+    type_ = infer_type(value.copy())
+    return exp.null() if type_ is None else exp.cast(exp.null(), sql_type(type_), dialect=CatchmentSpark)
 
 
 def _parts(condition: exp.Expr | None) -> Iterator[exp.Expr]:
