@@ -2,10 +2,13 @@
 
 The constants of the policy were set on other parts of these logs (their first hours) and on other seeds; the last
 changes to how it forecasts were made with EDGAR and `sessions` of these in sight.
+
+`python -m benchmarks.edge.traces NAME FILE.csv` writes one of them for `catchment simulate edge`.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -82,3 +85,14 @@ def _cut(name: str, times: pd.Series, keys: pd.Series, window_s: float, from_hou
     inside = (ts_us >= begin_us) & (ts_us < begin_us + WINDOWS * int(window_s * 1e6))
     codes, _ = pd.factorize(keys)
     return NamedTrace(name, trace_of(ts_us[inside], codes[inside]), window_s)
+
+
+def main() -> None:
+    """Write a trace as CSV: the seconds at which records came, and their keys."""
+    name, path = sys.argv[1:]
+    trace = load(name).trace
+    pd.DataFrame({"ts": trace.ts_us / 1e6, "key": trace.codes}).to_csv(path, index=False)
+
+
+if __name__ == "__main__":
+    main()

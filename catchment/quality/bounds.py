@@ -27,7 +27,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-from scipy import special
 
 from catchment.errors import QualityError
 from catchment.quality.populations import (
@@ -169,6 +168,8 @@ def _binomial_error(count: float, rate: float, delta: float) -> float:
 
 def _binomial_quantile(size: int, rate: float, chance: float) -> int:
     """Return the smallest k with P(X <= k) > chance; `scipy.stats` has it too, but is slow to import."""
+    from scipy import special  # here, because few processes need it
+
     k: int = max(math.ceil(special.bdtrik(chance, size, rate)), 0)
     return k - 1 if k and special.bdtr(k - 1, size, rate) > chance else k
 

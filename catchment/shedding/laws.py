@@ -22,9 +22,8 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, cached_property, lru_cache
+from statistics import NormalDist
 from typing import TypeAlias
-
-from scipy import special
 
 from catchment.quality.needs import Need, SampledAggregate, needed_rate
 from catchment.quality.populations import Population, parse_aggregate
@@ -117,7 +116,7 @@ class VarianceNeed(SampledAggregate):
 
 @cache
 def _quantile(delta: float) -> float:
-    return float(special.ndtri(1.0 - delta / 2.0))
+    return NormalDist().inv_cdf(1.0 - delta / 2.0)
 
 
 @lru_cache(maxsize=1024)

@@ -28,7 +28,7 @@ def mistakes() -> Iterator[Any]:
 
     yield case("no project", "explain {p}/nowhere", "there is no catchment.toml in", "", "catchment init FOLDER")
     yield case("unknown view", "explain {p} trafic", "there is no view 'trafic'", "", "traffic")
-    yield case("unknown results", "show results nope -p {p}", "query 'nope' has not published", "state", "traffic")
+    yield case("unknown results", "show results nope -p {p}", "there is no view 'nope'", "p", "traffic")
     yield case("no results yet", "show windows quiet -p {p}", "query 'quiet' has not published", "state", "traffic")
     yield case(
         "no such window", "show revisions traffic 2001-01-01 -p {p}", "no window that starts", "", "show windows"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,14 @@ pytestmark = [
     pytest.mark.skipif(BROWSER is None, reason="needs a browser: apt-get install chromium"),
 ]
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+SMALLEST_PX = 10  # of a text on the page
+# What the map says, where it is on the page and how large: it is drawn to scale.
+TEXTS_OF_MAP = """[...document.querySelectorAll('#map text')].map(text => {
+  const { left, right, top, bottom } = text.getBoundingClientRect();
+  const scale = document.getElementById('map').getScreenCTM().a;
+  const size = scale * parseFloat(getComputedStyle(text).fontSize);
+  return { text: text.textContent, left, right, top, bottom, size };
+})"""
 PICTURES = os.environ.get("CATCHMENT_PICTURES")  # a folder: the screenshots of the documentation are written to it
 
 
@@ -84,7 +93,7 @@ def test_the_page_shows_a_project_and_follows_it(browser: Any, folder: Path, wid
 @pytest.mark.parametrize("width", [1180, 390], ids=["desktop", "phone"])
 def test_the_page_of_many_sites_and_views_stays_readable(browser: Any, tmp_path: Path, width: int) -> None:
     folder = write_large_project(tmp_path / "large")
-    page = browser.new_page(viewport={"width": width, "height": 900})
+    page = open_page(browser, viewport={"width": width, "height": 900})
     with DashboardServer(Project.load(folder)) as server:
         page.goto(server.url())
         page.wait_for_selector("#views td button:text('view_39')")
@@ -99,8 +108,21 @@ def test_the_page_of_many_sites_and_views_stays_readable(browser: Any, tmp_path:
             ".filter(cell => cell.innerText && cell.offsetWidth > 0 && cell.offsetWidth < 12).length"
         )
         assert narrow == 0, "no cell that is shown is too narrow to be read"
+        texts = page.evaluate(TEXTS_OF_MAP)
+        assert len(texts) == 14 * 3 + 2, "of each site its name, its rate and what its link carries"
+        assert min(text["size"] for text in texts) >= SMALLEST_PX, "and all of it can be read"
+        assert [(a["text"], b["text"]) for a, b in combinations(texts, 2) if _overlap(a, b)] == []
+        edge = page.evaluate("document.getElementById('map').getBoundingClientRect().right")
+        assert [text["text"] for text in texts if text["right"] > edge] == []
         write_statuses(folder, rows=88_000)
         page.wait_for_selector("#sites td:text('88,013')", state="attached")
+        page.focus("#views td button:text('view_39')")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#detail-head:text('view_39')")
+        page.wait_for_selector("#revisions td", state="attached")
+        page.click("#shared summary")
+        wait_until(lambda: page.evaluate("document.getElementById('plan-picture').naturalWidth") > 100, "the picture")
+        page.click("#shared summary")
         if PICTURES:
             page.screenshot(path=Path(PICTURES, f"dashboard-large-{width}.png"), full_page=True)
     page.close()
@@ -125,6 +147,10 @@ def test_an_operator_submits_and_drops_in_the_page(browser: Any, folder: Path) -
         page.wait_for_selector("#views td button:text('extra')", state="detached")
         assert "traffic" in page.inner_text("#views"), "the other views are left alone"
     page.close()
+
+
+def _overlap(a: Mapping[str, float], b: Mapping[str, float]) -> bool:
+    return a["left"] < b["right"] and b["left"] < a["right"] and a["top"] < b["bottom"] and b["top"] < a["bottom"]
 
 
 def _move_numbers(folder: Path, rows: int) -> None:

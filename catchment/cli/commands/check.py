@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from catchment.cli.exit_codes import ExitCode
-from catchment.cli.output import JsonFlag, emit
+from catchment.cli.output import JsonFlag, emit, notes
 from catchment.cli.project_folder import FolderWord, OptionalProject, project_folder
 from catchment.errors import CatchmentError, ConfigError
 
@@ -35,7 +35,8 @@ def check(
     as_json: JsonFlag = False,
 ) -> None:
     """Check a project without running it: statements, plans, data folders, keys, Java. Exit code 1 if it cannot run."""
-    findings = [_look(name, ask) for name, ask in _questions(project_folder(folder, project), site)]
+    with notes.status("checking"):
+        findings = [_look(name, ask) for name, ask in _questions(project_folder(folder, project), site)]
     wrong = [finding for finding in findings if finding["error"] is not None]
     emit({"ok": not wrong, "checks": findings}, as_json, _render)
     if wrong:

@@ -45,17 +45,18 @@ def explain(
     as_json: JsonFlag = False,
 ) -> None:
     """Show what runs at each site, what crosses each link and what the center does, before anything runs."""
-    from catchment.deploy.deployment import Deployment
-    from catchment.query.catalog import load_catalog
-    from catchment.serve.explanation import explain_deployment
-    from catchment.serve.explanation_text import WIDTH, explanation_text
-    from catchment.serve.plan_picture import plan_html, plan_svg
-
     folder, query = split_optional(words or (), project_option, "one view")
     project = Project.load(folder)
-    deployment = Deployment.plan(load_catalog(project))
-    views = [deployment.deployed.query_name(deployment.catalog.view(query).name)] if query else None
-    answer = explain_deployment(deployment, views, analyze=analyze)
+    with notes.status("planning"):
+        from catchment.deploy.deployment import Deployment
+        from catchment.query.catalog import load_catalog
+        from catchment.serve.explanation import explain_deployment
+        from catchment.serve.explanation_text import WIDTH, explanation_text
+        from catchment.serve.plan_picture import plan_html, plan_svg
+
+        deployment = Deployment.plan(load_catalog(project))
+        views = [deployment.deployed.query_name(deployment.catalog.view(query).name)] if query else None
+        answer = explain_deployment(deployment, views, analyze=analyze)
     if svg is not None:
         _write(svg, plan_svg(answer, project.center))
     if html is not None:

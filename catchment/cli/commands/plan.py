@@ -9,7 +9,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from catchment.cli.output import JsonFlag, emit
+from catchment.cli.output import JsonFlag, emit, notes
 from catchment.cli.project_folder import FolderWord, OptionalProject, project_folder
 from catchment.cli.tables import plain_table
 from catchment.optimizer.choices import Planner, Strength
@@ -55,14 +55,16 @@ def plan(
     as_json: JsonFlag = False,
 ) -> None:
     """Show what queries share, where their parts run and what crosses each link."""
-    from catchment.optimizer.placement.plan_json import write_plan
-    from catchment.optimizer.placement.planner import check_plan_contracts
-
     loaded = Project.load(project_folder(folder, project))
     make = _plan_run if planner is Planner.RUN else _plan_freely
-    made, rates = make(loaded, sharing, planner)
-    check_plan_contracts(made)
-    emit({**write_plan(made), "rates": rates}, as_json, _render)
+    with notes.status("planning"):
+        from catchment.optimizer.placement.plan_json import write_plan
+        from catchment.optimizer.placement.planner import check_plan_contracts
+
+        made, rates = make(loaded, sharing, planner)
+        check_plan_contracts(made)
+        answer = {**write_plan(made), "rates": rates}
+    emit(answer, as_json, _render)
 
 
 def _plan_run(project: Project, sharing: Strength, planner: Planner) -> tuple[WanPlan, Rates]:

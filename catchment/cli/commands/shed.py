@@ -28,7 +28,7 @@ catchment shed examples/shed/plan.json --capacity 0.5 --json
 
 catchment shed examples/shed/plan.json --law variance
 
-The keys of a plan, and what each guarantee means: docs/internals/shedding.md"""
+The keys of a plan: docs/guides/overload.md; what each guarantee means: docs/internals/shedding.md"""
 
 
 def register(app: typer.Typer) -> None:

@@ -12,9 +12,10 @@ import typer
 from rich.console import RenderableType
 
 from catchment.cli.commands import show_order, show_quality, show_queries, show_sinks
-from catchment.cli.output import JsonFlag, emit
+from catchment.cli.output import JsonFlag, emit, notes
 from catchment.cli.progress import status_table
 from catchment.cli.tables import newest_first, plain_table, result_table, window_table
+from catchment.cli.unknown_view import asking_about
 from catchment.errors import ConfigError
 from catchment.project.config import Project
 
@@ -60,7 +61,9 @@ def results(query: Query, project: ProjectOption = Path(), limit: Limit = 20, as
     """Show the newest rows of a view, each in its latest revision."""
     from catchment.center.results.read import read_results
 
-    table = read_results(Project.load(project).state_folder, query)
+    loaded = Project.load(project)
+    with notes.status("reading"), asking_about(loaded, query):
+        table = read_results(loaded.state_folder, query)
     newest = newest_first(table).slice(0, limit)
     emit(
         {"query": query, "rows": newest.to_pylist()},
@@ -74,7 +77,9 @@ def windows(query: Query, project: ProjectOption = Path(), limit: Limit = 20, as
     """Show the newest windows of a view: status, coverage, revision, and what is missing."""
     from catchment.center.results.read import newest_windows, read_windows
 
-    log = newest_windows(read_windows(Project.load(project).state_folder, query))
+    loaded = Project.load(project)
+    with asking_about(loaded, query):
+        log = newest_windows(read_windows(loaded.state_folder, query))
     newest = (
         log.sort_by([("window_start", "descending")]).slice(0, limit).drop_columns(["entry", "step", "rows_changed"])
     )
@@ -100,7 +105,9 @@ def revisions(
 
     from catchment.center.results.read import read_windows
 
-    log = read_windows(Project.load(project).state_folder, query)
+    loaded = Project.load(project)
+    with asking_about(loaded, query):
+        log = read_windows(loaded.state_folder, query)
     if window is not None:
         log = log.filter(pc.equal(log["window_start"], _instant(window)))
         if not log.num_rows:

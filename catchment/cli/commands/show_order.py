@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 
 from catchment.cli.output import JsonFlag, emit
 from catchment.cli.tables import plain_table
+from catchment.cli.unknown_view import asking_about
 from catchment.errors import ConfigError
 from catchment.project.config import Project
 
@@ -57,12 +58,14 @@ def late(
     loaded = Project.load(project)
     state = loaded.state_folder
     queries = read_project_status(loaded).center.told.get("queries", {})
-    query = newest_name(state, query)
-    if query not in queries:
+    name = newest_name(state, query)
+    if name not in queries:
         names = ", ".join(sorted(queries)) or "none"
-        raise ConfigError(
-            f"the view {query!r} has not run here yet", where=str(state), hint=f"views that have run: {names}"
-        )
+        with asking_about(loaded, query):
+            raise ConfigError(
+                f"the view {query!r} has not run here yet", where=str(state), hint=f"views that have run: {names}"
+            )
+    query = name
     counts = {k: queries[query].get(k, 0) for k in ("late_records", "outstanding_records", "unmerged_records")}
     table = open_table(state / "late" / query)
     columns = ["window_start", "window_end", "registered_at"]

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from catchment.cli.output import JsonFlag, emit
 from catchment.cli.tables import plain_table
+from catchment.cli.unknown_view import asking_about
 from catchment.project.config import Project
 
 ProjectOption = Annotated[Path, typer.Option("--project", "-p", help="The project folder.")]
@@ -37,7 +38,8 @@ def quality(
     opened = Project.load(project)
     view = load_catalog(opened).views.get(query)
     confidence = view.options.confidence if view is not None else ViewOptions().confidence
-    answer = view_quality(opened.state_folder, query, confidence, limit)
+    with asking_about(opened, query):
+        answer = view_quality(opened.state_folder, query, confidence, limit)
     emit({**answer, "traffic": view_traffic(opened, query)}, as_json, _render)
 
 

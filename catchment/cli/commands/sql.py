@@ -53,7 +53,8 @@ def sql(
     if statement is None:
         _open_shell(state, limits, with_all, as_json)
         return
-    found = query_results(state, statement, limits)
+    with notes.status("asking"):
+        found = query_results(state, statement, limits)
     emit({"rows": found.to_pylist()}, as_json, lambda a: _render(a["rows"], with_all))
 
 

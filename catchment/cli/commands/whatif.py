@@ -10,7 +10,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from catchment.cli.output import JsonFlag, emit
+from catchment.cli.output import JsonFlag, emit, notes
 from catchment.cli.project_folder import FolderWord, OptionalProject, project_folder
 from catchment.cli.tables import plain_table
 from catchment.errors import ConfigError
@@ -41,13 +41,15 @@ def whatif(
     as_json: JsonFlag = False,
 ) -> None:
     """Show what would cross each link, and how soon views would answer, if something changed. Nothing is deployed."""
-    from catchment.deploy.deployment import Deployment
-    from catchment.serve.what_if import Changes, compare_changes
-
-    changes = Changes(add_site or (), link or (), rate or (), query or ())
-    if not any((changes.sites, changes.links, changes.rates, changes.queries)):
+    if not any((add_site, link, rate, query)):
         raise ConfigError("nothing is changed", hint="give --add-site, --link, --rate or --query")
-    emit(compare_changes(Deployment.load(project_folder(folder, project)), changes), as_json, _render)
+    with notes.status("planning"):
+        from catchment.deploy.deployment import Deployment
+        from catchment.serve.what_if import Changes, compare_changes
+
+        changes = Changes(add_site or (), link or (), rate or (), query or ())
+        answer = compare_changes(Deployment.load(project_folder(folder, project)), changes)
+    emit(answer, as_json, _render)
 
 
 def _render(answer: Mapping[str, Any]) -> RenderableType:
@@ -73,8 +75,8 @@ def _render(answer: Mapping[str, Any]) -> RenderableType:
         }
         for view in answer["views"]
     ]
-    notes = [Text(line) for line in _fragment_lines(answer["fragments"])]
-    return Group(Text(head), plain_table(links, "links"), plain_table(views, "views"), *notes)
+    remarks = [Text(line) for line in _fragment_lines(answer["fragments"])]
+    return Group(Text(head), plain_table(links, "links"), plain_table(views, "views"), *remarks)
 
 
 def _of(side: Mapping[str, Any] | None, key: str, show: Any) -> str:

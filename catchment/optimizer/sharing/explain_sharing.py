@@ -37,7 +37,7 @@ def explain_sharing(query: str, deployed: Deployed, statistics: Statistics, proj
         "links": list(_links(query, deployed, statistics, project)),
         "merges": list(_merges(query, deployed, statistics, project)),
         "choices": choices,
-        "why": _why(choices, deployed.strength),
+        "why": _why(choices, deployed.strength, is_alone=len(_fragments_of_stream(query, deployed)) == 1),
     }
 
 
@@ -95,7 +95,13 @@ def _choice(kind: str, fragment: str, others: list[str], added: float, chosen: b
     return {"kind": kind, "fragment": fragment, "with": others, "added_bytes_per_s": added, "chosen": chosen}
 
 
-def _why(choices: Sequence[Mapping[str, Any]], strength: Strength) -> str:
+def _fragments_of_stream(query: str, deployed: Deployed) -> list[str]:
+    """Return the fragments that read the stream of a query."""
+    stream = deployed.sharing.queries[query].demand.source.stream
+    return [name for name, demand in deployed.sharing.fragments.items() if demand.source.stream == stream]
+
+
+def _why(choices: Sequence[Mapping[str, Any]], strength: Strength, *, is_alone: bool) -> str:
     chosen = next(c for c in choices if c["chosen"])
     if chosen["kind"] == "derive":
         own = next(c for c in choices if c["kind"] == "own")
@@ -103,6 +109,8 @@ def _why(choices: Sequence[Mapping[str, Any]], strength: Strength) -> str:
     if strength is Strength.NONE:
         return "nothing is shared at this strength"
     others = [c for c in choices if not c["chosen"]]
+    if not others and is_alone:
+        return "nothing else reads this stream"
     if not others:
         return "no other fragment reads this stream through the same look-ups in a way that fits"
     least = min(others, key=lambda c: c["added_bytes_per_s"])

@@ -108,18 +108,19 @@ function drawMap(overview) {
     drawn.push(drawing("line", null, {
       x1: from.x + 60, y1: from.y, x2: to.x - 60, y2: to.y, "stroke-width": 1.5 + 8 * Math.min(1, use),
       class: link.state === "up" || link.state === "finished" ? "link" : "link away" }));
-    const capacity = link.capacity_bytes_per_s ? ` of ${bytes(link.capacity_bytes_per_s)}/s` : "";
-    const waiting = link.queued_bytes ? `, ${bytes(link.queued_bytes)} wait` : "";
+    const capacity = !link.capacity_bytes_per_s ? "" : NARROW.matches ? `, ${number(100 * use)}%` : ` of ${bytes(link.capacity_bytes_per_s)}/s`;
+    const waiting = link.queued_bytes ? `${bytes(link.queued_bytes)} wait` : "";
     const y = from.y + (to.y < from.y ? 15 : -6);  // beside the site, on the side of the line that is free
     const flow = link.state === "up" ? `${bytes(link.bytes_per_s)}/s${capacity}` : link.state === "finished" ? "done" : "nothing comes";
-    labels.push(drawing("text", flow + waiting, { x: from.x + 66, y, class: "small flow" }));
+    const isShort = NARROW.matches && waiting !== "" && link.state !== "up";  // there is no room for both
+    labels.push(drawing("text", (isShort ? [waiting] : [flow, waiting]).filter(Boolean).join(", "), { x: from.x + 66, y, class: "small flow" }));
   }
   drawn.push(...labels);  // above all lines
   for (const { x, y, site } of Object.values(at)) {
     drawn.push(drawing("rect", null, { x: x - 60, y: y - 22, width: 120, height: 44, rx: 7, class: isAway(site.state) ? "node away" : "node" }));
-    drawn.push(drawing("text", site.name, { x, y: y - 3, "text-anchor": "middle" }));
+    drawn.push(drawing("text", site.name, { x, y: y - 4, "text-anchor": "middle" }));
     const said = isAway(site.state) ? siteState(site) : site.is_center ? "center" : `${number(site.rows_per_s)} rows/s`;
-    drawn.push(drawing("text", said, { x, y: y + 14, class: "small", "text-anchor": "middle" }));
+    drawn.push(drawing("text", said, { x, y: y + 16, class: "small", "text-anchor": "middle" }));
   }
   by("map").setAttribute("viewBox", `0 0 ${width} ${height}`);
   by("map").replaceChildren(...drawn);
