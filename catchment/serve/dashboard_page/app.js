@@ -30,7 +30,8 @@ function age(seconds) {
 }
 
 const instant = text => text === null || text === undefined ? "-" : String(text).slice(0, 19).replace("T", " ");
-const minute = text => instant(text).replace(/:00$/, "");  // most windows begin with one
+// Most windows begin with a minute. The date is a line of its own where there is little room.
+const minute = text => instant(text).replace(/:00$/, "").replace(" ", "\n");
 const percent = share => `${number(100 * share, 1)}%`;
 
 function cell(value) {
@@ -325,7 +326,8 @@ function show() {
   const away = overview.sites.filter(s => !s.is_center && isAway(s.state)).map(s => `${s.name} ${siteState(s)}`);
   const center = overview.center_age_s === null ? "the center has not started" : overview.is_center_silent ? `the center is silent for ${age(overview.center_age_s)}` : "";
   const refused = Object.entries(overview.refused).map(([reason, count]) => `${cell(count)} refused: ${reason}`);
-  const troubles = [center, ...away, ...refused].filter(Boolean);
+  const more = away.length > 4 ? [...away.slice(0, 3), `${away.length - 3} more sites are away`] : away;
+  const troubles = [center, ...more, ...refused].filter(Boolean);
   by("health").textContent = troubles.length ? troubles.join("; ") : "all sites are heard";
   by("health").className = troubles.length ? "bad" : "dim";
   drawMap(overview);
