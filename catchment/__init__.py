@@ -17,10 +17,25 @@ from catchment.version import VERSION
 
 if TYPE_CHECKING:
     from catchment.facade import Catchment, Change, Results, RunningProject, open, open_feeds
+    from catchment.functions.declared import aggregate, function
 
 __version__ = VERSION
-__all__ = ["Catchment", "CatchmentError", "Change", "Results", "RunningProject", "__version__", "open", "open_feeds"]
+__all__ = [
+    "Catchment",
+    "CatchmentError",
+    "Change",
+    "Results",
+    "RunningProject",
+    "__version__",
+    "aggregate",
+    "function",
+    "open",
+    "open_feeds",
+]
 _FACADE = ("Catchment", "Change", "Results", "RunningProject", "open", "open_feeds")
+
+
+_DECLARATIONS = ("aggregate", "function")
 
 
 def __getattr__(name: str) -> Any:
@@ -29,6 +44,10 @@ def __getattr__(name: str) -> Any:
         from catchment import facade
 
         return getattr(facade, name)
+    if name in _DECLARATIONS:
+        from catchment.functions import declared
+
+        return getattr(declared, name)
     raise AttributeError(f"module 'catchment' has no attribute {name!r}")
 
 

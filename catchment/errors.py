@@ -41,6 +41,10 @@ class AggregateError(CatchmentError):
     """An aggregate is unknown or used with arguments it cannot take."""
 
 
+class FunctionError(AggregateError):
+    """A function of the project's own has raised, or has returned what it did not declare."""
+
+
 class QualityError(CatchmentError):
     """A contract or a bound was asked for with impossible numbers."""
 

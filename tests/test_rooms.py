@@ -18,6 +18,7 @@ ROOMS = (
     "storage",
     "project",
     "keys",
+    "functions",
     "aggregates",
     "quality",
     "query",

@@ -1,7 +1,7 @@
 """Aggregates by their laws (lift, combine, lower), in Spark SQL and in numpy/Arrow, and tables of partials."""
 
 from catchment.aggregates.base import Aggregate, StateColumn, quote
-from catchment.aggregates.catalogue import FUNCTIONS, FunctionHelp, canonical_name, make_aggregate
+from catchment.aggregates.catalogue import FUNCTIONS, FunctionHelp, canonical_name, find_function, make_aggregate
 
 __all__ = [
     "FUNCTIONS",
@@ -9,6 +9,7 @@ __all__ = [
     "FunctionHelp",
     "StateColumn",
     "canonical_name",
+    "find_function",
     "make_aggregate",
     "quote",
 ]

@@ -93,6 +93,11 @@ class Aggregate(ABC):
         return 0.0
 
     @property
+    def lifts_in_spark(self) -> bool:
+        """Whether `lift_sql` can say how records are lifted; else Python does, in Spark's tasks."""
+        return True
+
+    @property
     def merges_in_spark(self) -> bool:
         """Whether `merge_sql` can say how states are merged; else they are merged in the driver."""
         return True

@@ -20,8 +20,11 @@ from catchment.aggregates.shape import Shape
 from catchment.aggregates.simple import AllOrAny, Average, Count, Extreme, Sum
 from catchment.aggregates.spread import RawMoments, Spread
 from catchment.aggregates.topk import ApproxTopK
+from catchment.aggregates.user_defined import UserAggregate
 from catchment.aggregates.value_by import ValueBy
 from catchment.errors import AggregateError
+from catchment.functions.declared import AggregateFunction
+from catchment.functions.installed import find_installed
 
 Maker = Callable[[AggregateCall], Aggregate]
 
@@ -161,10 +164,23 @@ _NOT_MERGEABLE = {
 
 
 def canonical_name(function: str) -> str | None:
-    """Return the canonical name of a function, or None where the catalogue does not have it."""
+    """Return the canonical name of a function, or None where there is no such aggregate."""
     lowered = function.strip().lower()
     name = _ALIASES.get(lowered, lowered)
-    return name if name in FUNCTIONS else None
+    return name if find_function(name) is not None else None
+
+
+def find_function(name: str) -> FunctionHelp | None:
+    """Return an aggregate function by its canonical name: one of the catalogue, or one that a project has brought."""
+    if name in FUNCTIONS:
+        return FUNCTIONS[name]
+    found = find_installed(name)
+    if found is None or not isinstance(found.declared, AggregateFunction):
+        return None
+    fields = tuple(f"x{number}" for number in range(1, len(found.declared.takes) + 1))
+    signature = f"{found.name}({', '.join(fields)})"
+    several = fields if len(fields) > 1 else ()
+    return FunctionHelp(signature, f"declared in {found.file}", UserAggregate.from_call, fields=several)
 
 
 def make_aggregate(
@@ -185,8 +201,10 @@ def make_aggregate(
     if argument is not None and argument.strip() == "*":
         argument, argument_type = None, None
     call = AggregateCall(name, found, argument, argument_type, tuple(parameters))
-    _check(call)
-    return FUNCTIONS[found].make(call)
+    known = find_function(found)
+    assert known is not None
+    _check(call, known)
+    return known.make(call)
 
 
 def _unknown(function: str, name: str) -> AggregateError:
@@ -207,8 +225,7 @@ def _unknown(function: str, name: str) -> AggregateError:
     )
 
 
-def _check(call: AggregateCall) -> None:
-    known = FUNCTIONS[call.function]
+def _check(call: AggregateCall, known: FunctionHelp) -> None:
     usage = f"write {known.signature}"
     if call.argument is None and call.function != "count":
         raise AggregateError(f"{call.function} needs an argument", where=call.name, hint=usage)

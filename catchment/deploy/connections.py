@@ -36,9 +36,11 @@ class Connections:
     clock: Clock
     wrap_uplink: Callable[[Uplink], Uplink] = lambda uplink: uplink
     observer: WindowObserver | None = None
+    functions: str = ""  # of the project, with the digits of their code: both ends of a link compare them
 
     def make_server(self, site: str, inbox: Inbox) -> InboxServer:
         """Return a server at a site that lets other sites send to an inbox."""
+        inbox.functions = self.functions
         files = self._files(site)
         return InboxServer(
             inbox,
@@ -60,7 +62,7 @@ class Connections:
 
         shaper = Shaper(link.bandwidth_bytes_per_s, link.latency_us / 1e6)
         on_acked = None if self.observer is None else partial(self.observer.note_acked, site)
-        return Sender(outbox, open_uplink, shaper, self.clock, on_acked=on_acked)
+        return Sender(outbox, open_uplink, shaper, self.clock, on_acked=on_acked, functions=self.functions)
 
     def certificate_expiry_us(self, site: str) -> int | None:
         """Return when the certificate of a site ends to be valid; None if it has none."""

@@ -26,6 +26,8 @@ from catchment.deploy.contracts import (
 from catchment.deploy.fragment_plan import FragmentPlan, Watch
 from catchment.deploy.store import DeploymentStore
 from catchment.errors import ConfigError, QueryError
+from catchment.functions.installed import functions_in
+from catchment.functions.project_functions import ProjectFunctions, load_functions
 from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.demand import SharedQuery, queries_of_plan
 from catchment.optimizer.sharing.deployed import Deployed, current_catalog, deploy_again, deploy_first
@@ -37,6 +39,7 @@ from catchment.project.config import PROJECT_FILE, QUERIES_FOLDER, Project
 from catchment.project.option_kinds import join_address
 from catchment.project.routes import Routes
 from catchment.query.catalog import Catalog, load_catalog
+from catchment.query.own_functions import check_names
 from catchment.query.plan import QueryPlan
 from catchment.query.planning.build import plan_view
 from catchment.query.sql.statements import DropView, Stream, View
@@ -144,7 +147,20 @@ class Deployment:
 
     def at(self, deployed: Deployed) -> Deployment:
         """Return the same project at another version of what is deployed."""
-        return Deployment.plan(self.declared, deployed)
+        return Deployment.plan(replace(self.declared, functions=self._read_functions()), deployed)
+
+    def _read_functions(self) -> ProjectFunctions:
+        """Return the functions of the project as they are now: some may be new, none in use may have other code."""
+        functions = check_names(load_functions(self.project))
+        used = frozenset[str]().union(*(functions_in(plan.to_text()) for plan in self.plans))
+        changed = sorted(used - {f.installed_name for f in functions.by_name.values()})
+        if changed:
+            raise ConfigError(
+                f"the code of {', '.join(changed)} was changed or removed, and views use it",
+                where=str(self.project.folder / self.project.functions),
+                hint="give changed code another name, and replace the views; or replace them and start again",
+            )
+        return functions
 
     def read_again(self, deployed: Deployed) -> Deployment:
         """Return the project as it is declared now, at another version of what is deployed."""

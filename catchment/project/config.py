@@ -22,6 +22,7 @@ from catchment.units import SECOND_US
 
 PROJECT_FILE = "catchment.toml"
 QUERIES_FOLDER = "queries"
+FUNCTIONS_FILE = "functions.py"
 TABLES = ("project", "sites", "links", "spark", "security", "limits", "traces", "defaults")
 OUTBOX_MAX_BYTES = 10**9  # default bound of what waits for a link
 _SITE_FILE = kinds.path_of_site()
@@ -310,6 +311,11 @@ class Project:
         kinds.text("a folder, relative to the project's or absolute"),
         "state",
         doc="folder for everything durable: checkpoints, outboxes, history, results",
+    )
+    functions: str = option(
+        kinds.text("a Python file or a folder of them, relative to the project's"),
+        FUNCTIONS_FILE,
+        doc="Python code with the project's own functions and aggregates; every site has the same",
     )
     spark: SparkConfig = field(default_factory=SparkConfig)
     security: Security = field(default_factory=Security)

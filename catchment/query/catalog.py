@@ -11,9 +11,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from catchment.errors import QueryError
+from catchment.functions.project_functions import ProjectFunctions, load_functions
 from catchment.project.config import Project
 from catchment.project.options import did_you_mean
 from catchment.project.routes import Routes
+from catchment.query.own_functions import check_names
 from catchment.query.sql.connectors import FilesConnector, KafkaConnector, ReplayConnector
 from catchment.query.sql.parse import parse_file
 from catchment.query.sql.statements import DeclaredSink, DropView, Explain, Statement, Stream, Table, View
@@ -33,6 +35,7 @@ class Catalog:
     views: Mapping[str, View] = field(default_factory=dict)
     star: bool = True
     sinks: Mapping[str, DeclaredSink] = field(default_factory=dict)
+    functions: ProjectFunctions = field(default_factory=ProjectFunctions)
 
     def add(self, *statements: Statement) -> Catalog:
         """Return the catalog after some statements; within one call, a view may read what is declared after it."""
@@ -194,7 +197,8 @@ class Catalog:
 def load_catalog(project: Project, *, star: bool = True) -> Catalog:
     """Return the catalog of the project's queries/*.sql; their order does not matter, and a DROP counts last."""
     statements = [s for path in project.query_files for s in parse_file(path)]
-    return Catalog(project, star=star).add(*sorted(statements, key=_rank))
+    functions = check_names(load_functions(project))
+    return Catalog(project, star=star, functions=functions).add(*sorted(statements, key=_rank))
 
 
 def _kind(declared: Stream | Table | View | DeclaredSink) -> str:

@@ -16,6 +16,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from catchment.aggregates import Aggregate
+from catchment.aggregates.user_defined import UserAggregate
 from catchment.errors import QueryError
 from catchment.query.assembly import Assembly
 from catchment.query.fragment import SLICE_COLUMN, Key, Lookup
@@ -383,6 +384,8 @@ def _layout_of(aggregate: Aggregate) -> tuple[object, ...]:
 def describe_aggregate(aggregate: Aggregate) -> str:
     """Return the call of an aggregate as text, with the parameters that its kind adds."""
     common = {f.name for f in fields(Aggregate)}
+    if isinstance(aggregate, UserAggregate):  # its name says which code it is, and so everything else
+        return f"{aggregate.function}({aggregate.argument}) [state of up to {aggregate.max_state_bytes} bytes]"
     own = [f"{f.name}={getattr(aggregate, f.name)!r}" for f in fields(aggregate) if f.name not in common]
     return f"{aggregate.function}({', '.join([aggregate.argument or '*', *own])})"
 

@@ -5,6 +5,7 @@ links, Spark's group-by and the result tables. See docs/testing.md.
 """
 
 from catchment.testing.features import EVERYTHING, Feature, Features
+from catchment.testing.function_laws import LawBrokenError, check_aggregate, check_function
 from catchment.testing.records import ArrivingRecords, Workload
 from catchment.testing.simulation import DeploymentSimulation, RunReport
 from catchment.testing.states import RareState
@@ -17,9 +18,12 @@ __all__ = [
     "DeploymentSimulation",
     "Feature",
     "Features",
+    "LawBrokenError",
     "RareState",
     "RunReport",
     "Workload",
     "World",
     "WorldOptions",
+    "check_aggregate",
+    "check_function",
 ]

@@ -17,15 +17,18 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import sqlglot
+from duckdb.func import FunctionNullHandling, PythonUDFType
 
 from catchment.aggregates import Aggregate, make_aggregate, partials
 from catchment.aggregates.partials import one_array
 from catchment.aggregates.shed_terms import terms_in
 from catchment.arrays import Ints, Mask
 from catchment.errors import QueryError
+from catchment.functions.installed import functions_in, scalar
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.query.plan import QueryPlan
 from catchment.query.sql.statements import Table
+from catchment.query.types import sql_type
 from catchment.shedding.terms import add_terms
 from catchment.site.slack import SlackPlan, watched_values
 from catchment.testing.records import ArrivingRecords
@@ -201,7 +204,9 @@ def evaluate_rows(fragment: Fragment, rows: pa.Table) -> pa.Table:
 
 @cache
 def as_duckdb(sql: str) -> str:
-    """Return an expression of Spark SQL as DuckDB reads it."""
+    """Return an expression of Spark SQL as DuckDB reads it; it knows the functions of the project that are called."""
+    for name in functions_in(sql):
+        _teach(name)
     try:
         return sqlglot.transpile(sql, read="spark", write="duckdb")[0]
     except sqlglot.errors.SqlglotError as cause:
@@ -209,6 +214,26 @@ def as_duckdb(sql: str) -> str:
             f"the expression {sql!r} cannot be simulated: DuckDB has nothing that means the same",
             hint="test this view on Spark",
         ) from cause
+
+
+@cache
+def _teach(name: str) -> None:
+    """Let DuckDB call a scalar function of the project."""
+    declared = scalar(name)
+    if declared is None:
+        return
+
+    def evaluate(*columns: pa.ChunkedArray | pa.Array) -> pa.Array:
+        return _naive(declared.evaluate([one_array(column) for column in columns]))
+
+    duckdb_connection().create_function(
+        name,
+        evaluate,
+        [sql_type(type_) for type_ in declared.takes],
+        sql_type(declared.returns),
+        type=PythonUDFType.ARROW,
+        null_handling=FunctionNullHandling.SPECIAL,
+    )
 
 
 @cache
@@ -259,9 +284,13 @@ def _read_table(folder: Path, table: Table) -> pa.Table:
 def _without_zone(table: pa.Table) -> pa.Table:
     """Return a table whose instants have no zone: all are UTC, and DuckDB needs no calendar for them."""
     for place, column in enumerate(table.schema):
-        if pa.types.is_timestamp(column.type) and column.type.tz is not None:
-            table = table.set_column(place, column.name, table[column.name].cast(pa.timestamp("us")))
+        table = table.set_column(place, column.name, _naive(table[column.name]))
     return table
+
+
+def _naive(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    is_instant = pa.types.is_timestamp(column.type) and column.type.tz is not None
+    return column.cast(pa.timestamp("us")) if is_instant else column
 
 
 def _quote(name: str) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from catchment.functions.installed import scalar
 from catchment.vectorised.kernels import CASTS, FALLIBLE, KERNELS, OVERFLOWING, Value
 from catchment.vectorised.records import RecordColumns
 
@@ -94,6 +95,28 @@ class KernelCall(VectorExpression):
         if self.kernel in CASTS:
             return CASTS[self.kernel](*values, self.type)
         return KERNELS[self.kernel](*values)
+
+
+@dataclass(frozen=True)
+class OwnCall(VectorExpression):
+    """A call of a function that the project has brought, by its installed name; it may raise on any record."""
+
+    function: str
+    operands: tuple[VectorExpression, ...]
+
+    @property
+    def parts(self) -> tuple[VectorExpression, ...]:
+        return self.operands
+
+    @cached_property
+    def can_fail(self) -> bool:
+        return True
+
+    def compute(self, records: RecordColumns) -> Value:
+        declared = scalar(self.function)
+        assert declared is not None, self.function
+        columns = [operand.evaluate(records) for operand in self.operands]
+        return declared.evaluate(columns) if records.rows else pa.nulls(0, self.type)
 
 
 @dataclass(frozen=True)

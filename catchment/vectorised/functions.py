@@ -5,10 +5,11 @@ from __future__ import annotations
 import pyarrow as pa
 from sqlglot import exp
 
+from catchment.functions.installed import scalar
 from catchment.query.sql.dialect import show
 from catchment.query.types import TIMESTAMP, arrow_type
 from catchment.vectorised.coercion import BOOLEAN, DOUBLE, NULL, TEXT, NotVectorisedError, cast, require_type
-from catchment.vectorised.expressions import Constant, KernelCall, StructOf, VectorExpression
+from catchment.vectorised.expressions import Constant, KernelCall, OwnCall, StructOf, VectorExpression
 from catchment.vectorised.scope import InputScope
 
 TEXT_FUNCTIONS: dict[type[exp.Expr], tuple[str, pa.DataType]] = {
@@ -128,6 +129,15 @@ def _constant_number(scope: InputScope, node: exp.Expr | None, parent: exp.Expr)
     if not isinstance(found, Constant) or not isinstance(found.value, int):
         raise NotVectorisedError(f"{show(parent)} is left to Spark")
     return found.value
+
+
+def call_own(scope: InputScope, node: exp.Anonymous) -> VectorExpression:
+    """Translate the call of a function that the project has brought."""
+    name = str(node.this).lower()
+    declared = scalar(name)
+    if declared is None:
+        raise NotVectorisedError(f"{show(node)} is left to Spark")
+    return OwnCall(declared.returns, name, tuple(scope.translate(argument) for argument in node.expressions))
 
 
 def make_struct(scope: InputScope, node: exp.Struct) -> VectorExpression:

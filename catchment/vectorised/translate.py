@@ -55,6 +55,7 @@ _RULES: dict[type[exp.Expr], Rule] = {
     exp.Sqrt: functions.root,
     exp.IsNan: functions.is_not_a_number,
     exp.Struct: functions.make_struct,
+    exp.Anonymous: functions.call_own,
 }
 
 

@@ -46,7 +46,8 @@ class GrpcUplink:
         self._calls = {kind: self._channel.unary_unary(kind) for kind in (CONNECT, SEGMENT)}
 
     def connect(self, introduction: Introduction) -> Greeting:
-        answer = self._call(CONNECT, json.dumps(asdict(introduction)).encode(), CONNECT_TIMEOUT_S)
+        said = {name: value for name, value in asdict(introduction).items() if value}
+        answer = self._call(CONNECT, json.dumps(said).encode(), CONNECT_TIMEOUT_S)
         return Greeting(answer["number"], answer.get("chain"))
 
     def send(self, data: bytes) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from catchment.errors import WireError
+from catchment.functions.project_functions import disagreement
 from catchment.storage.files import read_record, write_record
 from catchment.storage.free_space import FreeSpace
 from catchment.timeline import Clock, SystemClock
@@ -63,6 +64,7 @@ class Inbox:
         self._waiting = WaitingSegments()
         self._blocked: dict[str, str] = {}  # sites of which nothing is taken, and why
         self._held_back: Mapping[str, str] = {}  # senders that have to wait, and why
+        self.functions = ""  # those of the project here, with the digits of their code
         self.set_aside = SetAside(folder)
         state = read_record(folder / STATE_FILE) or {"discarded": 0, "origins": {}}
         self._first: int = state["discarded"]  # the lowest position that is not discarded
@@ -122,12 +124,24 @@ class Inbox:
             self._check_sender(origin, introduction.epoch, peer)
             if introduction.disagreement:
                 raise self.refuse("other_history", introduction.disagreement[:MAX_MESSAGE], origin=origin)
+            self._check_functions(introduction)
             known = self._origins.get(origin)
             if known is None:
                 return Greeting(0, START)
             self._check_incarnation(known, introduction)
             expected = known.seen.lowest_missing
             return Greeting(expected, known.chain.at(expected))
+
+    def _check_functions(self, introduction: Introduction) -> None:
+        """Refuse a sender whose project has other code of a function: its partials would mean something else."""
+        differing = disagreement(self.functions, introduction.functions)
+        if differing is not None:
+            raise self.refuse(
+                "other_functions",
+                f"functions of {introduction.origin!r} have other code than here: {differing[:MAX_MESSAGE]}",
+                hint="install the same functions with the project at every site, and start again",
+                origin=introduction.origin,
+            )
 
     def accept(self, data: bytes, *, peer: str | None = None) -> int:
         """Store a segment durably unless it was seen before; return its number, which is the ack.

@@ -86,8 +86,10 @@ class Sender:
         backlog_share: float = BACKLOG_SHARE,
         limits: WireLimits = DEFAULT_LIMITS,
         on_acked: Callable[[int], None] | None = None,
+        functions: str = "",
     ) -> None:
         self._outbox = outbox
+        self._functions = functions  # what it says of its project's functions when it connects
         self._make_uplink = uplink_factory
         self._shaper = shaper or Shaper()
         order = SendOrder(limits.ahead_segments, backlog_share)
@@ -167,7 +169,8 @@ class Sender:
             raise
 
     def _introduction(self) -> Introduction:
-        return Introduction(self._outbox.origin, self._outbox.epoch, self._outbox.incarnation)
+        outbox = self._outbox
+        return Introduction(outbox.origin, outbox.epoch, outbox.incarnation, functions=self._functions)
 
     def _take_greeting(self, lane: int, lowest_unacked: int, greeting: Greeting) -> None:
         """Forget what the far side has; `lowest_unacked` is what was not acknowledged when it was asked."""

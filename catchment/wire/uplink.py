@@ -20,6 +20,7 @@ REASONS = {
     "wrong_epoch": False,  # the origin's state folder was replaced
     "too_many_origins": False,  # beyond the number of sites an inbox serves
     "unauthenticated": False,  # no certificate or token, or a wrong one
+    "other_functions": False,  # the origin has other code of a function that both sides have
     "unfit": False,  # a fragment, a schema or slices that the receiver has no use for
     "other_history": False,  # the origin's state folder is an older copy, or a clone: known numbers, other content
     "two_processes": False,  # another process introduced itself under the same name since
@@ -60,13 +61,14 @@ class Introduction:
     """What a sender says of itself when it connects.
 
     `epoch` is the life of its state folder, `incarnation` that of its process. `disagreement` says what is wrong with
-    the far side's greeting, if anything is: the far side should know it too.
+    the far side's greeting, if anything is: the far side should know it too. `functions` are those of its project.
     """
 
     origin: str
     epoch: str
     incarnation: str = ""
     disagreement: str = ""
+    functions: str = ""  # the functions of its project, with the digits of their code
 
 
 @dataclass(frozen=True, slots=True)

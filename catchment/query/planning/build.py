@@ -20,6 +20,7 @@ from catchment.query.planning.composed import ViewWindows, check_composed_option
 from catchment.query.planning.from_clause import FromClause, read_from
 from catchment.query.planning.grouping import read_grouping
 from catchment.query.planning.joined import check_options, plan_joined
+from catchment.query.planning.project_calls import with_installed_calls
 from catchment.query.planning.records import group_records
 from catchment.query.planning.select import OWN_NAMES, aggregate_stream, read_conditions, read_finish, read_keys
 from catchment.query.planning.subqueries import selects_records
@@ -37,6 +38,7 @@ def plan_views(catalog: Catalog) -> Mapping[str, QueryPlan]:
 
 def plan_view(view: View, catalog: Catalog) -> QueryPlan:
     """Return the plan of a view, or the first mistake in it."""
+    view = with_installed_calls(view, catalog.functions)
     read = read_from(view, catalog, plan_view)
     if read.joined is not None:
         plan = plan_joined(view, catalog, read)

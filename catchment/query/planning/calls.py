@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 from sqlglot import exp
 
-from catchment.aggregates import FUNCTIONS, Aggregate, canonical_name, make_aggregate, quote
+from catchment.aggregates import FUNCTIONS, Aggregate, canonical_name, find_function, make_aggregate, quote
 from catchment.aggregates.bounded_sets import DEFAULT_MAX_DISTINCT
 from catchment.aggregates.topk import ITEM
 from catchment.errors import AggregateError, QueryError
+from catchment.functions.installed import find_installed
 from catchment.query.planning.scope import Scope, TypedExpression, infer_type, make_typed
 from catchment.query.sql.dialect import AGGREGATE_NAMES, CatchmentSpark, render, show
 from catchment.query.sql.functions import GROUPING_FUNCTIONS
@@ -45,6 +46,11 @@ def is_aggregate(node: exp.Expr) -> bool:
         return True
     name = str(node.this) if isinstance(node, exp.Anonymous) else None
     return name is not None and (name.upper() in AGGREGATE_NAMES or canonical_name(name) is not None)
+
+
+def is_own(function: str) -> bool:
+    """Return whether an aggregate function is one that the project has brought."""
+    return function not in FUNCTIONS and find_installed(function) is not None
 
 
 def read_call(node: exp.Expr, text: SqlText) -> ParsedCall | None:
@@ -82,13 +88,11 @@ def _read_plain(node: exp.Expr, text: SqlText) -> ParsedCall:
         return ParsedCall(node, f"{name}_distinct", several or next(iter(values), None))
     if canonical_name(name) in BY_EVENT_TIME:
         return _read_by_event_time(node, name, arguments, text)
-    fields = FUNCTIONS[canonical_name(name) or "count"].fields
-    if fields:
-        if len(arguments) != len(fields):
-            raise text.error(
-                f"{name} has {len(arguments)} argument(s)", node, hint=f"write {FUNCTIONS[name].signature}"
-            )
-        return ParsedCall(node, name, make_struct(dict(zip(fields, arguments, strict=True))))
+    known = find_function(canonical_name(name) or "count")
+    if known is not None and known.fields:
+        if len(arguments) != len(known.fields):
+            raise text.error(f"{name} has {len(arguments)} argument(s)", node, hint=f"write {known.signature}")
+        return ParsedCall(node, name, make_struct(dict(zip(known.fields, arguments, strict=True))))
     if name in EXACT_PERCENTILES and len(arguments) != 1 + EXACT_PERCENTILES[name]:
         raise text.error(f"{name} has {len(arguments)} argument(s)", node, hint=f"write {FUNCTIONS[name].signature}")
     counts_rows = name == "count" and (not arguments or isinstance(arguments[0], exp.Star | exp.Literal))
@@ -184,7 +188,7 @@ class AggregateSet:
         """Return the aggregate of a call with this argument, its condition included."""
         identity = (canonical_name(call.function) or call.function, argument, call.parameters)
         if identity not in self.found:
-            name = fresh_name(preferred or _automatic_name(call, argument), self.taken)
+            name = fresh_name(preferred or _automatic_name(call), self.taken)
             self.found[identity] = self._make(call, argument, name)
             self.taken.add(name.lower())
         return self.found[identity]
@@ -216,7 +220,7 @@ class AggregateSet:
     def value(self, call: ParsedCall, value: exp.Expr) -> TypedExpression:
         if call.function == "count" and infer_type(value) is None:
             return TypedExpression(f"{render(exp.paren(value))} IS NOT NULL OR NULL", pa.bool_())
-        if isinstance(value, exp.Struct) and canonical_name(call.function) in OF_STRUCTS:
+        if isinstance(value, exp.Struct) and (canonical_name(call.function) in OF_STRUCTS or is_own(call.function)):
             return self._typed_struct(call, value)
         return make_typed(value, self.scope.text, f"the argument of {call.function},")
 
@@ -232,7 +236,7 @@ class AggregateSet:
         try:
             return make_aggregate(call.function, sql, type_, call.parameters, name=name)
         except AggregateError as cause:
-            known = FUNCTIONS.get(canonical_name(call.function) or "")
+            known = find_function(canonical_name(call.function) or "")
             hint = cause.hint or (f"write {known.signature}" if known else None)
             raise self.scope.text.error(cause.message, call.node, hint=hint) from cause
 
@@ -245,10 +249,19 @@ def restrict(value: TypedExpression | None, condition: exp.Expr | None) -> Typed
     return TypedExpression(f"CASE WHEN {render(condition)} THEN {then.sql} END", then.type)
 
 
-def _automatic_name(call: ParsedCall, argument: TypedExpression | None) -> str:
-    if isinstance(call.argument, exp.Column) and call.condition is None:
-        return f"{call.function}_{call.argument.name}"
-    return call.function
+def _plain_name(function: str) -> str:
+    found = find_installed(function)
+    return function if found is None else found.name
+
+
+def _automatic_name(call: ParsedCall) -> str:
+    name = _plain_name(call.function)
+    argument = call.argument
+    if isinstance(argument, exp.Cast) and is_own(call.function):
+        argument = argument.this
+    if isinstance(argument, exp.Column) and call.condition is None:
+        return f"{name}_{argument.name}"
+    return name
 
 
 def fresh_name(name: str, taken: Iterable[str]) -> str:

@@ -17,6 +17,7 @@ from sqlglot.errors import SqlglotError
 from sqlglot.tokenizer_core import TokenType
 
 from catchment.aggregates.catalogue import FUNCTIONS
+from catchment.functions.installed import find_installed
 from catchment.query.sql.dialect import AGGREGATE_NAMES, CatchmentSpark, render
 from catchment.query.sql.tokens import SqlText
 
@@ -74,6 +75,11 @@ def refuse_unlisted_functions(expression: exp.Expr, text: SqlText) -> None:
 
 
 def _is_listed(name: str) -> bool:
+    return is_built_in(name) or find_installed(name) is not None
+
+
+def is_built_in(name: str) -> bool:
+    """Return whether catchment has a function of its own by a name, whether queries may call it or not."""
     return name in SCALAR_FUNCTIONS | GROUPING_FUNCTIONS or name in FUNCTIONS or name.upper() in AGGREGATE_NAMES
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from catchment.aggregates import Aggregate, make_aggregate
@@ -22,9 +23,10 @@ from catchment.aggregates.partials import combine, one_array
 from catchment.aggregates.shed_terms import terms_in
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.shedding.places import SamplingRule
-from catchment.shedding.sampler import Side, SparedPart
+from catchment.shedding.sampler import Selection, Side, SparedPart
 from catchment.shedding.terms import add_terms
-from catchment.spark.evaluation.one_pass import Take, fits, lift_together
+from catchment.spark.evaluation.one_pass import Take, fits, lift_rows, lift_together
+from catchment.spark.evaluation.project_functions import expression, spark_sql
 
 UNKNOWN_ROWS = 2**31  # the assumed size of a batch whose rows nobody has counted
 ONE_PASS_ROWS = 250_000  # rows per fragment above which native jobs are faster for a whole batch
@@ -77,10 +79,16 @@ class SparkEvaluator:
         began = time.monotonic()
         fragment = take.fragment
         rows = self.rows(records, fragment)
+        measures = aggregates_with_counts(fragment, take.has_moments)
+        if not all(a.lifts_in_spark for a in measures):
+            taken = replace(take, fragment=replace(fragment, where=None), selection=Selection())
+            lifted = lift_rows(rows, taken, measures)
+            return to_reduced(lifted.table, take, time.monotonic() - began)
+        spark = records.sparkSession
         micros = f"unix_micros({qualify(fragment, fragment.event_time)})"
         keys = [F.expr(fragment.slicing.sql(micros)).alias(SLICE_COLUMN)]
-        keys += [F.expr(key.sql).alias(key.name) for key in fragment.keys]
-        found = rows.groupBy(*keys).agg(*lift_columns(aggregates_with_counts(fragment, take.has_moments))).toArrow()
+        keys += [expression(spark, key.sql).alias(key.name) for key in fragment.keys]
+        found = rows.groupBy(*keys).agg(*lift_columns(spark, measures)).toArrow()
         return to_reduced(found, take, time.monotonic() - began)
 
     def reduce_all(
@@ -119,22 +127,22 @@ class SparkEvaluator:
         records = records.alias(take.fragment.stream)
         selection = take.selection
         if selection.part is not SparedPart.ALL:
-            spared = F.expr(selection.sampler.spared_sql)
+            spared = expression(records.sparkSession, selection.sampler.spared_sql)
             records = records.where(spared if selection.part is SparedPart.SPARED else ~spared)
         if selection.is_sampled and rule is not None:
-            keep = F.expr(rule.keep_sql(selection.sampler.rate_sql))
+            keep = expression(records.sparkSession, rule.keep_sql(selection.sampler.rate_sql))
             records = records.where(keep if selection.side is Side.KEPT else ~keep)
         return self._reduce(records, take)
 
     def rows(self, records: DataFrame, fragment: Fragment) -> DataFrame:
         rows = self._look_up(records, fragment)
-        return rows.where(F.expr(fragment.where)) if fragment.where else rows
+        return rows.where(expression(records.sparkSession, fragment.where)) if fragment.where else rows
 
     def _look_up(self, records: DataFrame, fragment: Fragment) -> DataFrame:
         rows = records.alias(fragment.stream)
         for lookup in fragment.lookups:
             reference = F.broadcast(self.tables[lookup.table]).alias(lookup.alias)
-            rows = rows.join(reference, F.expr(lookup.on), lookup.how)
+            rows = rows.join(reference, expression(records.sparkSession, lookup.on), lookup.how)
         return rows
 
 
@@ -180,9 +188,10 @@ def merge_pieces(pieces: Sequence[Reduced], takes: Sequence[Take]) -> Reduced:
     )
 
 
-def lift_columns(aggregates: tuple[Aggregate, ...]) -> list[Column]:
+def lift_columns(spark: SparkSession, aggregates: tuple[Aggregate, ...]) -> list[Column]:
     """Return the Spark columns that lift raw records to states."""
-    return [F.expr(sql).alias(s.name) for a in aggregates for s, sql in zip(a.states, a.lift_sql(), strict=True)]
+    ready = [a if a.argument is None else replace(a, argument=spark_sql(spark, a.argument)) for a in aggregates]
+    return [F.expr(sql).alias(s.name) for a in ready for s, sql in zip(a.states, a.lift_sql(), strict=True)]
 
 
 def merge_columns(aggregates: tuple[Aggregate, ...]) -> list[Column]:

@@ -26,14 +26,16 @@ from catchment.query.fragment import Fragment
 from catchment.shedding.places import ROW
 from catchment.site.suspension import RecordPlace, shorten
 from catchment.spark.evaluation.evaluator import Evaluator
+from catchment.spark.evaluation.project_functions import expression
 from catchment.spark.sources.streams import PROBLEM, RAW
 
 _SQLSTATE = re.compile(r"SQLSTATE: (\w{5})")
 _DATA_EXCEPTION = "22"  # the class of SQLSTATE for values that an operation cannot take
+_RAISED = "P0001"  # the SQLSTATE of what a function of the project raises
 # What a Python worker or the driver raises on such a value, as Spark reports it.
 _IN_WORKERS = re.compile(
     r"^(?:pyarrow\.lib\.ArrowInvalid|OverflowError|ZeroDivisionError|decimal\.\w+|"
-    r"catchment\.errors\.AggregateError)\b",
+    r"catchment\.errors\.(?:AggregateError|FunctionError))\b",
     re.MULTILINE,
 )
 _CONDITION = re.compile(r"\[([A-Z_.]+)\] (.*?)(?: SQLSTATE: \w{5})?$", re.MULTILINE)
@@ -62,7 +64,7 @@ def is_data_error(failure: BaseException) -> bool:
     state = failure.getSqlState() if isinstance(failure, PySparkException) else None
     text = str(failure)
     states = [state] if state else _SQLSTATE.findall(text)
-    return any(s.startswith(_DATA_EXCEPTION) for s in states) or bool(_IN_WORKERS.search(text))
+    return any(s.startswith((_DATA_EXCEPTION, _RAISED)) for s in states) or bool(_IN_WORKERS.search(text))
 
 
 def reason_of_data_error(failure: BaseException) -> str:
@@ -127,7 +129,7 @@ def expressions_of(fragment: Fragment) -> tuple[str, ...]:
 def fails_on(spark: SparkSession, sql: str) -> Column:
     """Return a column that says whether an expression raises on a record; use it `without_elimination`."""
     # The struct is null only if the expression raises: a null that it returns is within the struct.
-    return guard(spark, F.struct(F.expr(sql))).isNull()
+    return guard(spark, F.struct(expression(spark, sql))).isNull()
 
 
 def guard(spark: SparkSession, column: Column) -> Column:

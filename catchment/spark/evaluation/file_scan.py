@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from catchment.errors import CatchmentError
 from catchment.files.watch import FilePiece
+from catchment.functions.installed import FunctionsFile, install, installed_files
 from catchment.site.events import Absorbed, Event, Observed
 from catchment.site.plausible import PlausibleTimes
 from catchment.site.suspension import BatchSkipped
@@ -44,9 +45,12 @@ class ScanOrder:
     limits: PlausibleTimes | None
     history: Path | None
     scratch: Path
+    functions: tuple[FunctionsFile, ...] = ()  # the code that fragments may call
 
     def run(self, shares: Iterator[tuple[int, list[FilePart]]]) -> Iterator[ScanFindings | str]:
         """Yield what is in each share of the files, or why it cannot be found here."""
+        for file in self.functions:
+            install(file)
         for number, parts in shares:
             try:
                 yield self._hand_over(number, self.scan(number, parts))
@@ -97,7 +101,7 @@ class FileScanner:
         except (OSError, pa.ArrowException) as error:
             raise NotVectorisedError(str(error)) from error
         scratch = self.folder / uuid.uuid4().hex
-        order = ScanOrder(plan, limits, history, scratch)
+        order = ScanOrder(plan, limits, history, scratch, installed_files())
         try:
             found = self._run(order, shares)
         finally:

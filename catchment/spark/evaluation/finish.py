@@ -7,7 +7,7 @@ semantics of Spark. Under ANSI they can fail on a row; then each row is tried al
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
 
 import numpy as np
@@ -26,6 +26,7 @@ from catchment.spark.evaluation.failures import (
     reason_of_data_error,
     without_elimination,
 )
+from catchment.spark.evaluation.project_functions import expression
 
 _ROW = "_row"
 _SORT = "_sort_{}"
@@ -39,7 +40,7 @@ def make_finish(spark: SparkSession, plan: QueryPlan) -> Finish:
 
     def finish(rows: pa.Table) -> pa.Table:
         try:
-            return _compute(spark, plan, rows, F.expr)
+            return _compute(spark, plan, rows, partial(expression, spark))
         except Exception as failure:  # what is no row's fault is raised
             if not is_data_error(failure):
                 raise
@@ -56,7 +57,9 @@ def make_finish_each(spark: SparkSession, plan: QueryPlan) -> Finish:
         expressions = [*(c.sql for c in plan.columns), *(k.sql for k in keys), *([plan.having] if plan.having else [])]
         with without_elimination(spark):
             fails = reduce(or_, (fails_on(spark, sql) for sql in expressions))
-            return _compute(spark, plan, rows, lambda sql: guard(spark, F.expr(sql)), [fails.alias(UNFINISHED)])
+            return _compute(
+                spark, plan, rows, lambda sql: guard(spark, expression(spark, sql)), [fails.alias(UNFINISHED)]
+            )
 
     return finish_each
 

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.spark.evaluation.evaluator import Evaluator, qualify
+from catchment.spark.evaluation.project_functions import spark_sql
 from catchment.vectorised.fragments import LARGEST_WATCHED, NULL_SOURCE, ONE_SOURCE
 
 
@@ -27,7 +28,7 @@ def observe_sources(
         else F.lit(ONE_SOURCE)
     )
     sums = []
-    for index, value in enumerate(values):
+    for index, value in enumerate(spark_sql(records.sparkSession, value) for value in values):
         number = f"CASE WHEN abs({value}) < {LARGEST_WATCHED}D THEN {value} ELSE 0.0D END"
         sums += [F.expr(f"sum({number})").alias(f"total_{index}")]
         sums += [F.expr(f"sum({number} * {number})").alias(f"square_{index}")]

@@ -19,16 +19,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from catchment.aggregates import Aggregate
 from catchment.aggregates.base import quote
 from catchment.aggregates.partials import one_array
 from catchment.arrays import Floats
+from catchment.functions.installed import functions_in, install, installed_files
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.shedding.places import PLACES, SamplingRule
 from catchment.shedding.sampler import Selection, SparedPart
 from catchment.site.lifting import Lift, Lifter
+from catchment.spark.evaluation.project_functions import expression
 
 _PLACE = "place"
 _MARKS = "marks_{}"  # a column of bits: the place of the record, and below it, which conditions it meets
@@ -82,8 +83,25 @@ class Lifted:
 
 
 def fits(fragment: Fragment) -> bool:
-    """Return whether a fragment can be lifted with others: a look-up may double records, which a projection cannot."""
-    return not fragment.lookups
+    """Return whether a fragment can be lifted with others.
+
+    A look-up may double records, which a projection cannot; and the arguments of the project's own functions are
+    evaluated on every record of a projection, also on those that the fragment does not take.
+    """
+    if fragment.lookups:
+        return False
+    return fragment.where is None or not any(functions_in(sql) for sql in _expressions(fragment))
+
+
+def _expressions(fragment: Fragment) -> Iterator[str]:
+    yield from (key.sql for key in fragment.keys)
+    yield from (a.argument for a in fragment.aggregates if a.argument is not None)
+
+
+def lift_rows(rows: DataFrame, take: Take, measures: tuple[Aggregate, ...]) -> Lifted:
+    """Return the partials of a take from rows that are all its own, looked up and filtered."""
+    (found,) = _one_job(rows, [(take, measures)], None)
+    return found
 
 
 def lift_together(
@@ -109,9 +127,13 @@ def _one_job(
     conditions: dict[str, str] = {}
     lifts = [_lift(take, aggregates, columns, conditions) for take, aggregates in pairs]
     marks = Marks(tuple(conditions.items()), place)
-    chosen = [F.expr(sql).alias(name) for sql, name in (columns | marks.columns).items()]
+    spark = records.sparkSession
+    chosen = [expression(spark, sql).alias(name) for sql, name in (columns | marks.columns).items()]
+    files = installed_files()
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for file in files:
+            install(file)
         lifter = Lifter(lifts, None if place is None else _PLACE)
         for batch in batches:
             lifter.add(marks.read(batch))

@@ -73,7 +73,8 @@ class Runner:
         self.watcher = DeploymentWatcher(self.deployment)
         self.rebalancer = Rebalancer(self.watcher)
         self._traces = self._open_traces()
-        self.connections = Connections(self.project, self.clock, self.wrap_uplink, self._traces)
+        functions = self.deployment.catalog.functions.summary
+        self.connections = Connections(self.project, self.clock, self.wrap_uplink, self._traces, functions)
         self._expiry = ExpiryWatch(self.connections, self.clock)
         whole = self.with_center and bool(self.sites)
         relays = [r for r in self.deployment.routes.relays if whole or r in self.sites]
