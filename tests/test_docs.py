@@ -61,7 +61,8 @@ def test_sql_examples_are_parsed_and_those_that_are_whole_are_planned(page: Path
     kept = [s for s in statements if not isinstance(s, View) or s in whole]
     sites = {site for s in statements if isinstance(s, Stream) for site in s.sites or ()} | {"us", "eu"}
     links = {(site, "center"): Link(site, "center") for site in sites - {"center"}}
-    project = Project("docs", ROOT, "center", {s: Site(s) for s in (*sorted(sites - {"center"}), "center")}, links)
+    named = (*sorted(sites - {"center"}), "center")
+    project = Project("docs", ROOT, "center", {s: Site(s, http=("127.0.0.1", 8420)) for s in named}, links)
     assert set(plan_views(Catalog(project).add(*kept))) >= {v.name for v in whole if _stays(v, kept)}
 
 

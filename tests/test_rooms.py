@@ -33,6 +33,7 @@ ROOMS = (
     "replay",
     "sinks",
     "files",
+    "receivers",
     "deploy",
     "vectorised",
     "feeds",

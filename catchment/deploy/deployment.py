@@ -24,6 +24,7 @@ from catchment.deploy.contracts import (
     slack_plan,
 )
 from catchment.deploy.fragment_plan import FragmentPlan, Watch
+from catchment.deploy.landed import as_landed
 from catchment.deploy.store import DeploymentStore
 from catchment.errors import ConfigError, QueryError
 from catchment.functions.installed import functions_in
@@ -89,7 +90,11 @@ class Deployment:
         return cls(catalog.project, catalog, plans, _share(catalog, plans, known), declared)
 
     def streams_at(self, site: str) -> tuple[Stream, ...]:
-        """Return the streams that are born at a site and read by some view."""
+        """Return the streams that are born at a site and read by some view, as the site reads them."""
+        return tuple(as_landed(stream, self.project) for stream in self.declared_at(site))
+
+    def declared_at(self, site: str) -> tuple[Stream, ...]:
+        """Return the streams that are born at a site and read by some view, as they are declared."""
         read = {p.fragment.stream for p in self.sides}
         return tuple(s for s in self.catalog.streams.values() if s.name in read and site in (s.sites or ()))
 

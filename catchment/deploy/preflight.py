@@ -15,7 +15,7 @@ def check_sources(deployment: Deployment, sites: Sequence[str]) -> None:
     """Check that what the streams of these sites read is there, and so are the tables that they look up."""
     base = deployment.project.folder
     for site in sites:
-        for stream in deployment.streams_at(site):
+        for stream in deployment.declared_at(site):
             _check_stream(stream, site, base)
     for table in deployment.catalog.tables.values() if sites else ():
         path = base / table.connector.path

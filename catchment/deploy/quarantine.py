@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 from catchment.deploy.doctor import read_journal
 from catchment.deploy.housekeeping import QUARANTINE
+from catchment.deploy.landed import as_landed
 from catchment.errors import ConfigError
 from catchment.files.folder import WatchedFolder
 from catchment.project.config import Project
@@ -48,7 +49,7 @@ def replay_quarantine(project_folder: Path, stream_name: str, site: str | None =
     if stream_name not in streams:
         hint = did_you_mean(stream_name, streams)
         raise ConfigError(f"there is no stream {stream_name!r}", where=str(project.folder), hint=hint)
-    stream = streams[stream_name]
+    stream = as_landed(streams[stream_name], project)
     _refuse_what_has_no_files(stream)
     found = sorted(project.state_folder.glob(f"sites/*/{QUARANTINE}/{stream_name}"))
     here = [path.parent.parent.name for path in found]

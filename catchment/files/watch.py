@@ -2,7 +2,7 @@
 
 - A file that is not known, by name or by content, is read from its beginning.
 - A known file whose content is found under another name, and no longer under its own, was renamed. It is not read
-  again. Two files of equal content that are there together are two files.
+  again. Two files of equal content that are there together are two files; and so are all where names are unique.
 - A known file that has other content, or more of it, is an error (`FileChangedError`): nothing more of the stream is
   read until it is put right, and nothing is lost.
 - Where files may grow, more content is read, in complete lines; only what was read must not change.
@@ -78,6 +78,7 @@ class FolderWatch:
     growing: bool = False
     keep_us: int = DEFAULT_KEEP_US  # how long files that are gone stay known, at least
     horizon_us: int = 0  # by which event time must have moved on since
+    has_unique_names: bool = False  # a file of the content of one that is gone is another file
     _checked: dict[str, FileStat] = field(default_factory=dict, init=False)  # known files found unchanged since
     _turn: int = field(default=0, init=False)  # where the next look goes on asking about known files
     _sizes: dict[str, int] | None = field(default=None, init=False)  # of the files that may be read; None: all
@@ -100,7 +101,7 @@ class FolderWatch:
         changed = [file for file in suspects[:MAX_CHECKS] if not self._is_unchanged(file, seen[file.name])]
         # a name whose known content is elsewhere may have been taken over, as when logs are rotated
         unknown = [*fresh.values(), *(seen[file.name] for file in changed)]
-        renamed = dict(self._find_renamed([*missing, *changed], unknown))
+        renamed = {} if self.has_unique_names else dict(self._find_renamed([*missing, *changed], unknown))
         lost = [file for file in changed if file.name not in renamed]
         if lost:
             raise self._changed_error(lost, seen)

@@ -52,6 +52,13 @@ class Site:
         absent="any free port, for runs in one process",
         example=("127.0.0.1", 9410),
     )
+    http: tuple[str, int] | None = option(
+        kinds.address(),
+        None,
+        doc="where it receives the records of streams with connector 'http'",
+        absent="it receives none",
+        example=("127.0.0.1", 8420),
+    )
     compute: bool = option(
         kinds.flag(), True, doc="false: streams are born here, but `catchment plan` puts no operator here"
     )
@@ -350,6 +357,10 @@ class Project:
     def site_folder(self, site: str) -> Path:
         """Return the folder of a site's durable state."""
         return self.state_folder / "sites" / site
+
+    def landing_folder(self, site: str, stream: str) -> Path:
+        """Return the folder in which a site keeps the records of a stream that are sent to it, until it reads them."""
+        return self.site_folder(site) / "landing" / stream
 
     def relay_folder(self, site: str) -> Path:
         """Return the folder of the durable state of the relay at a site."""

@@ -16,7 +16,7 @@ from catchment.project.config import Project
 from catchment.project.options import did_you_mean
 from catchment.project.routes import Routes
 from catchment.query.own_functions import check_names
-from catchment.query.sql.connectors import FilesConnector, KafkaConnector, ReplayConnector
+from catchment.query.sql.connectors import FilesConnector, HttpConnector, KafkaConnector, MqttConnector, ReplayConnector
 from catchment.query.sql.parse import parse_file
 from catchment.query.sql.statements import DeclaredSink, DropView, Explain, Statement, Stream, Table, View
 
@@ -135,7 +135,14 @@ class Catalog:
     def _check_path(self, stream: Stream, sites: tuple[str, ...]) -> None:
         connector = stream.connector
         if isinstance(connector, KafkaConnector):
-            self._check_topic(stream, connector, sites)
+            self._check_topic(stream, connector.topic, f"{connector.topic}{connector.brokers}", sites)
+            return
+        if isinstance(connector, MqttConnector):
+            shown = "{site}" if connector.topic.startswith("$share/") else connector.topic
+            self._check_topic(stream, connector.topic, f"{shown}{connector.broker}", sites)
+            return
+        if isinstance(connector, HttpConnector):
+            self._check_listening(stream, sites)
             return
         if not isinstance(connector, FilesConnector | ReplayConnector) or len(sites) == 1 or "{site}" in connector.path:
             return
@@ -147,14 +154,27 @@ class Catalog:
             )
 
     @staticmethod
-    def _check_topic(stream: Stream, kafka: KafkaConnector, sites: tuple[str, ...]) -> None:
+    def _check_topic(stream: Stream, topic: str, told_apart_by: str, sites: tuple[str, ...]) -> None:
         """Refuse one topic for several sites: each would read, and count, all of its records."""
-        if len(sites) > 1 and "{site}" not in kafka.topic + kafka.brokers:
+        if len(sites) > 1 and "{site}" not in told_apart_by:
+            kafka = isinstance(stream.connector, KafkaConnector)
+            where, shared = ("brokers", "") if kafka else ("broker", "; or share it: '$share/catchment/...'")
             raise QueryError(
-                f"the {len(sites)} sites of stream {stream.name!r} would all read topic {kafka.topic!r}",
+                f"the {len(sites)} sites of stream {stream.name!r} would all read topic {topic!r}",
                 where=stream.where,
-                hint="put {site} into topic or brokers, such as topic = 'requests-{site}', or name one site",
+                hint=f"put {{site}} into topic or {where}, such as topic = 'requests-{{site}}', or name one site"
+                f"{shared}",
             )
+
+    def _check_listening(self, stream: Stream, sites: tuple[str, ...]) -> None:
+        """Refuse a stream that is posted to a site which listens nowhere."""
+        for site in sites:
+            if self.project.sites[site].http is None:
+                raise QueryError(
+                    f"the records of stream {stream.name!r} are posted to site {site!r}, which listens nowhere",
+                    where=stream.where,
+                    hint=f'add to catchment.toml, in [sites.{site}]: http = "0.0.0.0:8420"',
+                )
 
     def _check_sink(self, view: View) -> None:
         sink = view.options.sink

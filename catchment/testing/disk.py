@@ -126,7 +126,7 @@ class SimulatedDisk(Disk):
     def replace(self, old: Path, new: Path) -> None:
         machine = self._step(new)
         before = new.read_bytes() if new.exists() else None
-        machine.undo.append((new.parent, lambda: _put_back(new, before)))
+        machine.undo.append((new.parent, lambda: self._take_back(machine, old, new, before)))
         if old in machine.unsynced:
             machine.unsynced[new] = machine.unsynced.pop(old)
         machine.damaged.pop(new, None)
@@ -216,6 +216,15 @@ class SimulatedDisk(Disk):
         machine.undo.clear()
         machine.unsynced.clear()
         machine.damaged.clear()
+
+    @staticmethod
+    def _take_back(machine: Machine, old: Path, new: Path, before: bytes | None) -> None:
+        """Give a renamed file its old name again, and put back what had its new one."""
+        moved = new.read_bytes() if new.exists() else None
+        _put_back(new, before)
+        _put_back(old, moved)
+        if new in machine.unsynced:
+            machine.unsynced[old] = machine.unsynced.pop(new)
 
     def _lose_content(self, path: Path, synced_bytes: int) -> None:
         """Cut the end that was not synced, or leave zeros in its place from some sector on."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from catchment.deploy.fragment_plan import FragmentPlan
+from catchment.deploy.landed import as_landed
 from catchment.project.config import VECTORISED, Project
 from catchment.query.fragment import Fragment
 from catchment.query.sql.connectors import FilesConnector
@@ -189,6 +190,7 @@ def vectorise_plan(stream: Stream, plan: FragmentPlan) -> tuple[VectorFragment, 
 
 def explain_evaluation(stream: Stream, plan: FragmentPlan, project: Project) -> str:
     """Return how a fragment is evaluated, and why it is not vectorised if it is not."""
+    stream = as_landed(stream, project)
     reason = why_native(stream, project)
     if reason is None:
         try:

@@ -26,7 +26,13 @@ from catchment.query.plan_nodes import (
     walk,
 )
 from catchment.query.planning.build import plan_view
-from catchment.query.sql.connectors import FilesConnector, GeneratorConnector, ReplayConnector
+from catchment.query.sql.connectors import (
+    FilesConnector,
+    GeneratorConnector,
+    HttpConnector,
+    MqttConnector,
+    ReplayConnector,
+)
 from catchment.query.sql.dialect import read_expression
 from catchment.query.sql.parse import parse_sql
 from catchment.query.sql.statements import Column, DropView, Explain, Stream, Table, View
@@ -90,12 +96,18 @@ replays = st.builds(
     ReplayConnector, paths, st.just("parquet"), arrival=st.sampled_from([None, "ts"]), speed=st.floats(0.01, 1e6)
 )
 generators = st.builds(GeneratorConnector, st.floats(0.1, 1e9), st.integers(1, 10**6), st.integers(0, 10**9), durations)
+received = st.one_of(
+    st.builds(HttpConnector, max_waiting_bytes=st.integers(1, 10**12)),
+    st.builds(
+        MqttConnector, broker=st.just("b:1"), topic=st.just("a/+/#"), received_column=st.sampled_from([None, "ts"])
+    ),
+)
 streams = st.builds(
     Stream,
     names,
     columns(),
     st.just("ts"),
-    st.one_of(files(), replays, generators),
+    st.one_of(files(), replays, generators, received),
     st.one_of(st.none(), st.lists(names, min_size=1, max_size=3, unique=True).map(tuple)),
     durations,
     durations,

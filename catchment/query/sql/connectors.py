@@ -47,6 +47,9 @@ class FilesConnector:
         doc="whether lines are appended to files after they have appeared; then only complete lines are read, and the "
         "rest when it comes. For streams with connector files, in json or csv",
     )
+    removed_when_read: bool = field(
+        default=False, kw_only=True
+    )  # for files that a site has received itself: names never come again
     kind: ClassVar[str] = "files"
 
     def to_options(self) -> dict[str, Any]:
@@ -176,8 +179,106 @@ class KafkaConnector:
         return {"connector": self.kind, **options}
 
 
-Connector = FilesConnector | ReplayConnector | GeneratorConnector | KafkaConnector
+@dataclass(frozen=True)
+class ReceivedConnector:
+    """Records that are sent to a site, which keeps them in files until they are read."""
 
-CONNECTORS: Mapping[str, type[FilesConnector | GeneratorConnector | KafkaConnector]] = MappingProxyType(
-    {c.kind: c for c in (FilesConnector, ReplayConnector, GeneratorConnector, KafkaConnector)}
+    format: str = option(kinds.choice("json", "csv"), "json", doc="of the records: one JSON object or CSV line each")
+    delimiter: str = option(kinds.one_character(), ",", doc="between the fields of a CSV record; for csv only")
+    max_waiting_bytes: int = option(
+        kinds.size(),
+        10**9,
+        name="max_waiting",
+        doc="of records that have arrived and are not read yet; beyond it no more are taken, and senders wait",
+    )
+    kind: ClassVar[str] = "received"
+
+    def as_files(self, path: str) -> FilesConnector:
+        """Return the files in which the records have landed, as a site reads them."""
+        return FilesConnector(path, self.format, False, self.delimiter, removed_when_read=True)
+
+    def to_options(self) -> dict[str, Any]:
+        """Return the connector as it is written in WITH (...)."""
+        options = write_options(self, defaults=True)
+        if self.format != "csv":
+            del options["delimiter"]
+        return {"connector": self.kind, **options}
+
+
+@dataclass(frozen=True)
+class HttpConnector(ReceivedConnector):
+    """Records that are posted to a site, one per line."""
+
+    kind: ClassVar[str] = "http"
+
+
+MQTT_PORT = 1883
+
+
+@dataclass(frozen=True)
+class MqttConnector(ReceivedConnector):
+    """The messages of MQTT topics, one record each; `{site}` stands for the site that subscribes."""
+
+    broker: str = field(
+        kw_only=True,
+        metadata=required(
+            kinds.matching(r"[^\s/]+", "the address of a broker, such as 'broker:1883'"),
+            doc="where the broker is; {site} stands for the site that subscribes",
+        ),
+    )
+    topic: str = field(
+        kw_only=True,
+        metadata=required(
+            kinds.text("a topic or a pattern of topics, such as 'sensors/+/temperature'"),
+            doc="what is subscribed to, with + and #; {site} stands for the site. Several sites share one topic by "
+            "'$share/GROUP/TOPIC'",
+        ),
+    )
+    client_config: str | None = option(
+        kinds.text("the path of a file of name = value lines"),
+        None,
+        doc="settings of the client, one per line: username, password, tls, ca_file, cert_file, key_file",
+        absent="no encryption, no user",
+    )
+    topic_column: str | None = option(
+        kinds.text("the name of a column"),
+        None,
+        doc="the declared STRING column that takes the topic of a message; for json only",
+    )
+    received_column: str | None = option(
+        kinds.text("the name of a column"),
+        None,
+        doc="the declared TIMESTAMP column that takes when the site received it; it may be the event time; for json "
+        "only",
+    )
+    kind: ClassVar[str] = "mqtt"
+
+    @property
+    def added_columns(self) -> Mapping[str, pa.DataType]:
+        """The declared columns that do not come from the message itself, and their types."""
+        chosen = {self.topic_column: pa.string(), self.received_column: TIMESTAMP}
+        return {name: type_ for name, type_ in chosen.items() if name is not None}
+
+    def address_at(self, site: str) -> tuple[str, int]:
+        """Return the host and the port of the broker of a site."""
+        host, colon, port = self.broker.replace("{site}", site).rpartition(":")
+        return (host, int(port)) if colon and port.isdigit() else (self.broker.replace("{site}", site), MQTT_PORT)
+
+
+Connector = FilesConnector | ReplayConnector | GeneratorConnector | KafkaConnector | ReceivedConnector
+
+CONNECTORS: Mapping[str, type[FilesConnector | GeneratorConnector | KafkaConnector | ReceivedConnector]] = (
+    MappingProxyType(
+        {
+            c.kind: c
+            for c in (
+                FilesConnector,
+                ReplayConnector,
+                GeneratorConnector,
+                KafkaConnector,
+                HttpConnector,
+                MqttConnector,
+            )
+        }
+    )
 )

@@ -22,6 +22,7 @@ from catchment.query.sql.connectors import (
     Connector,
     FilesConnector,
     KafkaConnector,
+    MqttConnector,
     ReplayConnector,
 )
 from catchment.query.sql.dialect import render
@@ -129,6 +130,8 @@ class Stream(DeclaredRelation):
             self._check_time(self.connector.arrival, "arrival")
         if isinstance(self.connector, KafkaConnector):
             self._check_kafka(self.connector)
+        if isinstance(self.connector, MqttConnector):
+            self._check_added(self.connector)
         if self.source is not None:
             object.__setattr__(self, "source", self._check_source(self.source).name)
 
@@ -148,6 +151,21 @@ class Stream(DeclaredRelation):
                 f"{'neither a schema nor a registry' if kafka.format == 'avro' else 'a schema or a registry'}",
                 hint="format = 'avro' needs schema = 'x.avsc' or registry = 'http://...'; other formats need neither",
             )
+
+    def _check_added(self, mqtt: MqttConnector) -> None:
+        for name, expected in mqtt.added_columns.items():
+            column = self.column(name)
+            if column is None or column.type != expected:
+                found = f"is of type {sql_type(column.type)}" if column else "is not among its columns"
+                raise QueryError(
+                    f"the column {name!r} that stream {self.name!r} adds to messages {found}",
+                    hint=f"declare it: {name} {sql_type(expected)}",
+                )
+            if mqtt.format != "json":
+                raise QueryError(
+                    f"stream {self.name!r} adds the column {name!r} to messages in format {mqtt.format!r}",
+                    hint="only JSON objects can take a field more: set format = 'json', or leave the column out",
+                )
 
     def _check_source(self, name: str) -> Column:
         column = self.column(name)

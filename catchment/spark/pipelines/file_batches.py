@@ -23,6 +23,7 @@ from catchment.spark.pipelines.micro_batch import Records, StreamState
 from catchment.spark.sources.files import FileSource
 from catchment.spark.sources.history import BatchFolder
 from catchment.spark.streaming import refuse_lost_checkpoint
+from catchment.storage.files import remove_file
 from catchment.storage.host import Host
 from catchment.timeline import Clock
 
@@ -68,6 +69,8 @@ class FileBatches:
 
     def look(self) -> FolderLook:
         """Look at the folder, and remember which known files are gone or renamed."""
+        if self.source.removed_when_read:
+            self._remove_read()
         times = self.core.times_of(self._stream, self.clock.now_us())
         found = self.watch.look(self.core.files.of(self._stream), times)
         if found.seen is not None:
@@ -77,6 +80,14 @@ class FileBatches:
                 )
             self.host.submit(CAUSE, [found.seen])
         return found
+
+    def _remove_read(self) -> None:
+        """Remove the site's own files that were read, unless records of the stream are still to be read again."""
+        known = self.core.files.of(self._stream)
+        if self.core.debts.of(self._stream):
+            return
+        for name in known.files.keys() - known.gone.keys():
+            remove_file(self.source.watched.path(name))
 
     def read(self, pieces: Sequence[FilePiece]) -> None:
         """Read pieces of files as one batch."""

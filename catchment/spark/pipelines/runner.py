@@ -26,6 +26,7 @@ from catchment.deploy.role_files import open_state_folder, refuse_changed_stream
 from catchment.deploy.watcher import DeploymentWatcher
 from catchment.errors import EngineError
 from catchment.project.routes import first_link, outgoing_link
+from catchment.receivers.site_receivers import SiteReceivers
 from catchment.shedding.monitor import LoadMonitor
 from catchment.site.outbox_writer import needs_new_life
 from catchment.spark.evaluation.evaluator import SparkEvaluator
@@ -70,6 +71,7 @@ class Runner:
         self._center: CenterRole | None = None
         self.pipelines: list[SitePipeline] = []
         self._housekeeping: dict[str, SiteHousekeeping] = {}
+        self._receivers: dict[str, SiteReceivers] = {}
         self.watcher = DeploymentWatcher(self.deployment)
         self.rebalancer = Rebalancer(self.watcher)
         self._traces = self._open_traces()
@@ -125,6 +127,7 @@ class Runner:
     def _start_site(self, site: str) -> None:
         refuse_redefined_views(self.project.site_folder(site), self.deployment.plans)
         refuse_changed_streams(self.project.site_folder(site), self.deployment.streams_at(site))
+        self._receivers[site] = self._start_receiving(site)
         pipeline = SitePipeline(
             self._session,
             self.project,
@@ -148,6 +151,16 @@ class Runner:
         )
         self._closing.callback(pipeline.stop)
         pipeline.start(once=self.once)
+
+    def _start_receiving(self, site: str) -> SiteReceivers:
+        """Take what is sent to a site from now on; with `once`, only what has landed before is read."""
+        receivers = SiteReceivers(self.project, site)
+        streams = self.deployment.declared_at(site)
+        receivers.prepare(streams)
+        if not self.once:
+            self._closing.callback(receivers.stop)
+            receivers.follow(streams)
+        return receivers
 
     def run(self, report: Report | None = None, seconds: float | None = None) -> None:
         """Tick until every stream has ended and is answered, or `stop` is called, or the time is over."""
@@ -193,6 +206,7 @@ class Runner:
         return {
             **site_status(pipeline),
             "storage": self._housekeeping[pipeline.site].status(),
+            "receivers": self._receivers[pipeline.site].status(),
             "certificate_expires_us": self._expiry.expiry_us(pipeline.site),
         }
 
@@ -227,6 +241,8 @@ class Runner:
         for pipeline in self.pipelines:
             refuse_redefined_views(pipeline.folder, self.deployment.plans)
             refuse_changed_streams(pipeline.folder, self.deployment.streams_at(pipeline.site))
+            if not self.once:
+                self._receivers[pipeline.site].follow(self.deployment.declared_at(pipeline.site))
             pipeline.deploy(self.deployment.streams_at(pipeline.site), self.deployment.fragments_at(pipeline.site))
         running = {p.site for p in self.pipelines}
         for site in self.deployment.sites if self.with_center and self.pipelines else ():

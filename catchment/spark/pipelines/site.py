@@ -267,7 +267,11 @@ class SitePipeline:
         limits = self.project.limits
         horizon_us = self.project.defaults.repair_horizon_us
         keep_us = DEFAULT_KEEP_US if limits.history_keep_us is None else limits.history_keep_us
-        watch = FolderWatch(state.stream.name, source.watched, source.growing, keep_us, horizon_us)
+        if source.removed_when_read:
+            keep_us = 0  # its names never come again
+        watch = FolderWatch(
+            state.stream.name, source.watched, source.growing, keep_us, horizon_us, source.removed_when_read
+        )
         if self._once:
             watch.freeze()
         return FileBatches(state, source, watch, self.host, self.core, self.clock, self.folder, self._on_batch)

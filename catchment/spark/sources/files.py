@@ -25,6 +25,7 @@ class FileSource:
     """The files of a stream: `parquet` is the declared schema of Parquet files, None for text.
 
     `parse` makes records with `_raw` and `_problem` of what was read. `header` names the columns of CSV files.
+    Files that are `removed_when_read` are the site's own.
     """
 
     spark: SparkSession
@@ -33,6 +34,7 @@ class FileSource:
     parquet: str | None = None
     growing: bool = False
     header: tuple[str, ...] = ()
+    removed_when_read: bool = False
 
     def read(self, pieces: Sequence[FilePiece]) -> DataFrame:
         """Return the records of some pieces."""

@@ -21,7 +21,13 @@ from pyspark.sql import functions as F
 from catchment.arrays import Ints
 from catchment.errors import EngineError
 from catchment.files.folder import WatchedFolder
-from catchment.query.sql.connectors import FilesConnector, GeneratorConnector, KafkaConnector, ReplayConnector
+from catchment.query.sql.connectors import (
+    FilesConnector,
+    GeneratorConnector,
+    KafkaConnector,
+    ReceivedConnector,
+    ReplayConnector,
+)
 from catchment.query.sql.statements import DeclaredRelation, Stream, Table
 from catchment.query.types import sql_type
 from catchment.replay.spool import read_arrivals, read_beginning
@@ -70,6 +76,7 @@ def open_stream(spark: SparkSession, stream: Stream, site: str, base: Path, spoo
         return OpenedStream(made, lambda offset: has_generated(connector, offset))
     if isinstance(connector, KafkaConnector):
         return _open_kafka(spark, stream, connector, site, base)
+    assert not isinstance(connector, ReceivedConnector), "a site reads what was sent to it from its files"
     path = base / connector.path.replace("{site}", site)
     try:
         if isinstance(connector, ReplayConnector):
@@ -166,7 +173,14 @@ def _open_files(spark: SparkSession, stream: Stream, files: FilesConnector, path
     if files.format == "csv":
         csv_schema(stream, header)  # refuses a header without the declared columns before anything is read
     parse = partial(parse_lines, relation=stream, connector=files, header=header)
-    return FileSource(spark, watched, parse, growing=files.growing, header=tuple(header))
+    return FileSource(
+        spark,
+        watched,
+        parse,
+        growing=files.growing,
+        header=tuple(header),
+        removed_when_read=files.removed_when_read,
+    )
 
 
 def _open_kafka(spark: SparkSession, stream: Stream, kafka: KafkaConnector, site: str, base: Path) -> OpenedStream:
