@@ -10,8 +10,10 @@ from catchment.aggregates.shed_terms import terms_in
 from catchment.project.config import Link, Project
 from catchment.project.routes import Routes
 from catchment.quality.laws import law_of, sketch_bound
+from catchment.query.fragment import Lookup
 from catchment.query.join import KINDS, LEFT, RIGHT, SIDES
 from catchment.query.plan import QueryPlan
+from catchment.query.plan_nodes import LookupJoin, find
 from catchment.query.sql.view_options import BOUNDED
 from catchment.query.types import sql_type
 from catchment.units import format_bandwidth, format_duration
@@ -91,9 +93,18 @@ def _site_lines(plan: QueryPlan, project: Project) -> list[str]:
     lines = ["", f"at each site of {plan.scan.stream}, per slice and key ({shared}): {partials}"]
     if plan.gives_records:
         lines.append("  records travel: equal ones of a slice once, with their number; compressed, each exactly once")
+    lines += [f"  {_describe_lookup(node.lookup)}" for node in find(plan.aggregate, LookupJoin)]
     for site in plan.scan.sites:
         lines.append(f"  {_route(site, plan.root.site, project)}")
     return lines
+
+
+def _describe_lookup(lookup: Lookup) -> str:
+    """Return which rows of a table records find, and what an exact answer means then."""
+    when = "when the site starts"
+    if lookup.refresh_us is not None:
+        when += f", and again when its files have changed (looked at every {format_duration(lookup.refresh_us)})"
+    return f"{lookup.table} is read {when}; answers are exact as of the rows that it had when records were read"
 
 
 def _describe_alone(plan: QueryPlan, side: str) -> str:

@@ -7,7 +7,7 @@ looked up; each column is qualified by the name of its stream, or by the alias o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import pyarrow as pa
@@ -36,12 +36,17 @@ class Key:
 @stored()
 @dataclass(frozen=True)
 class Lookup:
-    """A join of each record with a slow-changing reference table."""
+    """A join of each record with a slow-changing reference table.
+
+    `refresh_us` is how often the table is looked at again; None: never while a site runs. It says when rows are read
+    and not what is computed, so it is no part of what a lookup is.
+    """
 
     table: str
     alias: str
     on: str
     how: str = "inner"
+    refresh_us: int | None = field(default=None, compare=False, metadata={"stored": False})
 
     def __post_init__(self) -> None:
         if self.how not in ("inner", "left"):

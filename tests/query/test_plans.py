@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.worlds.query_support import Golden, check_golden, make_plan, read_golden
+from catchment.query.explain import explain
+from tests.worlds.query_support import Golden, check_golden, make_catalog, make_plan, read_golden
 
 FILES = ("plans.sql", "shapes.sql")
 CASES = [(file, case) for file in FILES for case in read_golden(file)]
@@ -17,3 +18,16 @@ def test_a_view_gets_the_plan_in_the_golden_file(file: str, case: Golden) -> Non
 
 def test_golden_cases_have_different_titles() -> None:
     assert len({case.title for _, case in CASES}) == len(CASES)
+
+
+def test_a_table_that_is_read_again_changes_no_plan_and_explain_says_as_of_when_answers_are_exact() -> None:
+    table = "CREATE TABLE tiers (cpid INT, tier STRING) WITH (path = 'tiers.csv'{});\n"
+    view = (
+        "CREATE MATERIALIZED VIEW v AS SELECT window.start, tier, count(*) AS n FROM beacons b "
+        "JOIN tiers t ON b.cpid = t.cpid GROUP BY window(ts, '1 minute'), tier"
+    )
+    once, again = (make_plan(table.format(option) + view) for option in ("", ", refresh = '1 minute'"))
+    assert once.to_text() == again.to_text()
+    told = [explain(plan, make_catalog().project) for plan in (once, again)]
+    assert "tiers is read when the site starts; answers are exact as of the rows that it had" in told[0]
+    assert "again when its files have changed (looked at every 1 min); answers are exact as of" in told[1]

@@ -232,7 +232,8 @@ def _with_lookup(join: exp.Join, read: FromClause, canonical: str, view: View) -
             hint="look it up by the columns of one stream; for both, join it twice under two names",
         )
     table = read.scope.relations[join.this.alias_or_name]
-    lookup = Lookup(table.name, canonical, render(on), _how(join, view))
+    assert isinstance(table, Table)
+    lookup = Lookup(table.name, canonical, render(on), _how(join, view), table.refresh_us)
     (owner,) = streams
     _check_missing_side(join, read, owner, lookup, on, view)
     return replace(read, lookups=(*read.lookups, lookup), owners={**read.owners, canonical: owner})
@@ -338,16 +339,18 @@ def _condition(join: exp.Join, view: View, form: str) -> exp.Expr:
 
 
 def _check_equality(on: exp.Expr, table: str, view: View) -> None:
-    """Refuse a condition unless each part equates an expression of the table with one of what was read before."""
+    """Refuse a condition unless a part of it equates an expression of the table with one of what was read before."""
     for part in conjuncts(on):
         sides = (part.left, part.right) if isinstance(part, exp.EQ) else ()
         owners = [{c.table for c in side.find_all(exp.Column)} for side in sides]
-        if not all(owners) or sorted(owners == {table} for owners in owners) != [False, True]:
-            raise view.text.error(
-                f"a lookup is by equality, not by {render(part)}",
-                part,
-                hint="write ON stream.column = table.column [AND ...], the rest in WHERE",
-            )
+        if all(owners) and sorted(owners == {table} for owners in owners) == [False, True]:
+            return
+    raise view.text.error(
+        f"a lookup needs an equality, and has {render(on)}",
+        on,
+        hint="write ON stream.column = table.column, then AND with what else must hold, such as "
+        "stream.ts >= table.valid_from",
+    )
 
 
 def _table(node: object, view: View) -> exp.Table:

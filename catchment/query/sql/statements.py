@@ -198,10 +198,17 @@ class Table(DeclaredRelation):
     """CREATE TABLE: slow-changing reference data."""
 
     connector: FilesConnector
+    refresh_us: int | None = option(
+        kinds.duration(positive=True),
+        None,
+        doc="how often to look whether the files have changed; records that come from then on find the new rows",
+        absent="it is read when a site starts",
+    )
     where: str = field(default="", compare=False)
 
     def to_sql(self) -> str:
-        return f"CREATE TABLE {quote(self.name)} {_columns(self)} {_with(self.connector.to_options())}"
+        options = {**write_options(self), **self.connector.to_options()}
+        return f"CREATE TABLE {quote(self.name)} {_columns(self)} {_with(options)}"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from catchment.project import option_kinds as kinds
 from catchment.project.options import Option, options_of, read_options
 from catchment.query.sql.connectors import CONNECTORS, CSV_OPTIONS, Connector, FilesConnector
 from catchment.query.sql.sink_connectors import SINK_CONNECTORS, SinkConnector
-from catchment.query.sql.statements import Stream
+from catchment.query.sql.statements import Stream, Table
 from catchment.query.sql.view_options import ViewOptions
 
 Given = Mapping[str, Any]
@@ -76,21 +76,28 @@ def _refuse_growing(read: Given, connector: str, where: Where) -> None:
         )
 
 
-def read_table_options(given: Given, name: str, where: Where) -> FilesConnector:
-    """Return where a table's rows are; unless a format is given, it follows from the name of the file."""
+def read_table_options(given: Given, name: str, where: Where) -> tuple[dict[str, Any], FilesConnector]:
+    """Return the table's own fields, and where its rows are.
+
+    Unless a format is given, it follows from the name of the file.
+    """
     read = _read(given, table_options(), f"table {name!r}", where)
     suffix = read["path"].rsplit(".", 1)[-1].lower()
     if "format" not in given and suffix in ("json", "csv", "parquet"):
         read["format"] = suffix
-    del read[CONNECTOR.name]
     _refuse_csv_options(read["format"], given, where)
-    return FilesConnector(**read)
+    own = {o.key: read[o.key] for o in options_of(Table)}
+    return own, FilesConnector(**{o.key: read[o.key] for o in _table_files_options()})
 
 
 def table_options() -> tuple[Option, ...]:
-    """Return the options of a table: those of files."""
+    """Return the options of a table: those of files, and its own."""
     connector = Option("connector", kinds.choice("files"), "files", doc="where rows come from")
-    return (connector, *(o for o in options_of(FilesConnector) if o.name != "growing"))
+    return (connector, *_table_files_options(), *options_of(Table))
+
+
+def _table_files_options() -> tuple[Option, ...]:
+    return tuple(o for o in options_of(FilesConnector) if o.name != "growing")
 
 
 def read_sink_options(given: Given, name: str, where: Where) -> SinkConnector:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from catchment.center.composed.assembled import AssembledTables
 from catchment.center.composed.tables import ComposedTables, LowerView, make_all_tables
@@ -31,7 +31,7 @@ from catchment.sinks.declared import make_deliveries
 from catchment.spark.evaluation.compose import make_evaluate
 from catchment.spark.evaluation.finish import make_finish, make_finish_each
 from catchment.spark.evaluation.merge import make_merge
-from catchment.spark.sources.streams import read_table
+from catchment.spark.sources.lookup_tables import LookupTables
 from catchment.storage.free_space import FreeSpace
 from catchment.timeline import END_OF_TIME_US, Clock
 from catchment.units import SECOND_US
@@ -186,11 +186,11 @@ class CenterRole:
             evaluate=make_evaluate(self._spark, plan.fragment, self._read_tables(plan)),
         )
 
-    def _read_tables(self, plan: QueryPlan) -> dict[str, DataFrame]:
+    def _read_tables(self, plan: QueryPlan) -> LookupTables:
         """Return the tables that a view of a view looks up; they are read here."""
         names = {lookup.table for lookup in plan.fragment.lookups}
-        folder = self.deployment.project.folder
-        return {name: read_table(self._spark, self.deployment.catalog.tables[name], folder) for name in names}
+        tables = {name: self.deployment.catalog.tables[name] for name in names}
+        return LookupTables(self._spark, tables, self.deployment.project.folder, self._clock)
 
     def _keep_hours(self) -> int:
         """Return how long replaced files of tables stay, in whole hours, one at least."""

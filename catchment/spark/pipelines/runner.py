@@ -35,7 +35,7 @@ from catchment.spark.pipelines.shedding import MakeMonitor
 from catchment.spark.pipelines.site import SitePipeline
 from catchment.spark.pipelines.site_status import site_status
 from catchment.spark.session import make_session
-from catchment.spark.sources.streams import read_table
+from catchment.spark.sources.lookup_tables import LookupTables
 from catchment.timeline import Clock, SystemClock
 from catchment.wire.messages import Segment
 from catchment.wire.outbox import Outbox
@@ -121,8 +121,11 @@ class Runner:
 
     @cached_property
     def _evaluator(self) -> SparkEvaluator:
-        tables = self.deployment.catalog.tables
-        return SparkEvaluator({n: read_table(self._session, t, self.project.folder).cache() for n, t in tables.items()})
+        return SparkEvaluator(self._tables)
+
+    @cached_property
+    def _tables(self) -> LookupTables:
+        return LookupTables(self._session, self.deployment.catalog.tables, self.project.folder, self.clock)
 
     def _start_site(self, site: str) -> None:
         refuse_redefined_views(self.project.site_folder(site), self.deployment.plans)
@@ -208,6 +211,7 @@ class Runner:
             "storage": self._housekeeping[pipeline.site].status(),
             "receivers": self._receivers[pipeline.site].status(),
             "certificate_expires_us": self._expiry.expiry_us(pipeline.site),
+            "tables": self._tables.status(),
         }
 
     def _follow(self) -> None:

@@ -1,0 +1,118 @@
+"""Look-up tables at a site: read when it starts, and read again when their files have changed, if they are to be.
+
+A version of a table is the digest of its files. A table that is read again is held in memory as it was read, so a
+version never changes under the batches that use it, whatever happens to the files. Its files are looked at when a batch
+asks for it, at most every `refresh`. A new version that cannot be read leaves the one before in use, and the status
+says why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from catchment.errors import CatchmentError, EngineError
+from catchment.files.digest import digest_of
+from catchment.query.sql.statements import Table
+from catchment.spark.sources.streams import ddl, read_table
+from catchment.timeline import Clock
+
+MAX_READS = 5  # of a table whose files change while they are read; then it is looked at again later
+VERSION_DIGITS = 12  # of the digest, as it is shown
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class TableVersion:
+    """One version of a table, as it was read."""
+
+    rows: DataFrame
+    version: str
+    read_at_us: int
+    looked_at_us: int
+    problem: str | None = None  # why a newer version is not in use
+
+
+class LookupTables(Mapping[str, DataFrame]):
+    """The tables that records are looked up in, by name; reading one gives its rows as they are to be used now."""
+
+    def __init__(self, spark: SparkSession, tables: Mapping[str, Table], base: Path, clock: Clock) -> None:
+        self._spark = spark
+        self._tables = tables
+        self._base = base
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known = {name: self._read_first(table) for name, table in tables.items()}
+
+    def __getitem__(self, name: str) -> DataFrame:
+        with self._lock:
+            known = self._known[name]
+            refresh_us = self._tables[name].refresh_us
+            if refresh_us is not None and self._clock.now_us() - known.looked_at_us >= refresh_us:
+                self._look_again(self._tables[name], known)
+            return self._known[name].rows
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def status(self) -> dict[str, Any]:
+        """Return the version of each table that is in use, as plain JSON."""
+        return {
+            name: {"version": known.version, "read_at_us": known.read_at_us, "problem": known.problem}
+            for name, known in self._known.items()
+        }
+
+    def _read_first(self, table: Table) -> TableVersion:
+        if table.refresh_us is not None:
+            return self._read(table)
+        now_us = self._clock.now_us()
+        rows = read_table(self._spark, table, self._base).cache()
+        return TableVersion(rows, self._version(table), now_us, now_us)
+
+    def _look_again(self, table: Table, known: TableVersion) -> None:
+        """Take a new version into use, if there is one that can be read."""
+        known.looked_at_us = self._clock.now_us()
+        try:
+            if self._version(table) == known.version:
+                known.problem = None
+                return
+            self._known[table.name] = self._read(table)
+            _log.info("table %s: version %s is in use", table.name, self._known[table.name].version)
+        except (CatchmentError, OSError) as error:
+            if known.problem != str(error):
+                _log.warning("table %s: version %s stays in use: %s", table.name, known.version, error)
+            known.problem = str(error)
+
+    def _read(self, table: Table) -> TableVersion:
+        """Return the rows of a table in memory; files that change meanwhile are read again."""
+        for _ in range(MAX_READS):
+            version = self._version(table)
+            rows = read_table(self._spark, table, self._base).toArrow()
+            if self._version(table) == version:
+                now_us = self._clock.now_us()
+                return TableVersion(self._spark.createDataFrame(rows, ddl(table)), version, now_us, now_us)
+        raise EngineError(
+            f"the files of table {table.name!r} change while they are read",
+            where=table.where,
+            hint="write a new file elsewhere, then rename it into place",
+        )
+
+    def _version(self, table: Table) -> str:
+        path = self._base / table.connector.path
+        files = [path] if path.is_file() else sorted(f for f in path.rglob("*") if f.is_file())
+        sha = hashlib.sha256()
+        for file in files:
+            sha.update(str(file.relative_to(path)).encode())
+            sha.update(digest_of(file, file.stat().st_size) or b"")
+        return sha.hexdigest()[:VERSION_DIGITS]

@@ -1,0 +1,118 @@
+"""Look-up tables on Spark: rows by event time, and tables that are read again while a site runs.
+
+The oracle of look-ups by event time is a loop over all records and rows. Catches: a row that is found outside of its
+time, a version that changes under a batch, a bad new version that replaces a good one.
+"""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from catchment.query.catalog import Catalog
+from catchment.query.planning.build import plan_view
+from catchment.query.sql.parse import parse_sql
+from catchment.timeline import ManualClock
+from tests.worlds.query_support import make_project
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+SECOND = 1_000_000
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+SQL = """
+CREATE STREAM orders (ts TIMESTAMP, shop STRING, amount BIGINT)
+  WITH (event_time = 'ts', sites = 'us', path = 'orders/{site}');
+CREATE TABLE tiers (shop STRING, tier STRING, valid_from TIMESTAMP, valid_to TIMESTAMP)
+  WITH (path = 'tiers.csv', refresh = '1 minute');
+CREATE MATERIALIZED VIEW by_tier AS
+  SELECT window.start, t.tier, count(*) AS n, sum(amount) AS total
+  FROM orders o LEFT JOIN tiers t ON o.shop = t.shop AND o.ts >= t.valid_from
+       AND (t.valid_to IS NULL OR o.ts < t.valid_to)
+  GROUP BY window(ts, '1 hour'), t.tier;
+"""
+
+
+def catalog_of(sql: str) -> Catalog:
+    return Catalog(make_project()).add(*parse_sql(sql, "q.sql"))
+
+
+def at(hours: float) -> datetime:
+    return BEGIN + timedelta(hours=hours)
+
+
+def write_tiers(path: Path, rows: list[tuple[str, str, datetime, datetime | None]]) -> None:
+    lines = [
+        f"{shop},{tier},{low:%Y-%m-%dT%H:%M:%SZ},{high:%Y-%m-%dT%H:%M:%SZ}"
+        if high
+        else f"{shop},{tier},{low:%Y-%m-%dT%H:%M:%SZ},"
+        for shop, tier, low, high in rows
+    ]
+    path.write_text("\n".join(["shop,tier,valid_from,valid_to", *lines]) + "\n")
+
+
+def test_a_record_finds_the_row_that_was_valid_at_its_event_time(spark: SparkSession, tmp_path: Path) -> None:
+    from catchment.spark.evaluation.evaluator import SparkEvaluator
+    from catchment.spark.sources.lookup_tables import LookupTables
+
+    catalog = catalog_of(SQL)
+    tiers = [
+        ("a", "new", at(0), at(2)),
+        ("a", "gold", at(2), None),
+        ("b", "new", at(1), at(1.5)),
+        ("b", "silver", at(3), at(4)),
+    ]
+    write_tiers(tmp_path / "tiers.csv", tiers)
+    chance = random.Random(1)
+    orders = [(at(chance.randrange(0, 20) / 4), chance.choice("abc"), number) for number in range(120)]
+    fragment = plan_view(catalog.view("by_tier"), catalog).fragment
+    evaluator = SparkEvaluator(LookupTables(spark, catalog.tables, tmp_path, ManualClock(0)))
+    records = spark.createDataFrame(orders, "ts TIMESTAMP, shop STRING, amount BIGINT")
+    rows = evaluator.rows(records, fragment).select("orders.amount", "tiers.tier").collect()
+    expected = [
+        (
+            amount,
+            next((t for s, t, low, high in tiers if s == shop and low <= ts and (high is None or ts < high)), None),
+        )
+        for ts, shop, amount in orders
+    ]
+    assert sorted(map(tuple, rows)) == expected
+    assert {tier for _, tier in expected} == {"new", "gold", "silver", None}
+
+
+def test_a_table_is_read_again_when_it_has_changed_and_a_version_in_use_stays_as_it_is(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    from catchment.spark.sources.lookup_tables import LookupTables
+
+    clock = ManualClock(0)
+    path = tmp_path / "tiers.csv"
+    write_tiers(path, [("a", "new", at(0), None)])
+    tables = LookupTables(spark, catalog_of(SQL).tables, tmp_path, clock)
+    first = tables["tiers"]
+    before = tables.status()["tiers"]["version"]
+    write_tiers(path, [("a", "gold", at(0), None), ("b", "new", at(0), None)])
+    assert tables["tiers"] is first, "it is not yet time to look again"
+    clock.advance(60 * SECOND)
+    assert {row.tier for row in tables["tiers"].collect()} == {"gold", "new"}
+    assert [row.tier for row in first.collect()] == ["new"], "a batch that has begun goes on with what it has"
+    assert tables.status()["tiers"]["version"] != before
+
+    good = tables["tiers"]
+    path.write_text("shop,tier,valid_from,valid_to\na,gold,never,\n")
+    clock.advance(60 * SECOND)
+    assert tables["tiers"] is good
+    assert "cannot be used" in tables.status()["tiers"]["problem"]
+    path.unlink()
+    clock.advance(60 * SECOND)
+    assert tables["tiers"] is good
+    write_tiers(path, [("c", "new", at(0), None)])
+    clock.advance(60 * SECOND)
+    assert [row.shop for row in tables["tiers"].collect()] == ["c"]
+    assert tables.status()["tiers"]["problem"] is None
