@@ -16,7 +16,14 @@ from catchment.project.config import Project
 from catchment.project.options import did_you_mean
 from catchment.project.routes import Routes
 from catchment.query.own_functions import check_names
-from catchment.query.sql.connectors import FilesConnector, HttpConnector, KafkaConnector, MqttConnector, ReplayConnector
+from catchment.query.sql.connectors import (
+    FilesConnector,
+    HttpConnector,
+    KafkaConnector,
+    MqttConnector,
+    PythonConnector,
+    ReplayConnector,
+)
 from catchment.query.sql.parse import parse_file
 from catchment.query.sql.statements import DeclaredSink, DropView, Explain, Statement, Stream, Table, View
 
@@ -141,6 +148,9 @@ class Catalog:
             shown = "{site}" if connector.topic.startswith("$share/") else connector.topic
             self._check_topic(stream, connector.topic, f"{shown}{connector.broker}", sites)
             return
+        if isinstance(connector, PythonConnector):
+            self._check_argument(stream, connector, sites)
+            return
         if isinstance(connector, HttpConnector):
             self._check_listening(stream, sites)
             return
@@ -164,6 +174,16 @@ class Catalog:
                 where=stream.where,
                 hint=f"put {{site}} into topic or {where}, such as topic = 'requests-{{site}}', or name one site"
                 f"{shared}",
+            )
+
+    @staticmethod
+    def _check_argument(stream: Stream, python: PythonConnector, sites: tuple[str, ...]) -> None:
+        """Refuse a source of the project's own that cannot tell its sites apart."""
+        if len(sites) > 1 and "{site}" not in python.argument:
+            raise QueryError(
+                f"the {len(sites)} sites of stream {stream.name!r} would all read what {python.reader} reads",
+                where=stream.where,
+                hint="put {site} into argument, by which the class tells sites apart, or name one site",
             )
 
     def _check_listening(self, stream: Stream, sites: tuple[str, ...]) -> None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from catchment.errors import QueryError
+from catchment.errors import EngineError, QueryError
 from catchment.project.config import Project
 from catchment.query.plan import QueryPlan
 from catchment.query.sql.sink_connectors import CHANGELOG, KafkaSink, PostgresSink, PythonSink
 from catchment.query.sql.statements import DeclaredSink
+from catchment.records.own_source import load_own_class
 from catchment.sinks.changes import ViewChanges
 from catchment.sinks.delivery import Delivery
 from catchment.sinks.target import SinkError, Target
@@ -90,17 +89,10 @@ def _make_postgres(name: str, postgres: PostgresSink, folder: Path) -> Target:
 
 def _make_own(name: str, python: PythonSink, folder: Path) -> Target:
     """Return a target of the project's own: a class in a module of its folder."""
-    module, _, class_name = python.target.partition(":")
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))  # behind all else: a file of the project must not stand for a library's
     try:
-        made: Any = getattr(importlib.import_module(module), class_name)(python.argument)
-    except (ImportError, AttributeError) as cause:
-        raise SinkError(
-            f"there is no class {class_name!r} in module {module!r}: {cause}",
-            where=f"sink {name!r}",
-            hint=f"write it into {module.replace('.', '/')}.py in the project folder",
-        ) from cause
+        made: Any = load_own_class(python.target, folder)(python.argument)
+    except EngineError as cause:
+        raise SinkError(cause.message, where=f"sink {name!r}", hint=cause.hint) from cause
     target: Target = made
     return target
 

@@ -4,6 +4,7 @@ Real are the cores, journals, outboxes, inboxes, the relays, the center and the 
 links, Spark's group-by and the result tables. See docs/testing.md.
 """
 
+from catchment.testing.check_source import SourceError, check_source
 from catchment.testing.features import EVERYTHING, Feature, Features
 from catchment.testing.function_laws import LawBrokenError, check_aggregate, check_function
 from catchment.testing.records import ArrivingRecords, Workload
@@ -21,9 +22,11 @@ __all__ = [
     "LawBrokenError",
     "RareState",
     "RunReport",
+    "SourceError",
     "Workload",
     "World",
     "WorldOptions",
     "check_aggregate",
     "check_function",
+    "check_source",
 ]

@@ -31,6 +31,7 @@ from catchment.query.sql.connectors import (
     GeneratorConnector,
     HttpConnector,
     MqttConnector,
+    PythonConnector,
     ReplayConnector,
 )
 from catchment.query.sql.dialect import read_expression
@@ -96,6 +97,7 @@ replays = st.builds(
     ReplayConnector, paths, st.just("parquet"), arrival=st.sampled_from([None, "ts"]), speed=st.floats(0.01, 1e6)
 )
 generators = st.builds(GeneratorConnector, st.floats(0.1, 1e9), st.integers(1, 10**6), st.integers(0, 10**9), durations)
+own = st.builds(PythonConnector, st.just("weather:Stations"), st.text("ab{}", max_size=4))
 received = st.one_of(
     st.builds(HttpConnector, max_waiting_bytes=st.integers(1, 10**12)),
     st.builds(
@@ -107,7 +109,7 @@ streams = st.builds(
     names,
     columns(),
     st.just("ts"),
-    st.one_of(files(), replays, generators, received),
+    st.one_of(files(), replays, generators, received, own),
     st.one_of(st.none(), st.lists(names, min_size=1, max_size=3, unique=True).map(tuple)),
     durations,
     durations,

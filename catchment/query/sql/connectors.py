@@ -265,20 +265,37 @@ class MqttConnector(ReceivedConnector):
         return (host, int(port)) if colon and port.isdigit() else (self.broker.replace("{site}", site), MQTT_PORT)
 
 
-Connector = FilesConnector | ReplayConnector | GeneratorConnector | KafkaConnector | ReceivedConnector
+@dataclass(frozen=True)
+class PythonConnector:
+    """Records that a class of the project's own reads."""
 
-CONNECTORS: Mapping[str, type[FilesConnector | GeneratorConnector | KafkaConnector | ReceivedConnector]] = (
-    MappingProxyType(
-        {
-            c.kind: c
-            for c in (
-                FilesConnector,
-                ReplayConnector,
-                GeneratorConnector,
-                KafkaConnector,
-                HttpConnector,
-                MqttConnector,
-            )
-        }
+    reader: str = field(
+        metadata=required(
+            kinds.matching(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", "a module and a class, such as 'weather:Stations'"),
+            doc="a class in a module of the project folder, made with the argument",
+        )
     )
+    argument: str = option(
+        kinds.text("a text"),
+        "",
+        doc="given to the class when it is made, such as an address; {site} stands for the site that reads",
+    )
+    kind: ClassVar[str] = "python"
+
+    def to_options(self) -> dict[str, Any]:
+        """Return the connector as it is written in WITH (...)."""
+        return {"connector": self.kind, **write_options(self, defaults=True)}
+
+
+Connector = FilesConnector | GeneratorConnector | KafkaConnector | ReceivedConnector | PythonConnector
+
+_CONNECTORS: tuple[type[Connector], ...] = (
+    FilesConnector,
+    ReplayConnector,
+    GeneratorConnector,
+    KafkaConnector,
+    HttpConnector,
+    MqttConnector,
+    PythonConnector,
 )
+CONNECTORS: Mapping[str, type[Connector]] = MappingProxyType({c.kind: c for c in _CONNECTORS})

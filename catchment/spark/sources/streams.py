@@ -25,11 +25,13 @@ from catchment.query.sql.connectors import (
     FilesConnector,
     GeneratorConnector,
     KafkaConnector,
+    PythonConnector,
     ReceivedConnector,
     ReplayConnector,
 )
 from catchment.query.sql.statements import DeclaredRelation, Stream, Table
 from catchment.query.types import sql_type
+from catchment.records.own_source import load_own_class
 from catchment.replay.spool import read_arrivals, read_beginning
 from catchment.replay.spool_writer import make_spool, read_header
 from catchment.shedding.reader_filter import ROW, ReadRequest
@@ -76,6 +78,8 @@ def open_stream(spark: SparkSession, stream: Stream, site: str, base: Path, spoo
         return OpenedStream(made, lambda offset: has_generated(connector, offset))
     if isinstance(connector, KafkaConnector):
         return _open_kafka(spark, stream, connector, site, base)
+    if isinstance(connector, PythonConnector):
+        return _open_own(spark, stream, connector, site, base)
     assert not isinstance(connector, ReceivedConnector), "a site reads what was sent to it from its files"
     path = base / connector.path.replace("{site}", site)
     try:
@@ -207,6 +211,19 @@ def _open_kafka(spark: SparkSession, stream: Stream, kafka: KafkaConnector, site
         batch_rows=offsets_of_batch,
         filter_cpu_s=lambda: float(filter_cpu_s.value) / cores,
     )
+
+
+def _open_own(spark: SparkSession, stream: Stream, python: PythonConnector, site: str, base: Path) -> OpenedStream:
+    from catchment.spark.sources.own import OwnSource
+
+    try:
+        load_own_class(python.reader, base)  # before Spark asks for it in a process of its own
+    except EngineError as error:
+        raise EngineError(error.message, where=stream.where, hint=error.hint) from error
+    spark.dataSource.register(OwnSource)
+    reader = spark.readStream.format(OwnSource.name()).options(**OwnSource.options_of(python, site, base))
+    records = retry_slow_start(f"stream {stream.name!r}", reader.schema(ddl(stream)).load)
+    return OpenedStream(_check_event_time(records, stream))
 
 
 def _parse_kafka(lines: DataFrame, stream: Stream, kafka: KafkaConnector, carried: tuple[str, ...] = ()) -> DataFrame:

@@ -1,0 +1,70 @@
+"""A source that a project brings is read through Spark, once, through a restart and a failure of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from catchment.center.results.read import read_results
+from tests.worlds.runs import run_project
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+TOML = """
+[project]
+name = "own"
+center = "center"
+[sites.edge]
+[sites.center]
+[[links]]
+from = "edge"
+to = "center"
+"""
+SQL = """
+CREATE STREAM numbers (ts TIMESTAMP, n BIGINT) WITH (
+  event_time = 'ts', connector = 'python', reader = 'counting:Counting', argument = '{folder}/{{site}}'
+);
+CREATE MATERIALIZED VIEW sums AS
+SELECT window.start, count(*) AS n, sum(n) AS total FROM numbers GROUP BY window(ts, '10 seconds');
+"""
+MODULE = '''
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+
+
+class Counting:
+    """Has as many numbers as a file says, one per second."""
+
+    def __init__(self, argument):
+        self.path = Path(argument)
+
+    def begin(self):
+        return {"next": 0}
+
+    def end(self, start):
+        return {"next": int(self.path.read_text())}
+
+    def read(self, start, end):
+        for n in range(start["next"], end["next"]):
+            yield pa.table({"ts": [datetime.fromtimestamp(1_767_225_600 + n, UTC)], "n": [n]})
+'''
+
+
+def test_a_source_of_the_project_is_read_once_through_restarts(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "queries").mkdir()
+    (tmp_path / "catchment.toml").write_text(TOML)
+    (tmp_path / "queries" / "q.sql").write_text(SQL.format(folder=tmp_path))
+    (tmp_path / "counting.py").write_text(MODULE)
+    for numbers in (25, 25, 60):
+        (tmp_path / "edge").write_text(str(numbers))
+        run_project(spark, tmp_path, once=True)
+    answers = read_results(tmp_path / "state", "sums").to_pylist()
+    assert sum(row["n"] for row in answers) == 60
+    assert sum(row["total"] for row in answers) == sum(range(60))
