@@ -14,7 +14,7 @@ from catchment.sim.plotting import mark_zero, panels
 SHOWN_TIMES = 10
 COLOURS = {"planned": "tab:blue", "uniform": "tab:orange", "none": "tab:red"}
 MARKERS = {"planned": "o", "uniform": "s", "none": "^"}
-COMMAND = "catchment bench shed --plot FILE"
+COMMAND = "catchment bench shed --part picture --plot FILE"
 _LEAST_SHOWN = 1e-5  # on a logarithmic axis an exact answer needs a place
 
 

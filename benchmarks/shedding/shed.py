@@ -5,6 +5,7 @@ measured, from what its micro-batches cost per row while it is not overloaded. T
 times that: shed as planned, and with one rate for all (uniform at the source) for the same load; at 10 times in turns,
 twice, and also not at all (`none`). What dropping the newest or the oldest records of each batch would have answered is
 computed from the raw log and the batches of the uniform run. `costs` is what being able to shed adds to a micro-batch.
+`picture` is one run of each at 10 times, which `--plot` draws.
 `simulated` needs no Spark and little time: planned against uniform over many hours and seeds.
 
 Freshness is from the end of a window to its first answer; "usual" is that of the windows before the burst, and a
@@ -38,13 +39,14 @@ PARTS: dict[str, tuple[tuple[int, str], ...]] = {
     "x5": ((5, "planned"), (5, "uniform")),
     "x20": ((20, "planned"), (20, "uniform")),
     "none": ((10, "none"),),
+    "picture": ((10, "planned"), (10, "uniform")),
 }
 QUICK = ("costs", "x10")
 
 
 def run(report: Callable[[str], None], quick: bool, parts: Sequence[str] = ()) -> dict[str, Any]:
     """Measure every cell of the chosen parts."""
-    chosen = tuple(parts) or (QUICK if quick else tuple(PARTS))
+    chosen = tuple(parts) or (QUICK if quick else tuple(part for part in PARTS if part != "picture"))
     result: dict[str, Any] = {
         "compared": "planned shedding, one rate at the source, none; seven views over one stream at one site",
         "data": f"EDGAR web log, hours {BURST_HOURS}, each record {COPIES} times",

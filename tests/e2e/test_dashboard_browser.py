@@ -151,7 +151,7 @@ def test_an_operator_submits_and_drops_in_the_page(browser: Any, folder: Path) -
 
 
 def _overlap(a: Mapping[str, float], b: Mapping[str, float]) -> bool:
-    """Whether two texts overlap; a fifth of a box above and below its letters may be empty: that depends on the font."""
+    """Whether two texts overlap; a fifth of a box above and below its letters may be empty, as the font has it."""
     above, below = sorted((a, b), key=lambda text: text["top"])
     empty = 0.2 * (above["bottom"] - above["top"] + below["bottom"] - below["top"])
     return a["left"] < b["right"] and b["left"] < a["right"] and above["bottom"] - below["top"] > empty
