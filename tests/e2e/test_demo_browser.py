@@ -55,7 +55,7 @@ def test_the_page_follows_the_demo_from_its_first_window_to_its_exact_answers(tm
             for name, page in pages.items():
                 page.wait_for_selector("#views td button:text('errors')", state="attached")
                 assert _records(page) > early[name], "the numbers move"
-                assert "of shipping them as they are" in page.inner_text("#saved")
+                assert "of files that were read" in page.inner_text("#saved")
                 assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "no sideways scroll"
             assert problems == []
             browser.close()

@@ -129,7 +129,7 @@ function drawMap(overview) {
 
 function showSaved(overview) {
   const { sent_bytes: sent, records_bytes: records } = overview.wan;
-  by("saved").textContent = records ? `${bytes(sent)} were sent over the links; the files that were read have ${bytes(records)}: ${percent(sent / records)} of shipping them as they are` :
+  by("saved").textContent = records ? `${bytes(sent)} were sent over the links: ${percent(sent / records)} of the ${bytes(records)} of files that were read` :
     sent ? `${bytes(sent)} were sent over the links` : "";
 }
 
