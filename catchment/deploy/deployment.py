@@ -395,6 +395,8 @@ def _check_on_error(plan: QueryPlan, catalog: Catalog) -> None:
             reason = f"the stream {side.fragment.stream!r} may be shed"
         if side.fragment.lookups:
             reason = "it looks records up, and a look-up may double them"
+        if side.fragment.explodes:
+            reason = "it makes several rows of a record"
         if reason is not None:
             raise QueryError(
                 f"view {plan.view!r} asks for on_error = 'quarantine', but {reason}",

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import pyarrow as pa
+from sqlglot import exp
 
 from catchment.aggregates import Aggregate
 from catchment.errors import QueryError
+from catchment.query.sql.dialect import conjuncts, read_expression, render
 from catchment.storage.codec import stored
 from catchment.timeline import Slicing, WindowSpec
 
@@ -55,6 +57,29 @@ class Lookup:
 
 @stored()
 @dataclass(frozen=True)
+class Explode:
+    """One record becomes several rows: one per element of an array, or per entry of a map.
+
+    `sql` is the array or map, `columns` are the names and types of what each row has of it: its position first where
+    `has_position`, then the element, or key and value. With `outer`, a record without elements is one row of nulls.
+    It comes after so many look-ups of its fragment as `after` says: `sql` may use what those found.
+    """
+
+    alias: str
+    sql: str
+    columns: tuple[tuple[str, pa.DataType], ...]
+    is_map: bool = False
+    has_position: bool = False
+    outer: bool = False
+    after: int = 0
+
+    def __str__(self) -> str:
+        verb = f"{'pos' if self.has_position else ''}explode{'_outer' if self.outer else ''}"
+        return f"{verb}({self.sql}) as {self.alias}({', '.join(name for name, _ in self.columns)})"
+
+
+@stored(version=2, migrations={1: dict})  # version 2 has explodes
+@dataclass(frozen=True)
 class Fragment:
     """One partial aggregation of one stream, per slice and key."""
 
@@ -66,6 +91,7 @@ class Fragment:
     windows: tuple[WindowSpec, ...]
     where: str | None = None
     lookups: tuple[Lookup, ...] = ()
+    explodes: tuple[Explode, ...] = ()
 
     def __post_init__(self) -> None:
         names = [c.name for c in self.schema]
@@ -94,4 +120,16 @@ class Fragment:
 
 def count_only(fragment: Fragment, where: str | None) -> Fragment:
     """Return a fragment that only counts records per slice, those that meet a condition if there is one."""
-    return replace(fragment, keys=(), aggregates=(), where=where, lookups=())
+    return replace(fragment, keys=(), aggregates=(), where=where, lookups=(), explodes=())
+
+
+def count_records(fragment: Fragment) -> Fragment:
+    """Return what counts the records of a fragment whose records become several rows.
+
+    A record counts once, whichever of its rows are taken, if it meets the conditions on its own columns.
+    """
+    parts = [render(part) for part in conjuncts(read_expression(fragment.where) if fragment.where else None)]
+    own = [
+        part for part in parts if all(c.table == fragment.stream for c in read_expression(part).find_all(exp.Column))
+    ]
+    return count_only(fragment, " AND ".join(f"({part})" for part in own) or None)

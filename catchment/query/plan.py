@@ -13,7 +13,7 @@ from catchment.aggregates import quote
 from catchment.aggregates.shed_terms import terms_in
 from catchment.query.assembly import Assembly
 from catchment.query.definition_names import view_of
-from catchment.query.fragment import Fragment, Lookup
+from catchment.query.fragment import Explode, Fragment, Lookup
 from catchment.query.join import SIDES, Join
 from catchment.query.plan_nodes import (
     COPIES,
@@ -22,6 +22,7 @@ from catchment.query.plan_nodes import (
     WINDOW_START,
     Answer,
     Assemble,
+    ExplodeRecords,
     Filter,
     Finish,
     LookupJoin,
@@ -211,11 +212,14 @@ class QueryPlan:
         node = self.aggregate.input
         where: str | None = None
         lookups: list[Lookup] = []
+        explodes: list[Explode] = []
         while not isinstance(node, Scan):
             if isinstance(node, Filter):
                 where = node.sql
             elif isinstance(node, LookupJoin):
                 lookups.insert(0, node.lookup)
+            elif isinstance(node, ExplodeRecords):
+                explodes.insert(0, node.explode)
             (node,) = node.inputs
         return Fragment(
             self.name,
@@ -226,6 +230,7 @@ class QueryPlan:
             (self.window,),
             where,
             tuple(lookups),
+            tuple(explodes),
         )
 
     def without_sites(self) -> QueryPlan:

@@ -19,7 +19,7 @@ from catchment.aggregates import Aggregate
 from catchment.aggregates.user_defined import UserAggregate
 from catchment.errors import QueryError
 from catchment.query.assembly import Assembly
-from catchment.query.fragment import SLICE_COLUMN, Key, Lookup
+from catchment.query.fragment import SLICE_COLUMN, Explode, Key, Lookup
 from catchment.query.join import (
     KINDS,
     SIDES,
@@ -127,6 +127,17 @@ class LookupJoin(Node):
     def title(self) -> str:
         name = f" as {self.lookup.alias}" if self.lookup.alias != self.lookup.table else ""
         return f"{self.lookup.how} {self.lookup.table}{name} on {self.lookup.on}"
+
+
+@dataclass(frozen=True)
+class ExplodeRecords(Node):
+    """Make a row of each element of an array, or of each entry of a map, of each record."""
+
+    input: Node
+    explode: Explode
+
+    def title(self) -> str:
+        return str(self.explode)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from catchment.shedding.sampler import Sampler
 
 def condition_of(fragment: Fragment, schema: pa.Schema) -> Condition | None:
     """Return the part of a fragment's condition that a reader of this schema can evaluate; None if there is none."""
-    if fragment.where is None or fragment.lookups:
+    if fragment.where is None or fragment.lookups or fragment.explodes:
         return None
     alias = quote(fragment.stream)
     keys = tuple(Key(field.name, f"{alias}.{quote(field.name)}", field.type) for field in schema)

@@ -8,7 +8,7 @@ expressions mean the same in both: what DuckDB cannot read is refused by name.
 from __future__ import annotations
 
 import atexit
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -25,7 +25,7 @@ from catchment.aggregates.shed_terms import terms_in
 from catchment.arrays import Ints, Mask
 from catchment.errors import QueryError
 from catchment.functions.installed import functions_in, scalar
-from catchment.query.fragment import SLICE_COLUMN, Fragment
+from catchment.query.fragment import SLICE_COLUMN, Explode, Fragment, count_records
 from catchment.query.plan import QueryPlan
 from catchment.query.sql.statements import Table
 from catchment.query.types import sql_type
@@ -50,12 +50,20 @@ class FragmentRows:
     times_us: Ints
     table: pa.Table  # keys and arguments
     arguments: Mapping[str, str | None]  # by aggregate
+    counted: FragmentRows | None = None  # its records, where each of them may be several rows
 
     def between(self, start: int, end: int) -> FragmentRows:
         """Return the rows of the records with these numbers."""
         low, high = np.searchsorted(self.numbers, [start, end])
         table = self.table.slice(low, high - low)
-        return replace(self, numbers=self.numbers[low:high], times_us=self.times_us[low:high], table=table)
+        counted = None if self.counted is None else self.counted.between(start, end)
+        numbers = self.numbers[low:high]
+        return replace(self, numbers=numbers, times_us=self.times_us[low:high], table=table, counted=counted)
+
+    def of_records(self, chosen: Mask) -> FragmentRows:
+        """Return the rows of the records that are chosen, by their numbers."""
+        counted = None if self.counted is None else self.counted.of_records(chosen)
+        return replace(self.where(chosen[self.numbers]), counted=counted)
 
     def where(self, chosen: Mask) -> FragmentRows:
         """Return the chosen rows."""
@@ -70,7 +78,8 @@ class FragmentRows:
         found = partials.lift(rows, keys, [_RECORDS, *_measured(self.fragment)], self.arguments)
         counts = one_array(found[_RECORDS.states[0].name]).cast(pa.int64())
         table = add_terms(found, self.fragment.aggregates, counts, rate)
-        slices, numbers = np.unique(starts, return_counts=True)
+        counted = starts if self.counted is None else self.fragment.slicing.starts_of(self.counted.times_us)
+        slices, numbers = np.unique(counted, return_counts=True)
         records = tuple(zip(slices.tolist(), numbers.tolist(), strict=True))
         return table.select(self.fragment.schema.names).cast(self.fragment.schema), records
 
@@ -138,7 +147,7 @@ class PureEvaluator:
         connection = duckdb_connection()
         records = _without_zone(arrivals.table).append_column(NUMBER, pa.array(np.arange(len(arrivals))))
         connection.register("records", records.filter(pa.array(arrivals.are_good)))
-        joins = " ".join(self._join(connection, fragment, i) for i in range(len(fragment.lookups)))
+        joins = " ".join(self._joins(connection, fragment))
         where = f"WHERE {as_duckdb(fragment.where)}" if fragment.where else ""
         number = f"{_quote(fragment.stream)}.{NUMBER}"
         found = connection.sql(
@@ -152,12 +161,32 @@ class PureEvaluator:
         arguments = {a.name: columns[a.argument] if a.argument else None for a in measured}
         if not table.num_columns:  # count(*) without keys: keep the number of rows
             table = pa.table({"_row": found[NUMBER]})
-        return FragmentRows(fragment, numbers, arrivals.times_us[numbers], table, arguments)
+        counted = self._find(arrivals, count_records(fragment)) if fragment.explodes else None
+        return FragmentRows(fragment, numbers, arrivals.times_us[numbers], table, arguments, counted)
+
+    def _joins(self, connection: duckdb.DuckDBPyConnection, fragment: Fragment) -> Iterator[str]:
+        for number in range(len(fragment.lookups) + 1):
+            yield from (_explode(explode) for explode in fragment.explodes if explode.after == number)
+            if number < len(fragment.lookups):
+                yield self._join(connection, fragment, number)
 
     def _join(self, connection: duckdb.DuckDBPyConnection, fragment: Fragment, number: int) -> str:
         lookup = fragment.lookups[number]
         connection.register(f"table_{number}", self._tables[lookup.table])
         return f"{lookup.how} JOIN table_{number} AS {_quote(lookup.alias)} ON {as_duckdb(lookup.on)}"
+
+
+def _explode(explode: Explode) -> str:
+    """Return the join that makes rows of an array or a map, as DuckDB writes it."""
+    given = as_duckdb(explode.sql)
+    names = [_quote(name) for name, _ in explode.columns]
+    elements = f"map_entries({given})" if explode.is_map else given
+    parts = ["e.key", "e.value"] if explode.is_map else ["e"]
+    parts = ["CAST(i AS INTEGER)", *parts] if explode.has_position else parts
+    columns = ", ".join(f"{part} AS {name}" for part, name in zip(parts, names, strict=True))
+    made = f"SELECT unnest({elements}) AS e, unnest(range(len({elements}))) AS i"
+    how = "LEFT" if explode.outer else "INNER"
+    return f"{how} JOIN LATERAL (SELECT {columns} FROM ({made})) AS {_quote(explode.alias)} ON true"
 
 
 def finish(plan: QueryPlan, rows: pa.Table) -> pa.Table:
@@ -177,9 +206,9 @@ def finish(plan: QueryPlan, rows: pa.Table) -> pa.Table:
 
 def evaluate_rows(fragment: Fragment, rows: pa.Table) -> pa.Table:
     """Return the partials of a view of a view, over rows of the view that it reads."""
-    if fragment.lookups:
+    if fragment.lookups or fragment.explodes:
         raise QueryError(
-            f"the view {fragment.name!r} looks up tables over another view, which is not simulated",
+            f"the view {fragment.name!r} looks up tables or explodes arrays of another view, which is not simulated",
             hint="test this view on Spark",
         )
     asked = [f"{as_duckdb(k.sql)} AS {_quote(k.name)}" for k in fragment.keys]

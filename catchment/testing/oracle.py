@@ -62,7 +62,7 @@ class ViewOracle:
         for (stream, site), arrivals in self._workload.items():
             if stream == fragment.stream:
                 rows = self._evaluator.rows(arrivals, fragment)
-                parts.append(rows.where(self._accepted[stream, site][rows.numbers] & (site not in without)))
+                parts.append(rows.of_records(self._accepted[stream, site] & (site not in without)))
         if not parts:
             return None
         return FragmentRows(

@@ -355,7 +355,7 @@ class SimulatedSite:
 
     def _rows(self, reader: StreamReader, fragment: Fragment, batch: Batch, taken: Mask) -> FragmentRows:
         rows = self.around.evaluator.rows(reader.log.arrivals, fragment).between(batch.start, batch.end)
-        return rows.where(taken[rows.numbers])
+        return rows.of_records(taken)
 
     def _count(self, batch: Batch, accepted: int, reader: StreamReader) -> None:
         counts = self.around.counts
@@ -421,7 +421,7 @@ class SimulatedSite:
         for number in chunk.batches:
             inside[log.start_of(number) : log.ends[number]] = True
         rows = self.around.evaluator.rows(log.arrivals, fragment)
-        table, records = rows.where((inside & log.accepted)[rows.numbers]).lift()
+        table, records = rows.of_records(inside & log.accepted).lift()
         return PastAbsorbed(fragment.name, chunk.first, chunk.end, *drop_before(table, records, from_us), chunk.lost)
 
     # --- what leaves -------------------------------------------------------------------------------------------------

@@ -253,6 +253,8 @@ def _condition(fragment: Fragment, columns: pa.Schema) -> VectorExpression | Non
 def _check_input(fragment: Fragment, columns: pa.Schema) -> None:
     if fragment.lookups:
         raise NotVectorisedError(f"it looks up {fragment.lookups[0].table}")
+    if fragment.explodes:
+        raise NotVectorisedError("it makes several rows of a record")
     type_ = columns.field(fragment.event_time).type
     if type_ != TIMESTAMP:
         raise NotVectorisedError(f"the event time {fragment.event_time} is {type_name(type_)}")

@@ -49,6 +49,12 @@ CREATE MATERIALIZED VIEW united AS
     SELECT ts, page, 'hit' AS kind, bytes, ms FROM hits
     UNION ALL SELECT ts, page, 'view', bytes, ms FROM views WHERE bytes > 5)
   GROUP BY window(ts, '10 seconds', '5 seconds'), page, kind;
+CREATE MATERIALIZED VIEW parts AS
+  SELECT window.start, place, part, count(*) AS n, sum(bytes) AS bytes FROM hits
+  LATERAL VIEW OUTER posexplode(array(page, CAST(user AS STRING))) p AS place, part
+  WHERE bytes > 3 AND (part <> 'a' OR part IS NULL) GROUP BY window(ts, '6 seconds'), place, part;
+CREATE MATERIALIZED VIEW part_records AS
+  SELECT ts, explode(array(page, 'every')) AS part, bytes FROM hits WHERE user = 1;
 CREATE MATERIALIZED VIEW pages AS
   SELECT window.start, page, count(*) AS n, max(bytes) AS most FROM hits
   GROUP BY window(ts, '2 seconds'), page HAVING count(*) < 2;

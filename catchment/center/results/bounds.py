@@ -61,7 +61,7 @@ def column_laws(plan: QueryPlan) -> tuple[ColumnLaw, ...]:
         aggregate = aggregates.get(column.source or "")
         if aggregate is None or plan.lower is not None:
             laws.append(ColumnLaw(column.name, BoundLaw.UNBOUNDED, sketch=sketches))
-        elif plan.join is not None and aggregate.exact:
+        elif (plan.join is not None or plan.fragment.explodes) and aggregate.exact:
             laws.append(ColumnLaw(column.name, BoundLaw.UNBOUNDED, aggregate.name))
         else:
             laws.append(law_of_aggregate(column.name, aggregate))

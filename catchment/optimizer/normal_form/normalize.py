@@ -17,6 +17,7 @@ from catchment.optimizer.normal_form.normalize_join import normalize_join, renam
 from catchment.query.fragment import Key
 from catchment.query.plan import QueryPlan
 from catchment.query.plan_nodes import (
+    ExplodeRecords,
     Filter,
     Finish,
     LookupJoin,
@@ -132,6 +133,8 @@ def _normal_input(node: Node) -> Node:
         return replace(node, conditions=tuple(normal_text(c) for c in node.conditions))
     if isinstance(node, LookupJoin):
         return replace(node, lookup=replace(node.lookup, on=normal_text(node.lookup.on)))
+    if isinstance(node, ExplodeRecords):
+        return replace(node, explode=replace(node.explode, sql=normal_text(node.explode.sql)))
     if isinstance(node, WindowAggregate):
         keys = tuple(replace(k, sql=normal_text(k.sql)) for k in node.keys)
         return replace(node, keys=keys, aggregates=tuple(_normal_argument(a) for a in node.aggregates))

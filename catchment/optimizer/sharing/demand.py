@@ -27,7 +27,7 @@ from catchment.aggregates.value_by import ValueBy
 from catchment.optimizer.normal_form.expressions import normal_text
 from catchment.optimizer.normal_form.normalize import aggregate_name, digest, key_name, normalize
 from catchment.query.catalog import Catalog
-from catchment.query.fragment import Fragment, Key, Lookup
+from catchment.query.fragment import Explode, Fragment, Key, Lookup
 from catchment.query.plan import QueryPlan
 from catchment.query.plan_nodes import Filter, describe_aggregate, describe_window, find
 from catchment.query.sql.view_options import QUARANTINE, ViewOptions
@@ -44,7 +44,7 @@ def _without_slack(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name != "slack"}
 
 
-@stored(version=3, migrations={1: dict, 2: _without_slack})  # version 2 has on_error
+@stored(version=4, migrations={1: dict, 2: _without_slack, 3: dict})  # version 2 has on_error, version 4 explodes
 @dataclass(frozen=True)
 class DemandSource:
     """A stream with its look-ups: what two demands must have in common to be shared.
@@ -61,6 +61,12 @@ class DemandSource:
     types: tuple[tuple[str, pa.DataType], ...] = ()
     policy: str = ""
     on_error: str = ""
+    explodes: tuple[Explode, ...] = ()
+
+    @property
+    def adds_rows(self) -> bool:
+        """Whether a record may become several rows, or none, before conditions are looked at."""
+        return bool(self.lookups or self.explodes)
 
     @property
     def max_errors(self) -> int | None:
@@ -105,6 +111,7 @@ class FragmentDemand:
                 self.source.stream,
                 *self.source.sites,
                 *lookups,
+                *(str(explode) for explode in self.source.explodes),
                 "keys",
                 *(k.sql for k in self.keys),
                 "aggregates",
@@ -135,6 +142,7 @@ class FragmentDemand:
             self.windows,
             where or next(iter(self.conditions), None),
             self.source.lookups,
+            self.source.explodes,
         )
 
 
@@ -193,6 +201,7 @@ def _source(normal: QueryPlan, catalog: Catalog) -> DemandSource:
     owners = {fragment.stream: catalog.streams[fragment.stream].columns}
     owners |= {k.alias: catalog.tables[k.table].columns for k in fragment.lookups}
     types = {f"{quote(owner)}.{quote(c.name)}": c.type for owner, columns in owners.items() for c in columns}
+    types |= {f"{quote(e.alias)}.{quote(name)}": type_ for e in fragment.explodes for name, type_ in e.columns}
     scan = normal.scan
     ordered = tuple(sorted(types.items(), key=str))
     policy = normal.options.policy or ""
@@ -206,6 +215,7 @@ def _source(normal: QueryPlan, catalog: Catalog) -> DemandSource:
         ordered,
         policy,
         _on_error(normal.options),
+        fragment.explodes,
     )
 
 

@@ -99,7 +99,7 @@ def _alike(fragments: Mapping[str, FragmentDemand], sites: Mapping[str, Mapping[
         for name, read in site["fragments"].items():
             demand = fragments.get(name)
             rate = site["rows_per_s"].get(demand.source.stream) if demand is not None else None
-            if demand is None or demand.conditions or demand.source.lookups or not rate or not read.get("groups"):
+            if demand is None or demand.conditions or demand.source.adds_rows or not rate or not read.get("groups"):
                 continue
             if all(columns_of(k.sql) == {k.sql} for k in demand.keys):
                 columns = tuple(sorted(short_name(k.sql, demand.source.stream) for k in demand.keys))
@@ -128,7 +128,7 @@ def _selectivity(fragments: Mapping[str, FragmentDemand], sites: Mapping[str, Ma
     """Return the selectivity of conditions, by the columns that they are on."""
     found: dict[str, list[float]] = {}
     for demand, read in _readings(fragments, sites):
-        if demand.conditions and read["selectivity"] is not None and not demand.source.lookups:
+        if demand.conditions and read["selectivity"] is not None and not demand.source.adds_rows:
             each = max(read["selectivity"], LEAST_SELECTIVITY) ** (1 / len(demand.conditions))
             for condition in demand.conditions:
                 for column in columns_of(condition):

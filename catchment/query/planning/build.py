@@ -17,6 +17,7 @@ from catchment.query.plan_nodes import LOWER_ROWS, Sink
 from catchment.query.planning.assembled import check_assembled, hidden_aggregates, plan_assembled
 from catchment.query.planning.calls import AggregateSet
 from catchment.query.planning.composed import ViewWindows, check_composed_options
+from catchment.query.planning.explodes import with_laterals
 from catchment.query.planning.from_clause import FromClause, read_from
 from catchment.query.planning.grouping import read_grouping
 from catchment.query.planning.joined import check_options, plan_joined
@@ -38,7 +39,7 @@ def plan_views(catalog: Catalog) -> Mapping[str, QueryPlan]:
 
 def plan_view(view: View, catalog: Catalog) -> QueryPlan:
     """Return the plan of a view, or the first mistake in it."""
-    view = with_installed_calls(view, catalog.functions)
+    view = with_installed_calls(with_laterals(view), catalog.functions)
     read = read_from(view, catalog, plan_view)
     if read.joined is not None:
         plan = plan_joined(view, catalog, read)
@@ -66,6 +67,8 @@ def _plan_one_stream(view: View, catalog: Catalog, read: FromClause) -> QueryPla
     finish = read_finish(view, grouping, keys, aggregates)
     conditions = tuple(dict.fromkeys(render(part) for part in read_conditions(view, read)))
     found = tuple(aggregates.found.values())
+    if read.explodes:
+        check_options(view, "makes several rows of a record")
     if isinstance(read.stream, ViewWindows):
         found = (*found, make_aggregate("count", None, None, name=LOWER_ROWS))
     if grouping.assembly is not None:
@@ -73,10 +76,14 @@ def _plan_one_stream(view: View, catalog: Catalog, read: FromClause) -> QueryPla
         check_assembled(view, read)
         hidden = hidden_aggregates(grouping.assembly, read)
         grouped = tuple(keys.values())
-        slices = aggregate_stream(read.stream, read.lookups, conditions, grouping.window, grouped, (*found, *hidden))
+        measured = (*found, *hidden)
+        slices = aggregate_stream(
+            read.stream, read.lookups, conditions, grouping.window, grouped, measured, read.explodes
+        )
         center = view.options.sink or catalog.project.center
         return plan_assembled(view, grouping.assembly, slices, finish, center)
-    sheds = read.stream.shed and view.options.shed != NEVER and read.branches == 1
+    # The rows of a record are in a sample together, which the bounds of samples do not expect.
+    sheds = read.stream.shed and view.options.shed != NEVER and read.branches == 1 and not read.explodes
     aggregate = aggregate_stream(
         read.stream,
         read.lookups,
@@ -84,5 +91,6 @@ def _plan_one_stream(view: View, catalog: Catalog, read: FromClause) -> QueryPla
         grouping.window,
         tuple(keys.values()),
         with_terms(found) if sheds else found,
+        read.explodes,
     )
     return QueryPlan(Sink(finish(aggregate), view.name, view.options.sink or catalog.project.center, view.options))

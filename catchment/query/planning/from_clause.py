@@ -13,11 +13,12 @@ from sqlglot import exp
 
 from catchment.project.options import did_you_mean
 from catchment.query.catalog import Catalog
-from catchment.query.fragment import Lookup
+from catchment.query.fragment import Explode, Lookup
 from catchment.query.join import LEFT, RIGHT, SIDES
 from catchment.query.plan import QueryPlan
 from catchment.query.planning.calls import fresh_name, resolve_inputs
 from catchment.query.planning.composed import ViewWindows, relation_of, windows_of
+from catchment.query.planning.explodes import read_explode
 from catchment.query.planning.scope import DerivedRelation, Scope
 from catchment.query.planning.subqueries import (
     NamedQueries,
@@ -61,6 +62,7 @@ class FromClause:
     owners: Mapping[str, str] = field(default_factory=dict)
     conditions: tuple[exp.Expr, ...] = ()
     branches: int = 1
+    explodes: tuple[Explode, ...] = ()
 
     @property
     def streams(self) -> Mapping[str, Stream]:
@@ -101,8 +103,33 @@ class _FromReader:
         source = self._find_query(clause.this, known)
         read = self._read_query(source, taken) if source else self._read_stream(clause.this, taken)
         for join in select.args.get("joins") or ():
-            read = self._read_join(join, read, known, taken)
+            if isinstance(join.this, exp.Lateral):
+                read = self._read_lateral(join.this, read, taken)
+            else:
+                read = self._read_join(join, read, known, taken)
+        for lateral in select.args.get("laterals") or ():
+            read = self._read_lateral(lateral, read, taken)
         return read
+
+    def _read_lateral(self, lateral: exp.Lateral, read: FromClause, taken: frozenset[str]) -> FromClause:
+        """Return the FROM clause with the rows that an array or a map of each record gives."""
+        if read.joined is not None:
+            raise self.view.text.error(
+                "the pairs of two streams are not made into more rows",
+                lateral,
+                hint="write it in a subquery of one of the streams",
+            )
+        relation, explode = read_explode(lateral, read.scope, len(read.lookups))
+        _check_alias(relation.name, lateral, read.scope, self.view)
+        columns = {c.name.lower() for stream in read.scope.streams.values() for c in stream.columns}
+        canonical = fresh_name(explode.alias, taken | columns | {name.lower() for name in read.owners})
+        scope = _with_relation(read.scope, relation.name, relation, canonical)
+        return replace(
+            read,
+            scope=scope,
+            explodes=(*read.explodes, replace(explode, alias=canonical)),
+            owners={**read.owners, canonical: read.canonical},
+        )
 
     def _find_query(self, node: object, named: NamedQueries) -> QuerySource | None:
         """Return the query that a relation stands for: a subquery, one of WITH, or a view that gives records."""
@@ -207,6 +234,7 @@ def _with_subquery(join: exp.Join, read: FromClause, source: QuerySource, inner:
     """Add a subquery of a second stream."""
     if inner.joined is not None or read.joined is not None:
         raise _third_stream(join, view)
+    _refuse_explodes(join, view, read, inner)
     _refuse_union(join, view, read, inner)
     (relation,) = inner.scope.relations.values()
     scope = _with_relation(read.scope, source.alias, relation, inner.canonical)
@@ -258,6 +286,7 @@ def _with_stream(join: exp.Join, read: FromClause, canonical: str, view: View) -
     assert isinstance(stream, Stream)
     if read.joined is not None:
         raise _third_stream(join, view)
+    _refuse_explodes(join, view, read)
     _refuse_union(join, view, read)
     scope = replace(read.scope, streams={**read.scope.streams, canonical: stream})
     wider = replace(read, scope=scope, owners={**read.owners, canonical: canonical})
@@ -283,6 +312,15 @@ def _third_stream(join: exp.Join, view: View) -> Exception:
         join.this,
         hint="a view joins two streams, and any number of tables",
     )
+
+
+def _refuse_explodes(join: exp.Join, view: View, *sides: FromClause) -> None:
+    if any(side.explodes for side in sides):
+        raise view.text.error(
+            "a side of this join makes several rows of a record",
+            join.this,
+            hint="explode is for views of one stream, with any number of tables",
+        )
 
 
 def _refuse_union(join: exp.Join, view: View, *sides: FromClause) -> None:

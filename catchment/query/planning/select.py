@@ -9,11 +9,12 @@ import pyarrow as pa
 from sqlglot import exp
 
 from catchment.aggregates import Aggregate
-from catchment.query.fragment import SLICE_COLUMN, Key, Lookup
+from catchment.query.fragment import SLICE_COLUMN, Explode, Key, Lookup
 from catchment.query.plan_nodes import (
     WINDOW_END,
     WINDOW_START,
     Answer,
+    ExplodeRecords,
     Filter,
     Finish,
     LookupJoin,
@@ -45,17 +46,21 @@ def aggregate_stream(
     window: WindowSpec,
     keys: tuple[Key, ...],
     aggregates: tuple[Aggregate, ...],
+    explodes: Sequence[Explode] = (),
 ) -> WindowAggregate:
-    """Return the scan of a stream, its lookups, the filter, and the aggregation over them."""
+    """Return the scan of a stream, its lookups, what becomes several rows, the filter, and the aggregation over it."""
     arguments = (a.argument for a in aggregates if a.argument)
-    texts = [*conditions, *(lookup.on for lookup in lookups), *(k.sql for k in keys), *arguments]
+    joined = (*(lookup.on for lookup in lookups), *(explode.sql for explode in explodes))
+    texts = [*conditions, *joined, *(k.sql for k in keys), *arguments]
     columns = _used_columns(stream, texts)
     sites = stream.sites or ()
     node: Node = Scan(stream.name, stream.event_time, columns, sites)
     if isinstance(stream, ViewWindows):
         node = ViewScan(stream.name, stream.event_time, columns, sites, stream.window, stream.sketch_error)
-    for lookup in lookups:
-        node = LookupJoin(node, lookup)
+    for number in range(len(lookups) + 1):
+        for explode in (e for e in explodes if e.after == number):
+            node = ExplodeRecords(node, explode)
+        node = LookupJoin(node, lookups[number]) if number < len(lookups) else node
     source = Filter(node, conditions) if conditions else node
     return WindowAggregate(source, window, keys, aggregates)
 

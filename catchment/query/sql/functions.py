@@ -61,6 +61,8 @@ NESTED = """
 SCALAR_FUNCTIONS = frozenset(" ".join((CONDITIONS, CONVERSIONS, NUMBERS, TEXTS, TIMES, HASHES, NESTED)).split())
 # Functions that stand in GROUP BY, and that Spark is never given.
 GROUPING_FUNCTIONS = frozenset({"session_window", "cumulate", "calendar_window"})
+# Functions that make several rows of a record, in FROM.
+ROW_FUNCTIONS = frozenset({"explode", "explode_outer", "posexplode", "posexplode_outer"})
 # Words that may stand before a parenthesis and are not functions.
 _WORDS = "all as by distinct else end filter from group having on order over then using where within"
 _SYNTAX = frozenset(_WORDS.split())
@@ -80,7 +82,11 @@ def _is_listed(name: str) -> bool:
 
 def is_built_in(name: str) -> bool:
     """Return whether catchment has a function of its own by a name, whether queries may call it or not."""
-    return name in SCALAR_FUNCTIONS | GROUPING_FUNCTIONS or name in FUNCTIONS or name.upper() in AGGREGATE_NAMES
+    return (
+        name in SCALAR_FUNCTIONS | GROUPING_FUNCTIONS | ROW_FUNCTIONS
+        or name in FUNCTIONS
+        or name.upper() in AGGREGATE_NAMES
+    )
 
 
 def _hint(name: str) -> str:

@@ -14,7 +14,6 @@ REFUSED_CLAUSES = {
     "offset": ("OFFSET", _LATER),
     "sort": ("SORT BY", _LATER),
     "qualify": ("QUALIFY", "use HAVING on aggregates"),
-    "laterals": ("LATERAL VIEW", "one record gives one row here"),
     "pivots": ("PIVOT", "use sum(...) FILTER (WHERE ...) for each column"),
     "cluster": ("CLUSTER BY", "the engine distributes the work"),
     "distribute": ("DISTRIBUTE BY", "the engine distributes the work"),
@@ -28,7 +27,6 @@ REFUSED_NODES: dict[type[exp.Expr], tuple[str, str]] = {
     exp.Lambda: ("a lambda", "use plain expressions"),
     exp.Parameter: ("a parameter", "write its value"),
     exp.Placeholder: ("a parameter", "write its value"),
-    exp.Explode: ("explode(...)", "one record gives one row here"),
 }
 # Their values change when a record is read again, so that answers over them could not be repaired.
 UNREPEATABLE = (exp.CurrentTimestamp, exp.CurrentDate, exp.CurrentTime, exp.Rand, exp.Randn, exp.Uuid)
@@ -44,6 +42,8 @@ def refuse_unsupported(select: exp.Select, text: SqlText) -> None:
     for node in select.walk():
         if isinstance(node, exp.Select) and node is not select:
             _refuse_clauses(node, text)
+        if isinstance(node, exp.Explode):
+            _check_explode(node, text)
         if isinstance(node, exp.Alias) and not isinstance(node.parent, exp.Select):
             raise text.error("a name (AS) stands inside an expression", node, hint="name whole columns of SELECT")
         kind = next((k for k in REFUSED_NODES if isinstance(node, k)), None)
@@ -55,6 +55,20 @@ def refuse_unsupported(select: exp.Select, text: SqlText) -> None:
             f"{show(node)} gives another value each time a record is read",
             node,
             hint="use the columns of the record, such as its event time",
+        )
+
+
+def _check_explode(node: exp.Expr, text: SqlText) -> None:
+    """Refuse what makes several rows of a record where rows are not made."""
+    place = node.parent.parent if isinstance(node.parent, exp.Alias | exp.Aliases) else node.parent
+    if isinstance(place, exp.Lateral):
+        return
+    is_grouped = isinstance(place, exp.Select) and place.args.get("group") is not None
+    if not isinstance(place, exp.Select) or is_grouped:
+        raise text.error(
+            f"{show(node)} is not possible here",
+            node,
+            hint="write FROM stream LATERAL VIEW explode(array) t AS element, and use element",
         )
 
 

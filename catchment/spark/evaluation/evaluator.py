@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from catchment.aggregates import Aggregate, make_aggregate
 from catchment.aggregates.partials import combine, one_array
 from catchment.aggregates.shed_terms import terms_in
-from catchment.query.fragment import SLICE_COLUMN, Fragment
+from catchment.query.fragment import SLICE_COLUMN, Fragment, count_records
 from catchment.shedding.places import SamplingRule
 from catchment.shedding.sampler import Selection, Side, SparedPart
 from catchment.shedding.terms import add_terms
@@ -82,14 +82,26 @@ class SparkEvaluator:
         measures = aggregates_with_counts(fragment, take.has_moments)
         if not all(a.lifts_in_spark for a in measures):
             taken = replace(take, fragment=replace(fragment, where=None), selection=Selection())
-            lifted = lift_rows(rows, taken, measures)
-            return to_reduced(lifted.table, take, time.monotonic() - began)
-        spark = records.sparkSession
+            found = lift_rows(rows, taken, measures).table
+        else:
+            found = self._group(rows, fragment, measures)
+        reduced = to_reduced(found, take, time.monotonic() - began)
+        if not fragment.explodes:
+            return reduced
+        return reduced._replace(records=self._count_records(records, fragment))
+
+    def _group(self, rows: DataFrame, fragment: Fragment, measures: tuple[Aggregate, ...]) -> pa.Table:
+        spark = rows.sparkSession
         micros = f"unix_micros({qualify(fragment, fragment.event_time)})"
         keys = [F.expr(fragment.slicing.sql(micros)).alias(SLICE_COLUMN)]
         keys += [expression(spark, key.sql).alias(key.name) for key in fragment.keys]
-        found = rows.groupBy(*keys).agg(*lift_columns(spark, measures)).toArrow()
-        return to_reduced(found, take, time.monotonic() - began)
+        return rows.groupBy(*keys).agg(*lift_columns(spark, measures)).toArrow()
+
+    def _count_records(self, records: DataFrame, fragment: Fragment) -> RecordCounts:
+        """Return how many records each slice has, however many rows they become."""
+        counting = count_records(fragment)
+        rows = self.rows(records, counting)
+        return _count_per_slice(self._group(rows, counting, aggregates_with_counts(counting, False)))
 
     def reduce_all(
         self, records: DataFrame, takes: Sequence[Take], rows: int, rule: SamplingRule | None = None, hold: bool = False
@@ -139,11 +151,30 @@ class SparkEvaluator:
         return rows.where(expression(records.sparkSession, fragment.where)) if fragment.where else rows
 
     def _look_up(self, records: DataFrame, fragment: Fragment) -> DataFrame:
-        rows = records.alias(fragment.stream)
-        for lookup in fragment.lookups:
+        rows = _explode(records.alias(fragment.stream), fragment, 0)
+        for number, lookup in enumerate(fragment.lookups, start=1):
             reference = F.broadcast(self.tables[lookup.table]).alias(lookup.alias)
             rows = rows.join(reference, expression(records.sparkSession, lookup.on), lookup.how)
+            rows = _explode(rows, fragment, number)
         return rows
+
+
+def _explode(rows: DataFrame, fragment: Fragment, after: int) -> DataFrame:
+    """Return the rows that come of each row by what is exploded after so many look-ups.
+
+    What a row has of an array is a struct in a column, so that its fields are named like the columns of a relation.
+    """
+    for explode in (e for e in fragment.explodes if e.after == after):
+        given = spark_sql(rows.sparkSession, explode.sql)
+        place, element = "i", "e"
+        parts = [f"{element}.key", f"{element}.value"] if explode.is_map else [element]
+        parts = [place, *parts] if explode.has_position else parts
+        fields = ", ".join(f"'{name}', {part}" for (name, _), part in zip(explode.columns, parts, strict=True))
+        elements = f"map_entries({given})" if explode.is_map else f"({given})"
+        verb = "explode_outer" if explode.outer else "explode"
+        made = F.expr(f"{verb}(transform({elements}, ({element}, {place}) -> named_struct({fields})))")
+        rows = rows.select("*", made.alias(explode.alias))
+    return rows
 
 
 def aggregates_with_counts(fragment: Fragment, moments: bool) -> tuple[Aggregate, ...]:

@@ -85,10 +85,10 @@ class Lifted:
 def fits(fragment: Fragment) -> bool:
     """Return whether a fragment can be lifted with others.
 
-    A look-up may double records, which a projection cannot; and the arguments of the project's own functions are
-    evaluated on every record of a projection, also on those that the fragment does not take.
+    A look-up or an explode may double records, which a projection cannot; and the arguments of the project's own
+    functions are evaluated on every record of a projection, also on those that the fragment does not take.
     """
-    if fragment.lookups:
+    if fragment.lookups or fragment.explodes:
         return False
     return fragment.where is None or not any(functions_in(sql) for sql in _expressions(fragment))
 

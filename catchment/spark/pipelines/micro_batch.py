@@ -107,7 +107,7 @@ class StreamState:
     def _trusted_where(self, fragment: Fragment) -> str | None:
         failed = self.suspended[fragment.name]
         is_trusted = failed and failed != fragment.where and fragment.name not in self.counted_whole
-        return fragment.where if is_trusted and not fragment.lookups else None
+        return fragment.where if is_trusted and not (fragment.lookups or fragment.explodes) else None
 
     def count_all_skipped(self) -> bool:
         """Count every record for the suspended fragments; return whether some were counted by their conditions."""

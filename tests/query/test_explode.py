@@ -1,0 +1,105 @@
+"""Explode: one record becomes several rows; how that is planned, what is refused, and that records are counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from catchment.errors import QueryError
+from catchment.project.config import Link, Project, Site
+from catchment.query.catalog import Catalog
+from catchment.query.fragment import count_records
+from catchment.query.plan import QueryPlan
+from catchment.query.planning.build import plan_view
+from catchment.query.sql.parse import parse_sql
+
+DECLARED = """
+CREATE STREAM s (ts TIMESTAMP, k STRING, tags ARRAY<STRING>, m MAP<STRING, INT>, x INT)
+  WITH (event_time = 'ts', sites = 'us', path = 'data');
+CREATE TABLE n (tag STRING, name STRING) WITH (path = 'n.csv');
+CREATE MATERIALIZED VIEW v AS {select};
+"""
+BY_TAG = "GROUP BY window(ts, '1 minute'), tag"
+
+
+def plan(select: str) -> QueryPlan:
+    sites = {"us": Site("us"), "center": Site("center")}
+    project = Project("explode", Path(), "center", sites, {("us", "center"): Link("us", "center")})
+    catalog = Catalog(project).add(*parse_sql(DECLARED.replace("{select}", select)))
+    view = catalog.views["v"]
+    assert parse_sql(view.to_sql())[0] == view
+    return plan_view(view, catalog)
+
+
+def test_lateral_views_come_before_the_filter_and_after_the_look_ups_that_they_use() -> None:
+    planned = plan(
+        "SELECT window.start, name, part, count(*) AS c FROM s JOIN n ON s.k = n.tag "
+        "LATERAL VIEW OUTER posexplode(split(name, ' ')) p AS at, part WHERE part <> '' AND x > 1 "
+        "GROUP BY window(ts, '1 minute'), name, part"
+    )
+    assert planned.answer.to_text().splitlines()[-4:] == [
+        "  Filter (`p`.`part` <> '') AND (`s`.`x` > 1)",
+        "    ExplodeRecords posexplode_outer(CAST(SPLIT(`n`.`name`, ' ') AS ARRAY<STRING>)) as p(at, part)",
+        "      LookupJoin inner n on `s`.`k` = `n`.`tag`",
+        "        Scan s [ts, k, x] at us",
+    ]
+    assert planned.fragment.explodes[0].after == 1
+
+
+def test_what_is_exploded_in_a_subquery_can_be_looked_up() -> None:
+    planned = plan(
+        "SELECT window.start, name, count(*) AS c FROM (SELECT ts, explode(tags) AS tag FROM s) e "
+        "JOIN n ON e.tag = n.tag GROUP BY window(ts, '1 minute'), name"
+    )
+    (explode,) = planned.fragment.explodes
+    assert (explode.after, planned.fragment.lookups[0].on) == (0, "`exploded`.`tag` = `n`.`tag`")
+
+
+def test_two_ways_to_write_it_are_one_plan() -> None:
+    written = f"SELECT window.start, tag, count(*) AS c FROM s LATERAL VIEW explode(tags) t AS tag {BY_TAG}"
+    other = f"SELECT window.start, tag, count(*) AS c FROM s, LATERAL explode(tags) AS t(tag) {BY_TAG}"
+    assert plan(written) == plan(other)
+
+
+def test_a_record_counts_once_by_the_conditions_on_its_own_columns() -> None:
+    planned = plan(
+        f"SELECT window.start, tag, count(*) AS c FROM s LATERAL VIEW explode(tags) t AS tag "
+        f"WHERE tag <> 'a' AND x > 1 {BY_TAG}"
+    )
+    counting = count_records(planned.fragment)
+    assert (counting.where, counting.explodes, counting.keys) == ("(`s`.`x` > 1)", (), ())
+
+
+@pytest.mark.parametrize(
+    ("select", "told"),
+    [
+        (f"SELECT window.start, explode(tags) AS tag, count(*) AS c FROM s {BY_TAG}", "not possible here"),
+        (f"SELECT window.start, count(*) AS c FROM s LATERAL VIEW explode(k) t AS tag {BY_TAG}", "neither an array"),
+        (f"SELECT window.start, count(*) AS c FROM s LATERAL VIEW stack(2, 1) t AS tag {BY_TAG}", "STACK"),
+        (f"SELECT window.start, count(*) AS c FROM s LATERAL VIEW explode(m) t AS tag {BY_TAG}", "has 2 column"),
+        ("SELECT ts, explode(tags) AS a, explode(tags) AS b FROM s", "two columns that make rows"),
+        ("SELECT ts, explode(tags) FROM s", "have no name"),
+        ("SELECT ts, upper(explode(tags)) AS a FROM s", "not possible here"),
+        (
+            "SELECT window.start, s.k, count(*) AS c FROM s JOIN (SELECT ts, k, explode(tags) AS t FROM s) e "
+            "ON e.k = s.k GROUP BY window(s.ts, '1 minute'), s.k",
+            "a side of this join",
+        ),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_with_a_hint(select: str, told: str) -> None:
+    with pytest.raises(QueryError, match=told) as caught:
+        plan(select)
+    assert caught.value.hint
+
+
+def test_a_contract_over_exploded_records_is_refused() -> None:
+    text = DECLARED.replace("VIEW v AS", "VIEW v WITH (max_error = 0.1) AS").replace(
+        "{select}", f"SELECT window.start, tag, count(*) AS c FROM s LATERAL VIEW explode(tags) t AS tag {BY_TAG}"
+    )
+    sites = {"us": Site("us"), "center": Site("center")}
+    project = Project("explode", Path(), "center", sites, {("us", "center"): Link("us", "center")})
+    catalog = Catalog(project).add(*parse_sql(text))
+    with pytest.raises(QueryError, match="makes several rows of a record"):
+        plan_view(catalog.views["v"], catalog)

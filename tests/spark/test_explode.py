@@ -1,0 +1,62 @@
+"""Explode on Spark: partials and counts of records are those of DuckDB, which knows nothing of how Spark does it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from catchment.query.sql.parse import parse_sql
+from catchment.query.sql.statements import Stream, Table
+from catchment.spark.evaluation.evaluator import SparkEvaluator
+from catchment.spark.evaluation.one_pass import Take
+from catchment.testing.evaluate import PureEvaluator
+from catchment.testing.records import ArrivingRecords
+from tests.query.test_explode import BY_TAG, DECLARED, plan
+
+pytestmark = pytest.mark.spark
+
+RECORDS = 60
+TABLE = pa.table(
+    {
+        "ts": pa.array([5_000_000 * n for n in range(RECORDS)], pa.timestamp("us", tz="UTC")),
+        "k": [None if n == 9 else "ab c"[: n % 5] for n in range(RECORDS)],
+        "tags": pa.array([None if n % 7 == 0 else [None, "a", "b", "a"][: n % 5] for n in range(RECORDS)]),
+        "m": pa.array(
+            [None if n % 11 == 0 else [("a", n), ("z", None)][: n % 3] for n in range(RECORDS)],
+            pa.map_(pa.string(), pa.int32()),
+        ),
+        "x": pa.array([None if n == 4 else n % 6 for n in range(RECORDS)], pa.int32()),
+    }
+)
+SELECTS = (
+    f"SELECT window.start, tag, count(*) AS c, sum(x) AS x FROM s LATERAL VIEW explode(tags) t AS tag "
+    f"WHERE x > 1 AND (tag <> 'b' OR tag IS NULL) {BY_TAG}",
+    "SELECT window.start, p, tag, u.key, sum(value) AS v FROM s LATERAL VIEW OUTER posexplode(tags) t AS p, tag "
+    "LATERAL VIEW explode(m) u GROUP BY window(ts, '1 minute'), p, tag, u.key",
+    "SELECT window.start, name, count(*) AS c, count(x) AS n FROM (SELECT ts, x, explode_outer(tags) AS tag FROM s) e "
+    "LEFT JOIN n ON e.tag = n.tag GROUP BY window(ts, '1 minute'), name",
+)
+
+
+@pytest.mark.parametrize("select", SELECTS)
+def test_partials_and_counts_are_those_of_duckdb(tmp_path: Path, spark: SparkSession, select: str) -> None:
+    (tmp_path / "n.csv").write_text("tag,name\na,first\na,again\n")
+    declared = {s.name: s for s in parse_sql(DECLARED.replace("{select}", select)) if isinstance(s, Stream | Table)}
+    stream, table = declared["s"], declared["n"]
+    assert isinstance(stream, Stream)
+    assert isinstance(table, Table)
+    fragment = plan(select).fragment
+    arrivals = ArrivingRecords.of(stream, "us", TABLE)
+    expected, counts = PureEvaluator(tmp_path, {"n": table}).rows(arrivals, fragment).lift()
+    names = spark.createDataFrame(pa.table({"tag": ["a", "a"], "name": ["first", "again"]}))
+    (found,) = SparkEvaluator({"n": names}).reduce_all(spark.createDataFrame(TABLE), [Take(fragment)], RECORDS)
+    assert _rows(found.table) == _rows(expected)
+    assert found.records == counts
+    assert sum(count for _, count in counts) <= RECORDS
+
+
+def _rows(table: pa.Table) -> list[str]:
+    return sorted(str(row) for row in table.to_pylist())
