@@ -1,4 +1,4 @@
-"""Sessions, growing windows and calendar days are those of all records, through late records and restarts.
+"""Sessions, growing windows and calendar periods are those of all records, through late records and restarts.
 
 The oracle sorts all records of a key and cuts them where a gap is. Catches: sessions that touch and are not merged, a
 late record that joins two sessions and leaves one of them published, a session that is cut otherwise than promised, an
@@ -27,7 +27,7 @@ from catchment.center.composed.assembled import assemble, window_bounds
 from catchment.center.composed.query import ComposedQuery
 from catchment.center.events import EXACT, FINAL
 from catchment.errors import QueryError, TimelineError
-from catchment.query.assembly import MAX_SLICES, CalendarDays, GrowingWindows, Sessions
+from catchment.query.assembly import MAX_SLICES, CalendarPeriods, GrowingWindows, Sessions
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.timeline import Window, WindowSpec
 from tests.worlds.query_support import make_plan
@@ -53,7 +53,14 @@ CREATE MATERIALIZED VIEW growing AS
 CREATE MATERIALIZED VIEW days AS
   SELECT window.start, window.end, page, count(*) AS n FROM hits
   GROUP BY calendar_window(ts, 'day', 'Europe/Berlin'), page;
+CREATE MATERIALIZED VIEW weeks AS
+  SELECT window.start, window.end, page, count(*) AS n FROM hits
+  GROUP BY calendar_window(ts, 'week', 'America/New_York'), page;
+CREATE MATERIALIZED VIEW months AS
+  SELECT window.start, window.end, count(*) AS n FROM hits GROUP BY calendar_window(ts, 'month', 'UTC');
 """
+WEEKS = """SELECT -241200000000 AS start, 363600000000 AS end, page, count(*) AS n FROM hits GROUP BY ALL"""
+MONTHS = """SELECT 0 AS start, 2678400000000 AS end, count(*) AS n FROM hits"""
 DAYS = """SELECT -3600000000 AS start, 82800000000 AS end, page, count(*) AS n FROM hits GROUP BY ALL"""
 GROWING = """SELECT ts // 60000000 * 60000000 AS start, edge, country, count(*) AS n, count(DISTINCT "user") AS users
   FROM (SELECT *, unnest([w + 15000000, w + 30000000, w + 45000000, w + 60000000]) AS edge FROM (
@@ -126,7 +133,9 @@ def test_a_run_ends_with_the_windows_of_all_records(
     assert sorted_rows(town.center.rows("cut")) == sorted_rows(expected_cuts(records))
     assert sorted_rows(town.center.rows("growing")) == sorted_rows(town.expected(GROWING))
     assert sorted_rows(town.center.rows("days")) == sorted_rows(town.expected(DAYS))
-    for view in ("visits", "ended", "cut", "growing", "days"):
+    assert sorted_rows(town.center.rows("weeks")) == sorted_rows(town.expected(WEEKS))
+    assert sorted_rows(town.center.rows("months")) == sorted_rows(town.expected(MONTHS))
+    for view in ("visits", "ended", "cut", "growing", "days", "weeks", "months"):
         assert statuses(town, view) <= {EXACT, FINAL}
 
 
@@ -221,7 +230,7 @@ CHANGES = ["2026-03-29", "2026-10-25", "2026-03-08", "2026-11-01", "2026-04-05",
     minutes=st.lists(st.integers(-3000, 3000), min_size=1, max_size=25),
 )
 def test_a_calendar_day_has_the_records_of_its_local_date(zone: str, day: str, minutes: list[int]) -> None:
-    days = CalendarDays(zone)
+    days = CalendarPeriods("day", zone)
     start_us = int(datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp()) * SECOND
     times = np.array([start_us + minute * 60 * SECOND for minute in minutes], np.int64)
     raw = pa.table({SLICE_COLUMN: pa.array(times // days.slice_us * days.slice_us), "ts": to_instants(times)})
@@ -242,6 +251,29 @@ def test_a_calendar_day_has_the_records_of_its_local_date(zone: str, day: str, m
     assert found == Counter(to_utc(at).astimezone(ZoneInfo(zone)).date() for at in times.tolist())
 
 
+@settings(max_examples=examples(60))
+@given(
+    zone=st.sampled_from(ZONES),
+    unit=st.sampled_from(["day", "week", "month"]),
+    day=st.dates(date(2023, 12, 1), date(2027, 3, 31)),
+    quarter=st.integers(0, 95),
+)
+def test_each_slice_is_read_for_the_period_of_its_local_date(zone: str, unit: str, day: date, quarter: int) -> None:
+    periods = CalendarPeriods(unit, zone)
+    at = datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(minutes=15 * quarter)
+    at_us = (at - datetime(1970, 1, 1, tzinfo=UTC)) // MICROSECOND // periods.slice_us * periods.slice_us
+    last_us = periods.last_slice_us(at_us)
+    start_us = periods.start_us(last_us)
+    assert start_us is not None, "a period ends with the slice that reads it"
+    assert start_us <= at_us <= last_us
+    assert last_us - start_us <= periods.lookback_us, "everything of a period is read for it"
+    local = [to_utc(us).astimezone(ZoneInfo(zone)).date() for us in (start_us, at_us, last_us + periods.slice_us - 1)]
+    name = {"day": "%Y-%m-%d", "week": "%G-%V", "month": "%Y-%m"}[unit]
+    assert len({day.strftime(name) for day in local}) == 1
+    before, after = (to_utc(us).astimezone(ZoneInfo(zone)).date() for us in (start_us - 1, last_us + periods.slice_us))
+    assert local[0].strftime(name) not in (before.strftime(name), after.strftime(name))
+
+
 def to_instants(times_us: Any) -> pa.Array:
     return pa.array(times_us).cast(pa.timestamp("us")).cast(pa.timestamp("us", "UTC"))
 
@@ -252,7 +284,7 @@ def to_utc(at_us: int) -> datetime:
 
 def test_an_unknown_time_zone_is_refused() -> None:
     with pytest.raises(TimelineError, match="Mars"):
-        CalendarDays("Mars/Olympus")
+        CalendarPeriods("day", "Mars/Olympus")
 
 
 def test_a_window_reads_the_slices_before_and_after_it() -> None:

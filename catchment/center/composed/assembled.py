@@ -1,4 +1,4 @@
-"""The result tables of a view whose windows are assembled from slices: sessions, growing windows, calendar days.
+"""The result tables of a view whose windows are assembled from slices: sessions, growing windows, calendar periods.
 
 The slices are the published rows of a query of their own, with their states; here they are merged into the rows of
 windows. A row belongs to the slice that its window ends in, and a revision has the rows of that slice that changed.

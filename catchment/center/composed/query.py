@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
+from catchment.query.assembly import CalendarPeriods
 from catchment.query.plan import QueryPlan
 from catchment.query.plan_nodes import ViewScan
 from catchment.storage.codec import stored
 from catchment.timeline import Window, WindowSpec
 
 
-@stored(version=2, migrations={1: dict})  # version 2 has lookback_us and lookahead_us
+@stored(version=3, migrations={1: dict, 2: dict})  # version 2 has lookback_us and lookahead_us, version 3 calendar
 @dataclass(frozen=True)
 class ComposedQuery:
     """A query over the windows of another view, `lower`; a row of that is at the start of its window.
 
-    A window of it reads the lower windows in it, from `lookback_us` before it to `lookahead_us` after it.
+    A window of it reads the lower windows in it, from `lookback_us` before it to `lookahead_us` after it. With a
+    `calendar` (unit and time zone) it has one window per period, the slice that this ends in.
     """
 
     name: str
@@ -25,6 +28,7 @@ class ComposedQuery:
     lower_window: WindowSpec
     lookback_us: int = 0
     lookahead_us: int = 0
+    calendar: tuple[str, str] | None = None
 
     @classmethod
     def of(cls, plan: QueryPlan) -> ComposedQuery:
@@ -32,14 +36,22 @@ class ComposedQuery:
         assert isinstance(plan.scan, ViewScan)
         assembly = plan.assembly
         around = (0, 0) if assembly is None else (assembly.lookback_us, assembly.lookahead_us)
-        return cls(plan.name, plan.scan.stream, plan.window, plan.scan.window, *around)
+        calendar = (assembly.unit, assembly.zone) if isinstance(assembly, CalendarPeriods) else None
+        return cls(plan.name, plan.scan.stream, plan.window, plan.scan.window, *around, calendar)
 
     def reading(self, lower_start_us: int) -> Iterator[Window]:
         """Yield its windows that read a lower window."""
+        if self._periods is not None:
+            yield self.window_at(self._periods.last_slice_us(lower_start_us))
+            return
         start_us = lower_start_us - self.lookahead_us
         while start_us <= lower_start_us + self.lookback_us:
             yield from self.window.containing(start_us)
             start_us += self.window.slide_us
+
+    @cached_property
+    def _periods(self) -> CalendarPeriods | None:
+        return None if self.calendar is None else CalendarPeriods(*self.calendar)
 
     def window_at(self, start_us: int) -> Window:
         """Return its window that starts at an instant."""

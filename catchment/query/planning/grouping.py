@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from sqlglot import exp
 
 from catchment.errors import TimelineError
-from catchment.query.assembly import DEFAULT_GAPS, Assembly, CalendarDays, GrowingWindows, Sessions
+from catchment.query.assembly import DEFAULT_GAPS, Assembly, CalendarPeriods, GrowingWindows, Sessions
 from catchment.query.planning.calls import is_aggregate, resolve_inputs
 from catchment.query.planning.scope import Scope
 from catchment.query.sql.dialect import render, show
@@ -20,7 +20,7 @@ from catchment.units import parse_duration
 WINDOW_FORM = "window(event_time, 'size' [, 'slide' [, 'offset']])"
 SESSION_FORM = "session_window(event_time, 'gap')"
 GROWING_FORM = "cumulate(event_time, 'step', 'size')"
-CALENDAR_FORM = "calendar_window(event_time, 'day', 'Europe/Berlin')"
+CALENDAR_FORM = "calendar_window(event_time, 'day', 'Europe/Berlin'), or 'week' or 'month'"
 ASSEMBLED = {"SESSION_WINDOW": SESSION_FORM, "CUMULATE": GROWING_FORM, "CALENDAR_WINDOW": CALENDAR_FORM}
 # A window is the merge of its slices: with more slides per window, closing windows would cost too much.
 MAX_SLIDES = 10_000
@@ -190,11 +190,11 @@ def _read_assembly(call: exp.Expr, scope: Scope, streams: Mapping[str, Stream], 
         raise scope.text.error(cause.message, call, hint=cause.hint) from cause
 
 
-def _read_calendar(call: exp.Expr, text: SqlText) -> CalendarDays:
+def _read_calendar(call: exp.Expr, text: SqlText) -> CalendarPeriods:
     _, unit, zone = call.expressions
-    if not (unit.is_string and zone.is_string) or unit.name.lower() != "day":
-        raise text.error(f"{show(call)} is no window of calendar days", call, hint=f"write {CALENDAR_FORM}")
-    return CalendarDays(zone.name)
+    if not (unit.is_string and zone.is_string):
+        raise text.error(f"{show(call)} is no calendar window", call, hint=f"write {CALENDAR_FORM}")
+    return CalendarPeriods(unit.name.lower(), zone.name)
 
 
 def _check_event_time(argument: exp.Expr, scope: Scope, streams: Mapping[str, Stream]) -> None:
