@@ -185,10 +185,12 @@ class Deployment:
         for view in views:
             plan = plan_view(view, catalog).renamed(deployed.next_name(view.name))
             check_plan(plan, catalog)
-            _refuse_composed(plan, view)
             plans.append(plan)
+            sql = replace(view, replaces=False).to_sql()
             for query in queries_of_plan(plan, catalog):
-                deployed = deployed.add(query, replace(view, replaces=False).to_sql(), bytes_of)
+                deployed = deployed.add(query, sql, bytes_of)
+            if not plan.sides:  # it reads another view, and nothing is sent for it
+                deployed = deployed.add_composed(plan.name, sql)
         check_contracts(self.project, deployed.lasting, load_statistics(self.project, catalog))
         return Deployment(self.project, catalog, tuple(plans), deployed, self.declared)
 
@@ -220,7 +222,8 @@ class Deployment:
     @cached_property
     def composed_queries(self) -> tuple[ComposedQuery, ...]:
         """The views of views, each after the one that it reads."""
-        return tuple(in_order([ComposedQuery.of(plan) for plan in self.plans if plan.lower is not None]))
+        names = {plan.view: plan.name for plan in self.plans}
+        return tuple(in_order([ComposedQuery.of(plan, names) for plan in self.plans if plan.lower is not None]))
 
     def _center_query(self, p: QueryPlan) -> CenterQuery:
         defaults = self.project.defaults
@@ -294,16 +297,6 @@ class Deployment:
             return None
         stream = self.catalog.streams[plan.fragment.stream]
         return find_source_key(plan, stream.source)
-
-
-def _refuse_composed(plan: QueryPlan, view: View) -> None:
-    if plan.lower is not None:
-        what = f"reads the view {plan.lower!r}" if plan.slices is None else "has windows that are not of one size"
-        raise QueryError(
-            f"view {plan.name!r} {what}, and cannot be submitted while a project runs",
-            where=view.where,
-            hint="declare it in the project's queries/, and start the center again",
-        )
 
 
 def _share(catalog: Catalog, plans: tuple[QueryPlan, ...], known: Deployed | None) -> Deployed:

@@ -47,7 +47,7 @@ def _deploy(project: Project, views: Sequence[View], dry_run: bool) -> Mapping[s
     def make(now: Deployed | None) -> Deployed:
         before = Deployment.plan(declared, now)
         for view in (v.name for v in views if v.replaces):
-            _refuse_composed(before, view)
+            _refuse_read(before, view)
         after = before.add(views, known_bytes(before))
         changes.append(_describe_change(before, after, [view.name for view in views]))
         return after.deployed
@@ -72,9 +72,10 @@ def _describe_change(before: Deployment, after: Deployment, views: Sequence[str]
         if view in old
     ]
     parts = [part for view in views for part in made.parts(made.query_name(view))]
+    composed = [{"query": new[view].name, "reads": new[view].lower} for view in views if not new[view].sides]
     return {
         "version": made.version,
-        "queries": [_describe_query(made, part) for part in parts],
+        "queries": [*(_describe_query(made, part) for part in parts), *composed],
         "replaced": replaced,
         "ended_fragments": ended,
     }
@@ -94,10 +95,10 @@ def drop(project: Project, name: str) -> Mapping[str, Any]:
     def make(now: Deployed | None) -> Deployed:
         deployment = Deployment.plan(declared, now)
         deployed = deployment.deployed
-        _refuse_composed(deployment, name)
-        definition = find_definition(deployed, name)
+        definition = find_definition(deployment, name)
         if definition is None:
-            raise QueryError(f"there is no query {name!r}", hint=did_you_mean(name, map(view_of, deployed.views)))
+            raise QueryError(f"there is no query {name!r}", hint=did_you_mean(name, deployment.catalog.views))
+        _refuse_read(deployment, view_of(definition))
         made = deployed.drop(definition)
         ended.extend(f for f in deployed.sharing.fragments if f not in made.sharing.fragments)
         return made
@@ -106,19 +107,18 @@ def drop(project: Project, name: str) -> Mapping[str, Any]:
     return {"version": made.version, "dropped": name, "ended_fragments": ended}
 
 
-def _refuse_composed(deployment: Deployment, name: str) -> None:
-    """Refuse to drop a view that another one reads, or that reads another one."""
-    for plan in (p for p in deployment.plans if p.lower is not None and name in (p.name, p.lower)):
+def _refuse_read(deployment: Deployment, view: str) -> None:
+    """Refuse to end a view that another one reads."""
+    for plan in (p for p in deployment.plans if p.slices is None and p.lower == view):
         raise QueryError(
-            f"view {plan.name!r} reads the windows of {plan.lower!r}, and neither is dropped while a project runs",
-            hint=f"remove {plan.name!r} from the project's queries/, and start the center again",
+            f"view {plan.view!r} reads the windows of {view!r}, which cannot end before it",
+            hint=f"drop {plan.view!r} first, and submit it again afterwards",
         )
 
 
-def find_definition(deployed: Deployed, name: str) -> str | None:
+def find_definition(deployment: Deployment, name: str) -> str | None:
     """Return the definition that runs under a name: that of a view, or its own; None if there is none."""
-    definition = deployed.query_name(name) if "@" not in name else name
-    return definition if definition in deployed.views else None
+    return next((plan.name for plan in deployment.plans if name in (plan.view, plan.name)), None)
 
 
 def _views_of(statements: Sequence[Statement], where: str) -> list[View]:

@@ -19,7 +19,6 @@ from catchment.optimizer.sharing.deployed import Deployed
 from catchment.project.config import Project
 from catchment.project.options import did_you_mean
 from catchment.query.catalog import load_catalog
-from catchment.query.definition_names import view_of
 
 _TOLD = ("site", "fragment", "reason", "expression", "record", "from_us", "missed_us")
 
@@ -33,10 +32,11 @@ def describe_queries(project: Project) -> list[dict[str, Any]]:
 
 def resume(project: Project, name: str) -> Mapping[str, Any]:
     """Ask every role where a view is suspended to resume it; return what each has missed so far."""
-    deployed = Deployment.plan(load_catalog(project)).deployed
-    definition = find_definition(deployed, name)
+    deployment = Deployment.plan(load_catalog(project))
+    deployed = deployment.deployed
+    definition = find_definition(deployment, name)
     if definition is None:
-        hint = did_you_mean(name, map(view_of, deployed.views))
+        hint = did_you_mean(name, deployment.catalog.views)
         raise ConfigError(f"there is no view {name!r}", where=str(project.folder), hint=hint)
     name = definition
     found = list(find_suspensions(project, deployed, name))

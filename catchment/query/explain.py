@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from catchment.aggregates.bounded_sets import BoundedSet, CountDistinct
 from catchment.aggregates.percentiles import Percentile
 from catchment.aggregates.shed_terms import terms_in
+from catchment.functions.declared import AggregateFunction
+from catchment.functions.installed import find_installed, functions_in
 from catchment.project.config import Link, Project
 from catchment.project.routes import Routes
 from catchment.quality.laws import law_of, sketch_bound
@@ -155,6 +158,9 @@ def _contract_lines(plan: QueryPlan, project: Project) -> list[str]:
     sketches = [a.name for a in plan.fragment.aggregates if not a.exact and not isinstance(a, BoundedSet | Percentile)]
     if sketches:
         lines.append(f"estimated from sketches: {', '.join(sketches)}")
+    lines += _own_functions(plan)
+    for explode in (e for side in plan.sides for e in side.fragment.explodes):
+        lines.append(f"{explode.alias}: sites make rows of each record; coverage counts records, never rows")
     lines.append(f"policy: {options.policy or project.defaults.policy}")
     if terms_in(plan.fragment.aggregates):
         lines.append(f"under overload: {_shed(plan)}")
@@ -182,6 +188,20 @@ def _contract_lines(plan: QueryPlan, project: Project) -> list[str]:
         chosen = f"{plan.top}, chosen at the center from all rows"
         finish = chosen if plan.trivial else f"the SELECT list and HAVING, at the center; {chosen}"
     return [*lines, f"after the aggregates: {finish}"]
+
+
+def _own_functions(plan: QueryPlan) -> list[str]:
+    """Return the functions of the project that a view calls, with the code and what a state of an aggregate takes."""
+    lines = []
+    for name in sorted(functions_in(plan.to_text())):
+        found = find_installed(name)
+        assert found is not None
+        declared = found.declared
+        size = ""
+        if isinstance(declared, AggregateFunction):
+            size = f", a state takes up to {declared.max_state_bytes} bytes"
+        lines.append(f"{name}: Python of this project, in {Path(found.file).name}, the same at every site{size}")
+    return lines
 
 
 def _describe_set(aggregate: BoundedSet | Percentile) -> str:

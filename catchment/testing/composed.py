@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from catchment.aggregates import partials
+from catchment.center.composed.windows import ComposedState
 from catchment.center.events import EXACT, FINAL
 from catchment.center.late.registry import WINDOW_COLUMN
 from catchment.center.results.layout import flatten_states, newest_revisions, without_retracted
@@ -29,27 +30,28 @@ Rows = dict[tuple[Any, ...], tuple[Any, ...]]  # (window, keys...) -> values
 class ComposedCheck:
     """Checks what one view of a view has published."""
 
-    def __init__(self, store: MemoryStore, plan: QueryPlan, from_us: int) -> None:
+    def __init__(self, store: MemoryStore, plan: QueryPlan, state: ComposedState, has_dead: bool) -> None:
         self._store = store
         self._plan = plan
-        self._from_us = from_us
+        self._from_us = state.from_us
+        self._lower = state.query.lower
+        self._has_dead = has_dead  # then windows that have not ended everywhere may still wait
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong, each with the view and the window."""
         expected = self._expected()
         answered = self._answered()
         for key in sorted(expected.keys() | answered.keys(), key=str):
-            if expected.get(key) != answered.get(key):
+            waits = self._has_dead and key not in answered
+            if expected.get(key) != answered.get(key) and not waits:
                 yield f"{self._plan.name}: {key} is {answered.get(key)}, expected {expected.get(key)}"
+        yield from self._status_problems()
+
+    def _status_problems(self) -> Iterator[str]:
         for start_us, status in self._statuses(self._plan.name).items():
             inside = {s for at, s in self._statuses(self._lower).items() if start_us <= at < self._end_us(start_us)}
             if status in (EXACT, FINAL) and inside - {EXACT, FINAL}:
                 yield f"{self._plan.name}: {start_us} is {status}, and windows of {self._lower} in it are {inside}"
-
-    @property
-    def _lower(self) -> str:
-        assert self._plan.lower is not None
-        return self._plan.lower
 
     def _end_us(self, start_us: int) -> int:
         return start_us + self._plan.window.size_us

@@ -8,6 +8,7 @@ expressions mean the same in both: what DuckDB cannot read is refused by name.
 from __future__ import annotations
 
 import atexit
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -255,6 +256,10 @@ def _teach(name: str) -> None:
     def evaluate(*columns: pa.ChunkedArray | pa.Array) -> pa.Array:
         return _naive(declared.evaluate([one_array(column) for column in columns]))
 
+    # DuckDB looks at how many parameters a function has.
+    names = (f"x{number}" for number in range(len(declared.takes)))
+    given = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names]
+    evaluate.__signature__ = inspect.Signature(given)  # type: ignore[attr-defined]
     duckdb_connection().create_function(
         name,
         evaluate,

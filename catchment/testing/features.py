@@ -57,6 +57,8 @@ class Feature(StrEnum):
     OVERLOAD = "overload"
     # views that are submitted and begin in the past
     PAST = "past"
+    # views of other shapes: sessions, windows that grow, rows of arrays, views of views
+    SHAPES = "shapes"
     # state that is older than what was sent, or lost, and is healed
     RESTORED = "restored"
     LOST = "lost"

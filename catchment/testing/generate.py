@@ -19,7 +19,7 @@ from catchment.timeline import SECOND_US
 BEGIN_US = 1_767_225_600 * SECOND_US  # 2026-01-01
 SPAN_US = 30 * SECOND_US  # event times of the records
 # Drawn apart, so that a seed draws of everything else what it always did.
-LATER = (Feature.OVERLOAD, Feature.PAST)
+LATER = (Feature.OVERLOAD, Feature.PAST, Feature.SHAPES)
 STARTS = ("start = 'all'", "start = '8 s'", "start = '2026-01-01 00:00:05'")
 TIGHT_SHARE = 0.3  # of the projects whose center may hold almost nothing for open windows
 PROMISES = ("", "slack = 'fixed:0'", "slack = 'fixed:3'", "slack = 'mp-k-slack'", "max_error = 0.3, confidence = 0.8")
@@ -42,6 +42,28 @@ _CALLS = (
 _BOUNDED_CALLS = ("count(*) AS n", "sum(bytes) AS bytes", "avg(bytes) AS mean")
 _CONDITIONS = ("", "", "WHERE bytes > 5", "WHERE page <> 'c'", "WHERE user IN (1, 2) OR bytes IS NULL")
 _KEYS = (("page",), ("user",), ("page", "user"), ())
+
+
+_FUNCTIONS = """import catchment
+import pyarrow.compute as pc
+
+
+@catchment.function(takes=["DOUBLE", "BIGINT"], returns="DOUBLE")
+def per_byte(ms, size):
+    return pc.divide(ms, pc.cast(pc.add(size, 1), "float64"))
+
+
+@catchment.aggregate(takes=["DOUBLE"], state={"low": "DOUBLE", "high": "DOUBLE"}, returns="DOUBLE")
+class reach:
+    def lift(self, values):
+        return values, values
+
+    def combine(self, left, right):
+        return pc.min_element_wise(left.low, right.low), pc.max_element_wise(left.high, right.high)
+
+    def lower(self, state):
+        return pc.subtract(state.high, state.low)
+"""
 
 
 @dataclass(frozen=True)
@@ -96,6 +118,8 @@ class _Writer:
                 "CREATE TABLE sections (page STRING, section STRING) WITH (path = 'sections.csv', format = 'csv');"
             )
         (self.folder / "queries" / "all.sql").write_text("\n".join([*streams, *self._views()]) + "\n")
+        if self._has(Feature.SHAPES):
+            (self.folder / "functions.py").write_text(_FUNCTIONS)
         is_declared = self.chance.random() < 0.5  # then a view that is submitted may widen what runs
         if is_declared and not self._has(Feature.THROTTLE):  # a contract that a slow link could not keep is refused
             rates = [f"[streams.{name}]\nrows_per_s = {self.chance.choice((1, 100))}\nrow_bytes = 40" for name in named]
@@ -113,6 +137,41 @@ class _Writer:
                 yield self._view("late_promised", "hits", _BOUNDED_CALLS, promise)
             if self._has(Feature.JOIN):
                 yield self._join("late_joined", start)
+        if self._has(Feature.SUBMIT) and self._has(Feature.SHAPES):
+            chance = self._own_chance
+            for view in chance.sample(self._shapes(chance), 2):
+                yield view.replace("MATERIALIZED VIEW ", "MATERIALIZED VIEW late_", 1)
+
+    def _shapes(self, chance: random.Random) -> list[str]:
+        """Return views of other shapes than one stream in windows of one size."""
+        keys = chance.choice(((), ("page",), ("user",)))
+        own = "".join(f", {key}" for key in keys)
+        gap_s = chance.choice((1, 2, 3))
+        step_s, steps = chance.choice(((1, 4), (2, 5), (3, 2)))
+        unit = chance.choice(("day", "week", "month"))
+        select = f"SELECT window.start, window.end{own}, count(*) AS n, sum(bytes) AS bytes FROM hits"
+        where = chance.choice(_CONDITIONS)
+        outer = chance.choice(("", "OUTER "))
+        return [
+            f"CREATE MATERIALIZED VIEW visits AS {select} {where} GROUP BY session_window(ts, '{gap_s} s'){own};",
+            f"CREATE MATERIALIZED VIEW growing AS {select} {where} "
+            f"GROUP BY cumulate(ts, '{step_s} s', '{step_s * steps} s'){own};",
+            f"CREATE MATERIALIZED VIEW calendar AS {select} {where} "
+            f"GROUP BY calendar_window(ts, '{unit}', 'UTC'){own};",
+            f"CREATE MATERIALIZED VIEW parts AS SELECT window.start, place, part, count(*) AS n, sum(bytes) AS bytes "
+            f"FROM hits LATERAL VIEW {outer}posexplode(array(page, CAST(user AS STRING))) p AS place, part "
+            f"{where} GROUP BY window(ts, '6 s'), place, part;",
+            "CREATE MATERIALIZED VIEW own AS SELECT window.start, page, reach(ms) AS reach, "
+            "max(per_byte(ms, bytes)) AS most, per_byte(max(ms), sum(bytes)) AS share "
+            f"FROM hits {where} GROUP BY window(ts, '6 s', '3 s'), page;",
+            "CREATE MATERIALIZED VIEW minutes AS SELECT window.start, max(n) AS most, count(*) AS rows "
+            "FROM v0 GROUP BY window(start, '60 s');",
+        ]
+
+    @property
+    def _own_chance(self) -> random.Random:
+        """A chance of its own, so that a seed draws of everything else what it always did."""
+        return random.Random(f"{sorted(self.features)} {self.sites} shapes")
 
     def _has(self, feature: Feature) -> bool:
         return feature in self.features
@@ -182,6 +241,9 @@ class _Writer:
             )
         if self._has(Feature.JOIN):
             yield self._join("joined")
+        if self._has(Feature.SHAPES):
+            chance = self._own_chance
+            yield from chance.sample(self._shapes(chance), chance.randint(1, 3))
 
     def _join(self, name: str, options: str = "") -> str:
         """Return a join; of which kind is drawn of a chance of its own, so that seeds draw what they always did."""

@@ -18,6 +18,7 @@ from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.share import share
 from catchment.query.plan import QueryPlan
 from catchment.query.view_start import ViewStart
+from catchment.testing.assembled import AssembledCheck
 from catchment.testing.checks import ViewCheck
 from catchment.testing.composed import ComposedCheck
 from catchment.testing.faults import FaultPlan
@@ -147,9 +148,11 @@ class DeploymentSimulation:
     def _is_answered(self, plan: QueryPlan) -> bool:
         assert self.world.center is not None
         core = self.world.center.pipeline.core
-        if plan.lower is not None:
-            return bool(self._dead()) or not core.composed[plan.name].state.windows
-        windows = core.queries[plan.name].windows
+        if plan.lower is not None and core.composed[plan.name].state.windows and not self._dead():
+            return False
+        if plan.lower is not None and plan.slices is None:
+            return True
+        windows = core.queries[(plan.slices or plan).name].windows
         return not windows.state.slices and (bool(self._dead()) or not windows.state.closed)
 
     def _dead(self) -> list[str]:
@@ -181,8 +184,10 @@ class DeploymentSimulation:
         self.world.say("a view is submitted")
 
     def _drop(self) -> None:
-        plans = self.world.current().plans
-        if len(plans) < 2:
+        every = self.world.current().plans
+        read = {plan.lower for plan in every}
+        plans = [plan for plan in every if plan.view not in read]
+        if len(every) < 2 or not plans:
             return
         plan = self._chance.choice(plans)
         self._note_start(plan)
@@ -224,11 +229,14 @@ class DeploymentSimulation:
         oracle = ViewOracle(world.evaluator, world.workload, accepted)
         problems = [p for role in world.roles.values() for p in world.blocked_sites(role)]
         problems += self._count_problems()
-        for plan in world.center.deployment.plans:
-            if plan.lower is not None:
-                from_us = world.center.pipeline.core.composed[plan.name].state.from_us
-                problems += ComposedCheck(world.store, plan, from_us).problems()
+        for view in world.center.deployment.plans:
+            if view.lower is not None:
+                state = world.center.pipeline.core.composed[view.name].state
+                check_composed = ComposedCheck if view.slices is None else AssembledCheck
+                problems += check_composed(world.store, view, state, bool(self._dead())).problems()
+            if view.lower is not None and view.slices is None:
                 continue
+            plan = view.slices or view
             self._note_start(plan)
             start_us = self._starts.get(plan.name)
             if start_us is None and self._dead():

@@ -114,6 +114,46 @@ def test_a_name_that_was_dropped_is_used_again_and_a_third_definition_replaces_i
     assert middle.items() <= last.items()
 
 
+COMPOSED = """CREATE MATERIALIZED VIEW busiest AS
+  SELECT window.start, max(n) AS n FROM pages GROUP BY window(start, '20 s');"""
+VISITS = """CREATE OR REPLACE MATERIALIZED VIEW visits AS
+  SELECT session_window.start AS began, page, count(*) AS n FROM hits GROUP BY session_window(ts, '2 s'), page;"""
+
+
+def test_views_of_views_and_sessions_are_submitted_replaced_and_dropped_during_a_run(tmp_path: Path) -> None:
+    longer = VISITS.replace("'2 s'", "'3 s'")
+    simulation = make_simulation(
+        tmp_path / "p",
+        (3, lambda project: submit_text(project, SECOND)),
+        (6, lambda project: submit_text(project, COMPOSED)),  # over the second definition
+        (9, lambda project: submit_text(project, VISITS.replace("AS\n", "WITH (max_session = '6 s') AS\n"))),
+        (20, lambda project: submit_text(project, longer.replace("AS\n", "WITH (max_session = '6 s') AS\n"))),
+        (30, lambda project: drop(project, "busiest")),
+        (32, lambda project: submit_text(project, COMPOSED)),
+    )
+    simulation.run().assert_right()
+    for view in ("busiest@2", "visits@2"):
+        found = simulation.world.store.results(view)
+        assert found is not None
+        assert found.num_rows, view
+
+
+def test_a_view_that_another_one_reads_ends_after_it(tmp_path: Path) -> None:
+    project = write_project(tmp_path / "p")
+    told = submit_text(project, COMPOSED)
+    assert told["queries"] == [{"query": "busiest", "reads": "pages"}]
+    ends: tuple[Callable[[], object], ...] = (lambda: drop(project, "pages"), lambda: submit_text(project, SECOND))
+    for end in ends:
+        with pytest.raises(CatchmentError, match="view 'busiest' reads the windows of 'pages'"):
+            end()
+    drop(project, "busiest")
+    submit_text(project, SECOND)
+    submit_text(project, COMPOSED)
+    again = Deployment.load(project.folder)
+    assert [p.name for p in again.plans] == ["pages@2", "busiest@2"]
+    assert [(q.name, q.lower) for q in again.composed_queries] == [("busiest@2", "pages@2")]
+
+
 def test_what_is_deployed_is_known_again_after_a_restart(tmp_path: Path) -> None:
     project = write_project(tmp_path / "p")
     told = submit_text(project, SECOND)

@@ -38,6 +38,8 @@ SELECTS = (
     "LATERAL VIEW explode(m) u GROUP BY window(ts, '1 minute'), p, tag, u.key",
     "SELECT window.start, name, count(*) AS c, count(x) AS n FROM (SELECT ts, x, explode_outer(tags) AS tag FROM s) e "
     "LEFT JOIN n ON e.tag = n.tag GROUP BY window(ts, '1 minute'), name",
+    "SELECT window.start, part, n.tag, count(*) AS c FROM s JOIN n ON s.k = n.tag "
+    "LATERAL VIEW explode(split(n.name, 'i')) p AS part GROUP BY window(ts, '1 minute'), part, n.tag",
 )
 
 

@@ -24,8 +24,8 @@ BEGIN_S = 1_767_225_600
 NATIVE = '[defaults]\nevaluator = "native"\n'
 LOOKED_UP = (
     "CREATE TABLE names (c DOUBLE, name STRING) WITH (path = 'names.csv', format = 'csv');\n"
-    "CREATE MATERIALIZED VIEW w AS SELECT window.start, name, geometric_mean(f) AS g FROM s JOIN names "
-    "ON celsius(s.f) = names.c GROUP BY window(ts, '1 minute'), name;"
+    "CREATE MATERIALIZED VIEW w AS SELECT window.start, name, geometric_mean(f) AS g, count_if(above(f, 40)) AS n "
+    "FROM s JOIN names ON celsius(s.f) = names.c GROUP BY window(ts, '1 minute'), name;"
 )
 SET_ASIDE = VIEW.replace("VIEW v AS", "VIEW v WITH (on_error = 'quarantine') AS")
 
@@ -90,7 +90,8 @@ def test_own_functions_answer_as_plain_python_does(tmp_path: Path, spark: SparkS
     run_deployment(Deployment.load(tmp_path), once=True, spark=spark)
     _same(_answers(tmp_path), _expected(records))
     looked_up = catchment.open(tmp_path).results("w").to_arrow().to_pylist()
-    assert {(row["name"], round(row["g"], 6)) for row in looked_up} == {("ice", 32.0), ("cool", 50.0)}
+    found = {(row["name"], round(row["g"], 6), row["n"]) for row in looked_up}
+    assert found == {("ice", 32.0, 0), ("cool", 50.0, 1)}
 
 
 def test_a_record_on_which_a_function_raises_is_set_aside_alone(tmp_path: Path, spark: SparkSession) -> None:

@@ -23,6 +23,11 @@ def celsius(fahrenheit):
     return above_freezing(fahrenheit)
 
 
+@catchment.function(takes=["DOUBLE", "DOUBLE"], returns="BOOLEAN")
+def above(fahrenheit, limit):
+    return pc.greater(fahrenheit, limit)
+
+
 @catchment.aggregate(takes=["DOUBLE"], state={"logs": "DOUBLE", "count": "BIGINT"}, returns="DOUBLE")
 class geometric_mean:
     def lift(self, values):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 
 from catchment.query.assembly import CalendarPeriods
 from catchment.query.plan import QueryPlan
@@ -31,13 +32,14 @@ class ComposedQuery:
     calendar: tuple[str, str] | None = None
 
     @classmethod
-    def of(cls, plan: QueryPlan) -> ComposedQuery:
-        """Return the query of a plan that reads another one."""
+    def of(cls, plan: QueryPlan, definitions: Mapping[str, str] = MappingProxyType({})) -> ComposedQuery:
+        """Return the query of a plan that reads another one; `definitions` name those of views."""
         assert isinstance(plan.scan, ViewScan)
+        lower = definitions.get(plan.scan.stream, plan.scan.stream)
         assembly = plan.assembly
         around = (0, 0) if assembly is None else (assembly.lookback_us, assembly.lookahead_us)
         calendar = (assembly.unit, assembly.zone) if isinstance(assembly, CalendarPeriods) else None
-        return cls(plan.name, plan.scan.stream, plan.window, plan.scan.window, *around, calendar)
+        return cls(plan.name, lower, plan.window, plan.scan.window, *around, calendar)
 
     def reading(self, lower_start_us: int) -> Iterator[Window]:
         """Yield its windows that read a lower window."""

@@ -157,11 +157,12 @@ def make_all_tables(
 ) -> dict[str, ResultTables]:
     """Return the tables of every view; those that are known stay, and a view is made after the one that it reads."""
     by_name = {plan.name: plan for plan in plans}
+    by_view = {plan.view: plan for plan in by_name.values()}
     tables: dict[str, ResultTables] = {}
 
     def put(plan: QueryPlan) -> ResultTables:
         if plan.name not in tables:
-            lower = plan.slices or (by_name[plan.lower] if plan.lower is not None else None)
+            lower = plan.slices or (by_view[plan.lower] if plan.lower is not None else None)
             read = LowerView(lower, put(lower)) if lower is not None else None
             tables[plan.name] = (known or {}).get(plan.name) or make(plan, read)
         return tables[plan.name]

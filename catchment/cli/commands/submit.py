@@ -54,6 +54,9 @@ def drop(
 def _render_submitted(answer: Mapping[str, Any]) -> str:
     lines = []
     for row in answer["queries"]:
+        if "reads" in row:
+            lines.append(f"{row['query']}: reads the windows of {row['reads']}, and nothing is sent for it")
+            continue
         shared = f"shares {row['fragment']} with {', '.join(row['shared_with'])}"
         lines.append(f"{row['query']}: {shared if row['shared_with'] else 'starts ' + row['fragment']}")
     for row in answer["replaced"]:

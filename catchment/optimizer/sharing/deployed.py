@@ -87,6 +87,18 @@ class Deployed:
         starts = self.starts if query.start is None else {**self.starts, **dict.fromkeys(new, query.start)}
         return replace(named, sharing=sharing, begun=(*self.begun, *new), starts=starts, version=self.version + 1)
 
+    def add_composed(self, definition: str, sql: str) -> Deployed:
+        """Return the deployment with one more view that reads another one: nothing is sent for it."""
+        view = view_of(definition)
+        number = number_of(definition)
+        return replace(
+            self,
+            submitted={**self.submitted, view: sql},
+            definitions=self.definitions if number == 1 else {**self.definitions, view: number},
+            dropped=tuple(n for n in self.dropped if n != view),
+            version=self.version + 1,
+        )
+
     def query_name(self, view: str) -> str:
         """Return the name of a view's newest definition."""
         return definition_name(view, self.definitions.get(view, 1))
@@ -94,13 +106,16 @@ class Deployed:
     def next_name(self, view: str) -> str:
         """Return the name of the definition that a view would get now: a new one, if it has or had one."""
         number = self.definitions.get(view, 1)
-        was_used = view in self.dropped or self.query_name(view) in self.views
+        was_used = view in self.dropped or view in self.submitted or self.query_name(view) in self.views
         return definition_name(view, number + was_used)
 
     def drop(self, name: str) -> Deployed:
-        """Return the deployment without a query, or without the sides of a join; what nobody else needs ends."""
+        """Return the deployment without a query, or without its sides; what nobody else needs ends.
+
+        A view that reads another one has none.
+        """
         sharing = self.sharing
-        for part in self.parts(name) or (name,):
+        for part in self.parts(name):
             sharing = sharing.drop(part)
         left = {f: self.sharing.fragments[f] for f in self.leaving}
         view = view_of(name)
