@@ -78,6 +78,12 @@ def tables(spark: SparkSession) -> Iterator[SparkSession]:
         relation = {**catalog.streams, **catalog.tables}[name]
         schema = ", ".join(f"`{c.name}` {sql_type(c.type)}" for c in relation.columns)
         spark.createDataFrame(content, schema).createOrReplaceTempView(name)
+    tiers = [
+        (1, "gold", dt.datetime(2024, 3, 1, tzinfo=dt.UTC), None),
+        (2, "tin", dt.datetime(2024, 3, 2, tzinfo=dt.UTC), None),
+    ]
+    schema = "cpid INT, tier STRING, valid_from TIMESTAMP, valid_to TIMESTAMP"
+    spark.createDataFrame(tiers, schema).createOrReplaceTempView("tiers")  # which a case declares itself
     settings = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
     before = {name: spark.conf.get(name) for name in settings}
     for name, value in settings.items():
