@@ -45,6 +45,7 @@ _OUTAGE_WORDS = (
     "AccessControlException",
     "Connection refused",
     "No such file or directory",
+    "[Errno ",  # an OSError of Python, such as of a source that the project brings
 )
 
 T = TypeVar("T")

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from catchment.center.results.read import read_results
-from tests.worlds.runs import run_project
+from tests.worlds.runs import Status, run_project
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from catchment.spark.pipelines.runner import Runner
 
 pytestmark = pytest.mark.spark
 
@@ -62,8 +64,20 @@ def test_a_source_of_the_project_is_read_once_through_restarts(spark: SparkSessi
     (tmp_path / "catchment.toml").write_text(TOML)
     (tmp_path / "queries" / "q.sql").write_text(SQL.format(folder=tmp_path))
     (tmp_path / "counting.py").write_text(MODULE)
-    for numbers in (25, 25, 60):
-        (tmp_path / "edge").write_text(str(numbers))
+    source = tmp_path / "edge"
+    states = set()
+
+    def enough(runner: Runner, status: Status) -> bool:
+        """Whether the records were read; what they come from is there only after the reader has missed it."""
+        states.add(status["sites"]["edge"]["streams"]["numbers"]["state"])
+        if "retrying" in states and not source.exists():
+            source.write_text("25")
+        return bool(status["sites"]["edge"]["rows"] == 25)
+
+    run_project(spark, tmp_path, once=False, until=enough)
+    assert "retrying" in states
+    for numbers in (25, 60):
+        source.write_text(str(numbers))
         run_project(spark, tmp_path, once=True)
     answers = read_results(tmp_path / "state", "sums").to_pylist()
     assert sum(row["n"] for row in answers) == 60
