@@ -164,7 +164,9 @@ class SiteCore:
             self._fragments[name].update(event)
         else:
             self._fragments[name] = SiteFragment.start(event)
-        self._clock(event.fragment.stream)
+        clock = self._clock(event.fragment.stream)
+        for slack in self._fragments[name].slacks:  # it may have been added after its stream had ended
+            slack.end(clock.ended_us)
         if event.slacks:
             self._clock(self._fragments[name].clock_name)
 
@@ -172,6 +174,8 @@ class SiteCore:
         clock = self._clock(event.stream)
         clock.raise_to(event.low_mark_us, now_us)
         clock.note_read(event.read_us)
+        if event.ended:
+            clock.end(event.low_mark_us)
         for fragment in (f for f in self._fragments.values() if f.fragment.stream == event.stream):
             if event.ended:
                 for slack in fragment.slacks:

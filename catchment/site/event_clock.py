@@ -7,6 +7,7 @@ seen, the clock knows the pace, and so how many seconds of real time a slice has
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from catchment.site.ewma import move_average
 from catchment.storage.codec import stored
@@ -17,7 +18,13 @@ _MIN_PACE = 1e-3  # a stream that stands still has no useful pace
 _MAX_PACE = 1e6  # a stream that is read from history has none either
 
 
-@stored(version=2, migrations={1: dict})  # version 2 has read_us
+def _add_end(fields: dict[str, Any]) -> dict[str, Any]:
+    """Make the fields of version 3: of a stream that is over, the mark says so."""
+    is_over = fields["low_mark_us"] >= END_OF_TIME_US
+    return fields | {"ended_us": END_OF_TIME_US if is_over else START_OF_TIME_US}
+
+
+@stored(version=3, migrations={1: dict, 2: _add_end})  # version 2 has read_us, version 3 ended_us
 @dataclass
 class EventClock:
     """The low mark of one stream and the pace (event time per real time) at which it rises."""
@@ -27,6 +34,7 @@ class EventClock:
     pace: float = 1.0
     pairs: int = 0  # pairs of marks that the pace was measured from
     read_us: int | None = None  # the newest event time that was read, if it is known
+    ended_us: int = START_OF_TIME_US  # nothing before it is waited for: the stream was read to its end
 
     def raise_to(self, low_mark_us: int, now_us: int) -> None:
         """Take a higher mark; a lower one changes nothing."""
@@ -44,6 +52,10 @@ class EventClock:
         """Remember how far the stream has been read; less than that changes nothing."""
         if read_us is not None:
             self.read_us = read_us if self.read_us is None else max(self.read_us, read_us)
+
+    def end(self, mark_us: int) -> None:
+        """Note that the stream is over, or was read to its end."""
+        self.ended_us = max(self.ended_us, mark_us)
 
     def mark_at(self, now_us: int) -> float:
         """Return where the low mark should be by now, had it gone on rising at its pace."""

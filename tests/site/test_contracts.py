@@ -24,8 +24,8 @@ from catchment.site.policies.basic import EarlyPolicy
 from catchment.site.policies.registry import policy_by_name
 from catchment.site.slack.query import OTHERS, QuerySlack
 from catchment.storage import codec
-from catchment.timeline import SECOND_US, ManualClock
-from catchment.wire.messages import Standing
+from catchment.timeline import END_OF_TIME_US, SECOND_US, ManualClock
+from catchment.wire.messages import Standing, Updates
 from tests.worlds.contract_site import FRAGMENT, WINDOW, ContractSite, Row, deliver, observed, plan, summed
 from tests.worlds.world import Center, lifted, make_fragment
 
@@ -137,6 +137,20 @@ def test_a_fragment_without_a_contract_goes_by_its_streams_mark_and_one_with_by_
     (send,) = core.handle(site_events.LowMarkRaised("s", 50 * SECOND_US, ended=True), 0)
     standings = [m for m in send.messages if isinstance(m, Standing)]
     assert [s.complete_until_us for s in standings] == [50 * SECOND_US]
+
+
+def test_a_contract_that_comes_after_the_end_of_its_stream_waits_for_nothing() -> None:
+    core = SiteCore()
+    core.handle(site_events.FragmentAdded(FRAGMENT, policy_by_name("batching")), 0)
+    core.handle(site_events.LowMarkRaised("s", END_OF_TIME_US, ended=True), 0)
+    again = replace(FRAGMENT, name="again")  # as where a view moves, or its windows are computed again
+    core.handle(site_events.FragmentAdded(again, policy_by_name("batching"), slacks=(plan(),)), 0)
+    partials = lifted(again, [(1, "a", 1)]).partials
+    (send,) = core.handle(site_events.Absorbed("again", partials, ((0, 1),)), 0)
+    assert [m.table.num_rows for m in send.messages if isinstance(m, Updates)] == [1]
+    core.restore(codec.decode(codec.encode(core.snapshot())))
+    core.validate()
+    assert not core.pending_rows
 
 
 def test_a_changed_plan_starts_fresh_and_keeps_only_how_far_it_had_come() -> None:
