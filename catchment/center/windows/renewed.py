@@ -75,7 +75,7 @@ class RenewedWindows:
         if former.known is None or known.status == EXACT:
             return None
         if former.known.status != EXACT:
-            if sum(former.counts.values()) <= sum(known.counts.values()):
+            if sum(former.known.counts.values()) <= sum(known.counts.values()):
                 return None
             former.known.lost = {**known.lost, **known.missing, **former.known.lost}
         former.is_kept = True
@@ -91,7 +91,7 @@ class RenewedWindows:
         before = former.came.get(site, 0)
         former.came[site] = before + count
         if former.known is not None:
-            had = former.counts.get(site, 0)
+            had = former.known.counts.get(site, 0)
             former.known.unmerged += max(before + count - had, 0) - max(before - had, 0)
 
     def follow(self, actions: Iterable[Action]) -> Iterator[Action]:
