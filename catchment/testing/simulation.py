@@ -23,7 +23,7 @@ from catchment.testing.checks import ViewCheck
 from catchment.testing.composed import ComposedCheck
 from catchment.testing.faults import FaultPlan
 from catchment.testing.features import Feature, Features
-from catchment.testing.oracle import ViewOracle
+from catchment.testing.oracle import Accepted, ViewOracle
 from catchment.testing.records import Workload
 from catchment.testing.stated_bounds import BoundTally
 from catchment.testing.states import RareState
@@ -225,8 +225,7 @@ class DeploymentSimulation:
     def _problems(self) -> list[str]:
         world = self.world
         assert world.center is not None
-        accepted = {key: log.accepted for key, log in world.logs.items()}
-        oracle = ViewOracle(world.evaluator, world.workload, accepted)
+        oracle = ViewOracle(world.evaluator, world.workload, self._accepted())
         problems = [p for role in world.roles.values() for p in world.blocked_sites(role)]
         problems += self._count_problems()
         for view in world.center.deployment.plans:
@@ -250,6 +249,12 @@ class DeploymentSimulation:
             problems += check.problems()
             self._bounds.add(check.tally_bounds())
         return problems
+
+    def _accepted(self) -> Accepted:
+        """Return the records that count: of a dead site also those that it had sent before it got an older state."""
+        dead = self._dead()
+        logs = self.world.logs.items()
+        return {key: log.accepted | log.ever_accepted if key[1] in dead else log.accepted for key, log in logs}
 
     def _count_problems(self) -> list[str]:
         """Return the streams of which not every record was read, and the sites whose counts do not add up."""

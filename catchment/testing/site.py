@@ -56,9 +56,11 @@ class SourceLog:
     ends: list[int] = field(default_factory=list)
     durable: int = 0  # planned batches that survive a power cut
     accepted: Mask = field(init=False)  # the records that were not quarantined, of the batches read so far
+    ever_accepted: Mask = field(init=False)  # those of lives whose state was lost or put back too
 
     def __post_init__(self) -> None:
         self.accepted = np.zeros(len(self.arrivals), dtype=np.bool_)
+        self.ever_accepted = self.accepted.copy()
 
     def start_of(self, batch: int) -> int:
         return self.ends[batch - 1] if batch else 0
@@ -73,7 +75,8 @@ class SourceLog:
         return copied
 
     def put_back(self, copied: SourceLog | None) -> None:
-        """Remember what a copy does, or nothing; all that was read since is read again."""
+        """Remember what a copy does, or nothing; all that was read since is read again, if the site lives."""
+        self.ever_accepted |= self.accepted
         known = copied or SourceLog(self.arrivals)
         self.ends, self.durable, self.accepted = list(known.ends), known.durable, known.accepted.copy()
 
