@@ -96,6 +96,9 @@ class Frontier:
             query_marks={fragment: dict(marks) for fragment, marks in self.query_marks.items()},
             complete_until=dict(self.complete_until),
             closings={},
+            suspended=dict(self.suspended),
+            backfilling=dict(self.backfilling),
+            lost=dict(self.lost),
         )
 
     def _advance(self, landed: Landed, former: Collection[str] = ()) -> None:
