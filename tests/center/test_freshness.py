@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from catchment.center.events import EXACT, ON_TIME
+from catchment.center.events import EXACT, ON_TIME, Publish
 from catchment.center.query import CenterQuery
 from catchment.timeline import ManualClock, WindowSpec
 from tests.worlds.world import Center, Record, Site, deliver_some, make_fragment, naive
@@ -77,3 +77,27 @@ def test_its_return_makes_every_window_exact(tmp_path: Path) -> None:
     newest = {p.window.start_us: p for p in world.center.tables.published}
     assert {p.status for p in newest.values()} == {EXACT}
     assert world.center.tables.answer() == naive(WINDOW, world.records)
+
+
+def test_late_records_of_a_window_that_had_none_do_not_make_it_exact_without_a_site_that_is_away(
+    tmp_path: Path,
+) -> None:
+    world = TwoSites(tmp_path)
+    world.step(0, "a", "b")
+
+    def send(name: str, at_us: int, low_mark_us: int) -> None:
+        world.sites[name].batch([(at_us, name, 1)], low_mark_us)
+        deliver_some(world.sites[name], world.center, CHANCE, all_of_it=True)
+        world.center.consume()
+        world.clock.advance(20_000_000)
+        world.center.tick()
+
+    def newest() -> dict[int, Publish]:
+        return {p.window.start_us: p for p in world.center.tables.published}
+
+    send("a", 31, 40)  # closes all windows before it, of which nobody had a record
+    send("a", 15, 40)
+    assert (newest()[10].status, newest()[10].missing_sites) == (ON_TIME, ("b",))
+    assert newest()[10].coverage == 0.5
+    send("b", 35, 40)
+    assert newest()[10].status == EXACT

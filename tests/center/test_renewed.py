@@ -13,12 +13,14 @@ from catchment.center.query import CenterQuery
 from catchment.center.windows.closed import SiteMarks
 from catchment.center.windows.query_windows import QueryWindows
 from catchment.center.windows.renewed import renew_windows
-from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US, WindowSpec
+from catchment.query.fragment import SLICE_COLUMN
+from catchment.timeline import END_OF_TIME_US, SECOND_US, START_OF_TIME_US, WindowSpec
 from tests.worlds.world import lifted, make_fragment
 
 WINDOW = WindowSpec.tumbling(10)
 QUERY = CenterQuery("q", make_fragment(WINDOW), WINDOW, ("a", "b"), 1_000, 5, early_us=1)
-NO_ROWS = pa.table({"window_start_us": pa.array([], pa.int64())})
+ROWS = pa.schema([f for f in QUERY.fragment.schema if f.name != SLICE_COLUMN])
+NO_ROWS = ROWS.insert(0, pa.field("window_start_us", pa.int64())).empty_table()
 
 
 class RenewedQuery:
@@ -30,8 +32,8 @@ class RenewedQuery:
         self.published: list[Publish] = []
         self.marks = dict.fromkeys(QUERY.sites, START_OF_TIME_US)
 
-    def send(self, site: str, records: int) -> None:
-        absorbed = lifted(QUERY.fragment, [(1, site, 1)] * records)
+    def send(self, site: str, records: int, at_us: int = 1) -> None:
+        absorbed = lifted(QUERY.fragment, [(at_us, site, 1)] * records)
         counted = tuple((site, slice_us, count) for slice_us, count in absorbed.records)
         self.windows.merge(absorbed.partials, counted, self.now_us)
         self.settle()
@@ -55,10 +57,19 @@ class RenewedQuery:
         self.settle()
         self.settle()
 
+    def wait(self) -> None:
+        """Let time pass until late records are merged."""
+        self.now_us += 10 * SECOND_US
+        self.settle()
+
+    def of_window(self) -> list[Publish]:
+        """Every answer that was published of the window."""
+        return [p for p in self.published if p.window.start_us == 0 and p.has_answer]
+
     def rows(self) -> dict[str, int]:
         """What a reader sees: records by site."""
         shown: dict[str, int] = {}
-        for publish in self.published:
+        for publish in self.of_window():
             if publish.replaces:
                 shown.clear()
             shown |= {row["k"]: row["n__count"] for row in publish.rows.to_pylist()}
@@ -101,3 +112,23 @@ def test_what_is_exact_replaces_whatever_stood() -> None:
     query.pass_end("a", "b")
     assert query.rows() == {"a": 3, "b": 1}
     assert query.published[-1].status == EXACT
+
+
+def test_an_early_answer_is_replaced_by_what_comes_after_its_window_has_closed() -> None:
+    query = RenewedQuery()
+    query.send("a", 5)  # an early answer
+    query.renew()
+    query.send("a", 1, at_us=15)
+    query.pass_end("a", mark_us=20)  # the window closes with the next one, and had nothing again by then
+    query.send("a", 4)
+    query.wait()
+    assert query.rows() == {"a": 4}
+    assert [p.revision for p in query.of_window()] == [1, 2]
+    assert query.of_window()[-1].missing_sites == ("a", "b")
+    query.renew()
+    query.send("a", 5)
+    query.send("b", 1)
+    query.pass_end("a", "b", mark_us=20)
+    assert query.rows() == {"a": 5, "b": 1}
+    assert [p.revision for p in query.of_window()] == [1, 2, 3]
+    assert query.of_window()[-1].status == EXACT

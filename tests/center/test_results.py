@@ -90,6 +90,18 @@ def test_a_death_between_the_two_tables_of_an_enactment_is_made_good_by_enacting
     assert newest_windows(read_windows(tmp_path, "q"))["status"].to_pylist() == [EXACT, ON_TIME]
 
 
+def test_an_answer_without_rows_replaces_what_was_there_also_where_nothing_was(tmp_path: Path) -> None:
+    tables = make_tables(tmp_path)
+    nothing = replace(publish(tables, 0, [], revision=2), replaces=True)
+    tables.publish(1, [nothing])
+    assert read_windows(tmp_path, "q").num_rows == 1
+    tables.publish(2, [publish(tables, 0, [("nl", 200, 5)], revision=3)])
+    for _ in range(2):
+        tables.publish(3, [replace(nothing, revision=4)])
+        assert answers(read_results(tmp_path, "q")) == {}
+    assert read_windows(tmp_path, "q").num_rows == 3
+
+
 def _only_first(real: Any, then: Any) -> Any:
     calls = iter([real])
     return lambda table: next(calls, then)(table)

@@ -32,7 +32,9 @@ def test_what_is_tried_on_a_copy_changes_nothing_of_the_original() -> None:
     further = (Progress(FRAGMENT, 30, 0), QueryMark(FRAGMENT, "q", 40))
     over = (Backfilled(FRAGMENT, ((0, 5),)),)
     resumed = (Resumed(FRAGMENT),)
-    trial.add(landed(1, suspensions=resumed, backfills=over, standings=(Standing(FRAGMENT, "q", 30),), progress=further))
+    trial.add(
+        landed(1, suspensions=resumed, backfills=over, standings=(Standing(FRAGMENT, "q", 30),), progress=further)
+    )
     assert not trial.suspended
     assert not trial.backfilling
     assert trial.lost

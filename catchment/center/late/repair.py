@@ -75,7 +75,7 @@ class LateRepair:
             merged = partials.combine_fitting(pa.concat_tables(tables), keys, self.query.fragment.aggregates)
             self._state.late.tables[start_us] = [merged]
 
-    def count(self, site: str, slice_us: int, count: int) -> None:
+    def count(self, site: str, slice_us: int, count: int, now_us: int) -> None:
         """Count raw records of a slice, where they are late."""
         for window in self._open.closed_windows_of(slice_us):
             if self._renewed.is_kept(window.start_us):
@@ -92,6 +92,8 @@ class LateRepair:
             self._state.unmerged_records += count
             of_sites = self._state.unmerged_of_sites
             of_sites[site] = of_sites.get(site, 0) + count
+        for start_us in registered:
+            self._closer.find_closed(start_us, now_us)
         for window in windows:
             known = self._state.closed.get(window.start_us)
             if known is not None:
@@ -180,7 +182,7 @@ class LateRepair:
             published = states.filter(pc.equal(states[WINDOW_COLUMN], start_us)).drop_columns([WINDOW_COLUMN])
             late = self._state.late.take(start_us)
             try:
-                if self._renewed.is_pending(start_us):
+                if self._renewed.is_stale(start_us):
                     publish = self._replace(late, start_us, reason, marks, now_us)
                 else:
                     publish = self._repair(late, start_us, published, reason, marks, now_us)

@@ -94,16 +94,17 @@ class ResultTables:
         """
         changed = [r for r in revisions if r.rows.num_rows]
         replacing = [r for r in revisions if r.replaces]
+        retracted = [table for revision in replacing for table in self._retractions(revision, changed)]
         failed: Counter[Window] = Counter()  # rows per window that could not be finished, while others were
         try:
-            if changed or replacing:
-                self._append("results", sequence, lambda: self._all_rows(changed, replacing, failed))
+            if changed or retracted:
+                self._append("results", sequence, lambda: self._all_rows(changed, retracted, failed))
         except UnfinishedRowsError as failure:
             on_unfinished(tuple(UnfinishedRevision.of(r) for r in changed if r.status != EARLY), failure.message)
             why = f"its answers could not be finished: {failure.message}"
             revisions = [replace(r, status=SUSPENDED, reason=why, is_finished=False) for r in revisions]
             changed = [r for r in revisions if r.rows.num_rows]
-            self._append("results", sequence, lambda: self._all_rows(changed, replacing, failed))
+            self._append("results", sequence, lambda: self._all_rows(changed, retracted, failed))
         for revision in replacing:
             self.recent.forget(revision.window.start_us)
         for revision in changed:
@@ -196,11 +197,10 @@ class ResultTables:
             start += revision.rows.num_rows
         return pa.concat_tables(tables)
 
-    def _all_rows(self, changed: Sequence[Publish], replacing: Sequence[Publish], failed: Counter[Window]) -> pa.Table:
+    def _all_rows(self, changed: Sequence[Publish], retracted: list[pa.Table], failed: Counter[Window]) -> pa.Table:
         """Return the rows of all revisions, and those that take back what a replacing one does not have any more."""
         rows = [self._result_rows(changed, failed)] if changed else []
-        rows += [table for revision in replacing for table in self._retractions(revision, changed)]
-        return pa.concat_tables(rows, promote_options="default")
+        return pa.concat_tables([*rows, *retracted], promote_options="default")
 
     def _retractions(self, revision: Publish, together: Sequence[Publish]) -> Iterator[pa.Table]:
         """Yield rows that say of everything published before, and not in a revision, that it holds no more.

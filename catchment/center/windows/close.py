@@ -154,8 +154,14 @@ class WindowCloser:
 
     def find_closed(self, start_us: int, now_us: int) -> ClosedWindow:
         """Return what is remembered of a closed window; one that nobody had records of is remembered from now on."""
-        known = self._state.closed.setdefault(start_us, ClosedWindow(0, {}, closed_at_us=now_us))
-        self._closed.add(start_us)
+        known = self._state.closed.get(start_us)
+        if known is None:
+            early = self._state.early.pop(start_us, None)  # of what it had before it was computed again
+            known = ClosedWindow(early.revision if early else 0, {}, repaired=self.query.repair is not None)
+            known.closed_at_us = now_us
+            known.is_published = False
+            self._state.closed[start_us] = known
+            self._closed.add(start_us)
         return known
 
     def finalize(self, marks: SiteMarks, now_us: int) -> Iterator[Publish]:
@@ -227,6 +233,10 @@ class WindowCloser:
     def assess(self, window: Window, known: ClosedWindow, marks: SiteMarks) -> bool:
         """Take in what is known by now; return whether anything that is published of the window has changed."""
         before = known.status, known.absent_sites, known.skipped
+        if not known.is_published:  # it is about to be, without the sites that have not passed its end
+            known.is_published = True
+            missing = [site for site in marks.marks if not marks.has_passed(site, window.end_us)]
+            known.missing = {site: self._expected_records(site, known.counts) for site in missing}
         self._renewed.forget_lacking(window.start_us, known)
         for site in lost_sites(marks.lost, window):
             known.lost.setdefault(site, known.missing.get(site, self._expected_records(site, known.counts)))

@@ -56,10 +56,11 @@ def _without_errors(fields: dict[str, Any]) -> dict[str, Any]:
     return {**fields, "late": Lateness(None, 0.0) if errors else None}
 
 
-@stored(3, {1: lambda fields: fields | {"closed_at_us": None, "skipped": {}, "lost": {}}, 2: _without_errors})
+# version 4 has is_published
+@stored(4, {1: lambda fields: fields | {"closed_at_us": None, "skipped": {}, "lost": {}}, 2: _without_errors, 3: dict})
 @dataclass
 class ClosedWindow:
-    """A published window that may still change."""
+    """A published window that may still change, or one that closed without records and has late ones that wait."""
 
     revision: int
     counts: dict[str, int]
@@ -75,6 +76,7 @@ class ClosedWindow:
     closed_at_us: int | None = None  # when it was published first; None if it is not known yet
     skipped: dict[str, int] = field(default_factory=dict)  # site -> its records that a suspended fragment has skipped
     lost: dict[str, int | None] = field(default_factory=dict)  # sites of which something never comes, as in `missing`
+    is_published: bool = True  # False until its first late records are merged, where it closed without any
 
     @property
     def is_lacking(self) -> bool:

@@ -74,7 +74,7 @@ class QueryWindows:
             self.late.add(slice_us, rows, now_us)
         for site, slice_us, count in records:
             self.open.count(site, slice_us, count)
-            self.late.count(site, slice_us, count)
+            self.late.count(site, slice_us, count, now_us)
 
     def settle(self, marks: SiteMarks, now_us: int) -> Iterator[Action]:
         """Publish all that can be without a repair: windows that close now, better statuses, early answers."""
@@ -110,5 +110,5 @@ class QueryWindows:
         """Assert the invariants that can be seen from inside."""
         self.open.validate()
         for start_us, known in self.state.closed.items():
-            assert known.revision >= 1, f"window {start_us} is closed without a revision"
+            assert known.revision >= 1 or start_us in self.state.late, f"window {start_us} is closed without a revision"
             assert 0.0 <= known.coverage <= 1.0, f"window {start_us}: {known}"

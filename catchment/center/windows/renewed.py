@@ -36,6 +36,11 @@ class RenewedWindows:
         former = self._state.renewed.get(start_us)
         return former is not None and former.is_pending
 
+    def is_stale(self, start_us: int) -> bool:
+        """Return whether readers still see what was published of a window before it was computed again."""
+        former = self._state.renewed.get(start_us)
+        return former is not None and former.is_stale
+
     def has_other_late(self) -> bool:
         """Return whether late partials wait for a window whose former answer does not stand."""
         return any(not self.is_pending(start_us) for start_us in self._state.late.tables)
@@ -121,6 +126,7 @@ class RenewedWindows:
         for start_us in [s for s in self._state.renewed if s < until_us and s not in self._state.closed]:
             if not self.is_kept(start_us):
                 self.forget(start_us)
+                self._state.early.pop(start_us, None)
 
 
 def first_window_us(query: CenterQuery, final_us: int, begin_us: int) -> int:
@@ -139,6 +145,7 @@ def renew_windows(
     open_slices = OpenSlices(query, state)
     open_slices.from_us = from_us
     renewed: dict[int, FormerWindow] = {}
+    early = {start_us: EarlyWindow(known.revision, 0) for start_us, known in state.early.items()}
     # A window that was renewed before may have nothing yet of what is computed again, and is open all the same.
     not_closed = {*(window.start_us for window in open_slices.windows()), *state.early, *state.renewed}
     for start_us in sorted(start for start in not_closed if start >= from_us and start not in state.closed):
@@ -146,6 +153,11 @@ def renew_windows(
         renewed[start_us] = _former(state, start_us, counts, None, is_published=start_us in state.early)
     closed: dict[int, ClosedWindow] = {}
     for start_us, known in state.closed.items():
+        if not known.is_published:
+            renewed[start_us] = _former(state, start_us, known.counts, None, is_published=known.revision > 0)
+            if known.revision:
+                early[start_us] = EarlyWindow(known.revision, 0)
+            continue
         renewed[start_us] = _former(state, start_us, known.counts, known, is_published=True)
         expected = renewed[start_us].counts
         closed[start_us] = ClosedWindow(
@@ -165,7 +177,7 @@ def renew_windows(
         unmerged_records=state.unmerged_records,
         unmerged_of_sites=state.unmerged_of_sites,
         recent=state.recent,
-        early={start_us: EarlyWindow(known.revision, 0) for start_us, known in state.early.items()},
+        early=early,
         early_at_us=state.early_at_us,
         unfinished=state.unfinished,
         renewed=renewed,
