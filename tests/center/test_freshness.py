@@ -79,7 +79,7 @@ def test_its_return_makes_every_window_exact(tmp_path: Path) -> None:
     assert world.center.tables.answer() == naive(WINDOW, world.records)
 
 
-def test_late_records_of_a_window_that_had_none_do_not_make_it_exact_without_a_site_that_is_away(
+def test_late_records_of_a_window_that_had_none_do_not_make_it_exact_while_a_site_is_away(
     tmp_path: Path,
 ) -> None:
     world = TwoSites(tmp_path)
