@@ -63,7 +63,8 @@ class ViewCheck:
         ranks = [ORDER.index(row["status"]) for row in log]
         # Also before a move, when the fragment of the view may have been another one.
         may_defer = self._may_defer or any("groups were deferred" in row["reason"] for row in log)
-        if self._may_shed or may_defer:  # an exact window may turn out to lack late records, which wait
+        # An exact window may turn out to lack late records, which wait, or are left out of a former answer that stands.
+        if self._may_shed or may_defer or _stands(log):
             ranks = [rank for rank in ranks if rank != ORDER.index(ON_TIME)]
         if ranks != sorted(ranks):
             yield f"its status went back: {[row['status'] for row in log]}"
@@ -121,9 +122,10 @@ class ViewCheck:
                     continue  # what is registered are sides, whose pairs cannot be added to the answers
             without = self._may_lack(start_us, last)
             was_final = start_us < self._renewed_from_us()  # when a site was healed: what came since is left out
-            if self._is_outer_join and (without or was_final):
+            stands = last is not None and last["status"] == ON_TIME and _stands(self._windows[start_us])
+            if self._is_outer_join and (without or was_final or stands):
                 continue  # without some records others have no partner, so rows may be more and fewer
-            if was_final:
+            if was_final or stands:  # it says that what came since is left out, or which site it lacks
                 alone = {} if start_us not in found else self._lowered(found[start_us])
                 yield from (f"{where}: {p}" for p in _too_many(alone, expected.get(start_us, {})))
                 continue
@@ -227,6 +229,11 @@ def _window_log(store: MemoryStore, view: str) -> dict[int, list[Mapping[str, An
     for start, row in zip(starts, log.to_pylist(), strict=True):
         found.setdefault(start, []).append(row)
     return found
+
+
+def _stands(log: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether a window was computed again, and its former answer was better."""
+    return any(row["reason"].startswith("its former answer stands") for row in log)
 
 
 def _by_window(table: pa.Table) -> dict[int, pa.Table]:

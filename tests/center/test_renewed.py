@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from catchment.center.events import EXACT, Publish
+from catchment.center.events import EXACT, ON_TIME, Publish
 from catchment.center.query import CenterQuery
 from catchment.center.windows.closed import SiteMarks
 from catchment.center.windows.query_windows import QueryWindows
@@ -132,3 +132,29 @@ def test_an_early_answer_is_replaced_by_what_comes_after_its_window_has_closed()
     assert query.rows() == {"a": 5, "b": 1}
     assert [p.revision for p in query.of_window()] == [1, 2, 3]
     assert query.of_window()[-1].status == EXACT
+
+
+def test_an_exact_answer_that_stands_is_not_called_exact_once_a_site_has_more_records_than_it() -> None:
+    query = RenewedQuery()
+    query.send("a", 2)
+    query.send("b", 3)
+    query.pass_end("a", "b")
+    assert query.published[-1].status == EXACT
+    query.renew()
+    query.send("a", 3)  # one of them came late
+    query.pass_end("a", "b", mark_us=END_OF_TIME_US)  # and nobody has the records of b any more
+    assert query.rows() == {"a": 2, "b": 3}
+    assert (query.published[-1].status, query.published[-1].coverage) == (ON_TIME, 5 / 6)
+
+
+def test_beside_a_site_that_is_away_a_better_answer_does_not_wait_for_it() -> None:
+    query = RenewedQuery()
+    query.send("a", 2)
+    query.pass_end("a")
+    assert query.published[-1].missing_sites == ("b",)
+    query.renew()
+    query.send("a", 3)
+    query.pass_end("a")
+    query.wait()
+    assert query.rows() == {"a": 3}
+    assert query.published[-1].missing_sites == ("b",)

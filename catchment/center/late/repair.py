@@ -152,7 +152,7 @@ class LateRepair:
         return all(marks.has_passed(s, end_us) and marks.is_complete(s, end_us) for s in marks.marks)
 
     def _is_renewed(self, start_us: int, marks: SiteMarks) -> bool:
-        """Return whether a window that is computed again is whole, or will not get more."""
+        """Return whether a window that is computed again is whole, will not get more, or lacks no more than before."""
         window = self.query.window_at(start_us)
         if window.end_us <= self._state.final_us:
             return True
@@ -163,7 +163,10 @@ class LateRepair:
         known = self._state.closed[start_us]
         if self._outstanding.lacks_records(start_us) or self._renewed.lacking(start_us, known.counts):
             return False  # it had more before, and may have it again
-        return all(marks.has_passed(s, window.end_us) and marks.is_complete(s, window.end_us) for s in marks.marks)
+        awaited = [
+            s for s in marks.marks if not (marks.has_passed(s, window.end_us) and marks.is_complete(s, window.end_us))
+        ]
+        return self._renewed.were_missing(start_us, awaited)
 
     def rows_to_recall(self, starts_us: Sequence[int]) -> pa.Table:
         """Return which published rows a repair of these windows needs."""

@@ -2,7 +2,7 @@
 
 Invariant: the status follows from what is known. It is `suspended` where a suspended fragment has skipped records of
 the window. Else it is `on_time` while a site is missing, expects more or has shed records of the window, and forever
-where the query asks for no repair; otherwise it is `exact`.
+where the query asks for no repair or late records are left out; otherwise it is `exact`.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class ClosedWindow:
     def status(self) -> str:
         if self.skipped:
             return SUSPENDED
-        return ON_TIME if self.is_lacking or self.lost or not self.repaired else EXACT
+        return ON_TIME if self.is_lacking or self.lost or self.unmerged or not self.repaired else EXACT
 
     @property
     def lateness(self) -> Lateness | None:

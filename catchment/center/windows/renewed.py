@@ -10,7 +10,7 @@ and any other by none that has fewer records; a window that has fewer of a site 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from catchment.center.events import EXACT, Action, Publish
@@ -40,6 +40,11 @@ class RenewedWindows:
         """Return whether readers still see what was published of a window before it was computed again."""
         former = self._state.renewed.get(start_us)
         return former is not None and former.is_stale
+
+    def were_missing(self, start_us: int, sites: Collection[str]) -> bool:
+        """Return whether the former answer of a window is without these sites too, if there are any."""
+        former = self._state.renewed[start_us]
+        return not sites or (former.known is not None and former.known.missing.keys() >= set(sites))
 
     def has_other_late(self) -> bool:
         """Return whether late partials wait for a window whose former answer does not stand."""
