@@ -19,6 +19,7 @@ from catchment.aggregates.shed_terms import terms_in
 from catchment.center.events import EARLY, EXACT, FINAL, ON_TIME
 from catchment.center.late.registry import WINDOW_COLUMN
 from catchment.center.results.layout import flatten_states, newest_revisions, without_retracted
+from catchment.center.running_query import RunningQuery
 from catchment.query.fragment import Fragment
 from catchment.query.plan import QueryPlan
 from catchment.query.sql.view_options import NEVER
@@ -129,6 +130,13 @@ class ViewCheck:
                 alone = {} if start_us not in found else self._lowered(found[start_us])
                 yield from (f"{where}: {p}" for p in _too_many(alone, expected.get(start_us, {})))
                 continue
+            if without and self._is_pending(start_us):  # its former answer has more of a dead site, and stands for now
+                alone = {} if start_us not in found else self._lowered(found[start_us])
+                yield from (f"{where}: {p}" for p in _too_many(alone, expected.get(start_us, {})))
+                if self._plan.join is None:
+                    least = self._expected(without).get(start_us, {})
+                    yield from (f"{where}, again: {p}" for p in _too_few(self._computed_again(start_us), least))
+                continue
             least = self._expected(without).get(start_us, {}) if without else expected.get(start_us, {})
             states = _together(found.get(start_us), late, self._plan.fragment)
             rows = {} if states is None else self._lowered(states)
@@ -157,20 +165,32 @@ class ViewCheck:
         named = self._began_after(start_us) if last is None else last["missing_sites"]
         return tuple(sorted({*self._dead, *named}))
 
-    def _is_renewed(self) -> bool:
+    @property
+    def _running(self) -> RunningQuery:
         assert self._world.center is not None
-        return bool(self._world.center.pipeline.core.queries[self._plan.name].query.renewal)
+        return self._world.center.pipeline.core.queries[self._plan.name]
+
+    def _is_pending(self, start_us: int) -> bool:
+        """Return whether the former answer of a window still stands, until what is computed again is whole."""
+        return self._running.windows.renewed.is_pending(start_us)
+
+    def _computed_again(self, start_us: int) -> Rows:
+        """Return what has come again of a window."""
+        tables = self._running.windows.state.late.tables.get(start_us, [])
+        states = _together(pa.concat_tables(tables) if tables else None, None, self._plan.fragment)
+        return {} if states is None else self._lowered(states)
+
+    def _is_renewed(self) -> bool:
+        return bool(self._running.query.renewal)
 
     def _renewed_from_us(self) -> int:
         """Return from when on windows were computed again; the start of time if none were."""
-        assert self._world.center is not None
-        taken_us = self._world.center.pipeline.core.queries[self._plan.name].sources.taken_from_us
+        taken_us = self._running.sources.taken_from_us
         return START_OF_TIME_US if taken_us is None or not self._is_renewed() else taken_us
 
     def _began_after(self, start_us: int) -> Iterator[str]:
         """Yield the sites that count in the view from a later instant on."""
-        assert self._world.center is not None
-        for part in self._world.center.pipeline.core.queries[self._plan.name].sources.parts:
+        for part in self._running.sources.parts:
             yield from (site for site in part.roster.present if part.roster.from_us(site) > start_us)
 
     def _is_repaired(self) -> bool:
