@@ -24,7 +24,7 @@ from catchment.wire.header import FrameHeader
 from catchment.wire.limits import DEFAULT_LIMITS, WireLimits
 from catchment.wire.messages import Segment
 from catchment.wire.refusals import Refusals
-from catchment.wire.seen_segments import Known, SeenByOrigin, SeenSegments
+from catchment.wire.seen_segments import MAX_OLD_INCARNATIONS, Known, SeenByOrigin, SeenSegments
 from catchment.wire.segment_folder import SegmentFolder
 from catchment.wire.set_aside import SetAside
 from catchment.wire.uplink import OTHER_HISTORY_HINT, Greeting, Introduction, RefusedError
@@ -322,7 +322,7 @@ class Inbox:
                 hint="a state folder was copied while its site runs: end one of the two, then start the other again",
                 origin=introduction.origin,
             )
-        known.note_incarnation(introduction.incarnation)
+        known.note_incarnation(introduction.incarnation, introduction.former.split()[-MAX_OLD_INCARNATIONS:])
 
     def _is_new(self, segment: EncodedSegment) -> bool:
         """Return whether a segment was never taken; refuse one whose number was taken with another content."""

@@ -46,6 +46,7 @@ from catchment.wire.segment_folder import SegmentFolder
 STATE_FILE = "outbox.json"
 MAX_SEGMENTS = 50_000  # files; fewer than a receiver takes ahead of a missing number
 MAX_ENDED = 16  # former epochs that are remembered
+MAX_FORMER = 8  # former incarnations that are remembered
 CHECKED_AT_START_BYTES = 64 * 2**20  # files that a start reads whole
 
 
@@ -68,8 +69,9 @@ class Pending(NamedTuple):
 class _LinkState:
     """The state file of an outbox: whose link it is, its epoch, which numbers were acknowledged, and the chain.
 
-    `incarnation` is new at every start, so that two processes with copies of one folder can be told apart. `ended` are
-    epochs that this folder had in former lives: files of theirs may be left over.
+    `incarnation` is new at every start, so that two processes with copies of one folder can be told apart; `former` are
+    those of the last processes that had this folder, whose messages may still be under way. `ended` are epochs that
+    this folder had in former lives: files of theirs may be left over.
     """
 
     def __init__(self, path: Path, origin: str, destination: str, life: int) -> None:
@@ -77,6 +79,7 @@ class _LinkState:
         self._link = {"origin": origin, "destination": destination}
         self.epoch = make_epoch(life)
         self.incarnation = uuid.uuid4().hex
+        self.former: tuple[str, ...] = ()
         self.acked = NumberSet()
         self.chain = SegmentChain()
         self.life = life
@@ -108,6 +111,9 @@ class _LinkState:
         self.life = state.get("life", 0)
         self.first = state.get("first", 0)
         self.ended = tuple(state.get("ended", ()))
+        self.former = (*state.get("former", ()), *([state["incarnation"]] if "incarnation" in state else []))[
+            -MAX_FORMER:
+        ]
         self.acked = NumberSet.from_record(state["acked"])
         if "chain" in state:
             self.chain = SegmentChain.from_record(state["chain"])
@@ -120,6 +126,7 @@ class _LinkState:
         state = {
             "epoch": self.epoch,
             "incarnation": self.incarnation,
+            "former": list(self.former),
             "acked": self.acked.to_record(),
             "chain": self.chain.to_record(self.acked.above),
             "life": self.life,
@@ -170,6 +177,11 @@ class Outbox:
                 self._state.save()
                 self._is_life_saved = True
             return self._state.incarnation
+
+    @property
+    def former_incarnations(self) -> tuple[str, ...]:
+        """The lives of the last processes that had this folder and have ended, oldest first."""
+        return self._state.former
 
     @property
     def life(self) -> int:

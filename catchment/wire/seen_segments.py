@@ -7,7 +7,7 @@ was restored from an older copy of its folder, or two processes send under one n
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -70,12 +70,16 @@ class SeenSegments:
         """Return whether another process has introduced itself since this one last did."""
         return incarnation in self.old_incarnations
 
-    def note_incarnation(self, incarnation: str) -> None:
-        """Note which process sends now; one that does not name itself is not followed."""
+    def note_incarnation(self, incarnation: str, former: Sequence[str] = ()) -> None:
+        """Note which process sends now, and which have ended before it; one that does not name itself is not followed.
+
+        What an ended process has sent may come after the first word of the next one, and be the first that is heard of
+        it.
+        """
         if not incarnation:
             return
-        if self.incarnation is not None and incarnation != self.incarnation:
-            self.old_incarnations.append(self.incarnation)
+        ended = [*former, *([self.incarnation] if self.incarnation not in (None, incarnation) else [])]
+        self.old_incarnations.extend(name for name in ended if name not in self.old_incarnations)
         self.incarnation = incarnation
 
     def to_record(self) -> dict[str, Any]:

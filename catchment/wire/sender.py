@@ -170,7 +170,8 @@ class Sender:
 
     def _introduction(self) -> Introduction:
         outbox = self._outbox
-        return Introduction(outbox.origin, outbox.epoch, outbox.incarnation, functions=self._functions)
+        former = " ".join(outbox.former_incarnations)
+        return Introduction(outbox.origin, outbox.epoch, outbox.incarnation, functions=self._functions, former=former)
 
     def _take_greeting(self, lane: int, lowest_unacked: int, greeting: Greeting) -> None:
         """Forget what the far side has; `lowest_unacked` is what was not acknowledged when it was asked."""

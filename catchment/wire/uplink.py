@@ -60,8 +60,9 @@ class LinkError(WireError):
 class Introduction:
     """What a sender says of itself when it connects.
 
-    `epoch` is the life of its state folder, `incarnation` that of its process. `disagreement` says what is wrong with
-    the far side's greeting, if anything is: the far side should know it too. `functions` are those of its project.
+    `epoch` is the life of its state folder, `incarnation` that of its process, and `former` names those of its folder
+    that have ended, each after a space. `disagreement` says what is wrong with the far side's greeting, if anything is:
+    the far side should know it too. `functions` are those of its project.
     """
 
     origin: str
@@ -69,6 +70,7 @@ class Introduction:
     incarnation: str = ""
     disagreement: str = ""
     functions: str = ""  # the functions of its project, with the digits of their code
+    former: str = ""
 
 
 @dataclass(frozen=True, slots=True)

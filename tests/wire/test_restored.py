@@ -164,6 +164,22 @@ def test_two_processes_that_have_sent_nothing_else_yet_are_told_apart(tmp_path: 
     assert inbox.greet(Introduction("eu", again.epoch, again.incarnation)).expected == 3
 
 
+def test_a_late_word_of_a_process_that_has_ended_does_not_shut_out_the_next_one(tmp_path: Path, inbox: Inbox) -> None:
+    first = make_outbox(tmp_path / "site")
+    append(first, 3)
+    deliver(first, inbox)
+    introductions = []
+    for _ in range(3):  # started again and again, and only the last one is heard at once
+        outbox = make_outbox(tmp_path / "site")
+        former = " ".join(outbox.former_incarnations)
+        introductions.append(Introduction("eu", outbox.epoch, outbox.incarnation, former=former))
+    assert inbox.greet(introductions[-1]).expected == 3
+    for late in introductions[:-1]:
+        with pytest.raises(RefusedError, match="two processes"):
+            inbox.greet(late)
+    assert inbox.greet(introductions[-1]).expected == 3
+
+
 def test_the_incarnation_is_on_disk(tmp_path: Path) -> None:
     incarnation = make_outbox(tmp_path).incarnation
     state = read_record(tmp_path / STATE_FILE)
