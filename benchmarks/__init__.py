@@ -5,6 +5,7 @@ parts, `run(report, quick, parts)`, and one with `plot(result, path)` can be dra
 """
 
 BENCHMARKS = {
+    "absence": "benchmarks.absence.absence",
     "bounds": "benchmarks.shedding.bounds",
     "edge": "benchmarks.edge.live",
     "edge_policies": "benchmarks.edge.policies",

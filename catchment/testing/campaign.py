@@ -20,10 +20,10 @@ from catchment.deploy.deployment import Deployment
 from catchment.testing.campaign_results import CampaignResults
 from catchment.testing.combinations import mark_refused, uncovered
 from catchment.testing.draw import Draw
-from catchment.testing.features import DRAWN, Feature, Features
+from catchment.testing.features import Feature, Features
 from catchment.testing.simulation import DeploymentSimulation, RunReport
 from catchment.testing.stated_bounds import BoundTally, BoundVerdict
-from catchment.testing.states import ON_REQUEST_STATES, RareState
+from catchment.testing.states import RareState
 
 MEMORY_FOLDER = Path("/dev/shm")  # where runs keep their files, if it is there
 FULL_CAMPAIGN = 1_000  # seeds from which on every rare state and every pair must have been reached
@@ -74,15 +74,14 @@ class Coverage:
 
     def missing(self) -> Iterator[str]:
         """Yield the rare states that were never entered, and the pairs that never met."""
-        wanted = (state for state in RareState if state not in ON_REQUEST_STATES)
-        yield from (f"never: {state.value}" for state in wanted if not self.states[state])
-        yield from (f"never together: {a} and {b}" for a, b in combinations(DRAWN, 2) if not self.pairs[a, b])
+        yield from (f"never: {state.value}" for state in RareState if not self.states[state])
+        yield from (f"never together: {a} and {b}" for a, b in combinations(Feature, 2) if not self.pairs[a, b])
 
     def least_pair(self) -> int:
         """Return the seeds of the pair of features that the fewest seeds had."""
-        return min(self.pairs[pair] for pair in combinations(DRAWN, 2))
+        return min(self.pairs[pair] for pair in combinations(Feature, 2))
 
-    def least_triple(self, among: Collection[Feature] = DRAWN) -> tuple[tuple[Feature, ...], int]:
+    def least_triple(self, among: Collection[Feature] = tuple(Feature)) -> tuple[tuple[Feature, ...], int]:
         """Return the triple of some features that the fewest seeds had, and how many."""
         ordered = [f for f in Feature if f in among]
         least = min(combinations(ordered, 3), key=lambda triple: self.triples[triple])

@@ -66,5 +66,3 @@ class Feature(StrEnum):
 
 Features = frozenset[Feature]
 EVERYTHING: Features = frozenset(Feature)
-ON_REQUEST: Features = frozenset({Feature.RESTORED, Feature.LOST})  # not drawn, only enabled by name
-DRAWN = tuple(feature for feature in Feature if feature not in ON_REQUEST)

@@ -12,14 +12,14 @@ import numpy as np
 import pyarrow as pa
 
 from catchment.query.catalog import Catalog
-from catchment.testing.features import DRAWN, EVERYTHING, Feature, Features
+from catchment.testing.features import EVERYTHING, Feature, Features
 from catchment.testing.records import ArrivingRecords, Workload
 from catchment.timeline import SECOND_US
 
 BEGIN_US = 1_767_225_600 * SECOND_US  # 2026-01-01
 SPAN_US = 30 * SECOND_US  # event times of the records
 # Drawn apart, so that a seed draws of everything else what it always did.
-LATER = (Feature.OVERLOAD, Feature.PAST, Feature.SHAPES)
+LATER = (Feature.OVERLOAD, Feature.PAST, Feature.SHAPES, Feature.RESTORED, Feature.LOST)
 STARTS = ("start = 'all'", "start = '8 s'", "start = '2026-01-01 00:00:05'")
 TIGHT_SHARE = 0.3  # of the projects whose center may hold almost nothing for open windows
 PROMISES = ("", "slack = 'fixed:0'", "slack = 'fixed:3'", "slack = 'mp-k-slack'", "max_error = 0.3, confidence = 0.8")
@@ -80,7 +80,7 @@ class GeneratedProject:
 def draw_features(chance: random.Random) -> Features:
     """Draw which features are enabled: each with one chance, which differs by seed."""
     share = chance.choice((0.1, 0.25, 0.4, 0.6))
-    drawn = {f for f in DRAWN if f not in LATER and chance.random() < share}
+    drawn = {f for f in Feature if f not in LATER and chance.random() < share}
     apart = random.Random()
     apart.setstate(chance.getstate())
     return frozenset(drawn | {f for f in LATER if apart.random() < share})

@@ -52,9 +52,3 @@ class RareState(StrEnum):
     HISTORY_REFUSED = "an inbox refused a site whose history was another one"
     WINDOW_RENEWED = "a published window was computed again, and replaced"
     SITE_DEAD = "a site ended for good"
-
-
-# Entered only with features that are enabled by name.
-ON_REQUEST_STATES = frozenset(
-    {RareState.STATE_RESTORED, RareState.STATE_LOST, RareState.HISTORY_REFUSED, RareState.WINDOW_RENEWED}
-)

@@ -1,254 +1,56 @@
-"""Sites that are away for an hour, and return: what the others answer meanwhile, and what their return costs.
+"""Sites that are away and return: what the others answer meanwhile, and what their return costs.
 
 Catches: a dead site that delays the answers of the others ever longer, a center that holds more the longer sites are
 away, a backlog that keeps fresh windows waiting or drains slower than its link. Cannot catch: what real sockets do.
-`make test` runs minutes of it with a few sites, `make soak` the whole hour; `-s` shows the figures of docs/testing.md.
+`make test` runs minutes of it with a few sites, `make soak` the whole hour, `catchment bench absence` prints figures.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 
-from catchment.deploy.deployment import Deployment
-from catchment.storage.codec import encode
-from catchment.testing import ArrivingRecords, DeploymentSimulation
-from catchment.testing.generate import BEGIN_US
-from catchment.testing.site import SimulatedSite
-from catchment.testing.world import SITE, Role, World, WorldOptions
-from catchment.timeline import SECOND_US
-
-WINDOW_S = 10
-TICK_S = 5
-FRESHNESS_S = 10
-RECORD_EVERY_S = 2
-# A record after the window, one trigger of its site, freshness, one trigger of the center; triggers vary by a fifth.
-FRESH_S = 2 * RECORD_EVERY_S + 1.2 * TICK_S + FRESHNESS_S + 1.2 * TICK_S + 1
-BANDWIDTH_BYTES_PER_S = 2_000
-BEFORE_S = 60  # in which every site is there
-SQL = """\
-CREATE STREAM hits (ts TIMESTAMP, page STRING, bytes BIGINT) WITH (event_time = 'ts', path = 'data/{site}');
-CREATE MATERIALIZED VIEW pages AS SELECT window.start, page, count(*) AS n, sum(bytes) AS bytes
-  FROM hits GROUP BY window(ts, '10 seconds'), page;
-"""
+from benchmarks.absence.absence import measure_dead_site, measure_return
 
 
-@dataclass
-class Absence:
-    """Some sites are away for a while, dead or behind a cut link; what is seen of it."""
-
-    simulation: DeploymentSimulation
-    away: tuple[str, ...]
-    return_us: int
-    held_bytes: list[tuple[int, int]] = field(default_factory=list)  # when, and what the center held for open windows
-    state_bytes: list[int] = field(default_factory=list)  # everything that its core remembers
-    backlog_bytes: dict[str, int] = field(default_factory=dict)  # at the return
-    backlog_ends: dict[str, int] = field(default_factory=dict)  # the newest segment of it
-    drained_us: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def world(self) -> World:
-        return self.simulation.world
-
-    def role(self, site: str) -> Role:
-        return self.world.roles[SITE, site]
-
-    def windows(self) -> dict[int, list[dict[str, Any]]]:
-        """Every published revision by the end of its window, in seconds since the beginning."""
-        log = self.world.store.windows("pages")
-        assert log is not None
-        found: dict[int, list[dict[str, Any]]] = {}
-        for row in log.to_pylist():
-            found.setdefault(int(row["window_end"].timestamp()) - BEGIN_US // SECOND_US, []).append(row)
-        return found
-
-    def delays_s(self) -> dict[int, float]:
-        """How long after its end each window was first answered; the last ones wait for the end of the streams."""
-        first = {
-            end: (log[0]["published_at"] - log[0]["window_end"]).total_seconds() for end, log in self.windows().items()
-        }
-        return {end: first[end] for end in sorted(first)[:-2]}
-
-    def counts(self, *, first: bool) -> dict[int, int]:
-        """The records in the first, or in the last, answer of each window."""
-        rows = self.world.store.rows("results", "pages")
-        assert rows is not None
-        found: dict[int, dict[str, tuple[int, int]]] = {}
-        for row in rows.to_pylist():
-            end = int(row["window_end"].timestamp()) - BEGIN_US // SECOND_US
-            if not first or row["revision"] == 1:
-                found.setdefault(end, {})[row["page"]] = row["revision"], row["n"]
-        return {end: sum(n for _, n in pages.values()) for end, pages in found.items()}
-
-    def watch(self) -> None:
-        """Look at the center and at the backlogs every few seconds."""
-        center = self.world.center
-        now_us = self.world.scheduler.now_us
-        if center is not None:
-            self.held_bytes.append((now_us, center.pipeline.open_state.size_bytes))
-            if len(self.held_bytes) % 60 == 0:
-                self.state_bytes.append(len(encode(center.pipeline.core.snapshot())))
-        for site in self.backlog_ends.keys() - self.drained_us.keys():
-            if self._is_drained(site):
-                self.drained_us[site] = now_us
-        self.world.scheduler.after(TICK_S * SECOND_US, self.watch)
-
-    def _is_drained(self, site: str) -> bool:
-        running = self.role(site).running
-        assert isinstance(running, SimulatedSite)
-        return all(segment.sequence > self.backlog_ends[site] for segment in running.outbox.pending())
-
-    def note_backlog(self) -> None:
-        for site in self.away:
-            running = self.role(site).running
-            assert isinstance(running, SimulatedSite)
-            pending = running.outbox.pending()
-            self.backlog_bytes[site] = sum(segment.size_bytes for segment in pending)
-            self.backlog_ends[site] = max(segment.sequence for segment in pending)
+def check_answers(seen: Mapping[str, Any]) -> None:
+    """Windows were answered in time all along, and are exact in the end (they were compared with the oracle)."""
+    assert seen["windows"] > 10
+    assert seen["without_a_site"] > 0
+    assert seen["slowest_answer_s"] <= seen["allowed_answer_s"], "a site that is away costs its freshness once"
+    assert seen["wrongly_missing"] == []
+    assert seen["not_exact_in_the_end"] == 0
+    assert seen["held_bytes_second_half"] <= 2 * seen["held_bytes_first_half"] + 10_000
 
 
-def make_absence(folder: Path, sites: int, away: int, away_s: int, after_s: int) -> Absence:
-    names = [f"s{number}" for number in range(sites)]
-    links = "".join(
-        f'[sites.{n}]\n[[links]]\nfrom = "{n}"\nto = "center"\nbandwidth = "{BANDWIDTH_BYTES_PER_S} B/s"\n'
-        for n in names
-    )
-    (folder / "queries").mkdir(parents=True)
-    (folder / "catchment.toml").write_text(
-        f'[project]\nname = "away"\ncenter = "center"\n[sites.center]\n{links}'
-        f'[defaults]\nslack = "0 s"\nfreshness = "{FRESHNESS_S} s"\nrepair_horizon = "3 h"\n'
-    )
-    (folder / "queries" / "all.sql").write_text(SQL)
-    deployment = Deployment.load(folder)
-    stream = deployment.catalog.streams["hits"]
-    span_s = BEFORE_S + away_s + after_s
-    workload = {
-        ("hits", site): ArrivingRecords.of(stream, site, draw_hits(number, span_s)) for number, site in enumerate(names)
-    }
-    options = WorldOptions(tick_us=TICK_S * SECOND_US, checkpoint_chance=0.003)
-    simulation = DeploymentSimulation(deployment, workload, 1, options=options)
-    absence = Absence(simulation, tuple(names[:away]), BEGIN_US + (BEFORE_S + away_s) * SECOND_US)
-    absence.watch()
-    return absence
+def check_return(seen: Mapping[str, Any]) -> None:
+    """Fresh windows had the records of all sites at once, and every backlog drained at the speed of its link."""
+    assert seen["fresh_windows"] > 0
+    assert seen["fresh_windows_that_lacked_records"] == 0
+    assert seen["not_drained"] == []
+    for site, backlog in seen["backlogs"].items():
+        assert backlog["drained_s"] <= 1.5 * backlog["at_link_speed_s"] + 30, f"{site}: {backlog}"
 
 
-def draw_hits(seed: int, span_s: int) -> pa.Table:
-    numbers = np.random.default_rng(seed)
-    count = span_s // RECORD_EVERY_S
-    regular_us = BEGIN_US + np.arange(count) * RECORD_EVERY_S * SECOND_US
-    times_us = regular_us + numbers.integers(0, RECORD_EVERY_S * SECOND_US, count)
-    return pa.table(
-        {
-            "ts": pa.array(times_us).cast(pa.timestamp("us", tz="UTC")),
-            "page": pa.array([f"p{n}" for n in numbers.integers(0, 5, count)]),
-            "bytes": pa.array(numbers.integers(0, 1000, count)),
-        }
-    )
+def test_a_site_that_is_dead_for_minutes_delays_no_window_of_the_others_and_its_return_makes_all_exact() -> None:
+    check_answers(measure_dead_site(away_s=180, after_s=60))
 
 
-def let_sites_die(absence: Absence) -> None:
-    """End the process of each site that is away, and start it again at the return."""
-    begin_us = BEGIN_US + BEFORE_S * SECOND_US
-
-    def kill() -> None:
-        for site in absence.away:
-            absence.world.kill(absence.role(site), back_after_us=absence.return_us - begin_us)
-
-    absence.world.scheduler.at(begin_us, kill)
-
-
-def cut_links(absence: Absence) -> None:
-    """Cut the links of the sites that are away, which go on reading, and heal all of them at once."""
-
-    def carry(carries: bool) -> None:
-        for site in absence.away:
-            absence.world.link(site, "center").weather.carries_requests = carries
-
-    scheduler = absence.world.scheduler
-    scheduler.at(BEGIN_US + BEFORE_S * SECOND_US, lambda: carry(False))
-    scheduler.at(absence.return_us, absence.note_backlog)
-    scheduler.at(absence.return_us, lambda: carry(True))
-
-
-def check_answers(absence: Absence) -> None:
-    """Windows were answered in time all along, and are exact in the end (`run` has compared them with the oracle)."""
-    delays_s = absence.delays_s()
-    assert len(delays_s) > 10
-    assert max(delays_s.values()) <= FRESH_S, "a site that is away costs its freshness once, not ever more"
-    assert {log[-1]["status"] for log in absence.windows().values()} <= {"exact", "final"}
-    lacking = [log[0] for log in absence.windows().values() if log[0]["missing_sites"]]
-    assert all(set(row["missing_sites"]) <= set(absence.away) for row in lacking)
-    assert lacking
-    show("windows", len(delays_s))
-    show("slowest first answer, s", round(max(delays_s.values()), 1))
-
-
-def check_memory(absence: Absence) -> None:
-    """What the center holds for open windows does not grow while sites are away; what it remembers is bounded."""
-    begin_us = BEGIN_US + BEFORE_S * SECOND_US
-    held = [size for at_us, size in absence.held_bytes if begin_us <= at_us < absence.return_us]
-    later = [size for at_us, size in absence.held_bytes if at_us >= absence.return_us]
-    half = len(held) // 2
-    assert max(held[half:]) <= 2 * max(held[:half]) + 10_000
-    show("most held for open windows while away, bytes", max(held))
-    show("most held for open windows after the return, bytes", max(later))
-    show("state of the center, bytes, every five minutes", absence.state_bytes)
-
-
-def show(what: str, value: object) -> None:
-    print(f"  {what}: {value}")
-
-
-def check_dead_site(folder: Path, away_s: int, after_s: int) -> None:
-    absence = make_absence(folder, 3, 1, away_s, after_s)
-    let_sites_die(absence)
-    absence.simulation.run().assert_right()
-    check_answers(absence)
-    check_memory(absence)
-
-
-def check_return_together(folder: Path, sites: int, away_s: int, after_s: int) -> None:
-    absence = make_absence(folder, sites + 2, sites, away_s, after_s)
-    cut_links(absence)
-    absence.simulation.run().assert_right()
-    check_answers(absence)
-    check_memory(absence)
-    first, last = absence.counts(first=True), absence.counts(first=False)
-    back_s = (absence.return_us - BEGIN_US) // SECOND_US
-    fresh = [end for end in absence.delays_s() if end >= back_s + 2 * WINDOW_S]
-    assert fresh
-    assert all(first[end] == last[end] for end in fresh), "fresh windows have the records of all sites at once"
-    assert set(absence.drained_us) == set(absence.away)
-    for site in absence.away:
-        took_s = (absence.drained_us[site] - absence.return_us) / SECOND_US
-        at_link_speed_s = absence.backlog_bytes[site] / BANDWIDTH_BYTES_PER_S
-        assert took_s <= 1.5 * at_link_speed_s + 30, f"{site} drained {absence.backlog_bytes[site]} bytes in {took_s} s"
-    slowest = max(absence.away, key=lambda site: absence.drained_us[site])
-    show("largest backlog, bytes", max(absence.backlog_bytes.values()))
-    show("of the slowest, bytes", absence.backlog_bytes[slowest])
-    show("drained after, s", (absence.drained_us[slowest] - absence.return_us) / SECOND_US)
-
-
-def test_a_site_that_is_dead_for_minutes_delays_no_window_of_the_others_and_its_return_makes_all_exact(
-    tmp_path: Path,
-) -> None:
-    check_dead_site(tmp_path / "project", away_s=180, after_s=60)
-
-
-def test_sites_that_return_together_are_taken_at_link_speed_and_keep_no_fresh_window_waiting(tmp_path: Path) -> None:
-    check_return_together(tmp_path / "project", sites=4, away_s=120, after_s=90)
+def test_sites_that_return_together_are_taken_at_link_speed_and_keep_no_fresh_window_waiting() -> None:
+    seen = measure_return(sites=4, away_s=120, after_s=90)
+    check_answers(seen)
+    check_return(seen)
 
 
 @pytest.mark.soak
-def test_a_site_that_is_dead_for_an_hour_delays_no_window_of_the_others(tmp_path: Path) -> None:
-    check_dead_site(tmp_path / "project", away_s=3600, after_s=300)
+def test_a_site_that_is_dead_for_an_hour_delays_no_window_of_the_others() -> None:
+    check_answers(measure_dead_site(away_s=3600, after_s=300))
 
 
 @pytest.mark.soak
-def test_thirty_two_sites_that_return_together_after_an_hour_are_taken_at_link_speed(tmp_path: Path) -> None:
-    check_return_together(tmp_path / "project", sites=32, away_s=3600, after_s=600)
+def test_thirty_two_sites_that_return_together_after_an_hour_are_taken_at_link_speed() -> None:
+    seen = measure_return(sites=32, away_s=3600, after_s=600)
+    check_answers(seen)
+    check_return(seen)
