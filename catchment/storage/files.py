@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import threading
 import zlib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -25,12 +27,16 @@ from catchment.errors import StorageError
 from catchment.storage.disk import current_disk
 
 TEMPORARY = ".tmp"  # suffix of a file that is being written; found at start, it is a remnant and is removed
+_WRITER = re.compile(r"\.([0-9]+)-[0-9]+\.tmp")  # the process and the thread that write a file
+_swept: set[Path] = set()  # folders in which this process has removed what dead writers have left
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Put `data` at `path`, replacing what is there, durably and in one step."""
+    """Put `data` at `path`, replacing what is there, durably and in one step; of several writers the last one wins."""
     disk = current_disk()
-    temporary = path.with_name(path.name + TEMPORARY)
+    if path.parent not in _swept:
+        _sweep(path.parent)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_native_id()}{TEMPORARY}")
     file = disk.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
         write_all(file, data)
@@ -39,6 +45,25 @@ def write_durably(path: Path, data: bytes) -> None:
         disk.close(file)
     disk.replace(temporary, path)
     sync_folder(path.parent)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what writers have left in a folder that were killed: nobody writes under their names any more."""
+    for remnant in folder.glob(f"*{TEMPORARY}"):
+        writer = _WRITER.search(remnant.name)
+        if writer is not None and not _is_alive(int(writer[1])):
+            remove_file(remnant)
+    _swept.add(folder)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # of somebody else, or a number that no process can have
+        return True
+    return True
 
 
 def sync_folder(folder: Path) -> None:

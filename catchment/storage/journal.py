@@ -32,7 +32,7 @@ from catchment.storage.journal_file import (
     with_checksums,
 )
 
-_NAME = re.compile(r"(snapshot|journal)-([0-9]+)\.(?:bin|log)(\.tmp)?")
+_NAME = re.compile(r"(snapshot|journal)-([0-9]+)\.(?:bin|log)((?:\.[0-9]+-[0-9]+)?\.tmp)?")
 _log = logging.getLogger(__name__)
 
 

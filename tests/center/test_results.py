@@ -314,6 +314,22 @@ def test_compaction_removes_what_it_replaced_and_remembers_the_newest_number(tmp
     assert DeltaTable(folder).to_pyarrow_table().num_rows == COMPACT_ABOVE_FILES + 5
 
 
+def test_a_table_is_compacted_by_the_number_of_its_files_while_it_is_appended_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results_module, "COMPACT_ABOVE_FILES", 6)
+    monkeypatch.setattr(results_module, "LOOK_EVERY_APPENDS", 4)
+    store = DeltaStore(tmp_path)
+    most = 0
+    for number in range(30):
+        store.append("late", "q", number, lambda n=number: pa.table({"n": [n]}))  # type: ignore[misc]
+        most = max(most, len(DeltaTable(tmp_path / "late" / "q").file_uris()))
+    assert 6 < most <= 6 + 4
+    table = DeltaTable(tmp_path / "late" / "q")
+    assert sorted(table.to_pyarrow_table()["n"].to_pylist()) == list(range(30))
+    assert store.newest_number("late", "q") == 29
+
+
 def test_replaced_files_stay_for_readers_that_have_begun(tmp_path: Path) -> None:
     store = DeltaStore(tmp_path, keep_hours=1)
     for number in range(COMPACT_ABOVE_FILES + 1):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 import threading
@@ -12,7 +13,7 @@ import pytest
 
 from catchment.errors import StorageError
 from catchment.storage import journal_file as journal_module
-from catchment.storage.files import read_record, write_record
+from catchment.storage.files import read_record, write_durably, write_record
 from catchment.storage.journal import Entry, Journal
 from catchment.storage.lock import lock_folder
 
@@ -112,3 +113,35 @@ def test_a_journal_whose_head_was_torn_begins_anew(tmp_path: Path) -> None:
             opened.append(Entry(0, "s", 0, 0, ()))
             opened.close()
             assert [e.sequence for e in Journal(tmp_path).entries()] == [0]
+
+
+def test_several_writers_of_one_file_do_not_collide(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    contents = {bytes([letter]) * 10_000 for letter in b"abcd"}
+    failures: list[BaseException] = []
+
+    def write(content: bytes) -> None:
+        try:
+            for _ in range(25):
+                write_durably(path, content)
+                assert path.read_bytes() in contents
+        except BaseException as failure:  # noqa: BLE001 - the test raises it
+            failures.append(failure)
+
+    threads = [threading.Thread(target=write, args=(content,)) for content in contents]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures[0]
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_what_a_killed_writer_left_is_removed_by_the_next_one_and_not_what_another_writes_now(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    left, written, other = (tmp_path / name for name in (f"a.{ended.pid}-7.tmp", f"b.{os.getppid()}-7.tmp", "c.tmp"))
+    for path in (left, written, other):
+        path.write_bytes(b"half")
+    write_durably(tmp_path / "d", b"whole")
+    assert {p.name for p in tmp_path.iterdir()} == {written.name, "c.tmp", "d"}

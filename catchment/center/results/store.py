@@ -5,6 +5,7 @@ Every append carries a number as its application transaction, so that appending 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from catchment.center.results.layout import INSTANT, open_table
 
 APPLICATION = "catchment"  # the name under which Delta remembers the number of the last append
 COMPACT_ABOVE_FILES = 64
+LOOK_EVERY_APPENDS = 32  # so a table has at most these more files than that
 KEEP_HOURS = 24
 
 
@@ -61,18 +63,24 @@ class DeltaStore:
     folder: Path
     keep_hours: int = KEEP_HOURS
     _durable: dict[Path, int] = field(default_factory=dict, compare=False)  # the newest version that is, by table
+    _appends: Counter[Path] = field(default_factory=Counter, compare=False)  # by table, of this process
 
     def append(self, kind: str, query: str, number: int, make: Callable[[], pa.Table]) -> None:
         newest = self.newest_number(kind, query)
         if newest is not None and newest >= number:
             return
+        path = self.folder / kind / query
         write_deltalake(
-            self.folder / kind / query,
+            path,
             _in_fresh_buffers(make()),
             mode="append",
             schema_mode="merge",
             commit_properties=CommitProperties(app_transactions=[Transaction(APPLICATION, number)]),
         )
+        self._appends[path] += 1
+        if self._appends[path] % LOOK_EVERY_APPENDS == 0 and self._has_many_files(kind, query):
+            self.compact(kind, query)
+            self.flush(kind, query)  # after a power cut only the newest commits may be torn
 
     def read(self, kind: str, query: str, columns: Sequence[str], starts: pa.Array) -> pa.Table | None:
         table = self._open(kind, query)
@@ -86,10 +94,13 @@ class DeltaStore:
         return None if table is None else table.transaction_version(APPLICATION)
 
     def compact(self, kind: str, query: str) -> None:
-        table = self._open(kind, query)
-        if table is not None and len(table.file_uris()) > COMPACT_ABOVE_FILES:
-            table.optimize.compact()
+        if self._has_many_files(kind, query):
+            DeltaTable(self.folder / kind / query).optimize.compact()
             self._remove_replaced(kind, query)
+
+    def _has_many_files(self, kind: str, query: str) -> bool:
+        table = self._open(kind, query)
+        return table is not None and len(table.file_uris()) > COMPACT_ABOVE_FILES
 
     def _remove_replaced(self, kind: str, query: str) -> None:
         """Remove data files that nobody refers to any more, and log entries that a checkpoint holds."""
