@@ -55,11 +55,11 @@ class Relays:
             self.running[name] = relay
             self._closing.callback(relay.stop)
             relay.carry(tuple(carried_by(self.deployment, name)), self.deployment.deferrable)
+            relay.start()
             server = self.make_server(name, relay.inbox)
             self._servers[name] = server
             server.start()
             self._closing.callback(server.close)
-            relay.start()
 
     def address(self, name: str) -> str | None:
         """Return where a relay of this process listens; None if it does not run here."""

@@ -3,6 +3,10 @@
 Landed segments become entries of its journal (`catchment.progress.consumer`). Bound: while the outbox or the cache is
 full nothing is taken, so that segments wait in the inbox, and when that is full too, in the outboxes of the senders.
 Where more lands than can be merged, groups that tolerate it are deferred (`catchment.progress.deferred`).
+
+After every start a relay takes nothing before the inbox that it sends to has taken it: its state folder may be an older
+copy, which its senders cannot notice where nothing was acknowledged to them since. What it acknowledged then would be
+gone with that copy.
 """
 
 from __future__ import annotations
@@ -33,6 +37,7 @@ from catchment.wire.inbox import Inbox
 from catchment.wire.messages import Segment
 from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
+from catchment.wire.uplink import OTHER_STATE
 
 
 class RelayPipeline:
@@ -99,6 +104,7 @@ class RelayPipeline:
         """Take in what has landed, and send on what is due."""
         self.inbox.raise_failure()
         self.sender.raise_failure()
+        self._follow_refusals()
         self.consumer.resume_requested()
         self._stop_old_lives()
         while self._take_landed():
@@ -181,7 +187,16 @@ class RelayPipeline:
         }
 
     def start(self) -> None:
+        """Begin to send; what senders bring is taken as soon as the far side has taken this relay."""
+        self.inbox.close(f"{self.name!r} has not been taken by {self.link.destination!r} since it started")
         self.sender.start()
+
+    def _follow_refusals(self) -> None:
+        """Take what senders bring while the far side takes this relay for what it knows, and else nothing."""
+        if self.sender.snapshot().connected:
+            self.inbox.open()
+        elif self.sender.refused in OTHER_STATE:
+            self.inbox.close(f"{self.name!r} is refused by {self.link.destination!r} ({self.sender.refused})")
 
     def stop(self) -> None:
         """Stop sending; what is not sent yet waits in the outbox."""

@@ -119,6 +119,7 @@ class Dispatch:
         self._tried: set[int] = set()
         self._link_error: str | None = None
         self._logged_error: str | None = None
+        self._refused: str | None = None  # the reason for which the last attempt to connect was refused
         self._busy_error: str | None = None  # why the far side has no room for now
         self._paused: _Pause | None = None
         self._refusals: dict[int, str] = {}  # why segments are still refused, by number
@@ -197,6 +198,7 @@ class Dispatch:
                 self._log_link("is up")
             self._up.add(lane)
             self._link_error = None
+            self._refused = None
             self._changed.notify_all()
 
     def lane_down(self, lane: int, error: LinkError | RefusedError) -> None:
@@ -204,6 +206,7 @@ class Dispatch:
             was_up = bool(self._up)
             self._up.discard(lane)
             self._link_error = str(error)
+            self._refused = error.reason if isinstance(error, RefusedError) else None
             if was_up and not self._up:
                 self._log_link(f"is down, and is tried again: {error}")
             if not error.retryable and self._link_error != self._logged_error:  # it is tried again, and logged once
@@ -248,6 +251,12 @@ class Dispatch:
     def raise_failure(self) -> None:
         if self._fatal is not None:
             raise self._fatal
+
+    @property
+    def refused(self) -> str | None:
+        """The reason for which the far side refuses to be connected to; None if it does not, or does not answer."""
+        with self._changed:
+            return self._refused
 
     def snapshot(self) -> LinkCounters:
         with self._changed:

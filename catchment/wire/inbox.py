@@ -65,6 +65,7 @@ class Inbox:
         self._blocked: dict[str, str] = {}  # sites of which nothing is taken, and why
         self._held_back: Mapping[str, str] = {}  # senders that have to wait, and why
         self.functions = ""  # those of the project here, with the digits of their code
+        self._closed: str | None = None  # why nothing is taken of anybody
         self.set_aside = SetAside(folder)
         state = read_record(folder / STATE_FILE) or {"discarded": 0, "origins": {}}
         self._first: int = state["discarded"]  # the lowest position that is not discarded
@@ -169,6 +170,16 @@ class Inbox:
         with self._lock:
             self._refusals.note(origin, reason, message, retryable=error.retryable)
         return error
+
+    def close(self, why: str) -> None:
+        """Take nothing of anybody until it is opened; senders are told why, and try again."""
+        with self._lock:
+            self._closed = why
+
+    def open(self) -> None:
+        """Take what comes."""
+        with self._lock:
+            self._closed = None
 
     # ---- for the consumer
 
@@ -283,6 +294,8 @@ class Inbox:
             raise self.refuse(
                 "closed", f"the disk failed ({self._failure}); the receiver must be restarted", origin=origin
             )
+        if self._closed is not None:  # not counted: it is nothing that the sender has done
+            raise RefusedError("closed", f"{self._closed}; send again later", where=f"inbox {self.folder.name}")
         if peer is not None and peer != origin:
             raise self.refuse("wrong_site", f"{peer!r} may write only its own name, not {origin!r}", origin=peer)
         if origin in self._blocked:

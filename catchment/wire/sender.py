@@ -132,6 +132,11 @@ class Sender:
         """Raise what ended the sender, if anything did."""
         self._dispatch.raise_failure()
 
+    @property
+    def refused(self) -> str | None:
+        """The reason for which the far side refuses to be connected to; None if it does not, or does not answer."""
+        return self._dispatch.refused
+
     def snapshot(self) -> LinkCounters:
         """Return what went over the link so far, and how it stands now."""
         return self._dispatch.snapshot()

@@ -29,8 +29,9 @@ REASONS = {
     "too_far_ahead": True,  # too far ahead of the lowest number not yet seen
     "full": True,  # the receiver has no room until it has consumed some
     "too_fast": True,  # more calls or bytes per second than one peer may make
-    "closed": True,  # the receiver is going down, or its disk failed
+    "closed": True,  # the receiver is going down, its disk failed, or it is not taken itself where it sends to
 }
+OTHER_STATE = ("wrong_epoch", "other_history", "two_processes")  # the state folder is not the one that is known
 
 
 OTHER_HISTORY_HINT = (

@@ -47,7 +47,15 @@ def make_simulation(folder: Path, toml: str = TOML) -> DeploymentSimulation:
 class Incident:
     """A deployment in which one role comes back with an older copy of its state, or with none, and is healed."""
 
-    def __init__(self, folder: Path, toml: str = TOML, role: tuple[str, str] = (SITE, "a"), *, is_lost: bool) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        toml: str = TOML,
+        role: tuple[str, str] = (SITE, "a"),
+        *,
+        is_lost: bool,
+        heals: bool = True,
+    ) -> None:
         self.simulation = make_simulation(folder, toml)
         self.world = self.simulation.world
         self.role: Role = self.world.roles[role]
@@ -56,16 +64,17 @@ class Incident:
             self.at(24, self._copy)
         self.at(40, lambda: self.world.put_back(self.role, self.copied))
         self.at(41, lambda: self.world.start(self.role))
-        self.at(46, lambda: self.world.heal(self.role))
+        if heals:
+            self.at(46, lambda: self.world.heal(self.role))
 
     def _copy(self) -> None:
         self.copied = self.world.copy_state(self.role)
 
-    def at(self, minute: int, act: Callable[[], object]) -> None:
+    def at(self, minute: float, act: Callable[[], object]) -> None:
         def carry_out() -> None:
             act()
 
-        self.world.scheduler.at(BEGIN_US + minute * MINUTE_US, carry_out)
+        self.world.scheduler.at(BEGIN_US + round(minute * MINUTE_US), carry_out)
 
     def log(self) -> list[dict[str, Any]]:
         log = self.world.store.windows("pages")
@@ -113,6 +122,34 @@ def test_a_site_that_comes_back_with_another_state_is_refused_and_then_healed(
 def test_a_relay_that_comes_back_with_another_state_is_healed_with_all_behind_it(tmp_path: Path, is_lost: bool) -> None:
     incident = Incident(tmp_path / "project", BEHIND_A_RELAY, ("relay", "r"), is_lost=is_lost)
     incident.simulation.run().assert_right()
+    assert {row["status"] for row in incident.last().values()} == {FINAL}
+    assert not any(row["missing_sites"] for row in incident.last().values())
+
+
+def test_a_relay_with_an_older_copy_acknowledges_nothing_to_senders_that_cannot_notice_it(tmp_path: Path) -> None:
+    toml = BEHIND_A_RELAY.replace('from = "b"\nto = "center"', 'from = "b"\nto = "r"')
+    incident = Incident(tmp_path / "project", toml, ("relay", "r"), is_lost=False, heals=False)
+    world = incident.world
+    newest: list[StateCopy] = []
+    acknowledged: list[int] = []
+
+    def cut(carries: bool) -> None:
+        world.link("a", "r").weather.carries_requests = carries
+
+    def note_acknowledged() -> None:
+        running = world.roles[SITE, "a"].running
+        assert isinstance(running, SimulatedSite)
+        acknowledged.append(running.outbox.lowest_unacked)
+
+    incident.at(23, lambda: cut(False))  # so nothing is acknowledged to a since the copy was made
+    incident.at(39.9, lambda: newest.append(world.copy_state(incident.role)))
+    incident.at(42, note_acknowledged)
+    incident.at(42, lambda: cut(True))
+    incident.at(50, note_acknowledged)
+    incident.at(50, lambda: world.put_back(incident.role, newest[0]))  # the operator has found the newest copy
+    incident.at(51, lambda: world.start(incident.role))
+    incident.simulation.run().assert_right()
+    assert acknowledged[0] == acknowledged[1], "what the older copy took would be gone with it"
     assert {row["status"] for row in incident.last().values()} == {FINAL}
     assert not any(row["missing_sites"] for row in incident.last().values())
 

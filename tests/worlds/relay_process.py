@@ -31,9 +31,9 @@ def main(folder: str, port: str, to: str) -> None:
         SystemClock(),
     )
     relay.carry([carried(fragment, routes, "hub", ("a", "b"), "batching")])
+    relay.start()
     server = InboxServer(relay.inbox, "127.0.0.1", int(port))
     server.start()
-    relay.start()
     while not relay.finished:
         relay.tick()
         time.sleep(0.01)
