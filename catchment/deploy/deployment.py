@@ -328,7 +328,8 @@ def _refuse_relayed_changes(project: Project, known: Deployed, queries: Sequence
                     f"stream {source.stream!r} has other sites than before, and {site!r} sends through others or "
                     f"others through it: the center could not tell its records apart",
                     where=str(project.folder / PROJECT_FILE),
-                    hint=f'give it a link of its own first: [[links]] from = "{site}", to = "{project.center}"',
+                    hint=f'give it a link of its own first: [[links]] from = "{site}", to = "{project.center}"; '
+                    f"a site that has state then comes back by: catchment sites heal {site}",
                 )
 
 

@@ -127,5 +127,6 @@ def _refuse_relayed(project: Project, name: str) -> None:
         raise ConfigError(
             f"site {name!r} sends through other sites, or others through it: the center cannot tell its records apart",
             where=str(project.folder / PROJECT_FILE),
-            hint=f'give it a link of its own first: [[links]] from = "{name}", to = "{project.center}"',
+            hint=f'give it a link of its own first: [[links]] from = "{name}", to = "{project.center}"; '
+            f"then, with every process stopped: catchment sites heal {name}",
         )

@@ -249,6 +249,19 @@ class World:
         """Restore the damaged files of a role from a copy."""
         self.note(RareState.DAMAGE_RESTORED, self.disk.restore(role.folder))
 
+    def reload(self) -> None:
+        """Take up a changed `catchment.toml`: every process is stopped, and those that it names are started."""
+        for role in self.roles.values():
+            self.kill(role, back_after_us=None)
+        deployment = Deployment.load(self.project.folder)
+        self._first = PlannedDeployment.of(deployment, {})
+        self.project = deployment.project
+        self.routes = deployment.routes
+        known = self.roles
+        self.roles = {name: known.get(name, role) for name, role in self._make_roles(deployment).items()}
+        for role in self.roles.values():
+            self.start(role)
+
     # --- state that is older, or lost --------------------------------------------------------------------------------
 
     def copy_state(self, role: Role) -> StateCopy:

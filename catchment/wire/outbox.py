@@ -97,15 +97,21 @@ class _LinkState:
         self.save()
 
     def load(self) -> bool:
-        """Read the file; return False if there is none."""
+        """Read the file; return False if there is none.
+
+        A folder that is about to begin a new life, with no segments, may begin it with another link.
+        """
         state = read_record(self._path)
         if state is None:
             return False
-        if (state["origin"], state["destination"]) != tuple(self._link.values()):
+        is_other_link = (state["origin"], state["destination"]) != tuple(self._link.values())
+        if is_other_link and (state["origin"] != self._link["origin"] or self.life <= state.get("life", 0)):
             raise WireError(
                 f"the folder belongs to the link {state['origin']} -> {state['destination']}, "
                 f"not to {self._link['origin']} -> {self._link['destination']}",
                 where=str(self._path.parent),
+                hint="what it sent by the other link cannot be told from what it sends by this one: let it be computed "
+                f"again, with every process stopped: catchment sites heal {self._link['origin']}",
             )
         self.epoch = state["epoch"]
         self.life = state.get("life", 0)

@@ -17,6 +17,10 @@ import pytest
 
 from catchment.center.events import EXACT, FINAL
 from catchment.deploy.deployment import Deployment
+from catchment.deploy.heal import heal
+from catchment.errors import WireError
+from catchment.project.config import Project
+from catchment.project.routes import Routes
 from catchment.testing import ArrivingRecords, DeploymentSimulation, Feature
 from catchment.testing.campaign import run_seed
 from catchment.testing.draw import Draw
@@ -24,6 +28,7 @@ from catchment.testing.generate import BEGIN_US, draw_features
 from catchment.testing.site import SimulatedSite
 from catchment.testing.world import CENTER, SITE, Role, StateCopy, WorldOptions
 from catchment.timeline import SECOND_US
+from catchment.wire.outbox import Outbox
 from tests.testing.test_past import SELECT, SITES, STREAM, TOML, hits
 from tests.worlds.tiers import seeds
 
@@ -152,6 +157,33 @@ def test_a_relay_with_an_older_copy_acknowledges_nothing_to_senders_that_cannot_
     assert acknowledged[0] == acknowledged[1], "what the older copy took would be gone with it"
     assert {row["status"] for row in incident.last().values()} == {FINAL}
     assert not any(row["missing_sites"] for row in incident.last().values())
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(BEHIND_A_RELAY, TOML), (TOML, BEHIND_A_RELAY)], ids=["a relay goes", "a relay comes"]
+)
+def test_a_site_sends_by_another_link_once_it_is_healed(tmp_path: Path, before: str, after: str) -> None:
+    folder = tmp_path / "project"
+    simulation = make_simulation(folder, before)
+    world = simulation.world
+
+    def change_links() -> None:
+        for role in world.roles.values():
+            world.kill(role, back_after_us=None)
+        (folder / "catchment.toml").write_text(after + 'repair_horizon = "30 minutes"\n')
+        project = Project.load(folder)
+        with pytest.raises(WireError, match="belongs to the link a -> ") as refused:
+            Outbox(project.site_folder("a") / "outbox", "a", Routes.of(project).next_inbox("a"), 1_000)
+        assert "catchment sites heal a" in str(refused.value.hint)
+        heal(folder, "a")
+        world.reload()
+
+    world.scheduler.at(BEGIN_US + 40 * MINUTE_US, change_links)
+    simulation.run().assert_right()
+    assert world.roles.keys() >= {(SITE, "a")}
+    last = {row["window_start"]: row for row in world.store.windows("pages").to_pylist()}  # type: ignore[union-attr]
+    assert {row["status"] for row in last.values()} == {FINAL}
+    assert not any(row["missing_sites"] for row in last.values())
 
 
 def test_an_exact_answer_stands_where_its_records_are_gone_and_other_windows_name_the_site(tmp_path: Path) -> None:
