@@ -18,6 +18,7 @@ from catchment.aggregates import partials
 from catchment.aggregates.shed_terms import terms_in
 from catchment.center.events import EARLY, EXACT, FINAL, ON_TIME
 from catchment.center.late.registry import WINDOW_COLUMN
+from catchment.center.late.repair import LEFT_OUT
 from catchment.center.results.layout import flatten_states, newest_revisions, without_retracted
 from catchment.center.running_query import RunningQuery
 from catchment.query.fragment import Fragment
@@ -64,8 +65,8 @@ class ViewCheck:
         ranks = [ORDER.index(row["status"]) for row in log]
         # Also before a move, when the fragment of the view may have been another one.
         may_defer = self._may_defer or any("groups were deferred" in row["reason"] for row in log)
-        # An exact window may turn out to lack late records, which wait, or are left out of a former answer that stands.
-        if self._may_shed or may_defer or _stands(log):
+        # An exact window may turn out to lack late records, which wait or are left out.
+        if self._may_shed or may_defer or _stands(log) or _leaves_out(log):
             ranks = [rank for rank in ranks if rank != ORDER.index(ON_TIME)]
         if ranks != sorted(ranks):
             yield f"its status went back: {[row['status'] for row in log]}"
@@ -254,6 +255,11 @@ def _window_log(store: MemoryStore, view: str) -> dict[int, list[Mapping[str, An
 def _stands(log: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether a window was computed again, and its former answer was better."""
     return any(row["reason"].startswith("its former answer stands") for row in log)
+
+
+def _leaves_out(log: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether records of a window came too late to be merged."""
+    return any(row["reason"] == LEFT_OUT for row in log)
 
 
 def _by_window(table: pa.Table) -> dict[int, pa.Table]:

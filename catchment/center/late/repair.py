@@ -28,6 +28,7 @@ from catchment.errors import AggregateError
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.timeline import END_OF_TIME_US, Window
 
+LEFT_OUT = "late records were registered, not merged"  # the reason of a revision
 RENEWED_TABLES = 16  # tables of partials that are held for a window before they are merged
 
 
@@ -110,8 +111,7 @@ class LateRepair:
             yield Expired(self.query.name, window, pa.concat_tables(tables), now_us)
             known = self._state.closed.get(start_us)
             if known is not None:
-                reason = "late records were registered, not merged"
-                yield self._publisher.publish_status(window, known, reason, now_us)
+                yield self._publisher.publish_status(window, known, LEFT_OUT, now_us)
         self._state.expired.clear()
 
     def _is_repaired(self, window: Window) -> bool:
