@@ -27,6 +27,7 @@ from catchment.testing.disk import Killed, SimulatedDisk, state_files
 from catchment.testing.evaluate import PureEvaluator
 from catchment.testing.network import LinkWeather, SimulatedLink, SimulatedSender
 from catchment.testing.records import Workload
+from catchment.testing.recovery import CenterMemory
 from catchment.testing.roles import MergeWork, SimulatedCenter, SimulatedRelay
 from catchment.testing.scheduler import Scheduler, SimulatedClock
 from catchment.testing.site import SimulatedSite, SiteCounts, SiteSurroundings, SourceLog
@@ -80,6 +81,7 @@ class Role:
     rebalancer: Rebalancer | None = None
     life: int = 0
     is_dead: bool = False  # it will not be started again
+    memory: CenterMemory | None = None  # of a center, what it knew when it ended
     refusals: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -273,6 +275,7 @@ class World:
         """End a role, and leave on its disk what a copy holds; without one, nothing. It is not started again."""
         self.kill(role, back_after_us=None)
         self.disk.replace_all(role.folder, {} if copied is None else copied.files)
+        role.memory = None
         if role.kind == CENTER:
             self.store.tables.clear()
         for key, log in self._logs_of(role).items():
@@ -287,6 +290,8 @@ class World:
         return {key: log for key, log in self.logs.items() if role.kind == SITE and key[1] == role.name}
 
     def _drop(self, role: Role) -> None:
+        if isinstance(role.running, SimulatedCenter):
+            role.memory = CenterMemory.of(role.running)
         if role.running is not None:
             role.running.end()
         role.running = None
@@ -312,6 +317,11 @@ class World:
             self.note(RareState.RECOVERED_ENTRIES, host.next_sequence - host.journal.base)
             if self.disk.machine(role.folder).damaged:
                 self.note(RareState.DAMAGE_SURVIVED)
+        if isinstance(role.running, SimulatedCenter) and role.memory is not None:
+            changed = list(role.memory.differences(CenterMemory.of(role.running)))
+            if changed:
+                raise BrokenSimulationError(f"{role} knows something else after its restart: {', '.join(changed)}")
+            role.memory = None
 
     # --- what runs ---------------------------------------------------------------------------------------------------
 

@@ -234,6 +234,21 @@ def test_a_second_healing_begins_before_the_first_has_ended(tmp_path: Path) -> N
     assert not any(row["missing_sites"] for row in incident.last().values())
 
 
+def test_what_a_center_learns_beside_its_journal_is_noticed_when_it_starts_again(tmp_path: Path) -> None:
+    simulation = make_simulation(tmp_path / "project")
+    world = simulation.world
+
+    def learn_and_end() -> None:
+        assert world.center is not None
+        frontier = world.center.pipeline.core.frontiers["a"]
+        frontier.marks = {fragment: mark_us + 1 for fragment, mark_us in frontier.marks.items()}
+        world.kill(world.roles[CENTER, "center"])
+
+    world.scheduler.at(BEGIN_US + 20 * MINUTE_US, learn_and_end)
+    problems = simulation.run().problems
+    assert problems == ["center center knows something else after its restart: how far sites have come"]
+
+
 def test_a_center_that_has_lost_its_disk_publishes_everything_again(tmp_path: Path) -> None:
     incident = Incident(tmp_path / "project", BEHIND_A_RELAY, (CENTER, "center"), is_lost=True)
     refused: list[str] = []
