@@ -204,6 +204,7 @@ def exit_codes() -> str:
 # --- measurements -------------------------------------------------------------------------------------------------
 
 MEASURED = {  # which page has the figures of a benchmark
+    "absence": "../reliability",
     "bounds": "shedding",
     "edge": "edge-aggregation",
     "edge_policies": "edge-aggregation",
@@ -232,7 +233,8 @@ and the commit."""
     for name, place in BENCHMARKS.items():
         module = importlib.import_module(place)
         parts = ", ".join(f"`{part}`" for part in getattr(module, "PARTS", ()))
-        rows.append(f"| `{name}` | {_cell(module.DESCRIPTION)} | {parts} | [{MEASURED[name]}]({MEASURED[name]}.md) |")
+        page = MEASURED[name]
+        rows.append(f"| `{name}` | {_cell(module.DESCRIPTION)} | {parts} | [{Path(page).name}]({page}.md) |")
     return (
         "\n\n".join(
             [head, "\n".join(["| benchmark | what it measures | parts | figures |", "|---|---|---|---|", *rows])]
