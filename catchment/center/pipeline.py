@@ -48,6 +48,7 @@ from catchment.center.events import (
 from catchment.center.log_lines import log_deployment, log_windows
 from catchment.center.open_state import OpenState
 from catchment.center.query import CenterQuery
+from catchment.center.results.restate import restate_windows
 from catchment.center.results.write import ResultTables
 from catchment.center.status import describe_queries, describe_sites
 from catchment.center.unfinished_notes import UnfinishedNotes
@@ -61,6 +62,7 @@ from catchment.project.config import Project
 from catchment.project.routes import Routes
 from catchment.project.site_orders import SiteOrders
 from catchment.query.fragment import Fragment
+from catchment.query.window_repair import WindowRepair
 from catchment.shedding.group_shares import DeferrableFragment
 from catchment.storage.disk import current_disk
 from catchment.storage.host import Host
@@ -91,6 +93,7 @@ class CenterPipeline:
     deferrable: Mapping[str, DeferrableFragment] = field(default_factory=dict)  # what may wait under overload
     stopwatch: Callable[[], float] = time.perf_counter
     composed: Sequence[ComposedQuery] = ()
+    repairs: Mapping[str, WindowRepair] = field(default_factory=dict)  # by the view that computes windows again
     published: int = field(default=0, init=False)
     # Is set after recovery, so that it is not told again of what was published before.
     observer: WindowObserver | None = field(default=None, init=False)
@@ -127,6 +130,7 @@ class CenterPipeline:
         orders: SiteOrders,
         deferrable: Mapping[str, DeferrableFragment],
         composed: Sequence[ComposedQuery] = (),
+        repairs: Mapping[str, WindowRepair] | None = None,
     ) -> None:
         """Answer these queries over these sites from now on; those that go on are not touched."""
         with self._turn:
@@ -137,6 +141,7 @@ class CenterPipeline:
             self.tables = tables
             self.orders = orders
             self.composed = composed
+            self.repairs = repairs or {}
             self._apply_deployment()
 
     def _apply_deployment(self) -> None:
@@ -350,8 +355,10 @@ class CenterPipeline:
                 _log.warning(told, event.query, event.reason, extra=about(query=event.query))
 
     def _enact(self, number: int, actions: Sequence[Action]) -> int:
-        for name, tables in self.tables.items():
+        for name in sorted(self.tables, key=lambda name: name not in self.repairs):  # what computes others again first
+            tables = self.tables[name]
             published = [a for a in actions if isinstance(a, Publish) and a.query == name]
+            published += restate_windows(name, self.repairs, self.tables, actions)
             if self._notes.is_unfinished(name, number):
                 published = [replace(p, status=SUSPENDED, is_finished=False) for p in published]
             tables.publish(number, published, partial(self._note_unfinished, name, number))

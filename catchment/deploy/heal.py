@@ -40,6 +40,8 @@ def heal(folder: Path, name: str) -> Answer:
     def make(now: Deployed | None) -> Deployed:
         planned = Deployment.plan(declared, now)
         deployed = planned.deployed
+        for repair in deployed.repairs:  # its windows are read again from histories that are about to change
+            deployed = deployed.drop(repair)
         if now is None:
             deployed = _beyond_all_before(deployed, healed)
         renewed = deployed.renew(streams, _starts(deployed, told))
@@ -96,20 +98,25 @@ def _starts(deployed: Deployed, told: Mapping[str, Any]) -> dict[str, ViewStart 
 
 def _refuse_without_history(deployment: Deployment, renewed: Deployed) -> None:
     """Refuse to compute again what no site has kept."""
-    default = deployment.project.defaults.history
     streams = {q.demand.source.stream for n, q in renewed.sharing.queries.items() if n in renewed.renewals}
-    _refuse_streams(deployment, [s for s in sorted(streams) if not _keeps_history(deployment, s, default)])
+    refuse_without_history(
+        deployment,
+        streams,
+        hint="let the site go on with an empty state folder, without what it had: catchment sites replace",
+    )
 
 
-def _keeps_history(deployment: Deployment, stream: str, default: bool) -> bool:
-    declared = deployment.catalog.streams[stream].history
-    return default if declared is None else declared
-
-
-def _refuse_streams(deployment: Deployment, streams: Collection[str]) -> None:
-    if streams:
+def refuse_without_history(deployment: Deployment, streams: Collection[str], hint: str) -> None:
+    """Refuse to compute again what is answered from streams of which no site keeps history."""
+    unkept = [stream for stream in sorted(streams) if not _keeps_history(deployment, stream)]
+    if unkept:
         raise ConfigError(
-            f"no history is kept of {', '.join(streams)}, so that nothing of it can be computed again",
+            f"no history is kept of {', '.join(unkept)}, so that nothing of it can be computed again",
             where=str(deployment.project.folder / PROJECT_FILE),
-            hint="let the site go on with an empty state folder, without what it had: catchment sites replace",
+            hint=hint,
         )
+
+
+def _keeps_history(deployment: Deployment, stream: str) -> bool:
+    declared = deployment.catalog.streams[stream].history
+    return deployment.project.defaults.history if declared is None else declared

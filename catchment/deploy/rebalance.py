@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from catchment.center.core import CenterCore
@@ -42,11 +43,13 @@ class Rebalancer:
     def step(self, core: CenterCore, now_us: int) -> None:
         """End the fragments that queries have left; move queries if that now pays."""
         deployed = self.watcher.deployment.deployed
+        if deployed.repairs:
+            self._end_repairs(core)
         if deployed.leaving:
             self._end_left_fragments(core)
         if self.next_us is None:
             self.next_us = now_us + FIRST_CHECK_US
-        if now_us < self.next_us or not self.watcher.deployment.project.defaults.reoptimize:
+        if now_us < self.next_us or not self.watcher.deployment.project.defaults.reoptimize or deployed.repairs:
             return
         self.next_us = now_us + CHECK_EVERY_US
         stream_us = newest_event_us(self.watcher.deployment)
@@ -58,6 +61,13 @@ class Rebalancer:
         if target is not None and _keeps_contracts(deployment, target):
             self._change(lambda now: now.move(target) if now.version == deployed.version else now)
 
+    def _end_repairs(self, core: CenterCore) -> None:
+        """Drop the views that have computed all the windows again that they were to."""
+        for name, repair in self.watcher.deployment.deployed.repairs.items():
+            running = core.queries.get(name)
+            if running is not None and running.windows.is_final_until(repair.until_us):
+                self._change(partial(_without_repair, name))
+
     def _end_left_fragments(self, core: CenterCore) -> None:
         ends = core.fragment_ends()
         needed = core.fragments
@@ -67,6 +77,10 @@ class Rebalancer:
         deployed = self.watcher.deployment.deployed
         if make(deployed) is not deployed:
             self.watcher.store.change(lambda now: make(now or deployed))
+
+
+def _without_repair(name: str, deployed: Deployed) -> Deployed:
+    return deployed.drop(name) if name in deployed.repairs else deployed
 
 
 def _keeps_contracts(deployment: Deployment, target: SharingState) -> bool:

@@ -36,7 +36,7 @@ def site_changes(
         running = core.running(name) if name in here else None
         if running is None or not _runs_as_planned(running, plan):
             begin_us = _begin_us(newest_us, plan.start) if plan.begun and running is None else None
-            past = None if begin_us is None else _past(begin_us, newest_us, batches)
+            past = None if begin_us is None else _past(begin_us, newest_us, batches, plan.until_us)
             yield FragmentAdded(
                 plan.fragment, plan.policy, plan.weight, begin_us, plan.slacks, past, plan.goes_by_stream
             )
@@ -59,10 +59,12 @@ def _begin_us(newest_us: int | None, start: ViewStart | None) -> int:
     return START_OF_TIME_US + 1 if newest_us is None else newest_us + 1
 
 
-def _past(begin_us: int, newest_us: int | None, batches: int) -> PastBatches | None:
-    """Return what was read before a fragment that begins at an instant; None if nothing of it counts."""
+def _past(begin_us: int, newest_us: int | None, batches: int, until_us: int | None) -> PastBatches | None:
+    """Return what was read before of a fragment that begins and ends at instants; None if nothing of it counts."""
     if newest_us is None or begin_us > newest_us or not batches:
         return None
+    if until_us is not None and until_us <= newest_us:
+        return PastBatches(batches, begin_us, until_us, is_bounded=True)
     return PastBatches(batches, begin_us, newest_us + 1)
 
 

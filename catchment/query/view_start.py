@@ -54,10 +54,15 @@ class ViewStart:
     def write(self) -> str:
         """Return it as it is read."""
         if self.at_us is not None:
-            return (_EPOCH + timedelta(microseconds=self.at_us)).isoformat(sep=" ").removesuffix("+00:00")
+            return write_instant(self.at_us)
         if self.back_us is not None:
             return f"{self.back_us} us" if self.back_us % 1000 else format_duration(self.back_us)
         return ALL
+
+
+def write_instant(at_us: int) -> str:
+    """Return an instant as people write it, in UTC."""
+    return (_EPOCH + timedelta(microseconds=at_us)).isoformat(sep=" ").removesuffix("+00:00")
 
 
 def view_start() -> OptionKind:

@@ -34,19 +34,20 @@ CHUNK_S = 2.0  # of its part of the link that one chunk may take
 EventSpan = tuple[int, int]  # event times [low, high)
 
 
-@stored()
+@stored(2, {1: dict})
 @dataclass(frozen=True, slots=True)
 class PastBatches:
     """The micro-batches [first, end) were read before a fragment was added, or while it was suspended.
 
     Their records before `from_us` are not wanted; at `until_us` or after there are hardly any, because that is behind
-    the newest event time that had been read.
+    the newest event time that had been read, or they are not wanted either (`is_bounded`).
     """
 
     end: int
     from_us: int
     until_us: int
     first: int = 0
+    is_bounded: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.first < self.end or self.from_us >= self.until_us:
@@ -54,6 +55,10 @@ class PastBatches:
                 f"a past of the batches [{self.first}, {self.end}), of event times [{self.from_us}, {self.until_us}), "
                 "is empty"
             )
+
+    def wants(self, times: EventSpan) -> bool:
+        """Return whether a batch of these event times may have records that are wanted."""
+        return times[1] > self.from_us and not (self.is_bounded and times[0] >= self.until_us)
 
 
 @stored()
@@ -192,7 +197,7 @@ def choose_chunk(
         if batch is None:
             span = _inside(find_lost(number), past)
             lost = lost if span is None else add_span(lost, span)
-        elif batch.times is not None and batch.times[1] > past.from_us:
+        elif batch.times is not None and past.wants(batch.times):
             if chosen and rows + batch.rows > chunk_rows:
                 break
             chosen.append(number)

@@ -76,6 +76,7 @@ class SimulatedCenter:
             deferrable=deployment.deferrable,
             stopwatch=lambda: work.spent_s,
             composed=deployment.composed_queries,
+            repairs=deployment.deployed.repairs,
         )
         self.host = self.pipeline.host
 
@@ -93,6 +94,7 @@ class SimulatedCenter:
             deployed.orders,
             deployment.deferrable,
             deployment.composed_queries,
+            deployed.repairs,
         )
 
     def tick(self) -> None:

@@ -185,6 +185,14 @@ def test_a_replacing_revision_takes_back_what_is_appended_together_with_it(tmp_p
     assert answers(read_results(tmp_path, "q")) == {(0, "nl", 200): (1, 6)}
 
 
+def test_a_replacing_revision_without_rows_where_there_were_none_is_in_the_log_alone(tmp_path: Path) -> None:
+    tables = make_tables(tmp_path)
+    tables.publish(1, [publish(tables, 0, [("nl", 200, 5)])])
+    tables.publish(2, [replace(publish(tables, 1, []), revision=2, replaces=True)])
+    assert answers(read_results(tmp_path, "q")) == {(0, "nl", 200): (1, 5)}
+    assert read_windows(tmp_path, "q").num_rows == 2
+
+
 def test_latest_rows_carry_the_newest_word_on_their_window(tmp_path: Path) -> None:
     tables = make_tables(tmp_path)
     without = publish(tables, 0, [("nl", 200, 5)], status=ON_TIME, coverage=0.6, missing_sites=("eu",))

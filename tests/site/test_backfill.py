@@ -119,9 +119,11 @@ def test_a_backfill_goes_on_where_it_was_after_a_restart() -> None:
 
 
 def test_the_past_of_a_fragment_is_what_was_read_before_it_was_added() -> None:
-    def added(start: ViewStart | None, newest_us: int | None, batches: int) -> FragmentAdded:
-        plan = FragmentPlan(F, policy_by_name("batching"), begun=True, start=start)
-        (event,) = site_changes(SiteCore(), "s", [plan], newest_us, batches)
+    def added(
+        start: ViewStart | None, newest_us: int | None, batches: int, until_us: int | None = None
+    ) -> FragmentAdded:
+        plan = FragmentPlan(F, policy_by_name("batching"), begun=True, start=start, until_us=until_us)
+        event, *_ = site_changes(SiteCore(), "s", [plan], newest_us, batches)
         assert isinstance(event, FragmentAdded)
         return event
 
@@ -131,6 +133,8 @@ def test_the_past_of_a_fragment_is_what_was_read_before_it_was_added() -> None:
     assert added(ViewStart(at_us=12), 39, 7).begin_us == 12
     assert added(ViewStart(at_us=99), 39, 7).past is None, "it begins in the future"
     assert added(ViewStart(), None, 0).past is None, "nothing was read"
+    assert added(ViewStart(at_us=12), 39, 7, until_us=20).past == PastBatches(7, 12, 20, is_bounded=True)
+    assert added(ViewStart(at_us=12), 39, 7, until_us=50).past == PastBatches(7, 12, 40)
     assert added(None, 39, 7) == FragmentAdded(F, policy_by_name("batching"), begin_us=40)
 
 
@@ -138,7 +142,7 @@ batches_of_history = st.lists(
     st.one_of(
         st.none(),
         st.builds(
-            lambda rows, low: PastBatch(rows, (low, low + 10) if rows else None), st.integers(0, 9), st.integers(0, 99)
+            lambda rows, low: PastBatch(rows, (low, low + 10) if rows else None), st.integers(0, 9), st.integers(0, 119)
         ),
     ),
     min_size=1,
@@ -152,11 +156,13 @@ batches_of_history = st.lists(
     rows=st.integers(1, 12),
     most=st.integers(1, 5),
     unwritten=st.sets(st.integers(0, 29)),
+    until_us=st.one_of(st.none(), st.integers(101, 120)),
 )
 def test_chunks_cover_every_batch_once_and_pass_over_only_what_is_not_wanted(
-    history: list[PastBatch | None], from_us: int, rows: int, most: int, unwritten: set[int]
+    history: list[PastBatch | None], from_us: int, rows: int, most: int, unwritten: set[int], until_us: int | None
 ) -> None:
-    backfill = Backfill.of(PastBatches(len(history), from_us, 200))
+    past = PastBatches(len(history), from_us, until_us or 200, is_bounded=until_us is not None)
+    backfill = Backfill.of(past)
     chosen: list[int] = []
     lost = False
     while not backfill.is_over:
@@ -172,10 +178,10 @@ def test_chunks_cover_every_batch_once_and_pass_over_only_what_is_not_wanted(
         chosen += chunk.batches
         lost = lost or bool(chunk.lost)
         backfill.advance(PastAbsorbed("f", chunk.first, chunk.end, partials([]), (), chunk.lost))
-    wanted = [n for n, b in enumerate(history) if b is not None and b.times is not None and b.times[1] > from_us]
-    assert chosen == wanted
+    known = [(n, b.times) for n, b in enumerate(history) if b is not None and b.times is not None]
+    assert chosen == [n for n, (low, high) in known if high > from_us and low < past.until_us]
     assert lost == (None in history)
-    assert backfill.lost == (((from_us, 200),) if lost else ())
+    assert backfill.lost == (((from_us, past.until_us),) if lost else ())
 
 
 def test_what_is_lost_is_no_more_than_what_is_wanted() -> None:

@@ -121,7 +121,11 @@ class ResultTables:
 
     def recall_windows(self, starts_us: Sequence[int]) -> pa.Table:
         """Return the newest published states of whole windows: (window_start_us, keys..., states...)."""
-        return self._recall_published(starts_us)
+        return self.recall_answers(starts_us)
+
+    def recall_answers(self, starts_us: Sequence[int]) -> pa.Table:
+        """Return the newest published states of the answers of whole windows."""
+        return self._recall("results", self.fragment, pa.table({WINDOW_COLUMN: pa.array(starts_us, pa.int64())}))
 
     def recall(self, wanted: pa.Table) -> pa.Table:
         """Return the newest published states of (window_start_us, keys...), with these in front."""
@@ -134,6 +138,10 @@ class ResultTables:
     def read_rows(self, columns: Sequence[str], starts: pa.Array) -> pa.Table | None:
         """Return some columns of every published revision of some windows; None before the first append."""
         return self._store.read("results", self.query, columns, starts)
+
+    def read_log(self, columns: Sequence[str], starts: pa.Array) -> pa.Table | None:
+        """Return some columns of the log of some windows; None before the first append."""
+        return self._store.read("windows", self.query, columns, starts)
 
     def compact(self) -> None:
         """Fold many small files into few; readers are not disturbed."""
@@ -208,7 +216,7 @@ class ResultTables:
         Published before is also what is appended together with it.
         """
         keys = list(self.fragment.key_names)
-        recalled = self._recall_published([revision.window.start_us]).drop_columns([WINDOW_COLUMN])
+        recalled = self.recall_answers([revision.window.start_us]).drop_columns([WINDOW_COLUMN])
         earlier = [r.rows for r in together if r.window == revision.window and r.revision < revision.revision]
         before = pa.concat_tables([recalled, *(rows.select(recalled.column_names) for rows in earlier)])
         gone = partials.select_others(before, revision.rows, keys)
@@ -217,9 +225,6 @@ class ResultTables:
             nothing = pa.table({"retracted": pa.array([True] * n, pa.bool_())})
             bounds = self._bounds.window_bounds([revision] * n)
             yield self._rows(replace(revision, rows=gone), nothing, bounds, retracted_state(gone, self.fragment))
-
-    def _recall_published(self, starts_us: Sequence[int]) -> pa.Table:
-        return self._recall("results", self.fragment, pa.table({WINDOW_COLUMN: pa.array(starts_us, pa.int64())}))
 
     def _unfinished_rows(self, revision: Publish) -> pa.Table:
         """Return rows with their states and without the columns of the view; nobody reads them."""

@@ -87,6 +87,11 @@ class QueryWindows:
         yield from self.closer.finalize(marks, now_us)
         yield from self.early.publish(now_us)
 
+    def is_final_until(self, end_us: int) -> bool:
+        """Return whether all windows that end by an instant are final, and were published so."""
+        ends = (self.query.window_at(start_us).end_us for start_us in self.state.closed)
+        return self.state.final_us >= end_us and all(end > end_us for end in ends)
+
     def note_revision(self, start_us: int, revision: int) -> None:
         """Count on from a revision of a closed window that was published beside what it does itself."""
         known = self.state.closed.get(start_us)

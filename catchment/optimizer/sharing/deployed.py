@@ -25,6 +25,7 @@ from catchment.query.fragment import Fragment
 from catchment.query.sql.parse import parse_sql
 from catchment.query.sql.statements import DropView
 from catchment.query.view_start import ViewStart
+from catchment.query.window_repair import WindowRepair
 from catchment.storage.codec import stored
 from catchment.timeline import START_OF_TIME_US
 
@@ -35,8 +36,8 @@ MAX_RETIRED = 1_000
 MAX_LEAVING = 12
 
 
-# version 3 has starts, version 4 definitions, version 5 renewals
-@stored(version=5, migrations={1: lambda fields: fields | {"orders": SiteOrders()}, 2: dict, 3: dict, 4: dict})
+# version 3 has starts, version 4 definitions, version 5 renewals, version 6 repairs
+@stored(version=6, migrations={1: lambda fields: fields | {"orders": SiteOrders()}, 2: dict, 3: dict, 4: dict, 5: dict})
 @dataclass(frozen=True)
 class Deployed:
     """The sharing in force, its version, and its past."""
@@ -52,6 +53,7 @@ class Deployed:
     starts: Mapping[str, ViewStart] = field(default_factory=dict)  # fragments that begin in the past, and where
     definitions: Mapping[str, int] = field(default_factory=dict)  # views with more than one, and how many those are
     renewals: Mapping[str, int] = field(default_factory=dict)  # query -> how often its fragment was renewed
+    repairs: Mapping[str, WindowRepair] = field(default_factory=dict)  # by the view that computes windows again
 
     def add(self, query: SharedQuery, sql: str | None = None, bytes_of: BytesOf | None = None) -> Deployed:
         """Return the deployment with one more query.
@@ -120,7 +122,10 @@ class Deployed:
         left = {f: self.sharing.fragments[f] for f in self.leaving}
         view = view_of(name)
         submitted = {n: sql for n, sql in self.submitted.items() if n != view}
-        changed = replace(self, submitted=submitted, dropped=(*self.dropped, view), version=self.version + 1)
+        repairs = {n: repair for n, repair in self.repairs.items() if name not in (n, repair.view)}
+        changed = replace(
+            self, submitted=submitted, dropped=(*self.dropped, view), repairs=repairs, version=self.version + 1
+        )
         return changed._with({**left, **sharing.fragments}, sharing)
 
     def move(self, target: SharingState) -> Deployed:
@@ -175,6 +180,11 @@ class Deployed:
             if more == found:
                 return found
             found = more
+
+    def repair(self, name: str, repair: WindowRepair) -> Deployed:
+        """Return the deployment in which a view computes windows of another one again, and nothing beyond them."""
+        ends = {self.derivation(part).fragment: repair.until_us for part in self.parts(name)}
+        return replace(self, repairs={**self.repairs, name: repair}, leaving={**self.leaving, **ends})
 
     def with_ends(self, ends: Mapping[str, int]) -> Deployed:
         """Return the deployment with the instants until which the fragments that are being left are wanted."""

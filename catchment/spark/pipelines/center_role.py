@@ -77,6 +77,7 @@ class CenterRole:
             deployment.deployed.orders,
             deployment.deferrable,
             composed=deployment.composed_queries,
+            repairs=deployment.deployed.repairs,
         )
         self.pipeline.observer = observer
         plans = {p.name: p for p in deployment.plans}
@@ -114,6 +115,7 @@ class CenterRole:
             deployed.orders,
             deployment.deferrable,
             deployment.composed_queries,
+            deployed.repairs,
         )
 
     def tick(self) -> None:

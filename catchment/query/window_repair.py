@@ -1,0 +1,30 @@
+"""Windows that are computed again on request, long after they were final: which, and whose they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from catchment.errors import QueryError
+from catchment.storage.codec import stored
+
+
+@stored()
+@dataclass(frozen=True)
+class WindowRepair:
+    """The windows of a view that start in [from_us, before_us) are computed again; the last of them ends at `until_us`.
+
+    A view of its own computes them from the histories of the sites (`catchment.deploy.repair_windows`).
+    """
+
+    view: str  # the name of the definition whose windows they are
+    from_us: int
+    before_us: int
+    until_us: int
+
+    def __post_init__(self) -> None:
+        if not self.from_us < self.before_us <= self.until_us:
+            raise QueryError(f"no window starts in [{self.from_us}, {self.before_us})")
+
+    def covers(self, start_us: int) -> bool:
+        """Return whether a window that starts at an instant is one of them."""
+        return self.from_us <= start_us < self.before_us
