@@ -138,3 +138,20 @@ CREATE MATERIALIZED VIEW v AS SELECT * FROM busy WHERE n > 100
 -->     | _rows BIGINT = count(*)
 -->       Filter `busy`.`n` > 100
 -->         ViewScan busy [cpid, n, window_start] as published at center
+
+--# an aggregate with HAVING is joined to a table by a view of it
+CREATE MATERIALIZED VIEW busy AS
+SELECT window.start, cpid, count(*) AS n FROM beacons GROUP BY window(ts, '1 minute'), cpid HAVING count(*) > 3;
+CREATE MATERIALIZED VIEW v AS
+SELECT window.start, p.name, sum(n) AS n FROM busy JOIN providers p ON busy.cpid = p.cpid GROUP BY window(start, '1 hour'), p.name
+--> Sink v at center
+-->   Finish trivial
+-->   | start TIMESTAMP = `window_start`
+-->   | name STRING = `name`
+-->   | n BIGINT = `n`
+-->     WindowAggregate tumbling 1 h
+-->     | key name STRING = `providers`.`name`
+-->     | n BIGINT = sum(`busy`.`n`)
+-->     | _rows BIGINT = count(*)
+-->       LookupJoin inner providers on `busy`.`cpid` = `providers`.`cpid`
+-->         ViewScan busy [cpid, n, window_start] as published at center

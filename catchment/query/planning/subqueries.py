@@ -18,7 +18,7 @@ from catchment.query.sql.dialect import conjuncts, render, show
 from catchment.query.sql.statements import Column
 from catchment.query.sql.tokens import SqlText
 
-AGGREGATED = "aggregate in the outer SELECT: a subquery filters and computes columns"
+AGGREGATED = "aggregate in the outer SELECT, or make it a view and read FROM that: a subquery only filters and computes"
 _NAMELESS = "subquery"  # the name of a subquery that was given none
 
 
