@@ -24,6 +24,7 @@ from catchment.center.results.restate import restate_windows
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.repair_windows import repair_windows
 from catchment.deploy.role_files import write_status
+from catchment.deploy.store import DeploymentStore
 from catchment.errors import CatchmentError
 from catchment.query.window_repair import WindowRepair
 from catchment.testing import ArrivingRecords, DeploymentSimulation, Feature
@@ -204,6 +205,22 @@ def test_a_window_is_computed_again_once_whatever_crashes_and_is_lost_on_the_way
     world.simulation.world.scheduler.at(at_us, lambda: world.ask("pages", 10))
     world.simulation.run()
     check_first_repair(world)
+
+
+def test_a_view_that_is_dropped_ends_what_computes_its_windows_again(tmp_path: Path) -> None:
+    project = World(tmp_path / "p").simulation.world.current().project
+    (project.state_folder / "center").mkdir(parents=True)
+    told = {"queries": {"pages": {"changeable_from_us": BEGIN_US + 60 * SECOND_US}}}
+    write_status(project.state_folder / "center", told, False)
+    repair_windows(project.folder, "pages", BEGIN_US)
+    deployed = DeploymentStore(project.state_folder).read()
+    assert deployed is not None
+    assert set(deployed.views) == {"pages", "unseen", "pages_repair"}
+    (bounded,) = deployed.leaving
+    assert deployed.leaving[bounded] == BEGIN_US + 10 * SECOND_US
+    gone = deployed.drop("pages")
+    assert (gone.views, dict(gone.repairs)) == (("unseen",), {})
+    assert bounded not in gone.retire(frozenset()).sharing.fragments
 
 
 def test_where_records_are_lacking_the_former_answer_stands_and_the_log_says_why(tmp_path: Path) -> None:

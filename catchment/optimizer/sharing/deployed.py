@@ -114,15 +114,18 @@ class Deployed:
     def drop(self, name: str) -> Deployed:
         """Return the deployment without a query, or without its sides; what nobody else needs ends.
 
-        A view that reads another one has none.
+        A view that reads another one has none. What computes windows of it again ends with it.
         """
+        repairing = next((n for n, repair in self.repairs.items() if repair.view == name), None)
+        if repairing is not None:
+            return self.drop(repairing).drop(name)
         sharing = self.sharing
         for part in self.parts(name):
             sharing = sharing.drop(part)
         left = {f: self.sharing.fragments[f] for f in self.leaving}
         view = view_of(name)
         submitted = {n: sql for n, sql in self.submitted.items() if n != view}
-        repairs = {n: repair for n, repair in self.repairs.items() if name not in (n, repair.view)}
+        repairs = {n: repair for n, repair in self.repairs.items() if n != name}
         changed = replace(
             self, submitted=submitted, dropped=(*self.dropped, view), repairs=repairs, version=self.version + 1
         )
