@@ -17,6 +17,7 @@ CREATE MATERIALIZED VIEW errors AS
 """
 FLOOD_ROWS = 250_000  # at the prior cost of a row more than a site can take in half a second
 CALM_ROWS = 100  # of a batch between floods
+REST_AT_ONCE = 6  # windows: when every scene was shown, an hour of the log arrives at once
 FLOODS = 3  # each twice as large as the one before, until the site sheds
 
 
@@ -186,6 +187,6 @@ def rest_of_the_log(stage: Stage, length: Length) -> Scene:
     left = stage.windows_left if length.after is None else length.after
     if left:
         stage.say(f"the rest of the log arrives: {left * WINDOW_S / 3600:.3g} hours of it")
-    yield from stage.feed_windows(left)
+    yield from stage.feed_windows(left, at_once=REST_AT_ONCE)
     last_s = stage.outside.windows[-1 - stage.windows_left] - WINDOW_S  # the newest one stays open: no record is beyond
     yield Wait(lambda: all(stage.is_whole(s) for s in stage.outside.windows if s <= last_s), "the last answers")

@@ -91,19 +91,20 @@ class Stage:
     def windows_left(self) -> int:
         return len(self.outside.windows) - self._fed
 
-    def feed(self, *, hold_at: str | None = None) -> Scene:
-        """Let the next window of records arrive, no sooner than the sites have read what came before."""
+    def feed(self, count: int = 1, *, hold_at: str | None = None) -> Scene:
+        """Let the next windows of records arrive at once, no sooner than the sites have read what came before."""
         if self.windows_left <= 0:
             return
         yield Wait(self._may_feed, "reading what has arrived")
         self._fed_at_s = time.monotonic()
-        self.outside.feed(self.outside.windows[self._fed], hold_at=hold_at)
-        self._fed += 1
+        for _ in range(min(count, self.windows_left)):
+            self.outside.feed(self.outside.windows[self._fed], hold_at=hold_at)
+            self._fed += 1
 
-    def feed_windows(self, count: int) -> Scene:
-        """Let some windows of records arrive, one after another."""
-        for _ in range(count):
-            yield from self.feed()
+    def feed_windows(self, count: int, *, at_once: int = 1) -> Scene:
+        """Let some windows of records arrive, one after another or several at once."""
+        for first in range(0, count, at_once):
+            yield from self.feed(min(at_once, count - first))
 
     def feed_until(self, until: Callable[[], bool], what: str, most: int = 4) -> Generator[Wait, bool, bool]:
         """Let windows arrive until something holds, `most` of them; then wait for it. Return whether it came."""
