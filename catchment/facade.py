@@ -100,7 +100,8 @@ class Change:
 
 def _html_table(title: str, rows: pa.Table) -> str:
     """Return the newest rows of a result for a notebook: each value with its bound, each row with its status."""
-    from catchment.cli.tables import newest_first, result_columns, window_length
+    from catchment.center.results.columns import newest_first
+    from catchment.cli.tables import result_columns, window_length
 
     shown = newest_first(rows).slice(0, SHOWN_ROWS).to_pylist()
     columns = result_columns(shown)

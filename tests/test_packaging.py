@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tarfile
 import venv
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
+from typer.main import get_command
 
 import catchment
+from catchment.cli.main import app
 
 ROOT = Path(catchment.__file__).parents[1]
+PACKAGING = ROOT / "packaging"
+UNITS = sorted((PACKAGING / "systemd").glob("*.service"))
 HEAVY = ("pyspark", "py4j", "scipy", "matplotlib", "deltalake", "duckdb")
 LIGHT = {
     "the command line": "from catchment.cli.main import app",
     "a device": "import catchment.feeds.device.device, catchment.feeds.protocol.mqtt",
     "the wire": "import catchment.wire.outbox, catchment.wire.inbox, catchment.wire.grpc_server",
     "a relay": "import catchment.relay.pipeline",
+    "a laptop that asks a center": "import catchment.cli.asking, catchment.control.profiles",
     "planning a query": "import catchment.query.catalog, catchment.query.planning.build",
 }
 BLOCK = f"""
@@ -53,6 +62,37 @@ def test_a_command_whose_package_is_missing_says_what_to_install(tmp_path: Path)
     assert "is not installed" in ended.stderr
     assert "pip install 'catchment[spark]'" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_the_compose_file_runs_commands_that_exist_in_images_that_are_declared() -> None:
+    images = re.findall(r"^FROM \S+ AS (\w+)$", (PACKAGING / "Containerfile").read_text(), re.MULTILINE)
+    services = yaml.safe_load((PACKAGING / "compose.yaml").read_text())["services"]
+    ours = {name: service for name, service in services.items() if "build" in service}
+    assert set(ours) == {"center", "eu", "us"}
+    for service in ours.values():
+        assert service["build"]["target"] in images
+        assert (PACKAGING / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
+        check_command(service["command"])
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.stem)
+def test_a_unit_runs_a_command_that_exists_and_systemd_takes_it(unit: Path) -> None:
+    started = re.search(r"^ExecStart=/usr/bin/env catchment (.+)$", unit.read_text(), re.MULTILINE)
+    assert started is not None
+    check_command(started[1].split())
+    verifier = shutil.which("systemd-analyze")
+    if verifier is None:
+        pytest.skip("systemd-analyze is not installed here")
+    verified = subprocess.run([verifier, "verify", str(unit)], capture_output=True, text=True, check=False)
+    assert (verified.returncode, verified.stderr) == (0, "")
+
+
+def check_command(words: list[str]) -> None:
+    """A command exists with these options."""
+    name, *options = words
+    commands: Any = get_command(app)
+    made = commands.commands[name].make_context(name, options, resilient_parsing=True)
+    assert str(made.params["project"]) == "/srv/catchment"
 
 
 @pytest.mark.integration

@@ -41,6 +41,7 @@ ROOMS = (
     "testing",
     "spark",
     "serve",
+    "control",
     "cli",
 )
 GROUND = ("arrays", "errors", "log_fields", "timeline", "units", "version")

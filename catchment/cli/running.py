@@ -21,6 +21,7 @@ from catchment.version import VERSION
 if TYPE_CHECKING:
     from catchment.deploy.deployment import Deployment
     from catchment.project.config import Project
+    from catchment.wire.grpc_server import CallService
     from catchment.wire.uplink import Uplink
 
 Report = Callable[[Mapping[str, Any]], None]  # is given the status of a run, several times per second
@@ -158,7 +159,17 @@ def _run(
         with notes.status("starting Spark"):
             warehouse = project.state_folder / "warehouse"
             spark = make_session(project.name, project.spark, master=roles.spark_master, warehouse=warehouse)
-    runner = Runner(roles.deployment, spark, roles.sites, roles.with_center, once=once, wrap_uplink=wrap_uplink)
+    services, publish = _open_services(project) if roles.with_center else ((), lambda deployment: None)
+    runner = Runner(
+        roles.deployment,
+        spark,
+        roles.sites,
+        roles.with_center,
+        once=once,
+        wrap_uplink=wrap_uplink,
+        services=services,
+        on_reached=publish,
+    )
     try:
         with stop_on_signals(runner.stop) as interrupts:
             with notes.status("starting the streams"):
@@ -175,6 +186,15 @@ def _run(
         _log.info("stopped; what was read and published is kept in %s", project.state_folder)
         if spark is not None:
             spark.stop()
+
+
+def _open_services(project: Project) -> tuple[Sequence[CallService], Callable[[Deployment], None]]:
+    """Return what a center answers beside its inbox, and what lets sites follow what it has reached."""
+    from catchment.control.flight_sql import FlightSqlService
+    from catchment.control.service import ControlService
+
+    control = ControlService(project)
+    return (control, FlightSqlService(project.state_folder)), control.publish
 
 
 @contextmanager

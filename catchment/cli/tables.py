@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
@@ -21,30 +21,14 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from catchment.center.results.columns import ENGINE_COLUMNS
 from catchment.cli.output import console
 from catchment.units import format_duration
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 Row = Mapping[str, Any]
 Column = tuple[str, list[str], bool]  # header, cells, and whether they are numbers
 
 MIN_TEXT_WIDTH = 12  # a column of text is folded in a table down to this many characters, not below
-
-# The columns that every result has; the others are those of the view.
-ENGINE_COLUMNS = {
-    "window_start",
-    "window_end",
-    "bound",
-    "bound_kind",
-    "published_at",
-    "missing_sites",
-    "missing_sources",
-    "revision",
-    "coverage",
-    "status",
-}
 
 
 def result_table(rows: Sequence[Row], title: str) -> RenderableType:
@@ -56,14 +40,6 @@ def result_columns(rows: Sequence[Row]) -> list[Column]:
     """Return what `result_table` shows of some rows, as texts, for those who draw the table themselves."""
     shown = _with_bounds(rows)
     return [_column(name, [row[name] for row in shown]) for name in (shown[0] if shown else ())]
-
-
-def newest_first(rows: pa.Table) -> pa.Table:
-    """Return the rows of a result with the newest windows first, and those of one window by the columns of the view."""
-    from pyarrow.types import is_nested
-
-    own = [field.name for field in rows.schema if field.name not in ENGINE_COLUMNS and not is_nested(field.type)]
-    return rows.sort_by([("window_start", "descending"), *((name, "ascending") for name in own)])
 
 
 def _with_bounds(rows: Sequence[Row]) -> list[Row]:

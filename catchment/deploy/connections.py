@@ -6,7 +6,7 @@ machine find a common secret in the state folder.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -17,7 +17,7 @@ from catchment.progress.window_observer import WindowObserver
 from catchment.project.config import Link, Project, SecurityFiles
 from catchment.project.option_kinds import join_address
 from catchment.timeline import Clock
-from catchment.wire.grpc_server import InboxServer, is_loopback
+from catchment.wire.grpc_server import CallService, InboxServer, is_loopback
 from catchment.wire.grpc_uplink import GrpcUplink
 from catchment.wire.inbox import Inbox
 from catchment.wire.outbox import Outbox
@@ -37,6 +37,7 @@ class Connections:
     wrap_uplink: Callable[[Uplink], Uplink] = lambda uplink: uplink
     observer: WindowObserver | None = None
     functions: str = ""  # of the project, with the digits of their code: both ends of a link compare them
+    services: Sequence[CallService] = ()  # beside the inbox of the center
 
     def make_server(self, site: str, inbox: Inbox) -> InboxServer:
         """Return a server at a site that lets other sites send to an inbox."""
@@ -48,6 +49,7 @@ class Connections:
             _tls(files),
             self._token_check(files),
             client_certificates=files.uses_tls and self.project.security.asks_for_certificates,
+            services=self.services if site == self.project.center else (),
         )
 
     def make_sender(self, link: Link, site: str, address: str, outbox: Outbox) -> Sender:

@@ -356,15 +356,16 @@ def shed_choice(plans: Sequence[QueryPlan]) -> ShedChoice:
 
 def inbox_address(project: Project, site: str) -> str:
     """Return the host:port where other processes find the inbox of the center or of a relay."""
-    listen = project.sites[site].listen
-    if listen is None or listen[1] == 0:
+    declared = project.sites[site]
+    found_at = declared.address or declared.listen
+    if found_at is None or found_at[1] == 0:
         role = "center" if site == project.center else "relay"
         raise ConfigError(
             f"other processes cannot find the {role} {site!r}: it has no fixed address",
             where=str(project.folder / PROJECT_FILE),
             hint=f'set listen = "host:port" in [sites.{site}], or run all in one process: catchment run',
         )
-    return join_address(*listen)
+    return join_address(*found_at)
 
 
 def check_plan(plan: QueryPlan, catalog: Catalog) -> None:

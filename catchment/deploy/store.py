@@ -4,22 +4,28 @@ The record says what is wanted. Each role applies it between two of its micro-ba
 process that is killed at any point continues after its restart. A change is written whole or not at all, under a lock,
 and has a version of its own. The center writes down which version it has reached; sites begin new fragments only then,
 so that no site sends a fragment that the center does not know.
+
+A site that has joined a deployment from a machine of its own is given the record by its center, with what is declared
+(`DeploymentStore.install`); it changes nothing by itself.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock
 
 from catchment.center.results.names import write_names
+from catchment.errors import ConfigError
 from catchment.optimizer.sharing.deployed import Deployed
+from catchment.project.joined_site import DECLARED, DEPLOYMENT_FILE
 from catchment.storage.codec import decode, encode
 from catchment.storage.files import make_folder, read_record, write_record
 
-FILE = "deployment.json"
+FILE = DEPLOYMENT_FILE
 CENTER_FILE = "deployment-center.json"  # the version that the center has reached
 
 
@@ -31,11 +37,16 @@ class DeploymentStore:
 
     def read(self) -> Deployed | None:
         """Return what is deployed; None before the first run."""
-        record = read_record(self.folder / FILE)
-        if record is None:
+        document = self.read_document()
+        if document is None:
             return None
-        deployed: Deployed = decode(base64.b64decode(record["deployed"]))
+        deployed: Deployed = decode(document)
         return deployed
+
+    def read_document(self) -> bytes | None:
+        """Return what is deployed as it is encoded; None before the first run."""
+        record = read_record(self.folder / FILE)
+        return None if record is None else base64.b64decode(record["deployed"])
 
     def keep(self, deployed: Deployed) -> None:
         """Write this as what is deployed, unless the record is newer."""
@@ -48,10 +59,27 @@ class DeploymentStore:
             now = self.read()
             made = make(now)
             if made is not now:
+                self._refuse_at_joined_site()
                 document = base64.b64encode(encode(made)).decode()
                 write_record(self.folder / FILE, {"version": made.version, "deployed": document})
                 write_names(self.folder, {view: made.query_name(view) for view in made.definitions})
             return made
+
+    def install(self, version: int, document: bytes, declared: Mapping[str, Any]) -> None:
+        """Write what the center has told a site that has joined it, whole: an encoded deployment, what is declared."""
+        make_folder(self.folder)
+        told = {"version": version, "deployed": base64.b64encode(document).decode(), DECLARED: declared}
+        with FileLock(self.folder / f"{FILE}.lock"):
+            write_record(self.folder / FILE, told)
+
+    def _refuse_at_joined_site(self) -> None:
+        record = read_record(self.folder / FILE) or {}
+        if DECLARED in record:
+            raise ConfigError(
+                "this is the folder of a site, where nothing is changed",
+                where=str(self.folder),
+                hint="give the change to the center: --center HOST:PORT",
+            )
 
     @property
     def version(self) -> int:

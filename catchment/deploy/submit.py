@@ -35,9 +35,17 @@ def submit(project: Project, path: Path, *, dry_run: bool = False) -> Mapping[st
     return _deploy(project, _views_of(parse_file(path), str(path)), dry_run)
 
 
-def submit_text(project: Project, text: str, *, dry_run: bool = False) -> Mapping[str, Any]:
-    """Deploy the views of a text, as `submit` does those of a file."""
-    return _deploy(project, _views_of(parse_sql(text), "the submitted text"), dry_run)
+def submit_text(
+    project: Project, text: str, file: str = "the submitted text", *, dry_run: bool = False
+) -> Mapping[str, Any]:
+    """Deploy the views of a text, as `submit` does those of a file; `file` is the name that errors give it."""
+    return _deploy(project, _views_of(parse_sql(text, file), file), dry_run)
+
+
+def plan_text(project: Project, text: str, file: str) -> tuple[Deployment, Deployment]:
+    """Return what is deployed now, and what would be after the views of a text were submitted."""
+    before = Deployment.plan(load_catalog(project))
+    return before, before.add(_views_of(parse_sql(text, file), file), known_bytes(before))
 
 
 def _deploy(project: Project, views: Sequence[View], dry_run: bool) -> Mapping[str, Any]:

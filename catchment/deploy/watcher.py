@@ -58,8 +58,10 @@ class DeploymentWatcher:
         return self.deployment
 
     def _plan(self, found: Deployed) -> Deployment:
-        if found.orders.version != self.deployment.deployed.orders.version:
-            return self.deployment.read_again(found)  # a site that was added is declared in catchment.toml
+        orders_changed = found.orders.version != self.deployment.deployed.orders.version
+        if orders_changed or self.deployment.project.joined is not None:
+            # A site that was added is declared in catchment.toml; and a center tells all that is declared every time.
+            return self.deployment.read_again(found)
         return self.deployment.at(found)
 
     def acknowledge(self) -> None:

@@ -1,4 +1,4 @@
-"""The folder of keys that `catchment keys` makes: an authority, and one folder per site to be copied to its machine.
+"""The folder of keys that `catchment keys` makes: an authority, and one folder per site or person.
 
 ```
 keys/authority.key   signs certificates; stays where it was made
@@ -8,7 +8,8 @@ keys/eu/             what the machine of site eu needs, and all of its secrets
     cert.pem         the certificate of the site, which names it
     key.pem          its private key
     token            its token
-    tokens.toml      hashes of the tokens of all sites, for its inbox
+    tokens.toml      hashes of the tokens of all callers, for its inbox
+keys/alice/          the same of a person, without tokens.toml: nobody calls people
 ```
 
 Only owners can read the folders and files. Every change is written file by file; whoever reads them in between keeps
@@ -25,7 +26,7 @@ from catchment.errors import ConfigError
 from catchment.keys.authority import KeyPair, issue_certificate, make_authority
 from catchment.keys.private_files import read_secret
 from catchment.keys.tls import find_expiry_us
-from catchment.keys.tokens import SiteTokens, hash_token, make_token, read_token_file, write_token_file
+from catchment.keys.tokens import SITE, CallerTokens, hash_token, make_token, read_token_file, write_token_file
 from catchment.project.config import SecurityFiles, key_files
 from catchment.storage.files import make_folder, write_durably
 from catchment.timeline import Clock, SystemClock
@@ -37,12 +38,13 @@ LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True, slots=True)
 class IssuedKeys:
-    """What a site was given, and until when."""
+    """What a site or a person was given, and until when."""
 
     site: str
     folder: Path
     certificate_expires_us: int
     previous_token_until_us: int | None = None  # the token before the current one is still taken until then
+    role: str = SITE
 
 
 class KeyFolder:
@@ -73,31 +75,30 @@ class KeyFolder:
         write_durably(self._authority_certificate, made.certificate)
         write_durably(self._authority_key, made.key)
 
-    def issue(self, site: str, hosts: Iterable[str] = (), days: int = 365) -> IssuedKeys:
-        """Give a site its first certificate and token."""
+    def issue(self, site: str, hosts: Iterable[str] = (), days: int = 365, role: str = SITE) -> IssuedKeys:
+        """Give a site, or a person with another role, its first certificate and token."""
         if site in self._read_tokens():
             hint = f"catchment keys rotate {site} replaces them"
-            raise ConfigError(f"site {site!r} has keys already", where=str(self.folder), hint=hint)
+            raise ConfigError(f"{site!r} has keys already", where=str(self.folder), hint=hint)
         token = make_token()
-        return self._give(site, hosts, days, token, SiteTokens(hash_token(token)))
+        return self._give(site, hosts, days, token, CallerTokens(hash_token(token), role=role))
 
     def rotate(self, site: str, hosts: Iterable[str] = (), days: int = 365, grace_days: int = 7) -> IssuedKeys:
         """Give a site a new certificate and a new token; without days of grace the old token ends at once."""
         known = self._read_tokens().get(site)
         if known is None:
             hint = f"catchment keys issue {site} makes them"
-            raise ConfigError(f"site {site!r} has no keys yet", where=str(self.folder), hint=hint)
+            raise ConfigError(f"{site!r} has no keys yet", where=str(self.folder), hint=hint)
         token = make_token()
-        now_us = self._clock.now_us()
-        tokens = known.replace(token, now_us + grace_days * DAY_US) if grace_days else SiteTokens(hash_token(token))
-        return self._give(site, hosts, days, token, tokens)
+        keep_until_us = self._clock.now_us() + grace_days * DAY_US if grace_days else None
+        return self._give(site, hosts, days, token, known.replace(token, keep_until_us))
 
     def list_keys(self) -> Sequence[IssuedKeys]:
         """Return what every site was given."""
         self._authority()
         return [self._describe(site, tokens) for site, tokens in sorted(self._read_tokens().items())]
 
-    def _give(self, site: str, hosts: Iterable[str], days: int, token: str, tokens: SiteTokens) -> IssuedKeys:
+    def _give(self, site: str, hosts: Iterable[str], days: int, token: str, tokens: CallerTokens) -> IssuedKeys:
         authority = self._authority()
         made = issue_certificate(authority, site, (*hosts, *LOCAL_HOSTS), days)
         files = self._files(site)
@@ -113,7 +114,7 @@ class KeyFolder:
         self._write_tokens({**self._read_tokens(), site: tokens})
         return self._describe(site, tokens)
 
-    def _describe(self, site: str, tokens: SiteTokens) -> IssuedKeys:
+    def _describe(self, site: str, tokens: CallerTokens) -> IssuedKeys:
         certificate = self._files(site).tls_cert
         assert certificate is not None
         try:
@@ -122,21 +123,22 @@ class KeyFolder:
             hint = f"catchment keys rotate {site} makes new ones"
             raise ConfigError(f"cannot read a certificate: {error}", where=str(certificate), hint=hint) from error
         grace = tokens.previous is not None and tokens.previous_until_us > self._clock.now_us()
-        return IssuedKeys(site, self.folder / site, expires_us, tokens.previous_until_us if grace else None)
+        until_us = tokens.previous_until_us if grace else None
+        return IssuedKeys(site, self.folder / site, expires_us, until_us, tokens.role)
 
     def _authority(self) -> KeyPair:
         hint = "catchment keys init makes it; it is kept only on the machine where it was made"
         key = read_secret(self._authority_key, "the key of the authority", hint)
         return KeyPair(self._authority_certificate.read_bytes(), key)
 
-    def _read_tokens(self) -> dict[str, SiteTokens]:
+    def _read_tokens(self) -> dict[str, CallerTokens]:
         return read_token_file(self._tokens) if self._tokens.exists() else {}
 
-    def _write_tokens(self, sites: dict[str, SiteTokens]) -> None:
+    def _write_tokens(self, sites: dict[str, CallerTokens]) -> None:
         """Write the hashes for this folder and for the inbox of every site."""
         content = write_token_file(sites)
         write_durably(self._tokens, content)
-        for site in sites:
+        for site in (name for name, tokens in sites.items() if tokens.role == SITE):
             path = self._files(site).tokens
             assert path is not None
             write_durably(path, content)

@@ -1,10 +1,13 @@
-"""Tokens: what a site shows to say who it is, and how a receiver checks it.
+"""Tokens: what a site or a person shows to say who it is, and how a receiver checks it.
 
 A receiver keeps only hashes of tokens, so that its files let nobody call as a site. Tokens have 256 random bits, which
 cannot be guessed from a hash. Every hash is compared, each in constant time, so that the time taken tells nothing.
 
 While a token is replaced, the previous one is valid for a while: the file of the receiver and that of the site need not
 change at the same moment.
+
+Everyone has one role: a site sends to inboxes and follows what is deployed, an operator changes and reads a deployment,
+a reader only reads it.
 """
 
 from __future__ import annotations
@@ -27,13 +30,24 @@ from catchment.timeline import Clock, SystemClock
 
 HASHED = "sha256:"
 LOOPBACK_FILE = "loopback.key"  # in the state folder: made at the first start, for processes of the same user
-_HEAD = "# Hashes of the tokens that sites show. Written by `catchment keys`; copy it to every machine that listens.\n"
+_NO_SECRETS = ("previous_until =", "role =")  # settings of a file of tokens that hold none
+SITE, OPERATOR, READER = "site", "operator", "reader"
+ROLES = (SITE, OPERATOR, READER)
+_HEAD = "# Hashes of tokens, by name. Written by `catchment keys`; copy it to every machine that listens.\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls: a name, and what it may do."""
+
+    name: str
+    role: str = SITE
 
 
 class TokenCheck(Protocol):
-    """Whoever knows which site a token belongs to."""
+    """Whoever knows whom a token belongs to."""
 
-    def find_site(self, token: str) -> str | None: ...
+    def find_caller(self, token: str) -> Caller | None: ...
 
 
 def make_token() -> str:
@@ -47,16 +61,19 @@ def hash_token(token: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class SiteTokens:
-    """The hashes of one site's tokens: the current one, and the previous one until an instant in microseconds."""
+class CallerTokens:
+    """The hashes of one caller's tokens: the current one, and the previous one until an instant in microseconds."""
 
     current: str
     previous: str | None = None
     previous_until_us: int = 0
+    role: str = SITE
 
-    def replace(self, token: str, keep_until_us: int) -> SiteTokens:
-        """Return the hashes after a new token was made; the one that was current is valid until then."""
-        return SiteTokens(hash_token(token), self.current, keep_until_us)
+    def replace(self, token: str, keep_until_us: int | None) -> CallerTokens:
+        """Return the hashes after a new token was made; the one that was current is valid until then, if at all."""
+        if keep_until_us is None:
+            return CallerTokens(hash_token(token), role=self.role)
+        return CallerTokens(hash_token(token), self.current, keep_until_us, self.role)
 
     def valid_at(self, now_us: int) -> tuple[str, ...]:
         """Return the hashes that are valid at an instant."""
@@ -67,24 +84,24 @@ class SiteTokens:
 class TokenTable:
     """The tokens that a receiver knows."""
 
-    def __init__(self, sites: Mapping[str, SiteTokens], clock: Clock | None = None) -> None:
-        self.sites = dict(sites)
+    def __init__(self, callers: Mapping[str, CallerTokens], clock: Clock | None = None) -> None:
+        self.callers = dict(callers)
         self._clock = clock or SystemClock()
-        hashes = [tokens.current for tokens in self.sites.values()]
+        hashes = [tokens.current for tokens in self.callers.values()]
         if not hashes or len(set(hashes)) < len(hashes) or hash_token("") in hashes:
             raise ConfigError("every site needs a token of its own, and none may be empty")
 
     @classmethod
     def of(cls, tokens: Mapping[str, str]) -> TokenTable:
         """Return the table of some tokens, by site."""
-        return cls({site: SiteTokens(hash_token(token)) for site, token in tokens.items()})
+        return cls({site: CallerTokens(hash_token(token)) for site, token in tokens.items()})
 
-    def find_site(self, token: str) -> str | None:
+    def find_caller(self, token: str) -> Caller | None:
         given = hash_token(token)
         now_us = self._clock.now_us()
         matching = [
-            site
-            for site, tokens in self.sites.items()
+            Caller(name, tokens.role)
+            for name, tokens in self.callers.items()
             for known in tokens.valid_at(now_us)
             if hmac.compare_digest(given, known)
         ]
@@ -97,11 +114,11 @@ class TokenFile:
     def __init__(self, path: Path) -> None:
         self._table = WatchedFiles((path,), lambda: TokenTable(read_token_file(path)))
 
-    def find_site(self, token: str) -> str | None:
-        return self._table.read().find_site(token)
+    def find_caller(self, token: str) -> Caller | None:
+        return self._table.read().find_caller(token)
 
 
-def read_token_file(path: Path) -> dict[str, SiteTokens]:
+def read_token_file(path: Path) -> dict[str, CallerTokens]:
     """Return the tokens of a TOML file: of each site a token, its hash, or a table of hashes."""
     text = _read_text(path)
     try:
@@ -123,15 +140,15 @@ def _read_text(path: Path) -> str:
         hint = "make it with `catchment keys init`, or copy it from the machine where the keys were made"
         raise ConfigError(f"cannot read {what}: {error}", where=str(path), hint=hint) from error
     lines = (line.strip() for line in text.splitlines())
-    holds_tokens = any("=" in line and HASHED not in line and "until" not in line for line in lines)
+    holds_tokens = any("=" in line and HASHED not in line and not line.startswith(_NO_SECRETS) for line in lines)
     if holds_tokens:
         read_secret(path, what)
     return text
 
 
-def _read_entry(entry: Any) -> SiteTokens:
+def _read_entry(entry: Any) -> CallerTokens:
     if isinstance(entry, str):
-        return SiteTokens(entry if entry.startswith(HASHED) else hash_token(entry))
+        return CallerTokens(entry if entry.startswith(HASHED) else hash_token(entry))
     if not isinstance(entry, dict):
         raise TypeError("neither a token nor a table")
     for known in (entry["current"], entry.get("previous", HASHED)):
@@ -139,16 +156,21 @@ def _read_entry(entry: Any) -> SiteTokens:
             raise ValueError("not a hash")
     until = entry.get("previous_until")
     until_us = int(until.timestamp() * 1_000_000) if isinstance(until, datetime) else 0
-    return SiteTokens(entry["current"], entry.get("previous"), until_us)
+    role = entry.get("role", SITE)
+    if role not in ROLES:
+        raise ValueError("not a role")
+    return CallerTokens(entry["current"], entry.get("previous"), until_us, role)
 
 
-def write_token_file(sites: Mapping[str, SiteTokens]) -> bytes:
+def write_token_file(sites: Mapping[str, CallerTokens]) -> bytes:
     """Return the content of a file of tokens."""
     return (_HEAD + "".join(_write_entry(site, tokens) for site, tokens in sorted(sites.items()))).encode()
 
 
-def _write_entry(site: str, tokens: SiteTokens) -> str:
+def _write_entry(site: str, tokens: CallerTokens) -> str:
     lines = [f"[{site}]", f'current = "{tokens.current}"']
+    if tokens.role != SITE:
+        lines.append(f'role = "{tokens.role}"')
     if tokens.previous is not None:
         until = datetime.fromtimestamp(tokens.previous_until_us // 1_000_000, UTC)
         lines += [f'previous = "{tokens.previous}"', f"previous_until = {until:%Y-%m-%dT%H:%M:%SZ}"]
@@ -168,9 +190,9 @@ class LoopbackTokens:
     def token_of(self, site: str) -> str:
         return f"{site}:{hmac.digest(self._secret, site.encode(), 'sha256').hex()}"
 
-    def find_site(self, token: str) -> str | None:
+    def find_caller(self, token: str) -> Caller | None:
         site, _, _ = token.partition(":")
-        return site if site and hmac.compare_digest(token.encode(), self.token_of(site).encode()) else None
+        return Caller(site) if site and hmac.compare_digest(token.encode(), self.token_of(site).encode()) else None
 
 
 def read_token(path: Path) -> str:

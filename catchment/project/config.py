@@ -16,6 +16,7 @@ from typing import Any
 
 from catchment.errors import ConfigError
 from catchment.project import option_kinds as kinds
+from catchment.project.joined_site import SITE_FILE, JoinedSite
 from catchment.project.options import Option, OptionKind, did_you_mean, option, options_of, read_options, required
 from catchment.project.toml_file import TomlFile
 from catchment.units import SECOND_US
@@ -35,7 +36,7 @@ _SPARK_SETTINGS = Option(
 
 @dataclass(frozen=True)
 class Site:
-    """A place with a Spark runtime; `listen` is where its inbox listens, (host, port)."""
+    """A place with a Spark runtime; `listen` is where its inbox listens and `address` where others find it."""
 
     name: str
     spark_master: str | None = option(
@@ -48,7 +49,7 @@ class Site:
     listen: tuple[str, int] | None = option(
         kinds.address(),
         None,
-        doc="where its inbox listens, if this is the center or others send through this site",
+        doc="where its inbox listens, if this is the center or others send through this site; 0.0.0.0: everywhere",
         absent="any free port, for runs in one process",
         example=("127.0.0.1", 9410),
     )
@@ -58,6 +59,13 @@ class Site:
         doc="where it receives the records of streams with connector 'http'",
         absent="it receives none",
         example=("127.0.0.1", 8420),
+    )
+    address: tuple[str, int] | None = option(
+        kinds.address(),
+        None,
+        doc="where other sites find its inbox, if that is not where it listens: behind a port that is forwarded",
+        absent="where it listens",
+        example=("center.example.org", 9410),
     )
     compute: bool = option(
         kinds.flag(), True, doc="false: streams are born here, but `catchment plan` puts no operator here"
@@ -185,6 +193,11 @@ def key_files(keys: Path, site: str) -> SecurityFiles:
     return SecurityFiles(
         folder / "cert.pem", folder / "key.pem", folder / "ca.pem", folder / "token", folder / "tokens.toml"
     )
+
+
+def security_of(joined: JoinedSite) -> SecurityFiles:
+    """Return the files of a site that has joined a deployment, which its own machine names."""
+    return _Reader(joined.file).security(joined.folder).files_of(joined.name, joined.folder)
 
 
 LONGEST_DEFAULT_JUMP_US = 86400 * SECOND_US  # of `max_jump`, however long the repair horizon is
@@ -329,6 +342,8 @@ class Project:
     limits: StorageLimits = field(default_factory=StorageLimits)
     traces: Traces = field(default_factory=Traces)
     defaults: Defaults = field(default_factory=Defaults)
+    joined: JoinedSite | None = None  # of a site whose folder has site.toml
+    statements: tuple[str, ...] = ()  # what the center of such a site has declared, in SQL
 
     def __post_init__(self) -> None:
         if self.center not in self.sites:
@@ -342,12 +357,31 @@ class Project:
         """Read the project in a folder."""
         root = Path(folder)
         path = root / PROJECT_FILE
+        if not path.is_file() and (root / SITE_FILE).is_file():
+            return cls.of_joined_site(JoinedSite.load(root))
         if not path.is_file():
             raise ConfigError(
                 f"there is no {PROJECT_FILE} in {root}",
                 hint="give a project folder, or make one with: catchment init FOLDER",
             )
         return _Reader(TomlFile.load(path)).project(root)
+
+    @classmethod
+    def of_joined_site(cls, joined: JoinedSite, declared: Mapping[str, Any] | None = None) -> Project:
+        """Return the project that a site has joined, as its center tells it now or has last told it."""
+        told = joined.read_declared() if declared is None else declared
+        project = _Reader(joined.merge_tables(told["tables"])).project(joined.folder)
+        return replace(project, joined=joined, statements=tuple(told["statements"]))
+
+    def to_tables(self) -> dict[str, Any]:
+        """Return what all sites of a project agree on, as tables of its `catchment.toml`."""
+        return {
+            "project": {"name": self.name, "center": self.center, "functions": self.functions},
+            "sites": {name: _write_table(site) for name, site in self.sites.items()},
+            "links": [_write_table(link) for link in self.links.values()],
+            "limits": _write_table(self.limits),
+            "defaults": _write_table(self.defaults),
+        }
 
     @cached_property
     def state_folder(self) -> Path:
@@ -385,6 +419,16 @@ class Project:
                 hint=f'add [[links]] with from = "{origin}" and to = "{destination}"',
             )
         return self.links[origin, destination]
+
+
+def _write_table(holder: Any) -> dict[str, Any]:
+    """Return the options of one table that differ from their defaults, also where they were set to none."""
+    known = [(known, getattr(holder, known.key)) for known in options_of(type(holder))]
+    return {
+        o.name: "none" if value is None else o.kind.write(value)
+        for o, value in known
+        if o.required or value != o.default
+    }
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
 from catchment.project.options import OptionKind
-from catchment.units import format_bandwidth, format_duration, format_size, parse_bandwidth, parse_duration, parse_size
+from catchment.units import (
+    SECOND_US,
+    format_bandwidth,
+    format_duration,
+    format_size,
+    parse_bandwidth,
+    parse_duration,
+    parse_size,
+)
 
 _SITE_NAME = r"[A-Za-z_][A-Za-z0-9_-]{0,62}"
 _FLAGS = {"on": True, "true": True, "off": False, "false": False}
@@ -116,7 +125,8 @@ def duration(*, none: bool = False, positive: bool = False) -> OptionKind:
 
 
 def _write_duration(us: int) -> str:
-    return f"{us} us" if us % 1000 else format_duration(us)
+    is_exact = us % SECOND_US == 0 or (us % 1000 == 0 and us < SECOND_US * 100)  # milliseconds have six digits
+    return format_duration(us) if is_exact else f"{us} us"
 
 
 def size(*, none: bool = False) -> OptionKind:
@@ -140,7 +150,12 @@ def _positive_size(value: Any) -> int:
 def bandwidth() -> OptionKind:
     """Return the kind of option that is a bandwidth, held in bytes per second."""
     expected = "a bandwidth such as '2 MB/s', '20 Mbit/s' or '128 kbit/s'"
-    return OptionKind(expected, lambda value: parse_bandwidth(_text(value)), format_bandwidth, "bytes_per_s")
+    return OptionKind(expected, lambda value: parse_bandwidth(_text(value)), _write_bandwidth, "bytes_per_s")
+
+
+def _write_bandwidth(bytes_per_s: float) -> str:
+    short = format_bandwidth(bytes_per_s)
+    return short if "e" not in short and parse_bandwidth(short) == bytes_per_s else f"{Decimal(bytes_per_s):f} bytes/s"
 
 
 def address() -> OptionKind:

@@ -30,7 +30,7 @@ DEFAULTS_DOC = "What holds for streams and views that do not say otherwise in th
 
 def template() -> str:
     """Return the text of a commented `catchment.toml` with every setting in it."""
-    listen = [o for o in options_of(Site) if o.name == "listen"]
+    listen = [o for o in options_of(Site) if o.name in ("listen", "address")]
     others = [o for o in options_of(Site) if o not in listen]
     settings = _comment_behind("[spark.settings]", SPARK_SETTINGS_DOC)
     tables = (

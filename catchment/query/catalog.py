@@ -16,6 +16,7 @@ from catchment.project.config import Project
 from catchment.project.options import did_you_mean
 from catchment.project.routes import Routes
 from catchment.query.own_functions import check_names
+from catchment.query.own_sources import use_own_source
 from catchment.query.sql.connectors import (
     FilesConnector,
     HttpConnector,
@@ -24,7 +25,7 @@ from catchment.query.sql.connectors import (
     PythonConnector,
     ReplayConnector,
 )
-from catchment.query.sql.parse import parse_file
+from catchment.query.sql.parse import parse_file, parse_sql
 from catchment.query.sql.statements import DeclaredSink, DropView, Explain, Statement, Stream, Table, View
 
 
@@ -235,8 +236,15 @@ class Catalog:
 
 
 def load_catalog(project: Project, *, star: bool = True) -> Catalog:
-    """Return the catalog of the project's queries/*.sql; their order does not matter, and a DROP counts last."""
-    statements = [s for path in project.query_files for s in parse_file(path)]
+    """Return the catalog of the project's queries/*.sql; their order does not matter, and a DROP counts last.
+
+    At a site that has joined a deployment it is what the center has declared, read from the site's own sources.
+    """
+    if project.joined is None:
+        statements = [s for path in project.query_files for s in parse_file(path)]
+    else:
+        statements = [s for text in project.statements for s in parse_sql(text, "what the center has declared")]
+        statements = [use_own_source(statement, project.joined) for statement in statements]
     functions = check_names(load_functions(project))
     return Catalog(project, star=star, functions=functions).add(*sorted(statements, key=_rank))
 

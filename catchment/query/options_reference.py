@@ -10,6 +10,7 @@ from typing import Any
 
 from catchment.project import template
 from catchment.project.config import Defaults, Link, Project, Security, Site, SparkConfig, StorageLimits
+from catchment.project.joined_site import JoinedSite
 from catchment.project.options import Option, options_of
 from catchment.query.sql.connectors import CONNECTORS
 from catchment.query.sql.sink_connectors import SINK_CONNECTORS
@@ -29,6 +30,13 @@ _PROJECT_HEAD = """\
 ## The project: `catchment.toml`
 
 `catchment init` writes this file with every setting in it, commented."""
+_SITE_HEAD = """\
+## A site on a machine of its own: `site.toml`
+
+What [the machine of a site](../guides/deploy.md#machines-that-share-nothing) knows by itself. `[security]`, `[spark]`,
+`[limits]` and `[traces]` are as above; where `[limits]` is absent, that of the center holds.
+`[sources.NAME]` says where this machine finds the records of a stream or the rows of a table: its `path`, or its
+`brokers`, `broker`, `topic`, `schema`, `registry`, `client_config` or `argument`."""
 _SQL_HEAD = """\
 ## Streams, tables, views and sinks: `WITH (...)`
 
@@ -55,6 +63,8 @@ def options_reference() -> str:
         _section("### `[security]`", options_of(Security), template.SECURITY_DOC),
         _section("### `[limits]`", options_of(StorageLimits), template.LIMITS_DOC),
         _section("### `[defaults]`", options_of(Defaults), template.DEFAULTS_DOC),
+        _SITE_HEAD,
+        _section("### `[site]`", options_of(JoinedSite)),
         _SQL_HEAD,
         _section("### Streams", (CONNECTOR, *options_of(Stream))),
         *connectors,

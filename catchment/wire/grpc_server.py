@@ -8,21 +8,25 @@ Deny by default: a call without a valid token is ended before its content is rec
 before memory is allocated for it; without TLS the server listens on loopback only; with TLS a site must show a
 certificate or a token; and a site may write only under the name that it showed. Certificates and tokens are read again
 when their files are replaced: tokens with the next call, certificates with the next connection.
+
+Other services can stand beside the inbox, at the same address and with the same proofs (`CallService`). They are given
+who calls and with which role; only sites reach the inbox.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import json
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 
-from catchment.errors import WireError
+from catchment.errors import CatchmentError, WireError
 from catchment.keys.tls import Tls, TlsSource
-from catchment.keys.tokens import TokenCheck, TokenTable
+from catchment.keys.tokens import SITE, Caller, TokenCheck, TokenTable
 from catchment.project.option_kinds import join_address
 from catchment.wire.inbox import Inbox
 from catchment.wire.peer_quota import PeerQuotas
@@ -35,8 +39,21 @@ BEARER = "Bearer "
 MAX_REQUEST_BYTES = 8192  # largest introduction of a sender
 WORKERS = 16  # calls that are answered at once
 MAX_CALLS = 64  # calls that are under way at once; further ones fail and are sent again
+MAX_SERVICE_CALLS = 8  # of the workers, those that calls of other services may take; further ones fail
 STOP_GRACE_S = 10.0  # how long calls under way are waited for at the end
 MIN_PING_MS = 5_000  # senders that ask more often whether the link still holds are cut off
+
+
+class CallService(Protocol):
+    """A service beside the inbox: it answers every call whose name begins with its prefix.
+
+    Calls in `streams` are answered by several messages. An error that it raises ends the call with its text.
+    """
+
+    prefix: str
+    streams: frozenset[str]
+
+    def answer(self, call: str, data: bytes, caller: Caller) -> bytes | Iterator[bytes]: ...
 
 
 class InboxServer:
@@ -55,7 +72,9 @@ class InboxServer:
         tokens: TokenCheck | Mapping[str, str] | None = None,
         *,
         client_certificates: bool | None = None,
+        services: Sequence[CallService] = (),
     ) -> None:
+        self._services = tuple(services)
         self._tokens = TokenTable.of(tokens) if isinstance(tokens, Mapping) else tokens
         found = None if tls is None else tls.read()
         has_authority = found is not None and found.authority is not None
@@ -75,7 +94,7 @@ class InboxServer:
 
     def start(self) -> None:
         assert self._server is None, "started twice"
-        calls = _Calls(self._inbox, self._tokens, self._client_certificates)
+        calls = _Calls(self._inbox, self._tokens, self._client_certificates, self._services)
         server = grpc.server(
             futures.ThreadPoolExecutor(WORKERS, thread_name_prefix="inbox"),
             handlers=(calls,),
@@ -135,21 +154,32 @@ def _make_credentials(tls: TlsSource, client_certificates: bool) -> Any:
 
 
 class _Calls(grpc.GenericRpcHandler):
-    """The two calls, each answered by one JSON document."""
+    """The two calls of the inbox, each answered by one JSON document, and those of the services beside it."""
 
-    def __init__(self, inbox: Inbox, tokens: TokenCheck | None, client_certificates: bool) -> None:
+    def __init__(
+        self, inbox: Inbox, tokens: TokenCheck | None, client_certificates: bool, services: Sequence[CallService]
+    ) -> None:
         self._inbox = inbox
         self._tokens = tokens
         self._client_certificates = client_certificates
+        self._services = services
+        self._service_calls = threading.BoundedSemaphore(MAX_SERVICE_CALLS)
         self._quotas = PeerQuotas(inbox.limits)
 
     def service(self, details: Any) -> Any:
         """Return what handles a call, before its content is received."""
         given = dict(details.invocation_metadata).get(TOKEN_HEADER, "")
-        site = self._tokens.find_site(given.removeprefix(BEARER)) if self._tokens else None
-        if self._tokens is not None and site is None:
+        caller = self._tokens.find_caller(given.removeprefix(BEARER)) if self._tokens else None
+        if self._tokens is not None and caller is None:
             self._inbox.refuse("unauthenticated", "no known token")
             return _end_call(grpc.StatusCode.UNAUTHENTICATED, "no token, or one that is not known here")
+        for service in self._services:
+            if details.method.startswith(service.prefix):
+                return self._service_handler(service, details.method, caller)
+        if caller is not None and caller.role != SITE:
+            self._inbox.refuse("unauthenticated", f"{caller.name!r} is no site", origin=caller.name)
+            return _end_call(grpc.StatusCode.UNAUTHENTICATED, f"{caller.name!r} has the role {caller.role}, not site")
+        site = None if caller is None else caller.name
         if details.method == SEGMENT:
             return self._handler(site, self._take)
         if details.method == CONNECT:
@@ -168,6 +198,26 @@ class _Calls(grpc.GenericRpcHandler):
             return json.dumps(document).encode()
 
         return grpc.unary_unary_rpc_method_handler(handle)
+
+    def _service_handler(self, service: CallService, call: str, caller: Caller | None) -> Any:
+        def ask(data: bytes, context: Any) -> Iterator[bytes]:
+            if not self._service_calls.acquire(blocking=False):
+                context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls at once; ask again")
+            try:
+                peer = self._prove(None if caller is None else caller.name, context)
+                self._check_quota(peer or context.peer(), len(data))
+                answer = service.answer(call, data, caller or Caller(peer or ""))
+                yield from [answer] if isinstance(answer, bytes) else answer
+            except RefusedError as error:
+                context.abort(grpc.StatusCode.PERMISSION_DENIED, error.message)
+            except CatchmentError as error:
+                context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            finally:
+                self._service_calls.release()
+
+        if call in service.streams:
+            return grpc.unary_stream_rpc_method_handler(ask)
+        return grpc.unary_unary_rpc_method_handler(lambda data, context: b"".join(ask(data, context)))
 
     def _take(self, data: bytes, peer: str | None) -> dict[str, Any]:
         return {"number": self._inbox.accept(data, peer=peer)}

@@ -100,7 +100,7 @@ def check_idle_files(folder: Path, everything: list[dict[str, Any]]) -> None:
 def test_what_was_shed_is_bounded_at_once_and_exact_in_the_end(
     spark: SparkSession, tmp_path: Path, connector: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from catchment.cli.commands.repair import ask
+    from catchment.deploy.repairs import ask_for_repair
     from catchment.spark.pipelines import reading
     from catchment.spark.sources import streams as sources
 
@@ -117,7 +117,7 @@ def test_what_was_shed_is_bounded_at_once_and_exact_in_the_end(
     check_shed_run(folder, everything)
     assert kept_records(folder) == len(everything)
     assert {s["shedding"]["hits"]["owed_batches"] > 0 for s in status["sites"].values()} == {True}
-    ask(folder, "asked")
+    ask_for_repair(folder, "asked")
     run(spark, folder, 0)
     check_exact(folder / "state", "asked", expected(everything, 10, 10, False, only=True), ("n",))
     assert "on_time" in {w["status"] for w in read_windows(folder / "state", "lost").to_pylist()}

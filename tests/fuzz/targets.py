@@ -23,7 +23,7 @@ from catchment.feeds.project import open_project, read_rows
 from catchment.feeds.protocol.codec import decode as decode_feed_message
 from catchment.feeds.protocol.codec import encode as encode_feed_message
 from catchment.feeds.protocol.messages import Confirmed, FeedEvent
-from catchment.keys.tokens import SiteTokens, hash_token, read_token_file, write_token_file
+from catchment.keys.tokens import CallerTokens, hash_token, read_token_file, write_token_file
 from catchment.project.config import Link, Project, Site
 from catchment.project.template import template
 from catchment.query.catalog import Catalog
@@ -198,7 +198,9 @@ def _feed_settings() -> list[bytes]:
 
 
 def _tokens() -> list[bytes]:
-    hashed = write_token_file({"eu": SiteTokens(hash_token("a")).replace("b", 10**15), "us": SiteTokens("sha256:00")})
+    hashed = write_token_file(
+        {"eu": CallerTokens(hash_token("a")).replace("b", 10**15), "us": CallerTokens("sha256:00")}
+    )
     return [hashed, b'eu = "plain"\nus = "other"\n']
 
 

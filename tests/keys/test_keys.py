@@ -22,8 +22,9 @@ from catchment.keys.key_folder import DAY_US, KeyFolder
 from catchment.keys.private_files import create_secret, read_secret
 from catchment.keys.tls import find_expiry_us
 from catchment.keys.tokens import (
+    CallerTokens,
     LoopbackTokens,
-    SiteTokens,
+    TokenCheck,
     TokenFile,
     TokenTable,
     hash_token,
@@ -39,6 +40,12 @@ def keys(tmp_path: Path) -> KeyFolder:
     folder = KeyFolder(tmp_path / "keys")
     folder.create("demo")
     return folder
+
+
+def site_of(check: TokenCheck, token: str) -> str | None:
+    """The site whose token this is."""
+    caller = check.find_caller(token)
+    return None if caller is None else caller.name
 
 
 def mode(path: Path) -> int:
@@ -74,8 +81,8 @@ def test_tokens_in_plain_text_must_be_private_and_their_hashes_need_not(tmp_path
     with pytest.raises(ConfigError, match="can be read by other users"):
         read_token_file(path)
     path.chmod(0o600)
-    assert read_token_file(path) == {"eu": SiteTokens(hash_token("plain-secret"))}
-    path.write_bytes(write_token_file({"eu": SiteTokens(hash_token("plain-secret"))}))
+    assert read_token_file(path) == {"eu": CallerTokens(hash_token("plain-secret"))}
+    path.write_bytes(write_token_file({"eu": CallerTokens(hash_token("plain-secret"))}))
     path.chmod(0o644)
     assert read_token_file(path)["eu"].current == hash_token("plain-secret")
 
@@ -168,7 +175,7 @@ def test_the_end_of_a_certificate_is_found() -> None:
 
 def test_a_table_of_tokens_names_the_site_of_a_token() -> None:
     table = TokenTable.of({"eu": "a", "us": "b"})
-    assert [table.find_site(t) for t in ("a", "b", "c", "", hash_token("a"))] == ["eu", "us", None, None, None]
+    assert [site_of(table, t) for t in ("a", "b", "c", "", hash_token("a"))] == ["eu", "us", None, None, None]
 
 
 def test_a_replaced_token_is_taken_during_its_grace_and_not_after(keys: KeyFolder) -> None:
@@ -179,10 +186,10 @@ def test_a_replaced_token_is_taken_during_its_grace_and_not_after(keys: KeyFolde
     rotated = folder.rotate("eu", grace_days=2)
     new = read_token(keys.folder / "eu" / "token")
     table = TokenTable(read_token_file(keys.folder / "eu" / "tokens.toml"), clock)
-    assert (table.find_site(old), table.find_site(new)) == ("eu", "eu")
+    assert (site_of(table, old), site_of(table, new)) == ("eu", "eu")
     assert rotated.previous_token_until_us == clock.now_us() + 2 * DAY_US
     clock.advance(2 * DAY_US)
-    assert (table.find_site(old), table.find_site(new)) == (None, "eu")
+    assert (site_of(table, old), site_of(table, new)) == (None, "eu")
     assert [k.previous_token_until_us for k in folder.list_keys()] == [None]
 
 
@@ -191,31 +198,31 @@ def test_a_stolen_token_can_be_ended_at_once(keys: KeyFolder) -> None:
     keys.issue("center")
     stolen = read_token(keys.folder / "eu" / "token")
     receiver = TokenFile(keys.folder / "center" / "tokens.toml")
-    assert receiver.find_site(stolen) == "eu"
+    assert site_of(receiver, stolen) == "eu"
     keys.rotate("eu", grace_days=0)
-    assert receiver.find_site(stolen) is None, "the file of the receiver is read again without a restart"
-    assert receiver.find_site(read_token(keys.folder / "eu" / "token")) == "eu"
+    assert site_of(receiver, stolen) is None, "the file of the receiver is read again without a restart"
+    assert site_of(receiver, read_token(keys.folder / "eu" / "token")) == "eu"
 
 
 def test_a_file_of_tokens_that_is_being_replaced_leaves_the_previous_ones_in_use(keys: KeyFolder) -> None:
     keys.issue("eu")
     path = keys.folder / "eu" / "tokens.toml"
     token, receiver = read_token(keys.folder / "eu" / "token"), TokenFile(path)
-    assert receiver.find_site(token) == "eu"
+    assert site_of(receiver, token) == "eu"
     path.write_text("[eu")
-    assert receiver.find_site(token) == "eu"
+    assert site_of(receiver, token) == "eu"
     path.unlink()
-    assert receiver.find_site(token) == "eu"
+    assert site_of(receiver, token) == "eu"
 
 
 def test_the_tokens_of_loopback_name_one_site_and_need_the_secret(tmp_path: Path) -> None:
     mine, again = LoopbackTokens(tmp_path / "state"), LoopbackTokens(tmp_path / "state")
     token = mine.token_of("eu")
-    assert again.find_site(token) == "eu"
+    assert site_of(again, token) == "eu"
     code = token.removeprefix("eu:")
     forged = (f"us:{code}", "eu:", "eu", "", ":", f":{code}", token + "0", token[:-1], "eu:é")
-    assert [again.find_site(wrong) for wrong in forged] == [None] * len(forged)
-    assert LoopbackTokens(tmp_path / "other").find_site(token) is None
+    assert [site_of(again, wrong) for wrong in forged] == [None] * len(forged)
+    assert site_of(LoopbackTokens(tmp_path / "other"), token) is None
     assert mode(tmp_path / "state") == 0o700
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from catchment.aggregates import partials
 from catchment.center.events import EXACT, FINAL, ON_TIME
 from catchment.center.query import CenterQuery
-from catchment.cli.commands.repair import ask
+from catchment.deploy.repairs import ask_for_repair
 from catchment.deploy.role_files import requested_repairs
 from catchment.errors import ConfigError, QueryError
 from catchment.project.config import Project
@@ -199,16 +199,16 @@ def test_explain_says_what_becomes_of_each_view_under_overload(tmp_path: Path) -
 def test_asking_for_a_repair_needs_a_view_that_may_be_shed_and_a_site_that_has_run(tmp_path: Path) -> None:
     folder = write_shed_project(tmp_path / "p", "replay", {})
     with pytest.raises(ConfigError, match="there is no view 'page'"):
-        ask(folder, "page")
+        ask_for_repair(folder, "page")
     with pytest.raises(ConfigError, match="nothing has run here yet"):
-        ask(folder, "asked")
+        ask_for_repair(folder, "asked")
     (folder / "state" / "sites" / "a" / "journal").mkdir(parents=True)
-    assert ask(folder, "asked") == {"query": "asked", "sites": ["a"]}
+    assert ask_for_repair(folder, "asked") == {"query": "asked", "sites": ["a"]}
     assert requested_repairs(folder / "state" / "sites" / "a") == {"asked"}
     sql = folder / "queries" / "q.sql"
     sql.write_text(sql.read_text().replace(", shed = true", ""))
     with pytest.raises(ConfigError, match="nothing of 'pages' is ever shed"):
-        ask(folder, "pages")
+        ask_for_repair(folder, "pages")
 
 
 def test_a_stream_without_history_cannot_be_shed(tmp_path: Path) -> None:

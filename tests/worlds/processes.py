@@ -17,11 +17,15 @@ from tests.worlds.waiting import wait_until
 
 
 class Role:
-    """One command of catchment over a project, as a process; `state` is the folder that it works in."""
+    """One command of catchment over a project, as a process; `state` is the folder that it works in.
 
-    def __init__(self, folder: Path, *command: str, state: Path | None = None) -> None:
+    `before` are words that stand before the command, such as those that run it on another machine.
+    """
+
+    def __init__(self, folder: Path, *command: str, state: Path | None = None, before: Sequence[str] = ()) -> None:
         self.folder = folder
         self.command = command
+        self.before = tuple(before)
         self.state = state or folder / "state"
         self.log = folder / f"{'-'.join(command)}.log"
         self.process: subprocess.Popen[bytes] | None = None
@@ -31,7 +35,7 @@ class Role:
         self._journal_at_start = self.journal()
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "catchment.cli", *self.command, "--json"],
+                [*self.before, sys.executable, "-m", "catchment.cli", *self.command, "--json"],
                 cwd=self.folder,
                 stdout=log,
                 stderr=log,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from catchment.cli.asking import CenterOption, ask
 from catchment.cli.output import JsonFlag, console, emit, notes
 from catchment.cli.project_folder import OptionalProject, split_optional
+from catchment.errors import ConfigError
 from catchment.project.config import Project
 
 if TYPE_CHECKING:
@@ -42,9 +44,13 @@ def explain(
     ] = False,
     svg: Annotated[Path | None, typer.Option(help="Draw the plan into this SVG file.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write the picture and the text into this HTML file.")] = None,
+    center: CenterOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Show what runs at each site, what crosses each link and what the center does, before anything runs."""
+    if center is not None:
+        _explain_center(center, words or (), analyze, as_json, is_plain=not (verbose or svg or html or project_option))
+        return
     folder, query = split_optional(words or (), project_option, "one view")
     project = Project.load(folder)
     with notes.status("planning"):
@@ -63,6 +69,20 @@ def explain(
         _write(html, plan_html(answer, project.center, project.name))
     width = min(console.width, WIDTH)
     emit(answer, as_json, lambda a: _verbose_text(deployment, a, width) if verbose else explanation_text(a, width))
+
+
+def _explain_center(center: str, words: Sequence[str], analyze: bool, as_json: bool, *, is_plain: bool) -> None:
+    """Explain what a center on another machine runs; its plans are not drawn here."""
+    from catchment.serve.explanation_text import WIDTH, explanation_text
+
+    if not is_plain or len(words) > 1:
+        raise ConfigError(
+            "with --center give a view or none, and neither a project folder, --verbose, --svg nor --html",
+            hint="catchment explain totals --center prod",
+        )
+    width = min(console.width, WIDTH)
+    answer = ask("explain", Path(), center, query=words[0] if words else None, analyze=analyze)
+    emit(answer, as_json, lambda a: explanation_text(a, width))
 
 
 def _write(path: Path, text: str) -> None:

@@ -1,4 +1,4 @@
-"""`catchment keys`: a private authority, and the certificates and tokens of a project's sites."""
+"""`catchment keys`: a private authority, and the certificates and tokens of a project's sites and people."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from catchment.cli.commands.show import ProjectOption
 from catchment.cli.output import JsonFlag, emit
 from catchment.errors import ConfigError
 from catchment.project.config import PROJECT_FILE, Project
+from catchment.project.option_kinds import site_name
 from catchment.project.options import did_you_mean
 
 if TYPE_CHECKING:
@@ -26,8 +27,12 @@ AUTHORITY_DAYS = 3_650
 CERTIFICATE_DAYS = 365
 GRACE_DAYS = 7  # how long a token that was replaced is still taken
 
-SiteArgument = Annotated[str, typer.Argument(help="The site, as catchment.toml names it.")]
+SiteArgument = Annotated[str, typer.Argument(help="The site, as catchment.toml names it, or the name of a person.")]
 Days = Annotated[int, typer.Option(min=1, help="How long the certificate is valid.")]
+Role = Annotated[
+    str,
+    typer.Option(help="site; or operator (may change the deployment) or reader (may look), for a person."),
+]
 Hosts = Annotated[
     list[str] | None,
     typer.Option("--host", help="A further name or address at which other sites find this one; may be repeated."),
@@ -57,13 +62,18 @@ def issue(
     site: SiteArgument,
     project: ProjectOption = Path(),
     host: Hosts = None,
+    role: Role = "site",
     days: Days = CERTIFICATE_DAYS,
     as_json: JsonFlag = False,
 ) -> None:
-    """Give a site that has none a certificate and a token."""
+    """Give a site or a person that has none a certificate and a token."""
     given = Project.load(project)
-    issued = _folder(given).issue(_declared(given, site), [*(host or ()), *_hosts(given, site)], days)
-    emit({"keys": _rows([issued])}, as_json, lambda _: _copy_hint(given, site))
+    if role == "site":
+        issued = _folder(given).issue(_declared(given, site), [*(host or ()), *_hosts(given, site)], days)
+        emit({"keys": _rows([issued])}, as_json, lambda _: _copy_hint(given, site))
+        return
+    issued = _folder(given).issue(_person(given, site, role), (), days, role)
+    emit({"keys": _rows([issued])}, as_json, lambda _: _person_hint(given, site))
 
 
 def rotate(
@@ -76,9 +86,10 @@ def rotate(
     ] = GRACE_DAYS,
     as_json: JsonFlag = False,
 ) -> None:
-    """Replace the certificate and the token of a site; running processes take up the new files."""
+    """Replace the certificate and the token of a site or person; running processes take up the new files."""
     given = Project.load(project)
-    issued = _folder(given).rotate(_declared(given, site), [*(host or ()), *_hosts(given, site)], days, grace_days)
+    hosts = _hosts(given, site) if site in given.sites else []
+    issued = _folder(given).rotate(site, [*(host or ()), *hosts], days, grace_days)
     emit({"keys": _rows([issued])}, as_json, lambda _: _copy_hint(given, site))
 
 
@@ -102,16 +113,32 @@ def _declared(project: Project, site: str) -> str:
     return site
 
 
+def _person(project: Project, name: str, role: str) -> str:
+    from catchment.keys.tokens import ROLES
+
+    if role not in ROLES:
+        raise ConfigError(f"there is no role {role!r}", hint=did_you_mean(role, ROLES))
+    if name in project.sites:
+        hint = "give the person another name: a certificate that names a site may send as that site"
+        raise ConfigError(f"{name!r} is a site", where=str(project.folder / PROJECT_FILE), hint=hint)
+    try:
+        return str(site_name().read(name))
+    except ValueError as error:
+        raise ConfigError(f"{name!r} cannot be a name", hint=f"it must be {site_name().expected}") from error
+
+
 def _hosts(project: Project, site: str) -> list[str]:
-    """Return the host at which other sites find a site, if it is declared."""
-    listen = project.sites[site].listen
-    return [] if listen is None or listen[0] in ("0.0.0.0", "::") else [listen[0]]
+    """Return the hosts at which other sites find a site, as far as they are declared."""
+    declared = project.sites[site]
+    found_at = [at[0] for at in (declared.address, declared.listen) if at is not None]
+    return [host for host in found_at if host not in ("0.0.0.0", "::")]
 
 
 def _rows(issued: Iterable[IssuedKeys]) -> list[dict[str, Any]]:
     return [
         {
             "site": keys.site,
+            "role": keys.role,
             "folder": str(keys.folder),
             "certificate_expires": _instant(keys.certificate_expires_us),
             "days_left": _days_left(keys.certificate_expires_us),
@@ -144,11 +171,17 @@ def _copy_hint(project: Project, site: str) -> str:
     return f"next: copy {folder / site} to the machine of {site}, {receivers}"
 
 
+def _person_hint(project: Project, name: str) -> str:
+    folder = _folder(project).folder
+    receiver = f"and {folder / project.center / 'tokens.toml'} to the machine of the center"
+    return f"next: copy {folder / name} to the person's ~/.config/catchment/keys, {receiver}"
+
+
 def _table(answer: Mapping[str, Any]) -> Table:
-    table = Table("site", "certificate ends", "days left", "previous token until", title_justify="left")
+    table = Table("name", "role", "certificate ends", "days left", "previous token until", title_justify="left")
     for row in answer["keys"]:
         left = row["days_left"]
         shown = f"{left}" if left >= 0 else "expired"
-        table.add_row(row["site"], row["certificate_expires"], shown, row["previous_token_until"] or "-")
+        table.add_row(row["site"], row["role"], row["certificate_expires"], shown, row["previous_token_until"] or "-")
     table.caption = f"the authority's own certificate ends {answer['authority_expires']}"
     return table

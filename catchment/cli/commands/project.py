@@ -15,6 +15,7 @@ from catchment.cli.run_log import LogChoice, LogFormat, LogFormatOption, LogLeve
 from catchment.cli.running import Roles, run_roles
 from catchment.errors import ConfigError
 from catchment.project.config import PROJECT_FILE, QUERIES_FOLDER
+from catchment.project.joined_site import SITE_FILE, JoinedSite
 from catchment.project.template import template
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def register(app: typer.Typer) -> None:
     """Add these commands."""
     app.command(epilog="Examples: catchment init my-project   |   catchment init my-project --from sales.csv")(init)
     app.command(epilog="Examples: catchment run -p my-project   |   catchment run -p my-project --once --json")(run)
-    app.command(epilog="Example: catchment site eu -p my-project")(site)
+    app.command(epilog="Examples: catchment site eu -p my-project   |   catchment site -p folder-with-site-toml")(site)
     app.command(epilog="Example: catchment center -p my-project")(center)
 
 
@@ -95,15 +96,36 @@ def run(
 
 
 def site(
-    name: Annotated[str, typer.Argument(help="The site that this process runs.")],
+    name: Annotated[
+        str | None,
+        typer.Argument(help="The site that this process runs; in a folder with a site.toml it is named there."),
+    ] = None,
     project: ProjectOption = Path(),
     seconds: Seconds = None,
     log_format: LogFormatOption = LogFormat.TEXT,
     log_level: LogLevelOption = LogLevel.INFO,
     as_json: JsonFlag = False,
 ) -> None:
-    """Run one site of a project, as a source of streams, a relay for other sites, or both."""
-    deployment = _load(project)
+    """Run one site of a project, as a source of streams, a relay for other sites, or both.
+
+    In a folder with a site.toml it has joined a deployment: what it runs comes from its center, and is kept.
+    """
+    log = LogChoice(log_format, log_level)
+    if (project / SITE_FILE).is_file() and not (project / PROJECT_FILE).is_file():
+        from catchment.cli.joined_site import joined_deployment
+
+        with joined_deployment(project, name, seconds) as deployment:
+            _run_site(deployment, JoinedSite.load(project).name, project, seconds, log, as_json)
+        return
+    if name is None:
+        hint = "catchment site NAME -p PROJECT; a folder with a site.toml names its site there"
+        raise ConfigError("which site is it to run?", where=str(project), hint=hint)
+    _run_site(_load(project), name, project, seconds, log, as_json)
+
+
+def _run_site(
+    deployment: Deployment, name: str, project: Path, seconds: float | None, log: LogChoice, as_json: bool
+) -> None:
     possible = dict.fromkeys((*deployment.sites, *deployment.routes.relays))
     if name not in possible:
         raise ConfigError(
@@ -112,7 +134,6 @@ def site(
             hint=f"sites that have something to do: {', '.join(possible)}",
         )
     _check_addresses(deployment, name)
-    log = LogChoice(log_format, log_level)
     _run(Roles(deployment, (name,), False), project, seconds=seconds, log=log, as_json=as_json)
 
 

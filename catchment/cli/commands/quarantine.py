@@ -32,7 +32,7 @@ def list_records(
     as_json: JsonFlag = False,
 ) -> None:
     """List the records in quarantine, with the reason; the same as catchment show quarantine."""
-    show_quarantine(project, limit, as_json)
+    show_quarantine(project, limit=limit, as_json=as_json)
 
 
 @quarantine_app.command(epilog="Example: catchment quarantine replay hits -p my-project --site eu")

@@ -9,10 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
+from catchment.cli.asking import CenterOption, ask
 from catchment.cli.output import JsonFlag, emit
 from catchment.errors import ConfigError
-from catchment.project.config import Project
-from catchment.project.options import did_you_mean
 
 
 def register(app: typer.Typer) -> None:
@@ -27,6 +26,7 @@ def repair(
     ] = None,
     to: Annotated[str | None, typer.Option(help="With --window: all windows that start before this instant.")] = None,
     project: Annotated[Path, typer.Option("--project", "-p", help="The project folder.")] = Path(),
+    center: CenterOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Ask the sites to repair what was shed of a view as soon as their load allows; or compute windows again.
@@ -35,42 +35,15 @@ def repair(
     replaced by one revision, unless a history no longer holds all of it.
     """
     if window is not None:
-        emit(_compute_again(project, query, window, to), as_json, _told)
+        start_us = _instant_us("--window", window)
+        before_us = None if to is None else _instant_us("--to", to)
+        answer = ask("repair windows", project, center, query=query, start_us=start_us, before_us=before_us)
+        emit(answer, as_json, _told)
         return
     if to is not None:
         raise ConfigError("--to says where windows end, and no --window says where they begin", hint="add --window")
-    emit(ask(project, query), as_json, lambda a: f"asked {', '.join(a['sites'])} to repair what was shed of {query}")
-
-
-def ask(project: Path, query: str) -> dict[str, Any]:
-    """Leave the request in the folder of every site that has run here."""
-    from catchment.center.results.names import newest_name
-    from catchment.deploy.role_files import request_repairs
-    from catchment.query.catalog import load_catalog
-
-    loaded = Project.load(project)
-    catalog = load_catalog(loaded)
-    view = catalog.views.get(query)
-    if view is None:
-        raise ConfigError(f"there is no view {query!r}", where=str(project), hint=did_you_mean(query, catalog.views))
-    if not any(catalog.streams[name].shed for name in view.reads if name in catalog.streams):
-        hint = "only a stream that is declared with shed = true is ever sampled"
-        raise ConfigError(f"nothing of {query!r} is ever shed", where=view.where, hint=hint)
-    sites = sorted(p.parent for p in loaded.state_folder.glob("sites/*/journal"))
-    if not sites:
-        raise ConfigError(
-            "nothing has run here yet", where=str(loaded.state_folder), hint=f"catchment run -p {project}"
-        )
-    for folder in sites:
-        request_repairs(folder, [newest_name(loaded.state_folder, query)])
-    return {"query": query, "sites": [folder.name for folder in sites]}
-
-
-def _compute_again(project: Path, query: str, window: str, to: str | None) -> dict[str, Any]:
-    from catchment.deploy.repair_windows import repair_windows
-
-    before_us = None if to is None else _instant_us("--to", to)
-    return dict(repair_windows(project, query, _instant_us("--window", window), before_us))
+    answer = ask("repair", project, center, query=query)
+    emit(answer, as_json, lambda a: f"asked {', '.join(a['sites'])} to repair what was shed of {query}")
 
 
 def _instant_us(option: str, text: str) -> int:

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
+from catchment.cli.asking import CenterOption, ask
 from catchment.cli.output import JsonFlag, emit
 from catchment.cli.progress import when
-from catchment.project.config import Project
 
 
 def register(app: typer.Typer) -> None:
@@ -21,12 +21,11 @@ def register(app: typer.Typer) -> None:
 def resume(
     query: Annotated[str, typer.Argument(help="The name of a materialized view.")],
     project: Annotated[Path, typer.Option("--project", "-p", help="The project folder.")] = Path(),
+    center: CenterOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Let a suspended view go on with the next micro-batch; what it has missed is read again from history."""
-    from catchment.deploy.suspended import resume as resume_view
-
-    emit(resume_view(Project.load(project), query), as_json, _render)
+    emit(ask("resume", project, center, query=query), as_json, _render)
 
 
 def _render(answer: Mapping[str, Any]) -> str:

@@ -9,11 +9,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Group, RenderableType
 
+from catchment.cli.asking import CenterOption, ask
 from catchment.cli.output import JsonFlag, emit
 from catchment.cli.tables import plain_table
-from catchment.cli.unknown_view import asking_about
-from catchment.errors import ConfigError
-from catchment.project.config import Project
 
 ProjectOption = Annotated[Path, typer.Option("--project", "-p", help="The project folder.")]
 _SECOND = 1e6
@@ -25,52 +23,19 @@ def register(app: typer.Typer) -> None:
     app.command(epilog="Example: catchment show late traffic -p demo")(late)
 
 
-def contracts(project: ProjectOption = Path(), as_json: JsonFlag = False) -> None:
+def contracts(project: ProjectOption = Path(), center: CenterOption = None, as_json: JsonFlag = False) -> None:
     """Show, per site and view with a contract, how long it waits, whether it is kept and who holds it up."""
-    from catchment.deploy.role_status import read_project_status
-
-    loaded = Project.load(project)
-    state = loaded.state_folder
-    found = [
-        {"site": site.name, "view": view, **contract}
-        for site in read_project_status(loaded).sites.values()
-        for view, contract in site.told.get("contracts", {}).items()
-    ]
-    if not found:
-        raise ConfigError(
-            "no view with a contract has run here yet",
-            where=str(state),
-            hint="write WITH (max_error = 0.05, confidence = 0.95) in a CREATE MATERIALIZED VIEW",
-        )
-    emit({"contracts": found}, as_json, _render_contracts)
+    emit(ask("show contracts", project, center), as_json, _render_contracts)
 
 
 def late(
     query: Annotated[str, typer.Argument(help="The name of a materialized view.")],
     project: ProjectOption = Path(),
+    center: CenterOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Show the late records of a view: merged, waiting for repair, or registered because they came too late."""
-    from catchment.center.results.layout import open_table
-    from catchment.center.results.names import newest_name
-    from catchment.deploy.role_status import read_project_status
-
-    loaded = Project.load(project)
-    state = loaded.state_folder
-    queries = read_project_status(loaded).center.told.get("queries", {})
-    name = newest_name(state, query)
-    if name not in queries:
-        names = ", ".join(sorted(queries)) or "none"
-        with asking_about(loaded, query):
-            raise ConfigError(
-                f"the view {query!r} has not run here yet", where=str(state), hint=f"views that have run: {names}"
-            )
-    query = name
-    counts = {k: queries[query].get(k, 0) for k in ("late_records", "outstanding_records", "unmerged_records")}
-    table = open_table(state / "late" / query)
-    columns = ["window_start", "window_end", "registered_at"]
-    rows = table.to_pyarrow_table(columns=columns).to_pylist() if table is not None else []
-    emit({"query": query, **counts, "registered": rows}, as_json, _render_late)
+    emit(ask("show late", project, center, query=query), as_json, _render_late)
 
 
 def _render_contracts(answer: Mapping[str, Any]) -> RenderableType:

@@ -10,10 +10,9 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from catchment.cli.asking import CenterOption, ask
 from catchment.cli.output import JsonFlag, emit
 from catchment.cli.tables import plain_table
-from catchment.cli.unknown_view import asking_about
-from catchment.project.config import Project
 
 ProjectOption = Annotated[Path, typer.Option("--project", "-p", help="The project folder.")]
 
@@ -27,20 +26,11 @@ def quality(
     query: Annotated[str, typer.Argument(help="The name of a materialized view.")],
     project: ProjectOption = Path(),
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many windows to judge, the newest.")] = 1000,
+    center: CenterOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Show how soon windows were answered and exact, what bounds promised against what came true, and bytes sent."""
-    from catchment.center.results.quality import view_quality
-    from catchment.deploy.view_traffic import view_traffic
-    from catchment.query.catalog import load_catalog
-    from catchment.query.sql.view_options import ViewOptions
-
-    opened = Project.load(project)
-    view = load_catalog(opened).views.get(query)
-    confidence = view.options.confidence if view is not None else ViewOptions().confidence
-    with asking_about(opened, query):
-        answer = view_quality(opened.state_folder, query, confidence, limit)
-    emit({**answer, "traffic": view_traffic(opened, query)}, as_json, _render)
+    emit(ask("show quality", project, center, query=query, limit=limit), as_json, _render)
 
 
 def _render(answer: Mapping[str, Any]) -> RenderableType:

@@ -10,10 +10,10 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from catchment.cli.asking import CenterOption, ask
 from catchment.cli.output import JsonFlag, emit
 from catchment.cli.progress import when
 from catchment.cli.tables import plain_table
-from catchment.project.config import Project
 
 
 def register(app: typer.Typer) -> None:
@@ -23,12 +23,11 @@ def register(app: typer.Typer) -> None:
 
 def queries(
     project: Annotated[Path, typer.Option("--project", "-p", help="The project folder.")] = Path(),
+    center: CenterOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Show every view: whether it runs, reads its past or is suspended, and the views that share its fragments."""
-    from catchment.deploy.suspended import describe_queries
-
-    emit({"queries": describe_queries(Project.load(project))}, as_json, _render)
+    emit(ask("show queries", project, center), as_json, _render)
 
 
 def _render(answer: Mapping[str, Any]) -> RenderableType:

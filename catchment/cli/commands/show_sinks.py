@@ -10,10 +10,10 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from catchment.cli.asking import CenterOption, ask
 from catchment.cli.output import JsonFlag, emit
 from catchment.cli.progress import when
 from catchment.cli.tables import plain_table
-from catchment.project.config import Project
 
 
 def register(app: typer.Typer) -> None:
@@ -23,26 +23,11 @@ def register(app: typer.Typer) -> None:
 
 def sinks(
     project: Annotated[Path, typer.Option("--project", "-p", help="The project folder.")] = Path(),
+    center: CenterOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Show every sink: what it delivers where, since when it is up to date or failing, and why."""
-    from catchment.deploy.role_status import read_project_status
-    from catchment.query.catalog import load_catalog
-
-    opened = Project.load(project)
-    told = read_project_status(opened).center.told.get("sinks", {})
-    declared = load_catalog(opened).sinks.values()
-    rows = [
-        {
-            "sink": sink.name,
-            "view": sink.view,
-            "connector": sink.connector.kind,
-            "changes": sink.connector.changes,
-            **told.get(sink.name, {"state": "not started", "since_us": None, "rows": 0, "failures": 0, "error": None}),
-        }
-        for sink in declared
-    ]
-    emit({"sinks": rows}, as_json, _render)
+    emit(ask("show sinks", project, center), as_json, _render)
 
 
 def _render(answer: Mapping[str, Any]) -> RenderableType:

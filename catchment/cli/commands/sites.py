@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import RenderableType
 
+from catchment.cli.asking import CenterOption, ask
 from catchment.cli.output import JsonFlag, emit
 from catchment.cli.progress import when
 from catchment.cli.tables import plain_table
@@ -38,49 +39,62 @@ def register(app: typer.Typer) -> None:
 
 
 @sites_app.command("list", epilog="Example: catchment sites list -p my-project")
-def list_all(project: ProjectOption = Path(), as_json: JsonFlag = False) -> None:
+def list_all(project: ProjectOption = Path(), center: CenterOption = None, as_json: JsonFlag = False) -> None:
     """List the sites: what they do, since when they count, and how far they have come."""
-    from catchment.deploy.sites import list_sites
-
-    emit(list_sites(project), as_json, _render_sites)
+    emit(ask("sites list", project, center), as_json, _render_sites)
 
 
 @sites_app.command(epilog="Example: catchment sites add tokyo -p my-project")
-def add(name: Name, project: ProjectOption = Path(), start: From = None, as_json: JsonFlag = False) -> None:
+def add(
+    name: Name,
+    project: ProjectOption = Path(),
+    center: CenterOption = None,
+    start: From = None,
+    as_json: JsonFlag = False,
+) -> None:
     """Let a site count from a window on; one that is not in catchment.toml is written there."""
-    from catchment.deploy.sites import add_site
-
-    said = f"{name} counts from its boundary on; start it with: catchment site {name} -p {project}"
-    emit(add_site(project, name, _read_instant(start)), as_json, lambda _: said)
+    said = f"{name} counts from its boundary on; start it with: catchment site {name}{_of(project, center)}"
+    emit(ask("sites add", project, center, name=name, from_us=_read_instant(start)), as_json, lambda _: said)
 
 
 @sites_app.command(epilog="Example: catchment sites retire eu -p my-project --from '2026-01-31 06:00'")
-def retire(name: Name, project: ProjectOption = Path(), start: From = None, as_json: JsonFlag = False) -> None:
+def retire(
+    name: Name,
+    project: ProjectOption = Path(),
+    center: CenterOption = None,
+    start: From = None,
+    as_json: JsonFlag = False,
+) -> None:
     """Let a site count no more from a window on; what was merged of it stays, and no window waits for it."""
-    from catchment.deploy.sites import retire_site
-
     said = f"{name} is retired; windows that it had not completed name it and are never called exact"
-    emit(retire_site(project, name, _read_instant(start)), as_json, lambda _: said)
+    emit(ask("sites retire", project, center, name=name, from_us=_read_instant(start)), as_json, lambda _: said)
 
 
 @sites_app.command(epilog="Example: catchment sites replace eu -p my-project")
-def replace(name: Name, project: ProjectOption = Path(), start: From = None, as_json: JsonFlag = False) -> None:
+def replace(
+    name: Name,
+    project: ProjectOption = Path(),
+    center: CenterOption = None,
+    start: From = None,
+    as_json: JsonFlag = False,
+) -> None:
     """Let a site whose disk was lost go on with an empty one; nothing is counted twice."""
-    from catchment.deploy.sites import replace_site
-
-    said = f"{name} may go on with an empty state folder; start it with: catchment site {name} -p {project}"
-    emit(replace_site(project, name, _read_instant(start)), as_json, lambda _: said)
+    said = f"{name} may go on with an empty state folder; start it with: catchment site {name}{_of(project, center)}"
+    emit(ask("sites replace", project, center, name=name, from_us=_read_instant(start)), as_json, lambda _: said)
 
 
 @sites_app.command(epilog="Example: catchment sites heal eu -p my-project")
-def heal(name: Name, project: ProjectOption = Path(), as_json: JsonFlag = False) -> None:
+def heal(name: Name, project: ProjectOption = Path(), center: CenterOption = None, as_json: JsonFlag = False) -> None:
     """Let a site, relay or center with older or lost state come back: what was merged is computed again."""
-    from catchment.deploy import heal as healing
-
-    answer = healing.heal(project, name)
+    answer = ask("sites heal", project, center, name=name)
     again = f"{', '.join(answer['views'])} of all sites is computed again from history, but for windows that are final"
     said = f"{', '.join(answer['healed'])} may go on with whatever state is there; {again}"
     emit(answer, as_json, lambda _: said)
+
+
+def _of(project: Path, center: str | None) -> str:
+    """Return the option that names the project folder; none where it is on another machine."""
+    return f" -p {project}" if center is None else ""
 
 
 def _render_sites(answer: Mapping[str, Any]) -> RenderableType:

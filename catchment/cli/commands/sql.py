@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import RenderableType
 
+from catchment.cli.asking import CenterOption, ask
 from catchment.cli.commands.show import ProjectOption
 from catchment.cli.output import JsonFlag, emit, notes, report
 from catchment.cli.tables import hide_engine_columns, plain_table
+from catchment.errors import ConfigError
 from catchment.project.config import Project
 from catchment.units import parse_size
 
@@ -38,6 +40,7 @@ def sql(
         ),
     ] = None,
     project: ProjectOption = Path(),
+    center: CenterOption = None,
     with_all: Annotated[
         bool, typer.Option("--all", help="Show every column of SELECT *, also those that the engine adds.")
     ] = False,
@@ -46,16 +49,16 @@ def sql(
     as_json: JsonFlag = False,
 ) -> None:
     """Query published results in DuckDB's SQL, one SELECT or a shell, without starting Spark."""
-    from catchment.center.results.sql import SqlLimits, query_results
-
-    limits = SqlLimits(parse_size(memory_limit), time_limit)
-    state = Project.load(project).state_folder
-    if statement is None:
-        _open_shell(state, limits, with_all, as_json)
+    memory_bytes = parse_size(memory_limit)
+    if statement is not None:
+        answer = ask("sql", project, center, statement=statement, memory_bytes=memory_bytes, time_s=time_limit)
+        emit(answer, as_json, lambda a: _render(a["rows"], with_all))
         return
-    with notes.status("asking"):
-        found = query_results(state, statement, limits)
-    emit({"rows": found.to_pylist()}, as_json, lambda a: _render(a["rows"], with_all))
+    if center is not None:
+        raise ConfigError("with --center one statement is answered", hint='catchment sql "SELECT ..." --center prod')
+    from catchment.center.results.sql import SqlLimits
+
+    _open_shell(Project.load(project).state_folder, SqlLimits(memory_bytes, time_limit), with_all, as_json)
 
 
 def _open_shell(state: Path, limits: SqlLimits, with_all: bool, as_json: bool) -> None:

@@ -37,6 +37,7 @@ from catchment.spark.pipelines.site_status import site_status
 from catchment.spark.session import make_session
 from catchment.spark.sources.lookup_tables import LookupTables
 from catchment.timeline import Clock, SystemClock
+from catchment.wire.grpc_server import CallService
 from catchment.wire.messages import Segment
 from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
@@ -63,6 +64,8 @@ class Runner:
     on_segment: Callable[[Segment], None] = lambda segment: None  # called with every segment that is about to land
     wrap_uplink: Callable[[Uplink], Uplink] = lambda uplink: uplink  # where a test puts faults onto the wire
     make_monitor: MakeMonitor = LoadMonitor  # makes what decides how streams are shed
+    services: Sequence[CallService] = ()  # answer beside the inbox of the center
+    on_reached: Callable[[Deployment], None] = lambda deployment: None  # called with what the center has reached
 
     def __post_init__(self) -> None:
         self.project = self.deployment.project
@@ -76,7 +79,9 @@ class Runner:
         self.rebalancer = Rebalancer(self.watcher)
         self._traces = self._open_traces()
         functions = self.deployment.catalog.functions.summary
-        self.connections = Connections(self.project, self.clock, self.wrap_uplink, self._traces, functions)
+        self.connections = Connections(
+            self.project, self.clock, self.wrap_uplink, self._traces, functions, self.services
+        )
         self._expiry = ExpiryWatch(self.connections, self.clock)
         whole = self.with_center and bool(self.sites)
         relays = [r for r in self.deployment.routes.relays if whole or r in self.sites]
@@ -102,6 +107,7 @@ class Runner:
                 self.deployment, self._session, self.clock, self.connections, self.on_segment, self._traces
             )
             self.watcher.acknowledge()
+            self.on_reached(self.deployment)
             self._center.start(self._closing)
         self._closing.callback(self.relays.close)
         self.relays.start()
@@ -226,6 +232,8 @@ class Runner:
                 self._center.follow(found)
         if self._center is not None:
             self.watcher.acknowledge()
+            if found is not None:
+                self.on_reached(found)
             self.rebalancer.step(self._center.pipeline.core, self.clock.now_us())
         if self.watcher.sites_may_follow():
             self._follow_sites()

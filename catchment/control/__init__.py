@@ -1,0 +1,1 @@
+"""Control over the wire: operators and readers ask the center, sites follow what is deployed there."""
